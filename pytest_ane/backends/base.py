@@ -1,0 +1,45 @@
+"""What every backend offers, so that gates need not know which one answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_ane.mil.records import Feature
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+class Runner(Protocol):
+    """A loaded artifact."""
+
+    @property
+    def inputs(self) -> tuple[Feature, ...]:
+        """The declared inputs."""
+        ...
+
+    def predict(self, inputs: Arrays) -> dict[str, npt.NDArray[np.float32]]:
+        """Outputs by name in float32; inputs the artifact does not declare are ignored.
+
+        Raises:
+            ExecutionError: an input is missing or does not fit the declared type and shape.
+        """
+        ...
+
+
+class Backend(Protocol):
+    """Loads artifacts; its provenance goes into every measurement."""
+
+    name: str
+
+    def load(self, artifact: Path) -> Runner:
+        """Load a package; `ProgramError` where it cannot be read."""
+        ...
+
+    def provenance(self) -> dict[str, str]:
+        """Backend, versions and machine: numbers of different provenance are never compared."""
+        ...

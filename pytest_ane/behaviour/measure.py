@@ -1,0 +1,89 @@
+"""The behaviour measurement: a chain of artifacts against the recorded reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.behaviour.chain import Chain
+from pytest_ane.behaviour.golden import Golden
+from pytest_ane.behaviour.statistics import Position, compare
+from pytest_ane.fidelity.metrics import cosine
+from pytest_ane.sources import FloatArray
+
+
+@dataclass(frozen=True)
+class PromptResult:
+    """One golden prompt: statistics of every position, and the greedy continuation.
+
+    Attributes:
+        greedy: tokens of the shards; `expected` those of the reference, `leads` its certainty.
+    """
+
+    name: str
+    positions: tuple[Position, ...]
+    greedy: tuple[int, ...]
+    expected: tuple[int, ...]
+    leads: tuple[float, ...]
+    text: str
+    expected_text: str
+
+    @property
+    def agreed(self) -> int:
+        """Greedy tokens equal before the first difference."""
+        for i, (a, b) in enumerate(zip(self.greedy, self.expected, strict=True)):
+            if a != b:
+                return i
+        return len(self.expected)
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """All prompts, and each shard alone: its lowest cosine on the reference's own states."""
+
+    prompts: tuple[PromptResult, ...]
+    alone: tuple[tuple[str, float], ...]
+    provenance: Mapping[str, Any]
+
+
+def measure(
+    chain: Chain,
+    golden: Sequence[Golden],
+    states: Callable[[str, int], FloatArray],
+    decode: Callable[[Sequence[int]], str],
+    provenance: Mapping[str, Any],
+) -> Behaviour:
+    """Run every golden prompt through the chain, and every block alone.
+
+    Args:
+        states: `(prompt, i)` to the reference's hidden states entering the i-th block.
+        decode: token ids to text.
+    """
+    prompts = tuple(_run(chain, g, decode) for g in golden)
+    names = [g.name for g in golden]
+    alone = tuple(
+        (shard, _alone(step, [(states(n, i), states(n, i + 1)) for n in names]))
+        for i, (shard, step) in enumerate(chain.blocks)
+    )
+    return Behaviour(prompts, alone, dict(provenance))
+
+
+def _run(chain: Chain, golden: Golden, decode: Callable[[Sequence[int]], str]) -> PromptResult:
+    tokens, _ = chain.greedy(golden.ids, len(golden.greedy))
+    return PromptResult(
+        name=golden.name,
+        positions=compare(golden.logits, chain.logits(golden.ids)),
+        greedy=tokens,
+        expected=golden.greedy,
+        leads=golden.leads,
+        text=decode(tokens),
+        expected_text=golden.text,
+    )
+
+
+def _alone(step: Callable[[FloatArray], FloatArray], pairs: list[tuple[Any, Any]]) -> float:
+    """Lowest cosine of a position; NaN, which `min` of numpy propagates, is worst of all."""
+    return float(np.min([cosine(step(before), after).min() for before, after in pairs]))

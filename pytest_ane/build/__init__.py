@@ -1,0 +1,19 @@
+"""From a shard's description to its artifact: convert, compress, store in the cache."""
+
+from __future__ import annotations
+
+from pytest_ane.build.cache import Cache
+from pytest_ane.build.census import Census, take_census
+from pytest_ane.build.judge import judge
+from pytest_ane.build.record import Artifact, BuildRecord
+from pytest_ane.build.shard import build_shard
+
+__all__ = [
+    "Artifact",
+    "BuildRecord",
+    "Cache",
+    "Census",
+    "build_shard",
+    "judge",
+    "take_census",
+]

@@ -1,0 +1,123 @@
+"""The content-addressed cache: whatever takes long is done once, by one process, and kept whole.
+
+An entry is a folder `<root>/<kind>/<key>`. It is made in `<root>/tmp` and moved into place with
+one `os.replace`, so that an entry that exists is complete, whatever killed the process before.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+from platformdirs import user_cache_path
+
+from pytest_ane.digests import tree_bytes
+from pytest_ane.errors import BuildError, CacheError
+
+KINDS = ("artifacts", "recordings")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry as `pytest-ane cache list` shows it: size in bytes, last use in epoch seconds."""
+
+    kind: str
+    key: str
+    path: Path
+    size: int
+    used: float
+
+
+class Cache:
+    """A cache folder, the user's own by default.
+
+    Raises:
+        CacheError: the folder cannot be made or written.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = (root or user_cache_path("pytest-ane")).absolute()
+        try:
+            for name in (*KINDS, "locks", "tmp"):
+                (self.root / name).mkdir(parents=True, exist_ok=True)
+            probe = self.root / "tmp" / f".write-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise CacheError(
+                f"The cache folder {self.root} cannot be written ({error.strerror}); "
+                "choose another with --ane-cache=DIR."
+            ) from error
+
+    def path(self, kind: str, key: str) -> Path:
+        """Where an entry is or would be."""
+        return self.root / kind / key
+
+    def get(self, kind: str, key: str) -> Path | None:
+        """A finished entry's folder, or None; a hit counts as use for `prune`."""
+        path = self.path(kind, key)
+        if not path.is_dir():
+            return None
+        os.utime(path)
+        return path
+
+    def get_or_make(self, kind: str, key: str, make: Callable[[Path], None]) -> Path:
+        """A finished entry, made by `make(folder)` if there is none; two processes make it once.
+
+        Raises:
+            BuildError: the disk is full or failing; the unfinished entry is removed.
+        """
+        if (found := self.get(kind, key)) is not None:
+            return found
+        with FileLock(self.root / "locks" / f"{kind}-{key}.lock"):
+            if (found := self.get(kind, key)) is not None:
+                return found
+            with self._workspace(kind, key) as folder:
+                make(folder)
+                os.replace(folder, self.path(kind, key))
+        return self.path(kind, key)
+
+    def entries(self) -> list[Entry]:
+        """All finished entries, least recently used first."""
+        found = [
+            Entry(kind, path.name, path, tree_bytes(path), path.stat().st_mtime)
+            for kind in KINDS
+            for path in (self.root / kind).iterdir()
+            if path.is_dir()
+        ]
+        return sorted(found, key=lambda entry: entry.used)
+
+    def remove(self, entry: Entry) -> None:
+        """Delete an entry; renamed away first, so that no reader sees half of it."""
+        doomed = self.root / "tmp" / f"{entry.kind}-{entry.key}.removed-{os.getpid()}"
+        os.replace(entry.path, doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+    @contextmanager
+    def _workspace(self, kind: str, key: str) -> Iterator[Path]:
+        """A fresh folder for an entry under its lock; leftovers of a killed process go first."""
+        folder = self.root / "tmp" / f"{kind}-{key}"
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            folder.mkdir()
+            yield folder
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+                raise
+            raise BuildError(
+                f"Writing below {self.root} failed: {error.strerror} "
+                f"({_free(self.root)}); free some space (pytest-ane cache prune) or choose another "
+                "folder with --ane-cache=DIR. What was finished before is kept."
+            ) from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _free(path: Path) -> str:
+    return f"{shutil.disk_usage(path).free / 1e9:.1f} GB free"

@@ -1,0 +1,53 @@
+"""Conversion of a family's torch module to an uncompressed Core ML model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_ane.build.quiet import import_coremltools
+from pytest_ane.errors import BuildError
+from pytest_ane.families import Conversion
+
+_TRACED = 2
+"""Positions at tracing. More than one, or torch would specialise axes of length one."""
+
+
+def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: str) -> Any:
+    """Trace and convert to an ML Program in fp16 with a flexible T of 1 to `max_tokens`.
+
+    Raises:
+        BuildError: torch cannot trace the module or coremltools cannot convert it.
+    """
+    import numpy as np
+    import torch
+
+    ct = import_coremltools()
+    examples = tuple(
+        torch.zeros([_TRACED if d == "T" else int(d) for d in port.shape])
+        for port in conversion.inputs
+    )
+    flexible = ct.RangeDim(1, max_tokens, default=1)
+    inputs = [
+        ct.TensorType(
+            port.name, tuple(flexible if d == "T" else d for d in port.shape), dtype=np.float16
+        )
+        for port in conversion.inputs
+    ]
+    outputs = [ct.TensorType(port.name, dtype=np.float16) for port in conversion.outputs]
+    try:
+        with torch.no_grad():
+            traced = torch.jit.trace(conversion.module.eval(), examples, check_trace=False)
+        return ct.convert(
+            traced,
+            inputs=inputs,
+            outputs=outputs,
+            convert_to="mlprogram",
+            minimum_deployment_target=getattr(ct.target, target),
+            compute_precision=ct.precision.FLOAT16,
+            skip_model_load=True,
+        )
+    except OSError:
+        raise
+    # Whatever the tracer or the converter raises, the person needs to know which shard it was.
+    except Exception as error:
+        raise BuildError(f"{subject} could not be converted: {error}") from error

@@ -1,0 +1,43 @@
+"""coremltools without its noise: progress bars, missing native modules, version remarks."""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from typing import Any
+
+
+class _Collector(logging.Handler):
+    """Keeps the text of warnings, in which coremltools says that it declines a weight."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def import_coremltools() -> Any:
+    """`coremltools`, its remarks at import (eight of them off macOS) kept off the screen."""
+    with converter_notes():
+        import coremltools
+        import coremltools.optimize.coreml
+    return coremltools
+
+
+@contextmanager
+def converter_notes() -> Iterator[list[str]]:
+    """Collect coremltools' log lines; keep them, its progress bars and its warnings off stderr."""
+    logger, collector = logging.getLogger("coremltools"), _Collector()
+    handlers, propagate = logger.handlers[:], logger.propagate
+    logger.handlers, logger.propagate = [collector], False
+    try:
+        with redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield collector.lines
+    finally:
+        logger.handlers, logger.propagate = handlers, propagate

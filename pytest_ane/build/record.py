@@ -1,0 +1,70 @@
+"""What is known of an artifact: where it is, what it is, and how it came about."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pytest_ane.digests import tree_bytes, tree_digest
+from pytest_ane.errors import CacheError
+
+RECORD = "build.json"
+PACKAGE = "shard.mlpackage"
+
+
+@dataclass(frozen=True)
+class BuildRecord:
+    """How a shard was built, stored beside its package.
+
+    Attributes:
+        key: everything the package depends on; its digest names the cache entry.
+        description: the family's configuration, from which its layout is rebuilt.
+        notes: what the converter said of single weights, such as declining one.
+        seconds: wall time of the build.
+    """
+
+    key: dict[str, Any]
+    description: dict[str, Any]
+    notes: tuple[str, ...]
+    seconds: float
+
+    def write(self, folder: Path) -> None:
+        """Store as `build.json` in an entry's folder."""
+        (folder / RECORD).write_text(json.dumps(asdict(self), indent=1, sort_keys=True))
+
+    @classmethod
+    def read(cls, folder: Path) -> BuildRecord:
+        """Read an entry's `build.json`; `CacheError` where it is damaged."""
+        try:
+            fields = json.loads((folder / RECORD).read_text())
+            return cls(**{**fields, "notes": tuple(fields["notes"])})
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise CacheError(
+                f"{folder / RECORD} is damaged ({error}); delete the folder {folder} and run again."
+            ) from error
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A shard's package on disk; `record` is None where the user brought it."""
+
+    path: Path
+    record: BuildRecord | None = None
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over the package's files: its identity."""
+        return tree_digest(self.path)
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes on disk, all files."""
+        return tree_bytes(self.path)
+
+    @classmethod
+    def of_entry(cls, folder: Path) -> Artifact:
+        """The artifact of a cache entry."""
+        return cls(folder / PACKAGE, BuildRecord.read(folder))

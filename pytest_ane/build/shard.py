@@ -1,0 +1,76 @@
+"""One shard's artifact: the user's own package, or one built from its source and cached."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pytest_ane.build.cache import Cache
+from pytest_ane.build.record import PACKAGE, Artifact, BuildRecord
+from pytest_ane.digests import key_digest
+from pytest_ane.errors import BuildError
+from pytest_ane.families import LanguageModel
+from pytest_ane.manifest import Shard
+
+BUILD_VERSION = 1
+"""Raised whenever a change in this package alters what is built."""
+
+
+def build_shard(
+    shard: Shard, cache: Cache, *, identity: dict[str, Any], model: Callable[[], LanguageModel]
+) -> Artifact:
+    """The shard's artifact from the cache, built first if it is not there.
+
+    Args:
+        shard: what to build; one with an `artifact` of its own is only looked up.
+        cache: where artifacts are kept.
+        identity: what the model's weights and family depend on, part of the cache key.
+        model: opens the model; called only when something must be built.
+
+    Raises:
+        BuildError: conversion or compression failed, or the disk is full.
+    """
+    if shard.artifact is not None:
+        if not shard.artifact.exists():
+            raise BuildError(
+                f"{shard.qualified}: the artifact {shard.artifact} does not exist; "
+                "check the path in shards.toml."
+            )
+        return Artifact(shard.artifact)
+    key = {
+        **identity,
+        "build": BUILD_VERSION,
+        "shard": shard.id,
+        "max_tokens": shard.max_tokens,
+        "target": shard.target,
+        "compression": shard.compression.model_dump(mode="json"),
+        "coremltools": version("coremltools"),
+        "torch": version("torch"),
+    }
+    folder = cache.get_or_make(
+        "artifacts", key_digest(key), lambda folder: _build(shard, key, model(), folder)
+    )
+    return Artifact.of_entry(folder)
+
+
+def _build(shard: Shard, key: dict[str, Any], model: LanguageModel, folder: Path) -> None:
+    from pytest_ane.build.compress import compress
+    from pytest_ane.build.convert import convert
+    from pytest_ane.build.quiet import converter_notes
+
+    start = time.perf_counter()
+    with converter_notes():
+        converted = convert(
+            model.conversion(shard.id),
+            max_tokens=shard.max_tokens,
+            target=shard.target,
+            subject=shard.qualified,
+        )
+    compressed, notes = compress(converted, shard.compression, shard.qualified)
+    with converter_notes():
+        compressed.save(str(folder / PACKAGE))
+    record = BuildRecord(key, model.description, notes, round(time.perf_counter() - start, 3))
+    record.write(folder)

@@ -1,0 +1,70 @@
+"""Cases: a probe with what the reference makes of it, in the artifact's own inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_ane.families import Inputs, Layout
+from pytest_ane.sources import FloatArray
+
+Rows = Mapping[str, FloatArray]
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One probe of one shard.
+
+    Attributes:
+        inputs: the artifact's inputs by name.
+        rows: turns the artifact's outputs into `[positions, channels]` arrays by output name.
+        expected: the reference's rows; empty where there is no reference.
+        length: positions T.
+        input_max: largest magnitude of the hidden state or the floating-point inputs.
+    """
+
+    kind: str
+    name: str
+    inputs: Inputs
+    rows: Callable[[Mapping[str, npt.NDArray[Any]]], Rows]
+    expected: Rows
+    length: int
+    input_max: float
+
+
+def hidden_case(
+    kind: str, name: str, hidden: FloatArray, expected: FloatArray, layout: Layout
+) -> Case:
+    """A case of a family's shard: hidden states `[T, C]` in, `[T, C']` out."""
+    return Case(
+        kind=kind,
+        name=name,
+        inputs=layout.inputs(hidden),
+        rows=lambda outputs: {"y": layout.output(outputs)},
+        expected={"y": expected},
+        length=len(hidden),
+        input_max=float(np.abs(hidden).max(initial=0.0)),
+    )
+
+
+def package_case(kind: str, name: str, inputs: Inputs, length: int) -> Case:
+    """A case of a package without a family; each output is one row, as nothing is known of it."""
+    floats = [x for x in inputs.values() if np.issubdtype(x.dtype, np.floating)]
+    return Case(
+        kind=kind,
+        name=name,
+        inputs=inputs,
+        rows=flat_rows,
+        expected={},
+        length=length,
+        input_max=max((float(np.abs(x).max(initial=0.0)) for x in floats), default=0.0),
+    )
+
+
+def flat_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> Rows:
+    """Every output as one row in float32."""
+    return {k: np.asarray(v, dtype=np.float32).reshape(1, -1) for k, v in outputs.items()}

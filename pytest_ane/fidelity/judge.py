@@ -1,0 +1,110 @@
+"""The fidelity gate's opinion: policy applied to a measurement. Pure, and quick."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from pytest_ane.fidelity.measure import Comparison, Fidelity
+from pytest_ane.manifest import FidelityPolicy
+from pytest_ane.verdict import Verdict
+
+
+def judge(fidelity: Fidelity, policy: FidelityPolicy, subject: str) -> Verdict:
+    """Passed only if something was compared and everything compared is close and finite."""
+    if not fidelity.comparisons:
+        reason = "No probe was run, so nothing was compared; name probe kinds in shards.toml."
+        return Verdict("fidelity", subject, "unproven", "nothing was compared", (reason,))
+    reasons = tuple(_reasons(fidelity, policy))
+    return Verdict(
+        gate="fidelity",
+        subject=subject,
+        status="failed" if reasons else "passed",
+        summary=_summary(fidelity),
+        reasons=reasons,
+        facts=_facts(fidelity),
+        details=tuple(_line(c) for c in _worst_first(fidelity.comparisons)),
+    )
+
+
+def _reasons(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[str]:
+    for c in fidelity.comparisons:
+        if c.finite < 1:
+            yield (
+                f"{c.probe}: {1 - c.finite:.2%} of output {c.output} is NaN or infinite "
+                f"(largest input {c.input_max:,.1f}; fp16 squares overflow above 255.9)."
+            )
+        if c.one_zero and fidelity.compared:
+            yield f"{c.probe}: output {c.output} is zero on one side only at {_at(c.one_zero)}."
+    if not fidelity.compared:
+        return
+    live = [c for c in fidelity.comparisons if c.live]
+    if len(live) < policy.min_live_probes:
+        yield (
+            f"{len(live)} of {len(fidelity.comparisons)} probes were live (the rest is zero on "
+            f"both sides), policy asks for {policy.min_live_probes}: too little was compared."
+        )
+    bad = [c for c in live if c.finite == 1 and not c.worst >= policy.min_cosine]
+    if bad:
+        c = _worst_first(bad)[0]
+        yield (
+            f"{len(bad)} of {len(live)} live probes are below cosine {policy.min_cosine:g}; worst "
+            f"{c.worst:.6f} in {c.probe}, position {c.worst_position} (largest input "
+            f"{c.input_max:,.1f}, greatest absolute difference {c.error_max:.4g}); "
+            f"min-cosine = {_floor(c.worst)} would have passed."
+        )
+
+
+def _summary(fidelity: Fidelity) -> str:
+    if not fidelity.compared:
+        finite = min(c.finite for c in fidelity.comparisons)
+        return f"runs, {finite:.0%} finite (no reference: cosine not asked)"
+    values = _cosines(fidelity)
+    low, mean = (float(np.min(values)), float(np.mean(values))) if values else (math.nan, math.nan)
+    zero = sum(1 for c in fidelity.comparisons if not c.live)
+    largest = max(c.input_max for c in fidelity.comparisons)
+    text = f"cosine min {low:.6f} mean {mean:.6f} · {len(fidelity.comparisons)} probes"
+    return f"{text} · max |x| {largest:,.0f}" + (f" · {zero} zero on both sides" if zero else "")
+
+
+def _facts(fidelity: Fidelity) -> dict[str, float | int | str]:
+    facts: dict[str, float | int | str] = {
+        "probes": len(fidelity.comparisons),
+        "probes.live": sum(1 for c in fidelity.comparisons if c.live),
+        "input.max": max(c.input_max for c in fidelity.comparisons),
+        "finite": min(c.finite for c in fidelity.comparisons),
+    }
+    if fidelity.compared and (values := _cosines(fidelity)):
+        facts["cosine.min"] = float(np.min(values))
+        facts["cosine.mean"] = float(np.mean(values))
+        for kind in dict.fromkeys(c.kind for c in fidelity.comparisons):
+            of_kind = [x for c in fidelity.comparisons if c.kind == kind for x in c.cosines]
+            if of_kind:
+                facts[f"cosine.{kind}.min"] = float(np.min(of_kind))
+    return facts
+
+
+def _cosines(fidelity: Fidelity) -> list[float]:
+    return [x for c in fidelity.comparisons for x in c.cosines]
+
+
+def _worst_first(comparisons: tuple[Comparison, ...] | list[Comparison]) -> list[Comparison]:
+    """Lowest cosine first; an undefined one is worse than any number."""
+    return sorted(comparisons, key=lambda c: -2.0 if math.isnan(c.worst) else c.worst)
+
+
+def _line(c: Comparison) -> str:
+    zero = f", {len(c.both_zero)} positions zero on both sides" if c.both_zero else ""
+    shown = f"cosine {c.worst:.6f} at position {c.worst_position}" if c.live else "nothing live"
+    return f"{c.probe} -> {c.output}: {shown}{zero}, max |x| {c.input_max:,.1f}"
+
+
+def _at(positions: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, positions[:5]))
+    return f"position {shown}" + (f" and {len(positions) - 5} more" if len(positions) > 5 else "")
+
+
+def _floor(value: float) -> str:
+    return f"{math.floor(value * 1e4) / 1e4:g}" if math.isfinite(value) else "none"

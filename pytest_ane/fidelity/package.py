@@ -1,0 +1,88 @@
+"""Cases of packages without a family: seeded inputs of the declared shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from pytest_ane.backends import Backend
+from pytest_ane.errors import ProgramError
+from pytest_ane.fidelity.cases import Case, flat_rows, package_case
+from pytest_ane.fidelity.probes import KINDS, generator
+from pytest_ane.manifest import Probes
+from pytest_ane.mil.records import DType, Feature
+
+_FLOATS = (DType.FP16, DType.FP32, DType.FP64)
+_LARGEST = 1 << 14
+"""Longest flexible axis that is probed; the default shape is where the range is open."""
+
+
+def package_cases(
+    backend: Backend, artifact: Path, reference: Path | None, probes: Probes
+) -> list[Case]:
+    """Seeded probes of a package's own inputs, with what a reference package makes of them.
+
+    Floating-point inputs are drawn as the probe's kind says, integers as 0 or 1, which is inside
+    every vocabulary. Flexible axes are probed at their smallest and largest length.
+
+    Raises:
+        ProgramError: a package cannot be read, or takes something else than tensors.
+    """
+    runner = backend.load(artifact)
+    cases = list(_cases(runner.inputs, artifact, probes))
+    if reference is None:
+        return cases
+    oracle = backend.load(reference)
+    return [replace(c, expected=flat_rows(oracle.predict(c.inputs))) for c in cases]
+
+
+def _cases(inputs: tuple[Feature, ...], artifact: Path, probes: Probes) -> Iterator[Case]:
+    for feature in inputs:
+        if feature.kind != "tensor":
+            raise ProgramError(
+                f"{artifact}: input {feature.name!r} is of kind {feature.kind}; only tensors are "
+                "probed yet."
+            )
+    kinds = [kind for kind in probes.kinds if kind in KINDS]
+    for kind in kinds:
+        for label, largest in _ends(inputs):
+            for number in range(probes.count):
+                arrays = {
+                    f.name: _array(f, kind, largest, (probes.seed, kind, label, f.name, number))
+                    for f in inputs
+                }
+                length = max((int(np.prod(a.shape)) for a in arrays.values()), default=0)
+                yield package_case(kind, f"{kind} {label} #{number}", arrays, length)
+
+
+def _ends(inputs: tuple[Feature, ...]) -> list[tuple[str, bool]]:
+    flexible = any(low != high for f in inputs for low, high in f.ranges) or any(
+        f.enumerated for f in inputs
+    )
+    return [("smallest", False), ("largest", True)] if flexible else [("fixed shape", False)]
+
+
+def _array(feature: Feature, kind: str, largest: bool, seed: tuple[object, ...]) -> np.ndarray:
+    shape = _shape(feature, largest)
+    rng = generator(*seed)
+    if feature.dtype in _FLOATS:
+        return KINDS[kind](rng, shape or (1,)).reshape(shape)
+    return rng.integers(0, 2, shape).astype(np.int32)
+
+
+def _shape(feature: Feature, largest: bool) -> tuple[int, ...]:
+    if feature.enumerated:
+        sizes = sorted(feature.enumerated, key=lambda shape: int(np.prod(shape)))
+        return sizes[-1 if largest else 0]
+    if not feature.ranges:
+        return feature.shape
+    defaults = feature.shape or (1,) * len(feature.ranges)
+    if not largest:
+        return tuple(low for low, _ in feature.ranges)
+    return tuple(
+        default if high is None else min(high, max(_LARGEST, low))
+        for default, (low, high) in zip(defaults, feature.ranges, strict=True)
+    )

@@ -1,0 +1,38 @@
+"""The manifest: `shards.toml` as typed, frozen records, and the selection of shards from it."""
+
+from __future__ import annotations
+
+from pytest_ane.manifest.compression import Compression, Linear, Palettize, Uncompressed
+from pytest_ane.manifest.load import load, of_package
+from pytest_ane.manifest.policy import (
+    BehaviourPolicy,
+    CompressionPolicy,
+    FidelityPolicy,
+    PlacementPolicy,
+    Policy,
+)
+from pytest_ane.manifest.records import Manifest, Model, Probes, Prompt, Shard, Source
+from pytest_ane.manifest.schema import json_schema
+from pytest_ane.manifest.select import select
+
+__all__ = [
+    "BehaviourPolicy",
+    "Compression",
+    "CompressionPolicy",
+    "FidelityPolicy",
+    "Linear",
+    "Manifest",
+    "Model",
+    "Palettize",
+    "PlacementPolicy",
+    "Policy",
+    "Probes",
+    "Prompt",
+    "Shard",
+    "Source",
+    "Uncompressed",
+    "json_schema",
+    "load",
+    "of_package",
+    "select",
+]

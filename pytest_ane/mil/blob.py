@@ -1,0 +1,132 @@
+"""Weights on disk: blob storage format v2 of `weights/weight.bin`, memory-mapped.
+
+A file begins with 64 bytes (count and version, uint32 each). A blob's metadata, 64 bytes at the
+offset the program names, are: sentinel 0xDEADBEEF and data type (uint32 each), size in bytes,
+offset of the data, and padding in bits (uint64 each). Source: MILBlob/Blob/StorageFormat.hpp in
+coremltools' repository.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_ane.errors import ProgramError
+from pytest_ane.mil.records import Blob, Function, Model, Ref, TensorType, Value
+from pytest_ane.mil.values import bits, elements, unpack
+
+_SENTINEL = 0xDEADBEEF
+_HEADER = struct.Struct("<II")
+_METADATA = struct.Struct("<IIQQQ")
+_ALIGNMENT = 64
+_PREFIX = "@model_path/weights/"
+
+
+def load(model: Model, value: Value) -> npt.NDArray[Any]:
+    """A constant as an array; elements narrower than a byte come unpacked as uint8 or int8.
+
+    Arrays of whole bytes are views of the mapped file: read-only, not copied.
+
+    Raises:
+        ProgramError: the value is no tensor, or its blob is not where it should be.
+    """
+    if not isinstance(value.data, Blob):
+        return np.asarray(value.data)
+    kind = _tensor_type(value)
+    where = _where(model, value.data)
+    data = _data(model, value.data)
+    count = elements(kind, where)
+    return unpack(data, kind.dtype, count, where).reshape([int(d or 0) for d in kind.shape])
+
+
+def packed(model: Model, value: Value) -> npt.NDArray[np.uint8]:
+    """A blob's bytes as they are stored, for decoders that need no unpacked copy."""
+    if not isinstance(value.data, Blob):
+        return np.frombuffer(np.asarray(value.data).tobytes(), np.uint8)
+    return _data(model, value.data)
+
+
+def byte_size(value: Value) -> int:
+    """Bytes that a tensor constant takes as stored, from its type alone."""
+    kind = _tensor_type(value)
+    return -(-elements(kind, "constant") * bits(kind.dtype) // 8)
+
+
+def check_blobs(model: Model) -> None:
+    """Check that every blob the program names is whole; raises `ProgramError` at the first."""
+    for function in model.program.functions.values():
+        for value in _constants(function):
+            if isinstance(value.data, Blob):
+                where = _where(model, value.data)
+                count = elements(_tensor_type(value), where)
+                if _data(model, value.data).size * 8 < count * bits(_tensor_type(value).dtype):
+                    raise ProgramError(f"{where}: the blob is too short for {value.type}.")
+
+
+def _constants(function: Function) -> Any:
+    for op in function.walk():
+        yield from op.attributes.values()
+        for arguments in op.inputs.values():
+            yield from (a for a in arguments if not isinstance(a, Ref))
+
+
+def _tensor_type(value: Value) -> TensorType:
+    if not isinstance(value.type, TensorType):
+        raise ProgramError(f"A constant of type {value.type} has no place in a weights file.")
+    return value.type
+
+
+def _where(model: Model, blob: Blob) -> str:
+    return f"{_path(model, blob)}, offset {blob.offset}"
+
+
+def _path(model: Model, blob: Blob) -> Path:
+    name = blob.file.removeprefix(_PREFIX)
+    path = Path(model.weights) / name
+    if name == blob.file or not path.resolve().is_relative_to(Path(model.path).resolve()):
+        raise ProgramError(f"{model.path}: names weights outside the package: {blob.file!r}.")
+    return path
+
+
+def _data(model: Model, blob: Blob) -> npt.NDArray[np.uint8]:
+    path = _path(model, blob)
+    try:
+        stat = path.stat()
+    except OSError:
+        raise ProgramError(f"{path}: the weights file is missing; copy the whole package.") from None
+    file = _map(path, stat.st_size, stat.st_mtime_ns)
+    end = blob.offset + _ALIGNMENT
+    if blob.offset % _ALIGNMENT or end > file.size:
+        raise ProgramError(
+            f"{path}: has {file.size:,} bytes, too few for the blob at {blob.offset}; "
+            "the file is cut short or belongs to another package."
+        )
+    sentinel, _, size, offset, _ = _METADATA.unpack_from(file[blob.offset : end])
+    if sentinel != _SENTINEL:
+        raise ProgramError(f"{path}: no blob at offset {blob.offset} (its mark is missing).")
+    if offset % _ALIGNMENT or offset + size > file.size:
+        raise ProgramError(
+            f"{path}: has {file.size:,} bytes, too few for the blob at {blob.offset}, which ends "
+            f"at {offset + size:,}; the file is cut short."
+        )
+    data: npt.NDArray[np.uint8] = file[offset : offset + size]
+    return data
+
+
+@lru_cache(maxsize=8)
+def _map(path: Path, size: int, mtime_ns: int) -> npt.NDArray[np.uint8]:
+    """The file, mapped; size and time are part of the key, so that a changed file is seen."""
+    if size < _ALIGNMENT:
+        raise ProgramError(f"{path}: has {size} bytes, which is no weights file.")
+    file: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
+    if bytes(file[:24]).startswith(b"version https://git-lfs"):
+        raise ProgramError(f"{path}: is a Git LFS pointer, not the weights; run: git lfs pull")
+    _, version = _HEADER.unpack_from(file[: _HEADER.size])
+    if version not in (1, 2):
+        raise ProgramError(f"{path}: weights of format version {version}; 1 and 2 are known.")
+    return file

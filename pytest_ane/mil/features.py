@@ -1,0 +1,50 @@
+"""A model's declared inputs, outputs and states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pytest_ane.errors import ProgramError
+from pytest_ane.mil.records import DType, Feature
+
+# FeatureTypes.proto, ArrayFeatureType.ArrayDataType.
+_ARRAYS = {65552: DType.FP16, 65568: DType.FP32, 65600: DType.FP64, 131104: DType.INT32,
+           131080: DType.INT8}  # fmt: skip
+
+
+def read_features(descriptions: Iterable[Any], file: Path) -> tuple[Feature, ...]:
+    """Features from their descriptions.
+
+    Raises:
+        ProgramError: an element type that Core ML does not define.
+    """
+    return tuple(_feature(d, file) for d in descriptions)
+
+
+def _feature(description: Any, file: Path) -> Feature:
+    kind = description.type.WhichOneof("Type")
+    name, optional = description.name, description.type.isOptional
+    if kind == "multiArrayType":
+        return _array(name, description.type.multiArrayType, "tensor", optional, file)
+    if kind == "stateType":
+        return _array(name, description.type.stateType.arrayType, "state", optional, file)
+    if kind == "imageType":
+        image = description.type.imageType
+        return Feature(name, DType.UINT8, (image.height, image.width), kind="image",
+                       optional=optional)  # fmt: skip
+    scalar = {"int64Type": DType.INT64, "doubleType": DType.FP64}.get(kind, DType.STRING)
+    return Feature(name, scalar, (), kind=kind or "none", optional=optional)
+
+
+def _array(name: str, array: Any, kind: str, optional: bool, file: Path) -> Feature:
+    if array.dataType not in _ARRAYS:
+        raise ProgramError(f"{file}: feature {name!r} has the unknown type {array.dataType}.")
+    ranges = tuple(
+        (int(r.lowerBound), int(r.upperBound) if r.upperBound >= 0 else None)
+        for r in array.shapeRange.sizeRanges
+    )
+    shapes = tuple(tuple(int(d) for d in s.shape) for s in array.enumeratedShapes.shapes)
+    shape = tuple(int(d) for d in array.shape)
+    return Feature(name, _ARRAYS[array.dataType], shape, ranges, shapes, kind, optional)

@@ -1,0 +1,86 @@
+"""Packages on disk: `Manifest.json`, the model file and the weights, each checked before use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pytest_ane.errors import ProgramError
+from pytest_ane.mil.blob import check_blobs
+from pytest_ane.mil.features import read_features
+from pytest_ane.mil.proto import definitions
+from pytest_ane.mil.read import read_program
+from pytest_ane.mil.records import Model
+
+_MOST_BYTES = 1 << 30
+"""A model file holds structure; real ones have some MB. protobuf itself stops at 2 GiB."""
+_LFS = b"version https://git-lfs"
+
+
+def read_model(path: Path, *, weights: bool = True) -> Model:
+    """Read an `.mlpackage`.
+
+    Args:
+        path: the package's folder.
+        weights: check that every weight lies inside its file; False reads structure only, so
+            that a package whose weights are absent can still be forecast.
+
+    Raises:
+        ProgramError: missing, damaged, hostile, or not an ML Program; says which file and where.
+    """
+    if not path.is_dir():
+        hint = "it is a file" if path.exists() else "no such folder"
+        raise ProgramError(f"{path}: not an .mlpackage ({hint}).")
+    file = _model_file(path)
+    message = _parse(file)
+    kind = message.WhichOneof("Type")
+    if kind != "mlProgram":
+        raise ProgramError(
+            f"{file}: is a {kind or 'model of no kind'}, not an ML Program; convert it again with "
+            'convert_to="mlprogram".'
+        )
+    description = message.description
+    model = Model(
+        path=str(path),
+        weights=str(file.parent / "weights"),
+        specification_version=message.specificationVersion,
+        inputs=read_features(description.input, file),
+        outputs=read_features(description.output, file),
+        states=read_features(description.state, file),
+        program=read_program(message.mlProgram, file),
+        metadata=dict(description.metadata.userDefined),
+    )
+    if weights:
+        check_blobs(model)
+    return model
+
+
+def _model_file(path: Path) -> Path:
+    manifest = path / "Manifest.json"
+    try:
+        entries = json.loads(manifest.read_text(encoding="utf-8"))
+        root = entries["itemInfoEntries"][entries["rootModelIdentifier"]]["path"]
+        file = path / "Data" / str(root)
+    except FileNotFoundError:
+        raise ProgramError(f"{manifest}: missing; the package is incomplete.") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ProgramError(f"{manifest}: damaged ({error!r}); save the package again.") from None
+    if not file.resolve().is_relative_to(path.resolve()):
+        raise ProgramError(f"{manifest}: names a model outside the package: {root!r}.")
+    if not file.is_file():
+        raise ProgramError(f"{file}: missing, though {manifest.name} names it.")
+    return file
+
+
+def _parse(file: Path) -> Any:
+    if (size := file.stat().st_size) > _MOST_BYTES:
+        raise ProgramError(f"{file}: {size:,} bytes, more than any model file should have.")
+    data = file.read_bytes()
+    if data.startswith(_LFS):
+        raise ProgramError(f"{file}: is a Git LFS pointer, not the file; run: git lfs pull")
+    # protobuf's own DecodeError is not part of its typed interface, and depth raises another.
+    try:
+        return definitions().Model.FromString(data)
+    except Exception as error:
+        raise ProgramError(f"{file}: cannot be parsed; it is cut short or damaged.") from error

@@ -1,0 +1,237 @@
+"""The records of a MIL program: what `.mlpackage` and `.mlmodelc` both read into.
+
+Names follow Core ML's MIL.proto. Records are frozen; weights stay on disk as `Blob` until
+somebody asks `mil.blob` for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+
+class DType(str, Enum):
+    """Element types of MIL tensors (MIL.proto `DataType`)."""
+
+    FP16 = "fp16"
+    FP32 = "fp32"
+    FP64 = "fp64"
+    BF16 = "bf16"
+    INT4 = "int4"
+    INT8 = "int8"
+    INT16 = "int16"
+    INT32 = "int32"
+    INT64 = "int64"
+    UINT1 = "uint1"
+    UINT2 = "uint2"
+    UINT3 = "uint3"
+    UINT4 = "uint4"
+    UINT6 = "uint6"
+    UINT8 = "uint8"
+    UINT16 = "uint16"
+    UINT32 = "uint32"
+    UINT64 = "uint64"
+    BOOL = "bool"
+    STRING = "string"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+Dim: TypeAlias = "int | None"
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """A tensor's element type and shape; `None` is a dimension known only at run time."""
+
+    dtype: DType
+    shape: tuple[Dim, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
+
+
+@dataclass(frozen=True)
+class StateType:
+    """A state (KV cache): a tensor that outlives one prediction."""
+
+    wrapped: TensorType
+
+
+@dataclass(frozen=True)
+class ListType:
+    """A list of values of one type; `length` is `None` when it grows at run time."""
+
+    element: ValueType
+    length: int | None = None
+
+
+@dataclass(frozen=True)
+class TupleType:
+    """A tuple of values."""
+
+    elements: tuple[ValueType, ...]
+
+
+@dataclass(frozen=True)
+class DictionaryType:
+    """A dictionary from values of one type to values of another."""
+
+    key: ValueType
+    value: ValueType
+
+
+ValueType: TypeAlias = "TensorType | StateType | ListType | TupleType | DictionaryType"
+
+
+@dataclass(frozen=True)
+class Blob:
+    """Where a weight lies: `file` as the program writes it, `offset` of its metadata in bytes."""
+
+    file: str
+    offset: int
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A constant: immediate data (array, str, bool, ... or a tuple of those) or a `Blob`."""
+
+    type: ValueType
+    data: npt.NDArray[Any] | str | tuple[Any, ...] | dict[Any, Any] | Blob
+
+
+@dataclass(frozen=True)
+class Ref:
+    """The name of a value computed earlier in this block or in one around it."""
+
+    name: str
+
+
+Argument: TypeAlias = "Ref | Value"
+
+
+@dataclass(frozen=True)
+class Named:
+    """A name with its type: a block's input, a function's input, an operation's output."""
+
+    name: str
+    type: ValueType
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """One operation.
+
+    Attributes:
+        op: its name without an opset prefix, such as `conv` or `constexpr_lut_to_dense`.
+        inputs: argument lists by parameter name; most have one element, `concat`'s `values` many.
+        outputs: names and types of the results. The first is the key plans use.
+        attributes: compile-time values beside the inputs (`name`, and `val` of a `const`).
+        blocks: nested blocks of control flow.
+    """
+
+    op: str
+    inputs: Mapping[str, tuple[Argument, ...]]
+    outputs: tuple[Named, ...]
+    attributes: Mapping[str, Value] = field(default_factory=lambda: MappingProxyType({}))
+    blocks: tuple[Block, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The first output's name: the join key of compute plans and messages."""
+        return self.outputs[0].name if self.outputs else self.op
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A sequence of operations with its own inputs; `outputs` are names of values in scope."""
+
+    inputs: tuple[Named, ...]
+    operations: tuple[Operation, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """A function: `block` is the specialisation chosen for its opset (`CoreML7`, `CoreML8`...)."""
+
+    name: str
+    opset: str
+    inputs: tuple[Named, ...]
+    block: Block
+
+    def walk(self) -> Iterator[Operation]:
+        """Every operation, nested blocks included, in program order."""
+        return _walk(self.block)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A MIL program: functions by name, and the name of the one that runs by default."""
+
+    functions: Mapping[str, Function]
+    default: str = "main"
+
+    @property
+    def main(self) -> Function:
+        """The default function, or the first there is."""
+        return self.functions.get(self.default) or next(iter(self.functions.values()))
+
+    def walk(self) -> Iterator[Operation]:
+        """Every operation of every function, nested blocks included."""
+        for function in self.functions.values():
+            yield from function.walk()
+
+
+def _walk(block: Block) -> Iterator[Operation]:
+    for operation in block.operations:
+        yield operation
+        for nested in operation.blocks:
+            yield from _walk(nested)
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A model's declared input, output or state: the type it has at the Core ML boundary.
+
+    Attributes:
+        shape: the default shape; () for a scalar or where Core ML leaves it open.
+        ranges: per dimension `(low, high)`, `high` `None` for unbounded; empty for a fixed shape.
+        enumerated: the allowed shapes where the model lists them.
+        kind: `tensor`, `image`, `state`, or Core ML's name of another feature type.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    ranges: tuple[tuple[int, int | None], ...] = ()
+    enumerated: tuple[tuple[int, ...], ...] = ()
+    kind: str = "tensor"
+    optional: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A package as read from disk: its program beside what Core ML declares of it.
+
+    Attributes:
+        path: the `.mlpackage` on disk.
+        weights: folder that `Blob.file`'s `@model_path` stands for.
+        specification_version: Core ML's, 9 for iOS 18.
+    """
+
+    path: str
+    weights: str
+    specification_version: int
+    inputs: tuple[Feature, ...]
+    outputs: tuple[Feature, ...]
+    states: tuple[Feature, ...]
+    program: Program
+    metadata: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

@@ -1,0 +1,130 @@
+"""Constants: immediate values into arrays, blob references into records."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.errors import ProgramError
+from pytest_ane.mil.records import Blob, DType, ListType, TensorType, Value, ValueType
+
+# MIL.proto's DataType by name.
+DTYPES = {
+    "BOOL": DType.BOOL, "STRING": DType.STRING, "FLOAT16": DType.FP16, "FLOAT32": DType.FP32,
+    "FLOAT64": DType.FP64, "BFLOAT16": DType.BF16, "INT4": DType.INT4, "INT8": DType.INT8,
+    "INT16": DType.INT16, "INT32": DType.INT32, "INT64": DType.INT64, "UINT1": DType.UINT1,
+    "UINT2": DType.UINT2, "UINT3": DType.UINT3, "UINT4": DType.UINT4, "UINT6": DType.UINT6,
+    "UINT8": DType.UINT8, "UINT16": DType.UINT16, "UINT32": DType.UINT32, "UINT64": DType.UINT64,
+}  # fmt: skip
+
+# Types narrower than a byte are stored packed, and unpacked into these.
+NUMPY: dict[DType, Any] = {
+    DType.FP16: np.float16, DType.FP32: np.float32, DType.FP64: np.float64, DType.INT4: np.int8,
+    DType.INT8: np.int8, DType.INT16: np.int16, DType.INT32: np.int32, DType.INT64: np.int64,
+    DType.UINT1: np.uint8, DType.UINT2: np.uint8, DType.UINT3: np.uint8, DType.UINT4: np.uint8,
+    DType.UINT6: np.uint8, DType.UINT8: np.uint8, DType.UINT16: np.uint16, DType.BOOL: np.bool_,
+    DType.UINT32: np.uint32, DType.UINT64: np.uint64,
+}  # fmt: skip
+
+_BITS = {DType.INT4: 4, DType.UINT1: 1, DType.UINT2: 2, DType.UINT3: 3, DType.UINT4: 4,
+         DType.UINT6: 6, DType.BF16: 16}  # fmt: skip
+
+
+def bits(dtype: DType) -> int:
+    """Bits of one stored element."""
+    return _BITS.get(dtype) or int(np.dtype(NUMPY[dtype]).itemsize * 8)
+
+
+def elements(kind: TensorType, where: str) -> int:
+    """Number of elements of a constant's type; its shape must be known."""
+    if any(d is None for d in kind.shape):
+        raise ProgramError(f"{where}: a constant has the open shape {kind}.")
+    return math.prod(int(d or 0) for d in kind.shape)
+
+
+def read_value(message: Any, kind: ValueType, where: str) -> Value:
+    """A constant from its message.
+
+    Raises:
+        ProgramError: the number of elements does not fit the type.
+    """
+    if message.WhichOneof("value") == "blobFileValue":
+        blob = message.blobFileValue
+        return Value(kind, Blob(blob.fileName, int(blob.offset)))
+    immediate = message.immediateValue
+    which = immediate.WhichOneof("value")
+    if which == "tensor" and isinstance(kind, TensorType):
+        return Value(kind, _tensor(immediate.tensor, kind, where))
+    if which == "list" and isinstance(kind, ListType):
+        items = (read_value(m, kind.element, where) for m in immediate.list.values)
+        return Value(kind, tuple(item.data for item in items))
+    if which == "tuple":
+        return Value(kind, tuple(read_value(m, kind, where) for m in immediate.tuple.values))
+    if which == "dictionary":
+        pairs = immediate.dictionary.values
+        return Value(kind, tuple((str(p.key), str(p.value)) for p in pairs))
+    raise ProgramError(f"{where}: a constant of type {kind} holds no value of that type.")
+
+
+def _tensor(tensor: Any, kind: TensorType, where: str) -> Any:
+    which = tensor.WhichOneof("value")
+    count = elements(kind, where)
+    if which is None:
+        values: Any = b"" if kind.dtype is not DType.STRING else []
+    else:
+        field = getattr(tensor, which)
+        values = field.values
+    if kind.dtype is DType.STRING:
+        return _strings(values, kind, where)
+    if isinstance(values, bytes):
+        array = unpack(np.frombuffer(values, np.uint8), kind.dtype, count, where)
+    else:
+        array = np.array(values, dtype=NUMPY[kind.dtype])
+    if array.size != count:
+        raise ProgramError(f"{where}: a constant {kind} holds {array.size} elements, not {count}.")
+    return array.reshape([int(d or 0) for d in kind.shape])
+
+
+def _strings(values: Any, kind: TensorType, where: str) -> Any:
+    if not kind.shape:
+        if len(values) != 1:
+            raise ProgramError(f"{where}: a text constant holds {len(values)} texts.")
+        return str(values[0])
+    return tuple(str(v) for v in values)
+
+
+def unpack(data: Any, dtype: DType, count: int, where: str) -> Any:
+    """`count` elements from little-endian bytes; narrow types are packed, lowest bits first.
+
+    Raises:
+        ProgramError: there are too few bytes.
+    """
+    width = bits(dtype)
+    if data.size * 8 < count * width:
+        raise ProgramError(f"{where}: {data.size} bytes are too few for {count} of {dtype}.")
+    if dtype is DType.BF16:
+        wide = data[: 2 * count].view(np.uint16).astype(np.uint32) << 16
+        return wide.view(np.float32)
+    if width >= 8:
+        return data[: count * width // 8].view(NUMPY[dtype])
+    narrow = _narrow(data, width)[:count]
+    if dtype is DType.INT4:
+        narrow = ((narrow ^ 8).astype(np.int8) - 8).astype(np.int8)
+    return narrow
+
+
+def _narrow(data: Any, width: int) -> Any:
+    """Elements of 1, 2, 3, 4 or 6 bits as uint8, all of them; whole groups of bytes at a time."""
+    if width in (1, 2, 4):
+        shifts = np.arange(0, 8, width, dtype=np.uint8)
+        return ((data[:, None] >> shifts) & ((1 << width) - 1)).reshape(-1)
+    # 3 and 6 bits: three bytes hold eight or four elements.
+    padded = np.zeros((len(data) + 2) // 3 * 3, np.uint32)
+    padded[: len(data)] = data
+    word = padded[0::3] | padded[1::3] << 8 | padded[2::3] << 16
+    out = np.empty((len(word), 24 // width), np.uint8)
+    for i in range(24 // width):
+        out[:, i] = (word >> (i * width)) & ((1 << width) - 1)
+    return out.reshape(-1)

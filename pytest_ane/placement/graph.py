@@ -1,0 +1,222 @@
+"""A function as rules see it: who computes a value, its type, and what it depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_ane.mil.records import (
+    Argument,
+    Function,
+    Named,
+    Operation,
+    Ref,
+    StateType,
+    TensorType,
+    Value,
+)
+
+Read = Callable[[Value], "npt.NDArray[Any] | None"]
+
+
+class Depends(IntEnum):
+    """What must be known before a quantity is; more is later."""
+
+    NOTHING = 0
+    SHAPES = 1
+    VALUES = 2
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a tensor's elements, and its extents, depend on.
+
+    A slice bounded by `shape(x)` depends on shapes and is plain propagation of a flexible input;
+    one bounded by an element of `x` depends on values, so its extents are known only at run time.
+    """
+
+    values: Depends = Depends.NOTHING
+    extents: Depends = Depends.NOTHING
+
+
+# The parameters that decide the extents of an op's result.
+EXTENT_PARAMETERS = {
+    "fill": ("shape",),
+    "pad": ("pad",),
+    "random_bernoulli": ("shape",),
+    "random_normal": ("shape",),
+    "random_uniform": ("shape",),
+    "range_1d": ("start", "end", "step"),
+    "reshape": ("shape",),
+    "resize": ("shape",),
+    "slice_by_index": ("begin", "end", "stride"),
+    "slice_by_size": ("size",),
+    "tile": ("reps",),
+    "topk": ("k",),
+}
+_FROM_VALUES = frozenset({"cond", "non_zero", "while_loop"})
+_UNKNOWN = Origin(Depends.VALUES)
+
+
+class Graph:
+    """Names, types and origins of one function's values, filled in program order.
+
+    Attributes:
+        ineligible: names of values computed by ops that a rule has already found ineligible.
+    """
+
+    def __init__(self, function: Function, read: Read | None = None) -> None:
+        self.function = function
+        self.inputs = frozenset(named.name for named in function.inputs)
+        self.outputs = frozenset(function.block.outputs)
+        self.ineligible: set[str] = set()
+        self._read = read
+        self._types: dict[str, TensorType] = {}
+        self._producers: dict[str, Operation] = {}
+        self._origins: dict[str, Origin] = {}
+        self._declare((*function.inputs, *function.block.inputs))
+
+    def sites(self) -> Iterator[Site]:
+        """Every operation, nested blocks included, once all it reads is known."""
+        for operation in self.function.walk():
+            self._enter(operation)
+            yield Site(self, operation)
+
+    def tensor(self, argument: Argument) -> TensorType | None:
+        """The tensor type of an argument; `None` where it is no tensor or unknown."""
+        if isinstance(argument, Ref):
+            return self._types.get(argument.name)
+        return argument.type if isinstance(argument.type, TensorType) else None
+
+    def origin(self, argument: Argument) -> Origin:
+        """What an argument depends on; a name that nothing defines counts as run-time data."""
+        if isinstance(argument, Ref):
+            return self._origins.get(argument.name, _UNKNOWN)
+        return Origin()
+
+    def producer(self, argument: Argument) -> Operation | None:
+        """The operation that computes an argument; `None` for inputs and immediate values."""
+        return self._producers.get(argument.name) if isinstance(argument, Ref) else None
+
+    def constant(self, argument: Argument) -> Value | None:
+        """The value of an argument that is immediate or comes from a `const`."""
+        if isinstance(argument, Value):
+            return argument
+        operation = self.producer(argument)
+        return operation.attributes.get("val") if operation and operation.op == "const" else None
+
+    def array(self, argument: Argument) -> npt.NDArray[Any] | None:
+        """The elements of a constant argument, read from disk where they lie there."""
+        value = self.constant(argument)
+        if value is None:
+            return None
+        if isinstance(value.data, np.ndarray):
+            return value.data
+        return self._read(value) if self._read else None
+
+    def _declare(self, named: Iterable[Named]) -> None:
+        for name, declared in ((one.name, one.type) for one in named):
+            kind = declared.wrapped if isinstance(declared, StateType) else declared
+            flexible = isinstance(kind, TensorType) and None in kind.shape
+            self._define(name, kind, Origin(Depends.VALUES, Depends(int(flexible))))
+
+    def _define(self, name: str, kind: object, origin: Origin) -> None:
+        self._origins[name] = origin
+        self._types.pop(name, None)
+        if isinstance(kind, TensorType):
+            self._types[name] = kind
+
+    def _enter(self, operation: Operation) -> None:
+        origin = self._result(operation)
+        for named in operation.outputs:
+            self._define(named.name, named.type, origin)
+            self._producers[named.name] = operation
+        for block in operation.blocks:
+            self._declare(block.inputs)
+
+    def _result(self, operation: Operation) -> Origin:
+        if operation.op in _FROM_VALUES:
+            return Origin(Depends.VALUES, Depends.VALUES)
+        read = [self.origin(a) for arguments in operation.inputs.values() for a in arguments]
+        values = max((one.values for one in read), default=Depends.NOTHING)
+        extents = max((one.extents for one in read), default=Depends.NOTHING)
+        if operation.op == "shape":
+            return Origin(extents)
+        if operation.op.startswith("random_"):
+            values = Depends.VALUES
+        deciding = (self.origin(a).values for _, a in _deciding(operation))
+        return Origin(values, max(extents, max(deciding, default=Depends.NOTHING)))
+
+
+def _deciding(operation: Operation) -> Iterator[tuple[str, Argument]]:
+    for parameter in EXTENT_PARAMETERS.get(operation.op, ()):
+        for argument in operation.inputs.get(parameter, ()):
+            yield parameter, argument
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """One operation in its graph: what a rule's predicate is given."""
+
+    graph: Graph
+    operation: Operation
+
+    @property
+    def op(self) -> str:
+        """The operation's type."""
+        return self.operation.op
+
+    def argument(self, parameter: str) -> Argument | None:
+        """The (first) argument of a parameter; `None` where it is not given."""
+        return next(iter(self.operation.inputs.get(parameter, ())), None)
+
+    def arguments(self) -> Iterator[tuple[str, Argument]]:
+        """Every argument with the parameter it is given for."""
+        for parameter, arguments in self.operation.inputs.items():
+            for argument in arguments:
+                yield parameter, argument
+
+    def deciding(self) -> Iterator[tuple[str, Argument]]:
+        """The arguments that decide the extents of the result."""
+        return _deciding(self.operation)
+
+    def flags(self, parameter: str) -> tuple[bool, ...]:
+        """A constant bool vector, such as `end_mask`; empty where absent or not constant."""
+        argument = self.argument(parameter)
+        array = None if argument is None else self.graph.array(argument)
+        return () if array is None else tuple(bool(flag) for flag in array.ravel())
+
+    def inputs(self) -> Iterator[TensorType]:
+        """Types of the tensors it reads that are known only at run time (no weights)."""
+        for _, argument in self.arguments():
+            kind = self.graph.tensor(argument)
+            if kind and self.graph.origin(argument).values > Depends.NOTHING:
+                yield kind
+
+    def outputs(self) -> Iterator[TensorType]:
+        """Types of the tensors it computes."""
+        return (
+            named.type for named in self.operation.outputs if isinstance(named.type, TensorType)
+        )
+
+    def compressed_by(self, argument: Argument) -> Iterator[Operation]:
+        """The `constexpr_*` ops that expand a weight, nearest first."""
+        pending, seen = [argument], set()
+        while pending:
+            producer = self.graph.producer(pending.pop(0))
+            if producer and producer.op.startswith("constexpr_") and id(producer) not in seen:
+                seen.add(id(producer))
+                yield producer
+                pending += (a for arguments in producer.inputs.values() for a in arguments)
+
+    @property
+    def is_boundary_cast(self) -> bool:
+        """Whether it only converts a function's input or output to another type."""
+        source = self.argument("x")
+        reads = isinstance(source, Ref) and source.name in self.graph.inputs
+        return self.op == "cast" and (reads or self.operation.name in self.graph.outputs)

@@ -1,0 +1,113 @@
+"""The pytest plugin: hooks only, each handing over to the module that knows.
+
+This module and what it imports at the top need the standard library and pytest alone, so that a
+run without ANE options pays nothing for having the plugin installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_ane.errors import AneError, ManifestError
+from pytest_ane.plugin import options, suite
+from pytest_ane.plugin.fixtures import (
+    artifact,
+    backend,
+    chain,
+    gate,
+    probes,
+    program,
+    reference,
+    shard,
+)
+from pytest_ane.plugin.options import wanted
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
+__all__ = [
+    "artifact",
+    "backend",
+    "chain",
+    "gate",
+    "probes",
+    "program",
+    "reference",
+    "shard",
+]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Register the `--ane-*` options and their ini twins."""
+    options.add(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Register markers; with shards selected, read the manifest and add the gate suite."""
+    options.add_markers(config)
+    if not wanted(config):
+        return
+    from pytest_ane.plugin import workspace
+
+    try:
+        config.stash[workspace.KEY] = workspace.Workspace.of_config(config)
+    except ManifestError as error:
+        raise pytest.UsageError(str(error)) from None
+    except AneError as error:
+        raise pytest.UsageError(f"ane: {error}") from None
+    suite.add_to(config)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """One line with what decides the verdicts."""
+    if not wanted(config):
+        return []
+    from pytest_ane.plugin import workspace
+
+    return [workspace.of(config).header()]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrize gates: `shard` by selected shard, `chain` by completely selected model."""
+    from pytest_ane.plugin import collection
+
+    collection.parametrize(metafunc)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect gates that have nothing to ask, such as behaviour of half a chain."""
+    from pytest_ane.plugin import collection
+
+    collection.drop_empty(config, items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup() -> Generator[None, object, object]:
+    """Turn our own errors into one sentence instead of a traceback."""
+    return (yield from _sentence())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Generator[None, object, object]:
+    """Likewise for errors raised by the gate itself."""
+    return (yield from _sentence())
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
+    """The table of verdicts, worst first."""
+    if not wanted(config) or config.getoption("no_summary", False):
+        return
+    from pytest_ane.plugin import summary
+
+    summary.write(terminalreporter, config)
+
+
+def _sentence() -> Generator[None, object, object]:
+    try:
+        return (yield)
+    except AneError as error:
+        pytest.fail(str(error), pytrace=False)

@@ -1,0 +1,75 @@
+"""Fixtures of the gates. Heavy modules are imported when a fixture is used, not before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_ane.backends import Backend
+    from pytest_ane.build import Artifact
+    from pytest_ane.fidelity import Case
+    from pytest_ane.manifest import Probes, Shard
+    from pytest_ane.mil.records import Model
+    from pytest_ane.plugin.gate import GateKeeper
+    from pytest_ane.plugin.stack import Stack
+
+
+@pytest.fixture
+def shard(request: pytest.FixtureRequest) -> Shard:
+    """The shard under test, with its source, compression, probes and policy resolved."""
+    found: Shard = request.param
+    return found
+
+
+@pytest.fixture
+def artifact(request: pytest.FixtureRequest, shard: Shard) -> Artifact:
+    """The shard's package on disk: the user's own, or built and cached."""
+    return _workspace(request).artifact(shard)
+
+
+@pytest.fixture
+def program(artifact: Artifact) -> Model:
+    """The artifact's program, its structure only: weights are not decoded."""
+    from pytest_ane.mil import read_model
+
+    return read_model(artifact.path)
+
+
+@pytest.fixture
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """What runs artifacts on this machine."""
+    return _workspace(request).backend
+
+
+@pytest.fixture
+def probes(shard: Shard) -> Probes:
+    """Which probes the manifest asks for."""
+    return shard.probes
+
+
+@pytest.fixture
+def reference(request: pytest.FixtureRequest, shard: Shard, artifact: Artifact) -> list[Case]:
+    """Cases: every probe with what the shard's reference makes of it."""
+    return _workspace(request).cases(shard, artifact)
+
+
+@pytest.fixture
+def chain(request: pytest.FixtureRequest) -> Stack:
+    """A whole model: every shard loaded, its golden prompts and their recorded reference."""
+    return _workspace(request).stack(request.param)
+
+
+@pytest.fixture
+def gate(request: pytest.FixtureRequest) -> GateKeeper:
+    """Takes a verdict: records its facts, and fails the test unless it passed."""
+    from pytest_ane.plugin.gate import GateKeeper
+
+    return GateKeeper(request.node, _workspace(request))
+
+
+def _workspace(request: pytest.FixtureRequest) -> Any:
+    from pytest_ane.plugin import workspace
+
+    return workspace.of(request.config)

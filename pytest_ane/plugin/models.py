@@ -1,0 +1,149 @@
+"""One model opened for a run: source, family, prompts and recorded references, each when needed."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pytest_ane.behaviour import Golden, record_golden
+from pytest_ane.build import Cache
+from pytest_ane.digests import file_digest
+from pytest_ane.errors import SourceError
+from pytest_ane.families import Family, LanguageModel, get_family
+from pytest_ane.fidelity import Case
+from pytest_ane.fidelity.recording import Prompt, load_hidden, record_cases, record_hidden
+from pytest_ane.manifest import Model, Shard, Source
+from pytest_ane.sources import FloatArray, locate, open_source
+
+
+class OpenModel:
+    """A model with a family; nothing is read before it is asked for."""
+
+    def __init__(self, model: Model, cache: Cache) -> None:
+        self.model = model
+        self.cache = cache
+
+    @cached_property
+    def family(self) -> Family:
+        """The architecture's module."""
+        assert self.model.family is not None
+        return get_family(self.model.family)
+
+    @cached_property
+    def path(self) -> Path:
+        """The weights file; `SourceError` if it is missing or not the one the manifest names."""
+        assert self.model.source is not None
+        return source_path(self.model.source)
+
+    @cached_property
+    def chain(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Block ids and head ids in running order."""
+        return self.family.chain([shard.id for shard in self.model.shards])
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What weights and family depend on: the common part of every cache key."""
+        return {
+            "source": file_digest(self.path),
+            "family": self.family.VERSION,
+            "heads": list(self.chain[1]),
+        }
+
+    @cached_property
+    def language_model(self) -> LanguageModel:
+        """The source seen through the family; opening a GGUF file takes seconds."""
+        source = open_source(self.path)
+        return self.family.open_model(source, [shard.id for shard in self.model.shards])
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The source's own tokenizer."""
+        return self.language_model.source.tokenizer
+
+    @cached_property
+    def prompts(self) -> list[Prompt]:
+        """Golden prompts as token ids; `SourceError` where one does not fit the shards."""
+        return [Prompt(p.name, self._ids(p)) for p in self.model.prompts]
+
+    @property
+    def prompt_spec(self) -> list[Any]:
+        """What the prompts depend on beside the source."""
+        return [prompt.model_dump(mode="json") for prompt in self.model.prompts]
+
+    def cases(self, shard: Shard) -> list[Case]:
+        """A shard's recorded cases."""
+        return record_cases(
+            self.cache,
+            self.identity,
+            shard,
+            model=lambda: self.language_model,
+            captured=lambda: [(p.name, self.states(p.name, self._depth(shard))) for p in self.prompts],
+            captured_spec=[self.prompt_spec, self._depth(shard), self.chain[0]],
+        )
+
+    def states(self, prompt: str, index: int) -> FloatArray:
+        """The reference's hidden states `[T, C]` of a prompt entering the i-th block."""
+        return load_hidden(self._hidden, prompt, index)
+
+    @cached_property
+    def golden(self) -> list[Golden]:
+        """What the reference says to the golden prompts."""
+        greedy = [p.greedy for p in self.model.prompts]
+        return record_golden(
+            self.cache,
+            self.identity,
+            prompts=lambda: list(zip(self.prompts, greedy, strict=True)),
+            spec=self.prompt_spec,
+            chain=self.chain,
+            model=lambda: self.language_model,
+            decode=lambda ids: self.tokenizer.decode(ids),
+        )
+
+    @cached_property
+    def _hidden(self) -> Path:
+        return record_hidden(
+            self.cache,
+            self.identity,
+            prompts=lambda: self.prompts,
+            spec=self.prompt_spec,
+            blocks=self.chain[0],
+            model=lambda: self.language_model,
+            max_tokens=self.model.max_tokens,
+        )
+
+    def _depth(self, shard: Shard) -> int:
+        """How many blocks come before a shard."""
+        blocks = self.chain[0]
+        return blocks.index(shard.id) if shard.id in blocks else len(blocks)
+
+    def _ids(self, prompt: Any) -> tuple[int, ...]:
+        if prompt.ids is not None:
+            ids = list(prompt.ids)
+        elif prompt.chat is not None:
+            ids = self.tokenizer.chat(prompt.chat)
+        else:
+            ids = self.tokenizer.encode(prompt.text)
+        if not 0 < len(ids) <= self.model.max_tokens - prompt.greedy:
+            raise SourceError(
+                f"Golden prompt {prompt.name!r} of {self.model.name} has {len(ids)} tokens; with "
+                f"{prompt.greedy} greedy ones it must fit max-tokens = {self.model.max_tokens}."
+            )
+        return tuple(ids)
+
+
+def source_path(source: Source) -> Path:
+    """The weights file of a manifest's source.
+
+    Raises:
+        SourceError: it is missing, or its digest is not the one the manifest names.
+    """
+    path = source.path or locate(source.package or "", source.file or "")
+    if not path.is_file():
+        raise SourceError(f"{path}: no such file; check the source in shards.toml.")
+    if source.sha256 is not None and (found := file_digest(path)) != source.sha256:
+        raise SourceError(
+            f"{path}: its SHA-256 is {found}, not {source.sha256} as shards.toml says; the file is "
+            "damaged, incomplete or another version."
+        )
+    return path

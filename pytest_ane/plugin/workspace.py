@@ -1,0 +1,142 @@
+"""The workspace of one run: manifest, selection, cache, backend, and what was opened already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+from pytest_ane.backends import Backend, get_backend
+from pytest_ane.build import Artifact, Cache, build_shard
+from pytest_ane.errors import ManifestError
+from pytest_ane.fidelity import Case
+from pytest_ane.fidelity.package import package_cases
+from pytest_ane.manifest import Manifest, Shard, load, of_package, select
+from pytest_ane.plugin import options
+from pytest_ane.plugin.models import OpenModel
+from pytest_ane.plugin.progress import Progress
+from pytest_ane.plugin.stack import Stack, open_stack
+
+KEY = pytest.StashKey["Workspace"]()
+
+
+def of(config: pytest.Config) -> Workspace:
+    """The run's workspace, made by `pytest_configure`."""
+    return config.stash[KEY]
+
+
+@dataclass
+class Workspace:
+    """What the fixtures draw on. Artifacts and models are opened when first asked for."""
+
+    manifest: Manifest
+    shards: tuple[Shard, ...]
+    cache_root: Path | None
+    unproven: str
+    progress: Progress
+    _models: dict[str, OpenModel] = field(default_factory=dict)
+    _artifacts: dict[str, Artifact] = field(default_factory=dict)
+
+    @classmethod
+    def of_config(cls, config: pytest.Config) -> Workspace:
+        """Read manifest and selection.
+
+        Raises:
+            ManifestError: either is wrong, or both a selection and a package are given.
+        """
+        package = options.folder(config, "ane_package") if config.getoption("ane_package") else None
+        selection = config.getoption("ane_shards", None)
+        if package is not None and selection is not None:
+            raise ManifestError("Give either --ane-shards or --ane-package, not both.")
+        path = options.folder(config, "ane_manifest") or config.rootpath / "shards.toml"
+        manifest = of_package(package) if package is not None else load(path)
+        shards = manifest.shards if package is not None else select(manifest, selection or "")
+        return cls(
+            manifest=manifest,
+            shards=tuple(_overridden(shard, config) for shard in shards),
+            cache_root=options.folder(config, "ane_cache"),
+            unproven=options.text(config, "ane_unproven"),
+            progress=Progress(config, len(shards)),
+        )
+
+    @cached_property
+    def cache(self) -> Cache:
+        """The cache folder, checked to be writable on first use."""
+        return Cache(self.cache_root)
+
+    @cached_property
+    def backend(self) -> Backend:
+        """The CPU executor."""
+        return get_backend("cpu")
+
+    @property
+    def complete_models(self) -> list[str]:
+        """Models with a family whose every shard is selected: those with behaviour to ask for."""
+        chosen = {shard.qualified for shard in self.shards}
+        return [
+            model.name
+            for model in self.manifest.models
+            if model.family and all(shard.qualified in chosen for shard in model.shards)
+        ]
+
+    def allows_unproven(self, subject: str) -> bool:
+        """Whether an unproven verdict on a shard or model lets its test pass."""
+        policies = {shard.qualified: shard.policy for shard in self.shards}
+        policies |= {model.name: model.policy for model in self.manifest.models}
+        return (self.unproven or policies[subject].unproven) == "allow"
+
+    def model(self, name: str) -> OpenModel:
+        """A model's source, family and prompts, opened lazily."""
+        if name not in self._models:
+            self._models[name] = OpenModel(self.manifest.model_of(name), self.cache)
+        return self._models[name]
+
+    def artifact(self, shard: Shard) -> Artifact:
+        """A shard's package: the user's own, from the cache, or built now."""
+        if shard.qualified not in self._artifacts:
+            with self.progress.building(shard.qualified):
+                model = None if shard.artifact else self.model(shard.model)
+                self._artifacts[shard.qualified] = build_shard(
+                    shard,
+                    self.cache,
+                    identity=model.identity if model else {},
+                    model=lambda: self.model(shard.model).language_model,
+                )
+        return self._artifacts[shard.qualified]
+
+    def cases(self, shard: Shard, artifact: Artifact) -> list[Case]:
+        """A shard's probes with what its reference makes of them."""
+        if shard.reference == "float32":
+            return self.model(shard.model).cases(shard)
+        reference = shard.reference if isinstance(shard.reference, Path) else None
+        return package_cases(self.backend, artifact.path, reference, shard.probes)
+
+    def stack(self, name: str) -> Stack:
+        """A whole model, every shard built and loaded."""
+        return open_stack(
+            self.model(name), [(s, self.artifact(s)) for s in self.shards if s.model == name],
+            self.backend,
+        )  # fmt: skip
+
+    def header(self) -> str:
+        """One line with what decides the verdicts."""
+        from pytest_ane.report.text import header
+
+        return header(
+            manifest=self.manifest,
+            selected=len(self.shards),
+            backend=self.backend.name,
+            cache=self.cache_root,
+        )
+
+
+def _overridden(shard: Shard, config: pytest.Config) -> Shard:
+    """The shard with thresholds given on the command line or in ini."""
+    minimum = options.minimum_cosine(config)
+    if minimum is None:
+        return shard
+    fidelity = shard.policy.fidelity.model_copy(update={"min_cosine": minimum})
+    policy = shard.policy.model_copy(update={"fidelity": fidelity})
+    return shard.model_copy(update={"policy": policy})

@@ -1,0 +1,20 @@
+"""Constants in the form operations take them: arrays, Python numbers, texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.mil.blob import load
+from pytest_ane.mil.records import Blob, Model, TensorType, Value
+from pytest_ane.reference.dtypes import carried
+
+
+def constant(model: Model, value: Value) -> Any:
+    """A constant's data: scalars as Python numbers, fp16 as float32, weights decoded."""
+    if not isinstance(value.type, TensorType) or isinstance(value.data, (str, tuple, dict)):
+        return value.data
+    if not isinstance(value.data, Blob) and value.type.shape == ():
+        return np.asarray(value.data).item()
+    return load(model, value).astype(carried(value.type.dtype), copy=False)

@@ -1,0 +1,1 @@
+"""What people read: pure functions of verdicts that yield lines."""

@@ -1,0 +1,111 @@
+"""GGUF files: weights, metadata and tokenizer, memory-mapped through the `gguf` package."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+from pytest_ane.digests import file_digest
+from pytest_ane.errors import SourceError
+from pytest_ane.sources.base import FloatArray, Tokenizer
+from pytest_ane.sources.tokenizer import BytePairTokenizer
+
+_MAGIC = b"GGUF"
+
+
+class GGUFSource:
+    """A GGUF file, opened once; tensors are dequantized when asked for.
+
+    Raises:
+        SourceError: the file is missing, is no GGUF file, or ends too early.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._reader = _open(path)
+        self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
+
+    @property
+    def path(self) -> Path:
+        """The GGUF file."""
+        return self._path
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file in hex."""
+        return file_digest(self._path)
+
+    @property
+    def names(self) -> Collection[str]:
+        """Names of all tensors in the file."""
+        return self._tensors.keys()
+
+    def value(self, key: str) -> Any:
+        """A metadata value by its full key, such as `llama.block_count`."""
+        field = self._reader.get_field(key)
+        if field is None:
+            raise SourceError(f"{self._path}: no metadata key {key!r}; is this the right GGUF file?")
+        return field.contents()
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> FloatArray:
+        """A tensor in float32; quantized blocks are expanded by `gguf.dequantize`."""
+        return self._dequantize(name, shape, slice(None))
+
+    def rows(self, name: str, index: Sequence[int], width: int) -> FloatArray:
+        """Rows of a matrix, dequantizing only those."""
+        height = int(self._get(name).shape[-1])
+        for row in index:
+            if not 0 <= row < height:
+                raise SourceError(f"{self._path}: {name} has rows 0 to {height - 1}, not {row}.")
+        return self._dequantize(name, (height, width), np.asarray(index, dtype=np.int64))
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The byte-level BPE tokenizer stored in the file's metadata."""
+        return BytePairTokenizer.from_metadata(self.value, str(self._path))
+
+    def _get(self, name: str) -> gguf.ReaderTensor:
+        if name not in self._tensors:
+            raise SourceError(
+                f"{self._path}: no tensor {name!r} among its {len(self._tensors)}; "
+                "does the family in shards.toml fit this file?"
+            )
+        return self._tensors[name]
+
+    def _dequantize(self, name: str, shape: tuple[int, ...], rows: Any) -> FloatArray:
+        tensor = self._get(name)
+        found = tuple(int(n) for n in reversed(tensor.shape))
+        if found != shape:
+            raise SourceError(f"{self._path}: tensor {name!r} has shape {found}, expected {shape}.")
+        try:
+            data = gguf.dequantize(tensor.data[rows], tensor.tensor_type)
+        except NotImplementedError as error:
+            raise SourceError(
+                f"{self._path}: tensor {name!r} is stored as {tensor.tensor_type.name}, which the "
+                "gguf package cannot expand; use a file in another quantization."
+            ) from error
+        # A copy: F32 tensors come as views of the read-only map, which torch cannot wrap.
+        return np.array(data, dtype=np.float32)
+
+
+def _open(path: Path) -> gguf.GGUFReader:
+    if not path.is_file():
+        raise SourceError(f"{path}: no such file; give the GGUF file's path in shards.toml.")
+    with path.open("rb") as file:
+        magic = file.read(4)
+    if magic != _MAGIC:
+        raise SourceError(f"{path}: not a GGUF file (it begins with {magic!r}, not {_MAGIC!r}).")
+    try:
+        return gguf.GGUFReader(path)
+    # The reader indexes a memory map and trusts every length in it, so a short or damaged file
+    # surfaces as whatever numpy raises there.
+    except Exception as error:
+        raise SourceError(
+            f"{path}: the GGUF file is damaged or incomplete ({path.stat().st_size:,} bytes: "
+            f"{error}); fetch it again."
+        ) from error

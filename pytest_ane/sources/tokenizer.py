@@ -1,0 +1,97 @@
+"""Byte-level BPE tokenizers rebuilt from a source's metadata with the `tokenizers` package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from pytest_ane.errors import SourceError
+
+# GGUF `tokenizer.ggml.token_type`: 3 marks control tokens, 4 user-defined ones.
+_SPECIAL = (3, 4)
+
+
+def _byte_level() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+
+
+def _smollm() -> pre_tokenizers.PreTokenizer:
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    return pre_tokenizers.Sequence([digits, _byte_level()])
+
+
+# GGUF `tokenizer.ggml.pre` names how text is split before merges are applied.
+_PRE_TOKENIZERS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
+    "gpt-2": _byte_level,
+    "default": _byte_level,
+    "smollm": _smollm,
+}
+
+
+class BytePairTokenizer:
+    """GPT-2 style byte-level BPE with the source's vocabulary, merges and chat template."""
+
+    def __init__(self, tokenizer: Tokenizer, template: str | None, origin: str) -> None:
+        self._tokenizer = tokenizer
+        self._template = template
+        self._origin = origin
+
+    @classmethod
+    def from_metadata(cls, value: Callable[[str], Any], origin: str) -> BytePairTokenizer:
+        """Rebuild from GGUF keys `tokenizer.ggml.*`; `SourceError` for another kind."""
+        kind, pre = value("tokenizer.ggml.model"), value("tokenizer.ggml.pre")
+        if kind != "gpt2" or pre not in _PRE_TOKENIZERS:
+            raise SourceError(
+                f"{origin}: tokenizer {kind!r} with pre-tokenizer {pre!r} is not supported; "
+                f"give prompts as ids, or use one of: {', '.join(sorted(_PRE_TOKENIZERS))}."
+            )
+        tokens: list[str] = value("tokenizer.ggml.tokens")
+        merges = [_merge(line, origin) for line in value("tokenizer.ggml.merges")]
+        vocabulary = {token: index for index, token in enumerate(tokens)}
+        tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+        tokenizer.pre_tokenizer = _PRE_TOKENIZERS[pre]()
+        tokenizer.decoder = decoders.ByteLevel()
+        types = value("tokenizer.ggml.token_type")
+        special = [t for t, kind in zip(tokens, types, strict=True) if kind in _SPECIAL]
+        tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in special])
+        return cls(tokenizer, _optional(value, "tokenizer.chat_template"), origin)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def chat(self, text: str) -> list[int]:
+        """Token ids of one user message in the chat template, up to where the answer begins.
+
+        The template comes from the file, so it runs in jinja's sandbox.
+        """
+        if self._template is None:
+            raise SourceError(f"{self._origin}: no chat template; give the prompt as text or ids.")
+        try:
+            template = ImmutableSandboxedEnvironment().from_string(self._template)
+            messages = [{"role": "user", "content": text}]
+            return self.encode(template.render(messages=messages, add_generation_prompt=True))
+        except TemplateError as error:
+            raise SourceError(f"{self._origin}: its chat template fails: {error}.") from error
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens kept."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+
+def _merge(line: str, origin: str) -> tuple[str, str]:
+    left, space, right = line.partition(" ")
+    if not space:
+        raise SourceError(f"{origin}: the merge {line!r} is not a pair; the file is damaged.")
+    return left, right
+
+
+def _optional(value: Callable[[str], Any], key: str) -> str | None:
+    try:
+        return str(value(key))
+    except SourceError:
+        return None

@@ -1,0 +1,1 @@
+"""Each rule: that it fires, and that it does not."""

@@ -1,0 +1,58 @@
+"""R021: fp32 in the compute path."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pytest_ane.mil.records import DType, TensorType
+from tests.placement.programs import const, foretell, full, half, ints, op, rules, value
+
+IN = {"x": full(1, 8, 1, 4)}
+
+
+def test_an_op_that_computes_fp32_is_ineligible() -> None:
+    (finding,) = foretell(op("mul", "y", full(1, 8, 1, 4), x="x", y="x"), inputs=IN).findings
+    assert (finding.op, finding.rule) == ("y", "R021")
+    assert finding.why == "It computes fp32, and the ANE computes in fp16 only."
+
+
+def test_an_op_that_reads_fp32_is_ineligible_whatever_it_computes() -> None:
+    compare = op("greater", "y", TensorType(DType.BOOL, (1, 8, 1, 4)), x="x", y=value(0.5))
+    assert rules(compare, inputs=IN) == [("y", "R021", "ineligible")]
+
+
+def test_fp32_in_the_middle_is_ineligible_and_the_cast_to_it_too() -> None:
+    found = rules(
+        op("cast", "up", full(1, 8, 1, 4), x="x"),
+        op("exp", "e", full(1, 8, 1, 4), x="up"),
+        op("cast", "down", half(1, 8, 1, 4), x="e"),
+        op("relu", "y", half(1, 8, 1, 4), x="down"),
+        inputs={"h": half(1, 8, 1, 4), "x": half(1, 8, 1, 4)},
+    )
+    assert found == [("e", "R021", "ineligible")], "the first cast is a boundary cast here"
+
+    found = rules(
+        op("relu", "r", half(1, 8, 1, 4), x="x"),
+        op("cast", "up", full(1, 8, 1, 4), x="r"),
+        op("exp", "e", full(1, 8, 1, 4), x="up"),
+        op("cast", "down", half(1, 8, 1, 4), x="e"),
+        op("relu", "y", half(1, 8, 1, 4), x="down"),
+    )
+    assert found == [("up", "R021", "ineligible"), ("e", "R021", "ineligible")]
+
+
+def test_casts_at_the_boundary_are_not_counted() -> None:
+    found = foretell(
+        op("cast", "x16", half(1, 8, 1, 4), x="x"),
+        op("relu", "y16", half(1, 8, 1, 4), x="x16"),
+        op("cast", "y", full(1, 8, 1, 4), x="y16"),
+        inputs=IN,
+    )
+    assert found.findings == ()
+    assert (found.compute, found.left_out) == ({"relu": 1}, {"boundary cast": 2})
+
+
+def test_fp32_constants_and_integers_are_no_fp32_computation() -> None:
+    norm = op("layer_norm", "n", half(1, 8, 1, 4), x="x", epsilon="eps")
+    shape = op("slice_by_index", "s", ints(2), x=value([1, 2, 3]), begin=value([0]))
+    assert rules(const("eps", np.float32(1e-5)), norm, shape) == []
