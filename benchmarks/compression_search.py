@@ -1,0 +1,136 @@
+"""Which compression is smallest and passes every gate? Builds and gates each candidate for real.
+
+    python benchmarks/compression_search.py [--cache DIR] [NAME ...]
+
+Prints a Markdown table: bytes of all shards, lowest cosines, behaviour, verdict. A candidate takes
+one to three minutes on two cores where its shards are not cached yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parents[1]
+UNIFORM8 = 'mode = "uniform"\nnbits = 8\ngranularity = "per_grouped_channel"\ngroup_size = 32\n'
+
+
+def kmeans6(*weights: str) -> str:
+    """Overrides that give these weights 6-bit k-means palettes for groups of 16 channels."""
+    settings = 'mode = "kmeans"\nnbits = 6\ngroup_size = 16\n'
+    table = "[[models.smollm2.compression.overrides]]"
+    return "".join(f'{table}\nweights = "{w}*"\n{settings}' for w in weights)
+
+
+def palettize(text: str) -> str:
+    """A palettization of all weights."""
+    return f'method = "palettize"\n{text}'
+
+
+def spared(shards: str) -> str:
+    """These shards without overrides: 8 bits throughout."""
+    return f'[models.smollm2.shard."{shards}".compression]\noverrides = []\n'
+
+
+FFN = ("gate_proj", "up_proj")
+MIXED = palettize(UNIFORM8) + kmeans6(*FFN)
+CANDIDATES = {
+    "fp16": 'method = "none"\n',
+    "int8 per channel": 'method = "linear"\n',
+    "int4, blocks of 32": 'method = "linear"\ndtype = "int4"\ngranularity = "per_block"\n',
+    "4-bit k-means, per tensor": palettize('nbits = 4\ngranularity = "per_tensor"\n'),
+    "4-bit k-means, groups of 16": palettize("nbits = 4\ngroup_size = 16\n"),
+    "6-bit uniform, groups of 16": palettize('mode = "uniform"\nnbits = 6\ngroup_size = 16\n'),
+    "6-bit k-means, groups of 16": palettize("nbits = 6\ngroup_size = 16\n"),
+    "8-bit uniform, per tensor": palettize(
+        'mode = "uniform"\nnbits = 8\ngranularity = "per_tensor"\n'
+    ),
+    "8-bit uniform, groups of 32": palettize(UNIFORM8),
+    "mixed": MIXED,
+    "mixed, L27 and L28 spared": MIXED + spared("L2[78]"),
+    "mixed with o": palettize(UNIFORM8) + kmeans6(*FFN, "o_proj") + spared("L2[78]"),
+    "mixed with head": palettize(UNIFORM8) + kmeans6(*FFN, "head_weight") + spared("L2[78]"),
+}
+"""`mixed` is 8-bit uniform in groups of 32, gate and up projections 6-bit k-means in groups of 16;
+the candidates below it spare two shards and add another weight to the 6-bit ones."""
+
+
+def manifest(compression: str) -> str:
+    """The repository's manifest with another compression and without size budgets."""
+    text = (ROOT / "shards.toml").read_text()
+    start = text.index("[models.smollm2.compression]")
+    end = text.index("[models.smollm2.probes]")
+    # The manifest's own compression, overrides of single shards included, ends where probes begin.
+    text = text[:start] + f"[models.smollm2.compression]\n{compression}\n" + text[end:]
+    return "".join(part for part in _tables(text) if ".policy.compression]" not in part)
+
+
+def _tables(text: str) -> Iterator[str]:
+    """The text cut before every table header."""
+    part = ""
+    for line in text.splitlines(keepends=True):
+        if line.startswith("[") and part:
+            yield part
+            part = ""
+        part += line
+    yield part
+
+
+def gate(name: str, cache: str | None) -> str:
+    """Gate a candidate in a process of its own; one row of the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, junit = Path(folder, "shards.toml"), Path(folder, "junit.xml")
+        path.write_text(manifest(CANDIDATES[name]))
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "gate", "--ane-shards=all",
+                   f"--ane-manifest={path}", f"--junitxml={junit}"]  # fmt: skip
+        command += [f"--ane-cache={cache}"] if cache else []
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if not junit.is_file():
+            raise SystemExit(f"{name}: no gate ran\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return row(name, junit)
+
+
+def row(name: str, junit: Path) -> str:
+    """Facts of a run's JUnit file."""
+    cases = [
+        {p.get("name", ""): p.get("value", "") for p in case.iter("property")}
+        | {"failed": str(case.find("failure") is not None or case.find("error") is not None)}
+        for case in ElementTree.parse(junit).getroot().iter("testcase")
+    ]
+
+    def lowest(fact: str) -> float:
+        return min(float(case[fact]) for case in cases if fact in case)
+
+    size = sum(
+        float(case["ane.size_bytes"]) for case in cases if case.get("ane.gate") == "compression"
+    )
+    failed = [case.get("ane.gate", "?") for case in cases if case["failed"] == "True"]
+    counts = ", ".join(f"{failed.count(gate)} {gate}" for gate in dict.fromkeys(failed))
+    whole = next(case for case in cases if case.get("ane.gate") == "behaviour")
+    return (
+        f"| {name} | {size / 1e6:.1f} | {lowest('ane.cosine.captured.min'):.4f} "
+        f"| {lowest('ane.cosine.gaussian.min'):.4f} | {lowest('ane.cosine.unit-norm.min'):.4f} "
+        f"| {float(whole['ane.top1']):.1%} | {float(whole['ane.kl.mean']):.4f} "
+        f"| {float(whole['ane.centred_cosine.min']):.4f} | {whole['ane.greedy.agreed']} "
+        f"| {'red: ' + counts if counts else 'green'} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CANDIDATES))
+    parser.add_argument("--cache", help="cache folder; default is the user's")
+    options = parser.parse_args()
+    print("| compression | MB | captured | gaussian | unit-norm | top-1 | KL | centred | greedy | |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for name in options.names or CANDIDATES:
+        print(gate(name, options.cache), flush=True)
+
+
+if __name__ == "__main__":
+    main()

