@@ -1,5 +1,7 @@
-"""Set-up of the project's own tests."""
+"""Set-up of every run in this checkout.
+
+Kept free of plugins and heavy imports: the gates below this folder load it too, from whatever
+project they are run in.
+"""
 
 from __future__ import annotations
-
-pytest_plugins = ["pytester"]

@@ -20,11 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 UNIFORM8 = 'mode = "uniform"\nnbits = 8\ngranularity = "per_grouped_channel"\ngroup_size = 32\n'
 
 
-def kmeans6(*weights: str) -> str:
-    """Overrides that give these weights 6-bit k-means palettes for groups of 16 channels."""
-    settings = 'mode = "kmeans"\nnbits = 6\ngroup_size = 16\n'
-    table = "[[models.smollm2.compression.overrides]]"
-    return "".join(f'{table}\nweights = "{w}*"\n{settings}' for w in weights)
+SHARP = "L2[78]"
+"""Blocks that attend so sharply that queries and keys need finer groups."""
 
 
 def palettize(text: str) -> str:
@@ -32,13 +29,17 @@ def palettize(text: str) -> str:
     return f'method = "palettize"\n{text}'
 
 
-def spared(shards: str) -> str:
-    """These shards without overrides: 8 bits throughout."""
-    return f'[models.smollm2.shard."{shards}".compression]\noverrides = []\n'
+def mixed(*weights: str) -> str:
+    """8-bit uniform in groups of 32; these weights 6-bit k-means in groups of 16."""
+    six = [f'{{ weights = "{w}*", mode = "kmeans", nbits = 6, group_size = 16 }}' for w in weights]
+    fine = '{ weights = "[qk]_proj*", group_size = 8 }'
+    return (
+        f"{palettize(UNIFORM8)}overrides = [{', '.join(six)}]\n"
+        f'[models.smollm2.shard."{SHARP}".compression]\noverrides = [{", ".join([*six, fine])}]\n'
+    )
 
 
 FFN = ("gate_proj", "up_proj")
-MIXED = palettize(UNIFORM8) + kmeans6(*FFN)
 CANDIDATES = {
     "fp16": 'method = "none"\n',
     "int8 per channel": 'method = "linear"\n',
@@ -51,13 +52,14 @@ CANDIDATES = {
         'mode = "uniform"\nnbits = 8\ngranularity = "per_tensor"\n'
     ),
     "8-bit uniform, groups of 32": palettize(UNIFORM8),
-    "mixed": MIXED,
-    "mixed, L27 and L28 spared": MIXED + spared("L2[78]"),
-    "mixed with o": palettize(UNIFORM8) + kmeans6(*FFN, "o_proj") + spared("L2[78]"),
-    "mixed with head": palettize(UNIFORM8) + kmeans6(*FFN, "head_weight") + spared("L2[78]"),
+    "mixed: gate, up": mixed(*FFN),
+    "mixed: gate, up, v": mixed(*FFN, "v_proj"),
+    "mixed: gate, up, o": mixed(*FFN, "o_proj"),
+    "mixed: gate, up, o, v": mixed(*FFN, "o_proj", "v_proj"),
+    "mixed: gate, up, down": mixed(*FFN, "down_proj"),
+    "mixed: gate, up, head": mixed(*FFN, "head_weight"),
 }
-"""`mixed` is 8-bit uniform in groups of 32, gate and up projections 6-bit k-means in groups of 16;
-the candidates below it spare two shards and add another weight to the 6-bit ones."""
+"""`mixed: ...` names the weights with 6 bits; the rest has 8."""
 
 
 def manifest(compression: str) -> str:

@@ -15,7 +15,7 @@ from pytest_ane.errors import BuildError
 from pytest_ane.families import LanguageModel
 from pytest_ane.manifest import Shard
 
-BUILD_VERSION = 1
+BUILD_VERSION = 2
 """Raised whenever a change in this package alters what is built."""
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_ane.errors import AneError, ManifestError
-from pytest_ane.plugin import options, suite
+from pytest_ane.plugin import options, suite, threads
 from pytest_ane.plugin.fixtures import (
     artifact,
     backend,
@@ -51,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     options.add_markers(config)
     if not wanted(config):
         return
+    threads.share()
     from pytest_ane.plugin import workspace
 
     try:

@@ -1,0 +1,30 @@
+"""Small packages for tests, made with coremltools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+
+def save_conv(path: Path) -> None:
+    """A package of one 1x1 convolution, 8 to 16 channels, on a flexible `x [1, 8, 1..4, 1]`."""
+    from pytest_ane.build.quiet import converter_notes, import_coremltools
+
+    ct = import_coremltools()
+    import torch
+
+    module = torch.nn.Conv2d(8, 16, 1).eval()
+    weights = np.random.default_rng(0).standard_normal((16, 8, 1, 1)).astype(np.float32)
+    with torch.no_grad(), converter_notes():
+        module.weight.copy_(torch.from_numpy(weights))
+        traced = torch.jit.trace(module, torch.zeros(1, 8, 2, 1), check_trace=False)
+        shape = (1, 8, ct.RangeDim(1, 4, default=1), 1)
+        ct.convert(
+            traced,
+            inputs=[ct.TensorType("x", shape, dtype=np.float16)],
+            outputs=[ct.TensorType("y", dtype=np.float16)],
+            convert_to="mlprogram",
+            minimum_deployment_target=ct.target.iOS18,
+            skip_model_load=True,
+        ).save(str(path))
