@@ -43,10 +43,8 @@ def record_golden(
 ) -> list[Golden]:
     """Recorded references of `(prompt, greedy tokens)` pairs, made from the float32 modules once.
 
-    Args:
-        spec: what the prompts depend on beside the identity, part of the key.
-        chain: block ids and head ids in running order.
-        model: opens the model; called, like `prompts`, only when there is no recording yet.
+    `spec` is what the prompts depend on beside the identity, `chain` holds block ids and head ids
+    in running order. `model` and `prompts` are called only when there is no recording yet.
     """
     key = {**identity, "recording": RECORDING_VERSION, "golden": spec, "chain": chain}
 
@@ -67,9 +65,7 @@ def record_golden(
     ]
 
 
-def reference_chain(
-    model: LanguageModel, blocks: Sequence[str], heads: Sequence[str]
-) -> Chain:
+def reference_chain(model: LanguageModel, blocks: Sequence[str], heads: Sequence[str]) -> Chain:
     """The float32 modules of all shards as a chain."""
 
     def steps(shards: Sequence[str]) -> tuple[tuple[str, Step], ...]:

@@ -20,9 +20,9 @@ def judge(behaviour: Behaviour, policy: BehaviourPolicy, model: str) -> Verdict:
         reason = "No golden prompt has a second position, so nothing was compared; add prompts."
         return Verdict("behaviour", model, "unproven", "nothing was compared", (reason,))
     reasons = [*_statistics(behaviour, positions, policy), *_greedy(behaviour, policy)]
-    if reasons:
+    if reasons and behaviour.alone:
         reasons.append(_blame(behaviour))
-    first = [p.positions[0] for p in behaviour.prompts]
+    first = [p.positions[0] for p in behaviour.prompts if p.positions]
     return Verdict(
         gate="behaviour",
         subject=model,
@@ -61,6 +61,11 @@ def _statistics(
 
 def _greedy(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[str]:
     """A first difference where the reference itself was undecided is a tie, not an error."""
+    if policy.min_greedy and not any(prompt.expected for prompt in behaviour.prompts):
+        yield (
+            f"No golden prompt asks for greedy text, so min-greedy = {policy.min_greedy} was not "
+            "tested; set greedy in a prompt, or min-greedy to 0."
+        )
     for prompt in behaviour.prompts:
         wanted = min(policy.min_greedy, len(prompt.expected))
         if prompt.agreed < wanted and not prompt.leads[prompt.agreed] < policy.tie_margin:
@@ -72,10 +77,13 @@ def _greedy(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[str]:
 
 
 def _blame(behaviour: Behaviour) -> str:
-    shard, value = min(
-        behaviour.alone, key=lambda pair: -2.0 if math.isnan(pair[1]) else pair[1]
-    )
+    shard, value = _weakest_first(behaviour)[0]
     return f"The worst shard on the reference's own states is {shard} (cosine {value:.6f})."
+
+
+def _weakest_first(behaviour: Behaviour) -> list[tuple[str, float]]:
+    """Lowest cosine first; an undefined one is worse than any number."""
+    return sorted(behaviour.alone, key=lambda pair: -2.0 if math.isnan(pair[1]) else pair[1])
 
 
 def _first_bad(behaviour: Behaviour, policy: BehaviourPolicy) -> str:
@@ -89,7 +97,7 @@ def _first_bad(behaviour: Behaviour, policy: BehaviourPolicy) -> str:
 def _details(behaviour: Behaviour) -> Iterator[str]:
     for prompt in behaviour.prompts:
         yield _line(prompt)
-    for shard, value in sorted(behaviour.alone, key=lambda pair: pair[1])[:5]:
+    for shard, value in _weakest_first(behaviour)[:5]:
         yield f"{shard} alone: lowest cosine {value:.6f}"
 
 

@@ -58,9 +58,8 @@ def measure(
 ) -> Behaviour:
     """Run every golden prompt through the chain, and every block alone.
 
-    Args:
-        states: `(prompt, i)` to the reference's hidden states entering the i-th block.
-        decode: token ids to text.
+    `states(prompt, i)` gives the reference's hidden states that enter the i-th block, `decode` the
+    text of token ids.
     """
     prompts = tuple(_run(chain, g, decode) for g in golden)
     names = [g.name for g in golden]

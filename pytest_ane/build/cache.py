@@ -1,12 +1,11 @@
 """The content-addressed cache: whatever takes long is done once, by one process, and kept whole.
 
 An entry is a folder `<root>/<kind>/<key>`. It is made in `<root>/tmp` and moved into place with
-one `os.replace`, so that an entry that exists is complete, whatever killed the process before.
+one rename, so that an entry that exists is complete, whatever killed the process before.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -48,7 +47,7 @@ class Cache:
                 (self.root / name).mkdir(parents=True, exist_ok=True)
             probe = self.root / "tmp" / f".write-{os.getpid()}"
             probe.touch()
-            probe.unlink()
+            probe.unlink(missing_ok=True)
         except OSError as error:
             raise CacheError(
                 f"The cache folder {self.root} cannot be written ({error.strerror}); "
@@ -62,9 +61,10 @@ class Cache:
     def get(self, kind: str, key: str) -> Path | None:
         """A finished entry's folder, or None; a hit counts as use for `prune`."""
         path = self.path(kind, key)
-        if not path.is_dir():
+        try:
+            os.utime(path)
+        except FileNotFoundError:
             return None
-        os.utime(path)
         return path
 
     def get_or_make(self, kind: str, key: str, make: Callable[[Path], None]) -> Path:
@@ -73,14 +73,15 @@ class Cache:
         Raises:
             BuildError: the disk is full or failing; the unfinished entry is removed.
         """
-        if (found := self.get(kind, key)) is not None:
-            return found
-        with FileLock(self.root / "locks" / f"{kind}-{key}.lock"):
+        with self._disk_errors():
             if (found := self.get(kind, key)) is not None:
                 return found
-            with self._workspace(kind, key) as folder:
-                make(folder)
-                os.replace(folder, self.path(kind, key))
+            with FileLock(self.root / "locks" / f"{kind}-{key}.lock"):
+                if (found := self.get(kind, key)) is not None:
+                    return found
+                with self._workspace(kind, key) as folder:
+                    make(folder)
+                    folder.replace(self.path(kind, key))
         return self.path(kind, key)
 
     def entries(self) -> list[Entry]:
@@ -96,7 +97,7 @@ class Cache:
     def remove(self, entry: Entry) -> None:
         """Delete an entry; renamed away first, so that no reader sees half of it."""
         doomed = self.root / "tmp" / f"{entry.kind}-{entry.key}.removed-{os.getpid()}"
-        os.replace(entry.path, doomed)
+        entry.path.replace(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
 
     @contextmanager
@@ -107,17 +108,29 @@ class Cache:
         try:
             folder.mkdir()
             yield folder
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-                raise
-            raise BuildError(
-                f"Writing below {self.root} failed: {error.strerror} "
-                f"({_free(self.root)}); free some space (pytest-ane cache prune) or choose another "
-                "folder with --ane-cache=DIR. What was finished before is kept."
-            ) from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
+    @contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        """Say what the system said, and where.
 
-def _free(path: Path) -> str:
-    return f"{shutil.disk_usage(path).free / 1e9:.1f} GB free"
+        The converter also writes to the system's temporary folder, and copies with `shutil`, whose
+        errors carry no number; so all of them are caught alike.
+        """
+        try:
+            yield
+        except OSError as error:
+            free = shutil.disk_usage(self.root).free / 1e9
+            raise BuildError(
+                f"Building into {self.root} failed: {_said(error)} ({free:.1f} GB free there); "
+                "free some space (pytest-ane cache prune) or choose another folder with "
+                "--ane-cache=DIR. What was finished before is kept."
+            ) from error
+
+
+def _said(error: OSError) -> str:
+    """`No space left on device: /some/file`, or the first of the errors `shutil` collected."""
+    if error.strerror is None:
+        return str(error)
+    return f"{error.strerror}: {error.filename}" if error.filename else error.strerror

@@ -8,14 +8,21 @@ for any package, and a weight that the converter silently declined shows up as w
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from pytest_ane.mil.records import Argument, Function, Model, Operation, Ref, TensorType, Value
+from pytest_ane.mil.records import Function, Model, Operation, Ref, TensorType, Value
 
-_SUFFIXES = ("_palettized", "_quantized", "_pruned", "_palettized_pcs")
+Producers: TypeAlias = "dict[str, Operation]"
+
+_SUFFIXES = re.compile(r"(_palettized|_pcs|_quantized|_sparsified|_pruned)+$")
+"""What coremltools' compression passes append to a weight's name."""
 _FLOATS = ("fp16", "fp32", "bf16")
+_DATA = ("indices", "data", "quantized_data", "nonzero_data")
+_DEEPEST = 4
+"""Operations that expand one another's results, such as a quantized table of a sparse weight."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +34,8 @@ class Weight:
         shape: of the dense weight; `elements` their product.
         storage: the operation that expands it, `const` for an uncompressed one.
         nbits: bits of one stored element.
-        groups: look-up tables or scales along the output channels; 0 where it is `const`.
-        blocks: scales along the input axis; more than 1 is per-block quantization.
+        groups: look-up tables or scales along the first axis; 0 where it is `const`.
+        blocks: the same along the second axis; more than 1 scale is per-block quantization.
         compressed_bytes: data, tables and scales as stored.
     """
 
@@ -69,11 +76,8 @@ class Census:
 
 def take_census(model: Model) -> Census:
     """Census of every function's weights; one shared by several operations counts once."""
-    found: dict[str, Weight] = {}
-    for function in model.program.functions.values():
-        for weight in _weights(function):
-            found.setdefault(weight.name, weight)
-    return Census(tuple(found.values()))
+    functions = model.program.functions.values()
+    return Census(tuple(dict.fromkeys(w for function in functions for w in _weights(function))))
 
 
 def _weights(function: Function) -> Iterator[Weight]:
@@ -87,7 +91,7 @@ def _weights(function: Function) -> Iterator[Weight]:
                 yield weight
 
 
-def _weight(op: Operation, producers: dict[str, Operation]) -> Weight | None:
+def _weight(op: Operation, producers: Producers) -> Weight | None:
     kind = op.outputs[0].type
     if not isinstance(kind, TensorType) or kind.dtype.value not in _FLOATS:
         return None
@@ -95,49 +99,76 @@ def _weight(op: Operation, producers: dict[str, Operation]) -> Weight | None:
     if len(shape) != len(kind.shape) or not shape:
         return None
     if op.op == "const":
-        return Weight(_plain(op.name), shape, "const", 16, 0, 0, _size(op.attributes["val"]))
+        value = op.attributes.get("val")
+        bits, size = (_bits(value), _size(value)) if value else (0, 0)
+        return Weight(_plain(op.name), shape, "const", bits, 0, 0, size)
     if op.op.startswith("constexpr_"):
         return _compressed(op, shape, producers)
     return None
 
 
-def _compressed(op: Operation, shape: tuple[int, ...], producers: dict[str, Operation]) -> Weight:
-    """A `constexpr_*` weight; its parameters are immediate, blobs, or another `constexpr_*`."""
-    parameters = {
-        name: value
-        for name, arguments in op.inputs.items()
-        for argument in arguments
-        if (value := _constant(argument, producers)) is not None
-    }
-    parameters.update(op.attributes)
-    data = next(
-        (parameters[k] for k in ("indices", "data", "quantized_data", "nonzero_data")
-         if k in parameters), None
-    )  # fmt: skip
+def _compressed(op: Operation, shape: tuple[int, ...], producers: Producers) -> Weight:
+    parameters = _parameters(op, producers)
     table = parameters.get("lut") or parameters.get("scale")
-    grid = _shape(table)
+    grid = _dims(table)
+    if "lut" in parameters:
+        # From iOS 18 on [groups, blocks, ..., entries, vector]; before, one table: [entries].
+        grid = grid[:-2]
     return Weight(
         name=_plain(op.name),
         shape=shape,
         storage=op.op,
-        nbits=_bits(data) if data is not None else 0,
+        nbits=_nbits(op, producers),
         groups=grid[0] if grid else 1,
-        blocks=grid[1] if len(grid) > 1 and table is not None else 1,
-        compressed_bytes=sum(_size(v) for k, v in parameters.items() if k != "name"),
+        blocks=grid[1] if len(grid) > 1 else 1,
+        compressed_bytes=_stored(op, producers, depth=_DEEPEST),
     )
 
 
-def _constant(argument: Argument, producers: dict[str, Operation]) -> Value | None:
-    if isinstance(argument, Value):
-        return argument
-    producer = producers.get(argument.name)
-    return producer.attributes.get("val") if producer and producer.op == "const" else None
+def _parameters(op: Operation, producers: Producers) -> dict[str, Value | Operation]:
+    """Constants, or the `constexpr_*` operations that expand them in turn."""
+    found: dict[str, Value | Operation] = {k: v for k, v in op.attributes.items() if k != "name"}
+    for name, arguments in op.inputs.items():
+        for argument in arguments:
+            source = argument if isinstance(argument, Value) else producers.get(argument.name)
+            if isinstance(source, Operation) and source.op == "const":
+                source = source.attributes.get("val")
+            if source is not None:
+                found[name] = source
+    return found
 
 
-def _shape(value: Value | None) -> tuple[int, ...]:
-    if value is None or not isinstance(value.type, TensorType):
+def _nbits(op: Operation, producers: Producers) -> int:
+    """Bits of an element: of an index where there is a table, which iOS 16 packs into bytes."""
+    for _ in range(_DEEPEST):
+        parameters = _parameters(op, producers)
+        if dims := _dims(parameters.get("lut")):
+            entries = dims[-2] if len(dims) > 1 else dims[0]
+            return max(1, (entries - 1).bit_length())
+        data = next((parameters[k] for k in _DATA if k in parameters), None)
+        if isinstance(data, Value):
+            return _bits(data)
+        if data is None:
+            break
+        op = data
+    return 0
+
+
+def _stored(op: Operation, producers: Producers, depth: int) -> int:
+    """Bytes of all constants below an operation."""
+    if not depth:
+        return 0
+    return sum(
+        _size(p) if isinstance(p, Value) else _stored(p, producers, depth - 1)
+        for p in _parameters(op, producers).values()
+    )
+
+
+def _dims(source: Value | Operation | None) -> tuple[int, ...]:
+    if source is None:
         return ()
-    return tuple(int(d or 0) for d in value.type.shape)
+    kind = source.type if isinstance(source, Value) else source.outputs[0].type
+    return tuple(int(d or 0) for d in kind.shape) if isinstance(kind, TensorType) else ()
 
 
 def _bits(value: Value) -> int:
@@ -147,14 +178,8 @@ def _bits(value: Value) -> int:
 
 
 def _size(value: Value) -> int:
-    if not isinstance(value.type, TensorType) or isinstance(value.data, str):
-        return 0
-    elements = math.prod(_shape(value))
-    return math.ceil(elements * _bits(value) / 8)
+    return math.ceil(math.prod(_dims(value)) * _bits(value) / 8)
 
 
 def _plain(name: str) -> str:
-    for suffix in _SUFFIXES:
-        name = name.removesuffix(suffix)
-    return name
-
+    return _SUFFIXES.sub("", name)

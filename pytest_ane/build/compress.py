@@ -25,7 +25,10 @@ def compress(model: Any, compression: Compression, subject: str) -> tuple[Any, t
     asked = {name: compression.for_weight(name) for name in names}
     notes: list[str] = []
     try:
-        for kind, apply in ((Palettize, cto.palettize_weights), (Linear, cto.linear_quantize_weights)):
+        for kind, apply in (
+            (Palettize, cto.palettize_weights),
+            (Linear, cto.linear_quantize_weights),
+        ):
             configs = {
                 name: _config(cto, method) for name, method in asked.items() if type(method) is kind
             }

@@ -36,7 +36,8 @@ def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: st
     outputs = [ct.TensorType(port.name, dtype=np.float16) for port in conversion.outputs]
     try:
         with torch.no_grad():
-            traced = torch.jit.trace(conversion.module.eval(), examples, check_trace=False)
+            trace: Any = torch.jit.trace
+            traced = trace(conversion.module.eval(), examples, check_trace=False)
         return ct.convert(
             traced,
             inputs=inputs,

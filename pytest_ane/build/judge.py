@@ -1,4 +1,4 @@
-"""The compression gate's opinion: did what was asked for happen, and is the package small enough?"""
+"""The compression gate's opinion: was what was asked for done, and is the package small enough?"""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Iterator
 
 from pytest_ane.build.census import Census, Weight
 from pytest_ane.manifest import Compression, CompressionPolicy, Linear, Palettize, Uncompressed
-from pytest_ane.verdict import Verdict
+from pytest_ane.verdict import Status, Verdict
 
 _STORAGE = {
     Palettize: ("constexpr_lut_to_dense",),
     Linear: ("constexpr_blockwise_shift_scale", "constexpr_affine_dequantize"),
-    Uncompressed: ("const",),
 }
 
 
@@ -30,14 +29,16 @@ def judge(
     `asked` None, for a package of unknown making, holds only the budget.
     """
     reasons = [*_undone(census, asked, notes), *_budget(census, size, policy)]
+    status: Status = "failed" if reasons else "passed"
     if not census.weights:
-        reasons.insert(0, "The program has no weights, so there was nothing to check.")
+        reasons.append("The program has no weights, so there was nothing to check.")
+        status = "unproven" if status == "passed" else "failed"
     compressed = [w for w in census.weights if w.storage != "const"]
     ratio = census.dense_bytes / size if size else 0.0
     return Verdict(
         gate="compression",
         subject=subject,
-        status="failed" if reasons else "passed",
+        status=status,
         summary=f"{size / 1e6:.2f} MB, {ratio:.2f}x smaller than fp16 · "
         f"{len(compressed)} weights {_kinds(compressed)}",
         reasons=tuple(reasons),
@@ -56,7 +57,11 @@ def _undone(census: Census, asked: Compression | None, notes: tuple[str, ...]) -
         return
     for weight in census.weights:
         method = asked.for_weight(weight.name)
-        if isinstance(method, Uncompressed) or weight.elements <= method.weight_threshold:
+        if isinstance(method, Uncompressed):
+            if weight.storage != "const":
+                yield f"{weight.name} was to stay fp16 but is stored as {weight.storage}."
+            continue
+        if weight.elements <= method.weight_threshold:
             continue
         if weight.storage not in _STORAGE[type(method)]:
             yield (

@@ -94,7 +94,8 @@ def _separate(edges: Edges, last: int) -> Edges:
     order = np.arange(len(edges))
     apart = np.maximum.accumulate(edges - order) + order
     apart[0] = 0
-    return np.minimum(apart, last - order[::-1])
+    separate: Edges = np.minimum(apart, last - order[::-1])
+    return separate
 
 
 def _equalise(line: _Line, size: int) -> Edges:

@@ -46,7 +46,7 @@ def build_shard(
         "shard": shard.id,
         "max_tokens": shard.max_tokens,
         "target": shard.target,
-        "compression": shard.compression.model_dump(mode="json"),
+        "compression": shard.asked.model_dump(mode="json"),
         "coremltools": version("coremltools"),
         "torch": version("torch"),
     }
@@ -69,7 +69,7 @@ def _build(shard: Shard, key: dict[str, Any], model: LanguageModel, folder: Path
             target=shard.target,
             subject=shard.qualified,
         )
-    compressed, notes = compress(converted, shard.compression, shard.qualified)
+    compressed, notes = compress(converted, shard.asked, shard.qualified)
     with converter_notes():
         compressed.save(str(folder / PACKAGE))
     record = BuildRecord(key, model.description, notes, round(time.perf_counter() - start, 3))

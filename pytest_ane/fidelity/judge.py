@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def _reasons(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[str]:
     for c in fidelity.comparisons:
         if c.finite < 1:
             yield (
-                f"{c.probe}: {1 - c.finite:.2%} of output {c.output} is NaN or infinite "
+                f"{c.probe}: {_share(1 - c.finite)} of output {c.output} is NaN or infinite "
                 f"(largest input {c.input_max:,.1f}; fp16 squares overflow above 255.9)."
             )
         if c.one_zero and fidelity.compared:
@@ -41,39 +41,40 @@ def _reasons(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[str]:
     if not fidelity.compared:
         return
     live = [c for c in fidelity.comparisons if c.live]
-    if len(live) < policy.min_live_probes:
+    if (count := _probes(live)) < policy.min_live_probes:
         yield (
-            f"{len(live)} of {len(fidelity.comparisons)} probes were live (the rest is zero on "
-            f"both sides), policy asks for {policy.min_live_probes}: too little was compared."
+            f"{count} of {_probes(fidelity.comparisons)} probes were live (the rest gave zeros), "
+            f"policy asks for {policy.min_live_probes}: too little was compared."
         )
     bad = [c for c in live if c.finite == 1 and not c.worst >= policy.min_cosine]
     if bad:
         c = _worst_first(bad)[0]
         yield (
-            f"{len(bad)} of {len(live)} live probes are below cosine {policy.min_cosine:g}; worst "
+            f"{_probes(bad)} of {count} live probes are below cosine {policy.min_cosine:g}; worst "
             f"{c.worst:.6f} in {c.probe}, position {c.worst_position} (largest input "
             f"{c.input_max:,.1f}, greatest absolute difference {c.error_max:.4g}); "
-            f"min-cosine = {_floor(c.worst)} would have passed."
+            f"{_passing(c.worst)} would have passed."
         )
 
 
 def _summary(fidelity: Fidelity) -> str:
     if not fidelity.compared:
-        finite = min(c.finite for c in fidelity.comparisons)
-        return f"runs, {finite:.0%} finite (no reference: cosine not asked)"
+        bad = 1 - min(c.finite for c in fidelity.comparisons)
+        finite = f"{_share(bad)} NaN or infinite" if bad else "all finite"
+        return f"runs, {finite} (no reference: cosine not asked)"
     values = _cosines(fidelity)
     low, mean = (float(np.min(values)), float(np.mean(values))) if values else (math.nan, math.nan)
-    zero = sum(1 for c in fidelity.comparisons if not c.live)
-    largest = max(c.input_max for c in fidelity.comparisons)
-    text = f"cosine min {low:.6f} mean {mean:.6f} · {len(fidelity.comparisons)} probes"
-    return f"{text} · max |x| {largest:,.0f}" + (f" · {zero} zero on both sides" if zero else "")
+    count, live = _probes(fidelity.comparisons), _probes(c for c in fidelity.comparisons if c.live)
+    text = f"cosine min {low:.6f} mean {mean:.6f} · {count} probes"
+    zero = f" · {count - live} all zero" if count > live else ""
+    return f"{text} · max |x| {_largest_input(fidelity):,.0f}{zero}"
 
 
 def _facts(fidelity: Fidelity) -> dict[str, float | int | str]:
     facts: dict[str, float | int | str] = {
-        "probes": len(fidelity.comparisons),
-        "probes.live": sum(1 for c in fidelity.comparisons if c.live),
-        "input.max": max(c.input_max for c in fidelity.comparisons),
+        "probes": _probes(fidelity.comparisons),
+        "probes.live": _probes(c for c in fidelity.comparisons if c.live),
+        "input.max": _largest_input(fidelity),
         "finite": min(c.finite for c in fidelity.comparisons),
     }
     if fidelity.compared and (values := _cosines(fidelity)):
@@ -90,9 +91,24 @@ def _cosines(fidelity: Fidelity) -> list[float]:
     return [x for c in fidelity.comparisons for x in c.cosines]
 
 
-def _worst_first(comparisons: tuple[Comparison, ...] | list[Comparison]) -> list[Comparison]:
-    """Lowest cosine first; an undefined one is worse than any number."""
-    return sorted(comparisons, key=lambda c: -2.0 if math.isnan(c.worst) else c.worst)
+def _probes(comparisons: Iterable[Comparison]) -> int:
+    """Probes, each of which may have several outputs."""
+    return len({c.probe for c in comparisons})
+
+
+def _largest_input(fidelity: Fidelity) -> float:
+    return float(np.max([c.input_max for c in fidelity.comparisons]))
+
+
+def _worst_first(comparisons: Iterable[Comparison]) -> list[Comparison]:
+    """Lowest cosine first, an undefined one before any number; what is zero comes last."""
+
+    def rank(c: Comparison) -> float:
+        if not c.live:
+            return 2.0
+        return -2.0 if math.isnan(c.worst) else c.worst
+
+    return sorted(comparisons, key=rank)
 
 
 def _line(c: Comparison) -> str:
@@ -106,5 +122,13 @@ def _at(positions: tuple[int, ...]) -> str:
     return f"position {shown}" + (f" and {len(positions) - 5} more" if len(positions) > 5 else "")
 
 
-def _floor(value: float) -> str:
-    return f"{math.floor(value * 1e4) / 1e4:g}" if math.isfinite(value) else "none"
+def _share(value: float) -> str:
+    """A share as per cent, never rounded down to nothing."""
+    return f"{value:.2%}" if value >= 1e-4 else "less than 0.01%"
+
+
+def _passing(cosine: float) -> str:
+    """The highest threshold of four digits that a cosine reaches."""
+    if math.isnan(cosine):
+        return "no min-cosine"
+    return f"min-cosine = {math.floor(cosine * 1e4) / 1e4:g}"

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.backends import Runner
-from pytest_ane.fidelity.cases import Case
+from pytest_ane.errors import ExecutionError
+from pytest_ane.fidelity.cases import Case, Rows
 from pytest_ane.fidelity.metrics import cosine, finite_fraction, max_abs_error
 from pytest_ane.sources import FloatArray
 
@@ -70,20 +71,24 @@ class Fidelity:
 def measure(
     runner: Runner, cases: Iterable[Case], *, compared: bool, provenance: Mapping[str, Any]
 ) -> Fidelity:
-    """Run every case on the artifact and compare; `compared` is False without a reference."""
+    """Run every case on the artifact and compare; `compared` is False without a reference.
+
+    Raises:
+        ExecutionError: the artifact cannot be run, or lacks an output of the reference's shape.
+    """
     found: list[Comparison] = []
     for case in cases:
         outputs = case.rows(runner.predict(case.inputs))
         expected = case.expected if compared else outputs
         for name in expected:
-            found.append(_compare(case, name, outputs.get(name), expected[name]))
+            actual = outputs.get(name)
+            if actual is None or actual.shape != expected[name].shape:
+                raise ExecutionError(_mismatch(case, name, outputs, expected[name]))
+            found.append(_compare(case, name, actual, expected[name]))
     return Fidelity(tuple(found), compared, dict(provenance))
 
 
-def _compare(case: Case, name: str, actual: FloatArray | None, expected: FloatArray) -> Comparison:
-    if actual is None or actual.shape != expected.shape:
-        # An output that is absent or of another shape is as wrong as one full of NaN.
-        actual = np.full(expected.shape, np.nan, dtype=np.float32)
+def _compare(case: Case, name: str, actual: FloatArray, expected: FloatArray) -> Comparison:
     zero, reference_zero = ~actual.any(axis=1), ~expected.any(axis=1)
     live = ~(zero | reference_zero)
     return Comparison(
@@ -98,6 +103,14 @@ def _compare(case: Case, name: str, actual: FloatArray | None, expected: FloatAr
         one_zero=_indices(zero ^ reference_zero),
         finite=finite_fraction(actual),
         error_max=max_abs_error(actual, expected),
+    )
+
+
+def _mismatch(case: Case, name: str, outputs: Rows, expected: FloatArray) -> str:
+    given = ", ".join(f"{key} {list(rows.shape)}" for key, rows in outputs.items()) or "nothing"
+    return (
+        f"{case.name}: the reference gives {name} {list(expected.shape)}, the artifact {given}; "
+        "outputs are compared by name and must have one shape."
     )
 
 

@@ -19,7 +19,8 @@ def generator(*parts: object) -> np.random.Generator:
 def gaussian(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
     """Standard normal values scaled to a root mean square of exactly 1 over the whole array."""
     x = rng.standard_normal(shape)
-    return (x / np.sqrt(np.mean(x * x))).astype(np.float32)
+    scaled: FloatArray = (x / np.sqrt(np.mean(x * x))).astype(np.float32)
+    return scaled
 
 
 def unit_norm(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
@@ -29,7 +30,8 @@ def unit_norm(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
     dominates. Kept because published residency notes probed this way.
     """
     x = rng.standard_normal(shape)
-    return (x / np.linalg.norm(x, axis=-1, keepdims=True)).astype(np.float32)
+    scaled: FloatArray = (x / np.linalg.norm(x, axis=-1, keepdims=True)).astype(np.float32)
+    return scaled
 
 
 KINDS = {"gaussian": gaussian, "unit-norm": unit_norm}

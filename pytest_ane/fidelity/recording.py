@@ -79,10 +79,9 @@ def record_cases(
 ) -> list[Case]:
     """A family shard's cases: seeded and captured probes with the reference's outputs.
 
-    Args:
-        model: opens the model; called only when there is no recording yet.
-        captured: `(prompt, hidden [T, C])` of the states that enter the shard; called likewise.
-        captured_spec: what these depend on beside the identity, part of the key.
+    `captured` gives `(prompt, hidden [T, C])` of the states that enter the shard, `captured_spec`
+    what these depend on beside the identity. `model` and `captured` are called only when there is
+    no recording yet.
     """
     probes = shard.probes
     key = {

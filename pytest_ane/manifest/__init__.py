@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ane.manifest.compression import Compression, Linear, Palettize, Uncompressed
+from pytest_ane.manifest.compression import Compression, Linear, Override, Palettize, Uncompressed
 from pytest_ane.manifest.load import load, of_package
 from pytest_ane.manifest.policy import (
     BehaviourPolicy,
@@ -23,6 +23,7 @@ __all__ = [
     "Linear",
     "Manifest",
     "Model",
+    "Override",
     "Palettize",
     "PlacementPolicy",
     "Policy",

@@ -1,8 +1,21 @@
-"""The base of all manifest records: frozen, strict about keys, kebab-case in the file."""
+"""The base of all manifest records: frozen, strict about keys and types, kebab-case in the file.
+
+A string below a field is its description. `json_schema` reads these from the source when it is
+asked for; pydantic's `use_attribute_docstrings` would read them at every import, for 25 ms.
+"""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+KeyPath = tuple[str | int, ...]
+Table = dict[str, Any]
 
 
 def kebab(name: str) -> str:
@@ -11,14 +24,69 @@ def kebab(name: str) -> str:
 
 
 class Record(BaseModel):
-    """A frozen table whose keys are written in kebab-case; unknown keys are errors."""
+    """A frozen table whose keys are written in kebab-case; Python code uses the field names."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", alias_generator=kebab, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        defer_build=True,
+        alias_generator=kebab,
+        validate_by_alias=True,
+        validate_by_name=True,
     )
 
+    @classmethod
+    def by_key(cls) -> dict[str, FieldInfo]:
+        """Fields by the keys of the file; pydantic 2.11 sets `alias` only when it builds."""
+        spell = kebab if cls.model_config["alias_generator"] else str
+        return {spell(name): field for name, field in cls.model_fields.items()}
 
-class CoremlRecord(BaseModel):
+
+class CoremlRecord(Record):
     """A frozen table whose keys are named as coremltools names them."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(alias_generator=None)
+
+
+@dataclass(frozen=True)
+class Form:
+    """Annotation of a text that must match a pattern as a whole.
+
+    Attributes:
+        pattern: a regular expression, understood alike by Python and by JSON Schema.
+        says: what the text must be, for people.
+    """
+
+    pattern: str
+    says: str
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Validate by the pattern after whatever the type asks for."""
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """The same pattern for editors."""
+        return {**handler(schema), "pattern": f"^(?:{self.pattern})$"}
+
+    def _check(self, text: str) -> str:
+        if re.fullmatch(self.pattern, text) is None:
+            raise ValueError(self.says)
+        return text
+
+
+def misplaced(path: KeyPath, says: str) -> PydanticCustomError:
+    """An error of a whole table whose cause is one key in it, at a path relative to the table."""
+    # Braces would be read as placeholders of pydantic's template, so the text goes in as one.
+    return PydanticCustomError("misplaced", "{says}", {"path": path, "says": says})
+
+
+def one_of(expected: str) -> str:
+    """Choices as pydantic lists them, `1, 2 or 4`, as the end of a sentence."""
+    choices = expected.replace(" or ", ", ")
+    return f"must be one of {choices}" if "," in choices else f"must be {choices}"

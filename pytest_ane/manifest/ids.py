@@ -3,31 +3,83 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-_ID = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
-_NUMBERED = re.compile(r"(.*?)(\d+)")
+ID = r"[A-Za-z][A-Za-z0-9_.\-]{0,63}"
+"""Short ASCII: fit for test ids, file names and selections (no colon, comma, bracket, space)."""
+GLOB = r"[A-Za-z*?\[][A-Za-z0-9_.\-*?\[\]!]{0,63}"
+MOST = 10_000
+"""Shards in one range; more is a slip of the keyboard."""
+
+_RANGE_LIKE = "a range such as 'L00-L29', whose ends differ in their last number only"
+_RANGE = re.compile(r"(?P<prefix>.*?)(?P<first>\d+)-(?P=prefix)(?P<last>\d+)")
+
+_NUMBERED = re.compile(r"(?P<prefix>.*?)(?P<number>\d{1,9})")
 
 
 def is_id(text: str) -> bool:
-    """Whether a text may be a shard id: short ASCII, no colon, comma, bracket, slash or space."""
-    return len(text) <= 64 and _ID.fullmatch(text) is not None
+    """Whether a text may be a shard id."""
+    return re.fullmatch(ID, text) is not None
 
 
-def expand(term: str) -> list[str]:
-    """Ids of a range `L00-L29` or `head.0-head.3`, or the id itself.
+def is_glob(text: str) -> bool:
+    """Whether a text is a pattern for ids rather than an id."""
+    return any(char in text for char in "*?[")
+
+
+def as_range(term: str) -> list[str] | None:
+    """The ids of `L00-L29` or `head.0-head.3`, in order; `None` where a text is no range.
+
+    The numbers keep the width of the first one: `L08-L10` is L08, L09, L10.
 
     Raises:
-        ValueError: neither an id nor a range that counts upwards with one prefix and width.
+        ValueError: the range counts backwards or has more than `MOST` ids.
     """
-    term = term.strip()
-    first, dash, last = term.rpartition("-")
-    low, high = _NUMBERED.fullmatch(first), _NUMBERED.fullmatch(last)
-    if not (dash and low and high and low[1] == high[1]):
-        if not is_id(term):
-            raise ValueError(f"{term!r} is neither a shard id nor a range such as L00-L29")
-        return [term]
-    start, stop = int(low[2]), int(high[2])
-    if start > stop or stop - start >= 10_000 or not is_id(first):
-        raise ValueError(f"the range {term!r} does not count upwards from an id")
-    width = len(low[2])
-    return [f"{low[1]}{number:0{width}d}" for number in range(start, stop + 1)]
+    match = _RANGE.fullmatch(term)
+    if match is None or len(match["first"]) > 9 or len(match["last"]) > 9:
+        return None
+    first, last, width = int(match["first"]), int(match["last"]), len(match["first"])
+    if first > last:
+        raise ValueError(f"the range {term!r} counts backwards; write its lower end first")
+    if last - first >= MOST:
+        raise ValueError(f"the range {term!r} has more than {MOST:,} shards; check its ends")
+    return [f"{match['prefix']}{number:0{width}d}" for number in range(first, last + 1)]
+
+
+def expand(texts: list[str]) -> tuple[str, ...]:
+    """The explicit ids of lists such as `L00-L29, head.0-head.3`, in order.
+
+    Raises:
+        ValueError: an entry is neither an id nor a range, or an id comes twice.
+    """
+    ids: dict[str, None] = {}
+    for term in (term.strip() for text in texts for term in text.split(",")):
+        for shard in as_range(term) or [term]:
+            if not is_id(shard) or (shard == term and "-" in term):
+                raise ValueError(f"{term!r} is neither a shard id such as 'L00' nor {_RANGE_LIKE}")
+            if shard in ids:
+                raise ValueError(f"shard {shard!r} is named twice; name every shard once")
+            ids[shard] = None
+    return tuple(ids)
+
+
+def nearest(text: str, ids: Sequence[str]) -> str:
+    """The end of a sentence about an unknown id: the nearest ids, or else what there is."""
+    from difflib import get_close_matches
+
+    known = list(dict.fromkeys(ids))
+    if near := _near_numbers(text, known) or get_close_matches(text, known, n=3, cutoff=0.4):
+        return f"nearest: {', '.join(near[:3])}"
+    shown = known if len(known) <= 6 else [*known[:3], "...", known[-1]]
+    return f"there are: {', '.join(shown)}" if known else "there are none"
+
+
+def _near_numbers(text: str, ids: Sequence[str]) -> list[str]:
+    """Ids with the same prefix, the nearest number first: `L29`, `L28` for `L31`."""
+    wanted = _NUMBERED.fullmatch(text)
+    found = [match for shard in ids if (match := _NUMBERED.fullmatch(shard))]
+    if wanted is None:
+        return []
+    near = [match for match in found if match["prefix"] == wanted["prefix"]]
+    near.sort(key=lambda match: abs(int(match["number"]) - int(wanted["number"])))
+    return [match[0] for match in near]

@@ -1,88 +1,109 @@
-"""Sentences about what is wrong in a manifest: file, line, table, key, value, and the fix."""
+"""pydantic's errors in the words of people who write `shards.toml`."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
-from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from pytest_ane.manifest import compression, policy, records, tables
-from pytest_ane.manifest.locate import Path as KeyPath
-from pytest_ane.manifest.locate import key_lines
+from pytest_ane.manifest.base import KeyPath, Record, one_of
+from pytest_ane.manifest.layers import Layers, value_at, written
+from pytest_ane.manifest.problems import Problem, at_key, at_table, at_value, dotted
 
-# Names that pydantic puts into a location for the branch of a union, not keys of the file.
-_BRANCHES = {"palettize", "linear", "none", "str", "tuple[str, ...]", "function-before[size(), int]"}
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
-
-
-def sentence(
-    file: Path, lines: Mapping[KeyPath, int], path: KeyPath, text: str, value: str = ""
-) -> str:
-    """`shards.toml:14: [models.m.compression] nbits = 5: must be ...`."""
-    line = next((lines[path[:n]] for n in range(len(path), 0, -1) if path[:n] in lines), 1)
-    table, key = _split(path)
-    where = f"[{table}] " if table else ""
-    return f"{file}:{line}: {where}{key}{value}: {text}."
-
-
-def of_error(
-    file: Path, text: str, errors: Iterable[ErrorDetails], origin: Callable[[KeyPath], KeyPath]
-) -> list[str]:
-    """One sentence for each pydantic error, in the file's order; `origin` maps merged paths."""
-    lines = key_lines(text)
-    found = {}
-    for error in errors:
-        path = origin(tuple(part for part in error["loc"] if part not in _BRANCHES))
-        message, value = _message(error, path)
-        line = sentence(file, lines, path, message, value)
-        found[line] = lines.get(path, 0)
-    return sorted(found, key=lambda line: found[line])
+_SAYS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "bool_type": lambda _: "must be true or false",
+    "dict_type": lambda _: "must be a table",
+    "finite_number": lambda _: "must be a finite number",
+    "float_type": lambda _: "must be a number",
+    "greater_than": lambda c: f"must be more than {c['gt']:g}",
+    "greater_than_equal": lambda c: f"must be at least {c['ge']:g}",
+    "int_type": lambda _: "must be a whole number",
+    "less_than_equal": lambda c: f"must be at most {c['le']:g}",
+    "literal_error": lambda c: one_of(c["expected"]),
+    "misplaced": lambda c: str(c["says"]),
+    "model_attributes_type": lambda _: "must be a table",
+    "model_type": lambda _: "must be a table",
+    "path_type": lambda _: "must be a path in quotes",
+    "string_too_short": lambda _: "must not be empty",
+    "string_type": lambda _: "must be text in quotes",
+    "too_short": lambda _: "must not be empty",
+    "tuple_type": lambda _: "must be a list",
+    "union_tag_invalid": lambda c: one_of(c["expected_tags"]),
+    "value_error": lambda c: str(c["error"]),
+}
 
 
-def _message(error: ErrorDetails, path: KeyPath) -> tuple[str, str]:
-    kind, context = error["type"], error.get("ctx", {})
-    value = f" = {_shown(error['input'])}" if not isinstance(error["input"], dict) else ""
-    if kind == "extra_forbidden":
-        close = get_close_matches(str(path[-1]), _KEYS, n=1)
-        return "unknown key" + (f"; did you mean {close[0]!r}?" if close else ""), value
+def problem(error: ErrorDetails, record: type[Record], layers: Layers) -> Problem:
+    """One pydantic error of a record that was validated from merged layers."""
+    table, kind, context = layers.merged(), error["type"], error.get("ctx", {})
+    path = (*written(table, error["loc"]), *context.get("path", ()))
     if kind == "missing":
-        return "this key is needed", ""
-    if kind == "literal_error":
-        return f"must be one of {context['expected']}".replace(" or ", ", "), value
-    if kind in ("union_tag_not_found", "union_tag_invalid"):
-        return "needs method = 'palettize', 'linear' or 'none'", ""
-    if kind == "value_error":
-        return str(context["error"]), value
-    if kind == "string_pattern_mismatch":
-        return f"must have the form {context['pattern']}", value
-    text = error["msg"].replace("Input should be", "must be").replace("valid string", "text")
-    return text[0].lower() + text[1:], value
+        return at_table(layers.origin(path), f"{str(error['loc'][-1])!r} is missing; add it")
+    if kind == "union_tag_not_found":
+        choices = "'palettize', 'linear' or 'none'"
+        return at_table(layers.origin(path), f"'method' is missing; add one of {choices}")
+    if kind == "union_tag_invalid":
+        path = (*path, "method")
+    if kind == "extra_forbidden":
+        return _unknown(record, error["loc"], layers.origin(path), value_at(table, path))
+    says = _SAYS[kind](context) if kind in _SAYS else error["msg"]
+    return at_value(layers.origin(path), value_at(table, path), says)
 
 
-def _shown(value: Any) -> str:
-    text = repr(value) if not isinstance(value, bool) else str(value).lower()
-    return text if len(text) <= 60 else text[:57] + "..."
+def _unknown(
+    record: type[Record], location: Sequence[str | int], path: KeyPath, value: Any
+) -> Problem:
+    key, kinds = str(path[-1]), _tables(record, location[:-1])
+    known, says = _fields(kinds), f"unknown key {key!r}"
+    if close := get_close_matches(key, known, n=1):
+        return at_key(path, f"{says}: did you mean {close[0]!r}?")
+    if isinstance(value, dict) and len(path) == 5 and path[2] == "shard":
+        whole = dotted((*path[:3], f"{path[3]}.{key}"))
+        return at_key(path, f"{says}: a shard id with a dot is written in quotes, [{whole}]")
+    if homes := [home[:-1] for kind in kinds for home in _homes(kind) if home[-1] == key]:
+        table = dotted((*path[:-1], *min(homes, key=len)))
+        return at_key(path, f"{says}: it belongs in [{table}]")
+    return at_key(path, f"{says}: the keys here are {', '.join(sorted(known))}")
 
 
-def _split(path: KeyPath) -> tuple[str, str]:
-    keys = [part for part in path if isinstance(part, str)]
-    quoted = [key if _BARE.fullmatch(key) else f'"{key}"' for key in keys]
-    return ".".join(quoted[:-1]), quoted[-1] if quoted else ""
+def _tables(record: type[Record], location: Sequence[str | int]) -> list[type[Record]]:
+    """The records that may stand at a location; the name of a union's branch decides for one."""
+    kinds = [record]
+    for part in location:
+        chosen = [kind for kind in kinds if part == _method(kind)]
+        inner = [r for kind in kinds for r in _records(_annotation(kind, part))]
+        kinds = chosen or inner or kinds
+    return kinds
 
 
-def _all_keys() -> list[str]:
-    keys: dict[str, None] = {}
-    for module in (tables, policy, records, compression):
-        for item in vars(module).values():
-            if isinstance(item, type) and issubclass(item, BaseModel) and item is not records.Shard:
-                for name, field in item.model_fields.items():
-                    keys[field.alias or name] = None
-    return list(keys)
+def _homes(record: type[Record], above: KeyPath = ()) -> Iterator[KeyPath]:
+    """Every key of a record and of the tables in it, as paths; lists and named tables apart."""
+    for key in _fields([record]):
+        yield (*above, key)
+        annotation = _annotation(record, key)
+        if get_origin(annotation) not in (tuple, dict):
+            for inner in _records(annotation):
+                yield from _homes(inner, (*above, key))
 
 
-_KEYS = _all_keys()
+def _fields(kinds: Sequence[type[Record]]) -> list[str]:
+    return list({key: None for kind in kinds for key in kind.by_key()})
+
+
+def _method(kind: type[Record]) -> Any:
+    field = kind.model_fields.get("method")
+    return field.default if field else None
+
+
+def _annotation(kind: type[Record], key: str | int) -> Any:
+    field = kind.by_key().get(str(key))
+    return field.annotation if field else None
+
+
+def _records(annotation: Any) -> Iterator[type[Record]]:
+    if isinstance(annotation, type) and issubclass(annotation, Record):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _records(argument)

@@ -3,39 +3,52 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from pytest_ane.manifest.base import Record
+from pytest_ane.manifest.base import Form, Record
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMG]i?)?B")
+_SIZE = r"(\d{1,15}(?:\.\d{1,15})?)\s*([kMG]i?)?B"
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 
 def size(value: object) -> object:
-    """Bytes of `5000000`, `"5 MB"` or `"4.8 MiB"`.
+    """Bytes of `5000000`, `"5 MB"` (decimal) or `"4.8 MiB"` (binary), rounded down.
 
     Raises:
-        ValueError: a text that is no size.
+        ValueError: neither a whole number nor a text of that form.
     """
-    if not isinstance(value, str):
+    if isinstance(value, int) and not isinstance(value, bool):
         return value
-    match = _SIZE.fullmatch(value.strip())
+    match = re.fullmatch(_SIZE, value.strip()) if isinstance(value, str) else None
     if match is None:
         raise ValueError('must be a number of bytes or a size such as "5 MB" or "4.8 MiB"')
-    return int(float(match[1]) * _UNITS[match[2] or ""])
+    return int(Decimal(match[1]) * _UNITS[match[2] or ""])
 
 
-Size = Annotated[int, BeforeValidator(size), Field(ge=0)]
+Size = Annotated[
+    int,
+    BeforeValidator(size),
+    Field(ge=1),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": f"^{_SIZE}$"}]}
+    ),
+]
+Cosine = Annotated[float, Field(ge=-1, le=1)]
+NotNegative = Annotated[float, Field(ge=0)]
+System = Annotated[
+    str, Form(r"(macOS|iOS|iPadOS) \d{1,3}(\.\d{1,3}){0,2}", "must be a system such as 'macOS 26'")
+]
 
 
 class PlacementPolicy(Record):
     """Where a shard must run."""
 
     require: Literal["forecast"] = "forecast"
-    """What counts as evidence: `forecast` from documented rules."""
-    os: Annotated[str, Field(pattern=r"^macOS \d+$")] = "macOS 26"
+    """What counts as evidence: `forecast`, from documented rules."""
+    os: System = "macOS 26"
     """System the shards are for; decides the size rule: 2 GiB up to macOS 26, 1 GiB from 27."""
 
 
@@ -43,7 +56,7 @@ class CompressionPolicy(Record):
     """How small a shard must be."""
 
     max_bytes: Size | None = None
-    """Budget on disk: bytes, or a size such as "5 MB" or "4.8 MiB"."""
+    """Budget on disk: bytes, or a size such as `"5 MB"` or `"4.8 MiB"`."""
     min_ratio: Annotated[float, Field(gt=0)] | None = None
     """Bytes of all weights in fp16 over bytes on disk."""
 
@@ -51,7 +64,7 @@ class CompressionPolicy(Record):
 class FidelityPolicy(Record):
     """How close a shard must be to its reference."""
 
-    min_cosine: Annotated[float, Field(ge=-1, le=1)] = 0.97
+    min_cosine: Cosine = 0.97
     """Lowest cosine of any position of any live probe."""
     min_live_probes: Annotated[int, Field(ge=1)] = 1
     """Probes on which artifact and reference are not both zero."""
@@ -62,18 +75,18 @@ class BehaviourPolicy(Record):
 
     min_top1: Annotated[float, Field(ge=0, le=1)] = 0.9
     """Share of positions with the reference's likeliest token."""
-    max_kl: Annotated[float, Field(ge=0)] = 0.05
+    max_kl: NotNegative = 0.05
     """Mean KL(reference || shards) in nats."""
-    min_centred_cosine: Annotated[float, Field(ge=-1, le=1)] = 0.9
+    min_centred_cosine: Cosine = 0.9
     """Lowest cosine of mean-free logits at any position."""
     min_greedy: Annotated[int, Field(ge=0)] = 10
     """Equal greedy tokens before the first difference, in every prompt."""
-    tie_margin: Annotated[float, Field(ge=0)] = 0.5
+    tie_margin: NotNegative = 0.5
     """A greedy difference counts as a tie where the reference led by fewer logits than this."""
 
 
 class Policy(Record):
-    """All policies of a shard."""
+    """What a shard must reach to pass its gates."""
 
     placement: PlacementPolicy = PlacementPolicy()
     """Where it must run."""

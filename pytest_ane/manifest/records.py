@@ -6,68 +6,125 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, Strict, model_validator
 
-from pytest_ane.manifest.base import Record
+from pytest_ane.manifest.base import Form, Record
 from pytest_ane.manifest.compression import Compression, Uncompressed
 from pytest_ane.manifest.policy import Policy
 
 Target = Literal["iOS16", "iOS17", "iOS18"]
 
 
+def _lower(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+Digest = Annotated[
+    str,
+    BeforeValidator(_lower),
+    Form("[0-9A-Fa-f]{64}", "must be a SHA-256 digest, 64 hexadecimal digits"),
+]
+
+
 class Source(Record):
     """Where weights come from: a file, or a file inside an installed package."""
 
-    path: Path | None = None
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": ["path"]}, {"required": ["package", "file"]}]}
+    )
+
+    path: Annotated[Path, Strict(False)] | None = None
     """A GGUF file, relative to the manifest."""
-    package: str | None = None
-    """An installed distribution that carries the file."""
-    file: str | None = None
+    package: Annotated[str, Field(min_length=1)] | None = None
+    """An installed distribution that carries the file; it is not imported."""
+    file: Annotated[str, Field(min_length=1)] | None = None
     """The file's name inside the package."""
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    sha256: Digest | None = None
     """The file's expected digest; another one is an error."""
 
     @model_validator(mode="after")
     def _one_place(self) -> Source:
         if (self.path is None) == (self.package is None) or bool(self.file) != bool(self.package):
             raise ValueError("give either path, or package and file")
+        if self.path == Path():
+            raise ValueError("path is empty; name a weights file")
         return self
 
 
 class Probes(Record):
     """Inputs on which a shard is compared with its reference."""
 
-    kinds: tuple[Literal["gaussian", "unit-norm", "captured"], ...] = ("gaussian", "captured")
-    """`gaussian` has RMS 1, `unit-norm` rows of norm 1, `captured` real hidden states."""
+    kinds: Annotated[
+        tuple[Literal["gaussian", "unit-norm", "captured"], ...],
+        Strict(False),
+        Field(min_length=1, json_schema_extra={"uniqueItems": True}),
+    ] = ("gaussian", "captured")
+    """`gaussian` has RMS 1, `unit-norm` rows of norm 1, `captured` are real hidden states of the
+    golden prompts. Without prompts the default is `gaussian` alone."""
     count: Annotated[int, Field(ge=1, le=64)] = 2
     """Probes of each seeded kind at each length."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the seeded kinds."""
 
+    @model_validator(mode="after")
+    def _once_each(self) -> Probes:
+        if len(set(self.kinds)) < len(self.kinds):
+            raise ValueError("kinds names a kind twice; name each once")
+        return self
+
 
 class Prompt(Record):
     """A golden prompt: exactly one of text, chat and ids."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": [form]} for form in ("text", "chat", "ids")]}
+    )
+
+    name: Annotated[
+        str, Form(r"[A-Za-z0-9_.\-]{1,64}", "must be a name of letters, digits, '_', '-' and '.'")
+    ]
     """Short name used in messages."""
-    text: str | None = None
+    text: Annotated[str, Field(min_length=1)] | None = None
     """Text as it is."""
-    chat: str | None = None
+    chat: Annotated[str, Field(min_length=1)] | None = None
     """A user's message, put into the source's chat template."""
-    ids: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    ids: (
+        Annotated[
+            tuple[Annotated[int, Field(ge=0)], ...],
+            Strict(False),
+            Field(min_length=1),
+        ]
+        | None
+    ) = None
     """Token ids."""
     greedy: Annotated[int, Field(ge=0, le=256)] = 10
     """Tokens of greedy continuation to compare."""
 
     @model_validator(mode="after")
     def _one_form(self) -> Prompt:
-        if sum(bool(form) for form in (self.text, self.chat, self.ids)) != 1:
-            raise ValueError("give exactly one of text, chat and ids, and not an empty one")
+        if sum(form is not None for form in (self.text, self.chat, self.ids)) != 1:
+            raise ValueError("give exactly one of text, chat and ids")
         return self
 
 
 class Shard(Record):
-    """One shard, fully resolved: what the rest of the product works with."""
+    """One shard, fully resolved: what the rest of the product works with.
+
+    Attributes:
+        model: name of its model.
+        id: its id in the model, such as `L01`.
+        family: architecture it is cut from; `None` for a package of unknown making.
+        source: where the family's weights come from, its path absolute.
+        artifact: the user's own package, absolute; `None` where one is built.
+        reference: what it is held against: the family's float32 module, nothing (only finite
+            output is asked), or another package, absolute.
+        compression: what was asked for; `None` only for an artifact about which the manifest
+            says nothing.
+        probes: inputs of the comparison.
+        policy: what it must reach.
+        max_tokens: the largest T of a flexible shard; the smallest is 1.
+        target: minimum deployment target of the conversion.
+    """
 
     model: str
     id: str
@@ -89,11 +146,21 @@ class Shard(Record):
     @property
     def asked(self) -> Compression:
         """The compression, `none` where the manifest names none."""
-        return self.compression or Uncompressed(method="none")
+        return self.compression or Uncompressed()
 
 
 class Model(Record):
-    """One model: its shards in order and what concerns them all."""
+    """One model: its shards in order and what concerns them all.
+
+    Attributes:
+        name: its name in the manifest.
+        family: architecture; `None` for packages of the user's own.
+        source: where the weights come from, its path absolute.
+        shards: the resolved shards in the manifest's order.
+        prompts: golden prompts.
+        policy: the model's own policy, which behaviour is judged by.
+        max_tokens: the largest T of its flexible shards.
+    """
 
     name: str
     family: str | None = None
@@ -103,9 +170,19 @@ class Model(Record):
     policy: Policy = Policy()
     max_tokens: int = 64
 
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Ids of its shards, in order."""
+        return tuple(shard.id for shard in self.shards)
+
 
 class Manifest(Record):
-    """All models of a `shards.toml`."""
+    """All models of a `shards.toml`.
+
+    Attributes:
+        path: the file.
+        models: in the file's order.
+    """
 
     path: Path
     models: tuple[Model, ...]
@@ -118,3 +195,7 @@ class Manifest(Record):
     def model_of(self, name: str) -> Model:
         """A model by name; `KeyError` if there is none."""
         return {model.name: model for model in self.models}[name]
+
+    def shard(self, qualified: str) -> Shard:
+        """A shard by its qualified id, such as `smollm2:L01`; `KeyError` if there is none."""
+        return {shard.qualified: shard for shard in self.shards}[qualified]

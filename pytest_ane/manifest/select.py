@@ -1,87 +1,93 @@
-"""Selection of shards: `L01`, `L00-L04,head*`, `smollm2:all`, `sample:5`."""
+"""Selection of shards: `L01`, `L00-L04,head*`, `smollm2:*`, `sample:5`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from random import Random
 
 from pytest_ane.errors import ManifestError
-from pytest_ane.manifest.ids import expand
+from pytest_ane.manifest.ids import as_range, is_glob, nearest
+from pytest_ane.manifest.problems import label
 from pytest_ane.manifest.records import Manifest, Shard
+
+_SAMPLE = "sample"
 
 
 def select(manifest: Manifest, expression: str) -> tuple[Shard, ...]:
     """Shards that a selection names, in the manifest's order, each once.
 
-    Terms are separated by commas: `all`, an id, a range, a glob, or `sample:N` (evenly spread,
-    first and last included); each may follow `model:`.
+    Terms are separated by commas: `all`, an id, a range, a glob, or `sample:N`, a seeded and
+    evenly spread sample with first and last included. Each may follow `model:`; without it, a term
+    speaks of the shards of all models.
 
     Raises:
         ManifestError: nothing is named, or a term matches no shard.
     """
-    terms = [term for term in (t.strip() for t in expression.split(",")) if term]
+    terms = [term for term in (term.strip() for term in expression.split(",")) if term]
     if not terms:
-        raise ManifestError("--ane-shards is empty; name shards, such as L01, or all.")
+        raise ManifestError("--ane-shards is empty; name shards such as L01, or 'all'.")
     chosen = {shard.qualified for term in terms for shard in _matching(manifest, term)}
     return tuple(shard for shard in manifest.shards if shard.qualified in chosen)
 
 
-def _matching(manifest: Manifest, term: str) -> list[Shard]:
-    model, colon, rest = term.partition(":")
-    if colon and model != "sample":
-        if model not in (names := [m.name for m in manifest.models]):
-            raise ManifestError(
-                f"--ane-shards: no model {model!r} in {manifest.path}; there is: {', '.join(names)}."
-            )
-        pool: Sequence[Shard] = manifest.model_of(model).shards
-    else:
-        pool, rest = manifest.shards, term
-    found = _in_pool(pool, rest, term)
-    if not found:
-        raise ManifestError(f"--ane-shards: {term!r} matches no shard{_nearest(pool, rest)}.")
-    return found
+def _matching(manifest: Manifest, term: str) -> Sequence[Shard]:
+    name, colon, text = term.partition(":")
+    names = [model.name for model in manifest.models]
+    if not colon or (name == _SAMPLE and (text.isdecimal() or name not in names)):
+        return _in_pool(manifest.shards, term, term)
+    if name not in names:
+        raise ManifestError(
+            f"--ane-shards: {label(manifest.path)} has no model {name!r}; {nearest(name, names)}."
+        )
+    return _in_pool(manifest.model_of(name).shards, text.strip(), term)
 
 
-def _in_pool(pool: Sequence[Shard], text: str, term: str) -> list[Shard]:
+def _in_pool(pool: Sequence[Shard], text: str, term: str) -> Sequence[Shard]:
     if text in ("all", "*"):
-        return list(pool)
-    if text.startswith("sample:"):
-        return _sample(pool, text.removeprefix("sample:"), term)
-    if any(c in text for c in "*?["):
-        return [shard for shard in pool if fnmatchcase(shard.id, text)]
-    exact = [shard for shard in pool if shard.id == text]
-    if exact:
+        return pool
+    if text.startswith(f"{_SAMPLE}:"):
+        return _sample(pool, text.partition(":")[2].strip(), term)
+    if exact := [shard for shard in pool if shard.id == text]:
         return exact
+    if is_glob(text):
+        return _known(pool, [shard for shard in pool if fnmatchcase(shard.id, text)], text, term)
+    return _range(pool, text, term)
+
+
+def _range(pool: Sequence[Shard], text: str, term: str) -> Sequence[Shard]:
     try:
-        ids = set(expand(text))
+        wanted = as_range(text) or [text]
     except ValueError as error:
         raise ManifestError(f"--ane-shards: {error}.") from None
-    found = [shard for shard in pool if shard.id in ids]
-    if found and (missing := sorted(ids - {shard.id for shard in found})):
+    ids = {shard.id for shard in pool}
+    missing = next((shard for shard in wanted if shard not in ids), None)
+    if missing is not None and missing != text:
         raise ManifestError(
-            f"--ane-shards: {term!r} names {missing[0]}, which does not exist"
-            f"{_nearest(pool, missing[0])}."
+            f"--ane-shards: {term!r} takes in {missing}, which does not exist; "
+            f"{nearest(missing, [shard.id for shard in pool])}."
         )
+    return _known(pool, [shard for shard in pool if shard.id in set(wanted)], text, term)
+
+
+def _known(pool: Sequence[Shard], found: Sequence[Shard], text: str, term: str) -> Sequence[Shard]:
+    if not found:
+        near = nearest(text, [shard.id for shard in pool])
+        raise ManifestError(f"--ane-shards: {term!r} matches no shard; {near}.")
     return found
 
 
-def _sample(pool: Sequence[Shard], number: str, term: str) -> list[Shard]:
-    if not number.isdecimal() or int(number) < 1:
-        raise ManifestError(f"--ane-shards: {term!r}: give a number of shards, such as sample:5.")
-    count = min(int(number), len(pool))
-    if count == 1:
-        return [pool[0]]
-    inner = len(pool) - 2
-    # One from each of equal stretches between first and last; the seed makes it the same each time.
-    draw = Random(f"{count} of {len(pool)}")
-    bounds = [1 + inner * i // max(count - 2, 1) for i in range(count - 1)]
-    middle = [draw.randrange(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+def _sample(pool: Sequence[Shard], number: str, term: str) -> Sequence[Shard]:
+    """First, last, and one from each of equal stretches between them.
+
+    A fixed stride would meet only one kind of layer where kinds alternate, so the place within a
+    stretch is drawn; the seed makes it the same place each time.
+    """
+    if not number.isdecimal() or (count := int(number)) < 1:
+        raise ManifestError(f"--ane-shards: {term!r} needs a number of shards, as in 'sample:5'.")
+    if count == 1 or count >= len(pool):
+        return pool[:1] if count == 1 else pool
+    draw, inner, stretches = Random(f"{count} of {len(pool)}"), len(pool) - 2, count - 2
+    bounds = [1 + inner * i // max(stretches, 1) for i in range(stretches + 1)]
+    middle = [draw.randrange(*bounds[i : i + 2]) for i in range(stretches)]
     return [pool[0], *(pool[i] for i in middle), pool[-1]]
-
-
-def _nearest(pool: Sequence[Shard], text: str) -> str:
-    ids = list(dict.fromkeys(shard.id for shard in pool))
-    close = get_close_matches(text, ids, n=3, cutoff=0.4)
-    return f"; nearest: {', '.join(close)}" if close else f"; there are: {', '.join(ids[:6])}..."

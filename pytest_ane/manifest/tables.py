@@ -2,29 +2,65 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, ConfigDict, Field, Strict, WithJsonSchema
 
-from pytest_ane.manifest.base import Record
+from pytest_ane.manifest.base import Form, Record
 from pytest_ane.manifest.compression import Compression
+from pytest_ane.manifest.ids import GLOB, ID, expand
 from pytest_ane.manifest.policy import Policy
 from pytest_ane.manifest.records import Probes, Prompt, Source, Target
 
-Tokens = Annotated[int, Field(ge=1, le=65536)]
-Table = dict[str, Any]
+
+def _expanded(value: object) -> object:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("must be a text such as 'L00-L29, head.0-head.3', or a list of such")
+    return expand(texts)
+
+
+ModelName = Annotated[
+    str, Form(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}", "must be letters, digits, '_', '-' and '.'")
+]
+ShardKey = Annotated[
+    str, Form(GLOB, "must be a shard id such as L00, or a glob such as 'L*' (letters, digits, _.-)")
+]
+Package = Annotated[
+    str, Form(r".*\.(mlpackage|mlmodelc)/?", "must be the path of a .mlpackage or .mlmodelc")
+]
+Reference = Annotated[
+    str,
+    Form(
+        r"float32|none|.*\.(mlpackage|mlmodelc)/?",
+        "must be 'float32' (needs a family), 'none', or the path of a .mlpackage or .mlmodelc",
+    ),
+]
+_TERMS = rf"^\s*{ID}(\s*,\s*{ID})*\s*$"
+Ids = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_expanded),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": _TERMS},
+                {"type": "array", "items": {"type": "string", "pattern": _TERMS}, "minItems": 1},
+            ]
+        }
+    ),
+]
 
 
 class Common(Record):
-    """Keys that a model shares with `[defaults]`."""
+    """Keys that `[defaults]`, a model and its shards share; the nearer table wins, key by key."""
 
     compression: Compression | None = None
-    """How weights are compressed; absent: not at all."""
+    """How weights are compressed; absent: not at all. Another `method` replaces the table below."""
     probes: Probes = Probes()
     """Inputs on which shards are compared with their reference."""
     policy: Policy = Policy()
     """What a shard must reach to pass."""
-    max_tokens: Tokens = 64
+    max_tokens: Annotated[int, Field(ge=1, le=65536)] = 64
     """Positions a flexible shard takes at once: T is 1 to this."""
     target: Target = "iOS18"
     """Minimum deployment target of the conversion."""
@@ -37,32 +73,43 @@ class Defaults(Common):
 class ShardTable(Common):
     """Settings of one shard, or of all whose ids match a glob; the rest comes from the model."""
 
-    artifact: str | None = None
+    artifact: Package | None = None
     """The user's own `.mlpackage`, relative to the manifest, in place of one that is built."""
-    reference: str | None = None
-    """`float32` (the family's module), `none` (only that it runs, with finite output), or an
-    uncompressed `.mlpackage`."""
+    reference: Reference | None = None
+    """What the shard is held against: `float32` (the family's module), `none` (only that it runs,
+    with finite output), or an uncompressed `.mlpackage`. Needed with an artifact."""
 
 
 class ModelTable(Common):
     """One model: where its weights come from, how it is cut, compressed and judged."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "dependentRequired": {
+                "family": ["source", "shards"],
+                "source": ["family"],
+                "shards": ["family"],
+                "prompts": ["family"],
+            }
+        }
+    )
+
     family: Literal["llama"] | None = None
     """The architecture; absent for packages of your own."""
     source: Source | None = None
     """Where the weights come from; needed with a family."""
-    shards: str | tuple[str, ...] | None = None
+    shards: Ids | None = None
     """Shard ids and ranges, such as `"L00-L29, head.0-head.3"`; needed with a family."""
-    prompts: tuple[Prompt, ...] = ()
-    """Golden prompts."""
-    shard: dict[str, ShardTable] = Field(default_factory=dict)
+    prompts: Annotated[tuple[Prompt, ...], Strict(False)] = ()
+    """Golden prompts: what behaviour is asked on, and where captured probes come from."""
+    shard: dict[ShardKey, ShardTable] = Field(default_factory=dict)
     """Settings by shard id or glob; without a family these tables are the shards."""
 
 
 class ManifestTable(Record):
-    """A `shards.toml`."""
+    """Models, their shards, and what these must reach: the manifest of pytest-ane."""
 
     defaults: Defaults = Defaults()
     """What every model starts from."""
-    models: Annotated[dict[str, ModelTable], Field(min_length=1)]
+    models: Annotated[dict[ModelName, ModelTable], Field(min_length=1)]
     """Models by name."""

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.errors import ProgramError
-from pytest_ane.mil.records import Blob, Function, Model, Ref, TensorType, Value
+from pytest_ane.mil.records import Blob, DType, Function, Model, Ref, TensorType, Value
 from pytest_ane.mil.values import bits, elements, unpack
 
 _SENTINEL = 0xDEADBEEF
@@ -25,6 +25,13 @@ _HEADER = struct.Struct("<II")
 _METADATA = struct.Struct("<IIQQQ")
 _ALIGNMENT = 64
 _PREFIX = "@model_path/weights/"
+
+# MILBlob's BlobDataType; types without a number never lie in a weights file.
+_NUMBERS = {
+    DType.FP16: 1, DType.FP32: 2, DType.UINT8: 3, DType.INT8: 4, DType.BF16: 5, DType.INT16: 6,
+    DType.UINT16: 7, DType.INT4: 8, DType.UINT1: 9, DType.UINT2: 10, DType.UINT4: 11,
+    DType.UINT3: 12, DType.UINT6: 13, DType.INT32: 14, DType.UINT32: 15,
+}  # fmt: skip
 
 
 def load(model: Model, value: Value) -> npt.NDArray[Any]:
@@ -39,16 +46,17 @@ def load(model: Model, value: Value) -> npt.NDArray[Any]:
         return np.asarray(value.data)
     kind = _tensor_type(value)
     where = _where(model, value.data)
-    data = _data(model, value.data)
+    data = _checked(model, value)
     count = elements(kind, where)
-    return unpack(data, kind.dtype, count, where).reshape([int(d or 0) for d in kind.shape])
+    flat: npt.NDArray[Any] = unpack(data, kind.dtype, count, where)
+    return flat.reshape([int(d or 0) for d in kind.shape])
 
 
 def packed(model: Model, value: Value) -> npt.NDArray[np.uint8]:
     """A blob's bytes as they are stored, for decoders that need no unpacked copy."""
     if not isinstance(value.data, Blob):
         return np.frombuffer(np.asarray(value.data).tobytes(), np.uint8)
-    return _data(model, value.data)
+    return _checked(model, value)
 
 
 def byte_size(value: Value) -> int:
@@ -62,10 +70,23 @@ def check_blobs(model: Model) -> None:
     for function in model.program.functions.values():
         for value in _constants(function):
             if isinstance(value.data, Blob):
-                where = _where(model, value.data)
-                count = elements(_tensor_type(value), where)
-                if _data(model, value.data).size * 8 < count * bits(_tensor_type(value).dtype):
-                    raise ProgramError(f"{where}: the blob is too short for {value.type}.")
+                _checked(model, value)
+
+
+def _checked(model: Model, value: Value) -> npt.NDArray[np.uint8]:
+    """A blob's bytes, of the type and the size that the program gives them."""
+    kind, blob = _tensor_type(value), value.data
+    assert isinstance(blob, Blob)
+    number, data = _data(model, blob)
+    if number != _NUMBERS.get(kind.dtype):
+        raise ProgramError(
+            f"{_where(model, blob)}: the blob is of type number {number}, the program says {kind}."
+        )
+    if data.size != (size := byte_size(value)):
+        raise ProgramError(
+            f"{_where(model, blob)}: the blob has {data.size} bytes, {kind} takes {size}."
+        )
+    return data
 
 
 def _constants(function: Function) -> Any:
@@ -87,18 +108,21 @@ def _where(model: Model, blob: Blob) -> str:
 
 def _path(model: Model, blob: Blob) -> Path:
     name = blob.file.removeprefix(_PREFIX)
-    path = Path(model.weights) / name
+    path = Path(model.weights) / name.replace("\0", "?")
     if name == blob.file or not path.resolve().is_relative_to(Path(model.path).resolve()):
         raise ProgramError(f"{model.path}: names weights outside the package: {blob.file!r}.")
     return path
 
 
-def _data(model: Model, blob: Blob) -> npt.NDArray[np.uint8]:
+def _data(model: Model, blob: Blob) -> tuple[int, npt.NDArray[np.uint8]]:
+    """The number of a blob's type, and its bytes."""
     path = _path(model, blob)
     try:
         stat = path.stat()
     except OSError:
-        raise ProgramError(f"{path}: the weights file is missing; copy the whole package.") from None
+        raise ProgramError(
+            f"{path}: the weights file is missing; copy the whole package."
+        ) from None
     file = _map(path, stat.st_size, stat.st_mtime_ns)
     end = blob.offset + _ALIGNMENT
     if blob.offset % _ALIGNMENT or end > file.size:
@@ -106,16 +130,20 @@ def _data(model: Model, blob: Blob) -> npt.NDArray[np.uint8]:
             f"{path}: has {file.size:,} bytes, too few for the blob at {blob.offset}; "
             "the file is cut short or belongs to another package."
         )
-    sentinel, _, size, offset, _ = _METADATA.unpack_from(file[blob.offset : end])
+    sentinel, number, size, offset, _ = _METADATA.unpack_from(file[blob.offset : end].tobytes())
     if sentinel != _SENTINEL:
         raise ProgramError(f"{path}: no blob at offset {blob.offset} (its mark is missing).")
-    if offset % _ALIGNMENT or offset + size > file.size:
+    if offset % _ALIGNMENT:
+        raise ProgramError(
+            f"{path}: the blob at {blob.offset} begins at {offset}, which is no multiple of 64."
+        )
+    if offset + size > file.size:
         raise ProgramError(
             f"{path}: has {file.size:,} bytes, too few for the blob at {blob.offset}, which ends "
             f"at {offset + size:,}; the file is cut short."
         )
     data: npt.NDArray[np.uint8] = file[offset : offset + size]
-    return data
+    return number, data
 
 
 @lru_cache(maxsize=8)
@@ -123,10 +151,13 @@ def _map(path: Path, size: int, mtime_ns: int) -> npt.NDArray[np.uint8]:
     """The file, mapped; size and time are part of the key, so that a changed file is seen."""
     if size < _ALIGNMENT:
         raise ProgramError(f"{path}: has {size} bytes, which is no weights file.")
-    file: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
+    try:
+        file: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
+    except OSError as error:
+        raise ProgramError(f"{path}: cannot be read ({error.strerror}).") from None
     if bytes(file[:24]).startswith(b"version https://git-lfs"):
         raise ProgramError(f"{path}: is a Git LFS pointer, not the weights; run: git lfs pull")
-    _, version = _HEADER.unpack_from(file[: _HEADER.size])
+    _, version = _HEADER.unpack_from(file[: _HEADER.size].tobytes())
     if version not in (1, 2):
         raise ProgramError(f"{path}: weights of format version {version}; 1 and 2 are known.")
     return file

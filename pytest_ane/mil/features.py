@@ -47,4 +47,9 @@ def _array(name: str, array: Any, kind: str, optional: bool, file: Path) -> Feat
     )
     shapes = tuple(tuple(int(d) for d in s.shape) for s in array.enumeratedShapes.shapes)
     shape = tuple(int(d) for d in array.shape)
+    for extents in (shape, *shapes):
+        if any(d < 0 for d in extents):
+            raise ProgramError(
+                f"{file}: feature {name!r} has the impossible shape {list(extents)}."
+            )
     return Feature(name, _ARRAYS[array.dataType], shape, ranges, shapes, kind, optional)

@@ -11,7 +11,7 @@ from pytest_ane.mil.blob import check_blobs
 from pytest_ane.mil.features import read_features
 from pytest_ane.mil.proto import definitions
 from pytest_ane.mil.read import read_program
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import Model, StateType
 
 _MOST_BYTES = 1 << 30
 """A model file holds structure; real ones have some MB. protobuf itself stops at 2 GiB."""
@@ -51,6 +51,7 @@ def read_model(path: Path, *, weights: bool = True) -> Model:
         program=read_program(message.mlProgram, file),
         metadata=dict(description.metadata.userDefined),
     )
+    _check_boundary(model, file)
     if weights:
         check_blobs(model)
     return model
@@ -59,9 +60,14 @@ def read_model(path: Path, *, weights: bool = True) -> Model:
 def _model_file(path: Path) -> Path:
     manifest = path / "Manifest.json"
     try:
-        entries = json.loads(manifest.read_text(encoding="utf-8"))
+        content = manifest.read_bytes()
+        if content.startswith(_LFS):
+            raise ProgramError(f"{manifest}: is a Git LFS pointer, not the file; run: git lfs pull")
+        entries = json.loads(content)
         root = entries["itemInfoEntries"][entries["rootModelIdentifier"]]["path"]
-        file = path / "Data" / str(root)
+        if not isinstance(root, str) or "\0" in root:
+            raise ValueError(f"{root!r} is no path")
+        file = path / "Data" / root
     except FileNotFoundError:
         raise ProgramError(f"{manifest}: missing; the package is incomplete.") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -74,13 +80,34 @@ def _model_file(path: Path) -> Path:
 
 
 def _parse(file: Path) -> Any:
-    if (size := file.stat().st_size) > _MOST_BYTES:
-        raise ProgramError(f"{file}: {size:,} bytes, more than any model file should have.")
-    data = file.read_bytes()
+    model = definitions().Model
+    try:
+        if (size := file.stat().st_size) > _MOST_BYTES:
+            raise ProgramError(f"{file}: {size:,} bytes, more than any model file should have.")
+        data = file.read_bytes()
+    except OSError as error:
+        raise ProgramError(f"{file}: cannot be read ({error.strerror}).") from None
     if data.startswith(_LFS):
         raise ProgramError(f"{file}: is a Git LFS pointer, not the file; run: git lfs pull")
     # protobuf's own DecodeError is not part of its typed interface, and depth raises another.
     try:
-        return definitions().Model.FromString(data)
+        return model.FromString(data)
     except Exception as error:
         raise ProgramError(f"{file}: cannot be parsed; it is cut short or damaged.") from error
+
+
+def _check_boundary(model: Model, file: Path) -> None:
+    """What the model declares, its program has; a declared input it lacked could not be bound."""
+    function = model.program.main
+    states = {i.name for i in function.inputs if isinstance(i.type, StateType)}
+    for word, features, names in (
+        ("input", model.inputs, {i.name for i in function.inputs} - states),
+        ("state", model.states, states),
+        ("output", model.outputs, set(function.block.outputs)),
+    ):
+        for feature in features:
+            if feature.name not in names:
+                raise ProgramError(
+                    f"{file}: the model declares the {word} {feature.name!r}, "
+                    "which its program does not have."
+                )

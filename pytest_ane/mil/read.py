@@ -46,10 +46,12 @@ def read_program(message: Any, file: Path) -> Program:
 def _function(name: str, message: Any, file: Path) -> Function:
     blocks = message.block_specializations
     if message.opset not in blocks:
-        raise ProgramError(f"{file}: function {name!r} has no block for its opset {message.opset!r}.")
+        raise ProgramError(
+            f"{file}: function {name!r} has no block for its opset {message.opset!r}."
+        )
     reader = _Reader(file, name)
     inputs = reader.named(message.inputs)
-    names = {i.name for i in inputs}
+    names = reader.distinct(inputs)
     return Function(name, message.opset, inputs, reader.block(blocks[message.opset], names, 0))
 
 
@@ -63,7 +65,7 @@ class _Reader:
         if depth > _DEEPEST:
             raise ProgramError(f"{self.where}: blocks nest deeper than {_DEEPEST}.")
         inputs = self.named(message.inputs)
-        scope = outer | {i.name for i in inputs}
+        scope = outer | self.distinct(inputs)
         operations = []
         for op in message.operations:
             operation = self.operation(op, scope, depth)
@@ -81,6 +83,8 @@ class _Reader:
         outputs = self.named(message.outputs)
         name = outputs[0].name if outputs else message.type
         where = f"{self.where}, {message.type} {name!r}"
+        if message.type == "const" and "val" not in message.attributes:
+            raise ProgramError(f"{where}: a constant holds no value.")
         return Operation(
             op=message.type.rpartition(".")[2],
             inputs={
@@ -104,6 +108,14 @@ class _Reader:
 
     def named(self, messages: Iterable[Any]) -> tuple[Named, ...]:
         return tuple(Named(m.name, self.type(m.type, self.where)) for m in messages)
+
+    def distinct(self, inputs: tuple[Named, ...]) -> set[str]:
+        names: set[str] = set()
+        for named in inputs:
+            if named.name in names:
+                raise ProgramError(f"{self.where}: {named.name!r} is defined twice.")
+            names.add(named.name)
+        return names
 
     def type(self, message: Any, where: str, depth: int = 0) -> ValueType:
         kind = message.WhichOneof("type")
@@ -129,18 +141,22 @@ class _Reader:
         raise ProgramError(f"{where}: a value has no known type.")
 
     def tensor(self, message: Any, where: str) -> TensorType:
-        name = mil().DataType.Name(message.dataType) if message.dataType in _KNOWN() else "?"
+        name = mil().DataType.Name(message.dataType) if message.dataType in _known() else "?"
         if name not in DTYPES:
             raise ProgramError(f"{where}: element type {name} ({message.dataType}) is not known.")
         shape = tuple(
             int(d.constant.size) if d.WhichOneof("dimension") == "constant" else None
             for d in message.dimensions
         )
+        if message.rank != len(shape):
+            raise ProgramError(
+                f"{where}: a type of rank {message.rank} lists {len(shape)} dimensions."
+            )
         if math.prod(d or 1 for d in shape) > _MOST_ELEMENTS:
             raise ProgramError(f"{where}: shape {shape} has more elements than fit anywhere.")
         return TensorType(DTYPES[name], shape)
 
 
-def _KNOWN() -> Iterable[int]:  # noqa: N802
+def _known() -> Iterable[int]:
     values: Iterable[int] = mil().DataType.values()
     return values

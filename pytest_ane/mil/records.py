@@ -12,7 +12,6 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-import numpy as np
 import numpy.typing as npt
 
 
@@ -174,15 +173,14 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A MIL program: functions by name, and the name of the one that runs by default."""
+    """A MIL program: functions by name, `main` among them unless the package says otherwise."""
 
     functions: Mapping[str, Function]
-    default: str = "main"
 
     @property
     def main(self) -> Function:
-        """The default function, or the first there is."""
-        return self.functions.get(self.default) or next(iter(self.functions.values()))
+        """The function `main`, or the only function there is."""
+        return self.functions.get("main") or next(iter(self.functions.values()))
 
     def walk(self) -> Iterator[Operation]:
         """Every operation of every function, nested blocks included."""

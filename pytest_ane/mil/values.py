@@ -76,15 +76,31 @@ def _tensor(tensor: Any, kind: TensorType, where: str) -> Any:
     else:
         field = getattr(tensor, which)
         values = field.values
+    if (kind.dtype is DType.STRING) is not (which == "strings") and which is not None:
+        raise ProgramError(f"{where}: a constant {kind} is stored as {which}.")
     if kind.dtype is DType.STRING:
         return _strings(values, kind, where)
     if isinstance(values, bytes):
+        size = -(-count * bits(kind.dtype) // 8)
+        if len(values) > size:
+            raise ProgramError(f"{where}: a constant {kind} holds {len(values)} bytes, not {size}.")
         array = unpack(np.frombuffer(values, np.uint8), kind.dtype, count, where)
     else:
-        array = np.array(values, dtype=NUMPY[kind.dtype])
+        array = _numbers(values, kind, where)
     if array.size != count:
         raise ProgramError(f"{where}: a constant {kind} holds {array.size} elements, not {count}.")
     return array.reshape([int(d or 0) for d in kind.shape])
+
+
+def _numbers(values: Any, kind: TensorType, where: str) -> Any:
+    """Numbers of a repeated field; integers that the type cannot hold are refused."""
+    if kind.dtype not in NUMPY:
+        raise ProgramError(f"{where}: a constant {kind} is stored as numbers, not as bytes.")
+    wide = np.array(values)
+    array = wide.astype(NUMPY[kind.dtype])
+    if wide.dtype.kind == "i" and not np.array_equal(wide, array):
+        raise ProgramError(f"{where}: a constant {kind} holds numbers beyond its range.")
+    return array
 
 
 def _strings(values: Any, kind: TensorType, where: str) -> Any:

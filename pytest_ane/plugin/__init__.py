@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_ane.errors import AneError, ManifestError
+from pytest_ane.errors import AneError
 from pytest_ane.plugin import options, suite, threads
 from pytest_ane.plugin.fixtures import (
     artifact,
@@ -56,10 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     try:
         config.stash[workspace.KEY] = workspace.Workspace.of_config(config)
-    except ManifestError as error:
-        raise pytest.UsageError(str(error)) from None
     except AneError as error:
-        raise pytest.UsageError(f"ane: {error}") from None
+        raise pytest.UsageError(str(error)) from None
     suite.add_to(config)
 
 
@@ -70,6 +68,16 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     from pytest_ane.plugin import workspace
 
     return [workspace.of(config).header()]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Let the shipped gate suite join what is collected."""
+    report = yield
+    suite.join(collector, report)
+    return report
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -87,15 +95,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup() -> Generator[None, object, object]:
+def pytest_fixture_setup(request: pytest.FixtureRequest) -> Generator[None, object, object]:
     """Turn our own errors into one sentence instead of a traceback."""
-    return (yield from _sentence())
+    return (yield from _sentence(request.node))
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call() -> Generator[None, object, object]:
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     """Likewise for errors raised by the gate itself."""
-    return (yield from _sentence())
+    return (yield from _sentence(pyfuncitem))
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
@@ -104,11 +112,20 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
         return
     from pytest_ane.plugin import summary
 
-    summary.write(terminalreporter, config)
+    # The tests have their outcome by now; a fault in the table must not bury it in a traceback.
+    try:
+        summary.write(terminalreporter, config)
+    except Exception as error:
+        terminalreporter.write_line(f"ane: the table of verdicts failed: {error!r}", yellow=True)
 
 
-def _sentence() -> Generator[None, object, object]:
+def _sentence(node: pytest.Item | pytest.Collector) -> Generator[None, object, object]:
+    if not wanted(node.config):
+        return (yield)
     try:
         return (yield)
     except AneError as error:
+        from pytest_ane.plugin import gate
+
+        gate.record_error(node, error)
         pytest.fail(str(error), pytrace=False)

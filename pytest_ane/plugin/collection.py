@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.plugin.options import wanted
+from pytest_ane.plugin.options import GATE_MARKERS, wanted
 
+_FIXTURES = ("shard", "chain")
 _NOTHING = "nothing-selected"
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
-    """Give `shard` and `chain` their values. Ids are the qualified shard id and the model name."""
-    for fixture in ("shard", "chain"):
+    """Give `shard` and `chain` of gates their values; ids are qualified shard and model names.
+
+    Only tests marked as gates: other plugins and projects have fixtures of these names too.
+    """
+    if not _is_gate(metafunc.definition):
+        return
+    for fixture in _FIXTURES:
         if fixture in metafunc.fixturenames:
-            values = _values(metafunc.config, fixture)
             # An empty list would make pytest report a skip; this way the item can be deselected.
+            values = _values(metafunc.config, fixture) or [(_NOTHING, None)]
             params = [pytest.param(value, id=name) for name, value in values]
-            metafunc.parametrize(
-                fixture, params or [pytest.param(None, id=_NOTHING)], indirect=True
-            )
+            metafunc.parametrize(fixture, params, indirect=True)
 
 
 def drop_empty(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect items that were parametrized with nothing."""
+    """Deselect gates that were parametrized with nothing."""
     empty = [item for item in items if _is_empty(item)]
     if empty:
         items[:] = [item for item in items if not _is_empty(item)]
@@ -40,8 +44,14 @@ def _values(config: pytest.Config, fixture: str) -> list[tuple[str, object]]:
     return [(name, name) for name in space.complete_models]
 
 
+def _is_gate(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in GATE_MARKERS)
+
+
 def _is_empty(item: pytest.Item) -> bool:
     spec = getattr(item, "callspec", None)
-    return spec is not None and any(
-        name in spec.params and spec.params[name] is None for name in ("shard", "chain")
+    return (
+        spec is not None
+        and _is_gate(item)
+        and any(spec.params.get(name, item) is None for name in _FIXTURES)
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def shard(request: pytest.FixtureRequest) -> Shard:
     """The shard under test, with its source, compression, probes and policy resolved."""
-    found: Shard = request.param
+    found: Shard = _param(request, "shard")
     return found
 
 
@@ -58,7 +58,7 @@ def reference(request: pytest.FixtureRequest, shard: Shard, artifact: Artifact) 
 @pytest.fixture
 def chain(request: pytest.FixtureRequest) -> Stack:
     """A whole model: every shard loaded, its golden prompts and their recorded reference."""
-    return _workspace(request).stack(request.param)
+    return _workspace(request).stack(_param(request, "chain"))
 
 
 @pytest.fixture
@@ -70,6 +70,22 @@ def gate(request: pytest.FixtureRequest) -> GateKeeper:
 
 
 def _workspace(request: pytest.FixtureRequest) -> Any:
-    from pytest_ane.plugin import workspace
+    from pytest_ane.plugin import options, workspace
 
+    if not options.wanted(request.config):
+        pytest.fail(
+            f"The fixture {request.fixturename!r} needs shards; "
+            "run pytest with --ane-shards or --ane-package.",
+            pytrace=False,
+        )
     return workspace.of(request.config)
+
+
+def _param(request: pytest.FixtureRequest, name: str) -> Any:
+    try:
+        return request.param
+    except AttributeError:
+        pytest.fail(
+            f"The fixture {name!r} is for gates; mark this test with @pytest.mark.gate.",
+            pytrace=False,
+        )

@@ -1,4 +1,4 @@
-"""From a verdict to a test's outcome."""
+"""From a verdict, or an error that came before it, to a test's outcome."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from pytest_ane.errors import AneError
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.report.text import failure
 from pytest_ane.verdict import Verdict
@@ -20,13 +21,13 @@ class GateKeeper:
 
     def __call__(self, verdict: Verdict) -> None:
         """Record the facts as `user_properties`; fail the test unless the verdict allows it."""
-        self.item.user_properties += [
-            ("ane.gate", verdict.gate),
-            ("ane.subject", verdict.subject),
-            ("ane.status", verdict.status),
-            ("ane.summary", verdict.summary),
-            *((f"ane.{name}", value) for name, value in verdict.facts.items()),
-        ]
+        self.item.user_properties += _properties(
+            gate=verdict.gate,
+            subject=verdict.subject,
+            status=verdict.status,
+            summary=verdict.summary,
+            **verdict.facts,
+        )
         if verdict.details:
             self.item.add_report_section("call", f"ane {verdict.gate}", "\n".join(verdict.details))
         if verdict.status == "passed":
@@ -34,3 +35,17 @@ class GateKeeper:
         if verdict.status == "unproven" and self.workspace.allows_unproven(verdict.subject):
             return
         pytest.fail(failure(verdict), pytrace=False)
+
+
+def record_error(node: pytest.Item | pytest.Collector, error: AneError) -> None:
+    """Record that a gate could not be asked, for the table: its subject must not be missing."""
+    spec = getattr(node, "callspec", None)
+    if isinstance(node, pytest.Function) and spec is not None:
+        gate = (node.originalname or node.name).removeprefix("test_")
+        node.user_properties += _properties(
+            gate=gate, subject=spec.id, status="error", summary=str(error)
+        )
+
+
+def _properties(**facts: float | str) -> list[tuple[str, object]]:
+    return [(f"ane.{name}", value) for name, value in facts.items()]

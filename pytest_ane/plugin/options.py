@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-_MARKERS = (
-    "gate: a quality gate of a model shard; runs only with --ane-shards or --ane-package.",
-    "bench: a throughput benchmark of a model shard; runs only with --ane-shards.",
-)
+GATE_MARKERS = {
+    "gate": "a quality gate of a model shard; runs only with --ane-shards or --ane-package.",
+    "bench": "a throughput benchmark of a model shard; runs only with --ane-shards.",
+}
+
+_FATES = ("fail", "allow")
 
 _INI = {
     "ane_manifest": ("shards.toml", "manifest file, relative to the ini file"),
@@ -46,12 +48,11 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--ane-min-cosine",
         metavar="X",
-        type=float,
         help="override every fidelity policy's min-cosine",
     )
     group.addoption(
         "--ane-unproven",
-        choices=("fail", "allow"),
+        choices=_FATES,
         help="override what becomes of a gate that could compare nothing (default: fail)",
     )
     for name, (default, text) in _INI.items():
@@ -60,14 +61,14 @@ def add(parser: pytest.Parser) -> None:
 
 def add_markers(config: pytest.Config) -> None:
     """Register markers, so that strict markers know them."""
-    for line in _MARKERS:
-        config.addinivalue_line("markers", line)
+    for name, meaning in GATE_MARKERS.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
 
 
 def wanted(config: pytest.Config) -> bool:
-    """Whether any shard was asked for."""
-    return config.getoption("ane_shards", None) is not None or bool(
-        config.getoption("ane_package", None)
+    """Whether any shard or package was asked for."""
+    return any(
+        config.getoption(name, None) is not None for name in ("ane_shards", "ane_package")
     )
 
 
@@ -77,13 +78,26 @@ def text(config: pytest.Config, name: str) -> str:
     return str(given) if given is not None else str(config.getini(name) or "")
 
 
-def folder(config: pytest.Config, name: str) -> Path | None:
+def path(config: pytest.Config, name: str) -> Path | None:
     """A path option: relative to where pytest was called, or to the ini file for an ini value."""
     given = config.getoption(name, None)
     if given is not None:
-        return Path(config.invocation_params.dir, given).absolute()
+        return _below(config.invocation_params.dir, given)
     value = config.getini(name)
-    return Path(config.rootpath, value).absolute() if value else None
+    base = config.inipath.parent if config.inipath else config.rootpath
+    return _below(base, value) if value else None
+
+
+def package(config: pytest.Config) -> Path | None:
+    """The package to gate without a manifest, if one was named.
+
+    Raises:
+        pytest.UsageError: the option is empty, as with an unset variable in a script.
+    """
+    given = config.getoption("ane_package")
+    if given == "":
+        raise pytest.UsageError("--ane-package is empty; name an .mlpackage.")
+    return _below(config.invocation_params.dir, given) if given is not None else None
 
 
 def minimum_cosine(config: pytest.Config) -> float | None:
@@ -100,5 +114,29 @@ def minimum_cosine(config: pytest.Config) -> float | None:
     except ValueError:
         value = float("nan")
     if not -1 <= value <= 1:
-        raise pytest.UsageError(f"--ane-min-cosine={given}: give a number from -1 to 1.")
+        raise pytest.UsageError(
+            f"{_origin(config, 'ane_min_cosine')}={given}: give a number from -1 to 1."
+        )
     return value
+
+
+def unproven(config: pytest.Config) -> str:
+    """The overriding fate of unproven verdicts: `fail`, `allow`, or empty.
+
+    Raises:
+        pytest.UsageError: the ini value is neither.
+    """
+    given = text(config, "ane_unproven")
+    if given not in ("", *_FATES):
+        raise pytest.UsageError(f"ane_unproven = {given}: give 'fail' or 'allow'.")
+    return given
+
+
+def _below(base: Path, given: str) -> Path:
+    return Path(base, Path(given).expanduser()).absolute()
+
+
+def _origin(config: pytest.Config, name: str) -> str:
+    """How a value was given: `--ane-min-cosine` or `ane_min_cosine`."""
+    on_command_line = config.getoption(name, None) is not None
+    return f"--{name.replace('_', '-')}" if on_command_line else name

@@ -12,21 +12,27 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
 
+_COLORS = {"error": "red", "failed": "red", "unproven": "yellow"}
+
+
 def write(reporter: TerminalReporter, config: pytest.Config) -> None:
     """Write the table; nothing where no gate came to a verdict."""
     rows = [row for reports in reporter.stats.values() for row in map(_row, reports) if row]
     if not rows or config.get_verbosity() < -1:
         return
-    reporter.section("ane gates", sep="=")
-    width = reporter._tw.fullwidth
+    reporter.write_sep("=", "ane gates")
+    # The last column stays free: a terminal would wrap a line that fills it.
+    width = reporter._tw.fullwidth - 1
     for line in table(rows, width=width, everything=config.get_verbosity() > 0):
-        color = {"failed": "red", "unproven": "yellow"}.get(line.status, "")
+        color = _COLORS.get(line.status, "")
         reporter.write_line(line.text, **({color: True} if color else {}))
 
 
 def _row(report: Any) -> Row | None:
-    """The verdict that a test report carries, if any."""
-    if not isinstance(report, pytest.TestReport) or report.when != "call":
+    """The verdict, or the error before it, that a test report carries, if any."""
+    if not isinstance(report, pytest.TestReport):
+        return None
+    if report.when != "call" and not (report.when == "setup" and report.failed):
         return None
     facts = dict(report.user_properties)
     if "ane.gate" not in facts:
@@ -37,5 +43,3 @@ def _row(report: Any) -> Row | None:
         status=str(facts["ane.status"]),
         summary=str(facts["ane.summary"]),
     )
-
-

@@ -18,6 +18,7 @@ from pytest_ane.plugin import options
 from pytest_ane.plugin.models import OpenModel
 from pytest_ane.plugin.progress import Progress
 from pytest_ane.plugin.stack import Stack, open_stack
+from pytest_ane.report.text import header
 
 KEY = pytest.StashKey["Workspace"]()
 
@@ -32,8 +33,10 @@ class Workspace:
     """What the fixtures draw on. Artifacts and models are opened when first asked for."""
 
     manifest: Manifest
+    asked: str
     shards: tuple[Shard, ...]
     cache_root: Path | None
+    min_cosine: float | None
     unproven: str
     progress: Progress
     _models: dict[str, OpenModel] = field(default_factory=dict)
@@ -46,18 +49,23 @@ class Workspace:
         Raises:
             ManifestError: either is wrong, or both a selection and a package are given.
         """
-        package = options.folder(config, "ane_package") if config.getoption("ane_package") else None
-        selection = config.getoption("ane_shards", None)
+        package, selection = options.package(config), config.getoption("ane_shards")
         if package is not None and selection is not None:
             raise ManifestError("Give either --ane-shards or --ane-package, not both.")
-        path = options.folder(config, "ane_manifest") or config.rootpath / "shards.toml"
-        manifest = of_package(package) if package is not None else load(path)
-        shards = manifest.shards if package is not None else select(manifest, selection or "")
+        if package is not None:
+            manifest = of_package(package)
+            shards = manifest.shards
+        else:
+            manifest = load(options.path(config, "ane_manifest") or config.rootpath / "shards.toml")
+            shards = select(manifest, selection)
+        minimum = options.minimum_cosine(config)
         return cls(
             manifest=manifest,
-            shards=tuple(_overridden(shard, config) for shard in shards),
-            cache_root=options.folder(config, "ane_cache"),
-            unproven=options.text(config, "ane_unproven"),
+            asked=selection if package is None else package.name,
+            shards=tuple(_overridden(shard, minimum) for shard in shards),
+            cache_root=options.path(config, "ane_cache"),
+            min_cosine=minimum,
+            unproven=options.unproven(config),
             progress=Progress(config, len(shards)),
         )
 
@@ -96,14 +104,16 @@ class Workspace:
     def artifact(self, shard: Shard) -> Artifact:
         """A shard's package: the user's own, from the cache, or built now."""
         if shard.qualified not in self._artifacts:
-            with self.progress.building(shard.qualified):
+            with self.progress.building(shard.qualified) as report:
                 model = None if shard.artifact else self.model(shard.model)
-                self._artifacts[shard.qualified] = build_shard(
+                artifact = build_shard(
                     shard,
                     self.cache,
                     identity=model.identity if model else {},
                     model=lambda: self.model(shard.model).language_model,
                 )
+                report(artifact.size)
+            self._artifacts[shard.qualified] = artifact
         return self._artifacts[shard.qualified]
 
     def cases(self, shard: Shard, artifact: Artifact) -> list[Case]:
@@ -122,19 +132,19 @@ class Workspace:
 
     def header(self) -> str:
         """One line with what decides the verdicts."""
-        from pytest_ane.report.text import header
-
         return header(
-            manifest=self.manifest,
-            selected=len(self.shards),
+            asked=self.asked,
+            selected=self.shards,
+            of=len(self.manifest.shards),
             backend=self.backend.name,
+            min_cosine=self.min_cosine,
+            unproven=self.unproven,
             cache=self.cache_root,
         )
 
 
-def _overridden(shard: Shard, config: pytest.Config) -> Shard:
-    """The shard with thresholds given on the command line or in ini."""
-    minimum = options.minimum_cosine(config)
+def _overridden(shard: Shard, minimum: float | None) -> Shard:
+    """The shard with the threshold given on the command line or in ini, if any."""
     if minimum is None:
         return shard
     fidelity = shard.policy.fidelity.model_copy(update={"min_cosine": minimum})

@@ -37,9 +37,9 @@ def bind_inputs(
     bound = {}
     for name, feature in features.items():
         if name not in inputs:
-            if feature.optional:
-                continue
-            raise ExecutionError(f"{model.path}: input {name!r} is missing; it takes {present(feature)}.")
+            raise ExecutionError(
+                f"{model.path}: input {name!r} is missing; it takes {present(feature)}."
+            )
         kind = types.get(name)
         dtype = kind.dtype if isinstance(kind, TensorType) else feature.dtype
         array = _checked(model, feature, np.asarray(inputs[name]), dtype)

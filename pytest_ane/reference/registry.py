@@ -12,6 +12,9 @@ from typing import Any, TypeVar
 from pytest_ane.errors import ExecutionError
 
 Compute = Callable[..., Any]
+FAILURES = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
+"""What numpy and the operations raise on operands that do not fit."""
+
 F = TypeVar("F", bound=Compute)
 
 # Opsets as functions name them (`CoreML8`) and as deployment targets name them (`iOS18`).

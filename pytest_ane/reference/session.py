@@ -19,7 +19,7 @@ from pytest_ane.mil.records import DType, Model, Operation, Ref, TensorType
 from pytest_ane.reference.constants import constant
 from pytest_ane.reference.dtypes import Precision, settle
 from pytest_ane.reference.interface import bind_inputs
-from pytest_ane.reference.registry import lookup
+from pytest_ane.reference.registry import FAILURES, lookup
 
 Array = npt.NDArray[Any]
 
@@ -76,7 +76,7 @@ class Session:
         Raises:
             ExecutionError: an input is missing, unknown, or of another dtype, rank or shape.
         """
-        names = tuple(outputs) if outputs is not None else tuple(self.model.program.main.block.outputs)
+        names = tuple(self.model.program.main.block.outputs if outputs is None else outputs)
         keep = {self._slots[name] for name in names if name in self._slots}
         values: list[Any] = [None] * len(self._slots)
         for slot, array in self._presets.items():
@@ -95,7 +95,7 @@ class Session:
         }
         try:
             result = step.compute(**varying)
-        except (ValueError, TypeError, IndexError) as error:
+        except FAILURES as error:
             shapes = {k: getattr(v, "shape", None) for k, v in varying.items()}
             raise ExecutionError(
                 f"{self.model.path}: {step.name} fails on inputs {shapes}: {error}."
@@ -127,9 +127,17 @@ class Session:
         elif op.op.startswith("constexpr_"):
             where = f"{self.model.path}: {op.name}: "
             compute = lookup(op.op, self._opset, where).compute
-            parameters = {k: constant(self.model, v) for k, v in op.attributes.items() if k != "name"}
+            parameters = {
+                k: constant(self.model, v) for k, v in op.attributes.items() if k != "name"
+            }
             parameters |= {k: self._argument(a[0]) for k, a in op.inputs.items()}
-            results = compute(**parameters)
+            try:
+                with np.errstate(all="ignore"):
+                    results = compute(**parameters)
+            except FAILURES as error:
+                raise ExecutionError(
+                    f"{self.model.path}: {op.op} {op.name!r} cannot be expanded: {error}."
+                ) from error
             for out, result in zip(op.outputs, _tuple(results), strict=True):
                 kind = out.type
                 assert isinstance(kind, TensorType)
@@ -172,10 +180,14 @@ def eval_op(name: str, *, opset: str = "iOS18", **parameters: Any) -> Any:
     """Run one operation without a program, in float32: `eval_op("softmax", x=x, axis=-1)`.
 
     Raises:
-        ExecutionError: the operation is not implemented.
+        ExecutionError: the operation is not implemented, or fails on these parameters.
     """
-    with np.errstate(all="ignore"):
-        return lookup(name, opset).compute(**parameters)
+    compute = lookup(name, opset).compute
+    try:
+        with np.errstate(all="ignore"):
+            return compute(**parameters)
+    except FAILURES as error:
+        raise ExecutionError(f"{name} fails: {error}.") from error
 
 
 def _last_uses(

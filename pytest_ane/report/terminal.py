@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-_ORDER = {"failed": 0, "unproven": 1, "passed": 2}
+_ORDER = {"error": 0, "failed": 1, "unproven": 2, "passed": 3}
 _SHOWN = 12
 """Passed verdicts shown before the rest is only counted; -v shows all."""
+_MORE = " ..."
 
 
 @dataclass(frozen=True)
 class Row:
-    """One verdict."""
+    """One verdict, or with status `error` the sentence of what kept a gate from being asked."""
 
     gate: str
     subject: str
@@ -29,18 +30,36 @@ class Line:
 
 
 def table(rows: Sequence[Row], *, width: int, everything: bool = False) -> Iterator[Line]:
-    """Failed, then unproven, then passed, each in order of subject and gate."""
-    ranked = sorted(rows, key=lambda r: (_ORDER.get(r.status, 0), r.gate != "behaviour", r.subject))
+    """Errors, failed, unproven, then passed, each with behaviour first and by subject."""
+    ranked = sorted(rows, key=lambda r: (_rank(r), r.gate != "behaviour", r.subject, r.gate))
     bad = [row for row in ranked if row.status != "passed"]
     good = [row for row in ranked if row.status == "passed"]
     shown = good if everything or len(good) <= _SHOWN else good[:_SHOWN]
-    wide = max(len(row.subject) for row in ranked)
+    wide = max((len(row.subject) for row in ranked), default=0)
     for row in (*bad, *shown):
         text = f"{row.status:<8} {row.subject:<{wide}}  {row.gate:<11} {row.summary}"
-        yield Line(text if len(text) <= width else text[: width - 3] + "...", row.status)
+        yield Line(fitted(text, width), row.status)
     if hidden := len(good) - len(shown):
         yield Line(f"... and {hidden} more passed (-v shows all)")
-    yield Line(_count(ranked))
+    yield Line(fitted(_count(ranked), width))
+
+
+def fitted(text: str, width: int) -> str:
+    """The text in at most `width` columns: whole parts (` · `) if one fits, else whole words."""
+    text = " ".join(text.splitlines())
+    if len(text) <= width:
+        return text
+    room = max(width - len(_MORE), 1)
+    # A cut falls on a separator, which may be the first character that no longer fits.
+    for separator in (" · ", " "):
+        at = text.rfind(separator, 0, room + len(separator))
+        if at > room // 2:
+            return text[:at].rstrip() + _MORE
+    return text[:room] + _MORE
+
+
+def _rank(row: Row) -> int:
+    return _ORDER.get(row.status, 0)
 
 
 def _count(rows: Sequence[Row]) -> str:

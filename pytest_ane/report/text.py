@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_ane.manifest import Manifest
+from pytest_ane.manifest import Shard
 from pytest_ane.verdict import Verdict
 
 _MOST = 8
@@ -19,15 +20,29 @@ def failure(verdict: Verdict) -> str:
     return "\n".join(lines)
 
 
-def header(*, manifest: Manifest, selected: int, backend: str, cache: Path | None) -> str:
-    """`ane: smollm2 · 1 of 34 shards · backend cpu · ...`: what decides the verdicts."""
-    models = ", ".join(model.name for model in manifest.models)
+def header(
+    *,
+    asked: str,
+    selected: Sequence[Shard],
+    of: int,
+    backend: str,
+    min_cosine: float | None = None,
+    unproven: str = "",
+    cache: Path | None = None,
+) -> str:
+    """`ane: L01 · shards 1 of 34 · backend cpu · ...`: what was asked, what decides the verdicts."""
+    seeds = ", ".join(dict.fromkeys(str(shard.probes.seed) for shard in selected))
     parts = [
-        models,
-        f"{selected} of {len(manifest.shards)} shards",
+        asked,
+        f"shards {len(selected)} of {of}",
         f"backend {backend}",
-        "placement by forecast, no device evidence",
+        "placement by forecast",
+        f"seed {seeds}",
     ]
+    if min_cosine is not None:
+        parts.append(f"min-cosine {min_cosine:g} for all")
+    if unproven:
+        parts.append({"allow": "unproven allowed", "fail": "unproven fails"}[unproven])
     if cache is not None:
         parts.append(f"cache {cache}")
     return "ane: " + " · ".join(parts)

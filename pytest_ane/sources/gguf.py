@@ -16,6 +16,9 @@ from pytest_ane.sources.base import FloatArray, Tokenizer
 from pytest_ane.sources.tokenizer import BytePairTokenizer
 
 _MAGIC = b"GGUF"
+_ARRAY = int(gguf.GGUFValueType.ARRAY)
+_MOST_ITEMS = 1 << 22
+"""Longest array of metadata: the largest vocabularies have some 260,000 tokens."""
 
 
 class GGUFSource:
@@ -49,8 +52,15 @@ class GGUFSource:
         """A metadata value by its full key, such as `llama.block_count`."""
         field = self._reader.get_field(key)
         if field is None:
-            raise SourceError(f"{self._path}: no metadata key {key!r}; is this the right GGUF file?")
-        return field.contents()
+            raise SourceError(
+                f"{self._path}: no metadata key {key!r}; is this the right GGUF file?"
+            )
+        try:
+            return field.contents()
+        except UnicodeDecodeError as error:
+            raise SourceError(
+                f"{self._path}: the metadata key {key!r} is not UTF-8 text; fetch the file again."
+            ) from error
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> FloatArray:
         """A tensor in float32; quantized blocks are expanded by `gguf.dequantize`."""
@@ -58,7 +68,7 @@ class GGUFSource:
 
     def rows(self, name: str, index: Sequence[int], width: int) -> FloatArray:
         """Rows of a matrix, dequantizing only those."""
-        height = int(self._get(name).shape[-1])
+        height = next(iter(self._shape(name)), 0)
         for row in index:
             if not 0 <= row < height:
                 raise SourceError(f"{self._path}: {name} has rows 0 to {height - 1}, not {row}.")
@@ -77,9 +87,12 @@ class GGUFSource:
             )
         return self._tensors[name]
 
+    def _shape(self, name: str) -> tuple[int, ...]:
+        """Rows outermost; GGUF lists the innermost axis first."""
+        return tuple(int(n) for n in reversed(self._get(name).shape))
+
     def _dequantize(self, name: str, shape: tuple[int, ...], rows: Any) -> FloatArray:
-        tensor = self._get(name)
-        found = tuple(int(n) for n in reversed(tensor.shape))
+        tensor, found = self._get(name), self._shape(name)
         if found != shape:
             raise SourceError(f"{self._path}: tensor {name!r} has shape {found}, expected {shape}.")
         try:
@@ -93,19 +106,42 @@ class GGUFSource:
         return np.array(data, dtype=np.float32)
 
 
+class _Reader(gguf.GGUFReader):  # type: ignore[misc]
+    """gguf's reader, which trusts every length in the file, with those lengths checked."""
+
+    def _get(self, offset: int, dtype: Any, count: Any = 1, override_order: Any = None) -> Any:
+        try:
+            found = super()._get(offset, dtype, count, override_order)
+        except ValueError:  # Not a whole number of items is left.
+            found = ()
+        if len(found) < count:
+            raise ValueError(f"it ends within what begins at byte {offset:,}")
+        return found
+
+    def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+        # An array begins with its element type in 4 bytes and its length in 8.
+        if int(raw_type) == _ARRAY:
+            length = int(self._get(orig_offs + 4, np.uint64)[0])
+            if length > _MOST_ITEMS:
+                raise ValueError(f"it has an array of {length:,} items")
+        return super()._get_field_parts(orig_offs, raw_type)
+
+
 def _open(path: Path) -> gguf.GGUFReader:
     if not path.is_file():
         raise SourceError(f"{path}: no such file; give the GGUF file's path in shards.toml.")
-    with path.open("rb") as file:
-        magic = file.read(4)
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror}).") from error
     if magic != _MAGIC:
         raise SourceError(f"{path}: not a GGUF file (it begins with {magic!r}, not {_MAGIC!r}).")
     try:
-        return gguf.GGUFReader(path)
-    # The reader indexes a memory map and trusts every length in it, so a short or damaged file
-    # surfaces as whatever numpy raises there.
+        return _Reader(path)
+    # A damaged file surfaces as whatever numpy or the reader raises on what it finds there.
     except Exception as error:
         raise SourceError(
-            f"{path}: the GGUF file is damaged or incomplete ({path.stat().st_size:,} bytes: "
+            f"{path}: the GGUF file is damaged or incomplete ({path.stat().st_size:,} bytes; "
             f"{error}); fetch it again."
         ) from error

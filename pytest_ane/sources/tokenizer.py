@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -49,15 +48,18 @@ class BytePairTokenizer:
                 f"{origin}: tokenizer {kind!r} with pre-tokenizer {pre!r} is not supported; "
                 f"give prompts as ids, or use one of: {', '.join(sorted(_PRE_TOKENIZERS))}."
             )
-        tokens: list[str] = value("tokenizer.ggml.tokens")
-        merges = [_merge(line, origin) for line in value("tokenizer.ggml.merges")]
-        vocabulary = {token: index for index, token in enumerate(tokens)}
-        tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+        tokens, merges, types = (
+            value(f"tokenizer.ggml.{key}") for key in ("tokens", "merges", "token_type")
+        )
+        try:
+            tokenizer = _byte_pair(tokens, merges, types)
+        # `tokenizers` raises bare exceptions where merges and vocabulary disagree.
+        except Exception as error:
+            raise SourceError(
+                f"{origin}: its tokenizer is damaged ({error}); fetch the file again, or give "
+                "prompts as ids."
+            ) from error
         tokenizer.pre_tokenizer = _PRE_TOKENIZERS[pre]()
-        tokenizer.decoder = decoders.ByteLevel()
-        types = value("tokenizer.ggml.token_type")
-        special = [t for t, kind in zip(tokens, types, strict=True) if kind in _SPECIAL]
-        tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in special])
         return cls(tokenizer, _optional(value, "tokenizer.chat_template"), origin)
 
     def encode(self, text: str) -> list[int]:
@@ -67,26 +69,42 @@ class BytePairTokenizer:
     def chat(self, text: str) -> list[int]:
         """Token ids of one user message in the chat template, up to where the answer begins.
 
-        The template comes from the file, so it runs in jinja's sandbox.
+        The template comes from the file, so it runs in jinja's sandbox, with the block settings
+        that chat templates are written for.
         """
         if self._template is None:
             raise SourceError(f"{self._origin}: no chat template; give the prompt as text or ids.")
+        sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        messages = [{"role": "user", "content": text}]
         try:
-            template = ImmutableSandboxedEnvironment().from_string(self._template)
-            messages = [{"role": "user", "content": text}]
-            return self.encode(template.render(messages=messages, add_generation_prompt=True))
-        except TemplateError as error:
-            raise SourceError(f"{self._origin}: its chat template fails: {error}.") from error
+            template = sandbox.from_string(self._template)
+            rendered = template.render(messages=messages, add_generation_prompt=True)
+        # A template may raise whatever an expression in it does, not jinja's errors alone.
+        except Exception as error:
+            raise SourceError(
+                f"{self._origin}: its chat template fails ({error}); give the prompt as text or "
+                "ids."
+            ) from error
+        return self.encode(rendered)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, special tokens kept."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
 
-def _merge(line: str, origin: str) -> tuple[str, str]:
+def _byte_pair(tokens: list[str], merges: list[str], types: list[int]) -> Tokenizer:
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [_merge(line) for line in merges]))
+    tokenizer.decoder = decoders.ByteLevel()
+    special = [t for t, kind in zip(tokens, types, strict=True) if kind in _SPECIAL]
+    tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in special])
+    return tokenizer
+
+
+def _merge(line: str) -> tuple[str, str]:
     left, space, right = line.partition(" ")
     if not space:
-        raise SourceError(f"{origin}: the merge {line!r} is not a pair; the file is damaged.")
+        raise ValueError(f"the merge {line!r} is not a pair")
     return left, right
 
 

@@ -35,7 +35,8 @@ class ScaledRMSNorm(nn.Module):
         scaled = x / largest
         square = (scaled * scaled).mean(dim=1, keepdim=True)
         epsilon = self.root_epsilon / largest
-        return scaled * torch.rsqrt(square + epsilon * epsilon) * self.weight
+        normed: Tensor = scaled * torch.rsqrt(square + epsilon * epsilon) * self.weight
+        return normed
 
 
 class AneBlock(nn.Module):
@@ -57,7 +58,8 @@ class AneBlock(nn.Module):
         """Attention and feed-forward, each added to the residual stream."""
         x = x + self.attention(self.attention_norm(x), cos, sin, mask)
         h = self.ffn_norm(x)
-        return x + self.down_proj(nn.functional.silu(self.gate_proj(h)) * self.up_proj(h))
+        fed: Tensor = self.down_proj(nn.functional.silu(self.gate_proj(h)) * self.up_proj(h))
+        return x + fed
 
     def attention(self, h: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
         """Heads grouped by the keys they share: q `[KV, G, d, T]` against k `[KV, 1, d, T]`."""

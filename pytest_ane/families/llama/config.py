@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,27 +42,52 @@ class LlamaConfig:
 
     @classmethod
     def read(cls, source: Source, slices: int) -> LlamaConfig:
-        """Read from GGUF metadata; `SourceError` where the file is of another architecture."""
+        """Read from GGUF metadata; `SourceError` where it is of another architecture or absurd."""
         if (architecture := source.value("general.architecture")) != "llama":
             raise SourceError(f"{source.path}: architecture {architecture!r}, expected 'llama'.")
 
-        def key(name: str) -> int | float:
-            number: int | float = source.value(f"llama.{name}")
-            return number
+        def number(name: str) -> float:
+            found = source.value(f"llama.{name}")
+            if not isinstance(found, (int, float)) or not 0 < found < math.inf:
+                raise SourceError(f"{source.path}: llama.{name} is {found!r}, no positive number.")
+            return found
 
-        width, heads = int(key("embedding_length")), int(key("attention.head_count"))
+        width, heads = int(number("embedding_length")), int(number("attention.head_count"))
+        kv_heads = int(number("attention.head_count_kv"))
+        if width % (2 * heads) or heads % kv_heads:
+            raise SourceError(
+                f"{source.path}: {width} channels, {heads} query heads and {kv_heads} key heads "
+                "do not divide one another."
+            )
+        head = width // heads
+        _check(source, {"rope.dimension_count": head, "attention.key_length": head})
+        _check(source, {"rope.scaling.type": "none"})
         return cls(
-            layers=int(key("block_count")),
+            layers=int(number("block_count")),
             width=width,
-            ffn=int(key("feed_forward_length")),
+            ffn=int(number("feed_forward_length")),
             heads=heads,
-            kv_heads=int(key("attention.head_count_kv")),
-            head=width // heads,
-            epsilon=float(key("attention.layer_norm_rms_epsilon")),
-            theta=float(key("rope.freq_base")),
-            vocabulary=int(key("vocab_size")),
+            kv_heads=kv_heads,
+            head=head,
+            epsilon=float(number("attention.layer_norm_rms_epsilon")),
+            theta=float(number("rope.freq_base")),
+            vocabulary=int(number("vocab_size")),
             slices=slices,
         )
+
+
+def _check(source: Source, only: dict[str, int | str]) -> None:
+    """Refuse a variant this family does not compute, rather than compute another model."""
+    for name, wanted in only.items():
+        try:
+            found = source.value(f"llama.{name}")
+        except SourceError:
+            continue
+        if found != wanted:
+            raise SourceError(
+                f"{source.path}: llama.{name} is {found!r}, and family 'llama' computes "
+                f"{wanted!r} only."
+            )
 
 
 def chain(shards: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

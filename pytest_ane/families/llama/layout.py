@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ane.errors import ExecutionError
 from pytest_ane.families.base import Inputs
 from pytest_ane.sources.base import FloatArray
 
@@ -38,8 +39,15 @@ class LlamaLayout:
         }
 
     def output(self, outputs: Inputs) -> FloatArray:
-        """`y [1, C, T, 1]` as `[T, C]`."""
-        return np.ascontiguousarray(outputs["y"][0, :, :, 0].T, dtype=np.float32)
+        """`y [1, C, T, 1]` as `[T, C]`; `ExecutionError` where the outputs hold no such `y`."""
+        y = outputs.get("y")
+        if y is None or y.ndim != 4 or y.shape[0] != 1 or y.shape[3] != 1:
+            given = ", ".join(f"{name} {list(value.shape)}" for name, value in outputs.items())
+            raise ExecutionError(
+                f"A shard of family 'llama' gives y [1, C, T, 1], this one {given or 'nothing'}; "
+                "is it another family's artifact?"
+            )
+        return np.ascontiguousarray(y[0, :, :, 0].T, dtype=np.float32)
 
 
 def layout(description: dict[str, Any]) -> LlamaLayout:

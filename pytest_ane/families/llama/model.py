@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pytest_ane.errors import SourceError
+from pytest_ane.errors import ManifestError, SourceError
 from pytest_ane.families.base import Conversion, Port
 from pytest_ane.families.llama.config import LlamaConfig, block_index, chain, head_index, is_head
 from pytest_ane.families.llama.layout import LlamaLayout, causal_mask, rotary
+from pytest_ane.families.llama.names import EMBEDDING, check_names
 from pytest_ane.sources import Source
 from pytest_ane.sources.base import FloatArray
 
@@ -36,7 +37,7 @@ class LlamaModel:
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
         """Embedding rows `[T, C]`."""
-        return self.source.rows("token_embd.weight", ids, self.config.width)
+        return self.source.rows(EMBEDDING, ids, self.config.width)
 
     def reference(self, shard: str) -> Callable[[FloatArray], FloatArray]:
         """The float32 module of a shard on `[T, C]`."""
@@ -46,7 +47,9 @@ class LlamaModel:
         from pytest_ane.families.llama.weights import read_block, read_head
 
         if is_head(shard):
-            head = ReferenceHead(self.config, read_head(self.source, self.config, head_index(shard)))
+            head = ReferenceHead(
+                self.config, read_head(self.source, self.config, head_index(shard))
+            )
         else:
             block = ReferenceBlock(
                 self.config, read_block(self.source, self.config, block_index(shard))
@@ -88,10 +91,16 @@ def open_model(source: Source, shards: Sequence[str]) -> LlamaModel:
     """See a GGUF source as a Llama model cut into these shards.
 
     Raises:
-        SourceError: another architecture, or a block the model does not have.
-        ManifestError: a shard id that is neither a block nor a head slice.
+        SourceError: another architecture or variant, or a block the model does not have.
+        ManifestError: a shard id that is neither a block nor a head slice, or a slice left out.
     """
     blocks, heads = chain(shards)
+    if [head_index(shard) for shard in heads] != list(range(len(heads))):
+        raise ManifestError(
+            f"The head's slices are {', '.join(heads)}; number them head.0 to "
+            f"head.{len(heads) - 1}, so that together they are the whole vocabulary."
+        )
+    check_names(source)
     config = LlamaConfig.read(source, slices=max(len(heads), 1))
     for shard in blocks:
         if block_index(shard) >= config.layers:

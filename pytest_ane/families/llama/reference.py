@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from pytest_ane.families.llama.config import LlamaConfig
 from pytest_ane.families.llama.weights import BlockWeights, HeadWeights
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over the last axis (arXiv 1910.07467)."""
+    """Root mean square norm over the last axis: x / sqrt(mean(x^2) + eps) * weight.
+
+    Source: Zhang and Sennrich, arXiv 1910.07467.
+    """
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon) * weight
 
 

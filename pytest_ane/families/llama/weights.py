@@ -9,11 +9,8 @@ import torch
 from torch import Tensor
 
 from pytest_ane.families.llama.config import LlamaConfig
+from pytest_ane.families.llama.names import EMBEDDING, OUTPUT
 from pytest_ane.sources import Source
-from pytest_ane.sources.base import FloatArray
-
-_EMBEDDING = "token_embd.weight"
-_OUTPUT = "output.weight"
 
 
 @dataclass(frozen=True)
@@ -59,14 +56,9 @@ def read_block(source: Source, config: LlamaConfig, index: int) -> BlockWeights:
 def read_head(source: Source, config: LlamaConfig, index: int) -> HeadWeights:
     """Read one slice of the head, which is the embedding where the file has no `output.weight`."""
     rows = range(*slice_bounds(config, index))
-    name = _OUTPUT if _OUTPUT in source.names else _EMBEDDING
+    name = OUTPUT if OUTPUT in source.names else EMBEDDING
     projection = torch.from_numpy(source.rows(name, rows, config.width))
     return HeadWeights(_reader(source, "")("output_norm", (config.width,)), projection)
-
-
-def embed(source: Source, config: LlamaConfig, ids: list[int]) -> FloatArray:
-    """Embedding rows `[T, C]`."""
-    return source.rows(_EMBEDDING, ids, config.width)
 
 
 def slice_bounds(config: LlamaConfig, index: int) -> tuple[int, int]:

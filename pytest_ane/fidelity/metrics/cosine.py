@@ -13,8 +13,13 @@ def cosine(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
     NaN where a row has a non-finite value or is all zero: the angle is undefined, and a
     comparison `cosine >= threshold` is then false, never true. Rows are scaled by their largest
-    magnitude first, so that no finite float32 overflows.
+    magnitude first, so that no finite value overflows.
+
+    Raises:
+        ValueError: the shapes differ; numpy would otherwise compare one row with many.
     """
+    if a.shape != b.shape:
+        raise ValueError(f"cannot compare {a.shape} with {b.shape}")
     a, b = _scaled(a), _scaled(b)
     with np.errstate(invalid="ignore", divide="ignore"):
         norms = np.sqrt((a * a).sum(axis=1) * (b * b).sum(axis=1))

@@ -19,7 +19,7 @@ def sigmoid(x: Any) -> Any:
 
 @register("silu")
 def silu(x: Any) -> Any:
-    """x sigmoid(x)."""
+    """`x sigmoid(x)`."""
     return x * sigmoid(x)
 
 
@@ -43,13 +43,13 @@ def clamped_relu(x: Any, alpha: float, beta: float) -> Any:
 
 @register("leaky_relu")
 def leaky_relu(x: Any, alpha: float) -> Any:
-    """x where x >= 0, else alpha x."""
+    """`x` where x >= 0, else `alpha x`."""
     return np.where(x >= 0, x, alpha * x)
 
 
 @register("elu")
 def elu(x: Any, alpha: float) -> Any:
-    """x where x > 0, else alpha (exp(x) - 1)."""
+    """`x` where x > 0, else `alpha (exp(x) - 1)`."""
     return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
 
 
@@ -61,7 +61,7 @@ def softplus(x: Any) -> Any:
 
 @register("softsign")
 def softsign(x: Any) -> Any:
-    """x / (1 + |x|)."""
+    """`x / (1 + |x|)`."""
     return x / (1 + np.abs(x))
 
 
@@ -73,13 +73,13 @@ def sigmoid_hard(x: Any, alpha: float = 0.2, beta: float = 0.5) -> Any:
 
 @register("scaled_tanh")
 def scaled_tanh(x: Any, alpha: float = 1.0, beta: float = 1.0) -> Any:
-    """alpha tanh(beta x)."""
+    """`alpha tanh(beta x)`."""
     return alpha * np.tanh(beta * x)
 
 
 @register("gelu")
 def gelu(x: Any, mode: str = "EXACT") -> Any:
-    """x times the normal distribution function of x, exact or by one of MIL's approximations."""
+    """`x` times the normal distribution function of x, exact or by one of MIL's approximations."""
     if mode == "EXACT":
         return 0.5 * x * (1 + erf(x / np.sqrt(2)))
     if mode == "TANH_APPROXIMATION":

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ane.reference.ops.shape import cast
 from pytest_ane.reference.registry import register
 
 
@@ -17,7 +18,9 @@ def constexpr_lut_to_dense(indices: Any, lut: Any, vector_axis: Any = None) -> A
     length share a table. Entries of length v > 1 spread along `vector_axis`.
     """
     *blocks, entries, length = lut.shape
-    sizes = [n // b for n, b in zip(indices.shape, blocks, strict=True)]
+    sizes = _block_sizes(indices.shape, tuple(blocks))
+    if indices.size and indices.max() >= entries:
+        raise ValueError(f"an index {indices.max()} into tables of {entries} entries")
     if length == 1 and all(b == 1 for b in blocks[1:]):
         return _by_rows(indices, lut.reshape(blocks[0], entries), sizes[0])
     number = np.zeros(indices.shape, np.int64)
@@ -34,6 +37,15 @@ def constexpr_lut_to_dense(indices: Any, lut: Any, vector_axis: Any = None) -> A
     return dense.reshape(target)
 
 
+def _block_sizes(shape: tuple[int, ...], blocks: tuple[int, ...]) -> list[int]:
+    """Elements of a block along each axis."""
+    if len(shape) != len(blocks) or any(
+        b == 0 or n % b for n, b in zip(shape, blocks, strict=True)
+    ):
+        raise ValueError(f"{blocks} blocks do not divide the shape {shape}")
+    return [n // b for n, b in zip(shape, blocks, strict=True)]
+
+
 def _by_rows(indices: Any, tables: Any, rows: int) -> Any:
     """Groups of output channels with a table each: one look-up per group, written in place."""
     dense = np.empty(indices.shape, tables.dtype)
@@ -45,11 +57,11 @@ def _by_rows(indices: Any, tables: Any, rows: int) -> Any:
 
 @register("constexpr_blockwise_shift_scale", opset="iOS18")
 def constexpr_blockwise_shift_scale(data: Any, scale: Any, offset: Any = None) -> Any:
-    """scale (data - offset), scale and offset repeated over blocks along every axis."""
-    for axis, (n, b) in enumerate(zip(data.shape, scale.shape, strict=True)):
-        if 1 < b < n:
-            scale = np.repeat(scale, n // b, axis=axis)
-            offset = None if offset is None else np.repeat(offset, n // b, axis=axis)
+    """`scale (data - offset)`, scale and offset repeated over blocks along every axis."""
+    for axis, size in enumerate(_block_sizes(data.shape, scale.shape)):
+        if 1 < size < data.shape[axis]:
+            scale = np.repeat(scale, size, axis=axis)
+            offset = None if offset is None else np.repeat(offset, size, axis=axis)
     values = data.astype(np.float32)
     return scale * (values if offset is None else values - offset.astype(np.float32))
 
@@ -58,7 +70,8 @@ def constexpr_blockwise_shift_scale(data: Any, scale: Any, offset: Any = None) -
 def constexpr_affine_dequantize(
     quantized_data: Any, zero_point: Any, scale: Any, axis: int = 0
 ) -> Any:
-    """scale (quantized_data - zero_point), both scalar or along an axis."""
+    """`scale (quantized_data - zero_point)`, both scalar or along an axis."""
+    axis = axis % quantized_data.ndim
     shape = [-1 if i == axis else 1 for i in range(quantized_data.ndim)]
     zero = np.reshape(np.asarray(zero_point, np.float32), shape if np.ndim(zero_point) else ())
     factor = np.reshape(np.asarray(scale, np.float32), shape if np.ndim(scale) else ())
@@ -68,4 +81,4 @@ def constexpr_affine_dequantize(
 @register("constexpr_cast", opset="iOS16")
 def constexpr_cast(source_val: Any, output_dtype: str) -> Any:
     """The values in another type."""
-    return np.asarray(source_val).astype(np.float32 if output_dtype == "fp16" else output_dtype)
+    return cast(source_val, output_dtype)

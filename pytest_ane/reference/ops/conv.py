@@ -21,7 +21,7 @@ def conv(
     dilations: Any = None,
     groups: int = 1,
 ) -> Any:
-    """Cross-correlation of `x [N, C, *D]` with `weight [O, C / groups, *K]`, plus bias by channel."""
+    """Cross-correlation of `x [N, C, *D]` with `weight [O, C / groups, *K]`, plus bias."""
     spatial = x.ndim - 2
     strides = _ints(strides, spatial, 1)
     dilations = _ints(dilations, spatial, 1)
@@ -49,11 +49,11 @@ def _windows(
     """Windows of the input against the kernel, one matrix product for each group."""
     spatial = len(strides)
     kernel = weight.shape[2:]
-    axes = tuple(range(2, 2 + spatial))
+    axes: Any = tuple(range(2, 2 + spatial))  # numpy's stubs know one axis only.
     extents = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
     view = sliding_window_view(x, extents, axis=axes)
-    view = view[(slice(None), slice(None), *(slice(None, None, s) for s in strides))]
-    view = view[(..., *(slice(None, None, d) for d in dilations))]
+    steps = (1, 1, *strides, *dilations)
+    view = view[tuple(slice(None, None, step) for step in steps)]
     batch, channels, outputs = x.shape[0], x.shape[1] // groups, weight.shape[0] // groups
     positions = view.shape[2 : 2 + spatial]
     # [N, G, C/G, *P, *K] against [G, O/G, C/G, *K]
@@ -83,7 +83,7 @@ def padding(
     if pad_type == "valid":
         return [(0, 0)] * len(kernel)
     if pad_type == "custom":
-        values = [int(p) for p in np.asarray(pad)]
+        values = _ints(pad, 2 * len(kernel), 0)
         return list(zip(values[0::2], values[1::2], strict=True))
     if pad_type not in ("same", "same_lower"):
         raise ValueError(f"unknown pad_type {pad_type!r}")

@@ -41,11 +41,11 @@ for _name, _function in _SIMPLE.items():
 
 @register("real_div")
 def real_div(x: Any, y: Any) -> Any:
-    """x / y; integers divide as floats and are cut off towards zero by their type."""
+    """`x / y`; integers divide as floats and are cut off towards zero by their type."""
     return np.true_divide(x, y)
 
 
 @register("select")
 def select(cond: Any, a: Any, b: Any) -> Any:
-    """a where cond, else b."""
+    """`a` where cond, else `b`."""
     return np.where(cond, a, b)

@@ -11,7 +11,7 @@ from pytest_ane.reference.registry import register
 
 @register("matmul")
 def matmul(x: Any, y: Any, transpose_x: bool = False, transpose_y: bool = False) -> Any:
-    """x y over the last two axes, the others broadcast; either may be transposed first."""
+    """`x y` over the last two axes, the others broadcast; either may be transposed first."""
     x = np.swapaxes(x, -1, -2) if transpose_x and x.ndim > 1 else x
     y = np.swapaxes(y, -1, -2) if transpose_y and y.ndim > 1 else y
     return np.matmul(x, y)
@@ -19,7 +19,7 @@ def matmul(x: Any, y: Any, transpose_x: bool = False, transpose_y: bool = False)
 
 @register("linear")
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    """x weight^T + bias, `weight [out, in]`."""
+    """`x weight^T + bias`, `weight [out, in]`."""
     y = np.matmul(x, weight.T)
     return y if bias is None else y + bias
 

@@ -13,7 +13,7 @@ from pytest_ane.reference.registry import register
 def layer_norm(
     x: Any, axes: Any = None, gamma: Any = None, beta: Any = None, epsilon: float = 1e-5
 ) -> Any:
-    """gamma (x - mean) / sqrt(variance + epsilon) + beta over axes, all where none are given."""
+    """`gamma (x - mean) / sqrt(variance + epsilon) + beta` over axes, all where none are given."""
     axes = tuple(range(x.ndim)) if axes is None else tuple(int(a) for a in np.atleast_1d(axes))
     centred = x - x.mean(axis=axes, keepdims=True)
     variance = np.square(centred).mean(axis=axes, keepdims=True)
@@ -28,7 +28,7 @@ def layer_norm(
 def batch_norm(
     x: Any, mean: Any, variance: Any, gamma: Any = None, beta: Any = None, epsilon: float = 1e-5
 ) -> Any:
-    """gamma (x - mean) / sqrt(variance + epsilon) + beta, parameters by channel (axis 1)."""
+    """`gamma (x - mean) / sqrt(variance + epsilon) + beta`, parameters by channel (axis 1)."""
     shape = (1, -1) + (1,) * (x.ndim - 2)
     scale = 1 / np.sqrt(variance + np.float32(epsilon))
     scale = scale if gamma is None else scale * gamma
@@ -49,6 +49,6 @@ def instance_norm(x: Any, gamma: Any = None, beta: Any = None, epsilon: float = 
 
 @register("l2_norm")
 def l2_norm(x: Any, epsilon: float = 1e-6) -> Any:
-    """x / sqrt(sum of squares over the last three axes + epsilon)."""
+    """`x / sqrt(sum of squares over the last three axes + epsilon)`."""
     square = np.square(x).sum(axis=(-3, -2, -1), keepdims=True)
     return x / np.sqrt(square + np.float32(epsilon))

@@ -25,6 +25,7 @@ def _sum_square(x: Any, axis: Any, keepdims: bool) -> Any:
 
 def _log_sum_exp(x: Any, axis: Any, keepdims: bool) -> Any:
     top = x.max(axis=axis, keepdims=True)
+    top = np.where(np.isinf(top), x.dtype.type(0), top)  # Infinity less infinity would be NaN.
     total = np.log(np.exp(x - top).sum(axis=axis, keepdims=True)) + top
     return total if keepdims else np.squeeze(total, axis=axis)
 
@@ -47,7 +48,9 @@ for _name, _function in _FUNCTIONS.items():
 
 def _register_arg(name: str, function: Any) -> None:
     @register(f"reduce_{name}")
-    def compute(x: Any, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32") -> Any:
+    def compute(
+        x: Any, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32"
+    ) -> Any:
         return function(x, axis=axis, keepdims=keep_dims)
 
 

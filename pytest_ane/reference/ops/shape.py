@@ -11,13 +11,13 @@ from pytest_ane.reference.registry import register
 
 @register("identity", moves=True)
 def identity(x: Any) -> Any:
-    """x."""
+    """`x` as it is."""
     return x
 
 
 @register("reshape", moves=True)
 def reshape(x: Any, shape: Any) -> Any:
-    """x in another shape; 0 keeps an axis, -1 takes what is left."""
+    """`x` in another shape; 0 keeps an axis, -1 takes what is left."""
     target = [int(d) for d in np.atleast_1d(shape)]
     return np.reshape(x, [x.shape[i] if d == 0 else d for i, d in enumerate(target)])
 

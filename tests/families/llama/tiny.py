@@ -1,0 +1,110 @@
+"""Llama models of a few channels with random weights, held in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.errors import SourceError
+from pytest_ane.families.llama import LlamaModel, open_model
+from pytest_ane.sources.base import FloatArray, Tokenizer
+
+
+@dataclass
+class MemorySource:
+    """A source of named arrays and values."""
+
+    tensors: dict[str, FloatArray]
+    values: dict[str, Any]
+    path: Path = Path("tiny.gguf")
+    digest: str = "0" * 64
+    read: list[str] = field(default_factory=list)
+
+    @property
+    def names(self) -> Collection[str]:
+        return self.tensors.keys()
+
+    def value(self, key: str) -> Any:
+        if key not in self.values:
+            raise SourceError(f"{self.path}: no metadata key {key!r}.")
+        return self.values[key]
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> FloatArray:
+        self.read.append(name)
+        assert self.tensors[name].shape == shape
+        return self.tensors[name].copy()
+
+    def rows(self, name: str, index: Sequence[int], width: int) -> FloatArray:
+        self.read.append(name)
+        assert self.tensors[name].shape[1] == width
+        return self.tensors[name][list(index)]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        raise SourceError("no tokenizer")
+
+
+def tiny_source(
+    *,
+    layers: int = 1,
+    heads: int = 4,
+    kv_heads: int = 2,
+    head: int = 4,
+    ffn: int = 24,
+    vocabulary: int = 10,
+    tied: bool = True,
+    seed: int = 0,
+) -> MemorySource:
+    """Weights of a size that keeps activations near 1."""
+    rng = np.random.default_rng(seed)
+    width = heads * head
+
+    def matrix(rows: int, columns: int) -> FloatArray:
+        return (rng.standard_normal((rows, columns)) / columns**0.5).astype(np.float32)
+
+    def norm() -> FloatArray:
+        return rng.uniform(0.5, 1.5, width).astype(np.float32)
+
+    tensors = {"token_embd.weight": matrix(vocabulary, width), "output_norm.weight": norm()}
+    if not tied:
+        tensors["output.weight"] = matrix(vocabulary, width)
+    for i in range(layers):
+        block = {
+            "attn_norm": norm(),
+            "attn_q": matrix(width, width),
+            "attn_k": matrix(kv_heads * head, width),
+            "attn_v": matrix(kv_heads * head, width),
+            "attn_output": matrix(width, width),
+            "ffn_norm": norm(),
+            "ffn_gate": matrix(ffn, width),
+            "ffn_up": matrix(ffn, width),
+            "ffn_down": matrix(width, ffn),
+        }
+        tensors |= {f"blk.{i}.{name}.weight": value for name, value in block.items()}
+    return MemorySource(tensors, metadata(layers, heads, kv_heads, head, ffn, vocabulary))
+
+
+def metadata(
+    layers: int, heads: int, kv_heads: int, head: int, ffn: int, vocabulary: int
+) -> dict[str, Any]:
+    """The keys of a GGUF file of this architecture."""
+    values: Mapping[str, Any] = {
+        "block_count": layers,
+        "embedding_length": heads * head,
+        "feed_forward_length": ffn,
+        "attention.head_count": heads,
+        "attention.head_count_kv": kv_heads,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "rope.freq_base": 10000.0,
+        "vocab_size": vocabulary,
+    }
+    return {"general.architecture": "llama"} | {f"llama.{k}": v for k, v in values.items()}
+
+
+def tiny_model(shards: Sequence[str] = ("L00",), **dimensions: Any) -> LlamaModel:
+    """A model of these dimensions cut into these shards."""
+    return open_model(tiny_source(**dimensions), shards)

@@ -1,0 +1,24 @@
+"""Families by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ane.errors import ManifestError
+from pytest_ane.families import FAMILIES, get_family
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_has_what_the_protocol_asks(name: str) -> None:
+    family = get_family(name)
+    assert family.VERSION.startswith(f"{name}/")
+    assert callable(family.open_model)
+    assert callable(family.layout)
+    assert callable(family.chain)
+
+
+@pytest.mark.parametrize("name", ["", "Llama", "base", "..errors"])
+def test_an_unknown_family(name: str) -> None:
+    with pytest.raises(ManifestError) as error:
+        get_family(name)
+    assert str(error.value) == f"No family {name!r}; there is: llama."

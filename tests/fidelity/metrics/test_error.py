@@ -1,0 +1,53 @@
+"""Greatest absolute difference: a NaN cannot hide in it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from pytest_ane.fidelity.metrics import max_abs_error
+
+VALUES = arrays.arrays(np.float32, 6, elements=st.floats(-1e6, 1e6, width=32))
+
+
+def test_literal_differences() -> None:
+    assert max_abs_error(np.array([1.0, -2.0]), np.array([1.5, 1.0])) == 3.0
+    assert max_abs_error(np.array([[1.0]]), np.array([[1.0]])) == 0.0
+    assert max_abs_error(np.zeros((0, 4)), np.zeros((0, 4))) == 0.0
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+@pytest.mark.parametrize("side", [0, 1])
+def test_one_nan_is_the_result(position: int, side: int) -> None:
+    pair = [np.array([1.0, 2.0, 9.0]), np.zeros(3)]
+    pair[side][position] = np.nan
+    assert math.isnan(max_abs_error(*pair))
+
+
+def test_infinities() -> None:
+    assert max_abs_error(np.array([np.inf]), np.array([1.0])) == np.inf
+    assert math.isnan(max_abs_error(np.array([np.inf]), np.array([np.inf])))
+
+
+def test_the_ends_of_float32_do_not_overflow() -> None:
+    a = np.array([3e38], np.float32)
+    assert max_abs_error(a, -a) == pytest.approx(6e38)
+
+
+def test_shapes_that_differ_are_not_broadcast() -> None:
+    with pytest.raises(ValueError, match=r"cannot compare \(2,\) with \(1,\)"):
+        max_abs_error(np.ones(2), np.ones(1))
+
+
+@given(VALUES, VALUES, st.permutations(range(6)))
+def test_it_is_the_greatest_of_all_in_any_order_and_from_either_side(
+    a: np.ndarray, b: np.ndarray, order: list[int]
+) -> None:
+    found = max_abs_error(a, b)
+    assert found == max(abs(float(x) - float(y)) for x, y in zip(a, b, strict=True))
+    assert found == max_abs_error(b, a) == max_abs_error(a[order], b[order])

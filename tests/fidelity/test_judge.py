@@ -1,0 +1,212 @@
+"""The fidelity gate's verdicts, sentence by sentence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_ane.fidelity import Comparison, Fidelity, judge
+from pytest_ane.manifest import FidelityPolicy
+from pytest_ane.verdict import Verdict
+
+NAN = math.nan
+GOOD = Comparison(
+    kind="gaussian",
+    probe="gaussian T=2 #0",
+    output="y",
+    length=2,
+    input_max=4.25,
+    cosines=(0.999, 0.998),
+    positions=(0, 1),
+    both_zero=(),
+    one_zero=(),
+    finite=1.0,
+    error_max=0.125,
+)
+CAPTURED = replace(GOOD, kind="captured", probe="captured chat T=2", input_max=21953.4)
+
+
+def comparison(*cosines: float, **changes: Any) -> Comparison:
+    """A captured probe with these cosines at positions 0, 1, ..."""
+    return replace(CAPTURED, cosines=cosines, positions=tuple(range(len(cosines))), **changes)
+
+
+def of(*comparisons: Comparison, compared: bool = True, **policy: Any) -> Verdict:
+    fidelity = Fidelity(comparisons, compared, {})
+    return judge(fidelity, FidelityPolicy.model_validate(policy), "smollm2:L01")
+
+
+def test_all_close() -> None:
+    verdict = of(GOOD, CAPTURED)
+    assert (verdict.gate, verdict.subject) == ("fidelity", "smollm2:L01")
+    assert (verdict.status, verdict.reasons) == ("passed", ())
+    assert verdict.summary == "cosine min 0.998000 mean 0.998500 · 2 probes · max |x| 21,953"
+    assert verdict.facts == {
+        "probes": 2,
+        "probes.live": 2,
+        "input.max": 21953.4,
+        "finite": 1.0,
+        "cosine.min": 0.998,
+        "cosine.mean": pytest.approx(0.9985),
+        "cosine.gaussian.min": 0.998,
+        "cosine.captured.min": 0.998,
+    }
+    assert verdict.details == (
+        "gaussian T=2 #0 -> y: cosine 0.998000 at position 1, max |x| 4.2",
+        "captured chat T=2 -> y: cosine 0.998000 at position 1, max |x| 21,953.4",
+    )
+
+
+def test_no_probe_proves_nothing() -> None:
+    verdict = of()
+    assert (verdict.status, verdict.summary) == ("unproven", "nothing was compared")
+    assert verdict.reasons == (
+        "No probe was run, so nothing was compared; name probe kinds in shards.toml.",
+    )
+
+
+def test_a_low_cosine_names_probe_position_and_the_threshold_that_would_pass() -> None:
+    verdict = of(GOOD, comparison(0.99, 0.91238, 0.95))
+    assert verdict.status == "failed"
+    assert verdict.reasons == (
+        "1 of 2 live probes are below cosine 0.97; worst 0.912380 in captured chat T=2, position 1 "
+        "(largest input 21,953.4, greatest absolute difference 0.125); min-cosine = 0.9123 would "
+        "have passed.",
+    )
+    assert verdict.details[0].startswith("captured chat T=2 -> y: cosine 0.912380 at position 1")
+    assert verdict.facts["cosine.captured.min"] == 0.91238
+
+
+@pytest.mark.parametrize(("cosine", "passes"), [(0.97, True), (0.9699999, False), (-0.5, False)])
+def test_the_threshold_itself_passes(cosine: float, passes: bool) -> None:
+    assert (of(comparison(cosine)).status == "passed") is passes
+
+
+def test_the_threshold_is_the_policy_s() -> None:
+    assert of(comparison(0.9), **{"min-cosine": 0.9}).status == "passed"
+    assert of(comparison(0.98), **{"min-cosine": 0.99}).status == "failed"
+
+
+@given(st.floats(-1, 0.9699))
+def test_the_threshold_that_is_said_to_pass_does(cosine: float) -> None:
+    (reason,) = of(comparison(cosine)).reasons
+    said = float(reason.split("min-cosine = ")[1].split(" would")[0])
+    assert of(comparison(cosine), **{"min-cosine": said}).status == "passed"
+    assert said > cosine - 1.001e-4
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.75, "25.00%"), (0.0, "100.00%"), (1 - 1e-6, "less than 0.01%")]
+)
+def test_nan_and_infinity_fail_whatever_the_cosines_are(share: float, text: str) -> None:
+    verdict = of(GOOD, replace(CAPTURED, finite=share))
+    assert verdict.status == "failed"
+    assert verdict.reasons == (
+        f"captured chat T=2: {text} of output y is NaN or infinite (largest input 21,953.4; fp16 "
+        "squares overflow above 255.9).",
+    )
+
+
+@pytest.mark.parametrize("lowest", [-1.0, 0.97])
+def test_an_undefined_cosine_fails_every_threshold(lowest: float) -> None:
+    """As where the reference is NaN and the artifact is not."""
+    verdict = of(comparison(1.0, NAN), **{"min-cosine": lowest})
+    assert verdict.reasons == (
+        f"1 of 1 live probes are below cosine {lowest:g}; worst nan in captured chat T=2, position "
+        "1 (largest input 21,953.4, greatest absolute difference 0.125); no min-cosine would have "
+        "passed.",
+    )
+
+
+def test_an_undefined_cosine_is_worse_than_any_number() -> None:
+    verdict = of(comparison(-1.0, probe="opposite"), comparison(NAN, probe="undefined"))
+    assert "worst nan in undefined" in verdict.reasons[0]
+    assert [line.split(" ->")[0] for line in verdict.details] == ["undefined", "opposite"]
+
+
+def test_the_summary_does_not_hide_nan() -> None:
+    assert of(comparison(1.0, NAN)).summary.startswith("cosine min nan mean nan · 1 probes")
+
+
+def test_zero_on_one_side_fails() -> None:
+    verdict = of(replace(GOOD, one_zero=(3,)), replace(CAPTURED, one_zero=tuple(range(8))))
+    assert verdict.reasons == (
+        "gaussian T=2 #0: output y is zero on one side only at position 3.",
+        "captured chat T=2: output y is zero on one side only at position 0, 1, 2, 3, 4 and 3 "
+        "more.",
+    )
+
+
+def test_zero_on_both_sides_is_agreement_and_reported() -> None:
+    verdict = of(GOOD, comparison(1.0, both_zero=(1, 2)))
+    assert verdict.status == "passed"
+    assert verdict.details[1] == (
+        "captured chat T=2 -> y: cosine 1.000000 at position 0, 2 positions zero on both sides, "
+        "max |x| 21,953.4"
+    )
+
+
+def test_probes_that_are_all_zero_compare_nothing() -> None:
+    zero = comparison(both_zero=(0, 1))
+    verdict = of(zero, replace(zero, probe="another"))
+    assert verdict.status == "failed"
+    assert verdict.reasons == (
+        "0 of 2 probes were live (the rest gave zeros), policy asks for 1: too little was "
+        "compared.",
+    )
+    assert verdict.summary == (
+        "cosine min nan mean nan · 2 probes · max |x| 21,953 · 2 all zero"
+    )
+    assert verdict.details[0] == (
+        "captured chat T=2 -> y: nothing live, 2 positions zero on both sides, max |x| 21,953.4"
+    )
+
+
+def test_too_few_live_probes() -> None:
+    dead = comparison(both_zero=(0, 1), probe="dead")
+    verdict = of(GOOD, dead, **{"min-live-probes": 2})
+    assert verdict.reasons == (
+        "1 of 2 probes were live (the rest gave zeros), policy asks for 2: too little was "
+        "compared.",
+    )
+    assert verdict.details[-1].startswith("dead -> y: nothing live")
+    assert of(GOOD, CAPTURED, dead, **{"min-live-probes": 2}).status == "passed"
+
+
+def test_two_outputs_of_one_probe_are_one_probe() -> None:
+    two = (GOOD, replace(GOOD, output="z"))
+    assert of(*two, **{"min-live-probes": 2}).status == "failed"
+    assert of(*two).facts["probes.live"] == 1
+
+
+def test_without_a_reference_only_finite_outputs_are_asked_for() -> None:
+    verdict = of(comparison(0.1), compared=False)
+    assert verdict.status == "passed"
+    assert verdict.summary == "runs, all finite (no reference: cosine not asked)"
+    assert "cosine.min" not in verdict.facts
+
+
+def test_without_a_reference_nan_fails() -> None:
+    verdict = of(GOOD, replace(CAPTURED, finite=0.5), compared=False)
+    assert verdict.status == "failed"
+    assert verdict.summary == "runs, 50.00% NaN or infinite (no reference: cosine not asked)"
+    assert len(verdict.reasons) == 1
+
+
+def test_a_nan_among_the_largest_inputs_is_shown() -> None:
+    verdict = of(GOOD, replace(CAPTURED, input_max=NAN))
+    assert math.isnan(float(verdict.facts["input.max"]))
+    assert verdict.summary.endswith("max |x| nan")
+
+
+@given(st.lists(st.floats(-1, 1) | st.just(NAN), min_size=1, max_size=6), st.floats(-1, 1))
+def test_passed_exactly_if_every_cosine_reaches_the_threshold(
+    cosines: list[float], threshold: float
+) -> None:
+    verdict = of(comparison(*cosines), **{"min-cosine": threshold})
+    assert (verdict.status == "passed") is all(c >= threshold for c in cosines)

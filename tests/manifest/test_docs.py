@@ -1,0 +1,70 @@
+"""`docs/manifest.md`: its example loads, and it names every key and default there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pytest_ane.manifest import (
+    BehaviourPolicy,
+    CompressionPolicy,
+    FidelityPolicy,
+    Linear,
+    Palettize,
+    PlacementPolicy,
+    Probes,
+    Prompt,
+    Source,
+)
+from pytest_ane.manifest.base import Record
+from pytest_ane.manifest.problems import shown
+from pytest_ane.manifest.tables import ModelTable, ShardTable
+from tests.manifest.conftest import Read
+
+TEXT = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text(encoding="utf-8")
+(EXAMPLE,) = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in TEXT.splitlines()
+    if line.startswith("| `")
+]
+
+PREFIXES: dict[type[Record], str] = {
+    PlacementPolicy: "placement.",
+    CompressionPolicy: "compression.",
+    FidelityPolicy: "fidelity.",
+    BehaviourPolicy: "behaviour.",
+}
+
+
+def test_the_example_loads(read: Read) -> None:
+    manifest = read(EXAMPLE)
+    assert [model.name for model in manifest.models] == ["smollm2", "mine"]
+    assert len(manifest.shards) == 36
+    head, block = manifest.shard("smollm2:head.0"), manifest.shard("smollm2:L02")
+    assert head.policy.compression.max_bytes == 8 * 2**20
+    assert isinstance(block.compression, Palettize)
+    assert (block.compression.nbits, block.compression.group_size) == (8, 16)
+    assert isinstance(block.compression.for_weight("embed_tokens"), Linear)
+    assert manifest.shard("mine:decoder").reference == "none"
+
+
+def test_the_example_has_every_key() -> None:
+    for key in {row[0].strip("`").rpartition(".")[2] for row in ROWS if len(row) > 2}:
+        if key not in ("path", "block_size"):
+            assert re.search(rf"\b{key}\b", EXAMPLE), key
+
+
+def test_every_key_is_documented_with_its_default() -> None:
+    documented = {(row[0].strip("`"), row[-2].strip("`")) for row in ROWS if len(row) > 2}
+    keys = {key for key, _ in documented}
+    records: list[type[Record]] = [
+        Source, Probes, Prompt, Linear, Palettize, ModelTable, ShardTable, *PREFIXES,
+    ]  # fmt: skip
+    for record in records:
+        for name, field in record.by_key().items():
+            key = PREFIXES.get(record, "") + name
+            assert key in keys
+            default = list(field.default) if isinstance(field.default, tuple) else field.default
+            if isinstance(default, str | int | float | list) and name not in ("method", "prompts"):
+                assert (key, shown(default)) in documented

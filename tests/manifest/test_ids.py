@@ -1,0 +1,101 @@
+"""Shard ids and ranges of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_ane.manifest.ids import as_range, expand, is_glob, is_id, nearest
+
+
+@pytest.mark.parametrize("text", ["L00", "L00.p0", "head.0", "encoder", "my-encoder_2", "a" * 64])
+def test_ids(text: str) -> None:
+    assert is_id(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0L", "L 0", "L/0", "a:b", "a,b", "L[0]", "L*", "é", "a" * 65, "L0\n", "-a", "."]
+)
+def test_no_ids(text: str) -> None:
+    assert not is_id(text)
+
+
+def test_globs() -> None:
+    assert [is_glob(text) for text in ("L*", "L?", "L[0-3]", "L00", "a-b")] == [
+        True, True, True, False, False,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("L00-L02", ["L00", "L01", "L02"]),
+        ("L08-L10", ["L08", "L09", "L10"]),
+        ("L8-L10", ["L8", "L9", "L10"]),
+        ("L98-L101", ["L98", "L99", "L100", "L101"]),
+        ("head.0-head.1", ["head.0", "head.1"]),
+        ("L00.p6-L00.p7", ["L00.p6", "L00.p7"]),
+        ("zaya-1-zaya-2", ["zaya-1", "zaya-2"]),
+        ("L3-L3", ["L3"]),
+    ],
+)
+def test_ranges(text: str, ids: list[str]) -> None:
+    assert as_range(text) == ids
+
+
+@pytest.mark.parametrize("text", ["L00", "L00-M02", "a-b", "L00-", "-L00", "L00-L9999999999"])
+def test_no_ranges(text: str) -> None:
+    assert as_range(text) is None
+
+
+def test_a_range_that_counts_backwards() -> None:
+    with pytest.raises(ValueError, match=r"^the range 'L2-L1' counts backwards; write its lower"):
+        as_range("L2-L1")
+
+
+def test_a_range_that_is_a_slip_of_the_keyboard() -> None:
+    with pytest.raises(ValueError, match=r"^the range 'L0-L10000' has more than 10,000 shards; "):
+        as_range("L0-L10000")
+
+
+def test_lists_expand_in_order() -> None:
+    assert expand(["L00-L01, head.0", " encoder "]) == ("L00", "L01", "head.0", "encoder")
+
+
+@pytest.mark.parametrize("term", ["", "L00-M01", "L00-", "L*", "L0 L1", "3"])
+def test_terms_of_no_form(term: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"is neither a shard id such as 'L00' nor a range such as"
+    ):
+        expand([f"head, {term}"])
+
+
+def test_a_shard_named_twice() -> None:
+    with pytest.raises(ValueError, match=r"^shard 'L01' is named twice; name every shard once$"):
+        expand(["L00-L02", "L01"])
+
+
+def test_nearest_ids() -> None:
+    ids = [f"L{number:02d}" for number in range(30)]
+    assert nearest("L1", ids) == "nearest: L01, L00, L02"
+    assert nearest("L31", ids) == "nearest: L29, L28, L27"
+    assert nearest("l01", ids) == "nearest: L01"
+    assert nearest("encoder", ids) == "there are: L00, L01, L02, ..., L29"
+    assert nearest("encoder", ["x", "y"]) == "there are: x, y"
+    assert nearest("L1", []) == "there are none"
+
+
+@given(
+    prefix=st.from_regex(r"[A-Za-z]([A-Za-z.]{0,8}[A-Za-z.])?", fullmatch=True),
+    first=st.integers(0, 2000),
+    more=st.integers(0, 300),
+    width=st.integers(1, 5),
+)
+def test_a_range_holds_every_number_once(prefix: str, first: int, more: int, width: int) -> None:
+    ends = [f"{prefix}{number:0{width}d}" for number in (first, first + more)]
+    ids = as_range("-".join(ends))
+    assert ids is not None
+    assert [int(shard.removeprefix(prefix)) for shard in ids] == [*range(first, first + more + 1)]
+    assert [ids[0], ids[-1]] == ends
+    assert expand(["-".join(ends)]) == tuple(ids)

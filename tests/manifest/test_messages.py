@@ -1,0 +1,252 @@
+"""Every way to get a key wrong, with the literal sentence it gives."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.manifest.conftest import Complaints
+
+MODEL = """\
+[models.m]
+family = "llama"
+source = { path = "m.gguf" }
+shards = "L00-L03, head.0"
+"""
+C, F, P = (f"{MODEL}[models.m.{table}]\n" for table in ("compression", "policy.fidelity", "probes"))
+PALETTE = f'{C}method = "palettize"\n'
+PROMPT = f'{MODEL}[[models.m.prompts]]\nname = "p"\n'
+OVERRIDE = f'{PALETTE}[[models.m.compression.overrides]]\nweights = "*"\n'
+
+SENTENCES = [
+    # Values.
+    (
+        PALETTE + "nbits = 5",
+        "7: [models.m.compression] nbits = 5: must be one of 1, 2, 3, 4, 6, 8.",
+    ),
+    (PALETTE + "nbits = true", "7: [models.m.compression] nbits = true: must be a whole number."),
+    (
+        PALETTE + 'mode = "kmean"',
+        "7: [models.m.compression] mode = \"kmean\": must be one of 'kmeans', 'uniform', 'unique'.",
+    ),
+    (PALETTE + "group_size = 0", "7: [models.m.compression] group_size = 0: must be at least 1."),
+    (PALETTE + "keep = 3", "7: [models.m.compression] keep = 3: must be a list."),
+    (PALETTE + 'keep = ["a", ""]', '7: [models.m.compression] keep[1] = "": must not be empty.'),
+    (
+        PALETTE + "enable_per_channel_scale = 1",
+        "7: [models.m.compression] enable_per_channel_scale = 1: must be true or false.",
+    ),
+    (
+        PALETTE + 'mode = "uniform"\ncluster_dim = 2',
+        "8: [models.m.compression] cluster_dim = 2: must be 1 with mode = 'uniform', or use "
+        "'kmeans'.",
+    ),
+    (
+        PALETTE + "cluster_dim = 3",
+        "7: [models.m.compression] cluster_dim = 3: must divide group_size = 32.",
+    ),
+    (
+        C + 'method = "palete"',
+        "6: [models.m.compression] method = \"palete\": must be one of 'palettize', 'linear', "
+        "'none'.",
+    ),
+    (
+        C + "nbits = 4",
+        "5: [models.m.compression] 'method' is missing; add one of 'palettize', 'linear' or "
+        "'none'.",
+    ),
+    (
+        F + 'min-cosine = "high"',
+        '6: [models.m.policy.fidelity] min-cosine = "high": must be a number.',
+    ),
+    (F + "min-cosine = 1.5", "6: [models.m.policy.fidelity] min-cosine = 1.5: must be at most 1."),
+    (
+        F + "min-cosine = nan",
+        "6: [models.m.policy.fidelity] min-cosine = nan: must be a finite number.",
+    ),
+    (
+        F + "min-live-probes = 1.5",
+        "6: [models.m.policy.fidelity] min-live-probes = 1.5: must be a whole number.",
+    ),
+    (
+        MODEL + "policy.compression.min-ratio = 0",
+        "5: [models.m.policy.compression] min-ratio = 0: must be more than 0.",
+    ),
+    (
+        MODEL + 'policy.compression.max-bytes = "5 Mb"',
+        '5: [models.m.policy.compression] max-bytes = "5 Mb": must be a number of bytes or a size '
+        'such as "5 MB" or "4.8 MiB".',
+    ),
+    (
+        MODEL + 'policy.placement.os = "Linux"',
+        "5: [models.m.policy.placement] os = \"Linux\": must be a system such as 'macOS 26'.",
+    ),
+    (
+        MODEL + 'policy.placement.require = "plan"',
+        "5: [models.m.policy.placement] require = \"plan\": must be 'forecast'.",
+    ),
+    (
+        MODEL + 'policy.unproven = "pass"',
+        "5: [models.m.policy] unproven = \"pass\": must be one of 'fail', 'allow'.",
+    ),
+    (
+        P + 'kinds = ["gaussian", "outlier"]',
+        "6: [models.m.probes] kinds[1] = \"outlier\": must be one of 'gaussian', 'unit-norm', "
+        "'captured'.",
+    ),
+    (P + "kinds = []", "6: [models.m.probes] kinds = []: must not be empty."),
+    (
+        P + 'kinds = ["gaussian", "gaussian"]',
+        "5: [models.m.probes] kinds names a kind twice; name each once.",
+    ),
+    (MODEL + "probes = 3", "5: [models.m] probes = 3: must be a table."),
+    (MODEL + "compression = 3", "5: [models.m] compression = 3: must be a table."),
+    (MODEL + "max-tokens = 0", "5: [models.m] max-tokens = 0: must be at least 1."),
+    (
+        MODEL + 'target = "iOS15"',
+        "5: [models.m] target = \"iOS15\": must be one of 'iOS16', 'iOS17', 'iOS18'.",
+    ),
+    (MODEL + "prompts = 3", "5: [models.m] prompts = 3: must be a list."),
+    (MODEL + "prompts = [3]", "5: [models.m] prompts[0] = 3: must be a table."),
+    (PROMPT, "5: [[models.m.prompts]] give exactly one of text, chat and ids."),
+    (PROMPT + "text = 3", "7: [[models.m.prompts]] text = 3: must be text in quotes."),
+    (PROMPT + "ids = [1, -1]", "7: [[models.m.prompts]] ids[1] = -1: must be at least 0."),
+    (
+        MODEL + "prompts = [{ name = 'a b', text = 'x' }]",
+        "5: [[models.m.prompts]] name = \"a b\": must be a name of letters, digits, '_', '-' and "
+        "'.'.",
+    ),
+    (
+        MODEL.replace('"m.gguf"', "3"),
+        "3: [models.m.source] path = 3: must be a path in quotes.",
+    ),
+    (
+        MODEL.replace('path = "m.gguf"', 'package = "p"'),
+        "3: [models.m.source] give either path, or package and file.",
+    ),
+    (
+        MODEL.replace('"m.gguf"', '"m.gguf", sha256 = "12"'),
+        '3: [models.m.source] sha256 = "12": must be a SHA-256 digest, 64 hexadecimal digits.',
+    ),
+    (MODEL.replace('"llama"', '"lama"'), "2: [models.m] family = \"lama\": must be 'llama'."),
+    (
+        MODEL.replace("L00-L03", "L00-M03"),
+        "4: [models.m] shards = \"L00-M03, head.0\": 'L00-M03' is neither a shard id such as 'L00' "
+        "nor a range such as 'L00-L29', whose ends differ in their last number only.",
+    ),
+    (
+        MODEL.replace('"L00-L03, head.0"', "30"),
+        "4: [models.m] shards = 30: must be a text such as 'L00-L29, head.0-head.3', or a list of "
+        "such.",
+    ),
+    (
+        MODEL + '[models.m.shard.L00]\nartifact = "x.onnx"\nreference = "none"',
+        '6: [models.m.shard.L00] artifact = "x.onnx": must be the path of a .mlpackage or '
+        ".mlmodelc.",
+    ),
+    (
+        MODEL + '[models.m.shard.L00]\nreference = "float16"',
+        "6: [models.m.shard.L00] reference = \"float16\": must be 'float32' (needs a family), "
+        "'none', or the path of a .mlpackage or .mlmodelc.",
+    ),
+    # Keys.
+    (
+        F + "min-cosin = 0.9",
+        "6: [models.m.policy.fidelity] unknown key 'min-cosin': did you mean 'min-cosine'?",
+    ),
+    (
+        MODEL + "max_tokens = 4",
+        "5: [models.m] unknown key 'max_tokens': did you mean 'max-tokens'?",
+    ),
+    (
+        PALETTE + "group-size = 4",
+        "7: [models.m.compression] unknown key 'group-size': did you mean 'group_size'?",
+    ),
+    (
+        MODEL + "compresion.nbits = 4",
+        "5: [models.m] unknown key 'compresion': did you mean 'compression'?",
+    ),
+    (
+        MODEL + "min-cosine = 0.9",
+        "5: [models.m] unknown key 'min-cosine': it belongs in [models.m.policy.fidelity].",
+    ),
+    (
+        MODEL + "nbits = 4",
+        "5: [models.m] unknown key 'nbits': it belongs in [models.m.compression].",
+    ),
+    (
+        P + "size = 4",
+        "6: [models.m.probes] unknown key 'size': the keys here are count, kinds, seed.",
+    ),
+    (
+        C + 'method = "none"\nnbits = 4',
+        "7: [models.m.compression] unknown key 'nbits': the keys here are keep, method, overrides.",
+    ),
+    (PROMPT + "txt = 'x'", "7: [[models.m.prompts]] unknown key 'txt': did you mean 'text'?"),
+    (
+        MODEL + "[models.m.shard.head.0]\nreference = 'none'",
+        "5: [models.m.shard.head] unknown key '0': a shard id with a dot is written in quotes, "
+        '[models.m.shard."head.0"].',
+    ),
+    (
+        MODEL + "[models.m.shard.L00]\nfamily = 'llama'",
+        "6: [models.m.shard.L00] unknown key 'family': the keys here are artifact, compression, "
+        "max-tokens, policy, probes, reference, target.",
+    ),
+    (
+        MODEL + "[[models.m.prompts]]\ntext = 'x'",
+        "5: [[models.m.prompts]] 'name' is missing; add it.",
+    ),
+    # Overrides.
+    (
+        PALETTE + "[[models.m.compression.overrides]]\nnbits = 4",
+        "7: [[models.m.compression.overrides]] 'weights' is missing; add it.",
+    ),
+    (
+        OVERRIDE + "nbits = 5",
+        "9: [[models.m.compression.overrides]] nbits = 5: must be one of 1, 2, 3, 4, 6, 8.",
+    ),
+    (
+        OVERRIDE + "nbit = 4",
+        "9: [[models.m.compression.overrides]] unknown key 'nbit': did you mean 'nbits'?",
+    ),
+    (
+        OVERRIDE + "block_size = 4",
+        "9: [[models.m.compression.overrides]] block_size = 4: belongs to method = 'linear'; name "
+        "that method here, or leave the key out.",
+    ),
+    (
+        OVERRIDE + 'mode = "linear"',
+        "9: [[models.m.compression.overrides]] mode = \"linear\": must be one of 'kmeans', "
+        "'uniform', 'unique'.",
+    ),
+    (
+        OVERRIDE + "group_size = 16\ncluster_dim = 3",
+        "10: [[models.m.compression.overrides]] cluster_dim = 3: must divide group_size = 16.",
+    ),
+    (
+        OVERRIDE.replace('"palettize"\n', '"palettize"\ncluster_dim = 4\n') + "group_size = 6",
+        "8: [[models.m.compression.overrides]] must divide group_size = 6.",
+    ),
+    # Names.
+    (
+        "[models.'a b'.shard.x]\nartifact = 'x.mlpackage'\nreference = 'none'",
+        "1: [models.\"a b\"] must be letters, digits, '_', '-' and '.'.",
+    ),
+    (
+        MODEL + "[models.m.shard.'a b']",
+        "5: [models.m.shard.\"a b\"] must be a shard id such as L00, or a glob such as 'L*' "
+        "(letters, digits, _.-).",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "sentence"), SENTENCES)
+def test_sentences(text: str, sentence: str, complaints: Complaints) -> None:
+    assert complaints(text) == [f"shards.toml:{sentence}"]
+
+
+def test_an_inherited_mistake_is_said_once(complaints: Complaints) -> None:
+    text = OVERRIDE.replace('"palettize"\n', '"palettize"\ncluster_dim = 3\n') + "nbits = 8"
+    assert complaints(text) == [
+        "shards.toml:7: [models.m.compression] cluster_dim = 3: must divide group_size = 32."
+    ]

@@ -1,0 +1,105 @@
+"""Policies: sizes, systems, and thresholds that make no sense."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from pytest_ane.manifest import (
+    BehaviourPolicy,
+    CompressionPolicy,
+    FidelityPolicy,
+    PlacementPolicy,
+    Policy,
+)
+from pytest_ane.manifest.policy import size
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        (5, 5),
+        ("5 B", 5),
+        ("5 kB", 5_000),
+        ("5 MB", 5_000_000),
+        ("5MB", 5_000_000),
+        ("4.8 MiB", 5_033_164),
+        ("1 KiB", None),
+        ("2 kiB", 2048),
+        ("0.29 GB", 290_000_000),
+        ("2.01 kB", 2010),
+        ("1 GiB", 2**30),
+    ],
+)
+def test_sizes(text: object, number: int | None) -> None:
+    if number is None:
+        with pytest.raises(ValueError, match='a size such as "5 MB"'):
+            size(text)
+    else:
+        assert size(text) == number
+
+
+@pytest.mark.parametrize(
+    "value", ["", "5", "-5 MB", "5 TB", "five MB", 5.0, True, None, [], "5 mb"]
+)
+def test_no_sizes(value: object) -> None:
+    with pytest.raises(ValueError, match=r'^must be a number of bytes or a size such as "5 MB" or'):
+        size(value)
+
+
+@pytest.mark.parametrize("os", ["macOS 26", "macOS 26.1", "iOS 18", "iPadOS 26.0.1"])
+def test_systems(os: str) -> None:
+    assert PlacementPolicy(os=os).os == os
+
+
+@pytest.mark.parametrize("os", ["", "26", "macOS", "macos 26", "Windows 11", "macOS 26\n"])
+def test_no_systems(os: str) -> None:
+    with pytest.raises(ValidationError, match="must be a system such as 'macOS 26'"):
+        PlacementPolicy(os=os)
+
+
+@pytest.mark.parametrize(
+    ("record", "values"),
+    [
+        (FidelityPolicy, {"min_cosine": math.nan}),
+        (FidelityPolicy, {"min_cosine": 1.01}),
+        (FidelityPolicy, {"min_cosine": True}),
+        (FidelityPolicy, {"min_live_probes": 0}),
+        (BehaviourPolicy, {"max_kl": math.inf}),
+        (BehaviourPolicy, {"max_kl": -0.1}),
+        (BehaviourPolicy, {"min_top1": math.nan}),
+        (BehaviourPolicy, {"min_centred_cosine": math.nan}),
+        (BehaviourPolicy, {"min_greedy": -1}),
+        (BehaviourPolicy, {"tie_margin": math.nan}),
+        (CompressionPolicy, {"max_bytes": 0}),
+        (CompressionPolicy, {"min_ratio": 0.0}),
+        (CompressionPolicy, {"min_ratio": math.nan}),
+        (Policy, {"unproven": "ignore"}),
+    ],
+)
+def test_thresholds_that_would_let_anything_pass(
+    record: type[Policy], values: dict[str, Any]
+) -> None:
+    with pytest.raises(ValidationError):
+        record.model_validate(values)
+
+
+def test_code_uses_field_names() -> None:
+    assert FidelityPolicy(min_cosine=0.9).min_cosine == 0.9
+
+
+def test_records_are_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        FidelityPolicy().min_cosine = 0.1
+
+
+@given(number=st.integers(0, 10**6), unit=st.sampled_from(["B", "kB", "kiB", "MB", "MiB", "GB"]))
+def test_a_size_is_its_number_of_units(number: int, unit: str) -> None:
+    one = size(f"1 {unit}")
+    assert isinstance(one, int)
+    assert size(f"{number} {unit}") == number * one

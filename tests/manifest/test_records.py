@@ -1,0 +1,95 @@
+"""Sources, probes, prompts, and resolved shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from pytest_ane.manifest import (
+    Manifest,
+    Model,
+    Palettize,
+    Probes,
+    Prompt,
+    Shard,
+    Source,
+    Uncompressed,
+)
+
+SHARDS = tuple(Shard(model="m", id=name) for name in ("L00", "head.0"))
+MANIFEST = Manifest(path=Path("shards.toml"), models=(Model(name="m", shards=SHARDS),))
+
+
+def test_qualified_ids() -> None:
+    assert [shard.qualified for shard in MANIFEST.shards] == ["m:L00", "m:head.0"]
+    assert MANIFEST.shard("m:head.0") is SHARDS[1]
+    assert MANIFEST.model_of("m").ids == ("L00", "head.0")
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(KeyError):
+        MANIFEST.shard("m:L01")
+    with pytest.raises(KeyError):
+        MANIFEST.model_of("n")
+
+
+def test_what_was_asked_where_nothing_was() -> None:
+    assert SHARDS[0].asked == Uncompressed()
+    assert SHARDS[0].model_copy(update={"compression": Palettize()}).asked == Palettize()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"path": "a", "package": "p", "file": "f"},
+        {"package": "p"},
+        {"file": "f"},
+        {"path": "a", "file": "f"},
+    ],
+)
+def test_a_source_is_in_one_place(values: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="give either path, or package and file"):
+        Source.model_validate(values)
+
+
+def test_an_empty_path_is_no_source() -> None:
+    with pytest.raises(ValidationError, match="path is empty; name a weights file"):
+        Source.model_validate({"path": ""})
+
+
+def test_digests_are_written_in_any_case() -> None:
+    assert Source(path=Path("a"), sha256="AB" * 32).sha256 == "ab" * 32
+
+
+@pytest.mark.parametrize("digest", ["", "ab", "g" * 64, "a" * 65, 5])
+def test_no_digests(digest: object) -> None:
+    with pytest.raises(ValidationError):
+        Source.model_validate({"path": "a", "sha256": digest})
+
+
+@pytest.mark.parametrize(
+    "forms", [{}, {"text": "a", "chat": "b"}, {"text": "a", "ids": [1]}, {"text": ""}, {"ids": []}]
+)
+def test_a_prompt_has_one_form(forms: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Prompt.model_validate({"name": "p", **forms})
+
+
+def test_prompts() -> None:
+    assert Prompt.model_validate({"name": "p", "ids": [2, 42]}).ids == (2, 42)
+    assert Prompt(name="p", chat="Hi?").greedy == 10
+
+
+@pytest.mark.parametrize("values", [{"kinds": []}, {"kinds": ["outlier"]}, {"count": 0}])
+def test_probes_that_would_compare_nothing(values: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Probes.model_validate(values)
+
+
+def test_a_kind_of_probe_named_twice() -> None:
+    with pytest.raises(ValidationError, match="kinds names a kind twice; name each once"):
+        Probes(kinds=("gaussian", "gaussian"))

@@ -1,0 +1,98 @@
+"""The schema agrees with what `load` takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+
+from pytest_ane.manifest import json_schema
+from pytest_ane.manifest.toml import loads
+from tests.manifest.test_docs import EXAMPLE
+
+SCHEMA = json_schema()
+MODEL = {"family": "llama", "source": {"path": "m.gguf"}, "shards": "L00-L29, head.0"}
+
+
+def valid(document: dict[str, Any]) -> bool:
+    return bool(jsonschema.Draft202012Validator(SCHEMA).is_valid(document))
+
+
+def test_it_is_a_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    assert SCHEMA["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert SCHEMA["title"] == "shards.toml of pytest-ane"
+    assert json.loads(json.dumps(SCHEMA)) == SCHEMA
+
+
+def test_the_documented_example_is_valid() -> None:
+    jsonschema.validate(loads(EXAMPLE), SCHEMA, jsonschema.Draft202012Validator)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        MODEL,
+        {**MODEL, "shards": ["L00", "head.0-head.1"]},
+        {**MODEL, "shard": {"L0[0-3]": {"compression": {"nbits": 8}}}},
+        {**MODEL, "policy": {"compression": {"max-bytes": "5 MB"}}},
+        {**MODEL, "policy": {"compression": {"max-bytes": 5}}},
+        {"shard": {"x": {"artifact": "x.mlpackage", "reference": "none"}}},
+    ],
+)
+def test_valid_models(model: dict[str, Any]) -> None:
+    assert valid({"models": {"m": model}})
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        3,
+        {"family": "lama"},
+        {"family": "llama"},
+        {**MODEL, "max_tokens": 3},
+        {**MODEL, "max-tokens": 0},
+        {**MODEL, "source": {"package": "p"}},
+        {**MODEL, "source": {"path": "m", "package": "p", "file": "f"}},
+        {**MODEL, "compression": {"method": "palettize", "nbits": 5}},
+        {**MODEL, "compression": {"method": "linear", "nbits": 4}},
+        {**MODEL, "policy": {"compression": {"max-bytes": "5 Mb"}}},
+        {**MODEL, "policy": {"fidelity": {"min-cosin": 0.9}}},
+        {**MODEL, "prompts": [{"name": "p"}]},
+        {**MODEL, "shard": {"a b": {}}},
+        {"shard": {"x": {"artifact": "x.onnx"}}},
+        {"shard": {"x": {"reference": "float32s"}}},
+    ],
+)
+def test_invalid_models(model: Any) -> None:
+    assert not valid({"models": {"m": model}})
+
+
+@pytest.mark.parametrize(
+    "document", [{}, {"models": {}}, {"models": {"a b": MODEL}}, {"model": {}}]
+)
+def test_invalid_files(document: dict[str, Any]) -> None:
+    assert not valid(document)
+
+
+def test_every_key_is_described() -> None:
+    keys = [*_properties(SCHEMA)]
+    assert len(keys) > 60
+    assert [name for name, schema in keys if len(schema.get("description", "")) < 10] == []
+
+
+def test_nothing_of_pydantic_is_left() -> None:
+    text = json.dumps(SCHEMA)
+    assert '"null"' not in text
+    assert "discriminator" not in text
+    assert text.count('"title"') == 1
+
+
+def _properties(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {}).items()
+        for value in schema.values():
+            yield from _properties(value)

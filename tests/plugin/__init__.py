@@ -1,0 +1,1 @@
+"""Tests of the pytest plugin, run in projects of their own."""

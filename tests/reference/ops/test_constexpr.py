@@ -1,0 +1,116 @@
+"""Compressed weights, by the examples of their documentation and by loops."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_ane.errors import ExecutionError
+from pytest_ane.reference import eval_op
+from tests.reference.ops.oracle import f32, noise, same
+
+
+def test_a_palette_for_each_group_of_rows() -> None:
+    """Case 1 of the documentation."""
+    indices = np.array([[2, 3], [3, 0], [1, 0], [3, 0], [2, 1], [0, 3]], np.uint8)
+    lut = f32([1, 5, 9, 13, 2, 10, 18, 26]).reshape(2, 1, 4, 1)
+    expected = [[9, 13], [13, 1], [5, 1], [26, 2], [18, 10], [2, 26]]
+    same("constexpr_lut_to_dense", expected, indices=indices, lut=lut)
+
+
+@pytest.mark.parametrize(
+    ("axis", "expected"),
+    [
+        (1, [[[1, 1], [2, 2], [3, 3], [7, 1], [8, 2], [9, 3]],
+             [[7, 7], [8, 8], [9, 9], [1, 1], [2, 2], [3, 3]]]),
+        (2, [[[1, 2, 3, 1, 2, 3], [7, 8, 9, 1, 2, 3]], [[7, 8, 9, 7, 8, 9], [1, 2, 3, 1, 2, 3]]]),
+    ],
+)  # fmt: skip
+def test_vectors_in_place_of_values(axis: int, expected: Any) -> None:
+    """Case 2 of the documentation."""
+    indices = np.array([[[0, 0], [1, 0]], [[1, 1], [0, 0]]], np.uint8)
+    lut = f32([1, 2, 3, 7, 8, 9]).reshape(1, 1, 1, 2, 3)
+    same("constexpr_lut_to_dense", expected, indices=indices, lut=lut, vector_axis=axis)
+
+
+SHAPES = [((4, 6), b) for b in itertools.product((1, 2, 4), (1, 3, 6))]
+
+
+@pytest.mark.parametrize(("shape", "blocks"), SHAPES)
+@pytest.mark.parametrize("nbits", [1, 2, 3, 4, 6, 8])
+def test_palettes_by_loops(shape: Any, blocks: Any, nbits: int) -> None:
+    indices = np.random.default_rng(nbits).integers(0, 2**nbits, shape).astype(np.uint8)
+    lut = noise(*blocks, 2**nbits, 1)
+    expected = np.empty(shape, np.float32)
+    for i, j in np.ndindex(*shape):
+        block = i * blocks[0] // shape[0], j * blocks[1] // shape[1]
+        expected[i, j] = lut[(*block, indices[i, j], 0)]
+    same("constexpr_lut_to_dense", expected, indices=indices, lut=lut)
+
+
+@pytest.mark.parametrize("blocks", [(2, 1), (1, 2), (3, 2), (0, 1)])
+def test_palettes_that_do_not_divide_the_weight(blocks: tuple[int, int]) -> None:
+    """Rows that belong to no group must not come out as whatever memory held."""
+    with pytest.raises(ExecutionError, match="do not divide"):
+        eval_op(
+            "constexpr_lut_to_dense", indices=np.zeros((17, 5), np.uint8), lut=noise(*blocks, 4, 1)
+        )
+
+
+def test_an_index_its_palette_does_not_have() -> None:
+    with pytest.raises(ExecutionError, match="entries"):
+        eval_op("constexpr_lut_to_dense", indices=np.array([[4]], np.uint8), lut=noise(1, 1, 4, 1))
+
+
+def test_scales_by_block() -> None:
+    data = np.array([[1, 2, 3, 4], [-1, -2, -3, -4]], np.int8)
+    scale = f32([[1, 10], [100, 1000]])
+    expected = [[1, 2, 30, 40], [-100, -200, -3000, -4000]]
+    same("constexpr_blockwise_shift_scale", expected, data=data, scale=scale)
+    offset = np.array([[1, 0], [0, -4]], np.int8)
+    expected = [[0, 1, 30, 40], [-100, -200, 1000, 0]]
+    same("constexpr_blockwise_shift_scale", expected, data=data, scale=scale, offset=offset)
+
+
+@given(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 3, 6]))
+def test_scales_by_loops(rows: int, columns: int) -> None:
+    data = np.random.default_rng(0).integers(-8, 8, (4, 6)).astype(np.int8)
+    scale = noise(rows, columns)
+    expected = [
+        [scale[i * rows // 4, j * columns // 6] * f32(data[i, j]) for j in range(6)]
+        for i in range(4)
+    ]
+    same("constexpr_blockwise_shift_scale", expected, data=data, scale=scale)
+
+
+def test_scales_that_do_not_divide_the_weight() -> None:
+    with pytest.raises(ExecutionError, match="do not divide"):
+        eval_op(
+            "constexpr_blockwise_shift_scale", data=np.zeros((5, 4), np.int8), scale=noise(2, 1)
+        )
+
+
+def test_small_integers_do_not_wrap() -> None:
+    same("constexpr_blockwise_shift_scale", [[-255.0]], data=np.array([[-128]], np.int8),
+         scale=f32([[1]]), offset=np.array([[127]], np.int8))  # fmt: skip
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_affine(axis: int) -> None:
+    data = np.array([[1, 2], [3, 4]], np.uint8)
+    zero, scale = np.array([1, 2], np.uint8), f32([10, 100])
+    same("constexpr_affine_dequantize", [[0, 0], [20, 200]], quantized_data=data, zero_point=zero,
+         scale=scale, axis=axis)  # fmt: skip
+    same("constexpr_affine_dequantize", [[-1, 0], [1, 2]], quantized_data=data,
+         zero_point=np.uint8(2), scale=f32(1), axis=0)  # fmt: skip
+
+
+def test_cast() -> None:
+    result = eval_op("constexpr_cast", source_val=np.array([1.5], np.float16), output_dtype="fp32")
+    assert result.dtype == np.float32
+    assert result.tolist() == [1.5]

@@ -1,0 +1,81 @@
+"""Reductions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_ane.reference import eval_op
+from tests.reference.ops.oracle import arrays, close, f32, same
+
+X = f32([[1, -2], [3, 4]])
+
+FORMULAS: dict[str, Any] = {
+    "l1_norm": lambda x, **k: np.abs(x).sum(**k),
+    "l2_norm": lambda x, **k: np.sqrt((x**2).sum(**k)),
+    "log_sum_exp": lambda x, **k: np.log(np.exp(x).sum(**k)),
+    "max": np.max,
+    "mean": np.mean,
+    "min": np.min,
+    "prod": np.prod,
+    "sum": np.sum,
+    "sum_square": lambda x, **k: (x**2).sum(**k),
+}
+
+
+@pytest.mark.parametrize(
+    ("op", "all_", "rows"),
+    [
+        ("l1_norm", 10, [3, 7]),
+        ("l2_norm", np.sqrt(f32(30)), [np.sqrt(f32(5)), 5]),
+        ("max", 4, [1, 4]),
+        ("mean", 1.5, [-0.5, 3.5]),
+        ("min", -2, [-2, 3]),
+        ("prod", -24, [-2, 12]),
+        ("sum", 6, [-1, 7]),
+        ("sum_square", 30, [5, 25]),
+    ],
+)
+def test_literal(op: str, all_: float, rows: list[float]) -> None:
+    same(f"reduce_{op}", f32(all_), x=X)
+    same(f"reduce_{op}", f32(rows), x=X, axes=[-1])
+    same(f"reduce_{op}", f32(rows)[:, None], x=X, axes=[1], keep_dims=True)
+    same(f"reduce_{op}", f32([[all_]]), x=X, axes=[0, 1], keep_dims=True)
+
+
+def test_log_sum() -> None:
+    close("reduce_log_sum", np.log(6), x=X)
+
+
+def test_log_sum_exp_of_extremes() -> None:
+    close("reduce_log_sum_exp", 1000 + np.log(2), x=f32([1000, 1000]))
+    same("reduce_log_sum_exp", f32(-np.inf), x=f32([-np.inf, -np.inf]))
+    same("reduce_log_sum_exp", f32(np.inf), x=f32([np.inf, 0]))
+
+
+@pytest.mark.parametrize("op", sorted(FORMULAS))
+def test_nan_is_never_lost(op: str) -> None:
+    x = f32([1, np.nan, 2])
+    assert np.isnan(eval_op(f"reduce_{op}", x=x))
+
+
+@pytest.mark.parametrize("op", sorted(FORMULAS))
+@given(data=st.data())
+def test_as_the_formula_in_float64(op: str, data: st.DataObject) -> None:
+    x = data.draw(arrays(4))
+    axes = data.draw(st.lists(st.integers(0, x.ndim - 1), min_size=1, unique=True))
+    keep = data.draw(st.booleans())
+    expected = FORMULAS[op](x.astype(np.float64), axis=tuple(axes), keepdims=keep)
+    found = eval_op(f"reduce_{op}", x=x, axes=axes, keep_dims=keep)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    assert np.shape(found) == np.shape(expected)
+
+
+def test_where_the_extreme_is() -> None:
+    same("reduce_argmax", [0, 1], x=X, axis=1)
+    same("reduce_argmin", [[0, 0]], x=X, axis=0, keep_dims=True)
+    same("reduce_argmax", 0, x=f32([5, 5, 1]))

@@ -1,0 +1,92 @@
+"""The numeric policy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_ane.mil.records import DType
+from pytest_ane.reference.dtypes import carried, round_fp16, settle
+
+
+def rounded(*values: float) -> list[float]:
+    return [float(v) for v in round_fp16(np.array(values, np.float32))]
+
+
+def test_fp16_keeps_eleven_bits() -> None:
+    assert rounded(2048, 2049, 2051) == [2048, 2048, 2052]
+    assert rounded(0.1) == [0.0999755859375]
+
+
+def test_ties_go_to_the_even_neighbour() -> None:
+    assert rounded(1 + 2**-11, 1 + 3 * 2**-11) == [1, 1 + 2**-9]
+
+
+def test_overflow_gives_infinity_as_fp16_would() -> None:
+    assert rounded(65504, 65519.99, 65520, -1e6) == [65504, 65504, np.inf, -np.inf]
+
+
+def test_what_cannot_be_represented_below() -> None:
+    assert rounded(2**-24, 2**-25, 3 * 2**-25, 2**-14 + 2**-25) == [2**-24, 0, 2**-23, 2**-14]
+
+
+def test_nan_infinity_and_signed_zero_stay() -> None:
+    values = round_fp16(np.array([np.nan, np.inf, -np.inf, -0.0], np.float32))
+    assert np.isnan(values[0])
+    assert values[1:3].tolist() == [np.inf, -np.inf]
+    assert np.signbit(values[3])
+
+
+def test_every_nan_stays_nan() -> None:
+    """Also in arrays long enough for whatever faster way there is."""
+    bits = np.array([0x7FFFFFFF, 0x7F800001, 0xFFFFFFFF, 0x7FC00000], np.uint32)
+    assert np.isnan(round_fp16(np.tile(bits.view(np.float32), 4096))).all()
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 5000]))
+def test_every_bit_pattern_rounds_as_numpys_cast_does(bits: int, copies: int) -> None:
+    x = np.full(copies, bits, np.uint32).view(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = x.astype(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(round_fp16(x), expected)
+    zeros = expected == 0
+    np.testing.assert_array_equal(np.signbit(round_fp16(x)[zeros]), np.signbit(expected[zeros]))
+
+
+@given(st.integers(0, 2**16 - 1))
+def test_fp16_numbers_stay_as_they_are(bits: int) -> None:
+    x = np.array([bits], np.uint16).view(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(round_fp16(x), x)
+
+
+def test_a_result_is_rounded_where_its_type_says_fp16() -> None:
+    x = np.array([2049.0, 1e5], np.float32)
+    assert settle(x, DType.FP16, "as-typed", False).tolist() == [2048, np.inf]
+    assert settle(x, DType.FP32, "as-typed", False).tolist() == [2049, 1e5]
+    assert settle(x, DType.FP16, "float32", False).tolist() == [2049, 1e5]
+
+
+def test_moved_values_are_not_rounded_again() -> None:
+    x = np.array([2048.0], np.float32)
+    assert settle(x, DType.FP16, "as-typed", True) is x
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [
+        (DType.FP16, np.float32),
+        (DType.BF16, np.float32),
+        (DType.INT32, np.int32),
+        (DType.BOOL, np.bool_),
+        (DType.UINT6, np.uint8),
+        (DType.INT4, np.int8),
+    ],
+)
+def test_how_types_are_carried(dtype: DType, kind: type) -> None:
+    assert carried(dtype) == kind
+
+
+def test_integers_are_cut_off_towards_zero() -> None:
+    assert settle(np.array([1.9, -1.9]), DType.INT32, "as-typed", False).tolist() == [1, -1]

@@ -1,0 +1,182 @@
+"""Byte-level BPE rebuilt from metadata: splitting, merging, special tokens, chat templates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers.pre_tokenizers import ByteLevel
+
+from pytest_ane.errors import SourceError
+from pytest_ane.sources import Source
+from pytest_ane.sources.tokenizer import BytePairTokenizer
+
+BYTES = sorted(ByteLevel.alphabet())
+MERGES = ["h e", "l l", "he ll", "hell o", "Ġ hello", "1 2", "Ċ Ċ"]
+TOKENS = ["<|end|>", "<user>", *BYTES, *(m.replace(" ", "") for m in MERGES)]
+TEMPLATE = """
+{%- for message in messages %}
+    {%- if message['role'] == 'user' %}
+<user>{{ message['content'] }}<|end|>
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '!' }}{% endif %}
+"""
+METADATA: dict[str, Any] = {
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.pre": "smollm",
+    "tokenizer.ggml.tokens": TOKENS,
+    "tokenizer.ggml.token_type": [3, 4] + [1] * (len(TOKENS) - 2),
+    "tokenizer.ggml.merges": MERGES,
+    "tokenizer.chat_template": TEMPLATE,
+}
+
+
+def build(**changes: Any) -> BytePairTokenizer:
+    """A tokenizer from the metadata above with the named keys changed, None for absent."""
+    metadata = METADATA | {
+        f"tokenizer.{name.replace('__', '.')}": value for name, value in changes.items()
+    }
+    return BytePairTokenizer.from_metadata(lookup(metadata), "small.gguf")
+
+
+def lookup(metadata: dict[str, Any]) -> Callable[[str], Any]:
+    def value(key: str) -> Any:
+        if metadata.get(key) is None:
+            raise SourceError(f"small.gguf: no metadata key {key!r}.")
+        return metadata[key]
+
+    return value
+
+
+def ids(*tokens: str) -> list[int]:
+    return [TOKENS.index(token) for token in tokens]
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("hello", ["hello"]),
+        ("hello hello", ["hello", "Ġhello"]),
+        ("hellll", ["hell", "ll"]),
+        ("12", ["1", "2"]),
+        ("é", ["Ã", "©"]),
+        ("hello<|end|>", ["hello", "<|end|>"]),
+        ("<user>h", ["<user>", "h"]),
+        ("<|end", ["<", "|", "e", "n", "d"]),
+        ("", []),
+    ],
+)
+def test_text_becomes_the_tokens_that_merges_and_splitting_give(
+    text: str, tokens: list[str]
+) -> None:
+    tokenizer = build()
+    assert tokenizer.encode(text) == ids(*tokens)
+    assert tokenizer.decode(ids(*tokens)) == text
+
+
+def test_gpt2_does_not_split_digits() -> None:
+    assert build(ggml__pre="gpt-2").encode("12") == ids("12")
+
+
+@given(st.text())
+def test_any_text_comes_back(text: str) -> None:
+    tokenizer = build()
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_a_chat_is_rendered_without_the_template_s_own_line_breaks() -> None:
+    tokenizer = build()
+    assert tokenizer.decode(tokenizer.chat("hello")) == "<user>hello<|end|>!"
+
+
+def test_special_tokens_in_a_user_s_text_count_as_such() -> None:
+    assert build().chat("<|end|>") == ids("<user>", "<|end|>", "<|end|>", "!")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"ggml__pre": "llama-bpe"},
+            "small.gguf: tokenizer 'gpt2' with pre-tokenizer 'llama-bpe' is not supported; give "
+            "prompts as ids, or use one of: default, gpt-2, smollm.",
+        ),
+        (
+            {"ggml__model": "llama"},
+            "small.gguf: tokenizer 'llama' with pre-tokenizer 'smollm' is not supported; give "
+            "prompts as ids, or use one of: default, gpt-2, smollm.",
+        ),
+        (
+            {"ggml__merges": ["he"]},
+            "small.gguf: its tokenizer is damaged (the merge 'he' is not a pair); fetch the file "
+            "again, or give prompts as ids.",
+        ),
+        (
+            {"ggml__merges": ["h nowhere"]},
+            "small.gguf: its tokenizer is damaged (Error while initializing BPE: Token `nowhere` "
+            "out of vocabulary); fetch the file again, or give prompts as ids.",
+        ),
+        (
+            {"ggml__token_type": [1]},
+            "small.gguf: its tokenizer is damaged (zip() argument 2 is shorter than argument 1); "
+            "fetch the file again, or give prompts as ids.",
+        ),
+        ({"ggml__tokens": None}, "small.gguf: no metadata key 'tokenizer.ggml.tokens'."),
+    ],
+)
+def test_an_unknown_or_damaged_tokenizer_is_one_sentence(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SourceError) as error:
+        build(**changes)
+    assert str(error.value) == message
+
+
+def test_no_chat_template() -> None:
+    with pytest.raises(SourceError) as error:
+        build(chat_template=None).chat("hello")
+    assert str(error.value) == "small.gguf: no chat template; give the prompt as text or ids."
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{% if %}", "Expected an expression, got 'end of statement block'"),
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{{ raise_exception('no') }}", "'raise_exception' is undefined"),
+        ("{{ messages.append(1) }}", "access to attribute 'append' of 'list' object is unsafe."),
+        ("{{ ''.__class__.__mro__ }}", "access to attribute '__class__' of 'str' object is unsafe."),
+    ],
+)
+def test_a_template_that_fails_is_one_sentence_and_runs_nothing(template: str, why: str) -> None:
+    with pytest.raises(SourceError) as error:
+        build(chat_template=template).chat("hello")
+    assert str(error.value) == (
+        f"small.gguf: its chat template fails ({why}); give the prompt as text or ids."
+    )
+
+
+def test_the_default_model_s_ids(smollm2: Source) -> None:
+    tokenizer = smollm2.tokenizer
+    assert tokenizer.encode("The capital of France is") == [504, 3575, 282, 4649, 314]
+    assert tokenizer.encode("<|im_start|>user\n<|im_end|>") == [1, 4093, 198, 2]
+    assert [tokenizer.decode([i]) for i in tokenizer.encode(" 2026")] == [" ", "2", "0", "2", "6"]
+
+
+def test_the_default_model_s_chat(smollm2: Source) -> None:
+    tokenizer = smollm2.tokenizer
+    assert tokenizer.decode(tokenizer.chat("What is the capital of Japan?")) == (
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging "
+        "Face<|im_end|>\n<|im_start|>user\nWhat is the capital of Japan?<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
+@pytest.mark.parametrize("text", ["naïve café", "日本語のテキスト", "🙂👩‍🚀 x", "tab\there", "  a\n\n b  "])
+def test_the_default_model_s_text_comes_back(smollm2: Source, text: str) -> None:
+    tokenizer = smollm2.tokenizer
+    assert tokenizer.decode(tokenizer.encode(text)) == text
