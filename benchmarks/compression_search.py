@@ -32,7 +32,7 @@ def palettize(text: str) -> str:
 def mixed(*weights: str) -> str:
     """8-bit uniform in groups of 32; these weights 6-bit k-means in groups of 16."""
     six = [f'{{ weights = "{w}*", mode = "kmeans", nbits = 6, group_size = 16 }}' for w in weights]
-    fine = '{ weights = "[qk]_proj*", group_size = 8 }'
+    fine = '{ weights = "[qk]_proj*", group_size = 4 }'
     return (
         f"{palettize(UNIFORM8)}overrides = [{', '.join(six)}]\n"
         f'[models.smollm2.shard."{SHARP}".compression]\noverrides = [{", ".join([*six, fine])}]\n'

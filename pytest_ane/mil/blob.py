@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.errors import ProgramError
+from pytest_ane.mil.paths import stays_inside
 from pytest_ane.mil.records import Blob, DType, Function, Model, Ref, TensorType, Value
 from pytest_ane.mil.values import bits, elements, unpack
 
@@ -109,7 +110,7 @@ def _where(model: Model, blob: Blob) -> str:
 def _path(model: Model, blob: Blob) -> Path:
     name = blob.file.removeprefix(_PREFIX)
     path = Path(model.weights) / name.replace("\0", "?")
-    if name == blob.file or not path.resolve().is_relative_to(Path(model.path).resolve()):
+    if name == blob.file or not stays_inside(name):
         raise ProgramError(f"{model.path}: names weights outside the package: {blob.file!r}.")
     return path
 

@@ -9,6 +9,7 @@ from typing import Any
 from pytest_ane.errors import ProgramError
 from pytest_ane.mil.blob import check_blobs
 from pytest_ane.mil.features import read_features
+from pytest_ane.mil.paths import stays_inside
 from pytest_ane.mil.proto import definitions
 from pytest_ane.mil.read import read_program
 from pytest_ane.mil.records import Model, StateType
@@ -72,7 +73,7 @@ def _model_file(path: Path) -> Path:
         raise ProgramError(f"{manifest}: missing; the package is incomplete.") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ProgramError(f"{manifest}: damaged ({error!r}); save the package again.") from None
-    if not file.resolve().is_relative_to(path.resolve()):
+    if not stays_inside(root):
         raise ProgramError(f"{manifest}: names a model outside the package: {root!r}.")
     if not file.is_file():
         raise ProgramError(f"{file}: missing, though {manifest.name} names it.")
