@@ -56,6 +56,8 @@ CANDIDATES = {
     "mixed: gate, up, v": mixed(*FFN, "v_proj"),
     "mixed: gate, up, o": mixed(*FFN, "o_proj"),
     "mixed: gate, up, o, v": mixed(*FFN, "o_proj", "v_proj"),
+    "mixed: gate, up, o, v, k": mixed(*FFN, "o_proj", "v_proj", "k_proj"),
+    "mixed: gate, up, o, v, q, k": mixed(*FFN, "o_proj", "v_proj", "q_proj", "k_proj"),
     "mixed: gate, up, down": mixed(*FFN, "down_proj"),
     "mixed: gate, up, head": mixed(*FFN, "head_weight"),
 }
