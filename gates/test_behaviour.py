@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ane.behaviour import judge, measure
-from pytest_ane.plugin.gate import GateKeeper
+from pytest_ane.plugin.keeper import GateKeeper
 from pytest_ane.plugin.stack import Stack
 
 pytestmark = pytest.mark.gate

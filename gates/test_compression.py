@@ -7,7 +7,7 @@ import pytest
 from pytest_ane.build import Artifact, judge, take_census
 from pytest_ane.manifest import Shard
 from pytest_ane.mil.records import Model
-from pytest_ane.plugin.gate import GateKeeper
+from pytest_ane.plugin.keeper import GateKeeper
 
 pytestmark = pytest.mark.gate
 

@@ -8,7 +8,7 @@ from pytest_ane.backends import Backend
 from pytest_ane.build import Artifact
 from pytest_ane.fidelity import Case, judge, measure
 from pytest_ane.manifest import Shard
-from pytest_ane.plugin.gate import GateKeeper
+from pytest_ane.plugin.keeper import GateKeeper
 
 pytestmark = pytest.mark.gate
 

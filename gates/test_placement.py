@@ -8,7 +8,7 @@ from pytest_ane.build import Artifact
 from pytest_ane.manifest import Shard
 from pytest_ane.mil.records import Model
 from pytest_ane.placement import forecast, judge
-from pytest_ane.plugin.gate import GateKeeper
+from pytest_ane.plugin.keeper import GateKeeper
 
 pytestmark = pytest.mark.gate
 

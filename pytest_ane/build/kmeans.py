@@ -4,7 +4,7 @@ In one dimension clusters are intervals of the sorted values (Fisher, JASA 53, 1
 is a list of edges between cells, and the cost of a cell a difference of prefix sums. Lloyd's
 iteration alone stays where its start put the cells: on trained weights 24 to 40 % above the best
 squared error at 6 bits, on heavy tails many times that. Here cells also change places, and a
-dynamic program then finds the best edges near those found; measured, it ends within 2 %.
+dynamic program then finds the best edges near those found: 1 to 4 % above on the same weights.
 """
 
 from __future__ import annotations

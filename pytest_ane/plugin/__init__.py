@@ -125,7 +125,9 @@ def _sentence(node: pytest.Item | pytest.Collector) -> Generator[None, object, o
     try:
         return (yield)
     except AneError as error:
-        from pytest_ane.plugin import gate
+        problem = error
+    # Outside of the handler, or pytest would print both exceptions.
+    from pytest_ane.plugin import keeper
 
-        gate.record_error(node, error)
-        pytest.fail(str(error), pytrace=False)
+    keeper.record_error(node, problem)
+    pytest.fail(str(problem), pytrace=False)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pytest_ane.fidelity import Case
     from pytest_ane.manifest import Probes, Shard
     from pytest_ane.mil.records import Model
-    from pytest_ane.plugin.gate import GateKeeper
+    from pytest_ane.plugin.keeper import GateKeeper
     from pytest_ane.plugin.stack import Stack
 
 
@@ -64,7 +64,7 @@ def chain(request: pytest.FixtureRequest) -> Stack:
 @pytest.fixture
 def gate(request: pytest.FixtureRequest) -> GateKeeper:
     """Takes a verdict: records its facts, and fails the test unless it passed."""
-    from pytest_ane.plugin.gate import GateKeeper
+    from pytest_ane.plugin.keeper import GateKeeper
 
     return GateKeeper(request.node, _workspace(request))
 

@@ -46,7 +46,7 @@ def table(rows: Sequence[Row], *, width: int, everything: bool = False) -> Itera
 
 def fitted(text: str, width: int) -> str:
     """The text in at most `width` columns: whole parts (` · `) if one fits, else whole words."""
-    text = " ".join(text.splitlines())
+    text = " ".join(text.split("\n")).rstrip()
     if len(text) <= width:
         return text
     room = max(width - len(_MORE), 1)

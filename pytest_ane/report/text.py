@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from pytest_ane.manifest import Shard
 from pytest_ane.verdict import Verdict
 
 _MOST = 8
+_FOLDERS = re.compile(r"(?<![^\s'\"(])/(?:[^/\s:,;'\"]+/)+")
+"""The folders of an absolute path, which begins a word."""
 
 
 def failure(verdict: Verdict) -> str:
@@ -18,6 +21,11 @@ def failure(verdict: Verdict) -> str:
     if (more := len(verdict.reasons) - _MOST) > 0:
         lines.append(f"  - and {more} more")
     return "\n".join(lines)
+
+
+def brief(sentence: str) -> str:
+    """A sentence for the table: absolute paths shortened to their last part."""
+    return _FOLDERS.sub("", sentence)
 
 
 def header(

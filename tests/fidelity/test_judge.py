@@ -159,9 +159,7 @@ def test_probes_that_are_all_zero_compare_nothing() -> None:
         "0 of 2 probes were live (the rest gave zeros), policy asks for 1: too little was "
         "compared.",
     )
-    assert verdict.summary == (
-        "cosine min nan mean nan · 2 probes · max |x| 21,953 · 2 all zero"
-    )
+    assert verdict.summary == ("cosine min nan mean nan · 2 probes · max |x| 21,953 · 2 all zero")
     assert verdict.details[0] == (
         "captured chat T=2 -> y: nothing live, 2 positions zero on both sides, max |x| 21,953.4"
     )

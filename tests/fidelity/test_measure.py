@@ -79,13 +79,14 @@ def test_nothing_live() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_one_value_that_is_not_finite_is_the_worst(bad: float) -> None:
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_one_value_that_is_not_finite_is_the_worst(bad: float, position: int) -> None:
     broken = X.copy()
-    broken[2, 0] = bad
+    broken[position, 0] = bad
     found = compare(broken, X)
     assert found.finite == pytest.approx(5 / 6)
     assert math.isnan(found.worst)
-    assert found.worst_position == 2
+    assert found.worst_position == position
     assert not found.error_max <= 1e30
 
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from pytest_ane.fidelity.probes import gaussian, generator, seeded, unit_norm
 
-
 FIRST = [2555744597686074051, 12543213550936349887]
 
 

@@ -37,8 +37,11 @@ Build = Callable[[Any], Any]
 
 
 def make_packages(folder: Path) -> dict[str, Path]:
-    """Packages by what they are: good, other, ineligible, nan, float32, chunky."""
-    return {name: save(folder / f"{name}.mlpackage", build) for name, build in _PROGRAMS.items()}
+    """Packages by what they are: good, other, float32, ineligible, nan, weightless."""
+    from pytest_ane.build.quiet import converter_notes
+
+    with converter_notes():
+        return {n: save(folder / f"{n}.mlpackage", build) for n, build in _PROGRAMS.items()}
 
 
 def save(path: Path, build: Build) -> Path:
@@ -92,7 +95,13 @@ def _float32(x: Any) -> Any:
 def _ineligible(x: Any) -> Any:
     from coremltools.converters.mil import Builder as mb
 
-    return mb.cumsum(x=_conv(x, _weight(0)), axis=1, exclusive=False, reverse=False, name="running")
+    return mb.tan(x=_conv(x, _weight(0)), name="tangent")
+
+
+def _weightless(x: Any) -> Any:
+    from coremltools.converters.mil import Builder as mb
+
+    return mb.relu(x=x, name="positive")
 
 
 def _nan(x: Any) -> Any:
@@ -109,6 +118,7 @@ _PROGRAMS: dict[str, Build] = {
     "float32": _float32,
     "ineligible": _ineligible,
     "nan": _nan,
+    "weightless": _weightless,
 }
 
 

@@ -149,7 +149,10 @@ def test_no_chat_template() -> None:
         ("{{ 1 / 0 }}", "division by zero"),
         ("{{ raise_exception('no') }}", "'raise_exception' is undefined"),
         ("{{ messages.append(1) }}", "access to attribute 'append' of 'list' object is unsafe."),
-        ("{{ ''.__class__.__mro__ }}", "access to attribute '__class__' of 'str' object is unsafe."),
+        (
+            "{{ ''.__class__.__mro__ }}",
+            "access to attribute '__class__' of 'str' object is unsafe.",
+        ),
     ],
 )
 def test_a_template_that_fails_is_one_sentence_and_runs_nothing(template: str, why: str) -> None:
@@ -176,7 +179,9 @@ def test_the_default_model_s_chat(smollm2: Source) -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["naïve café", "日本語のテキスト", "🙂👩‍🚀 x", "tab\there", "  a\n\n b  "])
+@pytest.mark.parametrize(
+    "text", ["naïve café", "日本語のテキスト", "🙂👩‍🚀 x", "tab\there", "  a\n\n b  "]
+)
 def test_the_default_model_s_text_comes_back(smollm2: Source, text: str) -> None:
     tokenizer = smollm2.tokenizer
     assert tokenizer.decode(tokenizer.encode(text)) == text

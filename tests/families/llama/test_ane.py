@@ -68,7 +68,9 @@ def test_in_float32_it_is_the_plain_norm(scale: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
     x = torch.from_numpy(rng.standard_normal((1, 24, 3, 1)) * scale).float()
     weight = torch.from_numpy(rng.uniform(0.5, 2, 24)).float()
-    plain = x * torch.rsqrt(x.square().mean(1, keepdim=True) + EPSILON) * weight.reshape(1, -1, 1, 1)
+    plain = (
+        x * torch.rsqrt(x.square().mean(1, keepdim=True) + EPSILON) * weight.reshape(1, -1, 1, 1)
+    )
     torch.testing.assert_close(ScaledRMSNorm(weight, EPSILON)(x), plain, rtol=1e-5, atol=1e-6)
 
 

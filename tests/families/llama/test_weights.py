@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 from hypothesis import given
@@ -63,7 +64,7 @@ def test_slices_cover_the_vocabulary_once_and_evenly(vocabulary: int, slices: in
     bounds = [slice_bounds(config, i) for i in range(slices)]
     assert bounds[0][0] == 0
     assert bounds[-1][1] == vocabulary
-    assert all(a[1] == b[0] for a, b in zip(bounds, bounds[1:], strict=False))
+    assert all(a[1] == b[0] for a, b in pairwise(bounds))
     sizes = {high - low for low, high in bounds}
     assert max(sizes) - min(sizes) <= 1
 

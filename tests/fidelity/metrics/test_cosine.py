@@ -64,9 +64,9 @@ def test_no_channels_and_no_rows() -> None:
     assert cosine(np.zeros((0, 3)), np.zeros((0, 3))).shape == (0,)
 
 
-@pytest.mark.parametrize("scale", [3e38, 1e-38, 1e-45])
-def test_the_ends_of_float32_neither_overflow_nor_vanish(scale: float) -> None:
-    row = rows([scale, scale, 0])
+@pytest.mark.parametrize("scale", [1e308, 3e38, 1e-45, 1e-300, 5e-324])
+def test_the_ends_of_float64_neither_overflow_nor_vanish(scale: float) -> None:
+    row = np.array([[scale, scale, 0.0]])
     assert cosine(row, rows([1, 1, 0])).tolist() == [pytest.approx(1)]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_ane.errors import AneError
 from pytest_ane.plugin.workspace import Workspace
-from pytest_ane.report.text import failure
+from pytest_ane.report.text import brief, failure
 from pytest_ane.verdict import Verdict
 
 
@@ -43,7 +43,7 @@ def record_error(node: pytest.Item | pytest.Collector, error: AneError) -> None:
     if isinstance(node, pytest.Function) and spec is not None:
         gate = (node.originalname or node.name).removeprefix("test_")
         node.user_properties += _properties(
-            gate=gate, subject=spec.id, status="error", summary=str(error)
+            gate=gate, subject=spec.id, status="error", summary=brief(str(error))
         )
 
 

@@ -1,0 +1,83 @@
+"""A chain of steps, and greedy decoding on a toy whose next token is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_ane.behaviour import Chain
+from pytest_ane.sources import FloatArray
+
+VOCABULARY = 7
+
+
+def embed(ids: Sequence[int]) -> FloatArray:
+    return np.eye(VOCABULARY, dtype=np.float32)[list(ids)]
+
+
+def following(states: FloatArray) -> FloatArray:
+    """Logit 3 for the token after, 1 for the one after that: the lead is 2."""
+    return 3 * np.roll(states, 1, axis=1) + np.roll(states, 2, axis=1)
+
+
+def identity(states: FloatArray) -> FloatArray:
+    return states
+
+
+COUNTING = Chain(embed, (("L00", identity),), (("head.0", following),))
+
+
+def test_blocks_run_one_after_another() -> None:
+    chain = Chain(embed, (("L00", lambda x: x + 1), ("L01", lambda x: x * 10)), ())
+    assert chain.hidden([0])[0].tolist() == [20] + [10] * 6
+
+
+def test_head_slices_lie_side_by_side() -> None:
+    heads = (("head.0", lambda x: x[:, :2]), ("head.1", lambda x: x[:, 2:] * 5))
+    assert Chain(embed, (), heads).logits([1, 2]).tolist() == [
+        [0, 1, 0, 0, 0, 0, 0],
+        [0, 0, 5, 0, 0, 0, 0],
+    ]
+
+
+def test_greedy_decoding_counts_on() -> None:
+    assert COUNTING.greedy([4], 4) == ((5, 6, 0, 1), (2.0, 2.0, 2.0, 2.0))
+
+
+def test_no_greedy_tokens() -> None:
+    assert COUNTING.greedy([4], 0) == ((), ())
+
+
+def test_greedy_decoding_sees_the_whole_text() -> None:
+    """A head that asks for the sum of all tokens so far."""
+
+    def summed(states: FloatArray) -> FloatArray:
+        total = int((states * np.arange(VOCABULARY)).sum()) % VOCABULARY
+        return embed([total] * len(states))
+
+    cumulative = (("L00", lambda x: np.cumsum(x, axis=0)),)
+    assert Chain(embed, cumulative, (("head.0", summed),)).greedy([1, 2], 3)[0] == (3, 6, 5)
+
+
+def test_of_equal_logits_the_first_is_taken_with_no_lead() -> None:
+    even = Chain(embed, (), (("head.0", lambda x: x * 0),))
+    assert even.greedy([4], 2) == ((0, 0), (0.0, 0.0))
+
+
+def test_a_nan_logit_has_no_lead() -> None:
+    broken = Chain(embed, (), (("head.0", lambda x: x * np.nan),))
+    _, leads = broken.greedy([4], 1)
+    assert math.isnan(leads[0])
+    assert not leads[0] >= 0
+
+
+@given(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=5), st.integers(0, 5))
+def test_a_longer_continuation_begins_with_the_shorter_one(ids: list[int], count: int) -> None:
+    tokens, leads = COUNTING.greedy(ids, count + 1)
+    assert (tokens[:count], leads[:count]) == COUNTING.greedy(ids, count)
+    assert all(lead == pytest.approx(2) for lead in leads)

@@ -1,0 +1,73 @@
+"""The measurement: golden prompts through a chain, and each block alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from pytest_ane.behaviour import Chain, Golden, measure
+from pytest_ane.behaviour.measure import PromptResult
+from pytest_ane.sources import FloatArray
+from tests.behaviour.test_chain import COUNTING, embed, following, identity
+
+IDS = (2, 3)
+GOLDEN = Golden("count", IDS, COUNTING.logits(IDS), (4, 5, 6), (2.0, 2.0, 2.0), "4 5 6")
+
+
+def decode(ids: Sequence[int]) -> str:
+    return " ".join(map(str, ids))
+
+
+def states(prompt: str, index: int) -> FloatArray:
+    """The reference's blocks pass everything on."""
+    assert prompt == "count"
+    return embed(IDS)
+
+
+def run(chain: Chain) -> tuple[PromptResult, tuple[tuple[str, float], ...]]:
+    found = measure(chain, [GOLDEN], states, decode, {"backend": "toy"})
+    assert found.provenance == {"backend": "toy"}
+    (prompt,) = found.prompts
+    return prompt, found.alone
+
+
+def test_the_reference_itself() -> None:
+    prompt, alone = run(COUNTING)
+    assert [(p.centred_cosine, p.kl, p.top1, p.rank) for p in prompt.positions] == [
+        (pytest.approx(1), 0.0, True, 0)
+    ] * 2
+    assert (prompt.greedy, prompt.agreed) == ((4, 5, 6), 3)
+    assert (prompt.text, prompt.expected_text) == ("4 5 6", "4 5 6")
+    assert alone == (("L00", pytest.approx(1)),)
+
+
+def test_a_chain_that_goes_astray() -> None:
+    """Each step back by one token: after 3 comes 3, and so on."""
+    back = Chain(embed, (("L00", lambda x: np.roll(x, -1, axis=1)),), (("head.0", following),))
+    prompt, alone = run(back)
+    assert (prompt.greedy, prompt.agreed, prompt.text) == ((3, 3, 3), 0, "3 3 3")
+    assert not any(p.top1 for p in prompt.positions)
+    assert alone == (("L00", pytest.approx(0)),)
+
+
+@pytest.mark.parametrize(("greedy", "agreed"), [((4, 5, 6), 3), ((4, 9, 6), 1), ((9, 5, 6), 0)])
+def test_tokens_equal_before_the_first_difference(greedy: tuple[int, ...], agreed: int) -> None:
+    prompt, _ = run(COUNTING)
+    changed = PromptResult(**{**vars(prompt), "greedy": greedy})
+    assert changed.agreed == agreed
+
+
+def test_one_nan_of_a_block_is_its_lowest_cosine() -> None:
+    def broken(x: FloatArray) -> FloatArray:
+        y = x.copy()
+        y[0, 0] = np.nan
+        return y
+
+    chain = Chain(embed, (("L00", identity), ("L01", broken)), (("head.0", following),))
+    prompt, alone = run(chain)
+    assert alone[0] == ("L00", pytest.approx(1))
+    assert math.isnan(alone[1][1])
+    assert math.isnan(prompt.positions[0].kl)

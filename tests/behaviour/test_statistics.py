@@ -1,0 +1,124 @@
+"""Statistics of logits by position: literal values, ties, and what is not finite."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from pytest_ane.behaviour.statistics import Position, compare, kl
+
+LOGITS = arrays.arrays(
+    np.float32,
+    st.tuples(st.integers(1, 3), st.integers(2, 8)),
+    elements=st.floats(-30, 30, width=32),
+)
+
+
+def one(reference: list[float], actual: list[float]) -> Position:
+    """Statistics of one position."""
+    (position,) = compare(np.array([reference], np.float32), np.array([actual], np.float32))
+    return position
+
+
+def test_equal_logits() -> None:
+    assert one([1, 2, 3], [1, 2, 3]) == Position(pytest.approx(1), 0.0, True, 0)
+
+
+def test_the_divergence_of_two_coins() -> None:
+    """Of (1/2, 1/2) and (1/4, 3/4): 1/2 ln 2 + 1/2 ln 2/3."""
+    found = one([0, 0], [0, math.log(3)])
+    assert found.kl == pytest.approx(0.5 * math.log(2) + 0.5 * math.log(2 / 3), abs=1e-7)
+
+
+def test_the_cosine_is_of_logits_without_their_mean() -> None:
+    assert one([101, 102, 103], [1, 0, 2]).centred_cosine == pytest.approx(0.5)
+
+
+def test_the_rank_of_the_reference_s_likeliest_token() -> None:
+    assert [(p.top1, p.rank) for p in (one([9, 1, 2], [5, 7, 6]), one([9, 1, 2], [6, 7, 5]))] == [
+        (False, 2),
+        (False, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("actual", "top1", "rank"),
+    [([2, 2, 1], True, 0), ([1, 2, 2], False, 2), ([2, 2, 2], True, 0)],
+)
+def test_of_equal_logits_the_lower_token_counts_first(
+    actual: list[float], top1: bool, rank: int
+) -> None:
+    best_is_first = one([5, 1, 1], actual)
+    assert (best_is_first.top1, best_is_first.rank) == (top1, rank)
+
+
+def test_logits_that_are_all_alike_do_not_agree_with_a_later_token() -> None:
+    """As from a head that gives zeros: a tie of all is no agreement."""
+    found = one([1, 2, 5], [0, 0, 0])
+    assert (found.top1, found.rank) == (False, 2)
+    assert math.isnan(found.centred_cosine)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_a_logit_that_is_not_finite_is_no_agreement(bad: float, position: int) -> None:
+    actual = [9.0, 2.0, 1.0]
+    actual[position] = bad
+    found = one([9, 2, 1], actual)
+    assert not found.top1
+    assert math.isnan(found.centred_cosine)
+    assert not found.kl <= 1e6
+
+
+def test_nothing_but_nan_is_ranked_last() -> None:
+    assert one([9, 2, 1], [math.nan] * 3).rank == 3
+
+
+def test_a_reference_that_is_not_finite_agrees_with_nothing() -> None:
+    found = one([math.nan, 2, 1], [9, 2, 1])
+    assert math.isnan(found.centred_cosine)
+    assert math.isnan(found.kl)
+
+
+def test_a_bad_position_leaves_the_others_alone() -> None:
+    reference = np.array([[1, 2], [1, 2]], np.float32)
+    broken = np.array([[1, np.nan], [1, 2]], np.float32)
+    assert compare(reference, broken)[1] == one([1, 2], [1, 2])
+
+
+def test_lengths_that_differ_are_an_error() -> None:
+    with pytest.raises(ValueError, match="cannot compare"):
+        compare(np.ones((2, 3), np.float32), np.ones((1, 3), np.float32))
+
+
+def test_far_apart_logits_neither_overflow_nor_vanish() -> None:
+    assert kl(np.array([[1e4, 0.0]]), np.array([[0.0, 1e4]])).tolist() == [pytest.approx(1e4)]
+
+
+@given(LOGITS, st.data())
+def test_it_is_the_formula(reference: np.ndarray, data: st.DataObject) -> None:
+    actual = data.draw(
+        arrays.arrays(np.float32, reference.shape, elements=st.floats(-30, 30, width=32))
+    )
+    for found, a, b in zip(compare(reference, actual), reference, actual, strict=True):
+        p, q = (np.exp(x.astype(np.float64)) for x in (a, b))
+        p, q = p / p.sum(), q / q.sum()
+        assert found.kl == pytest.approx(float(np.sum(p * np.log(p / q))), abs=1e-9)
+        assert found.kl >= -1e-12
+        assert found.top1 is bool(a.argmax() == b.argmax())
+        assert found.rank == list(np.argsort(-b, kind="stable")).index(a.argmax())
+
+
+@given(LOGITS, st.floats(-50, 50), st.floats(0.5, 4))
+def test_a_shift_of_all_logits_changes_nothing_and_a_scale_no_order(
+    reference: np.ndarray, shift: float, scale: float
+) -> None:
+    wide = reference.astype(np.float64)
+    assert kl(wide, wide + shift) == pytest.approx(0, abs=1e-9)
+    for found in compare(wide, wide * scale + shift):
+        assert math.isnan(found.centred_cosine) or found.centred_cosine == pytest.approx(1)

@@ -1,0 +1,200 @@
+"""The cache: an entry that exists is complete, whatever happened to whoever made it."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_ane.build.cache import Cache
+from pytest_ane.errors import BuildError, CacheError
+from tests.build.makers import make_forever, make_slowly
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+def writes(text: str) -> Callable[[Path], None]:
+    """A maker of one file."""
+
+    def make(folder: Path) -> None:
+        (folder / "file").write_text(text)
+
+    return make
+
+
+def raises(error: BaseException) -> Callable[[Path], None]:
+    """A maker that leaves half an entry behind."""
+
+    def make(folder: Path) -> None:
+        (folder / "file").write_text("half")
+        raise error
+
+    return make
+
+
+def assert_clean(cache: Cache) -> None:
+    """No entry, no leftovers, and the next run makes the entry."""
+    assert cache.entries() == []
+    assert list((cache.root / "tmp").iterdir()) == []
+    found = cache.get_or_make("artifacts", "key", writes("whole"))
+    assert (found / "file").read_text() == "whole"
+
+
+def test_an_entry_is_made_once(cache: Cache) -> None:
+    assert cache.get("artifacts", "key") is None
+    first = cache.get_or_make("artifacts", "key", writes("first"))
+    second = cache.get_or_make("artifacts", "key", writes("second"))
+    assert first == second == cache.get("artifacts", "key") == cache.path("artifacts", "key")
+    assert (first / "file").read_text() == "first"
+    assert list((cache.root / "tmp").iterdir()) == []
+
+
+def test_kinds_and_keys_are_apart(cache: Cache) -> None:
+    cache.get_or_make("artifacts", "a", writes("1"))
+    assert cache.get("artifacts", "b") is None
+    assert cache.get("recordings", "a") is None
+
+
+def test_entries_least_recently_used_first(cache: Cache) -> None:
+    for key in ("a", "b", "c"):
+        os.utime(cache.get_or_make("recordings", key, writes(key * 10)), (1000, 1000))
+    cache.get("recordings", "a")
+    os.utime(cache.path("recordings", "b"), (2000, 2000))
+    entries = cache.entries()
+    assert [entry.key for entry in entries] == ["c", "b", "a"]
+    assert [(e.kind, e.size, e.used) for e in entries[:2]] == [
+        ("recordings", 10, 1000),
+        ("recordings", 10, 2000),
+    ]
+
+
+def test_an_entry_is_removed_whole(cache: Cache) -> None:
+    cache.get_or_make("artifacts", "key", writes("old"))
+    (entry,) = cache.entries()
+    cache.remove(entry)
+    assert_clean(cache)
+
+
+def test_two_processes_make_an_entry_once(cache: Cache, tmp_path: Path) -> None:
+    start = SPAWN.Barrier(2)
+    arguments = (cache.root, tmp_path / "log", start)
+    processes = [SPAWN.Process(target=make_slowly, args=arguments) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(30)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert len((tmp_path / "log").read_text().splitlines()) == 1
+
+
+def test_a_killed_process_leaves_a_usable_cache(cache: Cache) -> None:
+    began = SPAWN.Event()
+    process = SPAWN.Process(target=make_forever, args=(cache.root, began))
+    process.start()
+    assert began.wait(30)
+    process.kill()
+    process.join(30)
+    assert process.exitcode == -9
+    assert cache.get("artifacts", "key") is None
+    assert [path.name for path in (cache.root / "tmp").iterdir()] == ["artifacts-key"]
+    found = cache.get_or_make("artifacts", "key", writes("whole"))
+    assert [path.name for path in found.iterdir()] == ["file"]
+    assert list((cache.root / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
+def test_a_failing_disk_is_one_sentence_and_leaves_no_entry(cache: Cache, number: int) -> None:
+    failure = OSError(number, os.strerror(number), "/tmp/half.bin")
+    with pytest.raises(BuildError) as error:
+        cache.get_or_make("artifacts", "key", raises(failure))
+    free = f"{shutil.disk_usage(cache.root).free / 1e9:.1f}"
+    message = str(error.value)
+    assert message.startswith(
+        f"Building into {cache.root} failed: {os.strerror(number)}: /tmp/half.bin ("
+    )
+    assert message.endswith(
+        " GB free there); free some space (pytest-ane cache prune) or choose another folder with "
+        "--ane-cache=DIR. What was finished before is kept."
+    )
+    assert free.split(".")[0] in message
+    assert_clean(cache)
+
+
+def test_a_disk_that_fills_while_a_package_is_copied(cache: Cache) -> None:
+    """`shutil.copytree`, which coremltools saves with, collects errors without a number."""
+    failure = shutil.Error([("a", "b", "[Errno 28] No space left on device: 'b'")])
+    with pytest.raises(BuildError, match="No space left on device"):
+        cache.get_or_make("artifacts", "key", raises(failure))
+    assert_clean(cache)
+
+
+def test_a_disk_that_is_full_before_anything_is_made(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("filelock.FileLock.acquire", full)
+        with pytest.raises(BuildError, match="failed: No space left on device \\("):
+            cache.get_or_make("artifacts", "key", writes("never"))
+    assert_clean(cache)
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt(), BuildError("no"), ValueError("no")])
+def test_an_interruption_passes_and_leaves_no_entry(
+    cache: Cache, interruption: BaseException
+) -> None:
+    with pytest.raises(type(interruption)):
+        cache.get_or_make("artifacts", "key", raises(interruption))
+    assert_clean(cache)
+
+
+def test_a_failure_does_not_touch_other_entries(cache: Cache) -> None:
+    kept = cache.get_or_make("artifacts", "kept", writes("kept"))
+    with pytest.raises(BuildError):
+        cache.get_or_make("artifacts", "key", raises(OSError(errno.ENOSPC, "full")))
+    assert (kept / "file").read_text() == "kept"
+
+
+def test_a_folder_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    with pytest.raises(CacheError) as error:
+        Cache(tmp_path / "cache")
+    assert str(error.value) == (
+        f"The cache folder {tmp_path / 'cache'} cannot be written (Permission denied); choose "
+        "another with --ane-cache=DIR."
+    )
+
+
+def test_a_file_in_the_folder_s_place(tmp_path: Path) -> None:
+    (tmp_path / "cache").touch()
+    with pytest.raises(CacheError, match=r"cannot be written \(Not a directory\)"):
+        Cache(tmp_path / "cache")
+
+
+def test_the_user_s_own_folder_is_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "pytest_ane.build.cache.user_cache_path", lambda name: tmp_path / "user" / name
+    )
+    assert Cache().root == tmp_path / "user" / "pytest-ane"
+
+
+def test_opening_a_cache_twice_keeps_what_is_in_it(cache: Cache) -> None:
+    cache.get_or_make("artifacts", "key", writes("kept"))
+    assert Cache(cache.root).get("artifacts", "key") is not None

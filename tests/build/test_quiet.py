@@ -1,0 +1,49 @@
+"""coremltools without its noise."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+from pytest_ane.build.quiet import converter_notes
+
+LOGGER = logging.getLogger("coremltools")
+
+
+def test_warnings_are_collected_and_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with converter_notes() as notes:
+        LOGGER.warning("Cannot perform palettization on %s. Skipped this op.", "w")
+        LOGGER.debug("not a warning")
+        print("Running passes: 50%", file=sys.stderr)
+        warnings.warn("remark", stacklevel=1)
+    assert notes == ["Cannot perform palettization on w. Skipped this op."]
+    assert capsys.readouterr().err == ""
+
+
+def test_afterwards_all_is_as_before(caplog: pytest.LogCaptureFixture) -> None:
+    before = (LOGGER.handlers[:], LOGGER.propagate, sys.stderr)
+    with pytest.raises(ZeroDivisionError), converter_notes():
+        raise ZeroDivisionError
+    assert (LOGGER.handlers, LOGGER.propagate, sys.stderr) == before
+    LOGGER.warning("shown again")
+    assert caplog.messages == ["shown again"]
+
+
+def test_notes_of_an_inner_block_are_its_own() -> None:
+    with converter_notes() as outer:
+        LOGGER.warning("first")
+        with converter_notes() as inner:
+            LOGGER.warning("second")
+        LOGGER.warning("third")
+    assert (outer, inner) == (["first", "third"], ["second"])
+
+
+@pytest.mark.slow
+def test_importing_coremltools_says_nothing() -> None:
+    code = "from pytest_ane.build.quiet import import_coremltools; import_coremltools()"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert (run.stdout, run.stderr) == ("", "")

@@ -1,0 +1,98 @@
+"""Projects of their own, in which the plugin runs: tiny packages and a tiny Llama, made once."""
+
+from __future__ import annotations
+
+import pkgutil
+import shutil
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import pytest_ane
+from tests.plugin.projects import LLAMA, make_llama, make_packages
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What is costly to make: packages by name, a GGUF file, a cache that fills as tests run."""
+
+    packages: dict[str, Path]
+    llama: Path
+    cache: Path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _loaded() -> None:
+    """Import what a run may import before any run.
+
+    pytester drops what a run in this process has imported, and numpy and protobuf cannot be
+    imported twice.
+    """
+    from pytest_ane.build.quiet import import_coremltools
+
+    import_coremltools()
+    for module in pkgutil.walk_packages(pytest_ane.__path__, "pytest_ane."):
+        if not module.name.endswith("__main__"):
+            import_module(module.name)
+
+
+@pytest.fixture(scope="session")
+def workshop(_loaded: None, tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    folder = tmp_path_factory.mktemp("workshop")
+    llama = make_llama(folder / "mini.gguf")
+    return Workshop(make_packages(folder), llama, folder / "cache")
+
+
+class Project:
+    """A user's project that pytester made, and runs in it."""
+
+    def __init__(self, pytester: pytest.Pytester, workshop: Workshop) -> None:
+        self.pytester = pytester
+        self.workshop = workshop
+        self.path = pytester.path
+
+    def manifest(self, text: str, name: str = "shards.toml") -> Project:
+        (self.path / name).write_text(text)
+        return self
+
+    def packages(self, more: str = "", **references: str) -> Project:
+        """Own packages: `packages(good="none", nan="good")` names each one's reference."""
+        lines = []
+        for name, reference in references.items():
+            source = self.workshop.packages.get(name, self.path / f"{name}.mlpackage")
+            held = self.workshop.packages.get(reference, reference)
+            lines += [f"[models.own.shard.{name}]", f'artifact = "{source}"']
+            lines += [f'reference = "{held}"', ""]
+        return self.manifest("\n".join(lines) + more)
+
+    def llama(self, more: str = "", source: Path | None = None) -> Project:
+        return self.manifest(LLAMA.format(source=source or self.workshop.llama) + more)
+
+    def copy(self, package: str) -> Path:
+        """A package of the workshop, to be damaged."""
+        target = self.path / f"{package}.mlpackage"
+        shutil.copytree(self.workshop.packages[package], target)
+        return target
+
+    def gate(self, *options: str, shards: str = "all") -> pytest.RunResult:
+        """Run the gates in this process, with the workshop's cache unless another is given."""
+        return self.run(f"--ane-shards={shards}", "-m", "gate", *options)
+
+    def run(self, *options: str) -> pytest.RunResult:
+        cache = [f"--ane-cache={self.workshop.cache}"]
+        if any(option.startswith("--ane-cache") for option in options):
+            cache = []
+        result = self.pytester.runpytest_inprocess(*cache, *options)
+        assert "Traceback" not in result.stdout.str() + result.stderr.str()
+        return result
+
+
+@pytest.fixture
+def project(
+    pytester: pytest.Pytester, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> Project:
+    """An empty project on a screen of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    return Project(pytester, workshop)

@@ -1,0 +1,81 @@
+"""`--ane-cache` and its ini twin: what is built once is not built again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.plugin.conftest import Project
+
+KINDS = ("artifacts", "recordings")
+
+
+def entries(cache: Path) -> list[Path]:
+    return sorted(path for kind in KINDS for path in (cache / kind).iterdir())
+
+
+def test_the_second_run_builds_nothing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.llama()
+    first = project.gate("--ane-cache=cache", shards="head.0")
+    first.assert_outcomes(passed=3, deselected=1)
+    before = entries(project.path / "cache")
+    assert {path.parent.name for path in before} == set(KINDS)
+
+    def build(*_: object) -> None:
+        raise AssertionError("built again")
+
+    monkeypatch.setattr("pytest_ane.build.shard._build", build)
+    monkeypatch.setattr("pytest_ane.plugin.models.open_source", build)
+    second = project.gate("--ane-cache=cache", shards="head.0")
+    second.assert_outcomes(passed=3, deselected=1)
+    assert entries(project.path / "cache") == before
+
+
+def test_the_ini_value_is_relative_to_the_ini_file(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.packages(good="none").pytester.makeini("[pytest]\nane_cache = kept/here\n")
+    (project.path / "sub").mkdir()
+    monkeypatch.chdir(project.path / "sub")
+    result = project.pytester.runpytest_inprocess("--ane-shards=all", "-m", "gate")
+    result.assert_outcomes(passed=3, deselected=1)
+    assert (project.path / "kept/here/artifacts").is_dir()
+
+
+def test_the_command_line_wins(project: Project) -> None:
+    project.packages(good="none").pytester.makeini("[pytest]\nane_cache = other\n")
+    project.gate("--ane-cache=named").assert_outcomes(passed=3, deselected=1)
+    assert (project.path / "named").is_dir()
+    assert not (project.path / "other").exists()
+
+
+def test_the_users_cache_folder_is_the_default(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = project.path / "home-cache"
+    monkeypatch.setattr(
+        "pytest_ane.build.cache.user_cache_path", lambda name: folder / str(name)
+    )
+    result = project.packages(good="none").pytester.runpytest_inprocess("--ane-shards=all")
+    result.assert_outcomes(passed=3, deselected=1)
+    assert (folder / "pytest-ane/artifacts").is_dir()
+
+
+def test_a_cache_that_cannot_be_written_fails_with_a_sentence(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch = Path.touch
+
+    def refuse(path: Path, *args: object) -> None:
+        if path.name.startswith(".write-"):
+            raise PermissionError(13, "Permission denied")
+        touch(path, *args)
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    result = project.llama().gate("--ane-cache=cache", "-k", "placement", shards="L01")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([
+        "The cache folder *cache cannot be written (Permission denied); choose another with "
+        "--ane-cache=DIR.",
+    ])  # fmt: skip

@@ -1,0 +1,116 @@
+"""Bad input: a failed test or exit 4, with one sentence, and never a traceback."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.plugin.conftest import Project
+
+WEIGHTS = "Data/com.apple.CoreML/weights/weight.bin"
+LONG = '\n[[models.mini.prompts]]\nname = "long"\nids = [{}]\ngreedy = 3\n'
+
+
+def only_sentence(result: pytest.RunResult, start: str) -> str:
+    """The sentence that a failure or an error consists of."""
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    lines = result.outlines
+    titles = [i for i, line in enumerate(lines) if line.startswith("_") and line.endswith("_")]
+    assert titles
+    for title in titles:
+        following = [line for line in lines[title + 1 :] if line]
+        assert start in following[0]
+        assert following[1].startswith(("_", "="))
+    return next(line for line in lines[titles[0] + 1 :] if line)
+
+
+@pytest.mark.parametrize("gate", ["placement", "compression", "fidelity"])
+def test_a_missing_gguf(project: Project, gate: str) -> None:
+    result = project.llama(source=Path("absent.gguf")).gate("-k", gate, shards="L01")
+    sentence = only_sentence(result, "absent.gguf")
+    assert sentence.endswith("no such file; check the source in shards.toml.")
+
+
+def test_behaviour_of_a_missing_gguf(project: Project) -> None:
+    result = project.llama(source=Path("absent.gguf")).gate("-k", "behaviour")
+    only_sentence(result, "absent.gguf: no such file; check the source in shards.toml.")
+
+
+@pytest.mark.parametrize("size", [0, 3, 24, 500, -4])
+def test_a_truncated_gguf(project: Project, size: int) -> None:
+    whole = project.workshop.llama.read_bytes()
+    (project.path / "short.gguf").write_bytes(whole[:size])
+    result = project.llama(source=Path("short.gguf")).gate("-k", "placement", shards="L01")
+    only_sentence(result, "short.gguf: ")
+
+
+def test_an_artifact_that_does_not_exist(project: Project) -> None:
+    result = project.packages(absent="none").gate()
+    sentence = only_sentence(result, "own:absent: the artifact ")
+    assert sentence.endswith("does not exist; check the path in shards.toml.")
+
+
+def test_a_reference_that_does_not_exist(project: Project) -> None:
+    result = project.packages(good="absent.mlpackage").gate("-k", "fidelity")
+    only_sentence(result, "absent.mlpackage: ")
+
+
+def _remove(weights: Path) -> None:
+    weights.unlink()
+
+
+def _cut(weights: Path) -> None:
+    os.truncate(weights, 128)
+
+
+def _empty(weights: Path) -> None:
+    weights.write_bytes(b"")
+
+
+def _pointer(weights: Path) -> None:
+    weights.write_text("version https://git-lfs.github.com/spec/v1\n" + "oid sha256:0\n" * 9)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (_remove, "the weights file is missing"),
+        (_cut, "the file is cut short"),
+        (_empty, "0 bytes"),
+        (_pointer, "Git LFS pointer"),
+    ],
+)
+def test_damaged_weights(project: Project, damage: Callable[[Path], None], words: str) -> None:
+    weights = project.copy("good") / WEIGHTS
+    damage(weights)
+    result = project.run(f"--ane-package={project.path / 'good.mlpackage'}", "-k", "fidelity")
+    assert words in only_sentence(result, "weight.bin: ")
+
+
+def test_a_prompt_that_does_not_fit_the_shards(project: Project) -> None:
+    more = LONG.format(", ".join(["5"] * 14))
+    result = project.llama(more).gate("-k", "fidelity", "--ane-cache=cache", shards="head.0")
+    if result.ret == pytest.ExitCode.USAGE_ERROR:
+        assert "long" in result.stderr.str()
+        return
+    sentence = only_sentence(result, "'long' of mini has 14 tokens")
+    assert sentence.endswith("it must fit max-tokens = 16.")
+
+
+def test_a_shard_the_model_does_not_have(project: Project) -> None:
+    text = project.llama().path.joinpath("shards.toml").read_text()
+    project.manifest(text.replace("L00-L01", "L00-L02"))
+    result = project.gate("-k", "placement", shards="L02")
+    only_sentence(result, "has 2 blocks, so no shard L02")
+
+
+def test_a_bug_keeps_its_traceback(project: Project) -> None:
+    """Only bad input is told in a sentence."""
+    project.pytester.makeconftest(
+        "import pytest\n@pytest.fixture\ndef program(): return {}['key']\n"
+    )
+    result = project.packages(good="none").gate("-k", "placement")
+    result.stdout.fnmatch_lines([">*return {}['key']*", "E*KeyError: 'key'"])

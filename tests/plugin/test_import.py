@@ -1,0 +1,45 @@
+"""A run without ANE options pays nothing for the plugin; `-p no:ane` switches it off."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+HEAVY = ["coremltools", "torch", "numpy", "pydantic", "rich", "gguf", "tokenizers", "safetensors"]
+CONFTEST = f"""
+import json, sys
+def pytest_unconfigure():
+    loaded = [name for name in {HEAVY} if name in sys.modules]
+    loaded += [name for name in sys.modules if name.startswith("pytest_ane.")]
+    with open("loaded.json", "w") as file:
+        json.dump(sorted(loaded), file)
+"""
+# Other plugins of this environment are none of our business: hypothesis' imports much.
+ALONE = ("-p", "no:hypothesispytest", "-p", "no:anyio", "-p", "no:benchmark")
+
+
+@pytest.mark.parametrize("options", [(), ("--co",)])
+def test_nothing_heavy_is_imported(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile("def test_own(): pass")
+    result = pytester.runpytest_subprocess(*options, *ALONE)
+    assert result.ret == 0
+    loaded = json.loads((pytester.path / "loaded.json").read_text())
+    assert [name for name in loaded if name in HEAVY] == []
+    assert "pytest_ane.plugin" in loaded
+    assert "pytest_ane.plugin.workspace" not in loaded
+
+
+def test_importing_the_package_costs_nothing(pytester: pytest.Pytester) -> None:
+    code = "import sys, pytest_ane; print(*sorted(m for m in sys.modules if 'pytest' in m))"
+    result = pytester.runpython_c(code)
+    assert result.outlines == ["pytest_ane"]
+
+
+def test_the_plugin_can_be_switched_off(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_own(): pass")
+    assert pytester.runpytest_subprocess("-p", "no:ane").ret == 0
+    result = pytester.runpytest_subprocess("-p", "no:ane", "--ane-shards=all")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*unrecognized arguments: --ane-shards=all"])

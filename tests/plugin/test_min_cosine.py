@@ -1,0 +1,56 @@
+"""`--ane-min-cosine` and its ini twin override every fidelity policy."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.plugin.conftest import Project
+
+
+@pytest.fixture
+def unlike(project: Project) -> Project:
+    """A package held against one with other weights."""
+    return project.packages(good="other")
+
+
+def test_the_policys_own_threshold_fails(unlike: Project) -> None:
+    result = unlike.gate("-k", "fidelity")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["*live probes are below cosine 0.97*would have passed*"])
+    result.stdout.no_fnmatch_line("ane: *min-cosine*")
+
+
+def test_the_option_overrides_and_is_shown(unlike: Project) -> None:
+    result = unlike.gate("-k", "fidelity", "--ane-min-cosine=-1")
+    result.assert_outcomes(passed=1, deselected=3)
+    result.stdout.fnmatch_lines(["ane: all · *min-cosine -1 for all*"])
+
+
+def test_a_higher_threshold_fails_what_the_policy_lets_pass(project: Project) -> None:
+    project.packages(good="float32")
+    project.gate("-k", "fidelity").assert_outcomes(passed=1, deselected=3)
+    project.gate("-k", "fidelity", "--ane-min-cosine=1").assert_outcomes(failed=1, deselected=3)
+
+
+def test_the_ini_twin_overrides_and_yields_to_the_command_line(unlike: Project) -> None:
+    unlike.pytester.makeini("[pytest]\nane_min_cosine = -1\n")
+    unlike.gate("-k", "fidelity").assert_outcomes(passed=1, deselected=3)
+    result = unlike.gate("-k", "fidelity", "--ane-min-cosine=0.99")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["*below cosine 0.99*"])
+
+
+@pytest.mark.parametrize("value", ["abc", "nan", "1.5", "-2", "inf"])
+def test_what_is_no_cosine_is_a_usage_error(unlike: Project, value: str) -> None:
+    result = unlike.gate(f"--ane-min-cosine={value}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        [f"ERROR: --ane-min-cosine={value}: give a number from -1 to 1."]
+    )
+
+
+def test_a_wrong_ini_value_is_named_as_such(unlike: Project) -> None:
+    unlike.pytester.makeini("[pytest]\nane_min_cosine = high\n")
+    result = unlike.gate()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: ane_min_cosine=high: give a number from -1 to 1."])

@@ -1,0 +1,62 @@
+"""Progress of long builds: words, and where they are shown."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from pytest_ane.plugin.progress import words
+from tests.plugin.conftest import Project
+
+
+@pytest.mark.parametrize(
+    ("done", "size", "seconds", "text"),
+    [
+        (0, 0, 0.0, "m:L00 (1 of 34)"),
+        (0, 0, 99.0, "m:L00 (1 of 34)"),
+        (1, 3_200_000, 0.5, "m:L00 (2 of 34, 3.2 MB done)"),
+        (2, 6_400_000, 5.0, "m:L00 (3 of 34, 6.4 MB done, about 80 s left)"),
+        (33, 0, 33.0, "m:L00 (34 of 34, about 1 s left)"),
+    ],
+)
+def test_words(done: int, size: int, seconds: float, text: str) -> None:
+    assert words("m:L00", done=done, total=34, size=size, seconds=seconds) == text
+
+
+def on_a_terminal(project: Project, *options: str) -> str:
+    """What a run writes to a terminal of its own."""
+    command = [sys.executable, "-m", "pytest", "--ane-shards=all", "-m", "gate", *options]
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    written = b""
+    # Linux reports the end of a pseudo-terminal as an error.
+    try:
+        while chunk := os.read(ours, 4096):
+            written += chunk
+    except OSError:
+        pass
+    os.close(ours)
+    assert process.wait() == 0
+    return written.decode()
+
+
+def test_a_terminal_shows_progress_and_then_erases_it(project: Project) -> None:
+    screen = on_a_terminal(project.packages(good="none", other="none"), "--ane-cache=cache")
+    assert "\x1b7 own:good (1 of 2)\x1b[K\x1b8\x1b7 \x1b[K\x1b8" in screen
+    assert "\x1b7 own:other (2 of 2, 0.0 MB done)\x1b[K\x1b8" in screen
+
+
+def test_quiet_shows_none(project: Project) -> None:
+    screen = on_a_terminal(project.packages(good="none"), "--ane-cache=cache", "-q")
+    assert "own:good (1 of" not in screen
+
+
+def test_a_pipe_shows_none(project: Project) -> None:
+    result = project.packages(good="none").gate()
+    result.stdout.no_fnmatch_line("*own:good (1 of*")
+    result.stderr.no_fnmatch_line("*own:good (1 of*")

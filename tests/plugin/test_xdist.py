@@ -1,0 +1,50 @@
+"""`-n 2`: verdicts arrive from the workers, and each shard is built once."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.plugin.conftest import Project
+
+COUNT = """
+from pathlib import Path
+from pytest_ane.build import shard
+
+build = shard._build
+
+def counted(given, *arguments):
+    with Path(__file__).with_name("builds.txt").open("a") as file:
+        file.write(given.id + "\\n")
+    build(given, *arguments)
+
+shard._build = counted
+"""
+
+
+def test_table_and_properties_arrive_and_nothing_is_built_twice(project: Project) -> None:
+    project.llama().pytester.makeconftest(COUNT)
+    result = project.pytester.runpytest_subprocess(
+        "-n2", "--ane-shards=head*", "-m", "gate", "--ane-cache=cache", "--junitxml=out.xml"
+    )
+    result.assert_outcomes(passed=6)
+    result.stdout.fnmatch_lines([
+        "ane: head* · shards 2 of 4 · *",
+        "passed   mini:head.0  compression *",
+        "passed   mini:head.1  placement *",
+        "passed: compression 2/2, fidelity 2/2, placement 2/2",
+    ])  # fmt: skip
+    builds = (project.path / "builds.txt").read_text().split()
+    assert sorted(builds) == ["head.0", "head.1"]
+    found = ElementTree.parse(project.path / "out.xml").iter("property")
+    cosines = [p.get("value") for p in found if p.get("name") == "ane.cosine.min"]
+    assert len(cosines) == 2
+    assert all(float(str(value)) > 0.99 for value in cosines)
+
+
+def test_a_wrong_selection_is_one_line_before_any_worker_starts(project: Project) -> None:
+    result = project.llama().pytester.runpytest_subprocess("-n2", "--ane-shards=L7")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = [line for line in result.errlines if line]
+    assert line.startswith("ERROR: --ane-shards: 'L7' matches no shard")
