@@ -90,3 +90,19 @@ def test_how_types_are_carried(dtype: DType, kind: type) -> None:
 
 def test_integers_are_cut_off_towards_zero() -> None:
     assert settle(np.array([1.9, -1.9]), DType.INT32, "as-typed", False).tolist() == [1, -1]
+
+
+def test_large_arrays_round_as_small_ones_do() -> None:
+    """Every fp16 number, every tie between two, their neighbours, and random bits of float32."""
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64)
+    ties = ((halves[1:] + halves[:-1]) / 2).astype(np.float32)
+    up, down = np.float32(np.inf), np.float32(0)
+    random = np.random.default_rng(0).integers(0, 2**32, 100_000, dtype=np.uint32)
+    positive = [halves.astype(np.float32), ties, np.nextafter(ties, up), np.nextafter(ties, down)]
+    values = np.concatenate([*positive, *(-x for x in positive), random.view(np.float32)])
+    finite_and_small = values[np.abs(values) < 2**15]
+    assert len(finite_and_small) > 200_000
+    for x in (finite_and_small, values):
+        with np.errstate(all="ignore"):
+            expected = x.astype(np.float16).astype(np.float32)
+        np.testing.assert_array_equal(round_fp16(x).view(np.uint32), expected.view(np.uint32))
