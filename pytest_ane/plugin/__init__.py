@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     options.add_markers(config)
     if not wanted(config):
         return
-    threads.share()
+    threads.choose()
     from pytest_ane.plugin import workspace
 
     try:
