@@ -21,7 +21,8 @@ def compress(model: Any, compression: Compression, subject: str) -> tuple[Any, t
         BuildError: coremltools refuses a setting.
     """
     cto = import_coremltools().optimize.coreml
-    names = list(cto.get_weights_metadata(model, weight_threshold=0))
+    with converter_notes():
+        names = list(cto.get_weights_metadata(model, weight_threshold=0))
     asked = {name: compression.for_weight(name) for name in names}
     notes: list[str] = []
     try:

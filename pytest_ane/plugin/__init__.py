@@ -97,12 +97,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(request: pytest.FixtureRequest) -> Generator[None, object, object]:
     """Turn our own errors into one sentence instead of a traceback."""
+    __tracebackhide__ = True
     return (yield from _sentence(request.node))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     """Likewise for errors raised by the gate itself."""
+    __tracebackhide__ = True
     return (yield from _sentence(pyfuncitem))
 
 
@@ -120,6 +122,7 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
 
 
 def _sentence(node: pytest.Item | pytest.Collector) -> Generator[None, object, object]:
+    __tracebackhide__ = True
     if not wanted(node.config):
         return (yield)
     try:
@@ -130,4 +133,6 @@ def _sentence(node: pytest.Item | pytest.Collector) -> Generator[None, object, o
     from pytest_ane.plugin import keeper
 
     keeper.record_error(node, problem)
+    # pytest remarks on a traceback that is hidden altogether.
+    __tracebackhide__ = False
     pytest.fail(str(problem), pytrace=False)

@@ -14,10 +14,10 @@ GATE_MARKERS = {
 _FATES = ("fail", "allow")
 
 _INI = {
-    "ane_manifest": ("shards.toml", "manifest file, relative to the ini file"),
-    "ane_cache": ("", "cache folder; default is the user's cache folder"),
-    "ane_min_cosine": ("", "overrides every fidelity policy's min-cosine"),
-    "ane_unproven": ("", "'fail' or 'allow': overrides what becomes of an unproven verdict"),
+    "ane_manifest": "the manifest, relative to the ini file",
+    "ane_cache": "cache folder, relative to the ini file",
+    "ane_min_cosine": "overrides every fidelity policy's min-cosine",
+    "ane_unproven": "'fail' or 'allow': overrides what becomes of an unproven verdict",
 }
 
 
@@ -55,8 +55,9 @@ def add(parser: pytest.Parser) -> None:
         choices=_FATES,
         help="override what becomes of a gate that could compare nothing (default: fail)",
     )
-    for name, (default, text) in _INI.items():
-        parser.addini(name, f"{text} (default: {default or 'none'})", default=default)
+    for name, meaning in _INI.items():
+        option = name.replace("_", "-")
+        parser.addini(name, f"{meaning}; --{option} wins", default="")
 
 
 def add_markers(config: pytest.Config) -> None:

@@ -60,11 +60,16 @@ def test_a_test_that_takes_shards_is_told_to_be_a_gate(project: Project) -> None
     ])  # fmt: skip
 
 
-def test_other_exceptions_keep_their_traceback_without_the_option(project: Project) -> None:
+def test_without_the_option_failures_look_as_they_always_do(project: Project) -> None:
+    project.pytester.makeconftest(
+        "import pytest\n@pytest.fixture\ndef broken():\n    return {}['key']\n"
+    )
     project.pytester.makepyfile(
         "from pytest_ane.errors import SourceError\n"
-        "def test_own(): raise SourceError('no such file')\n"
+        "def test_fixture(broken): pass\n"
+        "def test_own():\n    raise SourceError('no such file')\n"
     )
     result = project.pytester.runpytest_inprocess()
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([">*raise SourceError('no such file')"])
+    result.assert_outcomes(failed=1, errors=1)
+    result.stdout.fnmatch_lines([">*return {}[[]'key'[]]", ">*raise SourceError('no such file')"])
+    result.stdout.no_fnmatch_line("*pytest_ane/plugin/*")

@@ -88,7 +88,8 @@ def test_shipped_gates_join_whatever_is_named(project: Project, arguments: list[
 
 
 def test_one_shipped_gate_can_be_named(project: Project) -> None:
-    result = project.packages(good="none").gate(str(suite.shipped() / "test_placement.py"))
+    named = str(suite.shipped() / "test_placement.py")
+    result = project.packages(good="none").gate(named, f"--rootdir={project.path}")
     result.assert_outcomes(passed=1)
 
 
