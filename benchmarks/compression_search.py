@@ -130,7 +130,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CANDIDATES))
     parser.add_argument("--cache", help="cache folder; default is the user's")
     options = parser.parse_args()
-    print("| compression | MB | captured | gaussian | unit-norm | top-1 | KL | centred | greedy | |")
+    print(
+        "| compression | MB | captured | gaussian | unit-norm | top-1 | KL | centred | greedy | |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for name in options.names or CANDIDATES:
         print(gate(name, options.cache), flush=True)

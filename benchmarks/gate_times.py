@@ -2,8 +2,8 @@
 
     python benchmarks/gate_times.py [--all]
 
-Every command runs in a process of its own, the cold ones with an empty cache. `--all` adds the whole
-model, which takes some minutes. The machine's own speed is printed beside: the time of one float32
+Every command runs in a process of its own, the cold ones with an empty cache. `--all` adds the
+whole model, which takes some minutes. The machine's own speed is printed beside: the time of one float32
 matrix product, so that figures of different days can be told apart.
 """
 
@@ -41,7 +41,9 @@ def run(*arguments: str, folder: Path = ROOT) -> Cost:
         [*PYTEST, *arguments], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     _, status, usage = os.wait4(process.pid, 0)
-    return Cost(time.perf_counter() - start, usage.ru_maxrss / 1024, os.waitstatus_to_exitcode(status))
+    return Cost(
+        time.perf_counter() - start, usage.ru_maxrss / 1024, os.waitstatus_to_exitcode(status)
+    )
 
 
 def product() -> float:

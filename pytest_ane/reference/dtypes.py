@@ -53,7 +53,7 @@ def round_fp16(x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
             # Below fp16's smallest normal number the quantum stays that of the subnormals.
             magic = (np.maximum(power, _SMALLEST, out=power) + _TIMES_8192).view(np.float32)
             magic *= np.float32(1.5)
-            rounded = np.add(x, magic)
+            rounded: npt.NDArray[np.float32] = np.add(x, magic)
             rounded -= magic
             # Only the sign of zero can get lost on the way.
             np.bitwise_or(rounded.view(np.uint32), bits & _SIGN, out=rounded.view(np.uint32))

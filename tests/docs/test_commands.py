@@ -22,7 +22,9 @@ def commands() -> list[tuple[str, str]]:
     for page in PAGES:
         for block in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL):
             lines = (line for line in block.splitlines() if line.startswith("$ "))
-            found += [(page.name, line[2:].split("  #")[0].split(" # ")[0].strip()) for line in lines]
+            found += [
+                (page.name, line[2:].split("  #")[0].split(" # ")[0].strip()) for line in lines
+            ]
     return list(dict.fromkeys(found))
 
 

