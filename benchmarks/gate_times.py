@@ -3,8 +3,8 @@
     python benchmarks/gate_times.py [--all]
 
 Every command runs in a process of its own, the cold ones with an empty cache. `--all` adds the
-whole model, which takes some minutes. The machine's own speed is printed beside: the time of one float32
-matrix product, so that figures of different days can be told apart.
+whole model, which takes some minutes. The machine's own speed is printed beside it, as the time of
+one float32 matrix product, so that figures of different days can be told apart.
 """
 
 from __future__ import annotations
