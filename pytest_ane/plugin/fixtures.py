@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pytest_ane.mil.records import Model
     from pytest_ane.plugin.keeper import GateKeeper
     from pytest_ane.plugin.stack import Stack
+    from pytest_ane.plugin.workspace import Workspace
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def gate(request: pytest.FixtureRequest) -> GateKeeper:
     return GateKeeper(request.node, _workspace(request))
 
 
-def _workspace(request: pytest.FixtureRequest) -> Any:
+def _workspace(request: pytest.FixtureRequest) -> Workspace:
     from pytest_ane.plugin import options, workspace
 
     if not options.wanted(request.config):

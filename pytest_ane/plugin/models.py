@@ -78,7 +78,9 @@ class OpenModel:
             self.identity,
             shard,
             model=lambda: self.language_model,
-            captured=lambda: [(p.name, self.states(p.name, self._depth(shard))) for p in self.prompts],
+            captured=lambda: [
+                (p.name, self.states(p.name, self._depth(shard))) for p in self.prompts
+            ],
             captured_spec=[self.prompt_spec, self._depth(shard), self.chain[0]],
         )
 
