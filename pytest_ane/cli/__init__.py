@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,8 +32,12 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("cache", help="list or prune built shards and recordings")
     command.add_argument("action", choices=("list", "prune"))
     command.add_argument("--ane-cache", type=Path, metavar="DIR", help="the cache folder")
-    command.add_argument("--keep", default="0", metavar="SIZE",
-                         help="prune: keep the most recently used up to this, such as '2 GB'")  # fmt: skip
+    command.add_argument(
+        "--keep",
+        default="0",
+        metavar="SIZE",
+        help="prune: keep the most recently used up to this, such as '2 GB'",
+    )
     command.set_defaults(run=lambda o: cache.run(o.action, o.ane_cache, o.keep))
 
     command = commands.add_parser("explain", help="forecast a package's placement, op by op")
@@ -48,10 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for line in options.run(options):
             print(line)
+        sys.stdout.flush()
     except AneError as error:
         print(f"pytest-ane: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # The reader of a pipe, such as head, has seen enough.
-        sys.stderr.close()
+        # The reader of a pipe, such as head, has seen enough; what is left goes nowhere, so that
+        # the interpreter's own flush at exit finds no broken pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

@@ -68,9 +68,7 @@ def add_markers(config: pytest.Config) -> None:
 
 def wanted(config: pytest.Config) -> bool:
     """Whether any shard or package was asked for."""
-    return any(
-        config.getoption(name, None) is not None for name in ("ane_shards", "ane_package")
-    )
+    return any(config.getoption(name, None) is not None for name in ("ane_shards", "ane_package"))
 
 
 def text(config: pytest.Config, name: str) -> str:

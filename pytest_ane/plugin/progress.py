@@ -1,4 +1,4 @@
-"""Progress of long builds: a few words on a terminal, nothing in a pipe, under -q or in a worker."""
+"""Progress of long builds: a few words on a terminal; nothing in pipes, under -q or in workers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ def words(shard: str, *, done: int, total: int, size: int, seconds: float) -> st
 
     Args:
         shard: the one at work.
-        done: shards done in `seconds`, of `total`.
-        size: their bytes.
+        done: shards done so far.
+        total: shards in all.
+        size: bytes of those done.
+        seconds: time they took.
     """
     parts = [f"{done + 1} of {total}"]
     if size:
@@ -61,7 +63,10 @@ class Progress:
     def _write(self, text: str) -> None:
         """Write behind what pytest has written on this line, and return there."""
         plugins = self._config.pluginmanager
-        capture, reporter = plugins.getplugin("capturemanager"), plugins.getplugin("terminalreporter")
+        capture, reporter = (
+            plugins.getplugin("capturemanager"),
+            plugins.getplugin("terminalreporter"),
+        )
         if capture is None or reporter is None or self._config.get_verbosity() < 0:
             return
         # While output is captured, the standard streams lead to a file, never to a terminal.

@@ -37,7 +37,7 @@ class GateFile(pytest.Module):
 
 
 def shipped() -> Path:
-    """The gate suite of this installation: inside the wheel, or beside the package in a checkout."""
+    """The gate suite of this installation: in the wheel, or beside the package in a checkout."""
     package = Path(__file__).resolve().parents[1]
     inside = package / FOLDER
     return inside if (inside / _MARK).is_file() else package.parent / FOLDER
@@ -48,7 +48,9 @@ def add_to(config: pytest.Config) -> None:
 
     Nothing is added where the arguments already name the gates or a test inside them.
     """
-    named = [Path(config.invocation_params.dir, arg.split("::")[0]).resolve() for arg in config.args]
+    named = [
+        Path(config.invocation_params.dir, arg.split("::")[0]).resolve() for arg in config.args
+    ]
     own = config.rootpath / FOLDER
     if (own / _MARK).is_file():
         if not any(_within(path, own) or _within(own, path) for path in named):

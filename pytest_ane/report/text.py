@@ -38,7 +38,7 @@ def header(
     unproven: str = "",
     cache: Path | None = None,
 ) -> str:
-    """`ane: L01 · shards 1 of 34 · backend cpu · ...`: what was asked, what decides the verdicts."""
+    """`ane: L01 · shards 1 of 34 · ...`: what was asked, and what decides the verdicts."""
     seeds = ", ".join(dict.fromkeys(str(shard.probes.seed) for shard in selected))
     parts = [
         asked,

@@ -54,9 +54,7 @@ def test_the_users_cache_folder_is_the_default(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = project.path / "home-cache"
-    monkeypatch.setattr(
-        "pytest_ane.build.cache.user_cache_path", lambda name: folder / str(name)
-    )
+    monkeypatch.setattr("pytest_ane.build.cache.user_cache_path", lambda name: folder / str(name))
     result = project.packages(good="none").pytester.runpytest_inprocess("--ane-shards=all")
     result.assert_outcomes(passed=3, deselected=1)
     assert (folder / "pytest-ane/artifacts").is_dir()
@@ -75,7 +73,9 @@ def test_a_cache_that_cannot_be_written_fails_with_a_sentence(
     monkeypatch.setattr(Path, "touch", refuse)
     result = project.llama().gate("--ane-cache=cache", "-k", "placement", shards="L01")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines([
-        "The cache folder *cache cannot be written (Permission denied); choose another with "
-        "--ane-cache=DIR.",
-    ])  # fmt: skip
+    result.stdout.fnmatch_lines(
+        [
+            "The cache folder *cache cannot be written (Permission denied); choose another with "
+            "--ane-cache=DIR.",
+        ]
+    )

@@ -54,7 +54,9 @@ def test_two_models_have_ids_of_their_own(project: Project) -> None:
     own = f'[models.own.shard.L00]\nartifact = "{project.workshop.packages["good"]}"\n'
     project.llama(own + 'reference = "none"\n', source=Path("absent.gguf"))
     result = project.gate("--co", "-q", "-k", "placement", shards="L00")
-    result.stdout.fnmatch_lines([
-        "gates/test_placement.py::test_placement[[]mini:L00[]]",
-        "gates/test_placement.py::test_placement[[]own:L00[]]",
-    ])  # fmt: skip
+    result.stdout.fnmatch_lines(
+        [
+            "gates/test_placement.py::test_placement[[]mini:L00[]]",
+            "gates/test_placement.py::test_placement[[]own:L00[]]",
+        ]
+    )

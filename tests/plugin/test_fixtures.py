@@ -23,9 +23,13 @@ def test_a_gate_of_ones_own_has_all_fixtures(project: Project) -> None:
     project.packages(good="none").pytester.makepyfile(OWN_GATE)
     result = project.gate("-k", "test_outputs")
     result.assert_outcomes(failed=1, deselected=4)
-    result.stdout.fnmatch_lines([
-        "own:good: fidelity failed", "  - It is too good.", "failed   own:good  fidelity    looked at",
-    ])  # fmt: skip
+    result.stdout.fnmatch_lines(
+        [
+            "own:good: fidelity failed",
+            "  - It is too good.",
+            "failed   own:good  fidelity    looked at",
+        ]
+    )
 
 
 def test_fixtures_of_the_same_name_are_left_alone(project: Project) -> None:
@@ -46,18 +50,22 @@ def test_without_shards_a_fixture_says_what_it_needs(project: Project) -> None:
     project.pytester.makepyfile("def test_own(backend): pass")
     result = project.pytester.runpytest_inprocess()
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([
-        "The fixture 'backend' needs shards; run pytest with --ane-shards or --ane-package.",
-    ])  # fmt: skip
+    result.stdout.fnmatch_lines(
+        [
+            "The fixture 'backend' needs shards; run pytest with --ane-shards or --ane-package.",
+        ]
+    )
 
 
 def test_a_test_that_takes_shards_is_told_to_be_a_gate(project: Project) -> None:
     project.packages(good="none").pytester.makepyfile("def test_own(shard): pass")
     result = project.run("--ane-shards=all", "-k", "test_own")
     result.assert_outcomes(errors=1, deselected=4)
-    result.stdout.fnmatch_lines([
-        "The fixture 'shard' is for gates; mark this test with @pytest.mark.gate.",
-    ])  # fmt: skip
+    result.stdout.fnmatch_lines(
+        [
+            "The fixture 'shard' is for gates; mark this test with @pytest.mark.gate.",
+        ]
+    )
 
 
 def test_without_the_option_failures_look_as_they_always_do(project: Project) -> None:

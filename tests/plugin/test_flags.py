@@ -69,7 +69,9 @@ def test_verbose_shows_ids_and_every_passed_verdict(project: Project) -> None:
     shards = (f'[models.own.shard.S{i}]\nartifact = "{good}"\nreference = "none"' for i in range(5))
     project.manifest("\n".join(shards))
     short, long = project.gate(), project.gate("-v")
-    short.stdout.fnmatch_lines(["passed   own:S3  placement *", "... and 3 more passed (-v shows *"])
+    short.stdout.fnmatch_lines(
+        ["passed   own:S3  placement *", "... and 3 more passed (-v shows *"]
+    )
     short.stdout.no_fnmatch_line("passed   own:S4 *")
     long.stdout.fnmatch_lines(["gates/test_fidelity.py::test_fidelity[[]own:S4[]] PASSED *"])
     long.stdout.fnmatch_lines(["passed   own:S4  placement *", "passed: *"])

@@ -13,9 +13,7 @@ from tests.plugin.conftest import Project
 def properties(path: Path) -> dict[str, dict[str, str]]:
     """`ane.*` properties by test name."""
     return {
-        case.get("name", ""): {
-            p.get("name", ""): p.get("value", "") for p in case.iter("property")
-        }
+        case.get("name", ""): {p.get("name", ""): p.get("value", "") for p in case.iter("property")}
         for case in ElementTree.parse(path).iter("testcase")
     }
 
@@ -32,7 +30,9 @@ def test_facts_are_properties(project: Project) -> None:
     assert fidelity["ane.summary"].startswith("cosine min ")
     assert float(fidelity["ane.cosine.min"]) == pytest.approx(1, abs=1e-4)
     compression = found["test_compression[own:good]"]
-    size = sum(f.stat().st_size for f in project.workshop.packages["good"].rglob("*") if f.is_file())
+    size = sum(
+        f.stat().st_size for f in project.workshop.packages["good"].rglob("*") if f.is_file()
+    )
     assert int(compression["ane.size_bytes"]) == size
     assert found["test_placement[own:good]"]["ane.outcome"] == "eligible"
 

@@ -21,10 +21,12 @@ def test_strict_markers_know_them(project: Project) -> None:
 
 def test_they_are_listed_with_their_meaning(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_inprocess("--markers")
-    result.stdout.fnmatch_lines([
-        "@pytest.mark.gate: a quality gate of a model shard; runs only with --ane-shards or *",
-        "@pytest.mark.bench: a throughput benchmark of a model shard; runs only with --ane-*",
-    ])  # fmt: skip
+    result.stdout.fnmatch_lines(
+        [
+            "@pytest.mark.gate: a quality gate of a model shard; runs only with --ane-shards or *",
+            "@pytest.mark.bench: a throughput benchmark of a model shard; runs only with --ane-*",
+        ]
+    )
 
 
 def test_every_option_is_explained(pytester: pytest.Pytester) -> None:

@@ -44,9 +44,7 @@ def test_the_ini_twin_overrides_and_yields_to_the_command_line(unlike: Project) 
 def test_what_is_no_cosine_is_a_usage_error(unlike: Project, value: str) -> None:
     result = unlike.gate(f"--ane-min-cosine={value}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(
-        [f"ERROR: --ane-min-cosine={value}: give a number from -1 to 1."]
-    )
+    result.stderr.fnmatch_lines([f"ERROR: --ane-min-cosine={value}: give a number from -1 to 1."])
 
 
 def test_a_wrong_ini_value_is_named_as_such(unlike: Project) -> None:

@@ -15,12 +15,14 @@ def of(project: Project, package: str, *options: str) -> pytest.RunResult:
 def test_a_good_package_passes_three_gates(project: Project) -> None:
     result = of(project, "good")
     result.assert_outcomes(passed=3, deselected=1)
-    result.stdout.fnmatch_lines([
-        "ane: good.mlpackage · shards 1 of 1 · *",
-        "passed   package:good  compression 0.0* MB*",
-        "passed   package:good  fidelity    runs, all finite (no reference: cosine ...",
-        "passed   package:good  placement   eligible (forecast) · conv 1/1 *",
-    ])  # fmt: skip
+    result.stdout.fnmatch_lines(
+        [
+            "ane: good.mlpackage · shards 1 of 1 · *",
+            "passed   package:good  compression 0.0* MB*",
+            "passed   package:good  fidelity    runs, all finite (no reference: cosine ...",
+            "passed   package:good  placement   eligible (forecast) · conv 1/1 *",
+        ]
+    )
 
 
 def test_a_package_may_be_named_relative_to_where_pytest_is_called(project: Project) -> None:
@@ -33,34 +35,42 @@ def test_a_package_may_be_named_relative_to_where_pytest_is_called(project: Proj
 def test_nan_in_the_output_fails(project: Project) -> None:
     result = of(project, "nan")
     result.assert_outcomes(passed=2, failed=1, deselected=1)
-    result.stdout.fnmatch_lines([
-        "package:nan: fidelity failed",
-        "  - *100.00% of output root is NaN or infinite*",
-        "failed   package:nan  fidelity    runs, 100.00% NaN or infinite *",
-    ])  # fmt: skip
+    result.stdout.fnmatch_lines(
+        [
+            "package:nan: fidelity failed",
+            "  - *100.00% of output root is NaN or infinite*",
+            "failed   package:nan  fidelity    runs, 100.00% NaN or infinite *",
+        ]
+    )
 
 
 def test_an_op_that_the_ane_does_not_have_fails_placement(project: Project) -> None:
     result = of(project, "ineligible")
     result.assert_outcomes(passed=2, failed=1, deselected=1)
-    result.stdout.fnmatch_lines([
-        "package:ineligible: placement failed",
-        "  - R*: tan `tangent` is ineligible: *",
-        "  source: *",
-        "failed   package:ineligible  placement   ineligible (forecast) · conv 1/1 *",
-    ])  # fmt: skip
+    result.stdout.fnmatch_lines(
+        [
+            "package:ineligible: placement failed",
+            "  - R*: tan `tangent` is ineligible: *",
+            "  source: *",
+            "failed   package:ineligible  placement   ineligible (forecast) · conv 1/1 *",
+        ]
+    )
 
 
 def test_float32_fails_placement(project: Project) -> None:
     result = of(project, "float32")
     result.assert_outcomes(passed=2, failed=1, deselected=1)
-    result.stdout.fnmatch_lines(["package:float32: placement failed", "  - R*: conv `projection` is ineligible: *fp32*"])
+    result.stdout.fnmatch_lines(
+        ["package:float32: placement failed", "  - R*: conv `projection` is ineligible: *fp32*"]
+    )
 
 
 def test_a_missing_package_is_one_line(project: Project) -> None:
     result = of(project, "absent.mlpackage")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --ane-package: *absent.mlpackage does not exist; check the path."])
+    result.stderr.fnmatch_lines(
+        ["ERROR: --ane-package: *absent.mlpackage does not exist; check the path."]
+    )
 
 
 def test_something_else_than_a_package_fails_with_a_sentence(project: Project) -> None:

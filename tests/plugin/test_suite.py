@@ -58,7 +58,9 @@ def test_gates_run_from_an_environment_inside_the_project(installed: Project) ->
 def test_own_gates_are_used_in_place_of_the_shipped(project: Project) -> None:
     assert main(["init", str(project.path)]) == 0
     own = project.path / "gates/test_placement.py"
-    own.write_text(own.read_text().replace("gate(judge(", "assert shard.id == 'other'; gate(judge("))
+    own.write_text(
+        own.read_text().replace("gate(judge(", "assert shard.id == 'other'; gate(judge(")
+    )
     result = project.packages(good="none").gate()
     result.assert_outcomes(passed=2, failed=1, deselected=1)
     result.stdout.fnmatch_lines(["*AssertionError: assert 'good' == 'other'"])

@@ -33,18 +33,22 @@ def test_worst_first_in_80_columns(project: Project) -> None:
 def test_the_sentences_stay_whole_in_the_report(project: Project) -> None:
     result = project.packages(absent="none").gate("-k", "placement")
     result.assert_outcomes(errors=1, deselected=3)
-    result.stdout.fnmatch_lines([
-        f"own:absent: the artifact {project.path}/absent.mlpackage does not exist; *",
-    ])  # fmt: skip
+    result.stdout.fnmatch_lines(
+        [
+            f"own:absent: the artifact {project.path}/absent.mlpackage does not exist; *",
+        ]
+    )
     result.stdout.no_fnmatch_line("*During handling of*")
 
 
 def test_details_are_a_section_of_the_failure(project: Project) -> None:
     result = project.packages(good="other").gate("-k", "fidelity")
-    result.stdout.fnmatch_lines([
-        "*- Captured ane fidelity call -*",
-        "gaussian fixed shape #? -> projection: cosine * at position 0, max |x| *",
-    ])  # fmt: skip
+    result.stdout.fnmatch_lines(
+        [
+            "*- Captured ane fidelity call -*",
+            "gaussian fixed shape #? -> projection: cosine * at position 0, max |x| *",
+        ]
+    )
 
 
 def test_a_fault_in_the_table_leaves_the_outcome_alone(

@@ -17,19 +17,25 @@ def compression(project: Project, *options: str, more: str = "") -> pytest.RunRe
 def test_unproven_fails_unless_something_else_is_said(project: Project) -> None:
     result = compression(project)
     result.assert_outcomes(failed=1, deselected=3)
-    result.stdout.fnmatch_lines([
-        "own:weightless: compression unproven",
-        "  - The program has no weights, so there was nothing to check.",
-        "unproven own:weightless  compression *",
-    ])  # fmt: skip
+    result.stdout.fnmatch_lines(
+        [
+            "own:weightless: compression unproven",
+            "  - The program has no weights, so there was nothing to check.",
+            "unproven own:weightless  compression *",
+        ]
+    )
 
 
 def test_allowed_it_passes_but_is_never_called_passed(project: Project) -> None:
     result = compression(project, "--ane-unproven=allow")
     result.assert_outcomes(passed=1, deselected=3)
-    result.stdout.fnmatch_lines([
-        "ane: *unproven allowed*", "unproven own:weightless *", "passed: compression 0/1",
-    ])  # fmt: skip
+    result.stdout.fnmatch_lines(
+        [
+            "ane: *unproven allowed*",
+            "unproven own:weightless *",
+            "passed: compression 0/1",
+        ]
+    )
 
 
 def test_the_policy_allows_it(project: Project) -> None:

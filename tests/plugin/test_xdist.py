@@ -29,12 +29,14 @@ def test_table_and_properties_arrive_and_nothing_is_built_twice(project: Project
         "-n2", "--ane-shards=head*", "-m", "gate", "--ane-cache=cache", "--junitxml=out.xml"
     )
     result.assert_outcomes(passed=6)
-    result.stdout.fnmatch_lines([
-        "ane: head* · shards 2 of 4 · *",
-        "passed   mini:head.0  compression *",
-        "passed   mini:head.1  placement *",
-        "passed: compression 2/2, fidelity 2/2, placement 2/2",
-    ])  # fmt: skip
+    result.stdout.fnmatch_lines(
+        [
+            "ane: head* · shards 2 of 4 · *",
+            "passed   mini:head.0  compression *",
+            "passed   mini:head.1  placement *",
+            "passed: compression 2/2, fidelity 2/2, placement 2/2",
+        ]
+    )
     builds = (project.path / "builds.txt").read_text().split()
     assert sorted(builds) == ["head.0", "head.1"]
     found = ElementTree.parse(project.path / "out.xml").iter("property")

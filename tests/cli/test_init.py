@@ -1,0 +1,71 @@
+"""`pytest-ane init`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_ane.cli import main
+from pytest_ane.manifest import load
+from pytest_ane.plugin.suite import shipped
+
+
+def test_writes_a_manifest_and_gates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "new/project"
+    assert main(["init", str(folder)]) == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["gates", "shards.toml"]
+    gates = {path.name: path.read_text() for path in (folder / "gates").iterdir()}
+    assert gates == {path.name: path.read_text() for path in shipped().glob("*.py")}
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == f"wrote {folder / 'shards.toml'}"
+    assert out[-1] == "next: pytest --ane-shards=L01 -m gate"
+
+
+def test_the_written_manifest_loads(tmp_path: Path) -> None:
+    assert main(["init", str(tmp_path), "--no-gates"]) == 0
+    assert not (tmp_path / "gates").exists()
+    (model,) = load(tmp_path / "shards.toml").models
+    assert model.name == "smollm2"
+    assert len(model.shards) == 34
+    assert model.shards[0].compression is not None
+
+
+def test_the_commented_part_of_the_manifest_loads_too(tmp_path: Path) -> None:
+    assert main(["init", str(tmp_path), "--no-gates"]) == 0
+    manifest = tmp_path / "shards.toml"
+    head, _, tail = manifest.read_text().partition("# [models.mine")
+    uncommented = "\n".join(
+        line.removeprefix("# ") for line in ("# [models.mine" + tail).splitlines()
+    )
+    manifest.write_text(head + uncommented)
+    mine = load(manifest).model_of("mine")
+    assert [shard.id for shard in mine.shards] == ["encoder"]
+
+
+def test_the_current_folder_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init"]) == 0
+    assert (tmp_path / "shards.toml").is_file()
+
+
+@pytest.mark.parametrize("existing", ["shards.toml", "gates"])
+def test_overwrites_nothing(
+    tmp_path: Path, existing: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / existing).write_text("mine")
+    assert main(["init", str(tmp_path)]) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [existing]
+    assert (tmp_path / existing).read_text() == "mine"
+    assert capsys.readouterr().err == (
+        f"pytest-ane: {tmp_path / existing} exists; nothing was written. Move it away first.\n"
+    )
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["init", str(tmp_path / "file/project")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("cannot be written: Not a directory.")

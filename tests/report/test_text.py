@@ -1,0 +1,67 @@
+"""Verdicts in sentences, and the header line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_ane.manifest import Probes, Shard
+from pytest_ane.report.text import brief, failure, header
+from pytest_ane.verdict import Verdict
+
+
+def failed(*reasons: str) -> Verdict:
+    return Verdict("fidelity", "m:L01", "failed", "cosine min 0.5", reasons)
+
+
+def shard(name: str, seed: int = 7) -> Shard:
+    return Shard(model="m", id=name, probes=Probes(seed=seed))
+
+
+def test_a_failure_names_the_subject_and_every_reason() -> None:
+    assert failure(failed("It is low.", "It is NaN.")) == (
+        "m:L01: fidelity failed\n  - It is low.\n  - It is NaN."
+    )
+
+
+def test_eight_reasons_are_told_and_the_rest_is_counted() -> None:
+    lines = failure(failed(*(f"Reason {i}." for i in range(11)))).splitlines()
+    assert lines[1:] == [*(f"  - Reason {i}." for i in range(8)), "  - and 3 more"]
+
+
+def test_the_header_says_what_was_asked_and_what_decides() -> None:
+    line = header(asked="L01", selected=[shard("L01")], of=34, backend="cpu")
+    assert line == "ane: L01 · shards 1 of 34 · backend cpu · placement by forecast · seed 7"
+    assert len(line) <= 80
+
+
+def test_overrides_are_in_the_header() -> None:
+    line = header(
+        asked="all",
+        selected=[shard("L00", 1), shard("L01", 2), shard("L02", 1)],
+        of=3,
+        backend="cpu",
+        min_cosine=0.5,
+        unproven="allow",
+        cache=Path("/tmp/c"),
+    )
+    assert line == (
+        "ane: all · shards 3 of 3 · backend cpu · placement by forecast · seed 1, 2 · "
+        "min-cosine 0.5 for all · unproven allowed · cache /tmp/c"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sentence", "shown"),
+    [
+        ("/home/me/models/a.gguf: no such file.", "a.gguf: no such file."),
+        ("The folder /var/cache/ane cannot be written.", "The folder ane cannot be written."),
+        ("'/a b/c/x.toml' and (/d/e/y.toml)", "'/a b/c/x.toml' and (y.toml)"),
+        ("1/2 of conv 7/7, 3 and/or 4", "1/2 of conv 7/7, 3 and/or 4"),
+        ("https://example.org/a/b", "https://example.org/a/b"),
+        ("/file: missing.", "/file: missing."),
+    ],
+)
+def test_paths_are_shortened_for_the_table(sentence: str, shown: str) -> None:
+    assert brief(sentence) == shown
