@@ -13,7 +13,7 @@ gate-all: $(STAMP)
 	$(BIN)/pytest --ane-shards=all -m gate
 
 test: $(STAMP)
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
