@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import logging
+import signal
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -23,7 +25,7 @@ class _Collector(logging.Handler):
 
 def import_coremltools() -> Any:
     """`coremltools`, its remarks at import (eight of them off macOS) kept off the screen."""
-    with converter_notes():
+    with converter_notes(), held_interrupt():
         import coremltools
         import coremltools.optimize.coreml
     return coremltools
@@ -41,3 +43,23 @@ def converter_notes() -> Iterator[list[str]]:
             yield collector.lines
     finally:
         logger.handlers, logger.propagate = handlers, propagate
+
+
+@contextmanager
+def held_interrupt() -> Iterator[None]:
+    """Keep Ctrl-C until the block has ended, then act on it.
+
+    coremltools tries optional imports under a bare `except:`, which would swallow it. Python allows
+    signal handlers in the main thread only; elsewhere nothing is held.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: held.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if held:
+        raise KeyboardInterrupt

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import signal
 import subprocess
 import sys
 import warnings
 
 import pytest
 
-from pytest_ane.build.quiet import converter_notes
+from pytest_ane.build.quiet import converter_notes, held_interrupt
 
 LOGGER = logging.getLogger("coremltools")
 
@@ -47,3 +49,19 @@ def test_importing_coremltools_says_nothing() -> None:
     code = "from pytest_ane.build.quiet import import_coremltools; import_coremltools()"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert (run.stdout, run.stderr) == ("", "")
+
+
+def test_an_interrupt_that_an_import_would_swallow_is_held() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    reached = False
+    with pytest.raises(KeyboardInterrupt), held_interrupt():
+        with contextlib.suppress(BaseException):
+            signal.raise_signal(signal.SIGINT)
+        reached = True
+    assert reached
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_without_an_interrupt_nothing_is_raised() -> None:
+    with held_interrupt():
+        pass
