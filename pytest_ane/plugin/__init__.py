@@ -88,10 +88,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect gates that have nothing to ask, such as behaviour of half a chain."""
+    """Deselect gates that have nothing to ask, such as behaviour of half a chain; chains last."""
     from pytest_ane.plugin import collection
 
     collection.drop_empty(config, items)
+    collection.chains_last(items)
 
 
 @pytest.hookimpl(wrapper=True)

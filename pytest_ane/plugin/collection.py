@@ -33,6 +33,11 @@ def drop_empty(config: pytest.Config, items: list[pytest.Item]) -> None:
         config.hook.pytest_deselected(items=empty)
 
 
+def chains_last(items: list[pytest.Item]) -> None:
+    """Ask for a whole model after its shards: a bad shard explains a bad stack."""
+    items.sort(key=lambda item: _is_gate(item) and "chain" in getattr(item, "fixturenames", ()))
+
+
 def _values(config: pytest.Config, fixture: str) -> list[tuple[str, object]]:
     if not wanted(config):
         return []

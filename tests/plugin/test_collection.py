@@ -9,7 +9,6 @@ import pytest
 from tests.plugin.conftest import Project
 
 IDS = """\
-gates/test_behaviour.py::test_behaviour[mini]
 gates/test_compression.py::test_compression[mini:L00]
 gates/test_compression.py::test_compression[mini:L01]
 gates/test_compression.py::test_compression[mini:head.0]
@@ -22,6 +21,7 @@ gates/test_placement.py::test_placement[mini:L00]
 gates/test_placement.py::test_placement[mini:L01]
 gates/test_placement.py::test_placement[mini:head.0]
 gates/test_placement.py::test_placement[mini:head.1]
+gates/test_behaviour.py::test_behaviour[mini]
 
 13 tests collected in *
 """
