@@ -19,7 +19,11 @@ def judge(behaviour: Behaviour, policy: BehaviourPolicy, model: str) -> Verdict:
     if not positions:
         reason = "No golden prompt has a second position, so nothing was compared; add prompts."
         return Verdict("behaviour", model, "unproven", "nothing was compared", (reason,))
-    reasons = [*_statistics(behaviour, positions, policy), *_greedy(behaviour, policy)]
+    reasons = [
+        *_statistics(behaviour, positions, policy),
+        *_greedy(behaviour, policy),
+        *_undefined(behaviour),
+    ]
     if reasons and behaviour.alone:
         reasons.append(_blame(behaviour))
     first = [p.positions[0] for p in behaviour.prompts if p.positions]
@@ -42,6 +46,18 @@ def judge(behaviour: Behaviour, policy: BehaviourPolicy, model: str) -> Verdict:
         },
         details=tuple(_details(behaviour)),
     )
+
+
+def _undefined(behaviour: Behaviour) -> Iterator[str]:
+    """NaN fails everywhere, position 0 included: reported apart does not mean excused."""
+    for prompt in behaviour.prompts:
+        for i, p in enumerate(prompt.positions):
+            if not (math.isfinite(p.kl) and math.isfinite(p.centred_cosine)):
+                yield f"Logits of {prompt.name!r} at position {i} are not finite or all alike."
+                break
+    for shard, value in behaviour.alone:
+        if math.isnan(value):
+            yield f"{shard} gives NaN or only zeros on the reference's own states."
 
 
 def _statistics(

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from pytest_ane.digests import tree_bytes
@@ -99,6 +99,13 @@ class Cache:
         doomed = self.root / "tmp" / f"{entry.kind}-{entry.key}.removed-{os.getpid()}"
         entry.path.replace(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Delete what killed processes left in `tmp`; what another process is making stays."""
+        for left in (self.root / "tmp").iterdir():
+            lock = FileLock(self.root / "locks" / f"{left.name.partition('.')[0]}.lock")
+            with suppress(Timeout), lock.acquire(timeout=0):
+                shutil.rmtree(left, ignore_errors=True)
 
     @contextmanager
     def _workspace(self, kind: str, key: str) -> Iterator[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -71,6 +72,24 @@ def _undone(census: Census, asked: Compression | None, notes: tuple[str, ...]) -
             )
         elif (nbits := _nbits(method)) is not None and weight.nbits != nbits:
             yield f"{weight.name} was to be {_asked(method)} but has {weight.nbits} bits."
+        elif (tables := weight.groups * weight.blocks) not in (wanted := _tables(weight, method)):
+            yield (
+                f"{weight.name} {list(weight.shape)} was to be {_asked(method)}, which takes "
+                f"{' or '.join(map(str, sorted(wanted)))} tables or scales, but has {tables}."
+            )
+
+
+def _tables(weight: Weight, method: Palettize | Linear) -> set[int]:
+    """Tables or scales that a granularity takes; output channels lie on either of two axes."""
+    outputs = set(weight.shape[:2])
+    if method.granularity == "per_tensor":
+        return {1}
+    if isinstance(method, Palettize):
+        return {rows // method.group_size for rows in outputs}
+    if method.granularity == "per_channel":
+        return outputs
+    rows, columns = weight.shape[0], math.prod(weight.shape[1:2])
+    return {rows * (columns // method.block_size), columns * (rows // method.block_size)}
 
 
 def _because(weight: Weight, method: Palettize | Linear, notes: tuple[str, ...]) -> str:

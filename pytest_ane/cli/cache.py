@@ -25,6 +25,7 @@ def run(action: str, root: Path | None, keep: str) -> Iterator[str]:
             yield f"{entry.kind:<10} {entry.key[:16]}  {entry.size / 1e6:8.2f} MB  used {used}"
         yield f"{len(entries)} entries, {sum(e.size for e in entries) / 1e6:.1f} MB in {cache.root}"
         return
+    cache.sweep()
     budget = _bytes(keep)
     held = sum(entry.size for entry in entries)
     removed = 0

@@ -33,7 +33,7 @@ min-cosine = 0.97
 [[models.smollm2.prompts]]          # golden prompts: asked when the whole chain is selected
 name = "france"
 text = "The capital of France is"
-greedy = 5
+greedy = 10
 
 # Shards you built yourself need no family:
 # [models.mine.shard.encoder]

@@ -102,6 +102,10 @@ class Family(Protocol):
         """Rebuild a layout from `LanguageModel.description`, without the source."""
         ...
 
+    def starts_whole(self, blocks: Sequence[str]) -> bool:
+        """Whether these blocks are the model's first ones, without a gap."""
+        ...
+
     def chain(self, shards: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The shards in running order: blocks one after another, then head slices side by side."""
         ...

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from pytest_ane.backends import Backend
+from pytest_ane.digests import tree_digest
 from pytest_ane.errors import ProgramError
 from pytest_ane.fidelity.cases import Case, flat_rows, package_case
 from pytest_ane.fidelity.probes import KINDS, generator
@@ -35,6 +36,11 @@ def package_cases(
     cases = list(_cases(runner.inputs, artifact, probes))
     if reference is None:
         return cases
+    if tree_digest(artifact) == tree_digest(reference):
+        raise ProgramError(
+            f"{reference}: the reference is the artifact itself, so comparing proves nothing; "
+            "name an uncompressed package, or 'none'."
+        )
     oracle = backend.load(reference)
     return [replace(c, expected=flat_rows(oracle.predict(c.inputs))) for c in cases]
 

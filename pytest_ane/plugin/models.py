@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from pytest_ane.fidelity import Case
 from pytest_ane.fidelity.recording import Prompt, load_hidden, record_cases, record_hidden
 from pytest_ane.manifest import Model, Shard, Source
 from pytest_ane.sources import FloatArray, locate, open_source
+
+_READERS = ("gguf", "numpy", "tokenizers", "torch")
+"""Packages that turn a source into weights, token ids and reference outputs."""
 
 
 class OpenModel:
@@ -48,6 +52,7 @@ class OpenModel:
             "source": file_digest(self.path),
             "family": self.family.VERSION,
             "heads": list(self.chain[1]),
+            "versions": {name: version(name) for name in _READERS},
         }
 
     @cached_property
@@ -78,11 +83,21 @@ class OpenModel:
             self.identity,
             shard,
             model=lambda: self.language_model,
-            captured=lambda: [
-                (p.name, self.states(p.name, self._depth(shard))) for p in self.prompts
-            ],
-            captured_spec=[self.prompt_spec, self._depth(shard), self.chain[0]],
+            captured=lambda: self._captured(shard),
+            captured_spec=self._captured_spec(shard),
         )
+
+    def _captured(self, shard: Shard) -> list[tuple[str, FloatArray]]:
+        if shard.id not in self.chain[0]:
+            self.check_whole()
+        depth = self._depth(shard)
+        return [(p.name, self.states(p.name, depth)) for p in self.prompts]
+
+    def _captured_spec(self, shard: Shard) -> Any:
+        """What the captured states depend on beside the source; None where none are asked for."""
+        if "captured" not in shard.probes.kinds:
+            return None
+        return [self.prompt_spec, self._depth(shard), self.chain[0]]
 
     def states(self, prompt: str, index: int) -> FloatArray:
         """The reference's hidden states `[T, C]` of a prompt entering the i-th block."""
@@ -114,9 +129,24 @@ class OpenModel:
             max_tokens=self.model.max_tokens,
         )
 
+    def check_whole(self) -> None:
+        """Raise `SourceError` unless the manifest lists every block that the source has."""
+        blocks, layers = self.chain[0], int(self.language_model.description["layers"])
+        if len(blocks) != layers:
+            raise SourceError(
+                f"{self.model.name}: the source has {layers} blocks, shards.toml lists "
+                f"{len(blocks)}; what follows the blocks can be asked of the whole model only."
+            )
+
     def _depth(self, shard: Shard) -> int:
         """How many blocks come before a shard."""
         blocks = self.chain[0]
+        if not self.family.starts_whole(blocks):
+            raise SourceError(
+                f"{self.model.name}: captured probes run the model from its first block, but "
+                f"shards.toml lists {', '.join(blocks[:3])}...; list every block up to the last "
+                "one wanted, or leave 'captured' out of probes.kinds."
+            )
         return blocks.index(shard.id) if shard.id in blocks else len(blocks)
 
     def _ids(self, prompt: Any) -> tuple[int, ...]:

@@ -73,13 +73,13 @@ def wanted(config: pytest.Config) -> bool:
 
 def text(config: pytest.Config, name: str) -> str:
     """An option's text: command line, else ini, else empty."""
-    given = config.getoption(name, None)
-    return str(given) if given is not None else str(config.getini(name) or "")
+    given = _given(config, name)
+    return given if given is not None else str(config.getini(name) or "")
 
 
 def path(config: pytest.Config, name: str) -> Path | None:
     """A path option: relative to where pytest was called, or to the ini file for an ini value."""
-    given = config.getoption(name, None)
+    given = _given(config, name)
     if given is not None:
         return _below(config.invocation_params.dir, given)
     value = config.getini(name)
@@ -129,6 +129,16 @@ def unproven(config: pytest.Config) -> str:
     if given not in ("", *_FATES):
         raise pytest.UsageError(f"ane_unproven = {given}: give 'fail' or 'allow'.")
     return given
+
+
+def _given(config: pytest.Config, name: str) -> str | None:
+    """An option as given; an empty one, as from an unset variable in a script, is an error."""
+    given = config.getoption(name, None)
+    if given == "":
+        raise pytest.UsageError(
+            f"--{name.replace('_', '-')} is empty; give a value or leave it out."
+        )
+    return str(given) if given is not None else None
 
 
 def _below(base: Path, given: str) -> Path:

@@ -33,6 +33,7 @@ def open_stack(
     opened: OpenModel, artifacts: Sequence[tuple[Shard, Artifact]], backend: Backend
 ) -> Stack:
     """Load every artifact and chain them in running order."""
+    opened.check_whole()
     model = opened.language_model
     paths = {shard.id: artifact for shard, artifact in artifacts}
 

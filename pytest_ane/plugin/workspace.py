@@ -11,6 +11,7 @@ import pytest
 from pytest_ane.backends import Backend, get_backend
 from pytest_ane.build import Artifact, Cache, build_shard
 from pytest_ane.errors import ManifestError
+from pytest_ane.families import get_family
 from pytest_ane.fidelity import Case
 from pytest_ane.fidelity.package import package_cases
 from pytest_ane.manifest import Manifest, Shard, load, of_package, select
@@ -81,12 +82,14 @@ class Workspace:
 
     @property
     def complete_models(self) -> list[str]:
-        """Models with a family whose every shard is selected: those with behaviour to ask for."""
+        """Models with a family and a head whose every shard is selected."""
         chosen = {shard.qualified for shard in self.shards}
         return [
             model.name
             for model in self.manifest.models
-            if model.family and all(shard.qualified in chosen for shard in model.shards)
+            if model.family
+            and all(shard.qualified in chosen for shard in model.shards)
+            and get_family(model.family).chain([shard.id for shard in model.shards])[1]
         ]
 
     def allows_unproven(self, subject: str) -> bool:

@@ -115,7 +115,7 @@ def test_a_low_cosine_names_the_first_bad_position() -> None:
 
 
 def test_position_0_does_not_count() -> None:
-    assert of(replace(GOOD, positions=(Position(NAN, NAN, False, 9), SAME))).status == "passed"
+    assert of(replace(GOOD, positions=(Position(-1.0, 99.0, False, 9), SAME))).status == "passed"
 
 
 def test_other_words() -> None:
@@ -200,3 +200,14 @@ def test_everything_wrong_is_said() -> None:
     broken = PromptResult("p", (FIRST, Position(-0.5, 7.0, False, 9)), (1,), (2,), (3.0,), "x", "y")
     reasons = of(broken).reasons
     assert [reason.split()[0] for reason in reasons] == ["Top-1", "Mean", "The", "Greedy", "The"]
+
+
+def test_nan_at_position_0_fails_too() -> None:
+    verdict = of(replace(GOOD, positions=(Position(NAN, NAN, False, 0), SAME)))
+    assert verdict.status == "failed"
+    assert verdict.reasons[0] == ("Logits of 'facts' at position 0 are not finite or all alike.")
+
+
+def test_a_shard_that_gives_nan_alone_fails() -> None:
+    verdict = of(GOOD, alone=(("L00", 0.99), ("L01", NAN)))
+    assert verdict.reasons[0].startswith("L01 gives NaN or only zeros")

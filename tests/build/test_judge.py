@@ -91,7 +91,7 @@ def test_a_weight_declined_without_a_word() -> None:
 
 
 def test_another_method_than_asked_for() -> None:
-    quantized = Weight("w", (64, 64, 1, 1), SCALE, 4, 64, 2, 2304)
+    quantized = Weight("w", (64, 64, 1, 1), SCALE, 4, 64, 1, 2176)
     assert of(quantized).reasons[0].startswith("w [64, 64, 1, 1] was to be palettized")
     assert of(quantized, asked={**EIGHT_BITS, "dtype": "int4"}).status == "passed"
     affine = Weight("w", (64, 64, 1, 1), "constexpr_affine_dequantize", 8, 64, 1, 4300)
@@ -166,3 +166,9 @@ def test_an_empty_package() -> None:
 
 def test_every_weight_is_named() -> None:
     assert len(of(DENSE, Weight("v", (17, 576), "const", 16, 0, 0, 19_584)).reasons) == 2
+
+
+def test_one_table_where_groups_were_asked_for() -> None:
+    one = Weight("w", (64, 64, 1, 1), LUT, 4, 1, 1, 2080)
+    asked = {"method": "palettize", "nbits": 4, "group_size": 16}
+    assert "takes 4 tables or scales, but has 1" in of(one, asked=asked).reasons[0]

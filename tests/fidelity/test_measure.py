@@ -104,9 +104,16 @@ def test_a_row_of_nan_is_not_a_row_of_zeros() -> None:
 def test_every_output_of_the_reference_is_compared() -> None:
     runner = FakeRunner(y=X, z=X * 2, more=X)
     found = measure(runner, [case({"y": X, "z": X})], compared=True, provenance={"seed": 1})
-    assert [c.output for c in found.comparisons] == ["y", "z"]
+    assert [c.output for c in found.comparisons] == ["y", "z", "more"]
+    assert [c.live for c in found.comparisons] == [True, True, False]
     assert found.provenance == {"seed": 1}
     assert runner.seen == [{"x": X}]
+
+
+def test_nan_in_an_output_the_reference_lacks_is_seen() -> None:
+    runner = FakeRunner(y=X, more=np.full_like(X, np.nan))
+    found = measure(runner, [case({"y": X})], compared=True, provenance={})
+    assert [c.finite for c in found.comparisons] == [1.0, 0.0]
 
 
 def test_without_a_reference_outputs_are_held_against_themselves() -> None:

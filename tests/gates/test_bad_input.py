@@ -167,7 +167,13 @@ def _start(folder: Path, cache: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "pytest", "-m", "gate", *PLACEMENT,
                "--ane-shards=L03", f"--ane-cache={cache}", "-p", "no:cacheprovider"]  # fmt: skip
     return subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # Shells start background jobs with Ctrl-C ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

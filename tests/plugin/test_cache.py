@@ -79,3 +79,9 @@ def test_a_cache_that_cannot_be_written_fails_with_a_sentence(
             "--ane-cache=DIR.",
         ]
     )
+
+
+def test_an_empty_value_is_refused(project: Project) -> None:
+    result = project.packages(good="none").gate("--ane-cache=")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --ane-cache is empty; give a value or leave it out."])

@@ -107,6 +107,11 @@ def chain(shards: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(blocks), tuple(heads)
 
 
+def starts_whole(blocks: Sequence[str]) -> bool:
+    """Whether the blocks are `L00`, `L01`... without a gap."""
+    return [block_index(shard) for shard in blocks] == list(range(len(blocks)))
+
+
 def block_index(shard: str) -> int:
     """7 for `L07`."""
     match = _BLOCK.fullmatch(shard)

@@ -1,0 +1,36 @@
+"""Captured probes and behaviour need the model as it is: no gap, no missing block."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.plugin.conftest import Project
+
+
+def test_captured_probes_of_a_chain_with_a_gap_are_refused(project: Project) -> None:
+    project.llama()
+    manifest = project.path / "shards.toml"
+    manifest.write_text(manifest.read_text().replace("L00-L01", "L01"))
+    assert "captured" in manifest.read_text()
+    result = project.gate("-k", "fidelity", "--ane-cache=cache", shards="L01")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*captured probes run the model from its first block*"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_behaviour_of_a_model_with_blocks_missing_is_refused(project: Project) -> None:
+    project.llama()
+    manifest = project.path / "shards.toml"
+    manifest.write_text(manifest.read_text().replace("L00-L01", "L00"))
+    result = project.gate("-k", "behaviour", "--ane-cache=cache")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*the source has 2 blocks, shards.toml lists 1*"])
+
+
+def test_without_a_head_there_is_no_behaviour_to_ask_for(project: Project) -> None:
+    project.llama()
+    manifest = project.path / "shards.toml"
+    manifest.write_text(manifest.read_text().replace(", head.0-head.1", ""))
+    result = project.gate("--co", "-q")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.no_fnmatch_line("*test_behaviour*")
