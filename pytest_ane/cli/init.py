@@ -27,6 +27,10 @@ nbits = 8
 granularity = "per_grouped_channel"
 group_size = 32
 
+# Settings of single shards, by id or glob: these two need finer groups for queries and keys.
+[models.smollm2.shard."L2[78]".compression]
+overrides = [{ weights = "[qk]_proj*", group_size = 4 }]
+
 [models.smollm2.policy.fidelity]
 min-cosine = 0.97
 

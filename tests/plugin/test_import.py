@@ -43,3 +43,12 @@ def test_the_plugin_can_be_switched_off(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess("-p", "no:ane", "--ane-shards=all")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*unrecognized arguments: --ane-shards=all"])
+
+
+def test_own_gates_are_left_out_where_the_plugin_is_switched_off(pytester: pytest.Pytester) -> None:
+    from pytest_ane.cli import main
+
+    assert main(["init", str(pytester.path)]) == 0
+    pytester.makepyfile("def test_own(): pass")
+    result = pytester.runpytest_subprocess("-p", "no:ane")
+    result.assert_outcomes(passed=1)
