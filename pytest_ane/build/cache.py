@@ -76,7 +76,7 @@ class Cache:
         with self._disk_errors():
             if (found := self.get(kind, key)) is not None:
                 return found
-            with FileLock(self.root / "locks" / f"{kind}-{key}.lock"):
+            with self._lock(f"{kind}-{key}"):
                 if (found := self.get(kind, key)) is not None:
                     return found
                 with self._workspace(kind, key) as folder:
@@ -97,13 +97,17 @@ class Cache:
     def remove(self, entry: Entry) -> None:
         """Delete an entry; renamed away first, so that no reader sees half of it."""
         doomed = self.root / "tmp" / f"{entry.kind}-{entry.key}.removed-{os.getpid()}"
-        entry.path.replace(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+        with self._lock(f"{entry.kind}-{entry.key}"):
+            entry.path.replace(doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
+
+    def _lock(self, name: str) -> FileLock:
+        return FileLock(self.root / "locks" / f"{name}.lock")
 
     def sweep(self) -> None:
         """Delete what killed processes left in `tmp`; what another process is making stays."""
         for left in (self.root / "tmp").iterdir():
-            lock = FileLock(self.root / "locks" / f"{left.name.partition('.')[0]}.lock")
+            lock = self._lock(left.name.partition(".")[0])
             with suppress(Timeout), lock.acquire(timeout=0):
                 shutil.rmtree(left, ignore_errors=True)
 

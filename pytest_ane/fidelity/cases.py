@@ -25,6 +25,7 @@ class Case:
         expected: the reference's rows; empty where there is no reference.
         length: positions T.
         input_max: largest magnitude of the hidden state or the floating-point inputs.
+        start: position in the prompt that the first row comes from.
     """
 
     kind: str
@@ -34,10 +35,16 @@ class Case:
     expected: Rows
     length: int
     input_max: float
+    start: int = 0
 
 
 def hidden_case(
-    kind: str, name: str, hidden: FloatArray, expected: FloatArray, layout: Layout
+    kind: str,
+    name: str,
+    hidden: FloatArray,
+    expected: FloatArray,
+    layout: Layout,
+    start: int = 0,
 ) -> Case:
     """A case of a family's shard: hidden states `[T, C]` in, `[T, C']` out."""
     return Case(
@@ -48,6 +55,7 @@ def hidden_case(
         expected={"y": expected},
         length=len(hidden),
         input_max=float(np.abs(hidden).max(initial=0.0)),
+        start=start,
     )
 
 

@@ -40,20 +40,27 @@ def _reasons(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[str]:
             yield f"{c.probe}: output {c.output} is zero on one side only at {_at(c.one_zero)}."
     if not fidelity.compared:
         return
-    live = [c for c in fidelity.comparisons if c.live]
-    if (count := _probes(live)) < policy.min_live_probes:
+    count = _probes(c for c in fidelity.rest if c.live)
+    if count < policy.min_live_probes:
         yield (
-            f"{count} of {_probes(fidelity.comparisons)} probes were live (the rest gave zeros), "
-            f"policy asks for {policy.min_live_probes}: too little was compared."
+            f"{count} of {_probes(fidelity.comparisons)} probes were live (the rest gave zeros, or "
+            f"are position 0 alone), policy asks for {policy.min_live_probes}: too little was "
+            "compared."
         )
-    bad = [c for c in live if c.finite == 1 and not c.worst >= policy.min_cosine]
-    if bad:
+    finite = [c for c in fidelity.comparisons if c.finite == 1]
+    yield from _too_low([c.rest for c in finite], "min-cosine", policy.min_cosine)
+    yield from _too_low([c.first for c in finite], "min-cosine-first", policy.min_cosine_first)
+
+
+def _too_low(parts: list[Comparison], key: str, least: float) -> Iterator[str]:
+    live = [c for c in parts if c.live]
+    if bad := [c for c in live if not c.worst >= least]:
         c = _worst_first(bad)[0]
         yield (
-            f"{_probes(bad)} of {count} live probes are below cosine {policy.min_cosine:g}; worst "
+            f"{_probes(bad)} of {_probes(live)} live probes are below cosine {least:g}; worst "
             f"{c.worst:.6f} in {c.probe}, position {c.worst_position} (largest input "
             f"{c.input_max:,.1f}, greatest absolute difference {c.error_max:.4g}); "
-            f"{_passing(c.worst)} would have passed."
+            f"{_passing(key, c.worst)} would have passed."
         )
 
 
@@ -62,10 +69,12 @@ def _summary(fidelity: Fidelity) -> str:
         bad = 1 - min(c.finite for c in fidelity.comparisons)
         finite = f"{_share(bad)} NaN or infinite" if bad else "all finite"
         return f"runs, {finite} (no reference: cosine not asked)"
-    values = _cosines(fidelity)
+    values, first = _cosines(fidelity.rest), _cosines(fidelity.first)
     low, mean = (float(np.min(values)), float(np.mean(values))) if values else (math.nan, math.nan)
     count, live = _probes(fidelity.comparisons), _probes(c for c in fidelity.comparisons if c.live)
-    text = f"cosine min {low:.6f} mean {mean:.6f} · {count} probes"
+    text = f"cosine min {low:.6f} mean {mean:.6f}"
+    text += f" (position 0: {np.min(first):.4f})" if first and not np.min(first) >= low else ""
+    text += f" · {count} probes"
     zero = f" · {count - live} all zero" if count > live else ""
     return f"{text} · max |x| {_largest_input(fidelity):,.0f}{zero}"
 
@@ -77,18 +86,19 @@ def _facts(fidelity: Fidelity) -> dict[str, float | int | str]:
         "input.max": _largest_input(fidelity),
         "finite": min(c.finite for c in fidelity.comparisons),
     }
-    if fidelity.compared and (values := _cosines(fidelity)):
+    if fidelity.compared and (values := _cosines(fidelity.rest)):
         facts["cosine.min"] = float(np.min(values))
         facts["cosine.mean"] = float(np.mean(values))
         for kind in dict.fromkeys(c.kind for c in fidelity.comparisons):
-            of_kind = [x for c in fidelity.comparisons if c.kind == kind for x in c.cosines]
-            if of_kind:
+            if of_kind := _cosines(c for c in fidelity.rest if c.kind == kind):
                 facts[f"cosine.{kind}.min"] = float(np.min(of_kind))
+    if fidelity.compared and (first := _cosines(fidelity.first)):
+        facts["cosine.first.min"] = float(np.min(first))
     return facts
 
 
-def _cosines(fidelity: Fidelity) -> list[float]:
-    return [x for c in fidelity.comparisons for x in c.cosines]
+def _cosines(comparisons: Iterable[Comparison]) -> list[float]:
+    return [x for c in comparisons for x in c.cosines]
 
 
 def _probes(comparisons: Iterable[Comparison]) -> int:
@@ -127,8 +137,8 @@ def _share(value: float) -> str:
     return f"{value:.2%}" if value >= 1e-4 else "less than 0.01%"
 
 
-def _passing(cosine: float) -> str:
+def _passing(key: str, cosine: float) -> str:
     """The highest threshold of four digits that a cosine reaches."""
     if math.isnan(cosine):
-        return "no min-cosine"
-    return f"min-cosine = {math.floor(cosine * 1e4) / 1e4:g}"
+        return f"no {key}"
+    return f"{key} = {math.floor(cosine * 1e4) / 1e4:g}"

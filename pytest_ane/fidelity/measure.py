@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ class Comparison:
         length: positions T.
         input_max: largest magnitude that enters: squares overflow fp16 above 255.9.
         cosines: by live position, NaN where undefined.
-        positions: index of each entry of `cosines`.
+        positions: position in the prompt of each entry of `cosines`.
         both_zero: positions where artifact and reference are exactly zero: agreement.
         one_zero: positions where exactly one of them is.
         finite: share of finite values in the artifact's output.
@@ -58,6 +58,21 @@ class Comparison:
         """Position of `worst`; NaN counts as lowest."""
         return self.positions[int(np.argmin(self.cosines))]
 
+    @property
+    def first(self) -> Comparison:
+        """The part at position 0 of a captured probe, which is reported apart; else nothing."""
+        return self._part(lambda position: self.kind == "captured" and position == 0)
+
+    @property
+    def rest(self) -> Comparison:
+        """All positions but those of `first`."""
+        return self._part(lambda position: self.kind != "captured" or position > 0)
+
+    def _part(self, wanted: Callable[[int], bool]) -> Comparison:
+        kept = [(c, p) for c, p in zip(self.cosines, self.positions, strict=True) if wanted(p)]
+        cosines, positions = tuple(c for c, _ in kept), tuple(p for _, p in kept)
+        return replace(self, cosines=cosines, positions=positions)
+
 
 @dataclass(frozen=True)
 class Fidelity:
@@ -66,6 +81,16 @@ class Fidelity:
     comparisons: tuple[Comparison, ...]
     compared: bool
     provenance: Mapping[str, Any]
+
+    @property
+    def first(self) -> tuple[Comparison, ...]:
+        """Position 0 of captured probes, which is reported apart."""
+        return tuple(c.first for c in self.comparisons)
+
+    @property
+    def rest(self) -> tuple[Comparison, ...]:
+        """All that is not in `first`."""
+        return tuple(c.rest for c in self.comparisons)
 
 
 def measure(
@@ -102,9 +127,9 @@ def _compare(case: Case, name: str, actual: FloatArray, expected: FloatArray) ->
         length=case.length,
         input_max=case.input_max,
         cosines=tuple(cosine(actual[live], expected[live]).tolist()),
-        positions=_indices(live),
-        both_zero=_indices(zero & reference_zero),
-        one_zero=_indices(zero ^ reference_zero),
+        positions=_indices(live, case.start),
+        both_zero=_indices(zero & reference_zero, case.start),
+        one_zero=_indices(zero ^ reference_zero, case.start),
         finite=finite_fraction(actual),
         error_max=max_abs_error(actual, expected),
     )
@@ -118,5 +143,5 @@ def _mismatch(case: Case, name: str, outputs: Rows, expected: FloatArray) -> str
     )
 
 
-def _indices(mask: Any) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.flatnonzero(mask))
+def _indices(mask: Any, start: int) -> tuple[int, ...]:
+    return tuple(start + int(i) for i in np.flatnonzero(mask))

@@ -7,7 +7,7 @@ keyed by everything they depend on, so a warm gate runs the artifact afresh and 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from pytest_ane.fidelity.probes import seeded
 from pytest_ane.manifest import Shard
 from pytest_ane.sources import FloatArray
 
-RECORDING_VERSION = 1
+RECORDING_VERSION = 2
 _FILE = "recording.safetensors"
 
 
@@ -99,9 +99,9 @@ def record_cases(
         inputs = list(_probes(shard, opened.layout, captured))
         run = opened.reference(shard.id)
         tensors: dict[str, FloatArray] = {}
-        for i, (_, _, hidden) in enumerate(inputs):
+        for i, (*_, hidden) in enumerate(inputs):
             tensors[f"{i}.input"], tensors[f"{i}.expected"] = hidden, run(hidden)
-        names = [[kind, name] for kind, name, _ in inputs]
+        names = [[kind, name, start] for kind, name, start, _ in inputs]
         save(folder, tensors, {"probes": names, "description": opened.description})
 
     folder = cache.get_or_make("recordings", key_digest(key), make)
@@ -116,28 +116,29 @@ def load_hidden(folder: Path, name: str, index: int) -> FloatArray:
 
 def _probes(
     shard: Shard, layout: Layout, captured: Callable[[], Sequence[tuple[str, FloatArray]]]
-) -> Any:
+) -> Iterator[tuple[str, str, int, FloatArray]]:
+    """`(kind, name, first position, hidden [T, C])` of every probe."""
     probes = shard.probes
     lengths = tuple(dict.fromkeys((1, shard.max_tokens)))
-    yield from seeded(
-        tuple(probes.kinds),
-        count=probes.count,
-        seed=probes.seed,
-        lengths=lengths,
-        width=layout.width,
-    )
+    kinds = tuple(probes.kinds)
+    for kind, name, hidden in seeded(
+        kinds, count=probes.count, seed=probes.seed, lengths=lengths, width=layout.width
+    ):
+        yield kind, name, 0, hidden
     if "captured" in probes.kinds:
         for name, hidden in captured():
-            for length in dict.fromkeys((1, len(hidden))):
-                yield "captured", f"captured {name} T={length}", hidden[:length]
+            # Position 0 is unlike any other, so the last stands for a single position.
+            for start in dict.fromkeys((len(hidden) - 1, 0)):
+                part = hidden[start:]
+                yield "captured", f"captured {name} T={len(part)}", start, part
 
 
 def _load_cases(folder: Path, layout: Callable[[dict[str, Any]], Layout]) -> list[Case]:
     tensors, metadata = load(folder)
     host = layout(metadata["description"])
     return [
-        hidden_case(kind, name, tensors[f"{i}.input"], tensors[f"{i}.expected"], host)
-        for i, (kind, name) in enumerate(metadata["probes"])
+        hidden_case(kind, name, tensors[f"{i}.input"], tensors[f"{i}.expected"], host, start)
+        for i, (kind, name, start) in enumerate(metadata["probes"])
     ]
 
 

@@ -66,6 +66,9 @@ class FidelityPolicy(Record):
 
     min_cosine: Cosine = 0.97
     """Lowest cosine of any position of any live probe."""
+    min_cosine_first: Cosine = 0.9
+    """The same for position 0 of captured probes, which is reported apart: there the attention sink
+    makes one channel carry nearly the whole norm."""
     min_live_probes: Annotated[int, Field(ge=1)] = 1
     """Probes on which artifact and reference are not both zero."""
 

@@ -158,6 +158,7 @@ class Model(Record):
         source: where the weights come from, its path absolute.
         shards: the resolved shards in the manifest's order.
         prompts: golden prompts.
+        baselines: folder of the stored benchmark runs, absolute; `None` for pytest-benchmark's own.
         policy: the model's own policy, which behaviour is judged by.
         max_tokens: the largest T of its flexible shards.
     """
@@ -167,6 +168,7 @@ class Model(Record):
     source: Source | None = None
     shards: tuple[Shard, ...]
     prompts: tuple[Prompt, ...] = ()
+    baselines: Path | None = None
     policy: Policy = Policy()
     max_tokens: int = 64
 

@@ -85,6 +85,7 @@ class Resolver:
             source=self._source(model),
             shards=tuple(shard for shard in shards if shard),
             prompts=model.prompts,
+            baselines=self._absolute(model.baselines) if model.baselines else None,
             policy=settings.policy,
             max_tokens=settings.max_tokens,
         )

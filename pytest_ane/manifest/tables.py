@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, Strict, WithJsonSchema
@@ -102,6 +103,9 @@ class ModelTable(Common):
     """Shard ids and ranges, such as `"L00-L29, head.0-head.3"`; needed with a family."""
     prompts: Annotated[tuple[Prompt, ...], Strict(False)] = ()
     """Golden prompts: what behaviour is asked on, and where captured probes come from."""
+    baselines: Annotated[Path, Strict(False)] | None = None
+    """Folder of the stored benchmark runs that throughput is compared with, relative to the
+    manifest; absent: `.benchmarks` in the folder that pytest is started in."""
     shard: dict[ShardKey, ShardTable] = Field(default_factory=dict)
     """Settings by shard id or glob; without a family these tables are the shards."""
 

@@ -50,6 +50,24 @@ def assert_clean(cache: Cache) -> None:
     assert (found / "file").read_text() == "whole"
 
 
+def test_sweep_deletes_what_killed_processes_left(cache: Cache) -> None:
+    left = cache.root / "tmp" / "artifacts-key"
+    left.mkdir()
+    (left / "half").touch()
+    cache.sweep()
+    assert not left.exists()
+
+
+def test_sweep_spares_what_is_being_made(cache: Cache) -> None:
+    def make(folder: Path) -> None:
+        (folder / "file").write_text("whole")
+        Cache(cache.root).sweep()
+        assert (folder / "file").exists()
+
+    found = cache.get_or_make("artifacts", "key", make)
+    assert (found / "file").read_text() == "whole"
+
+
 def test_an_entry_is_made_once(cache: Cache) -> None:
     assert cache.get("artifacts", "key") is None
     first = cache.get_or_make("artifacts", "key", writes("first"))

@@ -28,12 +28,15 @@ GOOD = Comparison(
     finite=1.0,
     error_max=0.125,
 )
-CAPTURED = replace(GOOD, kind="captured", probe="captured chat T=2", input_max=21953.4)
+CAPTURED = replace(
+    GOOD, kind="captured", probe="captured chat T=2", positions=(1, 2), input_max=21953.4
+)
 
 
 def comparison(*cosines: float, **changes: Any) -> Comparison:
-    """A captured probe with these cosines at positions 0, 1, ..."""
-    return replace(CAPTURED, cosines=cosines, positions=tuple(range(len(cosines))), **changes)
+    """A captured probe with these cosines at positions 1, 2, ..."""
+    positions = tuple(range(1, len(cosines) + 1))
+    return replace(CAPTURED, cosines=cosines, positions=positions, **changes)
 
 
 def of(*comparisons: Comparison, compared: bool = True, **policy: Any) -> Verdict:
@@ -58,7 +61,7 @@ def test_all_close() -> None:
     }
     assert verdict.details == (
         "gaussian T=2 #0 -> y: cosine 0.998000 at position 1, max |x| 4.2",
-        "captured chat T=2 -> y: cosine 0.998000 at position 1, max |x| 21,953.4",
+        "captured chat T=2 -> y: cosine 0.998000 at position 2, max |x| 21,953.4",
     )
 
 
@@ -74,11 +77,11 @@ def test_a_low_cosine_names_probe_position_and_the_threshold_that_would_pass() -
     verdict = of(GOOD, comparison(0.99, 0.91238, 0.95))
     assert verdict.status == "failed"
     assert verdict.reasons == (
-        "1 of 2 live probes are below cosine 0.97; worst 0.912380 in captured chat T=2, position 1 "
+        "1 of 2 live probes are below cosine 0.97; worst 0.912380 in captured chat T=2, position 2 "
         "(largest input 21,953.4, greatest absolute difference 0.125); min-cosine = 0.9123 would "
         "have passed.",
     )
-    assert verdict.details[0].startswith("captured chat T=2 -> y: cosine 0.912380 at position 1")
+    assert verdict.details[0].startswith("captured chat T=2 -> y: cosine 0.912380 at position 2")
     assert verdict.facts["cosine.captured.min"] == 0.91238
 
 
@@ -118,7 +121,7 @@ def test_an_undefined_cosine_fails_every_threshold(lowest: float) -> None:
     verdict = of(comparison(1.0, NAN), **{"min-cosine": lowest})
     assert verdict.reasons == (
         f"1 of 1 live probes are below cosine {lowest:g}; worst nan in captured chat T=2, position "
-        "1 (largest input 21,953.4, greatest absolute difference 0.125); no min-cosine would have "
+        "2 (largest input 21,953.4, greatest absolute difference 0.125); no min-cosine would have "
         "passed.",
     )
 
@@ -146,7 +149,7 @@ def test_zero_on_both_sides_is_agreement_and_reported() -> None:
     verdict = of(GOOD, comparison(1.0, both_zero=(1, 2)))
     assert verdict.status == "passed"
     assert verdict.details[1] == (
-        "captured chat T=2 -> y: cosine 1.000000 at position 0, 2 positions zero on both sides, "
+        "captured chat T=2 -> y: cosine 1.000000 at position 1, 2 positions zero on both sides, "
         "max |x| 21,953.4"
     )
 
@@ -156,8 +159,8 @@ def test_probes_that_are_all_zero_compare_nothing() -> None:
     verdict = of(zero, replace(zero, probe="another"))
     assert verdict.status == "failed"
     assert verdict.reasons == (
-        "0 of 2 probes were live (the rest gave zeros), policy asks for 1: too little was "
-        "compared.",
+        "0 of 2 probes were live (the rest gave zeros, or are position 0 alone), policy asks "
+        "for 1: too little was compared.",
     )
     assert verdict.summary == ("cosine min nan mean nan · 2 probes · max |x| 21,953 · 2 all zero")
     assert verdict.details[0] == (
@@ -169,8 +172,8 @@ def test_too_few_live_probes() -> None:
     dead = comparison(both_zero=(0, 1), probe="dead")
     verdict = of(GOOD, dead, **{"min-live-probes": 2})
     assert verdict.reasons == (
-        "1 of 2 probes were live (the rest gave zeros), policy asks for 2: too little was "
-        "compared.",
+        "1 of 2 probes were live (the rest gave zeros, or are position 0 alone), policy asks "
+        "for 2: too little was compared.",
     )
     assert verdict.details[-1].startswith("dead -> y: nothing live")
     assert of(GOOD, CAPTURED, dead, **{"min-live-probes": 2}).status == "passed"
@@ -200,6 +203,32 @@ def test_a_nan_among_the_largest_inputs_is_shown() -> None:
     verdict = of(GOOD, replace(CAPTURED, input_max=NAN))
     assert math.isnan(float(verdict.facts["input.max"]))
     assert verdict.summary.endswith("max |x| nan")
+
+
+def test_position_0_of_a_captured_probe_is_judged_apart() -> None:
+    probe = replace(CAPTURED, cosines=(0.93, 0.98), positions=(0, 1))
+    verdict = of(GOOD, probe)
+    assert verdict.status == "passed"
+    assert verdict.summary.startswith("cosine min 0.980000 mean 0.992333 (position 0: 0.9300) · 2")
+    assert verdict.facts["cosine.first.min"] == 0.93
+    assert verdict.facts["cosine.captured.min"] == 0.98
+    assert of(GOOD, replace(probe, kind="gaussian")).status == "failed"
+
+
+@pytest.mark.parametrize(("cosine", "would"), [(0.85, "min-cosine-first = 0.85"), (NAN, "no min")])
+def test_position_0_has_a_bound_of_its_own(cosine: float, would: str) -> None:
+    verdict = of(GOOD, replace(CAPTURED, cosines=(cosine, 0.98), positions=(0, 1)))
+    (reason,) = verdict.reasons
+    assert reason.startswith("1 of 1 live probes are below cosine 0.9; worst ")
+    assert "in captured chat T=2, position 0 (" in reason
+    assert would in reason
+    assert of(GOOD, CAPTURED, **{"min-cosine-first": 1.0}).status == "passed"
+
+
+def test_position_0_alone_is_too_little() -> None:
+    alone = replace(CAPTURED, cosines=(0.99,), positions=(0,))
+    (reason,) = of(alone).reasons
+    assert reason.startswith("0 of 1 probes were live (the rest gave zeros, or are position 0 al")
 
 
 @given(st.lists(st.floats(-1, 1) | st.just(NAN), min_size=1, max_size=6), st.floats(-1, 1))

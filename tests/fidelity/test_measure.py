@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -69,6 +70,20 @@ def test_zero_on_one_side_is_kept_apart(side: int) -> None:
     pair = [X, X * np.array([[1], [0], [1]], np.float32)]
     found = compare(pair[side], pair[1 - side])
     assert (found.both_zero, found.one_zero, found.positions) == ((), (1,), (0, 2))
+
+
+def test_positions_are_those_of_the_prompt() -> None:
+    later = replace(case({"y": X}), start=7)
+    (found,) = measure(FakeRunner(y=X), [later], compared=True, provenance={}).comparisons
+    assert found.positions == (7, 8, 9)
+
+
+def test_only_captured_probes_have_a_first_position_apart() -> None:
+    found = compare(X, X)
+    assert (found.first.positions, found.rest.positions) == ((), (0, 1, 2))
+    captured = replace(found, kind="captured")
+    assert (captured.first.positions, captured.rest.positions) == ((0,), (1, 2))
+    assert captured.first.cosines + captured.rest.cosines == captured.cosines
 
 
 def test_nothing_live() -> None:
