@@ -8,13 +8,13 @@ import numpy as np
 
 from pytest_ane.mil.blob import load
 from pytest_ane.mil.records import Blob, Model, TensorType, Value
-from pytest_ane.reference.dtypes import carried
+from pytest_ane.reference.dtypes import Precision, carried
 
 
-def constant(model: Model, value: Value) -> Any:
+def constant(model: Model, value: Value, precision: Precision = "as-typed") -> Any:
     """A constant's data: scalars as Python numbers, fp16 as float32, weights decoded."""
     if not isinstance(value.type, TensorType) or isinstance(value.data, (str, tuple, dict)):
         return value.data
     if not isinstance(value.data, Blob) and value.type.shape == ():
         return np.asarray(value.data).item()
-    return load(model, value).astype(carried(value.type.dtype), copy=False)
+    return load(model, value).astype(carried(value.type.dtype, precision), copy=False)

@@ -4,6 +4,7 @@ Values of type fp16 are carried as float32 arrays that hold only numbers fp16 ca
 operation computes in float32, and its result is rounded to fp16 where its type says fp16; beyond
 65,504 that gives infinity, as fp16 would. Integers and booleans keep their types. Under
 `precision="float32"` nothing is rounded: an upper bound on what better arithmetic could give.
+`precision="float64"` carries all floating values as float64, for golden outputs.
 Bit equality with the ANE is not claimed: its order of summation is not documented.
 """
 
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from pytest_ane.mil.records import DType
 
-Precision = Literal["as-typed", "float32"]
+Precision = Literal["as-typed", "float32", "float64"]
 
 _CARRIED: dict[DType, Any] = {
     DType.FP16: np.float32, DType.FP32: np.float32, DType.FP64: np.float64, DType.BF16: np.float32,
@@ -27,6 +28,8 @@ _CARRIED: dict[DType, Any] = {
 }  # fmt: skip
 
 
+_FLOATS = frozenset((DType.FP16, DType.FP32, DType.FP64, DType.BF16))
+
 _WORTHWHILE = 2048
 _EXPONENT, _SIGN = np.uint32(0x7F800000), np.uint32(0x80000000)
 _SMALLEST, _LARGE = np.uint32(0x38800000), np.uint32(0x47000000)
@@ -34,8 +37,10 @@ _SMALLEST, _LARGE = np.uint32(0x38800000), np.uint32(0x47000000)
 _TIMES_8192 = np.uint32(13 << 23)
 
 
-def carried(dtype: DType) -> Any:
+def carried(dtype: DType, precision: Precision = "as-typed") -> Any:
     """The numpy type that values of a MIL type are carried in."""
+    if precision == "float64" and dtype in _FLOATS:
+        return np.float64
     return _CARRIED[dtype]
 
 
@@ -67,4 +72,4 @@ def settle(x: Any, dtype: DType, precision: Precision, moves: bool) -> npt.NDArr
     array = np.asarray(x)
     if dtype is DType.FP16 and precision == "as-typed" and not moves:
         return round_fp16(array)
-    return array.astype(_CARRIED[dtype], copy=False)
+    return array.astype(carried(dtype, precision), copy=False)

@@ -1,0 +1,137 @@
+"""Prepared programs: operations bound to numbered slots, and how they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from pytest_ane.errors import ExecutionError
+from pytest_ane.mil.records import TensorType, ValueType
+from pytest_ane.reference.dtypes import Precision, settle
+from pytest_ane.reference.registry import FAILURES
+
+Values = list[Any]
+"""One value for each slot; None where none is known or needed any more."""
+Slots = "int | tuple[int, ...]"
+NOTHING: frozenset[int] = frozenset()
+
+
+class Step(Protocol):
+    """One operation, ready to run."""
+
+    def run(self, values: Values, keep: AbstractSet[int]) -> None:
+        """Take inputs from their slots, put results into theirs; free what `keep` does not name."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A block: its steps, the slots of its inputs and of its results."""
+
+    inputs: tuple[int, ...]
+    steps: tuple[Step, ...]
+    results: tuple[int, ...]
+
+    def run(self, values: Values, keep: AbstractSet[int] = NOTHING) -> list[Any]:
+        """Run all steps on `values`; the block's results."""
+        for step in self.steps:
+            step.run(values, keep)
+        return [values[slot] for slot in self.results]
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A call of an operation's function.
+
+    Attributes:
+        what: how messages name it.
+        compute: the function, its constant parameters bound.
+        inputs: parameter names with the slots of their varying values.
+        last_use: slots that no later operation needs.
+    """
+
+    what: str
+    compute: Callable[..., Any]
+    inputs: tuple[tuple[str, int | tuple[int, ...]], ...]
+    outputs: tuple[tuple[int, ValueType], ...]
+    precision: Precision
+    moves: bool
+    last_use: tuple[int, ...]
+
+    def run(self, values: Values, keep: AbstractSet[int]) -> None:
+        """Compute, and round the results as their types say."""
+        varying = {
+            key: values[slot] if isinstance(slot, int) else tuple(values[s] for s in slot)
+            for key, slot in self.inputs
+        }
+        try:
+            result = self.compute(**varying)
+            results = result if isinstance(result, tuple) else (result,)
+            for (slot, kind), found in zip(self.outputs, results, strict=True):
+                values[slot] = settled(found, kind, self.precision, self.moves)
+        except FAILURES as error:
+            shapes = {k: getattr(v, "shape", None) for k, v in varying.items()}
+            raise ExecutionError(f"{self.what} fails on inputs {shapes}: {error}.") from error
+        free(values, self.last_use, keep)
+
+
+@dataclass(frozen=True)
+class Cond:
+    """`cond`: one of two blocks."""
+
+    pred: int
+    branches: tuple[Plan, Plan]
+    outputs: tuple[int, ...]
+    last_use: tuple[int, ...]
+
+    def run(self, values: Values, keep: AbstractSet[int]) -> None:
+        """Run the first block where the predicate is true, else the second."""
+        branch = self.branches[0 if np.all(values[self.pred]) else 1]
+        store(values, self.outputs, branch.run(values, keep))
+        free(values, self.last_use, keep)
+
+
+@dataclass(frozen=True)
+class WhileLoop:
+    """`while_loop`: a condition and a body, both of the loop's variables."""
+
+    initial: tuple[int, ...]
+    condition: Plan
+    body: Plan
+    outputs: tuple[int, ...]
+    last_use: tuple[int, ...]
+
+    def run(self, values: Values, keep: AbstractSet[int]) -> None:
+        """Run the body as long as the condition is true."""
+        variables = [values[slot] for slot in self.initial]
+        while True:
+            store(values, self.condition.inputs, variables)
+            if not np.all(self.condition.run(values, keep)[0]):
+                break
+            store(values, self.body.inputs, variables)
+            variables = self.body.run(values, keep)
+        store(values, self.outputs, variables)
+        free(values, self.last_use, keep)
+
+
+def settled(found: Any, kind: ValueType, precision: Precision, moves: bool) -> Any:
+    """A result as its type says; lists, dictionaries, states and texts as they are."""
+    if isinstance(kind, TensorType) and not isinstance(found, str):
+        return settle(found, kind.dtype, precision, moves)
+    return found
+
+
+def store(values: Values, slots: Sequence[int], found: Sequence[Any]) -> None:
+    """Put values into their slots."""
+    for slot, value in zip(slots, found, strict=True):
+        values[slot] = value
+
+
+def free(values: Values, slots: Sequence[int], keep: AbstractSet[int]) -> None:
+    """Let go of values that are not needed any more."""
+    for slot in slots:
+        if slot not in keep:
+            values[slot] = None
