@@ -31,11 +31,24 @@ def _feature(description: Any, file: Path) -> Feature:
     if kind == "stateType":
         return _array(name, description.type.stateType.arrayType, "state", optional, file)
     if kind == "imageType":
-        image = description.type.imageType
-        return Feature(name, DType.UINT8, (image.height, image.width), kind="image",
-                       optional=optional)  # fmt: skip
+        return _image(name, description.type.imageType, optional)
     scalar = {"int64Type": DType.INT64, "doubleType": DType.FP64}.get(kind, DType.STRING)
     return Feature(name, scalar, (), kind=kind or "none", optional=optional)
+
+
+def _image(name: str, image: Any, optional: bool) -> Feature:
+    """An image's height and width; both may be flexible."""
+    size = image.imageSizeRange
+    ranges = tuple(
+        (int(r.lowerBound), int(r.upperBound) if r.upperBound >= 0 else None)
+        for r in (size.heightRange, size.widthRange)
+        if image.HasField("imageSizeRange")
+    )
+    shapes = tuple((int(s.height), int(s.width)) for s in image.enumeratedSizes.sizes)
+    color = image.ColorSpace.Name(image.colorSpace)
+    dtype = DType.FP16 if color == "GRAYSCALE_FLOAT16" else DType.UINT8
+    shape = (int(image.height), int(image.width))
+    return Feature(name, dtype, shape, ranges, shapes, "image", optional, color=color)
 
 
 def _array(name: str, array: Any, kind: str, optional: bool, file: Path) -> Feature:
@@ -52,4 +65,6 @@ def _array(name: str, array: Any, kind: str, optional: bool, file: Path) -> Feat
             raise ProgramError(
                 f"{file}: feature {name!r} has the impossible shape {list(extents)}."
             )
-    return Feature(name, _ARRAYS[array.dataType], shape, ranges, shapes, kind, optional)
+    given = array.WhichOneof("defaultOptionalValue")
+    default = float(getattr(array, given)) if given else 0.0
+    return Feature(name, _ARRAYS[array.dataType], shape, ranges, shapes, kind, optional, default)

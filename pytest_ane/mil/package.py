@@ -19,11 +19,12 @@ _MOST_BYTES = 1 << 30
 _LFS = b"version https://git-lfs"
 
 
-def read_model(path: Path, *, weights: bool = True) -> Model:
+def read_model(path: Path, *, weights: bool = True, function: str | None = None) -> Model:
     """Read an `.mlpackage`.
 
     Args:
         path: the package's folder.
+        function: which function of several; None for the default one.
         weights: check that every weight lies inside its file; False reads structure only, so
             that a package whose weights are absent can still be forecast.
 
@@ -41,21 +42,35 @@ def read_model(path: Path, *, weights: bool = True) -> Model:
             f"{file}: is a {kind or 'model of no kind'}, not an ML Program; convert it again with "
             'convert_to="mlprogram".'
         )
-    description = message.description
+    declared = _declared(message.description, function, file)
     model = Model(
         path=str(path),
         weights=str(file.parent / "weights"),
         specification_version=message.specificationVersion,
-        inputs=read_features(description.input, file),
-        outputs=read_features(description.output, file),
-        states=read_features(description.state, file),
+        inputs=read_features(declared.input, file),
+        outputs=read_features(declared.output, file),
+        states=read_features(declared.state, file),
         program=read_program(message.mlProgram, file),
-        metadata=dict(description.metadata.userDefined),
+        metadata=dict(message.description.metadata.userDefined),
+        function=getattr(declared, "name", ""),
     )
     _check_boundary(model, file)
     if weights:
         check_blobs(model)
     return model
+
+
+def _declared(description: Any, function: str | None, file: Path) -> Any:
+    """The description of a function, or the model's own where there is only one."""
+    several = {f.name: f for f in description.functions}
+    if not several:
+        if function not in (None, "main"):
+            raise ProgramError(f"{file}: has one function, main; {function!r} is none of it.")
+        return description
+    name = function or description.defaultFunctionName
+    if name not in several:
+        raise ProgramError(f"{file}: has no function {name!r}; it has {', '.join(several)}.")
+    return several[name]
 
 
 def _model_file(path: Path) -> Path:
@@ -99,7 +114,12 @@ def _parse(file: Path) -> Any:
 
 def _check_boundary(model: Model, file: Path) -> None:
     """What the model declares, its program has; a declared input it lacked could not be bound."""
-    function = model.program.main
+    if model.function and model.function not in model.program.functions:
+        raise ProgramError(
+            f"{file}: the model declares the function {model.function!r}, which its program does "
+            "not have."
+        )
+    function = model.main
     states = {i.name for i in function.inputs if isinstance(i.type, StateType)}
     for word, features, names in (
         ("input", model.inputs, {i.name for i in function.inputs} - states),

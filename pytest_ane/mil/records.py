@@ -204,6 +204,8 @@ class Feature:
         ranges: per dimension `(low, high)`, `high` `None` for unbounded; empty for a fixed shape.
         enumerated: the allowed shapes where the model lists them.
         kind: `tensor`, `image`, `state`, or Core ML's name of another feature type.
+        optional: it may be left out; `default` then stands in every element.
+        color: an image's layout: `RGB`, `BGR`, `GRAYSCALE` or `GRAYSCALE_FLOAT16`.
     """
 
     name: str
@@ -213,6 +215,8 @@ class Feature:
     enumerated: tuple[tuple[int, ...], ...] = ()
     kind: str = "tensor"
     optional: bool = False
+    default: float = 0.0
+    color: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,6 +227,8 @@ class Model:
         path: the `.mlpackage` on disk.
         weights: folder that `Blob.file`'s `@model_path` stands for.
         specification_version: Core ML's, 9 for iOS 18.
+        inputs, outputs, states: what Core ML declares of the function that was chosen.
+        function: the chosen function's name; empty for the program's `main`.
     """
 
     path: str
@@ -233,3 +239,9 @@ class Model:
     states: tuple[Feature, ...]
     program: Program
     metadata: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    function: str = ""
+
+    @property
+    def main(self) -> Function:
+        """The chosen function."""
+        return self.program.functions.get(self.function) or self.program.main

@@ -33,7 +33,7 @@ def bind_inputs(
             raise ExecutionError(
                 f"{model.path}: no input {name!r}; inputs are: {', '.join(features)}."
             )
-    types = {named.name: named.type for named in model.program.main.inputs}
+    types = {named.name: named.type for named in model.main.inputs}
     bound = {}
     for name, feature in features.items():
         if name not in inputs:

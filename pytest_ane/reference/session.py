@@ -38,7 +38,7 @@ class Session:
     def __init__(self, model: Model, precision: Precision = "as-typed") -> None:
         self.model = model
         self.precision = precision
-        prepared = Preparer(model, model.program.main, precision)
+        prepared = Preparer(model, model.main, precision)
         self._plan, self._template = prepared.plan, prepared.template
         self._slots, self._constants = dict(prepared.slots), dict(prepared.constants)
 
@@ -47,7 +47,7 @@ class Session:
         return States(
             {
                 named.name: State(named.type.wrapped, self.precision)
-                for named in self.model.program.main.inputs
+                for named in self.model.main.inputs
                 if isinstance(named.type, StateType)
             }
         )
@@ -73,7 +73,7 @@ class Session:
         Raises:
             ExecutionError: an input is missing, unknown, or of another dtype, rank or shape.
         """
-        names = tuple(self.model.program.main.block.outputs if outputs is None else outputs)
+        names = tuple(self.model.main.block.outputs if outputs is None else outputs)
         keep = frozenset(self._slots[name] for name in names if name in self._slots)
         values = list(self._template)
         for name, array in bind_inputs(self.model, inputs, self.precision).items():
@@ -105,7 +105,7 @@ class Session:
         if name not in self._slots:
             raise ExecutionError(
                 f"{self.model.path}: no value {name!r}; outputs are: "
-                f"{', '.join(self.model.program.main.block.outputs)}."
+                f"{', '.join(self.model.main.block.outputs)}."
             )
         found = values[self._slots[name]]
         return np.asarray(found) if isinstance(found, (np.ndarray, np.generic)) else found

@@ -1,0 +1,82 @@
+"""Putting the native module in place, before or after coremltools is imported."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+NATIVE = "coremltools.libcoremlpython"
+MACOS = (26, 0)
+"""The system coremltools is told it runs on: one that every opset of coremltools 9 runs on."""
+
+
+def hook() -> None:
+    """Register our native module; patch coremltools now, or as soon as it is imported."""
+    if getattr(sys.modules.get(NATIVE), "PYTEST_ANE", False):
+        return
+    from pytest_ane.predict import native
+
+    sys.modules[NATIVE] = native
+    if "coremltools.models" in sys.modules:
+        patch()
+    else:
+        sys.meta_path.insert(0, _Finder())
+
+
+def patch() -> None:
+    """Set what coremltools found out about this machine, in every module that took a copy."""
+    from pytest_ane.predict import native
+
+    names: dict[str, Any] = {
+        "_IS_MACOS": True,
+        "_is_macos": lambda: True,
+        "_macos_version": lambda: MACOS,
+    }
+    names |= {name: value for name, value in vars(native).items() if name.endswith("Proxy")}
+    for module in _modules():
+        for name, value in names.items():
+            if name in vars(module):
+                setattr(module, name, value)
+    sys.modules["coremltools"].libcoremlpython = native  # type: ignore[attr-defined]
+
+
+def _modules() -> Sequence[ModuleType]:
+    return [m for name, m in list(sys.modules.items()) if name.split(".")[0] == "coremltools"]
+
+
+class _Finder(MetaPathFinder):
+    """Finds coremltools as ever, and patches it once its import is complete."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The usual specification with a loader that patches afterwards."""
+        if fullname != "coremltools":
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader(Loader):
+    """Another loader, and `patch` after it."""
+
+    def __init__(self, inner: Loader) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """As the usual loader does."""
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """As the usual loader does, then patch."""
+        self._inner.exec_module(module)
+        patch()
