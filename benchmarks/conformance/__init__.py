@@ -1,0 +1,1 @@
+"""coremltools' own tests, run against our executor."""

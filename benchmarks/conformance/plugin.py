@@ -1,0 +1,139 @@
+"""A pytest plugin that records what coremltools' tests compare, beside whether they pass.
+
+coremltools' tests allow fp16 programs an absolute error of 0.5, so a pass says little; for each item
+this notes whether every array compared after a prediction is within 2e-3 absolute + 2e-3 relative.
+Environment: `ANE_CONFORMANCE_OUT` names the folder for records, `ANE_CONFORMANCE_MUTATE` (`1.05` or
+`0`) multiplies every predicted number: the controls.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+TOLERANCE = 2e-3
+_FREEZE_EVERY = 50
+
+
+class Recorder:
+    """One item's predictions and comparisons, and a file of all items."""
+
+    def __init__(self, folder: Path, factor: float) -> None:
+        self.factor = factor
+        self.predicted = False
+        self.ops: set[str] = set()
+        self.opset = ""
+        self.compared: list[bool] = []
+        self.worst = 0.0
+        self._file = (folder / f"{os.getpid()}.jsonl").open("a", encoding="utf-8")
+        self._count = 0
+
+    def start(self) -> None:
+        """A new item."""
+        self.predicted, self.compared, self.worst = False, [], 0.0
+        self.ops, self.opset = set(), ""
+        self._count += 1
+        if self._count % _FREEZE_EVERY == 0:
+            # A conversion ends in gc.collect(), which walks all objects there are.
+            gc.collect()
+            gc.freeze()
+
+    def compare(self, actual: Any, expected: Any) -> None:
+        """Note whether two arrays are close."""
+        try:
+            a, b = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+            close = np.isclose(a, b, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+            self.compared.append(bool(np.all(close)))
+        except (TypeError, ValueError):
+            self.compared.append(False)
+
+    def finish(self, item: str, outcome: str, why: str) -> None:
+        """Write an item's record."""
+        record = {
+            "item": item,
+            "outcome": outcome,
+            "predicted": self.predicted,
+            "compared": len(self.compared),
+            "close": bool(self.compared) and all(self.compared),
+            "opset": self.opset,
+            "ops": sorted(self.ops),
+            "why": why,
+        }
+        self._file.write(json.dumps(record) + "\n")
+        self._file.flush()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Wrap the comparisons of numpy and the predictions of our native module."""
+    if getattr(config.option, "numprocesses", None):
+        return
+    folder = Path(os.environ["ANE_CONFORMANCE_OUT"])
+    folder.mkdir(parents=True, exist_ok=True)
+    recorder = Recorder(folder, float(os.environ.get("ANE_CONFORMANCE_MUTATE") or 1))
+    config.stash[_RECORDER] = recorder
+    for name in ("assert_allclose", "assert_array_equal", "assert_almost_equal"):
+        setattr(np.testing, name, _watched(getattr(np.testing, name), recorder))
+    _watch_predictions(recorder)
+
+
+_RECORDER = pytest.StashKey[Recorder]()
+
+
+def _watched(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
+    def wrapper(actual: Any, desired: Any, *args: Any, **kwargs: Any) -> Any:
+        if recorder.predicted:
+            recorder.compare(actual, desired)
+        return original(actual, desired, *args, **kwargs)
+
+    return wrapper
+
+
+def _watch_predictions(recorder: Recorder) -> None:
+    from pytest_ane.predict import native
+
+    original = native._MLModelProxy.predict
+
+    def predict(self: Any, *args: Any) -> Any:
+        outputs = original(self, *args)
+        recorder.predicted = True
+        if self._session is not None:
+            functions = Counter(op.op for op in self._session.model.main.walk())
+            recorder.ops |= {op for op in functions if op != "const"}
+            recorder.opset = self._session.model.main.opset
+        if recorder.factor != 1:
+            return {name: _scaled(value, recorder.factor) for name, value in outputs.items()}
+        return outputs
+
+    native._MLModelProxy.predict = predict  # type: ignore[method-assign]
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
+        return (value * factor).astype(value.dtype)
+    return value
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begin an item's record."""
+    if _RECORDER in item.config.stash:
+        item.config.stash[_RECORDER].start()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """End an item's record when its call, or its skipping, is reported."""
+    outcome = yield
+    report = outcome.get_result()
+    if _RECORDER not in item.config.stash:
+        return
+    if report.when == "call" or (report.when == "setup" and report.outcome != "passed"):
+        why = str(call.excinfo.value)[:300] if call.excinfo else ""
+        item.config.stash[_RECORDER].finish(item.nodeid, report.outcome, why)

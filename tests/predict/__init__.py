@@ -1,0 +1,1 @@
+"""Predictions through coremltools own classes."""
