@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.errors import ExecutionError
-from pytest_ane.mil.records import Model, StateType
+from pytest_ane.mil.records import Model, StateType, TensorType
 from pytest_ane.reference.dtypes import Precision
 from pytest_ane.reference.interface import bind_inputs
 from pytest_ane.reference.prepare import Preparer
@@ -41,6 +41,16 @@ class Session:
         prepared = Preparer(model, model.main, precision)
         self._plan, self._template = prepared.plan, prepared.template
         self._slots, self._constants = dict(prepared.slots), dict(prepared.constants)
+
+    @property
+    def computed(self) -> tuple[str, ...]:
+        """Names of the tensors that the outermost block computes anew in each run, in order."""
+        return tuple(
+            out.name
+            for op in self.model.main.block.operations
+            for out in op.outputs
+            if out.name not in self._constants and isinstance(out.type, TensorType)
+        )
 
     def make_state(self) -> States:
         """Fresh states, all zero, to be passed to `predict` again and again."""
