@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ Array = npt.NDArray[Any]
 
 _TYPES = {1: DType.UINT1, 2: DType.UINT2, 3: DType.UINT3, 4: DType.UINT4, 6: DType.UINT6,
           8: DType.UINT8}  # fmt: skip
-_BLOCK = 1 << 16
+_BLOCK = 1 << 17
 """Words looked up in one call."""
 _TABLES = 1 << 15
 """Values that the tables of one call may hold."""
@@ -138,19 +139,19 @@ def _write(indices: Packed, tables: Array, group: int, span: range, flat: Array)
     if short or group % unit or span.start % unit or span.stop % unit:
         _write_elements(indices, tables, group, span, flat)
         return
+    word_tables = partial(_word_tables, elements=_elements_of_words(indices.bits, word))
+    buffer = np.empty(min(_BLOCK + group // values, len(span) // values), np.intp)
     for part in _parts(span, group, at_once, _BLOCK * values):
         first, count = part.start // group, -(-len(part) // group)
-        table = _word_tables(tables[first : first + count], indices.bits, word)
+        table = word_tables(tables[first : first + count])
         data = indices.data[part.start * indices.bits // 8 : part.stop * indices.bits // 8]
-        numbers = np.empty((count, len(part) // count // values), np.intp)
-        np.add(
-            _words(data, word).reshape(numbers.shape),
-            np.arange(0, count << word, 1 << word)[:, None],
-            out=numbers,
-        )
+        numbers = buffer[: len(part) // values].reshape(count, -1)
+        np.copyto(numbers, _words(data, word).reshape(numbers.shape))
+        if count > 1:
+            numbers += np.arange(0, count << word, 1 << word)[:, None]
         target = flat[part.start - span.start : part.stop - span.start]
-        # The mode that checks and writes without a buffer; no number is out of range.
-        np.take(table, numbers, axis=0, out=target.reshape(*numbers.shape, values), mode="clip")
+        # A mode that writes without a buffer, and the fastest; no number is out of range.
+        np.take(table, numbers, axis=0, out=target.reshape(*numbers.shape, values), mode="wrap")
 
 
 def _parts(span: range, group: int, at_once: int, most: int) -> Iterator[range]:
@@ -176,11 +177,14 @@ def _words(data: Array, word: int) -> Array:
     return words
 
 
-def _word_tables(tables: Array, bits: int, word: int) -> Array:
-    """Values of every word: `[G * 2^word, word / bits]`."""
-    shifts = np.arange(0, word, bits)
-    numbers = np.arange(1 << word)[:, None] >> shifts & (1 << bits) - 1
-    return tables[:, numbers].reshape(-1, len(shifts))
+def _elements_of_words(bits: int, word: int) -> Array:
+    """The elements that make up every word: `[2^word, word / bits]`."""
+    return np.arange(1 << word)[:, None] >> np.arange(0, word, bits) & (1 << bits) - 1
+
+
+def _word_tables(tables: Array, elements: Array) -> Array:
+    """Values of every word, the tables' one after another: `[G * 2^word, word / bits]`."""
+    return tables[:, elements].reshape(-1, elements.shape[1])
 
 
 def _write_elements(indices: Packed, tables: Array, group: int, span: range, flat: Array) -> None:
