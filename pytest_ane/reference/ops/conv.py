@@ -8,6 +8,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from pytest_ane.reference.registry import register
+from pytest_ane.reference.weights import StreamedWeight
 
 
 @register("conv")
@@ -22,6 +23,8 @@ def conv(
     groups: int = 1,
 ) -> Any:
     """Cross-correlation of `x [N, C, *D]` with `weight [O, C / groups, *K]`, plus bias."""
+    if isinstance(weight, StreamedWeight) and not (groups == 1 and set(weight.shape[2:]) == {1}):
+        weight = np.asarray(weight)
     spatial = x.ndim - 2
     strides = _ints(strides, spatial, 1)
     dilations = _ints(dilations, spatial, 1)
@@ -38,8 +41,11 @@ def conv(
 
 def _pointwise(x: Any, weight: Any) -> Any:
     """`[O, C] [N, C, positions]`: no window is built and nothing is copied."""
-    matrix = weight.reshape(weight.shape[0], -1)
-    y = np.matmul(matrix, x.reshape(x.shape[0], x.shape[1], -1))
+    columns = x.reshape(x.shape[0], x.shape[1], -1)
+    if isinstance(weight, StreamedWeight):
+        y = weight.product(columns)
+    else:
+        y = np.matmul(weight.reshape(weight.shape[0], -1), columns)
     return y.reshape(x.shape[0], weight.shape[0], *x.shape[2:])
 
 

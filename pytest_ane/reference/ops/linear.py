@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.reference.registry import register
+from pytest_ane.reference.weights import StreamedWeight
 
 
 @register("matmul")
@@ -20,7 +21,11 @@ def matmul(x: Any, y: Any, transpose_x: bool = False, transpose_y: bool = False)
 @register("linear")
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     """`x weight^T + bias`, `weight [out, in]`."""
-    y = np.matmul(x, weight.T)
+    if isinstance(weight, StreamedWeight):
+        columns = np.swapaxes(x.reshape(1, -1, x.shape[-1]), 1, 2)
+        y = weight.product(columns)[0].T.reshape(*x.shape[:-1], weight.shape[0])
+    else:
+        y = np.matmul(x, weight.T)
     return y if bias is None else y + bias
 
 
