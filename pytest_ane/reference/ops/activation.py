@@ -122,7 +122,7 @@ def gelu(x: Any, mode: str = "EXACT") -> Any:
     """`x` times the normal distribution function of x, exact or by one of MIL's approximations."""
     if mode == "EXACT":
         x = np.asarray(x)
-        z = x / np.sqrt(np.float64(2))  # In float64, as 1 + erf cancels far below 0.
+        z = x.astype(np.float64) / math.sqrt(2)  # As 1 + erf cancels far below 0.
         return 0.5 * x * (1 + error_function(z, exact=x.dtype == np.float64))
     if mode == "TANH_APPROXIMATION":
         return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
