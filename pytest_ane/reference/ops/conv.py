@@ -11,6 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from pytest_ane.reference.ops.spatial import extent, ints, padding, under
 from pytest_ane.reference.registry import register
+from pytest_ane.reference.weights import StreamedWeight
 
 _COLUMNS = 1 << 22
 """Elements of the columns built at a time: windows overlap, so all of them may be far more."""
@@ -42,6 +43,8 @@ def conv(
     if any(p != (0, 0) for p in pads):
         x = np.pad(x, [(0, 0), (0, 0), *pads])
     counts = _counts(x.shape[2:], kernel, strides, dilations)
+    if isinstance(weight, StreamedWeight) and not (groups == 1 and set(kernel) <= {1}):
+        weight = np.asarray(weight)
     if set(kernel) <= {1}:
         at = (..., *under((0,) * spatial, strides, dilations, counts))
         y = _product(weight, x[at].reshape(len(x), groups, weight.shape[1], math.prod(counts)))
@@ -84,6 +87,8 @@ def _counts(
 def _product(weight: Any, columns: Any) -> Any:
     """`[O, K]` and `[N, G, K, P]`: `[N, G, O / G, P]`, a matrix product for each group."""
     groups, rows = columns.shape[1:3]
+    if isinstance(weight, StreamedWeight):
+        return weight.product(columns[:, 0])
     return np.matmul(weight.reshape(groups, weight.shape[0] // groups, rows), columns)
 
 
