@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.mil.records import DType
+from pytest_ane.mil.blob import packed
+from pytest_ane.mil.records import Blob, DType, Model, TensorType, Value
 from pytest_ane.mil.values import unpack
 
 Array = npt.NDArray[Any]
@@ -75,6 +76,21 @@ class Packed:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         unpacked = self.elements(0, self.size).reshape(self.shape)
         return unpacked if dtype is None else unpacked.astype(dtype)
+
+
+def stored(model: Model, value: Value) -> Packed | None:
+    """A constant of small unsigned integers as its weights file has it; None for any other.
+
+    Raises:
+        ProgramError: its blob is not where it should be.
+    """
+    kind = value.type
+    bits = {v: k for k, v in _TYPES.items()}
+    if not isinstance(kind, TensorType) or not isinstance(value.data, Blob):
+        return None
+    if kind.dtype not in bits:
+        return None
+    return Packed(packed(model, value), bits[kind.dtype], tuple(int(d or 0) for d in kind.shape))
 
 
 def decode(

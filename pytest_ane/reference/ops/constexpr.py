@@ -13,7 +13,7 @@ from pytest_ane.reference.palettes import Packed, decode
 from pytest_ane.reference.registry import register
 
 
-@register("constexpr_lut_to_dense", opset="iOS16")
+@register("constexpr_lut_to_dense", opset="iOS16", moves=True)
 def constexpr_lut_to_dense_packed(indices: Any, lut: Any, shape: Any) -> Any:
     """dense[i] = lut[indices[i]], the indices of log2(len(lut)) bits packed, lowest bits first."""
     bits = len(lut).bit_length() - 1
@@ -21,7 +21,7 @@ def constexpr_lut_to_dense_packed(indices: Any, lut: Any, shape: Any) -> Any:
     return decode(packed, np.reshape(lut, (1, -1)))
 
 
-@register("constexpr_lut_to_dense", opset="iOS18")
+@register("constexpr_lut_to_dense", opset="iOS18", moves=True)
 def constexpr_lut_to_dense(indices: Any, lut: Any, vector_axis: Any = None) -> Any:
     """dense[i] = lut[block of i, indices[i]].
 

@@ -14,14 +14,14 @@ from pytest_ane.reference.palettes import Packed
 from pytest_ane.reference.registry import register
 
 
-@register("constexpr_sparse_to_dense", opset="iOS16")
+@register("constexpr_sparse_to_dense", opset="iOS16", moves=True)
 def constexpr_sparse_to_dense_packed(nonzero_data: Any, mask: Any, shape: Any) -> Any:
     """The values where the mask's bits are set, in row-major order, lowest bits first; else 0."""
     bits = Packed(np.asarray(mask, np.uint8), 1, tuple(int(d) for d in shape))
     return constexpr_sparse_to_dense(nonzero_data, bits)
 
 
-@register("constexpr_sparse_to_dense", opset="iOS18")
+@register("constexpr_sparse_to_dense", opset="iOS18", moves=True)
 def constexpr_sparse_to_dense(nonzero_data: Any, mask: Any) -> Any:
     """The values where the mask is 1, in row-major order; else 0."""
     values = np.asarray(nonzero_data)
@@ -33,7 +33,7 @@ def constexpr_sparse_to_dense(nonzero_data: Any, mask: Any) -> Any:
     return dense
 
 
-@register("constexpr_lut_to_sparse", opset="iOS18")
+@register("constexpr_lut_to_sparse", opset="iOS18", moves=True)
 def constexpr_lut_to_sparse(
     indices_mask: Any, indices_nonzero_data: Any, lut: Any, vector_axis: Any = None
 ) -> Any:
