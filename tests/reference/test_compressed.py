@@ -109,7 +109,7 @@ def weights(path: Path) -> tuple[Session, list[Any], list[str]]:
     operations = model.program.main.block.operations
     names = [op.inputs["weight"][0].name for op in operations if op.op == "conv"]
     x = np.ones((1, 8, 4, 4), np.float16)
-    found = session.predict({"x": x}, names)
+    found = session.predict({"x": x}, outputs=names)
     expanding = [op.op for op in operations if op.op.startswith("constexpr_")]
     return session, [found[name] for name in names], expanding
 

@@ -46,6 +46,7 @@ def test_the_classes_of_a_converted_classifier(
     from pytest_ane.build.quiet import converter_notes, import_coremltools
     from pytest_ane.mil import read_model
     from pytest_ane.mil.records import Ref
+    from pytest_ane.reference import Session
     from pytest_ane.reference.constants import constant
 
     ct = import_coremltools()
@@ -66,3 +67,8 @@ def test_the_classes_of_a_converted_classifier(
                                    classes=constant(model, classes))  # fmt: skip
     assert label == labels[1]
     assert probabilities == {labels[0]: 0.25, labels[1]: 0.75}
+    found = Session(model).predict({"x": f32([[0, np.log(3)]])})
+    label = found.pop("classLabel")
+    assert label == labels[1]
+    (by_class,) = found.values()
+    assert by_class == pytest.approx({labels[0]: 0.25, labels[1]: 0.75}, rel=1e-3)
