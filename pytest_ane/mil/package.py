@@ -8,18 +8,16 @@ from typing import Any
 
 from pytest_ane.errors import ProgramError
 from pytest_ane.mil.blob import check_blobs
+from pytest_ane.mil.boundary import check_boundary
 from pytest_ane.mil.features import read_features
+from pytest_ane.mil.files import read_file
 from pytest_ane.mil.paths import stays_inside
 from pytest_ane.mil.proto import definitions
 from pytest_ane.mil.read import read_program
-from pytest_ane.mil.records import Model, StateType
-
-_MOST_BYTES = 1 << 30
-"""A model file holds structure; real ones have some MB. protobuf itself stops at 2 GiB."""
-_LFS = b"version https://git-lfs"
+from pytest_ane.mil.records import Model
 
 
-def read_model(path: Path, *, weights: bool = True, function: str | None = None) -> Model:
+def read_package(path: Path, *, weights: bool = True, function: str | None = None) -> Model:
     """Read an `.mlpackage`.
 
     Args:
@@ -54,7 +52,7 @@ def read_model(path: Path, *, weights: bool = True, function: str | None = None)
         metadata=dict(message.description.metadata.userDefined),
         function=getattr(declared, "name", ""),
     )
-    _check_boundary(model, file)
+    check_boundary(model, file)
     if weights:
         check_blobs(model)
     return model
@@ -76,10 +74,7 @@ def _declared(description: Any, function: str | None, file: Path) -> Any:
 def _model_file(path: Path) -> Path:
     manifest = path / "Manifest.json"
     try:
-        content = manifest.read_bytes()
-        if content.startswith(_LFS):
-            raise ProgramError(f"{manifest}: is a Git LFS pointer, not the file; run: git lfs pull")
-        entries = json.loads(content)
+        entries = json.loads(read_file(manifest))
         root = entries["itemInfoEntries"][entries["rootModelIdentifier"]]["path"]
         if not isinstance(root, str) or "\0" in root:
             raise ValueError(f"{root!r} is no path")
@@ -97,38 +92,9 @@ def _model_file(path: Path) -> Path:
 
 def _parse(file: Path) -> Any:
     model = definitions().Model
-    try:
-        if (size := file.stat().st_size) > _MOST_BYTES:
-            raise ProgramError(f"{file}: {size:,} bytes, more than any model file should have.")
-        data = file.read_bytes()
-    except OSError as error:
-        raise ProgramError(f"{file}: cannot be read ({error.strerror}).") from None
-    if data.startswith(_LFS):
-        raise ProgramError(f"{file}: is a Git LFS pointer, not the file; run: git lfs pull")
+    data = read_file(file)
     # protobuf's own DecodeError is not part of its typed interface, and depth raises another.
     try:
         return model.FromString(data)
     except Exception as error:
         raise ProgramError(f"{file}: cannot be parsed; it is cut short or damaged.") from error
-
-
-def _check_boundary(model: Model, file: Path) -> None:
-    """What the model declares, its program has; a declared input it lacked could not be bound."""
-    if model.function and model.function not in model.program.functions:
-        raise ProgramError(
-            f"{file}: the model declares the function {model.function!r}, which its program does "
-            "not have."
-        )
-    function = model.main
-    states = {i.name for i in function.inputs if isinstance(i.type, StateType)}
-    for word, features, names in (
-        ("input", model.inputs, {i.name for i in function.inputs} - states),
-        ("state", model.states, states),
-        ("output", model.outputs, set(function.block.outputs)),
-    ):
-        for feature in features:
-            if feature.name not in names:
-                raise ProgramError(
-                    f"{file}: the model declares the {word} {feature.name!r}, "
-                    "which its program does not have."
-                )

@@ -42,14 +42,17 @@ _BITS = {DType.INT4: 4, DType.UINT1: 1, DType.UINT2: 2, DType.UINT3: 3, DType.UI
 
 
 _MOST_ELEMENTS = 1 << 48
+_MOST_DIMENSIONS = 32
 
 
 def tensor_type(dtype: DType, shape: tuple[int | None, ...], where: str) -> TensorType:
     """A tensor's type.
 
     Raises:
-        ProgramError: a shape of more than 2^48 elements.
+        ProgramError: a shape of more than 2^48 elements or 32 dimensions.
     """
+    if len(shape) > _MOST_DIMENSIONS:
+        raise ProgramError(f"{where}: a shape has {len(shape)} dimensions, more than any tensor.")
     if math.prod(d or 1 for d in shape) > _MOST_ELEMENTS:
         raise ProgramError(f"{where}: shape {shape} has more elements than fit anywhere.")
     return TensorType(dtype, shape)
