@@ -189,7 +189,7 @@ class Build(Transformer[Token, Program]):
 
     def state_type(self, token: Token, wrapped: ValueType) -> StateType:
         if not isinstance(wrapped, TensorType):
-            raise Fault(f"{_at(token)}: a state holds a tensor, not {wrapped}.")
+            raise Fault(f"{_at(token)}: a state holds a tensor, nothing else.")
         return StateType(wrapped)
 
     def text(self, token: Token) -> Text:

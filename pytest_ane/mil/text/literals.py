@@ -120,14 +120,15 @@ def _array(leaves: list[Any], kind: TensorType, where: str) -> npt.NDArray[Any]:
     texts = [leaf[1:-1] if shape else str(leaf) for leaf in leaves]
     if any((text.count(",") + 1 if text.strip() else 0) != extent for text in texts):
         raise _mismatch(kind, where)
+    if 0 in shape:
+        return np.empty(shape, _numpy(kind.dtype))
     try:
         pieces = [_numbers(piece, kind.dtype) for piece in _pieces(",".join(texts))]
     except (ValueError, OverflowError, KeyError):
         raise ProgramError(
             f"{where}: a constant {kind} holds what is no number of its type."
         ) from None
-    flat: npt.NDArray[Any] = np.concatenate([np.empty(0, _numpy(kind.dtype)), *pieces])
-    return flat.reshape(shape)
+    return np.concatenate(pieces).reshape(shape)
 
 
 def _pieces(text: str) -> Iterator[str]:
