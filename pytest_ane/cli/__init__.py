@@ -41,7 +41,9 @@ def parser() -> argparse.ArgumentParser:
     command.set_defaults(run=lambda o: cache.run(o.action, o.ane_cache, o.keep))
 
     command = commands.add_parser("explain", help="forecast a package's placement, op by op")
-    command.add_argument("package", type=Path, help="an .mlpackage; weights may be absent")
+    command.add_argument(
+        "package", type=Path, help="an .mlpackage or .mlmodelc; weights may be absent"
+    )
     command.add_argument("--os", default="macOS 26", help="target system (default: macOS 26)")
     command.set_defaults(run=lambda o: explain.run(o.package, o.os))
 

@@ -128,7 +128,8 @@ def _array(leaves: list[Any], kind: TensorType, where: str) -> npt.NDArray[Any]:
         raise ProgramError(
             f"{where}: a constant {kind} holds what is no number of its type."
         ) from None
-    return np.concatenate(pieces).reshape(shape)
+    flat: npt.NDArray[Any] = np.concatenate(pieces)
+    return flat.reshape(shape)
 
 
 def _pieces(text: str) -> Iterator[str]:

@@ -14,6 +14,9 @@ from pytest_ane.errors import ProgramError
 from pytest_ane.mil.records import Program
 from pytest_ane.mil.text.build import Build, Fault
 
+_DEEPEST_STACK = 1024
+"""Symbols the parser holds at once: a block holds about ten, and 32 may nest."""
+
 
 def parse(text: str, file: object = "model.mil") -> Program:
     """A program from its text; attributes of the program and of functions are not kept.
@@ -27,13 +30,24 @@ def parse(text: str, file: object = "model.mil") -> Program:
             or nesting too deep; begins with `file:line:column`.
     """
     try:
-        return _parser().parse(text)  # type: ignore[return-value]
+        return _parsed(text)
     except Fault as fault:
         raise ProgramError(f"{file}:{fault}") from None
     except UnexpectedInput as error:
         raise ProgramError(f"{file}:{_complaint(error, text)}") from None
     except LarkError as error:
         raise ProgramError(f"{file}: cannot be parsed ({type(error).__name__}).") from None
+
+
+def _parsed(text: str) -> Program:
+    interactive = _parser().parse_interactive(text)
+    stack = interactive.parser_state.value_stack
+    for token in interactive.iter_parse():
+        # Repetition leaves nothing on the stack, nesting does.
+        if len(stack) > _DEEPEST_STACK:
+            raise Fault(f"{token.line}:{token.column}: brackets nest too deep.")
+    program: Program = interactive.feed_eof()  # type: ignore[no-untyped-call]
+    return program
 
 
 @cache
@@ -57,7 +71,7 @@ def _complaint(error: UnexpectedInput, text: str) -> str:
     if isinstance(error, UnexpectedToken):
         found = str(error.token)
     if isinstance(error, UnexpectedCharacters) and found == '"':
-        return f"{at}: a text that does not end."
+        return f"{at}: a text that does not end, or of more than 65,535 escapes."
     return f"{at}: {found[:40]!r} has no place here."
 
 

@@ -219,7 +219,8 @@ def test_nested_blocks() -> None:
         ("program(1.0) {\n}", "1:9: the program has no function."),
         ("version https", "1:1: 'version' has no place here."),
         (body("tensor<fp16, [2]> y relu(x = x);"), "4:21: 'relu' has no place here."),
-        (body('string y = const()[val = string("a)];'), "4:33: a text that does not end."),
+        (body('string y = const()[val = string("a)];'),
+         "4:33: a text that does not end, or of more than 65,535 escapes."),
         (body(r'string y = const()[val = string("\q")];'), r"4:33: '\\q' is no escape."),
         (body("float y = f();"), "4:7: 'y' has no place here."),
         (body("tensor<fp17, [2]> y = f();"), "4:1: 'tensor<fp17, [2]>' is no type."),
@@ -284,9 +285,9 @@ def nested_blocks(depth: int) -> str:
     "statement",
     [
         nested_blocks(33),
-        nested_blocks(20_000),
+        nested_blocks(60),
         "list<" * 40 + "fp16" + ", 1>" * 40 + " y = f();",
-        "tuple<" * 20_000 + "fp16" + ">" * 20_000 + " y = f();",
+        "tuple<" * 60 + "fp16" + ">" * 60 + " y = f();",
     ],
 )
 def test_nesting_too_deep(statement: str) -> None:
@@ -297,9 +298,22 @@ def test_nesting_too_deep(statement: str) -> None:
 @pytest.mark.parametrize("brackets", ["[]", "()", "{}"])
 def test_literals_nested_too_deep(brackets: str) -> None:
     opening, closing = brackets
-    inner = opening * 50_000 + closing * 50_000
-    complaint(body(f"fp16 c = const()[val = fp16({inner})];"))
+    complaint(body(f"fp16 c = const()[val = fp16({opening * 300}{closing * 300})];"))
     complaint(body(f"fp16 c = const()[val = fp16({opening * 50_000}"))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [nested_blocks(20_000), "fp16 c = const()[val = fp16(" + "(" * 20_000, "list<" * 20_000],
+)
+def test_what_nests_without_end_is_not_read_to_its_end(statement: str) -> None:
+    assert complaint(body(statement)).endswith(": brackets nest too deep.")
+
+
+def test_as_many_escapes_as_a_text_may_have() -> None:
+    assert constant("string", '"' + r"\n" * 65_535 + '"').data == "\n" * 65_535
+    message = complaint(body('string c = const()[val = string("' + r"\n" * 65_536 + '")];'))
+    assert message == "4:33: a text that does not end, or of more than 65,535 escapes."
 
 
 def test_deep_blocks_within_the_limit() -> None:
