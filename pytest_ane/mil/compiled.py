@@ -1,8 +1,8 @@
 """Compiled models on disk: the program's text, its weights, and what the compiler says of it.
 
 A `.mlmodelc` folder holds `model.mil` (the program), `weights/weight.bin` (as in a package) and
-`metadata.json` (inputs, outputs, states). `coremldata.bin`, whose format is not published, says
-nothing that these do not, and is not read.
+`metadata.json` (inputs, outputs, states). `coremldata.bin`, whose format is not published, is not
+read.
 """
 
 from __future__ import annotations
