@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.mil.blob import load, packed
+from pytest_ane.mil.blob import load
 from pytest_ane.mil.records import Blob, DType, Model, Operation, TensorType, Value
-from pytest_ane.reference.palettes import Packed, decode
+from pytest_ane.reference.palettes import decode, stored
 
 Array = npt.NDArray[Any]
 _AT_ONCE = 1 << 20
 """Elements decoded at a time: their 4 MB stay in the cache until they are multiplied."""
-_BITS = {DType.UINT1: 1, DType.UINT2: 2, DType.UINT3: 3, DType.UINT4: 4, DType.UINT6: 6,
-         DType.UINT8: 8}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,18 +60,17 @@ def palettized(
 
     `dtype` is what is computed with: float32 or float64.
     """
-    if indices is None or not isinstance(indices.type, TensorType):
+    kept = None if indices is None else stored(model, indices)
+    if kept is None:
         return None
-    shape = tuple(int(d or 0) for d in indices.type.shape)
-    bits = _BITS.get(indices.type.dtype, 0)
+    shape, entries = kept.shape, 1 << kept.bits
     by_rows = tables.ndim == len(shape) + 2 and all(n == 1 for n in tables.shape[1:-2])
-    if not by_rows or tables.shape[-2:] != (1 << bits, 1) or shape[0] % tables.shape[0]:
+    if not by_rows or tables.shape[-2:] != (entries, 1) or shape[0] % tables.shape[0]:
         return None
-    stored = Packed(packed(model, indices), bits, shape)
-    flat = tables.reshape(-1, 1 << bits).astype(dtype, copy=False)
+    flat = tables.reshape(-1, entries).astype(dtype, copy=False)
 
     def rows(start: int, stop: int, out: Array) -> Array:
-        return decode(stored, flat, start=start, stop=stop, dtype=dtype, out=out)
+        return decode(kept, flat, start=start, stop=stop, dtype=dtype, out=out)
 
     return StreamedWeight(shape, dtype, rows)
 
@@ -85,13 +82,13 @@ def plain(model: Model, value: Value, dtype: Any) -> StreamedWeight | None:
         return None
     if kind.dtype not in (DType.FP16, DType.FP32):
         return None
-    stored = load(model, value)
+    mapped = load(model, value)
 
     def rows(start: int, stop: int, out: Array) -> Array:
-        np.copyto(out, stored[start:stop])
+        np.copyto(out, mapped[start:stop])
         return out
 
-    return StreamedWeight(stored.shape, dtype, rows)
+    return StreamedWeight(mapped.shape, dtype, rows)
 
 
 def decoded_bytes(op: Operation, dtype: Any) -> int:

@@ -117,6 +117,20 @@ def test_a_streamed_weight_may_be_tapped(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, Session(model).predict({"x": X}, outputs=["w"])["w"])
 
 
+def test_tiny_indices_in_the_program_itself(tmp_path: Path) -> None:
+    """As coremltools writes weights of a few elements: not in `weight.bin`, one byte each."""
+    program = Program()
+    program.input("x", (1, 3))
+    program.const("i", [[0, 15, 1], [2, 3, 4]], "UINT4")
+    tables = np.arange(16, dtype=np.float32).reshape(1, 1, 16, 1)
+    program.const("t", tables, "FLOAT32")
+    program.op("constexpr_lut_to_dense", "w", shape=(2, 3), indices="i", lut="t")
+    program.op("linear", "y", shape=(1, 2), x="x", weight="w")
+    program.output("y")
+    session = Session(read_model(program.save(tmp_path)))
+    assert session.predict({"x": np.float32([[1, 1, 1]])})["y"].tolist() == [[16, 9]]
+
+
 def test_rows_are_decoded_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_ane.reference.weights._AT_ONCE", 24 * COLUMNS)
     both(conv(), tmp_path)
