@@ -1,4 +1,4 @@
-"""Slices and gathers."""
+"""Slices, slices replaced, and sliding windows."""
 
 from __future__ import annotations
 
@@ -9,63 +9,106 @@ import numpy as np
 from pytest_ane.reference.registry import register
 
 
-@register("slice_by_index", moves=True)
-def slice_by_index(
-    x: Any,
+def _index(
+    rank: int,
     begin: Any,
     end: Any,
     stride: Any = None,
     begin_mask: Any = None,
     end_mask: Any = None,
     squeeze_mask: Any = None,
-) -> Any:
-    """x[begin:end:stride] by axis; a mask opens an end, or takes one index and drops the axis."""
-    count = len(begin)
+) -> tuple[Any, ...]:
+    """begin:end:stride of each axis; a mask opens an end, or takes one index and drops the axis.
 
-    def mask(values: Any) -> list[bool]:
-        return [False] * count if values is None else [bool(v) for v in values]
+    Raises:
+        ValueError: a parameter does not have one value for each axis, or a stride is 0.
+    """
 
-    steps = [1] * count if stride is None else [int(s) for s in stride]
+    def each(values: Any, default: int = 0) -> list[int]:
+        found = [default] * rank if values is None else [int(v) for v in np.atleast_1d(values)]
+        if len(found) != rank:
+            raise ValueError(f"{found} does not have one value for each of {rank} axes")
+        return found
+
     index: list[Any] = []
-    for i, (low, high, drop) in enumerate(
-        zip(mask(begin_mask), mask(end_mask), mask(squeeze_mask), strict=True)
-    ):
-        if drop:
-            index.append(int(begin[i]))
+    for first, last, step, open_first, open_last, squeeze in zip(
+        each(begin), each(end), each(stride, 1), each(begin_mask), each(end_mask),
+        each(squeeze_mask), strict=True,
+    ):  # fmt: skip
+        if squeeze:
+            index.append(0 if open_first else first)
         else:
-            first = None if low else int(begin[i])
-            index.append(slice(first, None if high else int(end[i]), steps[i]))
-    return x[tuple(index)]
+            index.append(slice(None if open_first else first, None if open_last else last, step))
+    return tuple(index)
+
+
+@register("slice_by_index", moves=True)
+def slice_by_index(x: Any, begin: Any, end: Any, **bounds: Any) -> Any:
+    """x[begin:end:stride] by axis, with Python's meaning of negative and excessive bounds.
+
+    Args:
+        x: any shape.
+        begin: one integer for each axis, as are `end` and `stride` (1 if left out).
+        end: not included.
+        bounds: `stride`; `begin_mask` and `end_mask` open a bound; `squeeze_mask` takes the one
+            index `begin` and drops the axis.
+
+    Raises:
+        IndexError: a squeezed index is out of bounds.
+        ValueError: there is not one value for each axis, or a stride is 0.
+    """
+    return np.asarray(x)[_index(np.ndim(x), begin, end, **bounds)]
+
+
+@register("slice_update", opset="iOS18", moves=True)
+def slice_update(x: Any, update: Any, begin: Any, end: Any, **bounds: Any) -> Any:
+    """A copy of x with `slice_by_index` of it replaced.
+
+    Raises:
+        IndexError: a squeezed index is out of bounds.
+        ValueError: as `slice_by_index`, or the update has not the slice's shape or has rank 0.
+    """
+    result, update = np.array(x), np.asarray(update)
+    index = _index(result.ndim, begin, end, **bounds)
+    expected = result[index].shape
+    if update.shape != expected or update.ndim == 0:
+        raise ValueError(f"update has shape {update.shape}; the slice has {expected}, not rank 0")
+    result[index] = update
+    return result
 
 
 @register("slice_by_size", moves=True)
 def slice_by_size(x: Any, begin: Any, size: Any) -> Any:
-    """x[begin : begin + size] by axis; size -1 takes all that is left."""
-    return x[
-        tuple(
-            slice(int(b), None if s == -1 else int(b) + int(s))
-            for b, s in zip(begin, size, strict=True)
-        )
-    ]
+    """x[begin : begin + size] by axis; size -1 takes all that is left.
+
+    Raises:
+        IndexError: a slice reaches beyond x.
+        ValueError: there is not one begin and size for each axis.
+    """
+    index = []
+    for n, first, count in zip(np.shape(x), np.atleast_1d(begin), np.atleast_1d(size), strict=True):
+        start = int(first) + n if first < 0 else int(first)
+        stop = n if count == -1 else start + int(count)
+        if not 0 <= start <= stop <= n:
+            raise IndexError(f"begin {first} and size {count} reach beyond an axis of size {n}")
+        index.append(slice(start, stop))
+    return np.asarray(x)[tuple(index)]
 
 
-@register("gather", moves=True)
-def gather(
-    x: Any, indices: Any, axis: int = 0, batch_dims: int = 0, validate_indices: bool = False
-) -> Any:
-    """Slices of x along an axis, in the order of the indices; the first `batch_dims` axes agree."""
-    indices = np.asarray(indices)
-    if batch_dims == 0:
-        return np.take(x, indices, axis=axis)
-    lead = x.shape[:batch_dims]
-    rows = x.reshape(-1, *x.shape[batch_dims:])
-    picks = indices.reshape(-1, *indices.shape[batch_dims:])
-    inner = axis % x.ndim - batch_dims
-    taken = np.stack([np.take(r, p, axis=inner) for r, p in zip(rows, picks, strict=True)])
-    return taken.reshape(*lead, *taken.shape[1:])
+@register("sliding_windows", moves=True)
+def sliding_windows(x: Any, axis: int, size: int, stride: int = 1) -> Any:
+    """All windows of `size` along an axis, `stride` apart.
 
+    Returns:
+        The axis counts windows, (n - size) // stride + 1 of them; a new axis after it counts within
+        a window.
 
-@register("gather_along_axis", moves=True)
-def gather_along_axis(x: Any, indices: Any, axis: int = 0, validate_indices: bool = False) -> Any:
-    """x[..., indices[...], ...] along an axis, indices of x's rank."""
-    return np.take_along_axis(x, indices, axis=axis)
+    Raises:
+        ValueError: the windows are longer than the axis, or size or stride is not positive.
+    """
+    if size < 1 or stride < 1:
+        raise ValueError(f"size {size} and stride {stride} must be positive")
+    axis = range(x.ndim)[axis]
+    windows = np.lib.stride_tricks.sliding_window_view(x, int(size), axis=axis)
+    starts = (slice(None),) * axis + (slice(None, None, int(stride)),)
+    return np.moveaxis(windows[starts], -1, axis + 1)
