@@ -70,7 +70,8 @@ def gather(
             f"batch_dims {batch_dims} exceeds axis {axis} or the rank of indices {indices.ndim}"
         )
     rows = np.moveaxis(x, axis, batch_dims)
-    taken = rows[(*_batches(x, indices, batch_dims), indices)]
+    place = (*_batches(x, indices, batch_dims), indices)
+    taken = rows[place]
     count = indices.ndim - batch_dims
     return np.moveaxis(taken, range(batch_dims, batch_dims + count), range(axis, axis + count))
 
@@ -111,4 +112,5 @@ def gather_nd(x: Any, indices: Any, batch_dims: int = 0, validate_indices: bool 
     places = checked(indices, x.shape[batch_dims : batch_dims + depth], validate_indices)
     shape = indices.shape[:-1] + x.shape[batch_dims + depth :]
     lead = _batches(x, indices[..., 0] if depth else np.empty(indices.shape[:-1]), batch_dims)
-    return np.broadcast_to(x[(*lead, *np.moveaxis(places, -1, 0))], shape)
+    place = (*lead, *np.moveaxis(places, -1, 0))
+    return np.broadcast_to(x[place], shape)

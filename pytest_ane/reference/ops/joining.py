@@ -1,4 +1,4 @@
-"""Operations that join, cut and repeat tensors."""
+"""Operations that join, cut, repeat and reverse tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pytest_ane.reference.registry import register
 
 @register("concat", moves=True)
 def concat(values: Any, axis: int, interleave: bool = False) -> Any:
-    """Tensors one after another along an axis, or their slices by turns."""
+    """Tensors one after another along an axis, or their slices by turns; scalars make a vector."""
+    values = [np.atleast_1d(v) for v in values]
     if not interleave:
         return np.concatenate(values, axis=axis)
     stacked = np.stack(values, axis=axis % values[0].ndim + 1)
@@ -28,21 +29,56 @@ def stack(values: Any, axis: int) -> Any:
 
 @register("split", moves=True)
 def split(x: Any, axis: int, num_splits: Any = None, split_sizes: Any = None) -> Any:
-    """Parts along an axis: of given sizes, or this many equal ones."""
+    """Parts along an axis: of given sizes, or this many equal ones.
+
+    Raises:
+        ValueError: the sizes do not add up, or are not `num_splits`; no equal parts are possible.
+    """
     if split_sizes is None:
         return tuple(np.split(x, int(num_splits), axis=axis))
-    if sum(split_sizes) != x.shape[axis]:
-        raise ValueError(f"split_sizes {list(split_sizes)} do not add up to {x.shape[axis]}")
-    return tuple(np.split(x, np.cumsum(np.asarray(split_sizes))[:-1], axis=axis))
+    sizes = [int(s) for s in np.atleast_1d(split_sizes)]
+    if sum(sizes) != x.shape[axis] or min(sizes) < 0:
+        raise ValueError(f"split_sizes {sizes} do not add up to {x.shape[axis]}")
+    if num_splits is not None and len(sizes) != num_splits:
+        raise ValueError(f"split_sizes {sizes} are not num_splits, {num_splits}")
+    return tuple(np.split(x, np.cumsum(sizes)[:-1], axis=axis))
 
 
 @register("tile", moves=True)
 def tile(x: Any, reps: Any) -> Any:
-    """`x` repeated along each axis."""
-    return np.tile(x, [int(r) for r in reps])
+    """`x` repeated along each axis.
+
+    Raises:
+        ValueError: there is not one positive number for each axis.
+    """
+    counts = [int(r) for r in np.atleast_1d(reps)]
+    if len(counts) != np.ndim(x) or min(counts) < 1:
+        raise ValueError(f"reps {counts} are not one positive number for each axis of x")
+    return np.tile(x, counts)
 
 
 @register("reverse", moves=True)
 def reverse(x: Any, axes: Any = None) -> Any:
     """`x` backwards along axes; all of them where none are given."""
     return np.flip(x, None if axes is None else tuple(int(a) for a in np.atleast_1d(axes)))
+
+
+@register("reverse_sequence", moves=True)
+def reverse_sequence(x: Any, lengths: Any, seq_axis: int = 0, batch_axis: int = 0) -> Any:
+    """The first `lengths[b]` steps along `seq_axis` backwards, for each b along `batch_axis`.
+
+    Raises:
+        IndexError: an axis is out of bounds.
+        ValueError: the axes are one, or the lengths do not fit them.
+    """
+    sequence, batch = range(x.ndim)[seq_axis], range(x.ndim)[batch_axis]
+    lengths, steps = np.atleast_1d(lengths), x.shape[sequence]
+    if sequence == batch:
+        raise ValueError(f"seq_axis and batch_axis are both {batch}")
+    if lengths.shape != (x.shape[batch],) or np.any((lengths < 0) | (lengths > steps)):
+        raise ValueError(
+            f"lengths {lengths.tolist()} are not {x.shape[batch]} numbers from 0 to {steps}"
+        )
+    step = np.arange(steps).reshape([-1 if i == sequence else 1 for i in range(x.ndim)])
+    length = lengths.reshape([-1 if i == batch else 1 for i in range(x.ndim)])
+    return np.take_along_axis(x, np.where(step < length, length - 1 - step, step), axis=sequence)
