@@ -1,0 +1,82 @@
+"""Sorting along an axis; equal values keep their order, NaN comes last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.reference.registry import register
+
+
+def _order(x: Any, axis: int, ascending: bool) -> Any:
+    """Indices that sort x; reversing the values instead of the result keeps the order of equals."""
+    if not ascending:
+        # For integers -x may overflow; ~x, which is -x - 1, never does.
+        x = ~x if x.dtype.kind in "biu" else -x
+    return np.argsort(x, axis=axis, kind="stable")
+
+
+@register("argsort")
+def argsort(x: Any, axis: int = -1, ascending: bool = False) -> Any:
+    """Indices of the values in descending or ascending order, as int32."""
+    return _order(np.asarray(x), axis, ascending).astype(np.int32)
+
+
+@register("topk", moves=True)
+def topk(x: Any, k: int = 1, axis: int = -1, ascending: bool = False) -> Any:
+    """The k greatest values along an axis, or the least if ascending, and their int32 indices.
+
+    Raises:
+        ValueError: there are fewer than k.
+    """
+    x, count = np.asarray(x), int(k)
+    if not 0 <= count <= x.shape[axis]:
+        raise ValueError(f"k {count} is not from 0 to {x.shape[axis]}, the size of axis {axis}")
+    taken = np.take(_order(x, axis, ascending), range(count), axis=axis)
+    return np.take_along_axis(x, taken, axis=axis), taken.astype(np.int32)
+
+
+@register("topk", opset="iOS16", moves=True)
+def topk_optional_indices(
+    x: Any,
+    k: int = 1,
+    axis: int = -1,
+    ascending: bool = False,
+    sort: bool = True,
+    return_indices: bool = True,
+) -> Any:
+    """As `topk`; without indices if so told. Unsorted results are sorted too: any order is right.
+
+    Raises:
+        ValueError: there are fewer than k.
+    """
+    values, indices = topk(x, k, axis, ascending)
+    return (values, indices) if return_indices else values
+
+
+@register("topk", opset="iOS17", moves=True)
+def topk_typed_indices(
+    x: Any,
+    k: int = 1,
+    axis: int = -1,
+    ascending: bool = False,
+    sort: bool = True,
+    return_indices: bool = True,
+    output_indices_dtype: str | None = None,
+) -> Any:
+    """As the version of iOS16; k = -1 takes all, and indices are `int32` (default) or `uint16`.
+
+    Raises:
+        ValueError: there are fewer than k; the type is another, is given although no indices are
+            returned, or cannot hold an index.
+    """
+    if not return_indices and output_indices_dtype is not None:
+        raise ValueError("output_indices_dtype is given, but return_indices is false")
+    dtype = output_indices_dtype or "int32"
+    if dtype not in ("int32", "uint16"):
+        raise ValueError(f"output_indices_dtype is {dtype!r}, not 'int32' or 'uint16'")
+    values, indices = topk(x, np.shape(x)[axis] if k == -1 else k, axis, ascending)
+    if indices.size and indices.max() > np.iinfo(dtype).max:
+        raise ValueError(f"index {indices.max()} does not fit {dtype}")
+    return (values, indices.astype(dtype)) if return_indices else values
