@@ -33,7 +33,7 @@ def topk(x: Any, k: int = 1, axis: int = -1, ascending: bool = False) -> Any:
     x, count = np.asarray(x), int(k)
     if not 0 <= count <= x.shape[axis]:
         raise ValueError(f"k {count} is not from 0 to {x.shape[axis]}, the size of axis {axis}")
-    taken = np.take(_order(x, axis, ascending), range(count), axis=axis)
+    taken = np.take(_order(x, axis, ascending), np.arange(count), axis=axis)
     return np.take_along_axis(x, taken, axis=axis), taken.astype(np.int32)
 
 
