@@ -121,7 +121,8 @@ def cast(x: Any, dtype: str) -> Any:
     fractional = np.issubdtype(x.dtype, np.inexact)
     if dtype in ("fp16", "fp32", "fp64"):
         # The result's type rounds; wider floats stay what they are.
-        return x if fractional else x.astype(np.float64 if dtype == "fp64" else np.float32)
+        wide = np.float64 if dtype == "fp64" else np.float32
+        return x.astype(np.promote_types(x.dtype, wide) if fractional else wide, copy=False)
     if dtype == "bool":
         return x.astype(np.bool_)
     if dtype not in ("int8", "uint8", "int16", "uint16", "int32", "uint32"):

@@ -53,6 +53,9 @@ def test_logic(op: str, expected: list[int]) -> None:
 
 def test_select() -> None:
     same("select", [[1, 9], [9, 4]], cond=np.array([[1, 0], [0, 1]], bool), a=X, b=f32(9))
+    same("select", [[1, -2], [9, 9]], cond=np.array([[True], [False]]), a=X, b=9.0)
+    same("select", [[5, 5], [6, 6]], cond=True, a=f32([[5], [6]]), b=f32([1, 2]))
+    same("select", np.zeros((0, 2)), cond=np.zeros((0, 1), bool), a=X[:1], b=1.0)
 
 
 @pytest.mark.parametrize("op", ["maximum", "minimum", "add", "mul"])

@@ -156,6 +156,7 @@ def test_cast_of_integers_and_booleans() -> None:
 
 def test_wider_floats_stay() -> None:
     assert eval_op("cast", x=np.array([0.1]), dtype="fp32").dtype == np.float64
+    assert eval_op("cast", x=np.float16([0.1]), dtype="fp16").dtype == np.float32
 
 
 def test_an_unknown_type() -> None:
