@@ -122,6 +122,7 @@ def _scaled(value: Any, factor: float) -> Any:
     return value
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Begin an item's record."""
     if _RECORDER in item.config.stash:
