@@ -10,9 +10,10 @@ from pytest_ane.errors import ProgramError
 from pytest_ane.mil.blob import check_blobs
 from pytest_ane.mil.features import read_features
 from pytest_ane.mil.paths import stays_inside
+from pytest_ane.mil.pipeline import check_pipeline, pipeline_parts
 from pytest_ane.mil.proto import definitions
 from pytest_ane.mil.read import read_program
-from pytest_ane.mil.records import Model, StateType
+from pytest_ane.mil.records import Model, Pipeline, StateType
 
 _MOST_BYTES = 1 << 30
 """A model file holds structure; real ones have some MB. protobuf itself stops at 2 GiB."""
@@ -20,7 +21,7 @@ _LFS = b"version https://git-lfs"
 
 
 def read_model(path: Path, *, weights: bool = True, function: str | None = None) -> Model:
-    """Read an `.mlpackage`.
+    """Read an `.mlpackage` of one ML Program.
 
     Args:
         path: the package's folder.
@@ -31,20 +32,66 @@ def read_model(path: Path, *, weights: bool = True, function: str | None = None)
     Raises:
         ProgramError: missing, damaged, hostile, or not an ML Program; says which file and where.
     """
+    package = read_package(path, weights=weights, function=function)
+    if isinstance(package, Pipeline):
+        raise ProgramError(
+            f"{path}: is a pipeline of {len(package.parts)} models, not one ML Program; "
+            "save its models one by one."
+        )
+    return package
+
+
+def read_package(
+    path: Path, *, weights: bool = True, function: str | None = None
+) -> Model | Pipeline:
+    """Read an `.mlpackage` of one ML Program, or of a pipeline of them; otherwise `read_model`.
+
+    Raises:
+        ProgramError: as `read_model`; in a pipeline, of a part too.
+    """
     if not path.is_dir():
         hint = "it is a file" if path.exists() else "no such folder"
         raise ProgramError(f"{path}: not an .mlpackage ({hint}).")
     file = _model_file(path)
     message = _parse(file)
+    parts = pipeline_parts(message)
+    if parts is None:
+        return _model(message, str(path), file, weights=weights, function=function)
+    declared = _declared(message.description, function, file)
+    pipeline = Pipeline(
+        path=str(path),
+        specification_version=message.specificationVersion,
+        inputs=read_features(declared.input, file),
+        outputs=read_features(declared.output, file),
+        parts=tuple(
+            _model(
+                part, f"{path}, part {i}", file, weights=weights, part=f"part {i} of the pipeline "
+            )
+            for i, part in enumerate(parts, 1)
+        ),
+    )
+    check_pipeline(pipeline, file)
+    return pipeline
+
+
+def _model(
+    message: Any,
+    path: str,
+    file: Path,
+    *,
+    weights: bool,
+    function: str | None = None,
+    part: str = "",
+) -> Model:
     kind = message.WhichOneof("Type")
     if kind != "mlProgram":
         raise ProgramError(
-            f"{file}: is a {kind or 'model of no kind'}, not an ML Program; convert it again with "
-            'convert_to="mlprogram".'
+            f"{file}: {part}is a {kind or 'model of no kind'}, not an ML Program; convert it again "
+            'with convert_to="mlprogram".'
         )
     declared = _declared(message.description, function, file)
     model = Model(
-        path=str(path),
+        path=path,
         weights=str(file.parent / "weights"),
         specification_version=message.specificationVersion,
         inputs=read_features(declared.input, file),
