@@ -49,6 +49,11 @@ def read_package(
     Raises:
         ProgramError: as `read_model`; in a pipeline, of a part too.
     """
+    if path.suffix == ".mlmodel" and path.is_file():
+        raise ProgramError(
+            f"{path}: is one file, not an .mlpackage of an ML Program; convert it again with "
+            'convert_to="mlprogram".'
+        )
     if not path.is_dir():
         hint = "it is a file" if path.exists() else "no such folder"
         raise ProgramError(f"{path}: not an .mlpackage ({hint}).")

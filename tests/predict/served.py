@@ -301,7 +301,7 @@ def test_wrong_inputs() -> None:
 def test_the_older_kind_loads_and_says_why_it_cannot_predict() -> None:
     traced = torch.jit.trace(torch.nn.ReLU(), torch.zeros(1, 3))
     model = ct.convert(traced, inputs=[ct.TensorType("x", (1, 3))], convert_to="neuralnetwork")
-    with pytest.raises(RuntimeError, match=r"not an \.mlpackage \(it is a file\)\.$"):
+    with pytest.raises(RuntimeError, match=r'again with convert_to="mlprogram"\.$'):
         model.predict({"x": np.ones((1, 3))})
 
 
