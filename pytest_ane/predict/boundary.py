@@ -75,8 +75,9 @@ def _returned(model: Model | Pipeline, feature: Feature | None, value: Any) -> A
     kind = feature.kind if feature is not None else ""
     if isinstance(value, dict):
         return {_label(key): float(probability) for key, probability in value.items()}
-    if kind in ("int64Type", "stringType") or not isinstance(value, np.ndarray):
+    if kind in ("int64Type", "stringType") or not isinstance(value, (np.ndarray, np.generic)):
         return _label(value)
+    value = np.asarray(value)
     if feature is not None and kind == "image":
         return _image(model, feature, value)
     dtype = _DTYPES.get(feature.dtype if feature is not None else DType.STRING, value.dtype)
