@@ -1,7 +1,8 @@
 """A pytest plugin that records what coremltools' tests compare, beside whether they pass.
 
-coremltools' tests allow fp16 programs an absolute error of 0.5, so a pass says little; for each item
-this notes whether every array compared after a prediction is within 2e-3 absolute + 2e-3 relative.
+coremltools' tests allow fp16 programs an absolute error of 0.5, so a pass says little; for each
+item this notes whether every array compared after a prediction is within 2e-3 absolute + 2e-3
+relative.
 Environment: `ANE_CONFORMANCE_OUT` names the folder for records, `ANE_CONFORMANCE_MUTATE` (`1.05` or
 `0`) multiplies every predicted number: the controls.
 """
@@ -113,7 +114,7 @@ def _watch_predictions(recorder: Recorder) -> None:
             return {name: _scaled(value, recorder.factor) for name, value in outputs.items()}
         return outputs
 
-    native._MLModelProxy.predict = predict  # type: ignore[method-assign]
+    native._MLModelProxy.predict = predict  # type: ignore[assignment,method-assign]
 
 
 def _scaled(value: Any, factor: float) -> Any:

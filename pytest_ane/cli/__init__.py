@@ -1,11 +1,11 @@
-"""The command line: `pytest-ane init | schema | cache | explain`."""
+"""The command line: `pytest-ane init | schema | cache | explain | run | diff`."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_ane import __version__
@@ -41,10 +41,66 @@ def parser() -> argparse.ArgumentParser:
     command.set_defaults(run=lambda o: cache.run(o.action, o.ane_cache, o.keep))
 
     command = commands.add_parser("explain", help="forecast a package's placement, op by op")
-    command.add_argument("package", type=Path, help="an .mlpackage; weights may be absent")
+    command.add_argument(
+        "package", type=Path, help="an .mlpackage or .mlmodelc; weights may be absent"
+    )
     command.add_argument("--os", default="macOS 26", help="target system (default: macOS 26)")
     command.set_defaults(run=lambda o: explain.run(o.package, o.os))
+
+    command = commands.add_parser("run", help="run a model on this machine's CPU, without Core ML")
+    command.add_argument("package", type=Path, help="an .mlpackage or .mlmodelc")
+    command.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="an input from a .npy file or a picture; or one FILE.npz of all",
+    )
+    command.add_argument(
+        "--out",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="y.npy for the only output, NAME=y.npy for any value, all.npz for all outputs",
+    )
+    command.add_argument(
+        "--precision",
+        choices=("as-typed", "float32", "float64"),
+        default="as-typed",
+        help="round fp16 results as their types say (default), or compute wider throughout",
+    )
+    command.add_argument("--function", help="a function of several (default: the model's own)")
+    command.set_defaults(run=_run)
+
+    command = commands.add_parser("diff", help="compare two packages op by op on the same inputs")
+    command.add_argument("first", type=Path, help="an .mlpackage or .mlmodelc")
+    command.add_argument("second", type=Path, help="another of the same module")
+    command.add_argument(
+        "--input", action="append", default=[], metavar="NAME=FILE", help="as of run; else seeded"
+    )
+    command.add_argument(
+        "--tolerance",
+        type=float,
+        default=1e-2,
+        help="relative difference |a - b| / |b| of a result (default: 0.01)",
+    )
+    command.add_argument("--seed", type=int, default=0, help="of Gaussian inputs (default: 0)")
+    command.set_defaults(run=_diff)
     return top
+
+
+def _run(options: argparse.Namespace) -> Iterator[str]:
+    from pytest_ane.cli import run
+
+    o = options
+    return run.run(o.package, o.input, o.out, o.precision, o.function)
+
+
+def _diff(options: argparse.Namespace) -> Iterator[str]:
+    from pytest_ane.cli import diff
+
+    o = options
+    return diff.run(o.first, o.second, o.input, o.tolerance, o.seed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

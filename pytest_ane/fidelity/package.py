@@ -45,6 +45,17 @@ def package_cases(
     return [replace(c, expected=flat_rows(oracle.predict(c.inputs))) for c in cases]
 
 
+def seeded_inputs(inputs: tuple[Feature, ...], artifact: Path, seed: int) -> dict[str, np.ndarray]:
+    """One Gaussian probe of the largest shape.
+
+    Raises:
+        ProgramError: the package takes something else than tensors.
+    """
+    probes = Probes(kinds=("gaussian",), count=1, seed=seed)
+    *_, case = _cases(inputs, artifact, probes)
+    return dict(case.inputs)
+
+
 def _cases(inputs: tuple[Feature, ...], artifact: Path, probes: Probes) -> Iterator[Case]:
     for feature in inputs:
         if feature.kind != "tensor":

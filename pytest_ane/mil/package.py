@@ -8,20 +8,20 @@ from typing import Any
 
 from pytest_ane.errors import ProgramError
 from pytest_ane.mil.blob import check_blobs
+from pytest_ane.mil.boundary import check_boundary
 from pytest_ane.mil.features import read_features
+from pytest_ane.mil.files import read_file
 from pytest_ane.mil.paths import stays_inside
 from pytest_ane.mil.pipeline import check_pipeline, pipeline_parts
 from pytest_ane.mil.proto import definitions
 from pytest_ane.mil.read import read_program
-from pytest_ane.mil.records import Model, Pipeline, StateType
-
-_MOST_BYTES = 1 << 30
-"""A model file holds structure; real ones have some MB. protobuf itself stops at 2 GiB."""
-_LFS = b"version https://git-lfs"
+from pytest_ane.mil.records import Model, Pipeline
 
 
-def read_model(path: Path, *, weights: bool = True, function: str | None = None) -> Model:
-    """Read an `.mlpackage` of one ML Program.
+def read_package(
+    path: Path, *, weights: bool = True, function: str | None = None
+) -> Model | Pipeline:
+    """Read an `.mlpackage` of one ML Program, or of a pipeline of them.
 
     Args:
         path: the package's folder.
@@ -31,23 +31,6 @@ def read_model(path: Path, *, weights: bool = True, function: str | None = None)
 
     Raises:
         ProgramError: missing, damaged, hostile, or not an ML Program; says which file and where.
-    """
-    package = read_package(path, weights=weights, function=function)
-    if isinstance(package, Pipeline):
-        raise ProgramError(
-            f"{path}: is a pipeline of {len(package.parts)} models, not one ML Program; "
-            "save its models one by one."
-        )
-    return package
-
-
-def read_package(
-    path: Path, *, weights: bool = True, function: str | None = None
-) -> Model | Pipeline:
-    """Read an `.mlpackage` of one ML Program, or of a pipeline of them; otherwise `read_model`.
-
-    Raises:
-        ProgramError: as `read_model`; in a pipeline, of a part too.
     """
     if path.suffix == ".mlmodel" and path.is_file():
         raise ProgramError(
@@ -106,7 +89,7 @@ def _model(
         metadata=dict(message.description.metadata.userDefined),
         function=getattr(declared, "name", ""),
     )
-    _check_boundary(model, file)
+    check_boundary(model, file)
     if weights:
         check_blobs(model)
     return model
@@ -128,10 +111,7 @@ def _declared(description: Any, function: str | None, file: Path) -> Any:
 def _model_file(path: Path) -> Path:
     manifest = path / "Manifest.json"
     try:
-        content = manifest.read_bytes()
-        if content.startswith(_LFS):
-            raise ProgramError(f"{manifest}: is a Git LFS pointer, not the file; run: git lfs pull")
-        entries = json.loads(content)
+        entries = json.loads(read_file(manifest))
         root = entries["itemInfoEntries"][entries["rootModelIdentifier"]]["path"]
         if not isinstance(root, str) or "\0" in root:
             raise ValueError(f"{root!r} is no path")
@@ -149,38 +129,9 @@ def _model_file(path: Path) -> Path:
 
 def _parse(file: Path) -> Any:
     model = definitions().Model
-    try:
-        if (size := file.stat().st_size) > _MOST_BYTES:
-            raise ProgramError(f"{file}: {size:,} bytes, more than any model file should have.")
-        data = file.read_bytes()
-    except OSError as error:
-        raise ProgramError(f"{file}: cannot be read ({error.strerror}).") from None
-    if data.startswith(_LFS):
-        raise ProgramError(f"{file}: is a Git LFS pointer, not the file; run: git lfs pull")
+    data = read_file(file)
     # protobuf's own DecodeError is not part of its typed interface, and depth raises another.
     try:
         return model.FromString(data)
     except Exception as error:
         raise ProgramError(f"{file}: cannot be parsed; it is cut short or damaged.") from error
-
-
-def _check_boundary(model: Model, file: Path) -> None:
-    """What the model declares, its program has; a declared input it lacked could not be bound."""
-    if model.function and model.function not in model.program.functions:
-        raise ProgramError(
-            f"{file}: the model declares the function {model.function!r}, which its program does "
-            "not have."
-        )
-    function = model.main
-    states = {i.name for i in function.inputs if isinstance(i.type, StateType)}
-    for word, features, names in (
-        ("input", model.inputs, {i.name for i in function.inputs} - states),
-        ("state", model.states, states),
-        ("output", model.outputs, set(function.block.outputs)),
-    ):
-        for feature in features:
-            if feature.name not in names:
-                raise ProgramError(
-                    f"{file}: the model declares the {word} {feature.name!r}, "
-                    "which its program does not have."
-                )

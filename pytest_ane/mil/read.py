@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,8 @@ from pytest_ane.mil.records import (
     TupleType,
     ValueType,
 )
-from pytest_ane.mil.values import DTYPES, read_value
-
-_DEEPEST = 32
-_MOST_ELEMENTS = 1 << 48
+from pytest_ane.mil.scope import DEEPEST, check_names
+from pytest_ane.mil.values import DTYPES, read_value, tensor_type
 
 
 def read_program(message: Any, file: Path) -> Program:
@@ -50,9 +47,10 @@ def _function(name: str, message: Any, file: Path) -> Function:
             f"{file}: function {name!r} has no block for its opset {message.opset!r}."
         )
     reader = _Reader(file, name)
-    inputs = reader.named(message.inputs)
-    names = reader.distinct(inputs)
-    return Function(name, message.opset, inputs, reader.block(blocks[message.opset], names, 0))
+    block = reader.block(blocks[message.opset])
+    function = Function(name, message.opset, reader.named(message.inputs), block)
+    check_names(function, reader.at)
+    return function
 
 
 class _Reader:
@@ -61,34 +59,29 @@ class _Reader:
     def __init__(self, file: Path, function: str) -> None:
         self.where = f"{file}: function {function!r}"
 
-    def block(self, message: Any, outer: set[str], depth: int) -> Block:
-        if depth > _DEEPEST:
-            raise ProgramError(f"{self.where}: blocks nest deeper than {_DEEPEST}.")
-        inputs = self.named(message.inputs)
-        scope = outer | self.distinct(inputs)
-        operations = []
-        for op in message.operations:
-            operation = self.operation(op, scope, depth)
-            for output in operation.outputs:
-                if output.name in scope:
-                    raise ProgramError(f"{self.where}: {output.name!r} is defined twice.")
-                scope.add(output.name)
-            operations.append(operation)
-        for name in message.outputs:
-            if name not in scope:
-                raise ProgramError(f"{self.where}: its output {name!r} is not defined.")
-        return Block(inputs, tuple(operations), tuple(message.outputs))
+    def at(self, operation: Operation | None) -> str:
+        return self.where if operation is None else self.spot(operation.op, operation.name)
 
-    def operation(self, message: Any, scope: set[str], depth: int) -> Operation:
+    def spot(self, op: str, name: str) -> str:
+        return f"{self.where}, {op} {name!r}"
+
+    # protobuf itself refuses messages nested deeper than 100.
+    def block(self, message: Any) -> Block:
+        return Block(
+            inputs=self.named(message.inputs),
+            operations=tuple(self.operation(op) for op in message.operations),
+            outputs=tuple(message.outputs),
+        )
+
+    def operation(self, message: Any) -> Operation:
         outputs = self.named(message.outputs)
-        name = outputs[0].name if outputs else message.type
-        where = f"{self.where}, {message.type} {name!r}"
+        where = self.spot(message.type, outputs[0].name if outputs else message.type)
         if message.type == "const" and "val" not in message.attributes:
             raise ProgramError(f"{where}: a constant holds no value.")
         return Operation(
             op=message.type.rpartition(".")[2],
             inputs={
-                key: tuple(self.argument(a, scope, where) for a in argument.arguments)
+                key: tuple(self.argument(a, where) for a in argument.arguments)
                 for key, argument in message.inputs.items()
             },
             outputs=outputs,
@@ -96,31 +89,21 @@ class _Reader:
                 key: read_value(value, self.type(value.type, where), where)
                 for key, value in message.attributes.items()
             },
-            blocks=tuple(self.block(b, scope, depth + 1) for b in message.blocks),
+            blocks=tuple(self.block(b) for b in message.blocks),
         )
 
-    def argument(self, message: Any, scope: set[str], where: str) -> Argument:
+    def argument(self, message: Any, where: str) -> Argument:
         if message.WhichOneof("binding") == "value":
             return read_value(message.value, self.type(message.value.type, where), where)
-        if message.name not in scope:
-            raise ProgramError(f"{where}: its input {message.name!r} is not defined before it.")
         return Ref(message.name)
 
     def named(self, messages: Iterable[Any]) -> tuple[Named, ...]:
         return tuple(Named(m.name, self.type(m.type, self.where)) for m in messages)
 
-    def distinct(self, inputs: tuple[Named, ...]) -> set[str]:
-        names: set[str] = set()
-        for named in inputs:
-            if named.name in names:
-                raise ProgramError(f"{self.where}: {named.name!r} is defined twice.")
-            names.add(named.name)
-        return names
-
     def type(self, message: Any, where: str, depth: int = 0) -> ValueType:
         kind = message.WhichOneof("type")
-        if depth > _DEEPEST:
-            raise ProgramError(f"{where}: types nest deeper than {_DEEPEST}.")
+        if depth > DEEPEST:
+            raise ProgramError(f"{where}: types nest deeper than {DEEPEST}.")
         if kind == "tensorType":
             return self.tensor(message.tensorType, where)
         if kind == "stateType":
@@ -152,9 +135,7 @@ class _Reader:
             raise ProgramError(
                 f"{where}: a type of rank {message.rank} lists {len(shape)} dimensions."
             )
-        if math.prod(d or 1 for d in shape) > _MOST_ELEMENTS:
-            raise ProgramError(f"{where}: shape {shape} has more elements than fit anywhere.")
-        return TensorType(DTYPES[name], shape)
+        return tensor_type(DTYPES[name], shape, where)
 
 
 def _known() -> Iterable[int]:

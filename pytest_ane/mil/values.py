@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.errors import ProgramError
-from pytest_ane.mil.records import Blob, DType, ListType, TensorType, Value, ValueType
+from pytest_ane.mil.records import (
+    Blob,
+    DictionaryType,
+    DType,
+    ListType,
+    TensorType,
+    TupleType,
+    Value,
+    ValueType,
+)
 
 # MIL.proto's DataType by name.
 DTYPES = {
@@ -30,6 +39,23 @@ NUMPY: dict[DType, Any] = {
 
 _BITS = {DType.INT4: 4, DType.UINT1: 1, DType.UINT2: 2, DType.UINT3: 3, DType.UINT4: 4,
          DType.UINT6: 6, DType.BF16: 16}  # fmt: skip
+
+
+_MOST_ELEMENTS = 1 << 48
+_MOST_DIMENSIONS = 32
+
+
+def tensor_type(dtype: DType, shape: tuple[int | None, ...], where: str) -> TensorType:
+    """A tensor's type.
+
+    Raises:
+        ProgramError: a shape of more than 2^48 elements or 32 dimensions.
+    """
+    if len(shape) > _MOST_DIMENSIONS:
+        raise ProgramError(f"{where}: a shape has {len(shape)} dimensions, more than any tensor.")
+    if math.prod(d or 1 for d in shape) > _MOST_ELEMENTS:
+        raise ProgramError(f"{where}: shape {shape} has more elements than fit anywhere.")
+    return TensorType(dtype, shape)
 
 
 def bits(dtype: DType) -> int:
@@ -60,11 +86,17 @@ def read_value(message: Any, kind: ValueType, where: str) -> Value:
     if which == "list" and isinstance(kind, ListType):
         items = (read_value(m, kind.element, where) for m in immediate.list.values)
         return Value(kind, tuple(item.data for item in items))
-    if which == "tuple":
-        return Value(kind, tuple(read_value(m, kind, where) for m in immediate.tuple.values))
-    if which == "dictionary":
-        pairs = immediate.dictionary.values
-        return Value(kind, tuple((str(p.key), str(p.value)) for p in pairs))
+    if which == "tuple" and isinstance(kind, TupleType):
+        members = immediate.tuple.values
+        if len(members) == len(kind.elements):
+            fields = zip(members, kind.elements, strict=True)
+            return Value(kind, tuple(read_value(m, k, where).data for m, k in fields))
+    if which == "dictionary" and isinstance(kind, DictionaryType):
+        pairs = (
+            (read_value(p.key, kind.key, where).data, read_value(p.value, kind.value, where).data)
+            for p in immediate.dictionary.values
+        )
+        return Value(kind, tuple(pairs))
     raise ProgramError(f"{where}: a constant of type {kind} holds no value of that type.")
 
 

@@ -33,7 +33,8 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--ane-package",
         metavar="PATH",
-        help="gate one .mlpackage without a manifest: placement forecast, size, finite output",
+        help="gate one .mlpackage or .mlmodelc without a manifest: placement forecast, size, "
+        "finite output",
     )
     group.addoption(
         "--ane-manifest",

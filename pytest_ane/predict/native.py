@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.errors import AneError
-from pytest_ane.mil import read_package
+from pytest_ane.mil import read_any
 from pytest_ane.predict.boundary import given, returned
 from pytest_ane.reference import PipelineSession, Session, open_session
 from pytest_ane.reference.state import States
@@ -41,8 +41,7 @@ class _MLModelProxy:
         self._session: Session | PipelineSession | None = None
         started = time.perf_counter_ns()
         try:
-            package = read_package(self._path, function=function_name or None)
-            self._session = open_session(package)
+            self._session = open_session(read_any(self._path, function=function_name or None))
         except AneError as error:
             self._error = error
         self._loading = time.perf_counter_ns() - started

@@ -34,7 +34,8 @@ _WORTHWHILE = 2048
 _EXPONENT, _SIGN = np.uint32(0x7F800000), np.uint32(0x80000000)
 _SMALLEST, _LARGE = np.uint32(0x38800000), np.uint32(0x47000000)
 """Bits of 2^-14 and 2^15: from the latter on, values may overflow fp16."""
-_TIMES_8192 = np.uint32(13 << 23)
+_TIMES_12288 = np.uint32((13 << 23) | (1 << 22))
+"""Added to the bits of a power of two: times 2^13, and times 1.5 by the mantissa's first bit."""
 
 
 def carried(dtype: DType, precision: Precision = "as-typed") -> Any:
@@ -56,12 +57,14 @@ def round_fp16(x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         power = bits & _EXPONENT
         if power.max() < _LARGE:
             # Below fp16's smallest normal number the quantum stays that of the subnormals.
-            magic = (np.maximum(power, _SMALLEST, out=power) + _TIMES_8192).view(np.float32)
-            magic *= np.float32(1.5)
+            np.maximum(power, _SMALLEST, out=power)
+            power += _TIMES_12288
+            magic = power.view(np.float32)
             rounded: npt.NDArray[np.float32] = np.add(x, magic)
             rounded -= magic
             # Only the sign of zero can get lost on the way.
-            np.bitwise_or(rounded.view(np.uint32), bits & _SIGN, out=rounded.view(np.uint32))
+            np.bitwise_and(bits, _SIGN, out=power)
+            np.bitwise_or(rounded.view(np.uint32), power, out=rounded.view(np.uint32))
             return rounded
     with np.errstate(over="ignore", invalid="ignore"):
         return x.astype(np.float16).astype(np.float32)

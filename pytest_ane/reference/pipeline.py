@@ -18,7 +18,7 @@ class PipelineSession:
     """Runs the models of a pipeline, as `Session` runs one.
 
     Args:
-        model: a pipeline as `mil.read_package` gives it.
+        model: a pipeline as `mil.read_any` gives it.
         precision: that of `Session`, for all parts.
 
     Raises:
@@ -78,16 +78,16 @@ class PipelineSession:
 
 
 def open_session(
-    package: Model | Pipeline, precision: Precision = "as-typed"
+    model: Model | Pipeline, precision: Precision = "as-typed"
 ) -> Session | PipelineSession:
-    """The session that runs a package as `mil.read_package` gives it.
+    """The session that runs what `mil.read_any` gives.
 
     Raises:
         ExecutionError: as `Session`.
     """
-    if isinstance(package, Pipeline):
-        return PipelineSession(package, precision)
-    return Session(package, precision)
+    if isinstance(model, Pipeline):
+        return PipelineSession(model, precision)
+    return Session(model, precision)
 
 
 def _passed(model: Model, feature: Feature, value: Any) -> Any:

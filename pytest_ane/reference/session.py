@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.errors import ExecutionError
-from pytest_ane.mil.records import Model, StateType
+from pytest_ane.mil.records import Model, StateType, TensorType
 from pytest_ane.reference.dtypes import Precision
 from pytest_ane.reference.interface import bind_inputs
 from pytest_ane.reference.prepare import Preparer
@@ -30,17 +30,35 @@ class Session:
         model: a package as `mil.read_model` gives it.
         precision: `as-typed` rounds fp16 results to fp16; `float32` never rounds; `float64`
             computes all that is floating in float64.
+        memory_budget: bytes of decoded weights to hold; what is beyond is decoded in every run,
+            rows at a time (palettes and plain weights of 1x1 convolutions and linear layers).
+            None holds them all, which is fastest for a program that is run many times.
 
     Raises:
-        ExecutionError: an operation is not implemented, or a constant cannot be expanded.
+        ExecutionError: an operation is not implemented, or a constant cannot be computed.
     """
 
-    def __init__(self, model: Model, precision: Precision = "as-typed") -> None:
+    def __init__(
+        self,
+        model: Model,
+        precision: Precision = "as-typed",
+        memory_budget: int | None = None,
+    ) -> None:
         self.model = model
         self.precision = precision
-        prepared = Preparer(model, model.main, precision)
+        prepared = Preparer(model, precision, memory_budget)
         self._plan, self._template = prepared.plan, prepared.template
-        self._slots, self._constants = dict(prepared.slots), dict(prepared.constants)
+        self._slots, self._constants = dict(prepared.slots), dict(prepared.constants.values)
+
+    @property
+    def computed(self) -> tuple[str, ...]:
+        """Names of the tensors that the outermost block computes anew in each run, in order."""
+        return tuple(
+            out.name
+            for op in self.model.main.block.operations
+            for out in op.outputs
+            if out.name not in self._constants and isinstance(out.type, TensorType)
+        )
 
     def make_state(self) -> States:
         """Fresh states, all zero, to be passed to `predict` again and again."""

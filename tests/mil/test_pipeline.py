@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.errors import ProgramError
-from pytest_ane.mil import read_model, read_package
+from pytest_ane.mil import read_any, read_model
 from pytest_ane.mil.records import Model, Pipeline
 from tests.mil.packages import Program, doubling, weight_file
 from tests.mil.pipelines import chain, given, made, stage, three
@@ -23,7 +23,7 @@ def saved(program: Program, folder: Path) -> Path:
 def complaint(program: Program, tmp_path: Path) -> str:
     package = saved(program, tmp_path)
     with pytest.raises(ProgramError) as caught:
-        read_package(package)
+        read_any(package)
     assert "\n" not in str(caught.value)
     return str(caught.value).replace(f"{package}/Data/com.apple.CoreML/model.mlmodel", "F")
 
@@ -31,7 +31,7 @@ def complaint(program: Program, tmp_path: Path) -> str:
 @pytest.mark.parametrize("kind", ["pipeline", "pipelineClassifier", "pipelineRegressor"])
 def test_parts_in_order(tmp_path: Path, kind: str) -> None:
     package = saved(three(kind), tmp_path)
-    pipeline = read_package(package)
+    pipeline = read_any(package)
     assert isinstance(pipeline, Pipeline)
     assert [f.name for f in pipeline.inputs] == ["x"]
     assert [f.name for f in pipeline.outputs] == ["c", "d"]
@@ -40,7 +40,7 @@ def test_parts_in_order(tmp_path: Path, kind: str) -> None:
 
 
 def test_one_model_is_no_pipeline(tmp_path: Path) -> None:
-    assert isinstance(read_package(doubling().save(tmp_path)), Model)
+    assert isinstance(read_any(doubling().save(tmp_path)), Model)
 
 
 def test_who_wants_one_model_is_told_there_are_several(tmp_path: Path) -> None:
@@ -55,8 +55,8 @@ def test_who_wants_one_model_is_told_there_are_several(tmp_path: Path) -> None:
 def test_weights_of_a_part(tmp_path: Path) -> None:
     package = three().save(tmp_path)
     with pytest.raises(ProgramError, match=r"1-weight\.bin: the weights file is missing"):
-        read_package(package)
-    assert isinstance(read_package(package, weights=False), Pipeline)
+        read_any(package)
+    assert isinstance(read_any(package, weights=False), Pipeline)
 
 
 def test_a_part_of_another_kind(tmp_path: Path) -> None:
@@ -109,4 +109,4 @@ def test_states(tmp_path: Path) -> None:
 def test_a_function_of_a_pipeline(tmp_path: Path) -> None:
     package = saved(three(), tmp_path)
     with pytest.raises(ProgramError, match="has one function, main; 'half' is none of it"):
-        read_package(package, function="half")
+        read_any(package, function="half")

@@ -118,7 +118,7 @@ def test_a_cycle(tmp_path: Path) -> None:
 
 def test_a_name_defined_twice(tmp_path: Path) -> None:
     assert complaint(tmp_path, lambda p: p.op("abs", "y", x="x")).endswith(
-        "function 'main': 'y' is defined twice."
+        "function 'main', abs 'y': 'y' is defined twice."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,62 @@ def test_a_text(tmp_path: Path) -> None:
 
 def test_several_texts(tmp_path: Path) -> None:
     assert constant(tmp_path, ["a", "b"], "STRING").data == ("a", "b")
+
+
+def nested(tmp_path: Path, fill: Callable[[Any, Any], object]) -> Value:
+    """A constant whose type and value `fill` writes."""
+    program = doubling()
+    val = program.op("const", "c").attributes["val"]
+    fill(val.type, val.immediateValue)
+    operations = read_model(program.save(tmp_path)).program.walk()
+    return next(op for op in operations if op.name == "c").attributes["val"]
+
+
+def text(message: Any, value: str) -> None:
+    set_type(message.type, "STRING", ())
+    message.immediateValue.tensor.strings.values.append(value)
+
+
+def test_a_tuple_by_its_members_types(tmp_path: Path) -> None:
+    def fill(kind: Any, value: Any) -> None:
+        for dtype, member in (("STRING", "a"), ("INT32", 7)):
+            set_type(kind.tupleType.types.add(), dtype, ())
+            tensor = value.tuple.values.add().immediateValue.tensor
+            (tensor.strings if dtype == "STRING" else tensor.ints).values.append(member)
+
+    data = nested(tmp_path, fill).data
+    assert isinstance(data, tuple)
+    assert data[0] == "a"
+    assert data[1].tolist() == 7
+
+
+def test_a_tuple_of_too_many_members(tmp_path: Path) -> None:
+    def fill(kind: Any, value: Any) -> None:
+        set_type(kind.tupleType.types.add(), "STRING", ())
+        for _ in range(2):
+            text(value.tuple.values.add(), "a")
+
+    with pytest.raises(ProgramError, match="holds no value of that type"):
+        nested(tmp_path, fill)
+
+
+def test_a_dictionary(tmp_path: Path) -> None:
+    def fill(kind: Any, value: Any) -> None:
+        set_type(kind.dictionaryType.keyType, "STRING", ())
+        set_type(kind.dictionaryType.valueType, "STRING", ())
+        for key in "ab":
+            pair = value.dictionary.values.add()
+            text(pair.key, key)
+            text(pair.value, key + key)
+
+    assert nested(tmp_path, fill).data == (("a", "aa"), ("b", "bb"))
+
+
+def test_a_shape_of_more_dimensions_than_any_tensor(tmp_path: Path) -> None:
+    program = doubling()
+    program.op("abs", "z", shape=(1,) * 33, x="x")
+    with pytest.raises(ProgramError, match="a shape has 33 dimensions, more than any tensor"):
+        read_model(program.save(tmp_path))
 
 
 def complaint(tmp_path: Path, dtype: str, field: str, content: Any, shape: tuple[int, ...]) -> str:

@@ -16,20 +16,8 @@ from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from PIL import Image
 
-from pytest_ane.reference.registry import names, register
-
 OPTIONS = {"minimum_deployment_target": ct.target.iOS18, "compute_precision": ct.precision.FLOAT32}
 RNG = np.random.default_rng(0)
-
-
-if "classify" not in names():
-
-    @register("classify")
-    def classify(probabilities: Any, classes: Any) -> tuple[Any, dict[Any, float]]:
-        """A stand-in until the operation itself is there."""
-        known = [c if isinstance(c, str) else int(c) for c in classes]
-        shares = np.ravel(probabilities)
-        return known[int(np.argmax(shares))], dict(zip(known, shares, strict=True))
 
 
 def doubling(shape: tuple[Any, ...] = (1, 3), factor: float = 2.0) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.errors import ExecutionError
-from pytest_ane.mil import read_package
+from pytest_ane.mil import read_any
 from pytest_ane.reference import PipelineSession, Session, open_session
 from tests.mil.packages import Program, doubling
 from tests.mil.pipelines import chain, given, made, stage, three
@@ -19,7 +19,7 @@ X = np.array([[1.0, 10.0]], np.float32)
 
 
 def session(program: Program, tmp_path: Path, **options: Any) -> PipelineSession:
-    opened = open_session(read_package(saved(program, tmp_path)), **options)
+    opened = open_session(read_any(saved(program, tmp_path)), **options)
     assert isinstance(opened, PipelineSession)
     return opened
 
@@ -30,7 +30,7 @@ def test_values_pass_by_name(tmp_path: Path) -> None:
 
 
 def test_one_model_has_an_ordinary_session(tmp_path: Path) -> None:
-    assert isinstance(open_session(read_package(doubling().save(tmp_path))), Session)
+    assert isinstance(open_session(read_any(doubling().save(tmp_path))), Session)
 
 
 def test_values_between_parts_can_be_asked_for(tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from pytest_ane.reference.ops.elementwise_unary import erf
+from pytest_ane.reference.ops.elementwise_unary import error_function
 from pytest_ane.reference.registry import register
 
 
@@ -47,6 +48,28 @@ def leaky_relu(x: Any, alpha: float) -> Any:
     return np.where(x >= 0, x, alpha * x)
 
 
+@register("thresholded_relu")
+def thresholded_relu(x: Any, alpha: float) -> Any:
+    """`x` where x >= alpha, else 0; NaN stays."""
+    return np.where(x < alpha, np.zeros_like(x), x)
+
+
+@register("prelu")
+def prelu(x: Any, alpha: Any) -> Any:
+    """`x [B, C, ...]` where x > 0, else `alpha x`, with an `alpha [C]` for each channel.
+
+    Raises:
+        ValueError: alpha has another length.
+    """
+    return np.where(x > 0, x, _by_channel(alpha, x, "alpha") * x)
+
+
+@register("linear_activation")
+def linear_activation(x: Any, alpha: float, beta: float) -> Any:
+    """`alpha x + beta`."""
+    return alpha * x + beta
+
+
 @register("elu")
 def elu(x: Any, alpha: float) -> Any:
     """`x` where x > 0, else `alpha (exp(x) - 1)`."""
@@ -57,6 +80,23 @@ def elu(x: Any, alpha: float) -> Any:
 def softplus(x: Any) -> Any:
     """log(1 + exp(x))."""
     return np.logaddexp(x, np.float32(0))
+
+
+@register("softplus_parametric")
+def softplus_parametric(x: Any, alpha: Any, beta: Any) -> Any:
+    """`alpha log(1 + exp(beta x))`, alpha and beta `[C]` by channel of `x [B, C, ...]`.
+
+    Raises:
+        ValueError: alpha or beta has another length.
+    """
+    return _by_channel(alpha, x, "alpha") * softplus(_by_channel(beta, x, "beta") * x)
+
+
+def _by_channel(values: Any, x: Any, name: str) -> Any:
+    """`[C]` shaped to be broadcast with `x [B, C, ...]`."""
+    if x.ndim < 2 or np.shape(values) != x.shape[1:2]:
+        raise ValueError(f"{name} {np.shape(values)} is not a number for each channel of {x.shape}")
+    return np.reshape(values, (-1,) + (1,) * (x.ndim - 2))
 
 
 @register("softsign")
@@ -81,9 +121,11 @@ def scaled_tanh(x: Any, alpha: float = 1.0, beta: float = 1.0) -> Any:
 def gelu(x: Any, mode: str = "EXACT") -> Any:
     """`x` times the normal distribution function of x, exact or by one of MIL's approximations."""
     if mode == "EXACT":
-        return 0.5 * x * (1 + erf(x / np.sqrt(2)))
+        x = np.asarray(x)
+        z = x.astype(np.float64) / math.sqrt(2)  # As 1 + erf cancels far below 0.
+        return 0.5 * x * (1 + error_function(z, exact=x.dtype == np.float64))
     if mode == "TANH_APPROXIMATION":
-        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     if mode == "SIGMOID_APPROXIMATION":
         return x * sigmoid(1.702 * x)
     raise ValueError(f"unknown gelu mode {mode!r}")

@@ -1,44 +1,69 @@
-"""Compressed weights: `constexpr_*` operations, expanded once when a session is prepared."""
+"""Compressed weights: quantized and palettized ones, expanded once when a session is prepared."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from pytest_ane.reference.ops.quantization import along
 from pytest_ane.reference.ops.shape import cast
+from pytest_ane.reference.palettes import Packed, decode
 from pytest_ane.reference.registry import register
 
 
-@register("constexpr_lut_to_dense", opset="iOS18")
+@register("constexpr_lut_to_dense", opset="iOS16", moves=True)
+def constexpr_lut_to_dense_packed(indices: Any, lut: Any, shape: Any) -> Any:
+    """dense[i] = lut[indices[i]], the indices of log2(len(lut)) bits packed, lowest bits first."""
+    bits = len(lut).bit_length() - 1
+    packed = Packed(np.asarray(indices, np.uint8), bits, tuple(int(d) for d in shape))
+    return decode(packed, np.reshape(lut, (1, -1)))
+
+
+@register("constexpr_lut_to_dense", opset="iOS18", moves=True)
 def constexpr_lut_to_dense(indices: Any, lut: Any, vector_axis: Any = None) -> Any:
     """dense[i] = lut[block of i, indices[i]].
 
     `lut [*blocks, 2^n, v]` has the rank of `indices` plus 2: along each axis, blocks of equal
-    length share a table. Entries of length v > 1 spread along `vector_axis`.
+    length share a table. Entries of length v > 1 spread along `vector_axis`. Packed indices are
+    decoded as they are where tables belong to groups of rows.
     """
     *blocks, entries, length = lut.shape
-    sizes = _block_sizes(indices.shape, tuple(blocks))
+    sizes = block_sizes(indices.shape, tuple(blocks))
+    by_rows = length == 1 and all(b == 1 for b in blocks[1:])
+    if by_rows and isinstance(indices, Packed):
+        return decode(indices, lut.reshape(blocks[0], entries))
+    indices = np.asarray(indices)
     if indices.size and indices.max() >= entries:
         raise ValueError(f"an index {indices.max()} into tables of {entries} entries")
-    if length == 1 and all(b == 1 for b in blocks[1:]):
+    if by_rows:
         return _by_rows(indices, lut.reshape(blocks[0], entries), sizes[0])
     number = np.zeros(indices.shape, np.int64)
     for axis, (b, size) in enumerate(zip(blocks, sizes, strict=True)):
         position = np.arange(indices.shape[axis]) // size
         number = number * b + position.reshape([-1 if i == axis else 1 for i in range(len(blocks))])
-    dense = lut.reshape(-1, entries, length)[number, indices]
-    if length == 1:
-        return dense[..., 0]
-    axis = int(vector_axis) % indices.ndim
-    dense = np.moveaxis(dense, -1, axis + 1)
-    target = list(indices.shape)
-    target[axis] *= length
-    return dense.reshape(target)
+    dense = lut.reshape(math.prod(blocks), entries, length)[number, indices]
+    return dense[..., 0] if length == 1 else _spread(dense, vector_axis)
 
 
-def _block_sizes(shape: tuple[int, ...], blocks: tuple[int, ...]) -> list[int]:
-    """Elements of a block along each axis."""
+def _spread(dense: Any, vector_axis: Any) -> Any:
+    """Vectors of the last axis in a row along another axis, `[*shape, v]` to `[.., v n, ..]`."""
+    rank = dense.ndim - 1
+    if vector_axis is None or not -rank <= vector_axis < rank:
+        raise ValueError(f"vectors of {dense.shape[-1]} along vector_axis {vector_axis}")
+    axis = int(vector_axis) % rank
+    target = list(dense.shape[:-1])
+    target[axis] *= dense.shape[-1]
+    return np.moveaxis(dense, -1, axis + 1).reshape(target)
+
+
+def block_sizes(shape: tuple[int, ...], blocks: tuple[int, ...]) -> list[int]:
+    """Elements of a block along each axis.
+
+    Raises:
+        ValueError: the number of blocks does not divide an axis.
+    """
     if len(shape) != len(blocks) or any(
         b == 0 or n % b for n, b in zip(shape, blocks, strict=True)
     ):
@@ -58,12 +83,16 @@ def _by_rows(indices: Any, tables: Any, rows: int) -> Any:
 @register("constexpr_blockwise_shift_scale", opset="iOS18")
 def constexpr_blockwise_shift_scale(data: Any, scale: Any, offset: Any = None) -> Any:
     """`scale (data - offset)`, scale and offset repeated over blocks along every axis."""
-    for axis, size in enumerate(_block_sizes(data.shape, scale.shape)):
+    if offset is not None and np.shape(offset) != scale.shape:
+        raise ValueError(f"an offset of shape {np.shape(offset)} for a scale of {scale.shape}")
+    data = np.asarray(data)
+    for axis, size in enumerate(block_sizes(data.shape, scale.shape)):
         if 1 < size < data.shape[axis]:
             scale = np.repeat(scale, size, axis=axis)
             offset = None if offset is None else np.repeat(offset, size, axis=axis)
-    values = data.astype(np.float32)
-    return scale * (values if offset is None else values - offset.astype(np.float32))
+    # Integers of a byte and less are exact in the scale's type, and so are their differences.
+    values = data.astype(scale.dtype)
+    return scale * (values if offset is None else values - offset.astype(scale.dtype))
 
 
 @register("constexpr_affine_dequantize", opset="iOS16")
@@ -71,11 +100,9 @@ def constexpr_affine_dequantize(
     quantized_data: Any, zero_point: Any, scale: Any, axis: int = 0
 ) -> Any:
     """`scale (quantized_data - zero_point)`, both scalar or along an axis."""
-    axis = axis % quantized_data.ndim
-    shape = [-1 if i == axis else 1 for i in range(quantized_data.ndim)]
-    zero = np.reshape(np.asarray(zero_point, np.float32), shape if np.ndim(zero_point) else ())
-    factor = np.reshape(np.asarray(scale, np.float32), shape if np.ndim(scale) else ())
-    return factor * (quantized_data.astype(np.float32) - zero)
+    scale = along(scale, quantized_data.shape, axis, "scale")
+    zero = along(zero_point, quantized_data.shape, axis, "zero_point").astype(scale.dtype)
+    return scale * (quantized_data.astype(scale.dtype) - zero)
 
 
 @register("constexpr_cast", opset="iOS16")

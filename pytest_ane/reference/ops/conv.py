@@ -1,13 +1,20 @@
-"""Convolution; kernels of one position are matrix products."""
+"""Convolution: matrix products of the kernels with columns, which hold the input's windows."""
 
 from __future__ import annotations
 
+import math
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from pytest_ane.reference.ops.spatial import extent, ints, padding, under
 from pytest_ane.reference.registry import register
+from pytest_ane.reference.weights import StreamedWeight
+
+_COLUMNS = 1 << 22
+"""Elements of the columns built at a time: windows overlap, so all of them may be far more."""
 
 
 @register("conv")
@@ -21,79 +28,105 @@ def conv(
     dilations: Any = None,
     groups: int = 1,
 ) -> Any:
-    """Cross-correlation of `x [N, C, *D]` with `weight [O, C / groups, *K]`, plus bias."""
-    spatial = x.ndim - 2
-    strides = _ints(strides, spatial, 1)
-    dilations = _ints(dilations, spatial, 1)
+    """Cross-correlation of `x [N, C, *D]` with `weight [O, C / groups, *K]`, plus bias.
+
+    Raises:
+        ValueError: channels that do not fit the weight and its groups, a kernel longer than the
+            padded input, padding of an unknown kind.
+    """
+    spatial, groups = x.ndim - 2, int(groups)
+    strides = ints(strides, spatial, 1)
+    dilations = ints(dilations, spatial, 1)
     kernel = weight.shape[2:]
+    check_channels(x, weight.shape[1] * groups, weight.shape[0], groups)
     pads = padding(pad_type, pad, x.shape[2:], kernel, strides, dilations)
     if any(p != (0, 0) for p in pads):
         x = np.pad(x, [(0, 0), (0, 0), *pads])
-    if groups == 1 and set(kernel) == {1} and set(strides) == {1}:
-        y = _pointwise(x, weight)
+    counts = _counts(x.shape[2:], kernel, strides, dilations)
+    if isinstance(weight, StreamedWeight) and not (groups == 1 and set(kernel) <= {1}):
+        weight = np.asarray(weight)
+    if set(kernel) <= {1}:
+        at = (..., *under((0,) * spatial, strides, dilations, counts))
+        y = _product(weight, x[at].reshape(len(x), groups, weight.shape[1], math.prod(counts)))
+    elif weight.shape[1] == 1:
+        y = _depthwise(x, weight, strides, dilations, counts)
     else:
         y = _windows(x, weight, strides, dilations, groups)
-    return y if bias is None else y + np.reshape(bias, (1, -1) + (1,) * spatial)
+    return add_bias(y.reshape(len(x), weight.shape[0], *counts), bias)
 
 
-def _pointwise(x: Any, weight: Any) -> Any:
-    """`[O, C] [N, C, positions]`: no window is built and nothing is copied."""
-    matrix = weight.reshape(weight.shape[0], -1)
-    y = np.matmul(matrix, x.reshape(x.shape[0], x.shape[1], -1))
-    return y.reshape(x.shape[0], weight.shape[0], *x.shape[2:])
+def check_channels(x: Any, inputs: int, outputs: int, groups: int) -> None:
+    """Raise ValueError where a weight of this many channels and groups does not fit the input."""
+    if x.shape[1] != inputs or inputs % groups or outputs % groups:
+        raise ValueError(
+            f"x has {x.shape[1]} channels; the weight takes {inputs}, gives {outputs}, and "
+            f"both are to divide into {groups} groups"
+        )
+
+
+def add_bias(y: Any, bias: Any) -> Any:
+    """`y [N, O, *D]` plus `bias [O]`, where there is one."""
+    return y if bias is None else y + np.reshape(bias, (1, -1) + (1,) * (y.ndim - 2))
+
+
+def _counts(
+    size: tuple[int, ...],
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+) -> tuple[int, ...]:
+    """The kernel's positions along each axis of a padded input."""
+    room = [n - extent(k, d) for n, k, d in zip(size, kernel, dilations, strict=True)]
+    if min(room) < 0:
+        raise ValueError(
+            f"a kernel of {kernel}, dilated by {dilations}, does not fit a padded input of {size}"
+        )
+    return tuple(r // s + 1 for r, s in zip(room, strides, strict=True))
+
+
+def _product(weight: Any, columns: Any) -> Any:
+    """`[O, K]` and `[N, G, K, P]`: `[N, G, O / G, P]`, a matrix product for each group."""
+    groups, rows = columns.shape[1:3]
+    if isinstance(weight, StreamedWeight):
+        return weight.product(columns[:, 0])
+    return np.matmul(weight.reshape(groups, weight.shape[0] // groups, rows), columns)
+
+
+def _depthwise(
+    x: Any,
+    weight: Any,
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    counts: tuple[int, ...],
+) -> Any:
+    """A group for each channel: products of numbers, summed over the kernel's positions."""
+    factors = weight.reshape(x.shape[1], -1, *weight.shape[2:], *(1 for _ in counts))
+    y = 0
+    for position in product(*map(range, weight.shape[2:])):
+        chosen = (slice(None), slice(None), *position)  # [C, O / C, 1, ...]
+        window = (slice(None), slice(None), None, *under(position, strides, dilations, counts))
+        y = y + factors[chosen] * x[window]
+    return y
 
 
 def _windows(
     x: Any, weight: Any, strides: tuple[int, ...], dilations: tuple[int, ...], groups: int
 ) -> Any:
-    """Windows of the input against the kernel, one matrix product for each group."""
+    """Columns of some of the first spatial axis' positions at a time."""
     spatial = len(strides)
     kernel = weight.shape[2:]
     axes: Any = tuple(range(2, 2 + spatial))  # numpy's stubs know one axis only.
-    extents = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
+    extents = tuple(extent(k, d) for k, d in zip(kernel, dilations, strict=True))
     view = sliding_window_view(x, extents, axis=axes)
-    steps = (1, 1, *strides, *dilations)
-    view = view[tuple(slice(None, None, step) for step in steps)]
-    batch, channels, outputs = x.shape[0], x.shape[1] // groups, weight.shape[0] // groups
-    positions = view.shape[2 : 2 + spatial]
-    # [N, G, C/G, *P, *K] against [G, O/G, C/G, *K]
-    view = view.reshape(batch, groups, channels, *positions, *kernel)
-    order = (0, 1, *range(3, 3 + spatial), 2, *range(3 + spatial, 3 + 2 * spatial))
-    columns = view.transpose(order).reshape(batch, groups, -1, channels * int(np.prod(kernel)))
-    matrix = weight.reshape(groups, outputs, -1)
-    y = np.matmul(matrix, np.swapaxes(columns, -1, -2))
-    return y.reshape(batch, groups * outputs, *positions)
-
-
-def padding(
-    pad_type: str,
-    pad: Any,
-    size: tuple[int, ...],
-    kernel: tuple[int, ...],
-    strides: tuple[int, ...],
-    dilations: tuple[int, ...],
-) -> list[tuple[int, int]]:
-    """Zeros before and after each spatial axis.
-
-    `same` keeps ceil(size / stride) positions, the odd zero after (`same_lower`: before).
-
-    Raises:
-        ValueError: an unknown kind of padding.
-    """
-    if pad_type == "valid":
-        return [(0, 0)] * len(kernel)
-    if pad_type == "custom":
-        values = _ints(pad, 2 * len(kernel), 0)
-        return list(zip(values[0::2], values[1::2], strict=True))
-    if pad_type not in ("same", "same_lower"):
-        raise ValueError(f"unknown pad_type {pad_type!r}")
-    pads = []
-    for n, k, s, d in zip(size, kernel, strides, dilations, strict=True):
-        total = max((-(-n // s) - 1) * s + (k - 1) * d + 1 - n, 0)
-        less, more = total // 2, total - total // 2
-        pads.append((less, more) if pad_type == "same" else (more, less))
-    return pads
-
-
-def _ints(values: Any, count: int, default: int) -> tuple[int, ...]:
-    return (default,) * count if values is None else tuple(int(v) for v in np.atleast_1d(values))
+    view = view[tuple(slice(None, None, step) for step in (1, 1, *strides, *dilations))]
+    # [N, C, *P, *K] to [N, C, *K, *P]: whole rows of the input are copied at a time.
+    view = view.transpose(0, 1, *range(2 + spatial, 2 + 2 * spatial), *axes)
+    first = 2 + spatial
+    rows = weight.shape[1] * math.prod(kernel)
+    step = max(_COLUMNS * view.shape[first] // max(view.size, 1), 1)
+    products = []
+    for start in range(0, view.shape[first], step):
+        some = view[(slice(None),) * first + (slice(start, start + step),)]
+        columns = some.reshape(len(x), groups, rows, math.prod(some.shape[first:]))
+        products.append(_product(weight, columns))
+    return np.concatenate(products, axis=-1)

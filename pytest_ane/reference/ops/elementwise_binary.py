@@ -24,7 +24,6 @@ _SIMPLE = {
     "mod": np.mod,
     "mul": np.multiply,
     "not_equal": np.not_equal,
-    "pow": np.power,
     "sub": np.subtract,
 }
 
@@ -41,8 +40,23 @@ for _name, _function in _SIMPLE.items():
 
 @register("real_div")
 def real_div(x: Any, y: Any) -> Any:
-    """`x / y`; integers divide as floats and are cut off towards zero by their type."""
-    return np.true_divide(x, y)
+    """`x / y`; integers' quotients are cut off towards zero, and by zero they are 0."""
+    quotient = np.true_divide(x, y)
+    return np.where(np.equal(y, 0), 0, np.trunc(quotient)) if _integers(x, y) else quotient
+
+
+@register("pow")
+def pow_(x: Any, y: Any) -> Any:
+    """`x` to the power of `y`; integers' are cut off towards zero, and 0 has none below 0."""
+    if not _integers(x, y):
+        return np.power(x, y)
+    # To a negative power, 1 and -1 are what they are to its absolute value, and all others cut off.
+    whole = np.greater_equal(y, 0) | np.equal(np.abs(x), 1)
+    return np.where(whole, np.power(x, np.abs(y)), 0)
+
+
+def _integers(x: Any, y: Any) -> bool:
+    return all(np.asarray(a).dtype.kind in "iu" for a in (x, y))
 
 
 @register("select")

@@ -6,6 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.polynomial.chebyshev import Chebyshev
+from numpy.polynomial.polynomial import polyval
 
 from pytest_ane.reference.registry import register
 
@@ -75,18 +77,32 @@ def threshold(x: Any, alpha: float) -> Any:
 
 @register("erf")
 def erf(x: Any) -> Any:
-    """2/sqrt(pi) times the integral of exp(-t^2) from 0 to x; near 0 too, to float32's last place.
+    """2/sqrt(pi) times the integral of exp(-t^2) from 0 to x, to the last places of x's type."""
+    x = np.asarray(x)
+    return error_function(x.astype(np.float64), exact=x.dtype == np.float64)
 
-    erfc by a Chebyshev fit (Press et al., Numerical Recipes, 2nd edition, section 6.2), 1.2e-7 off
-    at most, in float64; below 1 the Maclaurin series, as 1 - erfc would cancel there.
+
+def error_function(x: Any, exact: bool) -> Any:
+    """`erf` of float64 numbers: 3e-15 off at most where exact, else 1.2e-7 in half the time.
+
+    Below 1 it is the Maclaurin series, as 1 - erfc would cancel there.
     """
-    wide = np.asarray(x, np.float64)
-    z = np.abs(wide)
-    t = 1 / (1 + z / 2)
-    tail = t * np.exp(-z * z + np.polynomial.polynomial.polyval(t, _ERFC))
+    z = np.abs(x)
     near = np.minimum(z, 1)
-    series = near * np.polynomial.polynomial.polyval(near * near, _SERIES)
-    return np.copysign(np.where(z < 1, series, 1 - tail), wide)
+    series = near * polyval(near * near, _SERIES if exact else _SERIES[:13])
+    return np.copysign(np.where(z < 1, series, 1 - (_erfc if exact else _quick_erfc)(z)), x)
+
+
+def _quick_erfc(z: Any) -> Any:
+    """A Chebyshev fit from Press et al., Numerical Recipes, 2nd edition, section 6.2."""
+    t = 1 / (1 + z / 2)
+    return t * np.exp(-z * z + polyval(t, _ERFC))
+
+
+def _erfc(z: Any) -> Any:
+    """From 1 on, by interpolation of exp(z^2) erfc(z); at 6, 1 - erfc is 1."""
+    far = np.clip(z, 1, 6)
+    return np.exp(-far * far) * _SCALED_ERFC(far)
 
 
 _ERFC = [
@@ -95,5 +111,8 @@ _ERFC = [
 ]  # fmt: skip
 # Coefficients of x^(2n + 1) in erf: 2/sqrt(pi) (-1)^n / (n! (2n + 1)).
 _SERIES = [
-    2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(13)
+    2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(20)
 ]
+_SCALED_ERFC = Chebyshev.interpolate(
+    lambda nodes: np.array([math.exp(z * z) * math.erfc(z) for z in nodes]), 24, domain=[1, 6]
+)

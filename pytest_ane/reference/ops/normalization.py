@@ -32,8 +32,8 @@ def batch_norm(
     shape = (1, -1) + (1,) * (x.ndim - 2)
     scale = 1 / np.sqrt(variance + np.float32(epsilon))
     scale = scale if gamma is None else scale * gamma
-    shift = -mean * scale if beta is None else beta - mean * scale
-    return x * scale.reshape(shape) + shift.reshape(shape)
+    y = (x - np.reshape(mean, shape)) * np.reshape(scale, shape)
+    return y if beta is None else y + np.reshape(beta, shape)
 
 
 @register("instance_norm")
@@ -52,3 +52,25 @@ def l2_norm(x: Any, epsilon: float = 1e-6) -> Any:
     """`x / sqrt(sum of squares over the last three axes + epsilon)`."""
     square = np.square(x).sum(axis=(-3, -2, -1), keepdims=True)
     return x / np.sqrt(square + np.float32(epsilon))
+
+
+@register("local_response_norm")
+def local_response_norm(
+    x: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Any:
+    """`x / (k + alpha / size s)^beta`, s the sum of squares of `size` channels (axis 1) around.
+
+    Of an even number, the odd one comes before, as in torch, which MIL's tests compare with.
+
+    Raises:
+        ValueError: there is no channel axis, or the size is less than 1.
+    """
+    if x.ndim < 2 or size < 1:
+        raise ValueError(f"{size} channels around do not exist in {x.shape}")
+    before = min(size // 2, x.shape[1])
+    after = min(size - 1 - size // 2, x.shape[1])
+    pads = [(0, 0), (before, after), *[(0, 0)] * (x.ndim - 2)]
+    squares = np.pad(np.square(x), pads)
+    channels = x.shape[1]
+    total = sum(squares[:, i : i + channels] for i in range(before + 1 + after))
+    return x / np.power(k + alpha / size * total, beta)

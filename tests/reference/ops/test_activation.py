@@ -12,7 +12,7 @@ from hypothesis import given
 from torch.nn import functional as F
 
 from pytest_ane.reference import eval_op
-from tests.reference.ops.oracle import arrays, close, f32, same
+from tests.reference.ops.oracle import arrays, close, f32, noise, same
 
 X = f32([-3, -0.5, 0, 0.5, 7])
 
@@ -80,3 +80,54 @@ def test_gelu_far_below_zero_keeps_its_digits() -> None:
 def test_an_unknown_gelu() -> None:
     with pytest.raises(Exception, match="unknown gelu mode 'HALF'"):
         eval_op("gelu", x=X, mode="HALF")
+
+
+def test_thresholded_relu() -> None:
+    same("thresholded_relu", [0, 0, 0, 0.5, 7], x=X, alpha=0.5)
+    same("thresholded_relu", [np.nan, 0], x=f32([np.nan, -2]), alpha=-1.0)
+
+
+def test_linear_activation() -> None:
+    same("linear_activation", [-3, 2, 3, 4, 17], x=X, alpha=2.0, beta=3.0)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 2), (1, 3, 1, 2), (1, 3, 1, 1, 2)])
+def test_prelu(shape: tuple[int, ...]) -> None:
+    x = f32([-1, 3, -1, 2, 4, -5]).reshape(shape)
+    expected = f32([-1, 3, -2, 2, 4, -15]).reshape(shape)
+    same("prelu", expected, x=x, alpha=f32([1, 2, 3]))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 3, 4, 5), (1, 3, 2, 2, 2)])
+def test_softplus_parametric(shape: tuple[int, ...]) -> None:
+    x, alpha, beta = noise(*shape), noise(3, seed=1), noise(3, seed=2)
+    a, b = (v.reshape(-1, *[1] * (len(shape) - 2)) for v in (alpha, beta))
+    close("softplus_parametric", a * np.log(1 + np.exp(b * x)), x=x, alpha=alpha, beta=beta)
+    same("softplus_parametric", [[[2e4]]], x=f32([[[1e4]]]), alpha=f32([1]), beta=f32([2]))
+
+
+@pytest.mark.parametrize("alpha", [f32([1, 2]), f32([[1, 2, 3]]), f32(1)])
+def test_numbers_by_channel_that_do_not_fit(alpha: Any) -> None:
+    with pytest.raises(Exception, match="is not a number for each channel"):
+        eval_op("prelu", x=noise(1, 3, 2), alpha=alpha)
+
+
+EVERY: dict[str, dict[str, Any]] = {
+    "clamped_relu": {"alpha": 0.5, "beta": 1.0}, "elu": {"alpha": 1.0}, "gelu": {},
+    "leaky_relu": {"alpha": 0.5}, "linear_activation": {"alpha": 0.5, "beta": 1.0}, "relu": {},
+    "relu6": {}, "scaled_tanh": {"alpha": 0.5, "beta": 1.0}, "sigmoid": {}, "silu": {},
+    "sigmoid_hard": {}, "softplus": {}, "softsign": {}, "thresholded_relu": {"alpha": 0.5},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", sorted(EVERY))
+def test_float64_stays_and_rank_zero_too(op: str) -> None:
+    found = eval_op(op, x=np.float64(0.3) * np.ones(()), **EVERY[op])
+    assert np.shape(found) == ()
+    assert np.asarray(found).dtype == np.float64
+
+
+def test_gelu_in_float64() -> None:
+    x = np.linspace(-5, 5, 101)
+    expected = [v / 2 * math.erfc(-v / math.sqrt(2)) for v in x]
+    np.testing.assert_allclose(eval_op("gelu", x=x), expected, rtol=1e-8, atol=1e-15)

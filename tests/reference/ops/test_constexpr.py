@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_ane.errors import ExecutionError
 from pytest_ane.reference import eval_op
+from pytest_ane.reference.palettes import Packed
 from tests.reference.ops.oracle import f32, noise, same
 
 
@@ -114,3 +115,70 @@ def test_cast() -> None:
     result = eval_op("constexpr_cast", source_val=np.array([1.5], np.float16), output_dtype="fp32")
     assert result.dtype == np.float32
     assert result.tolist() == [1.5]
+
+
+def test_packed_palettes() -> None:
+    """Indices 0, 3, 2, 1, 3, the example of iOS 16's documentation."""
+    indices, lut = np.array([0b01101100, 0b11], np.uint8), f32([10, 11, 12, 13])
+    same("constexpr_lut_to_dense", [10, 13, 12, 11, 13], opset="iOS16", indices=indices, lut=lut,
+         shape=np.array([5], np.uint32))  # fmt: skip
+    same("constexpr_lut_to_dense", [[13, 10], [13, 10]], opset="iOS17",
+         indices=np.array([0b00110011], np.uint8), lut=lut.astype(np.int8),
+         shape=np.array([2, 2], np.uint32))  # fmt: skip
+
+
+@pytest.mark.parametrize("nbits", [1, 2, 4, 6, 8])
+def test_packed_palettes_bit_by_bit(nbits: int) -> None:
+    """Indices of 6 bits lie across two bytes."""
+    indices = np.random.default_rng(nbits).integers(0, 2**nbits, (3, 5, 1, 1))
+    bits = [(int(e) >> i) & 1 for e in indices.reshape(-1) for i in range(nbits)]
+    bits += [0] * (-len(bits) % 8)
+    packed = [sum(b << i for i, b in enumerate(bits[j : j + 8])) for j in range(0, len(bits), 8)]
+    lut = noise(2**nbits)
+    same("constexpr_lut_to_dense", lut[indices], opset="iOS16", lut=lut,
+         indices=np.array(packed, np.uint8), shape=np.array(indices.shape, np.uint32))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("indices", "entries", "message"),
+    [([0], 16, "1 bytes; 3 elements of 4 bits take 2"), ([0], 5, "tables"), ([0], 1, "0 bits")],
+)
+def test_packed_palettes_that_do_not_fit(indices: Any, entries: int, message: str) -> None:
+    with pytest.raises(ExecutionError, match=message):
+        eval_op("constexpr_lut_to_dense", opset="iOS16", indices=np.array(indices, np.uint8),
+                lut=noise(entries), shape=np.array([3], np.uint32))  # fmt: skip
+
+
+@pytest.mark.parametrize("blocks", [(1, 1), (2, 1), (4, 1), (1, 3), (2, 2)])
+def test_packed_indices_with_blocks(blocks: tuple[int, int]) -> None:
+    data = np.random.default_rng(0).integers(0, 256, 12).astype(np.uint8)
+    packed, lut = Packed(data, 4, (4, 6)), noise(*blocks, 16, 1)
+    expected = eval_op("constexpr_lut_to_dense", indices=np.asarray(packed), lut=lut)
+    same("constexpr_lut_to_dense", expected, indices=packed, lut=lut)
+
+
+@pytest.mark.parametrize("axis", [None, 2, -3])
+def test_vectors_need_an_axis(axis: int | None) -> None:
+    with pytest.raises(ExecutionError, match=f"vector_axis {axis}"):
+        eval_op("constexpr_lut_to_dense", indices=np.zeros((2, 2), np.uint8),
+                lut=noise(1, 1, 2, 3), vector_axis=axis)  # fmt: skip
+
+
+def test_offsets_between_integers() -> None:
+    same("constexpr_blockwise_shift_scale", [[1, 5]], data=np.array([[1, 3]], np.uint8),
+         scale=f32([[2]]), offset=f32([[0.5]]))  # fmt: skip
+    with pytest.raises(ExecutionError, match="an offset of shape"):
+        eval_op("constexpr_blockwise_shift_scale", data=np.array([[1, 3]], np.uint8),
+                scale=f32([[2]]), offset=f32([[0.5, 1]]))  # fmt: skip
+
+
+def test_data_in_floats() -> None:
+    same("constexpr_blockwise_shift_scale", [[1, -3]], data=f32([[0.5, -1.5]]), scale=f32([[2]]))
+
+
+@pytest.mark.parametrize("name", ["scale", "zero_point"])
+def test_affine_vectors_that_do_not_fit(name: str) -> None:
+    parameters = {"scale": 1.0, "zero_point": 0, name: f32([1, 2])}
+    with pytest.raises(ExecutionError, match=f"2 values of {name} along an axis of 3"):
+        eval_op("constexpr_affine_dequantize", opset="iOS16", axis=1,
+                quantized_data=np.zeros((2, 3), np.int8), **parameters)  # fmt: skip

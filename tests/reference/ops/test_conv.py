@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from pytest_ane.reference import eval_op
-from pytest_ane.reference.ops.conv import padding
+from pytest_ane.reference.ops import conv as module
 from tests.reference.ops.oracle import close, f32, noise, same
 
 
@@ -88,18 +87,78 @@ def test_same_keeps_one_output_for_every_stride(
         assert result.shape[2] == -(-size // stride)
 
 
-def test_padding() -> None:
-    def pads(kind: str, pad: Any = None) -> list[tuple[int, int]]:
-        return padding(kind, pad, (5,), (4,), (1,), (1,))
-
-    assert pads("valid") == [(0, 0)]
-    assert pads("same") == [(1, 2)]
-    assert pads("same_lower") == [(2, 1)]
-    assert pads("custom", np.array([3, 4])) == [(3, 4)]
-    with pytest.raises(ValueError, match="unknown pad_type 'full'"):
-        pads("full")
-
-
 def test_nan_spreads_under_its_window_only() -> None:
     x = f32([[[np.nan, 1, 1, 1]]])
     same("conv", [[[np.nan, 2, 2]]], x=x, weight=f32([[[1, 1]]]))
+
+
+@pytest.mark.parametrize("spatial", [1, 2, 3])
+@pytest.mark.parametrize("multiple", [1, 3])
+@pytest.mark.parametrize(("stride", "dilation"), [(1, 1), (2, 1), (1, 2)])
+def test_a_group_for_each_channel(spatial: int, multiple: int, stride: int, dilation: int) -> None:
+    x = noise(2, 4, *(7, 6, 5)[:spatial])
+    weight = noise(4 * multiple, 1, *(3, 2, 2)[:spatial], seed=1)
+    function = (F.conv1d, F.conv2d, F.conv3d)[spatial - 1]
+    expected = function(torch.from_numpy(x), torch.from_numpy(weight), stride=stride,
+                        dilation=dilation, groups=4)  # fmt: skip
+    close("conv", expected, x=x, weight=weight, groups=4, strides=[stride] * spatial,
+          dilations=[dilation] * spatial)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+@pytest.mark.parametrize("spatial", [1, 2, 3])
+@pytest.mark.parametrize("size", [6, 7])
+@pytest.mark.parametrize("kernel", [2, 3])
+def test_same_as_torch(spatial: int, size: int, kernel: int) -> None:
+    """The odd element is padded after, there too."""
+    x, weight = noise(1, 3, *[size] * spatial), noise(4, 3, *[kernel] * spatial, seed=1)
+    function = (F.conv1d, F.conv2d, F.conv3d)[spatial - 1]
+    expected = function(torch.from_numpy(x), torch.from_numpy(weight), padding="same")
+    close("conv", expected, x=x, weight=weight, pad_type="same")
+
+
+def test_padding_of_its_own_at_each_end() -> None:
+    x, weight = noise(1, 3, 5, 6), noise(4, 3, 2, 3, seed=1)
+    padded = F.pad(torch.from_numpy(x), (2, 0, 0, 1))
+    expected = F.conv2d(padded, torch.from_numpy(weight))
+    close("conv", expected, x=x, weight=weight, pad_type="custom", pad=[0, 1, 2, 0])
+
+
+@pytest.mark.parametrize("spatial", [1, 2, 3])
+def test_columns_in_parts(spatial: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few of the columns are built at a time, the sums are the same."""
+    x, weight = noise(2, 4, *[6] * spatial), noise(6, 2, *[3] * spatial, seed=1)
+    expected = eval_op("conv", x=x, weight=weight, groups=2)
+    for limit in (1, 500):
+        monkeypatch.setattr(module, "_COLUMNS", limit)
+        close("conv", expected, x=x, weight=weight, groups=2)
+
+
+def test_one_position_with_strides_and_groups() -> None:
+    x, weight = noise(2, 4, 5, 6), noise(6, 2, 1, 1, seed=1)
+    expected = F.conv2d(torch.from_numpy(x), torch.from_numpy(weight), stride=(2, 3), groups=2)
+    close("conv", expected, x=x, weight=weight, groups=2, strides=[2, 3])
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_float64_stays(groups: int) -> None:
+    x, weight = noise(1, 4, 5).astype(np.float64), noise(4, 4 // groups, 2).astype(np.float64)
+    assert eval_op("conv", x=x, weight=weight, groups=groups).dtype == np.float64
+
+
+def test_no_batch_at_all() -> None:
+    weight = noise(4, 3, 2, 2)
+    assert eval_op("conv", x=noise(0, 3, 5, 5), weight=weight).shape == (0, 4, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("weight", "groups", "message"),
+    [
+        ((4, 3, 2), 1, "x has 4 channels; the weight takes 3, gives 4"),
+        ((3, 2, 2), 2, "both are to divide into 2 groups"),
+        ((4, 4, 9), 1, r"a kernel of \(9,\), dilated by \(1,\), does not fit"),
+    ],
+)
+def test_weights_that_do_not_fit(weight: tuple[int, ...], groups: int, message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        eval_op("conv", x=noise(1, 4, 8), weight=noise(*weight), groups=groups)

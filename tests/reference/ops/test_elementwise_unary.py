@@ -83,3 +83,25 @@ def test_erf_at_its_ends() -> None:
 def test_shapes_stay(x: Any) -> None:
     for op in ("abs", "exp", "erf", "round", "sign", "square"):
         assert np.shape(eval_op(op, x=x)) == x.shape
+
+
+@given(st.floats(-7, 7))
+def test_erf_in_float64(x: float) -> None:
+    found = float(eval_op("erf", x=np.array([x]))[0])
+    assert found == pytest.approx(math.erf(x), rel=1e-14, abs=2**-1073)
+
+
+SIMPLE = ["abs", "atan", "ceil", "cos", "erf", "exp", "exp2", "floor", "inverse", "log", "round",
+          "rsqrt", "sign", "sqrt", "square", "tanh"]  # fmt: skip
+
+
+@pytest.mark.parametrize("op", SIMPLE)
+def test_float64_stays_and_rank_zero_too(op: str) -> None:
+    found = eval_op(op, x=np.ones((), np.float64))
+    assert np.shape(found) == ()
+    assert np.asarray(found).dtype == np.float64
+
+
+@pytest.mark.parametrize("op", ["abs", "sign", "square"])
+def test_integers_stay(op: str) -> None:
+    assert eval_op(op, x=np.array([-2, 0, 3], np.int32)).dtype == np.int32

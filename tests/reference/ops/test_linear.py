@@ -8,6 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis.extra import numpy as hnp
 
+from pytest_ane.errors import ExecutionError
+from pytest_ane.reference import eval_op
 from tests.reference.ops.oracle import close, f32, noise, same
 
 
@@ -28,6 +30,48 @@ def test_matmul_transposed(transpose_x: bool, transpose_y: bool) -> None:
 def test_vectors() -> None:
     close("matmul", 32, x=f32([1, 2, 3]), y=f32([4, 5, 6]))
     close("matmul", [14, 32], x=f32([[1, 2, 3], [4, 5, 6]]), y=f32([1, 2, 3]))
+    same("matmul", [9, 12, 15], x=f32([1, 2]), y=f32([[1, 2, 3], [4, 5, 6]]))
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 4), (2, 2, 4), (4, 3, 2, 4), (5, 1, 2, 3, 4)])
+def test_operands_of_other_ranks(shape: tuple[int, ...]) -> None:
+    """The shapes of the documentation among them."""
+    x, y = noise(*shape), noise(10, 4, 3, seed=1)
+    if len(shape) < 3:
+        close("matmul", np.matmul(x.astype(np.float64), y), x=x, y=y)
+    close("matmul", np.matmul(x.astype(np.float64), y[0]), x=x, y=y[0])
+    close("matmul", np.matmul(x.astype(np.float64), y[0, :, 0]), x=x, y=y[0, :, 0])
+
+
+def test_a_vector_is_not_transposed() -> None:
+    x, y = f32([1, 2]), f32([[1, 2], [3, 4]])
+    same("matmul", [5, 11], x=x, y=y, transpose_x=True, transpose_y=True)
+    same("matmul", [7, 10], x=y, y=x, transpose_x=True, transpose_y=True)
+
+
+def test_integers_are_exact() -> None:
+    x = np.array([[2**24 + 1, 1]], np.int32)
+    result = eval_op("matmul", x=x, y=np.array([[1], [1]], np.int32))
+    assert result.tolist() == [[2**24 + 2]]
+    assert result.dtype == np.int32
+    same("linear", [[2**24 + 9]], x=x, weight=np.array([[1, 1]], np.int32),
+         bias=np.array([7], np.int32))  # fmt: skip
+
+
+def test_operands_of_other_types() -> None:
+    """From iOS 17 on, constants may be of another type than the input."""
+    same("matmul", [[4.5]], x=f32([[1.5, 1]]), y=np.array([[1], [3]], np.int32))
+    same("linear", [[4.5, 2]], x=f32([[1.5, 1]]), weight=np.array([[1, 2], [0, 1]], np.int32),
+         bias=np.array([1, 1], np.int32))  # fmt: skip
+
+
+def test_nothing_to_sum() -> None:
+    same("matmul", np.zeros((2, 3)), x=noise(2, 0), y=noise(0, 3))
+
+
+def test_operands_that_do_not_fit() -> None:
+    with pytest.raises(ExecutionError, match="matmul fails"):
+        eval_op("matmul", x=noise(2, 3), y=noise(2, 3))
 
 
 def test_linear() -> None:
@@ -37,13 +81,58 @@ def test_linear() -> None:
     close("linear", torch.nn.functional.linear(*tensors[:2]), x=x, weight=weight)
 
 
-@pytest.mark.parametrize("equation", ["nchw,nwhu->nchu", "chw,whr->chr"])
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 1, 3, 2, 4)])
+def test_linear_of_any_rank(shape: tuple[int, ...]) -> None:
+    x, weight, bias = noise(*shape), noise(5, 4, seed=1), noise(5, seed=2)
+    expected = torch.nn.functional.linear(*map(torch.from_numpy, (x, weight, bias)))
+    close("linear", expected, x=x, weight=weight, bias=bias)
+
+
+@pytest.mark.parametrize("bias", [noise(1), noise(1, 5)])
+def test_a_bias_that_numpy_would_broadcast(bias: np.ndarray) -> None:
+    with pytest.raises(ExecutionError, match="a bias"):
+        eval_op("linear", x=noise(2, 4), weight=noise(5, 4), bias=bias)
+
+
+@pytest.mark.parametrize(
+    "equation",
+    ["nchw,nwhu->nchu", "chw,whr->chr", "abcd,adce->abce", "vnm,mno->vno", "nchw, nwhu -> nchu",
+     "NchW,NWhu->Nchu"],
+)  # fmt: skip
 def test_einsum(equation: str) -> None:
-    sizes = dict(zip("nchwur", (2, 3, 4, 5, 6, 7), strict=True))
-    left, right = equation.partition("->")[0].split(",")
+    left, right = equation.replace(" ", "").partition("->")[0].split(",")
+    letters = dict.fromkeys(left + right)
+    sizes = dict(zip(letters, (2, 3, 4, 5, 6), strict=False))
     x = noise(*(sizes[c] for c in left))
     y = noise(*(sizes[c] for c in right), seed=1)
     close("einsum", np.einsum(equation, x, y), values=(x, y), equation=equation)
+
+
+@pytest.mark.parametrize(("n", "h"), [(1, 4), (2, 1), (1, 1)])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_einsum_broadcasts(n: int, h: int, swapped: bool) -> None:
+    sizes = ((n, h), (2, 4)) if not swapped else ((2, 4), (n, h))
+    (n1, h1), (n2, h2) = sizes
+    x, y = noise(n1, 3, h1, 5), noise(n2, 5, h2, 6, seed=1)
+    expected = np.einsum("nchw,nwhu->nchu", np.broadcast_to(x, (2, 3, 4, 5)),
+                         np.broadcast_to(y, (2, 5, 4, 6)))  # fmt: skip
+    close("einsum", expected, values=(x, y), equation="nchw,nwhu->nchu")
+    expected = np.einsum("chw,whr->chr", np.broadcast_to(x[0], (3, 4, 5)),
+                         np.broadcast_to(y[0], (5, 4, 6)))  # fmt: skip
+    if max(h1, h2) == 4:
+        close("einsum", expected, values=(x[0], y[0]), equation="chw,whr->chr")
+
+
+def test_einsum_does_not_broadcast_what_it_sums() -> None:
+    with pytest.raises(ExecutionError, match="einsum fails"):
+        eval_op("einsum", values=(noise(2, 3, 1), noise(5, 3, 4)), equation="chw,whr->chr")
+    with pytest.raises(ExecutionError, match="rank 2 and 3"):
+        eval_op("einsum", values=(noise(2, 3), noise(5, 3, 4)), equation="chw,whr->chr")
+
+
+def test_other_equations() -> None:
+    x, y = noise(2, 3), noise(4, 3, seed=1)
+    close("einsum", x @ y.T, values=(x, y), equation="ij,kj->ik")
 
 
 @given(hnp.mutually_broadcastable_shapes(signature="(m,k),(k,n)->(m,n)", max_dims=2, max_side=4))

@@ -79,3 +79,33 @@ def test_where_the_extreme_is() -> None:
     same("reduce_argmax", [0, 1], x=X, axis=1)
     same("reduce_argmin", [[0, 0]], x=X, axis=0, keep_dims=True)
     same("reduce_argmax", 0, x=f32([5, 5, 1]))
+
+
+def test_the_type_of_where() -> None:
+    for name in ("int32", "uint16"):
+        for op in ("reduce_argmax", "reduce_argmin"):
+            assert eval_op(op, x=X, output_dtype=name).dtype == name
+    assert eval_op("reduce_argmax", x=X, opset="iOS15").dtype == np.int32
+    with pytest.raises(Exception, match="unknown output_dtype 'int8'"):
+        eval_op("reduce_argmax", x=X, output_dtype="int8")
+
+
+@pytest.mark.parametrize("op", sorted({*FORMULAS, "log_sum"}))
+def test_float64_stays_and_rank_zero_too(op: str) -> None:
+    found = eval_op(f"reduce_{op}", x=np.array(2, np.float64))
+    assert np.shape(found) == ()
+    assert np.asarray(found).dtype == np.float64
+    same(f"reduce_{op}", found, x=np.array([[2.0]]))
+    assert np.shape(eval_op(f"reduce_{op}", x=X, keep_dims=True)) == (1, 1)
+
+
+@pytest.mark.parametrize(("op", "expected"), [("sum", 0), ("prod", 1), ("sum_square", 0)])
+def test_nothing_to_reduce(op: str, expected: int) -> None:
+    same(f"reduce_{op}", [expected] * 2, x=np.zeros((2, 0), np.float32), axes=[1])
+
+
+def test_integers_reduce() -> None:
+    x = np.array([[1, -2], [3, 4]], np.int32)
+    same("reduce_sum", [-1, 7], x=x, axes=[1])
+    same("reduce_max", [[4]], x=x, axes=[0, 1], keep_dims=True)
+    same("reduce_argmin", [0, 0], x=x, axis=0)

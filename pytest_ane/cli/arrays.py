@@ -1,0 +1,99 @@
+"""Arrays given on the command line as files, and where results go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.errors import ExecutionError
+
+
+def read_inputs(given: Iterable[str]) -> dict[str, Any]:
+    """Inputs by name, from `name=file.npy`, `name=picture.png` or `all.npz`.
+
+    Raises:
+        ExecutionError: a file that is missing, or no array; pickles are refused.
+    """
+    inputs: dict[str, Any] = {}
+    for text in given:
+        name, separator, file = text.partition("=")
+        if separator:
+            inputs[name] = _read(Path(file))
+        elif text.endswith(".npz"):
+            inputs |= dict(_load(Path(text)))
+        else:
+            raise ExecutionError(
+                f"--input {text}: give NAME=FILE.npy, or a FILE.npz of all inputs."
+            )
+    return inputs
+
+
+def _read(path: Path) -> Any:
+    if path.suffix == ".npy":
+        return _load(path)
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ExecutionError(
+            f"{path}: is no .npy file; pictures need Pillow, run: pip install pillow"
+        ) from None
+    try:
+        with Image.open(path) as image:
+            image.load()
+            return image.copy()
+    except (OSError, ValueError) as error:
+        raise ExecutionError(f"{path}: is neither a .npy file nor a picture ({error}).") from None
+
+
+def _load(path: Path) -> Any:
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ExecutionError(f"{path}: cannot be read as arrays ({error}).") from None
+
+
+def wanted(targets: Sequence[str], outputs: Sequence[str]) -> dict[str, list[Path]]:
+    """Which result goes into which files: `--out y.npy`, `name=y.npy`, or `all.npz` for all.
+
+    Raises:
+        ExecutionError: `--out y.npy` for a model of several outputs, or another kind of file.
+    """
+    files: dict[str, list[Path]] = {}
+    for target in targets:
+        name, separator, file = target.partition("=")
+        path = Path(file if separator else target)
+        if separator or (path.suffix == ".npy" and len(outputs) == 1):
+            files.setdefault(name if separator else outputs[0], []).append(path)
+        elif path.suffix == ".npz":
+            for output in outputs:
+                files.setdefault(output, []).append(path)
+        else:
+            raise ExecutionError(
+                f"--out {target}: the model gives {', '.join(outputs)}; "
+                "say which with NAME=FILE.npy, or write all into one FILE.npz."
+            )
+    return files
+
+
+def write_outputs(files: Mapping[str, list[Path]], results: Mapping[str, Any]) -> None:
+    """Write results into their files.
+
+    Raises:
+        ExecutionError: a file cannot be written, or a result is no array.
+    """
+    together: dict[Path, dict[str, Any]] = {}
+    for name, paths in files.items():
+        for path in paths:
+            together.setdefault(path, {})[name] = results[name]
+    for path, arrays in together.items():
+        try:
+            if path.suffix == ".npz":
+                np.savez(path, allow_pickle=False, **arrays)
+            else:
+                (array,) = arrays.values()
+                np.save(path, array, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise ExecutionError(f"{path}: cannot be written ({error}).") from None

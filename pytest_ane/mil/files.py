@@ -1,0 +1,32 @@
+"""Files of a model: read whole, once their size is known to be sane."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_ane.errors import ProgramError
+
+_MOST_BYTES = 1 << 30
+"""Model files hold structure; real ones have some MB. protobuf itself stops at 2 GiB."""
+_LFS = b"version https://git-lfs"
+
+
+def read_file(file: Path, most: int = _MOST_BYTES) -> bytes:
+    """A file's bytes.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ProgramError: larger than `most`, unreadable, or a Git LFS pointer.
+    """
+    try:
+        if (size := file.stat().st_size) > most:
+            raise ProgramError(f"{file}: {size:,} bytes, more than any model file should have.")
+        data = file.read_bytes()
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ProgramError(f"{file}: cannot be read ({reason}).") from None
+    if data.startswith(_LFS):
+        raise ProgramError(f"{file}: is a Git LFS pointer, not the file; run: git lfs pull")
+    return data

@@ -1,0 +1,180 @@
+"""Constants in the text: literals have no type of their own, they are read by the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_ane.errors import ProgramError
+from pytest_ane.mil.records import (
+    Blob,
+    DictionaryType,
+    DType,
+    ListType,
+    TensorType,
+    TupleType,
+    ValueType,
+)
+from pytest_ane.mil.values import NUMPY, elements
+
+
+class Text(str):
+    """A text, unquoted."""
+
+
+class Number(str):
+    """A number, as it is written."""
+
+
+class Row(str):
+    """Numbers in brackets, as they are written."""
+
+
+class Pairs(list[Any]):
+    """The entries of a dictionary."""
+
+
+# Beside these: a list for rows, a tuple for members, a `Blob`.
+Literal: TypeAlias = Any
+
+_PIECE = 1 << 20
+"""Characters that become Python numbers at once; what they take is bounded so."""
+_WORDS = {"true": True, "false": False}
+_NARROW = {DType.INT4: (-8, 7), DType.UINT1: (0, 1), DType.UINT2: (0, 3), DType.UINT3: (0, 7),
+           DType.UINT4: (0, 15), DType.UINT6: (0, 63)}  # fmt: skip
+
+
+def read_literal(literal: Literal, kind: ValueType, where: str) -> Any:
+    """The data of a `Value` of type `kind`.
+
+    Raises:
+        ProgramError: the literal is not one of that type, or holds numbers it cannot hold.
+    """
+    if isinstance(kind, TensorType):
+        if isinstance(literal, Blob):
+            return literal
+        leaves = _leaves(literal, kind, where)
+        return (_texts if kind.dtype is DType.STRING else _array)(leaves, kind, where)
+    if isinstance(kind, ListType):
+        items = _items(literal)
+        if items is not None and kind.length in (None, len(items)):
+            return tuple(read_literal(i, kind.element, where) for i in items)
+    if isinstance(kind, TupleType) and _members(literal) == len(kind.elements):
+        fields = zip(literal, kind.elements, strict=True)
+        return tuple(read_literal(i, k, where) for i, k in fields)
+    if isinstance(kind, DictionaryType) and isinstance(literal, Pairs):
+        return tuple(
+            (read_literal(k, kind.key, where), read_literal(v, kind.value, where))
+            for k, v in literal
+        )
+    raise ProgramError(f"{where}: a constant of type {kind} holds no value of that type.")
+
+
+def _items(literal: Literal) -> list[Any] | None:
+    if isinstance(literal, Row):
+        inner = literal[1:-1].strip()
+        return [Number(n) for n in inner.split(",")] if inner else []
+    return literal if type(literal) is list else None
+
+
+def _members(literal: Literal) -> int | None:
+    return len(literal) if isinstance(literal, tuple) else None
+
+
+def _leaves(literal: Literal, kind: TensorType, where: str) -> list[Any]:
+    """Scalars, texts or innermost rows in order, the nesting checked against the shape."""
+    if not elements(kind, where) and _blank(literal):
+        return []
+    leaves = [literal]
+    rank = len(kind.shape) - (kind.dtype is not DType.STRING)
+    for extent in kind.shape[: max(rank, 0)]:
+        inner: list[Any] = []
+        for one in leaves:
+            items = one if type(one) is list else _items(one) if _blank(one) else None
+            if items is None or len(items) != extent:
+                raise _mismatch(kind, where)
+            inner += items
+        leaves = inner
+    return leaves
+
+
+def _blank(literal: Literal) -> bool:
+    return isinstance(literal, Row) and not literal[1:-1].strip()
+
+
+def _texts(leaves: list[Any], kind: TensorType, where: str) -> str | tuple[str, ...]:
+    if not all(isinstance(leaf, Text) for leaf in leaves):
+        raise _mismatch(kind, where)
+    texts = tuple(str(leaf) for leaf in leaves)
+    return texts if kind.shape else texts[0]
+
+
+def _array(leaves: list[Any], kind: TensorType, where: str) -> npt.NDArray[Any]:
+    shape = [int(d or 0) for d in kind.shape]
+    if not all(isinstance(leaf, Row if shape else Number) for leaf in leaves):
+        raise _mismatch(kind, where)
+    extent = shape[-1] if shape else 1
+    texts = [leaf[1:-1] if shape else str(leaf) for leaf in leaves]
+    if any((text.count(",") + 1 if text.strip() else 0) != extent for text in texts):
+        raise _mismatch(kind, where)
+    if 0 in shape:
+        return np.empty(shape, _numpy(kind.dtype))
+    try:
+        pieces = [_numbers(piece, kind.dtype) for piece in _pieces(",".join(texts))]
+    except (ValueError, OverflowError, KeyError):
+        raise ProgramError(
+            f"{where}: a constant {kind} holds what is no number of its type."
+        ) from None
+    flat: npt.NDArray[Any] = np.concatenate(pieces)
+    return flat.reshape(shape)
+
+
+def _pieces(text: str) -> Iterator[str]:
+    start = 0
+    while start < len(text):
+        end = text.find(",", start + _PIECE)
+        end = len(text) if end < 0 else end
+        yield text[start:end]
+        start = end + 1
+
+
+def _numpy(dtype: DType) -> Any:
+    return np.float32 if dtype is DType.BF16 else NUMPY[dtype]
+
+
+def _numbers(text: str, dtype: DType) -> npt.NDArray[Any]:
+    if "_" in text:
+        raise ValueError("Python's digit groups are no part of MIL")
+    words = text.split(",")
+    if dtype is DType.BOOL:
+        return np.array([_WORDS[w.strip()] for w in words])
+    if np.dtype(_numpy(dtype)).kind == "f":
+        return _floats(words, dtype)
+    numbers = [int(w) for w in words]
+    info = np.iinfo(_numpy(dtype))
+    low, high = _NARROW.get(dtype) or (info.min, info.max)
+    if min(numbers) < low or max(numbers) > high:
+        raise ValueError("beyond the range of the type")
+    return np.array(numbers, _numpy(dtype))
+
+
+def _floats(words: list[str], dtype: DType) -> npt.NDArray[Any]:
+    wide = np.array([float.fromhex(w) if "x" in w else float(w) for w in words])
+    with np.errstate(over="ignore"):
+        array = wide.astype(_numpy(dtype))
+    if dtype is DType.BF16:
+        # To the nearest, ties to even: bfloat16 is the upper half of float32.
+        word = array.view(np.uint32).astype(np.uint64)
+        word = word + 0x7FFF + (word >> 16 & 1)
+        rounded = (word & 0xFFFF0000).astype(np.uint32).view(np.float32)
+        array = np.where(np.isnan(array), array, rounded)
+    if np.isinf(array[np.isfinite(wide)]).any():
+        raise ValueError("beyond the range of the type")
+    return array
+
+
+def _mismatch(kind: TensorType, where: str) -> ProgramError:
+    return ProgramError(f"{where}: a constant {kind} holds a value of another type or shape.")

@@ -1,0 +1,157 @@
+"""Constants: read, decoded or left to be streamed, and whatever follows from constants alone."""
+
+from __future__ import annotations
+
+import math
+from collections import ChainMap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.errors import ExecutionError
+from pytest_ane.mil.records import Argument, DType, Model, Operation, Ref, TensorType, Value
+from pytest_ane.reference.constants import constant
+from pytest_ane.reference.dtypes import Precision, carried
+from pytest_ane.reference.registry import FAILURES, lookup
+from pytest_ane.reference.steps import settled
+from pytest_ane.reference.weights import StreamedWeight, decoded_bytes, palettized, plain
+
+SEQUENCES = frozenset(
+    ("values", "loop_vars", "elem_shape", "ref_tensors", "begins", "ends", "end_masks")
+)
+"""Parameters that are lists of values, however many there are."""
+_KEPT = frozenset(("make_list", "random_bernoulli", "random_categorical", "random_normal",
+                   "random_uniform", "read_state", "write_state"))  # fmt: skip
+"""Operations that are run every time, constant or not."""
+_LARGEST_FOLD = 1 << 20
+"""Elements of a result that is worth keeping beside the constants it was computed from."""
+_WEIGHTS = frozenset(("const", "constexpr_lut_to_dense"))
+_SMALLEST_STREAM = 1 << 16
+"""Bytes from which a weight is worth streaming."""
+
+
+class Constants:
+    """Constants by name, nested scopes included.
+
+    Attributes:
+        values: arrays, Python numbers, texts, or weights to be streamed.
+    """
+
+    def __init__(
+        self, model: Model, opset: str, precision: Precision, memory_budget: int | None
+    ) -> None:
+        self.values: ChainMap[str, Any] = ChainMap()
+        self._stored: dict[str, Value] = {}
+        self._model, self._opset = model, opset
+        self._precision, self._budget = precision, memory_budget
+
+    def __contains__(self, argument: Argument) -> bool:
+        return not isinstance(argument, Ref) or argument.name in self.values
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Names of a nested block, forgotten after it."""
+        outer, self.values = self.values, self.values.new_child()
+        try:
+            yield
+        finally:
+            self.values = outer
+
+    def fold(self, op: Operation) -> bool:
+        """Compute an operation now if it is constant; whether it was.
+
+        Raises:
+            ExecutionError: it is not implemented, or fails on its parameters.
+        """
+        if op.op == "const":
+            self._stored[op.name] = op.attributes["val"]
+        if op.op in _WEIGHTS and self._weight(op):
+            return True
+        if op.op == "const":
+            value = op.attributes["val"]
+            self.values[op.name] = constant(self._model, value, self._precision)
+            return True
+        if not op.op.startswith("constexpr_") and not (self._follows(op) and _is_small(op)):
+            return False
+        found = lookup(op.op, self._opset, f"{self._model.path}: {op.name}: ")
+        try:
+            with np.errstate(all="ignore"):
+                results = found.compute(**self._parameters(op))
+        except FAILURES as error:
+            raise ExecutionError(
+                f"{self._model.path}: {op.op} {op.name!r} cannot be computed: {error}."
+            ) from error
+        several = results if isinstance(results, tuple) else (results,)
+        for out, result in zip(op.outputs, several, strict=True):
+            self.values[out.name] = settled(result, out.type, self._precision, found.moves)
+        return True
+
+    def of(self, argument: Argument) -> Any:
+        """A constant argument's value; a weight may still be to be streamed."""
+        if isinstance(argument, Ref):
+            return self.values[argument.name]
+        return constant(self._model, argument, self._precision)
+
+    def bound(self, key: str, arguments: Sequence[Argument], *, stream: bool = False) -> Any:
+        """A parameter of constants alone; weights are decoded unless they may be streamed."""
+        parts = tuple(self.of(a) if stream else dense(self.of(a)) for a in arguments)
+        return parts if len(parts) > 1 or key in SEQUENCES else parts[0]
+
+    def _weight(self, op: Operation) -> bool:
+        """Take a weight as it is stored, and decode it unless it exceeds the memory budget."""
+        dtype = carried(DType.FP16, self._precision)
+        held = self._is_held(decoded_bytes(op, dtype))
+        if op.op == "const":
+            weight = None if held else plain(self._model, op.attributes["val"], dtype)
+        else:
+            given = self._parameters(op, only=("lut",)) | {"indices": self._source(op, "indices")}
+            weight = palettized(self._model, given["indices"], given["lut"], dtype)
+        if weight is not None:
+            self.values[op.name] = np.asarray(weight) if held else weight
+        return weight is not None
+
+    def _is_held(self, size: int) -> bool:
+        """Whether a weight of so many bytes is held decoded; if so, it leaves the budget."""
+        if self._budget is None or size < _SMALLEST_STREAM:
+            return True
+        held = size <= self._budget
+        self._budget -= size if held else 0
+        return held
+
+    def _source(self, op: Operation, key: str) -> Value | None:
+        """A parameter as it is stored, which may be a constant by name."""
+        argument: Argument | None = op.attributes.get(key)
+        if argument is None and len(op.inputs.get(key, ())) == 1:
+            argument = op.inputs[key][0]
+        return self._stored.get(argument.name) if isinstance(argument, Ref) else argument
+
+    def _follows(self, op: Operation) -> bool:
+        """Whether all that an operation needs is constant."""
+        if op.op in _KEPT or op.blocks:
+            return False
+        return all(a in self for arguments in op.inputs.values() for a in arguments)
+
+    def _parameters(self, op: Operation, only: Sequence[str] = ()) -> dict[str, Any]:
+        """All parameters of a constant operation, or those named."""
+        wanted = set(only) or {*op.inputs, *op.attributes} - {"name"}
+        found = {k: self.bound(k, a) for k, a in op.inputs.items() if k in wanted}
+        if op.op.startswith("constexpr_"):
+            for key in wanted & set(op.attributes):
+                found[key] = constant(self._model, op.attributes[key], self._precision)
+        return found
+
+
+def dense(value: Any) -> Any:
+    """A streamed weight decoded as a whole; anything else as it is."""
+    return np.asarray(value) if isinstance(value, StreamedWeight) else value
+
+
+def _is_small(op: Operation) -> bool:
+    return all(
+        isinstance(out.type, TensorType)
+        and all(d is not None for d in out.type.shape)
+        and math.prod(d or 0 for d in out.type.shape) <= _LARGEST_FOLD
+        for out in op.outputs
+    )

@@ -1,0 +1,84 @@
+"""Paddings, strides and dilations of operations whose window moves over spatial axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Pads = list[tuple[int, int]]
+
+
+def ints(values: Any, count: int, default: int) -> tuple[int, ...]:
+    """One integer for each of `count` axes (or ends of axes), `default` where none are given.
+
+    Raises:
+        ValueError: there are more or fewer of them.
+    """
+    if values is None:
+        return (default,) * count
+    found = tuple(int(v) for v in np.atleast_1d(values))
+    if len(found) != count:
+        raise ValueError(f"{count} integers are needed, not {list(found)}")
+    return found
+
+
+def padding(
+    pad_type: str,
+    pad: Any,
+    size: tuple[int, ...],
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+) -> Pads:
+    """Elements before and after each spatial axis.
+
+    `same` keeps ceil(size / stride) positions, the odd element after (`same_lower`: before).
+
+    Raises:
+        ValueError: an unknown kind of padding, or a custom one of the wrong length.
+    """
+    if pad_type == "valid":
+        return [(0, 0)] * len(kernel)
+    if pad_type == "custom":
+        values = ints(pad, 2 * len(kernel), 0)
+        return list(zip(values[0::2], values[1::2], strict=True))
+    totals = [
+        max((-(-n // s) - 1) * s + extent(k, d) - n, 0)
+        for n, k, s, d in zip(size, kernel, strides, dilations, strict=True)
+    ]
+    return [halves(pad_type, total) for total in totals]
+
+
+def halves(pad_type: str, total: int) -> tuple[int, int]:
+    """A total split into two, the odd one after for `same` and before for `same_lower`.
+
+    Raises:
+        ValueError: an unknown kind of padding.
+    """
+    if pad_type not in ("same", "same_lower"):
+        raise ValueError(f"unknown pad_type {pad_type!r}")
+    less, more = total // 2, total - total // 2
+    return (less, more) if pad_type == "same" else (more, less)
+
+
+def extent(kernel: int, dilation: int) -> int:
+    """Elements from a dilated kernel's first to its last."""
+    return (kernel - 1) * dilation + 1
+
+
+def steps(offset: int, stride: int, count: int) -> slice:
+    """`count` positions from an offset on, `stride` apart."""
+    return slice(offset, offset + (count - 1) * stride + 1, stride)
+
+
+def under(
+    position: tuple[int, ...],
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    counts: tuple[int, ...],
+) -> tuple[slice, ...]:
+    """What one position of a kernel meets along each axis, over `counts` places of the kernel."""
+    return tuple(
+        steps(k * d, s, n) for k, s, d, n in zip(position, strides, dilations, counts, strict=True)
+    )

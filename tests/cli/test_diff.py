@@ -1,0 +1,53 @@
+"""`pytest-ane diff`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_ane.cli import main
+from tests.fidelity.test_diff import chain
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, factor in (("a", 1.0), ("b", 1.05)):
+        chain(factor).save(tmp_path / name).rename(tmp_path / f"{name}.mlpackage")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_first_operation_that_differs_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diff", "b.mlpackage", "a.mlpackage"]) == 1
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "! b  mul                  relative 0.05, largest 0.0808",
+        "! y  add                  relative 0.05, largest 0.162",
+        "3 operations compared, by name",
+    ]
+    assert err == (
+        "pytest-ane: mul 'b' is the first operation that differs by more than 0.01: "
+        "relative difference 0.05.\n"
+    )
+
+
+def test_within_the_tolerance(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "b.mlpackage", "a.mlpackage", "--tolerance", "0.06"]) == 0
+    assert capsys.readouterr().out.endswith("no operation differs by more than 0.06\n")
+
+
+def test_given_inputs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save("x.npy", np.float32([[0, 0, 0]]))
+    assert main(["diff", "a.mlpackage", "b.mlpackage", "--input", "x=x.npy"]) == 0
+    assert "no operation differs" in capsys.readouterr().out
+
+
+def test_a_missing_package(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "a.mlpackage", "c.mlpackage"]) == 1
+    assert (
+        capsys.readouterr().err == "pytest-ane: c.mlpackage: not an .mlpackage (no such folder).\n"
+    )

@@ -1,0 +1,88 @@
+"""`pytest-ane run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_ane.cli import main
+from tests.mil.packages import Program
+
+X = np.float32([[1, -2, 3]])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """`one`: y = |x|. `two`: y = |x| and z = 2 y. And `x.npy`."""
+    for name in ("one", "two"):
+        program = Program()
+        program.input("x", (1, 3))
+        program.op("abs", "y", shape=(1, 3), x="x")
+        program.output("y")
+        if name == "two":
+            program.op("add", "z", shape=(1, 3), x="y", y="y")
+            program.output("z")
+        program.save(tmp_path / name).rename(tmp_path / f"{name}.mlpackage")
+    np.save(tmp_path / "x.npy", X)
+    return tmp_path
+
+
+def test_a_single_output_into_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [f"{folder}/one.mlpackage", "--input", f"x={folder}/x.npy"]
+    assert main(["run", *arguments, "--out", f"{folder}/y.npy"]) == 0
+    assert np.load(folder / "y.npy").tolist() == [[1, 2, 3]]
+    assert capsys.readouterr().out.splitlines() == [
+        "y: float32 [1, 3] · 1 to 3 · mean 2",
+        "run by pytest-ane's CPU executor (as-typed), not by Core ML",
+    ]
+
+
+def test_several_outputs_by_name_and_together(folder: Path) -> None:
+    np.savez(folder / "in.npz", x=X)
+    arguments = [f"{folder}/two.mlpackage", "--input", f"{folder}/in.npz"]
+    targets = ["--out", f"z={folder}/z.npy", "--out", f"{folder}/all.npz"]
+    assert main(["run", *arguments, *targets]) == 0
+    assert np.load(folder / "z.npy").tolist() == [[2, 4, 6]]
+    with np.load(folder / "all.npz") as together:
+        assert {k: v.tolist() for k, v in together.items()} == {
+            "y": [[1, 2, 3]],
+            "z": [[2, 4, 6]],
+        }
+
+
+def test_what_is_not_finite_is_counted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(folder / "x.npy", np.float32([[1, np.nan, np.inf]]))
+    assert main(["run", f"{folder}/one.mlpackage", "--input", f"x={folder}/x.npy"]) == 0
+    assert "1 to 1 · mean 1 · 2 of 3 NaN or infinite" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["one.mlpackage"], "input 'x' is missing; it takes fp32 [1, 3]"),
+        (["one.mlpackage", "--input", "x=gone.npy"], "gone.npy: cannot be read as arrays"),
+        (["one.mlpackage", "--input", "x.npy"], "give NAME=FILE.npy"),
+        (["one.mlpackage", "--input", "x=notes.txt"], "notes.txt: is neither a .npy file nor"),
+        (["one.mlpackage", "--input", "x=pickled.npy"], "pickled.npy: cannot be read as arrays"),
+        (["two.mlpackage", "--input", "x=x.npy", "--out", "y.npy"], "the model gives y, z; say"),
+        (["one.mlpackage", "--input", "x=x.npy", "--out", "q=y.npy"], "no value 'q'; outputs are"),
+        (["one.mlpackage", "--input", "x=x.npy", "--out", "no/y.npy"], "no/y.npy: cannot be writ"),
+        (["one.mlpackage", "--input", "x=x.npy", "--function", "f"], "has one function, main; 'f'"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    (folder / "notes.txt").write_text("no picture")
+    np.save(folder / "pickled.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    monkeypatch.chdir(folder)
+    assert main(["run", *arguments]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("pytest-ane: ")
+    assert words in line

@@ -1,0 +1,122 @@
+"""Weights beyond the memory budget are decoded in every run, and give the same results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_ane.mil import read_model
+from pytest_ane.mil.records import Model
+from pytest_ane.reference import Session
+from pytest_ane.reference.weights import StreamedWeight
+from tests.mil.packages import Program
+
+ROWS, COLUMNS = 128, 256
+RNG = np.random.default_rng(7)
+X = RNG.standard_normal((1, COLUMNS, 3, 1)).astype(np.float32)
+
+
+def palette(program: Program, name: str, bits: int, groups: int, axes: int) -> None:
+    """`[ROWS, COLUMNS, 1, 1]` or `[ROWS, COLUMNS]` of palettes, a table for ROWS / groups rows."""
+    ones = (1,) * (axes - 2)
+    data = RNG.integers(0, 256, ROWS * COLUMNS * bits // 8, dtype=np.uint8).tobytes()
+    program.blob(f"{name}_i", f"UINT{bits}", (ROWS, COLUMNS, *ones), data)
+    tables = RNG.standard_normal((groups, 1, *ones, 1 << bits, 1)).astype(np.float16)
+    program.blob(f"{name}_t", "FLOAT16", tables.shape, tables.tobytes())
+    shape = (ROWS, COLUMNS, *ones)
+    program.op("constexpr_lut_to_dense", name, "FLOAT16", shape,
+               indices=f"{name}_i", lut=f"{name}_t")  # fmt: skip
+
+
+def conv(bits: int = 4, groups: int = 16) -> Program:
+    program = Program()
+    program.input("x", (1, COLUMNS, 3, 1), "FLOAT16", kind=65552)
+    palette(program, "w", bits, groups, 4)
+    program.op("conv", "y", "FLOAT16", (1, ROWS, 3, 1), x="x", weight="w")
+    program.output("y", 65552)
+    return program
+
+
+def both(program: Program, tmp_path: Path, x: np.ndarray = X) -> tuple[Session, Session]:
+    """A session that holds all weights and one that holds none; their outputs are the same."""
+    model = read_model(program.save(tmp_path))
+    held, streaming = Session(model), Session(model, memory_budget=0)
+    one, other = held.predict({"x": x})["y"], streaming.predict({"x": x})["y"]
+    np.testing.assert_allclose(one, other, rtol=2e-3, atol=1e-2)
+    assert np.abs(one).max() > 1
+    return held, streaming
+
+
+def streamed(session: Session) -> list[str]:
+    return [name for name, v in session._constants.items() if isinstance(v, StreamedWeight)]
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 6, 8])
+@pytest.mark.parametrize("groups", [1, 16])
+def test_a_convolution_of_palettes(tmp_path: Path, bits: int, groups: int) -> None:
+    held, streaming = both(conv(bits, groups), tmp_path)
+    assert streamed(held) == []
+    assert streamed(streaming) == ["w"]
+
+
+def test_a_linear_layer(tmp_path: Path) -> None:
+    program = Program()
+    program.input("x", (2, 3, COLUMNS))
+    palette(program, "w", 4, 8, 2)
+    program.const("b", RNG.standard_normal(ROWS), "FLOAT32")
+    program.op("linear", "y", shape=(2, 3, ROWS), x="x", weight="w", bias="b")
+    program.output("y")
+    x = RNG.standard_normal((2, 3, COLUMNS)).astype(np.float32)
+    assert streamed(both(program, tmp_path, x)[1]) == ["w"]
+
+
+def test_a_plain_weight_is_streamed_from_its_file(tmp_path: Path) -> None:
+    program = Program()
+    program.input("x", (1, COLUMNS, 3, 1), "FLOAT16", kind=65552)
+    weight = RNG.standard_normal((ROWS, COLUMNS, 1, 1)).astype(np.float16)
+    program.blob("w", "FLOAT16", weight.shape, weight.tobytes())
+    program.op("conv", "y", "FLOAT16", (1, ROWS, 3, 1), x="x", weight="w")
+    program.output("y", 65552)
+    assert streamed(both(program, tmp_path)[1]) == ["w"]
+
+
+def test_operations_that_need_the_whole_weight_get_it(tmp_path: Path) -> None:
+    """Here both a convolution, and an addition, which takes no streamed weight."""
+    program = conv()
+    program.op("add", "z", "FLOAT16", (ROWS, COLUMNS, 1, 1), x="w", y="w")
+    program.op("reduce_sum", "s", "FLOAT16", (1, 1, 1, 1), x="z")
+    both(program, tmp_path)
+
+
+def test_a_convolution_in_groups_gets_the_whole_weight(tmp_path: Path) -> None:
+    program = Program()
+    program.input("x", (1, 2 * COLUMNS, 3, 1), "FLOAT16", kind=65552)
+    palette(program, "w", 4, 16, 4)
+    program.const("g", 2, "INT32")
+    program.op("conv", "y", "FLOAT16", (1, ROWS, 3, 1), x="x", weight="w", groups="g")
+    program.output("y", 65552)
+    x = RNG.standard_normal((1, 2 * COLUMNS, 3, 1)).astype(np.float32)
+    both(program, tmp_path, x)
+
+
+def test_the_budget_is_spent_in_program_order(tmp_path: Path) -> None:
+    program = conv()
+    palette(program, "v", 4, 16, 4)
+    program.op("conv", "z", "FLOAT16", (1, ROWS, 3, 1), x="x", weight="v")
+    program.output("z", 65552)
+    model = read_model(program.save(tmp_path))
+    assert streamed(Session(model, memory_budget=4 * ROWS * COLUMNS)) == ["v"]
+    assert streamed(Session(model, memory_budget=8 * ROWS * COLUMNS)) == []
+
+
+def test_a_streamed_weight_may_be_tapped(tmp_path: Path) -> None:
+    model: Model = read_model(conv().save(tmp_path))
+    found = Session(model, memory_budget=0).predict({"x": X}, outputs=["w"])["w"]
+    np.testing.assert_array_equal(found, Session(model).predict({"x": X}, outputs=["w"])["w"])
+
+
+def test_rows_are_decoded_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_ane.reference.weights._AT_ONCE", 24 * COLUMNS)
+    both(conv(), tmp_path)
