@@ -22,8 +22,8 @@ _MODES = {"RGB": "RGB", "BGR": "RGB", "GRAYSCALE": "L", "GRAYSCALE_FLOAT16": "F"
 
 
 def mode(feature: Feature) -> str:
-    """PIL's mode of an image feature's pixels."""
-    return _MODES.get(feature.color, feature.color)
+    """PIL's mode of an image feature's pixels; empty for colours that are not known."""
+    return _MODES.get(feature.color, "")
 
 
 def is_color(feature: Feature) -> bool:
@@ -35,11 +35,8 @@ def to_tensor(feature: Feature, image: Any) -> Array:
     """The tensor `[1, C, H, W]`, float32, of a PIL image or an array of pixels.
 
     Raises:
-        ValueError: says which mode, dtype or shape the image has that does not fit, or that the
-            feature's colours are not known.
+        ValueError: says which mode, dtype or shape the image has that does not fit.
     """
-    if feature.color not in _MODES:
-        raise ValueError(f"the colours {feature.color or 'unknown'!r}")
     pixels = _pixels(feature, image)
     rank = 3 if is_color(feature) else 2
     if pixels.ndim != rank or (rank == 3 and pixels.shape[2] != 3):

@@ -81,6 +81,11 @@ def _default(model: Model, feature: Feature) -> Array:
 
 
 def _image(model: Model, feature: Feature, image: Any) -> Array:
+    if not mode(feature):
+        raise ExecutionError(
+            f"{model.path}: input {feature.name!r} is an image of the colours "
+            f"{feature.color or 'unknown'!r}; RGB, BGR, GRAYSCALE and GRAYSCALE_FLOAT16 are known."
+        )
     try:
         return to_tensor(feature, image)
     except ValueError as error:

@@ -1,6 +1,6 @@
 """`MLModel.predict` as test files use it; run by `test_served.py` with `-p pytest_ane.predict`.
 
-Nothing here knows of pytest-ane, so all of it would pass on macOS too, but for the last tests.
+Nothing here knows of pytest-ane: but for the words of messages, macOS does the same.
 """
 
 from __future__ import annotations

@@ -82,12 +82,6 @@ def test_what_does_not_fit(color: str, value: Any, complaint: str) -> None:
     assert str(caught.value) == complaint
 
 
-def test_colours_that_are_not_declared() -> None:
-    """A compiled model's table may leave them out: no order of channels is made up."""
-    with pytest.raises(ValueError, match="^the colours 'unknown'$"):
-        to_tensor(image(""), RED)
-
-
 @pytest.mark.parametrize(
     ("options", "allowed", "refused", "text"),
     [

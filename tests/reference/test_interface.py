@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,3 +181,11 @@ def test_an_image_that_does_not_fit(tmp_path: Path, value: Any, what: str) -> No
     assert str(caught.value) == (
         f"{read.path}: input 'x' has {what}; it takes a PIL image of mode RGB or uint8 [1, 2, 3]."
     )
+
+
+def test_colours_that_are_not_declared(tmp_path: Path) -> None:
+    """A compiled model's table may leave them out: no order of channels is made up."""
+    read = picture(tmp_path)
+    read = replace(read, inputs=(replace(read.inputs[0], color=""),))
+    with pytest.raises(ExecutionError, match="input 'x' is an image of the colours 'unknown'; RGB"):
+        bind_inputs(read, {"x": np.zeros((1, 2, 3), np.uint8)}, "as-typed")
