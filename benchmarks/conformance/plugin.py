@@ -12,7 +12,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,6 +97,7 @@ def _watched(original: Callable[..., Any], recorder: Recorder) -> Callable[..., 
 
 
 def _watch_predictions(recorder: Recorder) -> None:
+    from pytest_ane.mil.records import Pipeline
     from pytest_ane.predict import native
 
     original = native._MLModelProxy.predict
@@ -106,9 +106,10 @@ def _watch_predictions(recorder: Recorder) -> None:
         outputs = original(self, *args)
         recorder.predicted = True
         if self._session is not None:
-            functions = Counter(op.op for op in self._session.model.main.walk())
-            recorder.ops |= {op for op in functions if op != "const"}
-            recorder.opset = self._session.model.main.opset
+            model = self._session.model
+            for part in model.parts if isinstance(model, Pipeline) else (model,):
+                recorder.ops |= {op.op for op in part.main.walk() if op.op != "const"}
+                recorder.opset = part.main.opset
         if recorder.factor != 1:
             return {name: _scaled(value, recorder.factor) for name, value in outputs.items()}
         return outputs

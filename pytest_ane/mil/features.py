@@ -66,5 +66,5 @@ def _array(name: str, array: Any, kind: str, optional: bool, file: Path) -> Feat
                 f"{file}: feature {name!r} has the impossible shape {list(extents)}."
             )
     given = array.WhichOneof("defaultOptionalValue")
-    default = float(getattr(array, given)) if given else 0.0
+    default = float(getattr(array, given)) if given else None
     return Feature(name, _ARRAYS[array.dataType], shape, ranges, shapes, kind, optional, default)

@@ -58,7 +58,9 @@ class Metadata:
             return self._array(name, "state" if kind == "State" else "tensor", optional, entry)
         if kind == "Image":
             size = (int(entry["height"]), int(entry["width"]))
-            return Feature(name, DType.UINT8, size, kind="image", optional=optional)
+            color = str(entry.get("colorspace", "")).upper()
+            dtype = DType.FP16 if color == "GRAYSCALE_FLOAT16" else DType.UINT8
+            return Feature(name, dtype, size, kind="image", optional=optional, color=color)
         word, dtype = _SCALARS.get(kind, (kind, DType.STRING))
         return Feature(name, dtype, (), kind=word, optional=optional)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pytest_ane.errors import ProgramError
 from pytest_ane.mil.compiled import is_compiled, read_compiled
 from pytest_ane.mil.package import read_package
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import Model, Pipeline
 
 
 def read_model(path: Path, *, weights: bool = True, function: str | None = None) -> Model:
@@ -20,6 +21,21 @@ def read_model(path: Path, *, weights: bool = True, function: str | None = None)
 
     Raises:
         ProgramError: missing, damaged, hostile, or not an ML Program; says which file and where.
+    """
+    found = read_any(path, weights=weights, function=function)
+    if isinstance(found, Pipeline):
+        raise ProgramError(
+            f"{path}: is a pipeline of {len(found.parts)} models, not one ML Program; "
+            "save its models one by one."
+        )
+    return found
+
+
+def read_any(path: Path, *, weights: bool = True, function: str | None = None) -> Model | Pipeline:
+    """Read what `read_model` reads, or an `.mlpackage` of a pipeline of ML Programs.
+
+    Raises:
+        ProgramError: as `read_model`; in a pipeline, of a part too.
     """
     read = read_compiled if is_compiled(path) else read_package
     return read(path, weights=weights, function=function)

@@ -12,13 +12,16 @@ from pytest_ane.mil.boundary import check_boundary
 from pytest_ane.mil.features import read_features
 from pytest_ane.mil.files import read_file
 from pytest_ane.mil.paths import stays_inside
+from pytest_ane.mil.pipeline import check_pipeline, pipeline_parts
 from pytest_ane.mil.proto import definitions
 from pytest_ane.mil.read import read_program
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import Model, Pipeline
 
 
-def read_package(path: Path, *, weights: bool = True, function: str | None = None) -> Model:
-    """Read an `.mlpackage`.
+def read_package(
+    path: Path, *, weights: bool = True, function: str | None = None
+) -> Model | Pipeline:
+    """Read an `.mlpackage` of one ML Program, or of a pipeline of them.
 
     Args:
         path: the package's folder.
@@ -29,20 +32,54 @@ def read_package(path: Path, *, weights: bool = True, function: str | None = Non
     Raises:
         ProgramError: missing, damaged, hostile, or not an ML Program; says which file and where.
     """
+    if path.suffix == ".mlmodel" and path.is_file():
+        raise ProgramError(
+            f"{path}: is one file, not an .mlpackage of an ML Program; convert it again with "
+            'convert_to="mlprogram".'
+        )
     if not path.is_dir():
         hint = "it is a file" if path.exists() else "no such folder"
         raise ProgramError(f"{path}: not an .mlpackage ({hint}).")
     file = _model_file(path)
     message = _parse(file)
+    parts = pipeline_parts(message)
+    if parts is None:
+        return _model(message, str(path), file, weights=weights, function=function)
+    declared = _declared(message.description, function, file)
+    pipeline = Pipeline(
+        path=str(path),
+        specification_version=message.specificationVersion,
+        inputs=read_features(declared.input, file),
+        outputs=read_features(declared.output, file),
+        parts=tuple(
+            _model(
+                part, f"{path}, part {i}", file, weights=weights, part=f"part {i} of the pipeline "
+            )
+            for i, part in enumerate(parts, 1)
+        ),
+    )
+    check_pipeline(pipeline, file)
+    return pipeline
+
+
+def _model(
+    message: Any,
+    path: str,
+    file: Path,
+    *,
+    weights: bool,
+    function: str | None = None,
+    part: str = "",
+) -> Model:
     kind = message.WhichOneof("Type")
     if kind != "mlProgram":
         raise ProgramError(
-            f"{file}: is a {kind or 'model of no kind'}, not an ML Program; convert it again with "
-            'convert_to="mlprogram".'
+            f"{file}: {part}is a {kind or 'model of no kind'}, not an ML Program; convert it again "
+            'with convert_to="mlprogram".'
         )
     declared = _declared(message.description, function, file)
     model = Model(
-        path=str(path),
+        path=path,
         weights=str(file.parent / "weights"),
         specification_version=message.specificationVersion,
         inputs=read_features(declared.input, file),

@@ -204,7 +204,7 @@ class Feature:
         ranges: per dimension `(low, high)`, `high` `None` for unbounded; empty for a fixed shape.
         enumerated: the allowed shapes where the model lists them.
         kind: `tensor`, `image`, `state`, or Core ML's name of another feature type.
-        optional: it may be left out; `default` then stands in every element.
+        optional: it may be left out where there is a `default`, which then stands in every element.
         color: an image's layout: `RGB`, `BGR`, `GRAYSCALE` or `GRAYSCALE_FLOAT16`.
     """
 
@@ -215,7 +215,7 @@ class Feature:
     enumerated: tuple[tuple[int, ...], ...] = ()
     kind: str = "tensor"
     optional: bool = False
-    default: float = 0.0
+    default: float | None = None
     color: str = ""
 
 
@@ -245,3 +245,20 @@ class Model:
     def main(self) -> Function:
         """The chosen function."""
         return self.program.functions.get(self.function) or self.program.main
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """Models run one after the other; values pass from one to the next by feature names.
+
+    Attributes:
+        path: the `.mlpackage` on disk.
+        inputs, outputs: what Core ML declares of the whole.
+        parts: the models in the order they run; their weights lie in one folder.
+    """
+
+    path: str
+    specification_version: int
+    inputs: tuple[Feature, ...]
+    outputs: tuple[Feature, ...]
+    parts: tuple[Model, ...]

@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.errors import AneError, ExecutionError
-from pytest_ane.mil import read_model
+from pytest_ane.errors import AneError
+from pytest_ane.mil import read_any
 from pytest_ane.predict.boundary import given, returned
-from pytest_ane.reference import Session
+from pytest_ane.reference import PipelineSession, Session, open_session
 from pytest_ane.reference.state import States
 
 PYTEST_ANE = True
@@ -38,23 +38,30 @@ class _MLModelProxy:
         del compute_units, hints
         self._path = Path(asset.path if asset is not None else path)
         self._error: AneError | None = None
-        self._session: Session | None = None
+        self._session: Session | PipelineSession | None = None
         started = time.perf_counter_ns()
         try:
-            self._session = Session(read_model(self._path, function=function_name or None))
+            self._session = open_session(read_any(self._path, function=function_name or None))
         except AneError as error:
             self._error = error
         self._loading = time.perf_counter_ns() - started
         self._predicting: int | None = None
 
     def predict(self, data: dict[str, Any], state: _State | None = None) -> dict[str, Any]:
-        """Outputs by name, as Core ML's Python interface returns them."""
+        """Outputs by name, as Core ML's Python interface returns them.
+
+        Raises:
+            RuntimeError: one sentence, as Core ML's own module raises.
+        """
         session = self._ready()
         started = time.perf_counter_ns()
         states = None if state is None else state.states
-        outputs = session.predict(given(session.model, data), states)
-        self._predicting = time.perf_counter_ns() - started
-        return returned(session.model, outputs)
+        try:
+            outputs = session.predict(given(session.model, data), states)
+            self._predicting = time.perf_counter_ns() - started
+            return returned(session.model, outputs)
+        except AneError as error:
+            raise RuntimeError(str(error)) from error
 
     def batchPredict(self, batch: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Predictions one after the other."""
@@ -77,9 +84,9 @@ class _MLModelProxy:
         """Core ML's specification version up to which models are read."""
         return _NEWEST_SPECIFICATION
 
-    def _ready(self) -> Session:
+    def _ready(self) -> Session | PipelineSession:
         if self._session is None:
-            raise self._error or ExecutionError(f"{self._path}: was not loaded.")
+            raise RuntimeError(str(self._error)) from self._error
         return self._session
 
 

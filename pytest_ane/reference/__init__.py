@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from pytest_ane.reference.pipeline import PipelineSession, open_session
 from pytest_ane.reference.registry import register
 from pytest_ane.reference.session import Session, eval_op
 
-__all__ = ["Session", "eval_op", "register"]
+__all__ = ["PipelineSession", "Session", "eval_op", "open_session", "register"]

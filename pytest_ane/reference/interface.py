@@ -11,49 +11,87 @@ import numpy.typing as npt
 from pytest_ane.errors import ExecutionError
 from pytest_ane.mil.records import DType, Feature, Model, TensorType
 from pytest_ane.reference.dtypes import Precision, carried, settle
+from pytest_ane.reference.images import is_color, mode, to_tensor
 
 Array = npt.NDArray[Any]
 _FLOATS = (DType.FP16, DType.FP32, DType.FP64)
 
 
-def bind_inputs(
-    model: Model, inputs: Mapping[str, Array], precision: Precision
-) -> dict[str, Array]:
+def bind_inputs(model: Model, inputs: Mapping[str, Any], precision: Precision) -> dict[str, Array]:
     """Inputs in the form operations take them, checked against the declared features.
 
     Floating-point arrays of any width are accepted for floating-point features, as Core ML's
-    Python interface does; so are integers for integers where no value changes.
+    Python interface does; so are integers for integers where no value changes. Images are PIL
+    images or arrays of pixels. An optional input left out has its default in every element.
 
     Raises:
         ExecutionError: one sentence with what is accepted.
     """
-    features = {f.name: f for f in model.inputs}
-    for name in inputs:
-        if name not in features:
-            raise ExecutionError(
-                f"{model.path}: no input {name!r}; inputs are: {', '.join(features)}."
-            )
+    check_names(model.path, model.inputs, inputs)
     types = {named.name: named.type for named in model.main.inputs}
     bound = {}
-    for name, feature in features.items():
-        if name not in inputs:
-            raise ExecutionError(
-                f"{model.path}: input {name!r} is missing; it takes {present(feature)}."
-            )
-        kind = types.get(name)
+    for feature in model.inputs:
+        kind = types.get(feature.name)
         dtype = kind.dtype if isinstance(kind, TensorType) else feature.dtype
-        array = _checked(model, feature, np.asarray(inputs[name]), dtype)
-        bound[name] = settle(array, dtype, precision, moves=False)
+        if feature.name not in inputs:
+            array = _default(model, feature)
+        elif feature.kind == "image":
+            array = _image(model, feature, inputs[feature.name])
+        else:
+            array = _checked(model, feature, np.asarray(inputs[feature.name]), dtype)
+        bound[feature.name] = settle(array, dtype, precision, moves=False)
     return bound
 
 
+def check_names(path: str, features: tuple[Feature, ...], inputs: Mapping[str, Any]) -> None:
+    """Refuse inputs that no feature declares.
+
+    Raises:
+        ExecutionError: names the inputs there are.
+    """
+    known = [f.name for f in features]
+    for name in inputs:
+        if name not in known:
+            raise ExecutionError(f"{path}: no input {name!r}; inputs are: {', '.join(known)}.")
+
+
 def present(feature: Feature) -> str:
-    """`fp16 [1, 576, 1..64, 1]`."""
+    """`fp16 [1, 576, 1..64, 1]`, `a PIL image of mode RGB or uint8 [32, 48, 3]`."""
+    if feature.kind != "image":
+        return f"{feature.dtype} {_extents(feature, ())}"
+    extents = _extents(feature, (3,) if is_color(feature) else ())
+    return f"a PIL image of mode {mode(feature)} or {feature.dtype} {extents}"
+
+
+def _extents(feature: Feature, last: tuple[int, ...]) -> str:
+    """The shapes a feature may have, each followed by the dimensions `last`."""
     if feature.enumerated:
-        return f"{feature.dtype} of shape " + " or ".join(map(str, map(list, feature.enumerated)))
+        return "of shape " + " or ".join(str([*shape, *last]) for shape in feature.enumerated)
     ranges = feature.ranges or tuple((d, d) for d in feature.shape)
-    shown = (str(a) if a == b else f"{a}..{'' if b is None else b}" for a, b in ranges)
-    return f"{feature.dtype} [{', '.join(shown)}]"
+    shown = [str(a) if a == b else f"{a}..{'' if b is None else b}" for a, b in ranges]
+    return f"[{', '.join([*shown, *map(str, last)])}]"
+
+
+def _default(model: Model, feature: Feature) -> Array:
+    if not feature.optional or feature.default is None:
+        raise ExecutionError(
+            f"{model.path}: input {feature.name!r} is missing; it takes {present(feature)}."
+        )
+    return np.full(feature.shape, feature.default, carried(feature.dtype))
+
+
+def _image(model: Model, feature: Feature, image: Any) -> Array:
+    if not mode(feature):
+        raise ExecutionError(
+            f"{model.path}: input {feature.name!r} is an image of the colours "
+            f"{feature.color or 'unknown'!r}; RGB, BGR, GRAYSCALE and GRAYSCALE_FLOAT16 are known."
+        )
+    try:
+        return to_tensor(feature, image)
+    except ValueError as error:
+        raise ExecutionError(
+            f"{model.path}: input {feature.name!r} has {error}; it takes {present(feature)}."
+        ) from None
 
 
 def _checked(model: Model, feature: Feature, array: Array, dtype: DType) -> Array:
@@ -64,7 +102,7 @@ def _checked(model: Model, feature: Feature, array: Array, dtype: DType) -> Arra
         if array.dtype.kind != "f":
             raise ExecutionError(f"{what} dtype {array.dtype}; it takes {present(feature)}.")
         return array
-    whole = array.astype(carried(dtype), copy=False)
+    whole = array.astype(carried(dtype), copy=False) if array.dtype.kind in "iub" else array
     if array.dtype.kind not in "iub" or not np.array_equal(whole, array):
         raise ExecutionError(f"{what} dtype {array.dtype}; it takes {present(feature)}.")
     return whole

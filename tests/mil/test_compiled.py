@@ -74,7 +74,7 @@ def test_a_flexible_input(tmp_path: Path) -> None:
           "enumeratedShapes": "[[1, 1], [1, 64]]"},
          Feature("x", DType.FP32, (1, 1), (), ((1, 1), (1, 64)))),
         ({"type": "Image", "height": "224", "width": "320", "colorspace": "RGB"},
-         Feature("x", DType.UINT8, (224, 320), kind="image")),
+         Feature("x", DType.UINT8, (224, 320), kind="image", color="RGB")),
         ({"type": "Int64"}, Feature("x", DType.INT64, (), kind="int64Type")),
         ({"type": "String"}, Feature("x", DType.STRING, (), kind="stringType")),
     ],

@@ -71,12 +71,34 @@ def test_an_optional_input() -> None:
     message = array()
     message.type.isOptional = True
     assert one(message).optional
+    assert one(message).default is None
+    message.type.multiArrayType.floatDefaultValue = 0.0
+    assert one(message).default == 0
+    message.type.multiArrayType.intDefaultValue = 3
+    assert one(message).default == 3
 
 
 def test_an_image() -> None:
     message = description()
     message.type.imageType.width, message.type.imageType.height = 4, 2
-    assert (one(message).kind, one(message).shape) == ("image", (2, 4))
+    message.type.imageType.colorSpace = 30
+    assert one(message) == Feature("x", DType.UINT8, (2, 4), kind="image", color="BGR")
+    message.type.imageType.colorSpace = 40
+    assert one(message).dtype is DType.FP16
+
+
+def test_images_of_several_sizes() -> None:
+    """Core ML writes width before height; shapes are the other way round."""
+    listed = description()
+    for width, height in ((4, 2), (8, 6)):
+        size = listed.type.imageType.enumeratedSizes.sizes.add()
+        size.width, size.height = width, height
+    assert one(listed).enumerated == ((2, 4), (6, 8))
+    message = description()
+    ranged = message.type.imageType.imageSizeRange
+    ranged.widthRange.lowerBound, ranged.widthRange.upperBound = 4, -1
+    ranged.heightRange.lowerBound, ranged.heightRange.upperBound = 2, 6
+    assert one(message).ranges == ((2, 6), (4, None))
 
 
 def test_an_unknown_element_type() -> None:

@@ -55,9 +55,18 @@ def test_no_such_folder(tmp_path: Path) -> None:
 
 
 def test_a_file_is_no_package(tmp_path: Path) -> None:
-    file = tmp_path / "a.mlmodel"
+    file = tmp_path / "a.mlpackage"
     file.write_bytes(b"")
     assert complaint(file) == "P: not an .mlpackage (it is a file)."
+
+
+def test_a_file_of_the_older_kind(tmp_path: Path) -> None:
+    file = tmp_path / "a.mlmodel"
+    file.write_bytes(b"")
+    assert complaint(file) == (
+        "P: is one file, not an .mlpackage of an ML Program; convert it again with "
+        'convert_to="mlprogram".'
+    )
 
 
 def test_no_manifest(tmp_path: Path) -> None:

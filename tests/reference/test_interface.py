@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +106,86 @@ def test_enumerated_shapes(tmp_path: Path) -> None:
         session.predict({"x": np.ones((1, 5), np.float32)})
 
 
-def test_an_optional_input_left_out_is_said_to_be_missing(tmp_path: Path) -> None:
+def optional(tmp_path: Path, **default: float) -> Model:
+    """`y = |x|` with `x` an int32 or fp32 `[1, 4]` that may be left out."""
+    whole = "intDefaultValue" in default
     program = Program()
-    program.input("x", (1, 4))
-    program.model.description.input[0].type.isOptional = True
-    program.op("abs", "y", shape=(1, 4), x="x")
+    dtype = "INT32" if whole else "FLOAT32"
+    program.input("x", (1, 4), dtype, kind=INT32 if whole else 65568)
+    described = program.model.description.input[0].type
+    described.isOptional = True
+    for key, value in default.items():
+        setattr(described.multiArrayType, key, value)
+    program.op("abs", "y", dtype, (1, 4), x="x")
+    program.output("y", INT32 if whole else 65568)
+    return read_model(program.save(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "default",
+    [{"floatDefaultValue": 2.5}, {"doubleDefaultValue": 2.5}, {"intDefaultValue": 3},
+     {"floatDefaultValue": 0.0}],
+)  # fmt: skip
+def test_an_optional_input_left_out_has_its_default(
+    tmp_path: Path, default: dict[str, float]
+) -> None:
+    read = optional(tmp_path, **default)
+    assert Session(read).predict({})["y"].tolist() == [[*default.values()] * 4]
+    given = np.ones((1, 4), np.int32 if "intDefaultValue" in default else np.float32)
+    assert Session(read).predict({"x": given})["y"].tolist() == [[1] * 4]
+
+
+def test_an_optional_input_without_a_default_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(ExecutionError, match=r"input 'x' is missing; it takes fp32 \[1, 4\]\.$"):
+        Session(optional(tmp_path)).predict({})
+
+
+def test_an_input_of_int8(tmp_path: Path) -> None:
+    read = model(tmp_path, "INT8", 131080)
+    bound = bind_inputs(read, {"x": np.array([[1, -128]], np.int64)}, "as-typed")["x"]
+    assert bound.dtype == np.int8
+    assert bound.tolist() == [[1, -128]]
+    with pytest.raises(ExecutionError, match=r"has dtype int64; it takes int8 \[1, 2\.\.8\]\.$"):
+        bind_inputs(read, {"x": np.array([[1, 128]], np.int64)}, "as-typed")
+
+
+def picture(tmp_path: Path, dtype: str = "FLOAT32") -> Model:
+    """`y = x` of a BGR image of 1 x 2 pixels."""
+    program = Program()
+    program.input("x", (1, 3, 1, 2), dtype)
+    described = program.model.description.input[0].type.imageType
+    described.width, described.height, described.colorSpace = 2, 1, 30
+    program.op("identity", "y", dtype, (1, 3, 1, 2), x="x")
     program.output("y")
-    session = Session(read_model(program.save(tmp_path)))
-    with pytest.raises(ExecutionError, match="input 'x'"):
-        session.predict({})
+    return read_model(program.save(tmp_path))
+
+
+@pytest.mark.parametrize(("dtype", "carried"), [("FLOAT32", np.float32), ("UINT8", np.uint8)])
+def test_an_image_is_bound_as_the_program_takes_it(
+    tmp_path: Path, dtype: str, carried: Any
+) -> None:
+    pixels = np.array([[[1, 2, 3], [4, 5, 6]]], np.uint8)
+    bound = bind_inputs(picture(tmp_path, dtype), {"x": pixels}, "as-typed")["x"]
+    assert bound.dtype == carried
+    assert bound.tolist() == [[[[3, 6]], [[2, 5]], [[1, 4]]]]
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [(np.zeros((2, 1, 3), np.uint8), "shape [2, 1, 3]"), (np.zeros((1, 2, 3)), "dtype float64")],
+)
+def test_an_image_that_does_not_fit(tmp_path: Path, value: Any, what: str) -> None:
+    read = picture(tmp_path)
+    with pytest.raises(ExecutionError) as caught:
+        bind_inputs(read, {"x": value}, "as-typed")
+    assert str(caught.value) == (
+        f"{read.path}: input 'x' has {what}; it takes a PIL image of mode RGB or uint8 [1, 2, 3]."
+    )
+
+
+def test_colours_that_are_not_declared(tmp_path: Path) -> None:
+    """A compiled model's table may leave them out: no order of channels is made up."""
+    read = picture(tmp_path)
+    read = replace(read, inputs=(replace(read.inputs[0], color=""),))
+    with pytest.raises(ExecutionError, match="input 'x' is an image of the colours 'unknown'; RGB"):
+        bind_inputs(read, {"x": np.zeros((1, 2, 3), np.uint8)}, "as-typed")

@@ -1,0 +1,100 @@
+"""Images at the Core ML boundary: pixels to and from the tensors a program computes with.
+
+A program sees an image as `[1, C, H, W]` with values from 0 to 255 (GRAYSCALE_FLOAT16: any fp16
+number), its channels in the order that the feature declares. Scale and bias are operations of the
+program. Pixels are PIL images, or arrays of the same layout: `[H, W, 3]` in the order red, green,
+blue, or `[H, W]`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_ane.mil.records import DType, Feature
+from pytest_ane.reference.dtypes import round_fp16
+
+Array = npt.NDArray[Any]
+
+_MODES = {"RGB": "RGB", "BGR": "RGB", "GRAYSCALE": "L", "GRAYSCALE_FLOAT16": "F"}
+
+
+def mode(feature: Feature) -> str:
+    """PIL's mode of an image feature's pixels; empty for colours that are not known."""
+    return _MODES.get(feature.color, "")
+
+
+def is_color(feature: Feature) -> bool:
+    """Whether pixels have three values."""
+    return mode(feature) == "RGB"
+
+
+def to_tensor(feature: Feature, image: Any) -> Array:
+    """The tensor `[1, C, H, W]`, float32, of a PIL image or an array of pixels.
+
+    Raises:
+        ValueError: says which mode, dtype or shape the image has that does not fit.
+    """
+    pixels = _pixels(feature, image)
+    rank = 3 if is_color(feature) else 2
+    if pixels.ndim != rank or (rank == 3 and pixels.shape[2] != 3):
+        raise ValueError(f"shape {list(pixels.shape)}")
+    if not size_fits(feature, pixels.shape[:2]):
+        raise ValueError(f"shape {list(pixels.shape)}")
+    if rank == 2:
+        planes = pixels[None]
+    else:
+        planes = np.moveaxis(pixels[..., ::-1] if feature.color == "BGR" else pixels, 2, 0)
+    if feature.dtype is DType.FP16:
+        return round_fp16(planes[None])
+    return np.ascontiguousarray(planes[None], np.float32)
+
+
+def _pixels(feature: Feature, image: Any) -> Array:
+    found = getattr(image, "mode", None)
+    if found is not None:
+        if found != mode(feature) and not (found == "RGBA" and is_color(feature)):
+            raise ValueError(f"PIL mode {found}")
+        array = np.asarray(image)
+        return array[..., :3] if found == "RGBA" else array
+    array = np.asarray(image)
+    fits = array.dtype.kind == "f" if feature.dtype is DType.FP16 else array.dtype == np.uint8
+    if not fits:
+        raise ValueError(f"dtype {array.dtype}")
+    return array
+
+
+def size_fits(feature: Feature, size: tuple[int, ...]) -> bool:
+    """Whether `(height, width)` is a size that the feature allows."""
+    if feature.enumerated:
+        return size in feature.enumerated or size == feature.shape
+    ranges = feature.ranges or tuple((d, d) for d in feature.shape)
+    return all(
+        low <= d and (high is None or d <= high)
+        for d, (low, high) in zip(size, ranges, strict=True)
+    )
+
+
+def to_pixels(feature: Feature, tensor: Array) -> Array:
+    """Pixels of a program's result: uint8 `[H, W, 3]` or `[H, W]`, or float32 `[H, W]`.
+
+    Values beyond 0..255 are clipped, fractions rounded to the nearest, NaN is 0. Core ML does not
+    document its rounding; on whole numbers, which coremltools' tests compare, all ways agree.
+
+    Raises:
+        ValueError: the tensor is no single image of the feature's channels.
+    """
+    channels = 3 if is_color(feature) else 1
+    if tensor.ndim != 4 or tensor.shape[:2] != (1, channels):
+        raise ValueError(f"shape {list(tensor.shape)}, not [1, {channels}, H, W]")
+    if feature.dtype is DType.FP16:
+        return round_fp16(tensor[0, 0])
+    whole = np.rint(np.nan_to_num(tensor[0], nan=0.0, posinf=255.0, neginf=0.0))
+    planes = np.clip(whole, 0, 255).astype(np.uint8)
+    if channels == 1:
+        return np.array(planes[0])
+    return np.ascontiguousarray(
+        np.moveaxis(planes[::-1] if feature.color == "BGR" else planes, 0, 2)
+    )

@@ -1,0 +1,100 @@
+"""Pipelines: sessions run one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytest_ane.errors import ExecutionError
+from pytest_ane.mil.records import Feature, Model, Pipeline
+from pytest_ane.reference.dtypes import Precision
+from pytest_ane.reference.images import to_pixels
+from pytest_ane.reference.interface import check_names, present
+from pytest_ane.reference.session import Session
+from pytest_ane.reference.state import States
+
+
+class PipelineSession:
+    """Runs the models of a pipeline, as `Session` runs one.
+
+    Args:
+        model: a pipeline as `mil.read_any` gives it.
+        precision: that of `Session`, for all parts.
+
+    Raises:
+        ExecutionError: a part cannot be prepared.
+    """
+
+    def __init__(self, model: Pipeline, precision: Precision = "as-typed") -> None:
+        self.model = model
+        self.precision = precision
+        self.parts = tuple(Session(part, precision) for part in model.parts)
+
+    def make_state(self) -> States:
+        """No states: pipelines have none."""
+        return States()
+
+    def predict(
+        self,
+        inputs: Mapping[str, Any],
+        state: States | None = None,
+        outputs: Sequence[str] | None = None,
+    ) -> dict[str, Any]:
+        """Run once; what one part gives, later parts take by name.
+
+        Args:
+            inputs: every declared input by name, of the declared type and an allowed shape.
+            state: None, or what `make_state` gave.
+            outputs: names of any part's declared outputs; None for the pipeline's own.
+
+        Raises:
+            ExecutionError: an input is missing, unknown, or of another dtype, rank or shape.
+        """
+        del state
+        self._check(inputs)
+        values = dict(inputs)
+        given: dict[str, Any] = {}
+        for part in self.parts:
+            features = part.model.inputs
+            results = part.predict({f.name: values[f.name] for f in features if f.name in values})
+            given |= results
+            values |= {f.name: _passed(part.model, f, results[f.name]) for f in part.model.outputs}
+        names = [f.name for f in self.model.outputs] if outputs is None else outputs
+        for name in names:
+            if name not in given:
+                raise ExecutionError(
+                    f"{self.model.path}: no value {name!r}; outputs are: {', '.join(given)}."
+                )
+        return {name: given[name] for name in names}
+
+    def _check(self, inputs: Mapping[str, Any]) -> None:
+        check_names(self.model.path, self.model.inputs, inputs)
+        for feature in self.model.inputs:
+            if feature.name not in inputs and not feature.optional:
+                raise ExecutionError(
+                    f"{self.model.path}: input {feature.name!r} is missing; "
+                    f"it takes {present(feature)}."
+                )
+
+
+def open_session(
+    model: Model | Pipeline, precision: Precision = "as-typed"
+) -> Session | PipelineSession:
+    """The session that runs what `mil.read_any` gives.
+
+    Raises:
+        ExecutionError: as `Session`.
+    """
+    if isinstance(model, Pipeline):
+        return PipelineSession(model, precision)
+    return Session(model, precision)
+
+
+def _passed(model: Model, feature: Feature, value: Any) -> Any:
+    """What the next part gets: pixels of an image, all else as it is."""
+    if feature.kind != "image":
+        return value
+    try:
+        return to_pixels(feature, value)
+    except ValueError as error:
+        raise ExecutionError(f"{model.path}: output {feature.name!r} has {error}.") from None

@@ -1,0 +1,47 @@
+"""Where the executor answers, and where it leaves coremltools alone."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+import pytest_ane.predict
+from pytest_ane.predict import hook
+
+
+@pytest.fixture
+def hooked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """One entry for each time that the native module would have been replaced."""
+    calls: list[str] = []
+    monkeypatch.setattr(hook, "hook", lambda: calls.append("hook"))
+    return calls
+
+
+def test_importing_changes_nothing() -> None:
+    assert not pytest_ane.predict.installed()
+    assert not any(isinstance(finder, hook._Finder) for finder in sys.meta_path)
+
+
+def test_macos_has_core_ml_of_its_own(hooked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not pytest_ane.predict.install()
+    assert hooked == []
+    assert pytest_ane.predict.pytest_report_header(None) == "coremltools: predictions by Core ML"
+    assert pytest_ane.predict.install(force=True)
+    assert hooked == ["hook"]
+
+
+def test_elsewhere_it_is_installed(hooked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert pytest_ane.predict.install()
+    assert hooked == ["hook"]
+
+
+def test_the_finder_minds_coremltools_alone() -> None:
+    finder = hook._Finder()
+    assert finder.find_spec("json", None) is None
+    assert finder.find_spec("coremltools.models", None) is None
+    spec: Any = finder.find_spec("coremltools", None)
+    assert spec.loader.get_filename("coremltools").endswith("__init__.py")
