@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
+import weakref
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 from pytest_ane.errors import ProgramError
@@ -13,34 +15,36 @@ from pytest_ane.mil.paths import stays_inside
 
 
 class _MLModelAssetProxy:
-    """A model to load from.
+    """A model to load from; `path` is its folder."""
 
-    Attributes:
-        path: its folder; one made from memory is deleted with the proxy.
-    """
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or temporary_folder(self)
 
-    def __init__(self, path: Path, keep: Any = None) -> None:
-        self.path = path
-        self._keep = keep
+
+def temporary_folder(owner: object) -> Path:
+    """A folder that is deleted with its owner, or when Python ends."""
+    folder = mkdtemp(prefix="pytest-ane-")
+    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def from_path(path: str) -> Any:
-    """coremltools' asset of a compiled model."""
+    """An asset of a compiled model."""
     from coremltools.models.model import MLModelAsset
 
     return MLModelAsset(_MLModelAssetProxy(Path(path)))
 
 
 def from_memory(specification: bytes, blobs: Mapping[str, bytes]) -> Any:
-    """coremltools' asset of a specification and its weights files by name.
+    """An asset of a specification and its weights files by name.
 
     Raises:
         ProgramError: a name that leaves the package.
     """
     from coremltools.models.model import MLModelAsset
 
-    folder = TemporaryDirectory(prefix="pytest-ane-asset-")
-    package = Path(folder.name) / "model.mlpackage"
+    asset = _MLModelAssetProxy()
+    package = asset.path = asset.path / "model.mlpackage"
     data = package / "Data" / "com.apple.CoreML"
     data.mkdir(parents=True)
     (data / "model.mlmodel").write_bytes(specification)
@@ -53,4 +57,4 @@ def from_memory(specification: bytes, blobs: Mapping[str, bytes]) -> Any:
     entries = {"model": {"path": "com.apple.CoreML/model.mlmodel"}}
     manifest = {"itemInfoEntries": entries, "rootModelIdentifier": "model"}
     (package / "Manifest.json").write_text(json.dumps(manifest))
-    return MLModelAsset(_MLModelAssetProxy(package, folder))
+    return MLModelAsset(asset)

@@ -1,7 +1,7 @@
 """Model structures and compute plans: what runs here, all of it on this machine's CPU.
 
-A plan from here is true of this executor and says nothing of a Mac: every operation that is computed
-prefers and supports the CPU, and constants have no device, as in Core ML's own plans.
+A plan from here is true of this executor and says nothing of a Mac: every operation that is
+computed prefers and supports the CPU, and constants have no device, as in Core ML's own plans.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from PIL import Image
 
+from pytest_ane.errors import AneError
+
 OPTIONS = {"minimum_deployment_target": ct.target.iOS18, "compute_precision": ct.precision.FLOAT32}
 RNG = np.random.default_rng(0)
 
@@ -268,7 +270,7 @@ def test_several_functions(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="half"):
         ct.models.MLModel(package, function_name="half")
     compiled = ct.models.CompiledMLModel(package, function_name="half")
-    with pytest.raises(RuntimeError, match=r"has no function 'half'; it has double, triple\.$"):
+    with pytest.raises(AneError, match=r"has no function 'half'; it has double, triple\.$"):
         compiled.predict(dict(x))
 
 
@@ -289,7 +291,7 @@ def test_wrong_inputs() -> None:
 def test_the_older_kind_loads_and_says_why_it_cannot_predict() -> None:
     traced = torch.jit.trace(torch.nn.ReLU(), torch.zeros(1, 3))
     model = ct.convert(traced, inputs=[ct.TensorType("x", (1, 3))], convert_to="neuralnetwork")
-    with pytest.raises(RuntimeError, match=r'again with convert_to="mlprogram"\.$'):
+    with pytest.raises(AneError, match=r'again with convert_to="mlprogram"\.$'):
         model.predict({"x": np.ones((1, 3))})
 
 
@@ -300,5 +302,63 @@ def test_an_unknown_operation_loads_and_says_why_it_cannot_predict() -> None:
     next(op for op in block.operations if op.type == "mul").type = "custom_mul"
     model = ct.models.MLModel(spec, weights_dir=model.weights_dir)
     assert model.get_spec().description.input[0].name == "x"
-    with pytest.raises(RuntimeError, match="operation 'custom_mul' is not implemented"):
+    with pytest.raises(AneError, match="operation 'custom_mul' is not implemented"):
         model.predict({"x": np.ones((1, 3))})
+
+
+def linear() -> Any:
+    """A program with a weight of 4096 elements, in its weights file."""
+
+    @mb.program(input_specs=[mb.TensorSpec(shape=(1, 64))], opset_version=ct.target.iOS18)
+    def program(x: Any) -> Any:
+        weight = RNG.standard_normal((64, 64)).astype(np.float32)
+        return mb.linear(x=x, weight=weight, name="y")
+
+    return converted(program)
+
+
+def test_compiling_and_loading_what_was_compiled(tmp_path: Path) -> None:
+    model = linear()
+    path = tmp_path / "linear.mlpackage"
+    model.save(str(path))
+    target = str(tmp_path / "linear.mlmodelc")
+    assert ct.utils.compile_model(str(path), target) == target
+    x = {"x": np.ones((1, 64), np.float32)}
+    expected = model.predict(dict(x))
+    for loaded in (
+        ct.models.CompiledMLModel(target),
+        ct.models.CompiledMLModel(model.get_compiled_model_path()),
+    ):
+        for name, y in loaded.predict(dict(x)).items():
+            np.testing.assert_array_equal(y, expected[name])
+
+
+def test_a_plan_says_that_all_runs_on_this_cpu(tmp_path: Path) -> None:
+    from coremltools.models.compute_device import MLComputeDevice, MLCPUComputeDevice
+    from coremltools.models.compute_plan import MLComputePlan
+
+    model = linear()
+    plan = MLComputePlan.load_from_path(model.get_compiled_model_path())
+    operations = plan.model_structure.program.functions["main"].block.operations
+    usages = {
+        op.operator_name: plan.get_compute_device_usage_for_mlprogram_operation(op)
+        for op in operations
+    }
+    assert usages.pop("const") is None
+    assert usages
+    for usage in usages.values():
+        assert isinstance(usage.preferred_compute_device, MLCPUComputeDevice)
+    assert [type(d) for d in MLComputeDevice.get_all_compute_devices()] == [MLCPUComputeDevice]
+
+
+def test_an_asset_from_memory() -> None:
+    from coremltools.models.model import MLModelAsset
+
+    model = linear()
+    weights = Path(model.weights_dir) / "weight.bin"
+    blobs = {"weights/weight.bin": weights.read_bytes()}
+    asset = MLModelAsset.from_memory(model.get_spec().SerializeToString(), blobs)
+    loaded = ct.models.CompiledMLModel.from_asset(asset)
+    x = {"x": np.ones((1, 64), np.float32)}
+    for name, y in loaded.predict(dict(x)).items():
+        np.testing.assert_array_equal(y, model.predict(dict(x))[name])

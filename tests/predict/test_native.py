@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_ane.errors import AneError
 from pytest_ane.predict import native
 from tests.mil.packages import Program, doubling
 
@@ -54,23 +55,23 @@ def test_what_cannot_be_run_is_said_when_predicting(
     change(program)
     model = proxy(program.save(tmp_path))
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=sentence):
+        with pytest.raises(AneError, match=sentence):
             model.predict({"x": X})
-    with pytest.raises(RuntimeError, match=sentence):
+    with pytest.raises(AneError, match=sentence):
         model.newState()
 
 
 def test_a_file_of_the_older_kind(tmp_path: Path) -> None:
     file = tmp_path / "a.mlmodel"
     file.write_bytes(b"")
-    with pytest.raises(RuntimeError, match=r'again with convert_to="mlprogram"\.$'):
+    with pytest.raises(AneError, match=r'again with convert_to="mlprogram"\.$'):
         proxy(file).predict({})
 
 
 def test_a_function_that_is_not_there(tmp_path: Path) -> None:
     package = doubling().save(tmp_path)
     assert proxy(package, "main").predict({"x": X})["y"][0, 0] == 2
-    with pytest.raises(RuntimeError, match="has one function, main; 'half' is none of it"):
+    with pytest.raises(AneError, match="has one function, main; 'half' is none of it"):
         proxy(package, "half").predict({"x": X})
 
 
@@ -96,3 +97,27 @@ def test_states_are_read_and_written(tmp_path: Path) -> None:
         state.write_state("s", np.zeros(3))
     with pytest.raises(RuntimeError, match="no state 't'; there are: s"):
         state.read_state("t")
+
+
+def test_a_prediction_that_fails_begins_as_core_ml_s_message(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="Unable to compute the prediction using ML Program"):
+        proxy(doubling().save(tmp_path)).predict({})
+
+
+def test_a_compiled_model_predicts_the_same(tmp_path: Path) -> None:
+    model = proxy(doubling().save(tmp_path))
+    compiled = Path(model.get_compiled_model_path())
+    assert "program(1." in (compiled / "model.mil").read_text()
+    np.testing.assert_array_equal(
+        proxy(compiled).predict({"x": X})["y"], model.predict({"x": X})["y"]
+    )
+    del model
+    assert not compiled.exists()
+
+
+def test_compiling_a_path(tmp_path: Path) -> None:
+    compiled = Path(native._MLModelProxy.compileModel(str(doubling().save(tmp_path))))
+    assert compiled.name == "model.mlmodelc"
+    assert proxy(compiled).predict({"x": X})["y"].shape == (2, 3)
+    with pytest.raises(RuntimeError, match=r"Error compiling model: .*no such folder"):
+        native._MLModelProxy.compileModel(str(tmp_path / "gone.mlpackage"))
