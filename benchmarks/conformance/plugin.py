@@ -2,9 +2,9 @@
 
 coremltools' tests allow fp16 programs an absolute error of 0.5, so a pass says little; for each
 item this notes whether every array compared after a prediction is within 2e-3 absolute + 2e-3
-relative.
-Environment: `ANE_CONFORMANCE_OUT` names the folder for records, `ANE_CONFORMANCE_MUTATE` (`1.05` or
-`0`) multiplies every predicted number: the controls.
+relative. Environment: `ANE_CONFORMANCE_OUT` names the folder for records, `ANE_CONFORMANCE_FACTOR`
+(`1.05` or `0`) multiplies every predicted number (the controls), `ANE_CONFORMANCE_EVERY` runs every
+n-th item, `ANE_CONFORMANCE_ONLY` those whose id holds a text.
 """
 
 from __future__ import annotations
@@ -26,25 +26,33 @@ _FREEZE_EVERY = 50
 class Recorder:
     """One item's predictions and comparisons, and a file of all items."""
 
-    def __init__(self, folder: Path, factor: float) -> None:
-        self.factor = factor
-        self.predicted = False
-        self.ops: set[str] = set()
-        self.opset = ""
-        self.compared: list[bool] = []
-        self.worst = 0.0
+    def __init__(self, folder: Path) -> None:
+        self.factor = float(os.environ.get("ANE_CONFORMANCE_FACTOR") or 1)
+        folder.mkdir(parents=True, exist_ok=True)
         self._file = (folder / f"{os.getpid()}.jsonl").open("a", encoding="utf-8")
         self._count = 0
+        self.start()
 
     def start(self) -> None:
         """A new item."""
-        self.predicted, self.compared, self.worst = False, [], 0.0
-        self.ops, self.opset = set(), ""
+        self.predicted, self.half = False, False
+        self.compared: list[bool] = []
+        self.ops: set[str] = set()
+        self.opset = ""
         self._count += 1
         if self._count % _FREEZE_EVERY == 0:
             # A conversion ends in gc.collect(), which walks all objects there are.
             gc.collect()
             gc.freeze()
+
+    def ran(self, model: Any) -> None:
+        """Note a prediction: what its program consists of."""
+        self.predicted = True
+        for part in getattr(model, "parts", (model,)):
+            operations = list(part.main.walk())
+            self.opset = part.main.opset
+            self.ops |= {op.op for op in operations if op.op != "const"}
+            self.half |= any("fp16" in str(out.type) for op in operations for out in op.outputs)
 
     def compare(self, actual: Any, expected: Any) -> None:
         """Note whether two arrays are close."""
@@ -63,6 +71,7 @@ class Recorder:
             "predicted": self.predicted,
             "compared": len(self.compared),
             "close": bool(self.compared) and all(self.compared),
+            "half": self.half,
             "opset": self.opset,
             "ops": sorted(self.ops),
             "why": why,
@@ -71,56 +80,24 @@ class Recorder:
         self._file.flush()
 
 
+_RECORDER = pytest.StashKey[Recorder]()
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Wrap the comparisons of numpy and the predictions of our native module."""
+    """Wrap numpy's comparisons and our native module's predictions, where items are run."""
     if getattr(config.option, "numprocesses", None):
         return
-    folder = Path(os.environ["ANE_CONFORMANCE_OUT"])
-    folder.mkdir(parents=True, exist_ok=True)
-    recorder = Recorder(folder, float(os.environ.get("ANE_CONFORMANCE_MUTATE") or 1))
-    config.stash[_RECORDER] = recorder
+    recorder = config.stash[_RECORDER] = Recorder(Path(os.environ["ANE_CONFORMANCE_OUT"]))
     for name in ("assert_allclose", "assert_array_equal", "assert_almost_equal"):
         setattr(np.testing, name, _watched(getattr(np.testing, name), recorder))
     _watch_predictions(recorder)
 
 
-_RECORDER = pytest.StashKey[Recorder]()
-
-
-def _watched(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
-    def wrapper(actual: Any, desired: Any, *args: Any, **kwargs: Any) -> Any:
-        if recorder.predicted:
-            recorder.compare(actual, desired)
-        return original(actual, desired, *args, **kwargs)
-
-    return wrapper
-
-
-def _watch_predictions(recorder: Recorder) -> None:
-    from pytest_ane.mil.records import Pipeline
-    from pytest_ane.predict import native
-
-    original = native._MLModelProxy.predict
-
-    def predict(self: Any, *args: Any) -> Any:
-        outputs = original(self, *args)
-        recorder.predicted = True
-        if self._session is not None:
-            model = self._session.model
-            for part in model.parts if isinstance(model, Pipeline) else (model,):
-                recorder.ops |= {op.op for op in part.main.walk() if op.op != "const"}
-                recorder.opset = part.main.opset
-        if recorder.factor != 1:
-            return {name: _scaled(value, recorder.factor) for name, value in outputs.items()}
-        return outputs
-
-    native._MLModelProxy.predict = predict  # type: ignore[assignment,method-assign]
-
-
-def _scaled(value: Any, factor: float) -> Any:
-    if isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
-        return (value * factor).astype(value.dtype)
-    return value
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the part of the items that the environment asks for."""
+    only = os.environ.get("ANE_CONFORMANCE_ONLY", "")
+    step = int(os.environ.get("ANE_CONFORMANCE_EVERY") or 1)
+    items[:] = [item for item in items if only in item.nodeid][::step]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -138,5 +115,35 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if _RECORDER not in item.config.stash:
         return
     if report.when == "call" or (report.when == "setup" and report.outcome != "passed"):
-        why = str(call.excinfo.value)[:300] if call.excinfo else ""
+        why = " ".join(str(call.excinfo.value).split())[:300] if call.excinfo else ""
         item.config.stash[_RECORDER].finish(item.nodeid, report.outcome, why)
+
+
+def _watched(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
+    def wrapper(actual: Any, desired: Any, *args: Any, **kwargs: Any) -> Any:
+        if recorder.predicted:
+            recorder.compare(actual, desired)
+        return original(actual, desired, *args, **kwargs)
+
+    return wrapper
+
+
+def _watch_predictions(recorder: Recorder) -> None:
+    from pytest_ane.predict import native
+
+    original = native._MLModelProxy.predict
+
+    def predict(self: Any, *args: Any) -> Any:
+        outputs = original(self, *args)
+        recorder.ran(self._session.model)
+        if recorder.factor != 1:
+            return {name: _scaled(value, recorder.factor) for name, value in outputs.items()}
+        return outputs
+
+    native._MLModelProxy.predict = predict  # type: ignore[assignment,method-assign]
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
+        return (value * factor).astype(value.dtype)
+    return value

@@ -1,0 +1,60 @@
+"""Why an item fails that fails: not applicable here, or explained. Anything else is our defect."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from benchmarks.conformance.records import Item
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A rule: items whose id and failure match share a reason.
+
+    Attributes:
+        applicable: False where the item asks for something that is no part of the executor.
+    """
+
+    item: str
+    why: str
+    text: str
+    applicable: bool = True
+
+    def fits(self, item: Item) -> bool:
+        """Whether an item is meant."""
+        found = re.search(self.item, item.item) and re.search(self.why, item.why)
+        return bool(found)
+
+
+REASONS = (
+    Reason(
+        "",
+        r"\.mlmodel: is one file|is a neuralNetwork",
+        "The item converts to the older neural-network kind, which is refused.",
+        applicable=False,
+    ),
+    Reason(
+        "",
+        r"Tolerances? .*ondevice|xcrun|devicectl|remote device",
+        "The item needs a device.",
+        applicable=False,
+    ),
+    Reason(
+        r"test_ios17_invalid_indices.*validate_indices=False",
+        "",
+        "The item expects a wrong number from an index out of range that is not validated; Core ML "
+        "leaves the result open, the executor counts negative indices from the end and refuses "
+        "others.",
+    ),
+    Reason(
+        r"TestCropResize::test_builder_to_backend_smoke",
+        "",
+        "The item's box lies outside the documented range, and its expected values ignore the box.",
+    ),
+)
+
+
+def reason(item: Item) -> Reason | None:
+    """The first reason that fits a failed item."""
+    return next((r for r in REASONS if r.fits(item)), None)
