@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: gate gate-all test lint clean
+.PHONY: gate gate-all test conformance conformance-slice lint clean
 
 gate: $(STAMP)
 	$(BIN)/pytest --ane-shards=L01 -m gate
@@ -14,6 +14,13 @@ gate-all: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/pytest -n 2 --dist worksteal
+
+conformance: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group conformance
+	$(BIN)/python -m benchmarks.conformance
+
+conformance-slice: $(STAMP)
+	$(BIN)/python -m benchmarks.conformance --every 12
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

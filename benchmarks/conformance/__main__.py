@@ -46,7 +46,7 @@ def main() -> int:
         runs[name] = run(folder, options.workers)
     controls = _control(CONTROL_EVERY, options.workers)
     (ROOT / "docs/conformance.md").write_text(page(runs, controls), encoding="utf-8")
-    return _verdict(runs["operations, fp16"], controls)
+    return _verdict(runs["operations, fp16"], controls, whole=True)
 
 
 def run(folder: str, workers: int, **environment: str) -> list[Item]:
@@ -86,16 +86,21 @@ def _control(every: int, workers: int) -> dict[str, list[Item]]:
 
 def _slice(every: int, workers: int) -> int:
     controls = _control(every, workers)
-    return _verdict(controls["as computed"], controls)
+    return _verdict(controls["as computed"], controls, whole=False)
 
 
-def _verdict(items: list[Item], controls: dict[str, list[Item]]) -> int:
-    """Print the scores; 1 where a target is missed or a failure is unexplained."""
+def _verdict(items: list[Item], controls: dict[str, list[Item]], *, whole: bool) -> int:
+    """Print the scores; 1 where a target is missed or anything is unexplained.
+
+    The targets are shares of all items; in a slice one explained item would weigh too much.
+    """
     score = Score.of(applicable(items))
     scaled, zero = Score.of(controls["times 1.05"]), Score.of(controls["times 0"])
     checks = {
-        f"passed {score.pass_share:.3%} of {score.compared:,}": score.pass_share >= LEAST_PASSED,
-        f"close {score.close_share:.3%}": score.close_share >= LEAST_CLOSE,
+        f"passed {score.pass_share:.3%} of {score.compared:,}": (
+            score.pass_share >= LEAST_PASSED or not whole
+        ),
+        f"close {score.close_share:.3%}": score.close_share >= LEAST_CLOSE or not whole,
         f"times 1.05 close {scaled.close_share:.1%}": scaled.close_share < MOST_SCALED,
         f"times 0 passed {zero.pass_share:.1%}": zero.pass_share < MOST_ZERO,
     }

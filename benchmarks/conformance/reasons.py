@@ -55,6 +55,22 @@ REASONS = (
 )
 
 
+LOOSE = (
+    Reason(
+        r"TestRNN::test_builder_to_backend_smoke.*hidden_size=1-",
+        "",
+        "64 inputs into one unit: rounding inputs and weights to fp16 alone moves the exact result "
+        "by 3.2e-3.",
+    ),
+)
+"""Items that pass and are not close, for a reason."""
+
+
+def loose(item: Item) -> bool:
+    """Whether an item passes and is not close."""
+    return item.outcome == "passed" and item.compared > 0 and not item.close
+
+
 def reason(item: Item) -> Reason | None:
-    """The first reason that fits a failed item."""
-    return next((r for r in REASONS if r.fits(item)), None)
+    """The first reason that fits an item that failed or is not close."""
+    return next((r for r in (LOOSE if loose(item) else REASONS) if r.fits(item)), None)

@@ -55,7 +55,7 @@ def test_command(page: str, command: str, project: Path, tmp_path: Path) -> None
         assert arguments[0] == "install"
         return
     if program == "python":
-        _script_shows_help(arguments[0])
+        _script_shows_help(arguments[:2] if arguments[0] == "-m" else arguments[:1])
         return
     if "--ane-shards" in command and "--co" not in command:
         _selects_shards(arguments, project)
@@ -85,8 +85,7 @@ def _selects_shards(arguments: list[str], project: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def _script_shows_help(path: str) -> None:
-    done = subprocess.run(
-        [sys.executable, ROOT / path, "--help"], capture_output=True, text=True, check=False
-    )
+def _script_shows_help(script: list[str]) -> None:
+    command = [sys.executable, *script, "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
