@@ -60,7 +60,7 @@ def run(folder: str, workers: int, **environment: str) -> list[Item]:
             sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(site),
             "-p", "pytest_ane.predict", "-p", "benchmarks.conformance.plugin",
             "-p", "no:cacheprovider", "-p", "no:ane", "-p", "no:benchmark",
-            "-o", "asyncio_mode=auto", "-q", "--tb=no", "-W", "ignore", "-n", str(workers),
+            "-q", "--tb=no", "-W", "ignore", "-n", str(workers),
             str(site / folder),
         ]  # fmt: skip
         threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}

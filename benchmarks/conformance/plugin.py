@@ -9,7 +9,9 @@ n-th item, `ANE_CONFORMANCE_ONLY` those whose id holds a text.
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import json
 import os
 from collections.abc import Callable
@@ -105,6 +107,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Begin an item's record."""
     if _RECORDER in item.config.stash:
         item.config.stash[_RECORDER].start()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run the suite's few asynchronous tests; they need no more than a loop."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.hookimpl(hookwrapper=True)
