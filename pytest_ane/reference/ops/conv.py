@@ -13,6 +13,8 @@ from pytest_ane.reference.ops.spatial import extent, ints, padding, under
 from pytest_ane.reference.registry import register
 from pytest_ane.reference.weights import StreamedWeight
 
+_MANY = 32
+"""Channels of a group from which a product for each of the kernel's positions is quick."""
 _COLUMNS = 1 << 22
 """Elements of the columns built at a time: windows overlap, so all of them may be far more."""
 
@@ -48,10 +50,12 @@ def conv(
     if set(kernel) <= {1}:
         at = (..., *under((0,) * spatial, strides, dilations, counts))
         y = _product(weight, x[at].reshape(len(x), groups, weight.shape[1], math.prod(counts)))
-    elif weight.shape[1] == 1:
+    elif weight.shape[1] == 1 and groups > 1:
         y = _depthwise(x, weight, strides, dilations, counts)
+    elif weight.shape[1] >= _MANY and weight[0].size * math.prod(counts) * groups > _COLUMNS:
+        y = _shifted(x, weight, strides, dilations, counts, groups)
     else:
-        y = _windows(x, weight, strides, dilations, groups)
+        y = _windows(x, weight, strides, dilations, counts, groups)
     return add_bias(y.reshape(len(x), weight.shape[0], *counts), bias)
 
 
@@ -109,10 +113,39 @@ def _depthwise(
     return y
 
 
-def _windows(
-    x: Any, weight: Any, strides: tuple[int, ...], dilations: tuple[int, ...], groups: int
+def _shifted(
+    x: Any,
+    weight: Any,
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    counts: tuple[int, ...],
+    groups: int,
 ) -> Any:
-    """Columns of some of the first spatial axis' positions at a time."""
+    """Many channels: a matrix product over them for each of the kernel's positions, summed."""
+    shape = (len(x), groups, weight.shape[1], math.prod(counts))
+    y: Any = 0
+    for position in product(*map(range, weight.shape[2:])):
+        window = x[(..., *under(position, strides, dilations, counts))].reshape(shape)
+        matrix = np.ascontiguousarray(weight[(slice(None), slice(None), *position)])
+        y = y + _product(matrix, np.ascontiguousarray(window))
+    return y
+
+
+def _windows(
+    x: Any,
+    weight: Any,
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    counts: tuple[int, ...],
+    groups: int,
+) -> Any:
+    """Few channels: columns of some samples, or of some positions of one, at a time."""
+    size = math.prod(counts) * weight[0].size * groups
+    if (some := max(_COLUMNS // max(size, 1), 1)) < len(x):
+        parts = [x[start : start + some] for start in range(0, len(x), some)]
+        return np.concatenate(
+            [_windows(part, weight, strides, dilations, counts, groups) for part in parts]
+        )
     spatial = len(strides)
     kernel = weight.shape[2:]
     axes: Any = tuple(range(2, 2 + spatial))  # numpy's stubs know one axis only.

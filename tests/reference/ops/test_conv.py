@@ -134,6 +134,21 @@ def test_columns_in_parts(spatial: int, monkeypatch: pytest.MonkeyPatch) -> None
         close("conv", expected, x=x, weight=weight, groups=2)
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(("strides", "dilations"), [([1, 1], [1, 1]), ([2, 1], [1, 2])])
+def test_a_product_for_each_position_of_the_kernel(
+    groups: int, strides: list[int], dilations: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many channels and too many columns: the same sums another way."""
+    x, weight = noise(3, 4 * groups, 7, 6), noise(6, 4, 3, 2, seed=1)
+    given = {"x": x, "weight": weight, "groups": groups}
+    given |= {"strides": strides, "dilations": dilations}
+    expected = eval_op("conv", **given)
+    monkeypatch.setattr(module, "_MANY", 1)
+    monkeypatch.setattr(module, "_COLUMNS", 1)
+    close("conv", expected, **given)
+
+
 def test_one_position_with_strides_and_groups() -> None:
     x, weight = noise(2, 4, 5, 6), noise(6, 2, 1, 1, seed=1)
     expected = F.conv2d(torch.from_numpy(x), torch.from_numpy(weight), stride=(2, 3), groups=2)
