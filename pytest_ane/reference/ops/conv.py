@@ -125,8 +125,9 @@ def _shifted(
     shape = (len(x), groups, weight.shape[1], math.prod(counts))
     y: Any = 0
     for position in product(*map(range, weight.shape[2:])):
-        window = x[(..., *under(position, strides, dilations, counts))].reshape(shape)
-        matrix = np.ascontiguousarray(weight[(slice(None), slice(None), *position)])
+        at: Any = (..., *under(position, strides, dilations, counts))
+        tap: Any = (slice(None), slice(None), *position)
+        window, matrix = x[at].reshape(shape), np.ascontiguousarray(weight[tap])
         y = y + _product(matrix, np.ascontiguousarray(window))
     return y
 
