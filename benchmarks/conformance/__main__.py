@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -32,61 +33,73 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-n", "--workers", type=int, default=2)
     parser.add_argument("--every", type=int, default=1, help="run every n-th item, write no page")
+    parser.add_argument("--records", type=Path, help="keep records here, and use those there are")
     options = parser.parse_args()
-    if options.every > 1:
-        return _slice(options.every, options.workers)
-    runs = {"operations, fp16": run(OPERATIONS, options.workers)}
-    twins = run(
-        OPERATIONS, options.workers, INCLUDE_MIL_FP32_UNIT_TESTS="1",
-        ANE_CONFORMANCE_ONLY="precision='fp32'",
-    )  # fmt: skip
-    runs["operations, fp32 twins"] = [i for i in twins if not i.half]
-    runs["operations, fp32 twins with fp16 values"] = [i for i in twins if i.half]
-    for name, folder in OTHERS.items():
-        runs[name] = run(folder, options.workers)
-    controls = _control(CONTROL_EVERY, options.workers)
+    with tempfile.TemporaryDirectory() as folder:
+        runner = Runner(options.workers, options.records or Path(folder))
+        if options.every > 1:
+            controls = _control(runner, options.every)
+            return _verdict(controls["as computed"], controls, whole=False)
+        runs, controls = _runs(runner), _control(runner, CONTROL_EVERY)
     (ROOT / "docs/conformance.md").write_text(page(runs, controls), encoding="utf-8")
     return _verdict(runs["operations, fp16"], controls, whole=True)
 
 
-def run(folder: str, workers: int, **environment: str) -> list[Item]:
-    """Run a folder of coremltools' tests; what was recorded."""
-    spec = find_spec("coremltools")
-    assert spec is not None
-    assert spec.submodule_search_locations
-    site = Path(spec.submodule_search_locations[0])
-    with tempfile.TemporaryDirectory() as records:
-        command = [
-            sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(site),
-            "-p", "pytest_ane.predict", "-p", "benchmarks.conformance.plugin",
-            "-p", "no:cacheprovider", "-p", "no:ane", "-p", "no:benchmark",
-            "-q", "--tb=no", "-W", "ignore", "-n", str(workers),
-            str(site / folder),
-        ]  # fmt: skip
-        threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-        settings = {
-            "PYMIL_TEST_TARGETS": "mlprogram",
-            "ANE_CONFORMANCE_OUT": records,
-            "PYTHONPATH": str(ROOT),
-        }
-        merged = {**os.environ, **threads, **settings, **environment}
-        print(f"{folder} {environment or ''}", flush=True)
-        subprocess.run(command, env=merged, check=False, stdout=subprocess.DEVNULL,
-                       stderr=subprocess.DEVNULL)  # fmt: skip
-        return read(Path(records))
+def _runs(runner: Runner) -> dict[str, list[Item]]:
+    twins = runner.run(
+        "twins", OPERATIONS, INCLUDE_MIL_FP32_UNIT_TESTS="1",
+        ANE_CONFORMANCE_ONLY="precision='fp32'",
+    )  # fmt: skip
+    return {
+        "operations, fp16": runner.run("operations", OPERATIONS),
+        "operations, fp32 twins": [i for i in twins if not i.half],
+        "operations, fp32 twins with fp16 values": [i for i in twins if i.half],
+        **{name: runner.run(name, folder) for name, folder in OTHERS.items()},
+    }
 
 
-def _control(every: int, workers: int) -> dict[str, list[Item]]:
+def _control(runner: Runner, every: int) -> dict[str, list[Item]]:
     """The same slice with right outputs, with outputs times 1.05, and with zeros."""
     return {
-        name: run(OPERATIONS, workers, ANE_CONFORMANCE_EVERY=str(every), ANE_CONFORMANCE_FACTOR=by)
+        name: runner.run(
+            name, OPERATIONS, ANE_CONFORMANCE_EVERY=str(every), ANE_CONFORMANCE_FACTOR=by
+        )
         for name, by in (("as computed", "1"), ("times 1.05", "1.05"), ("times 0", "0"))
     }
 
 
-def _slice(every: int, workers: int) -> int:
-    controls = _control(every, workers)
-    return _verdict(controls["as computed"], controls, whole=False)
+@dataclass(frozen=True)
+class Runner:
+    """Runs folders of coremltools' tests; a run that is recorded is not repeated."""
+
+    workers: int
+    records: Path
+
+    def run(self, name: str, folder: str, **environment: str) -> list[Item]:
+        """What was recorded of a folder's tests."""
+        records = self.records / name.replace(" ", "-")
+        if not records.exists():
+            print(f"{name}: {folder}", flush=True)
+            self._start(folder, {**environment, "ANE_CONFORMANCE_OUT": str(records)})
+        return read(records)
+
+    def _start(self, folder: str, environment: dict[str, str]) -> None:
+        spec = find_spec("coremltools")
+        assert spec is not None
+        assert spec.submodule_search_locations
+        site = Path(spec.submodule_search_locations[0])
+        command = [
+            sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(site),
+            "-p", "pytest_ane.predict", "-p", "benchmarks.conformance.plugin",
+            "-p", "no:cacheprovider", "-p", "no:ane", "-p", "no:benchmark",
+            "-q", "--tb=no", "-W", "ignore", "-n", str(self.workers), str(site / folder),
+        ]  # fmt: skip
+        threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        paths = {"PYMIL_TEST_TARGETS": "mlprogram", "PYTHONPATH": str(ROOT)}
+        subprocess.run(
+            command, env={**os.environ, **threads, **paths, **environment}, check=False,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
 
 
 def _verdict(items: list[Item], controls: dict[str, list[Item]], *, whole: bool) -> int:
