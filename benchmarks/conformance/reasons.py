@@ -64,8 +64,8 @@ REASONS = (
     Reason(
         r"TestNormalizationLocalResponseNorm::test_builder_to_backend_smoke",
         "",
-        "The item's input has rank 3, and its expected values have no neighbours; MIL's definition, and "
-        "the item's comparison with torch, sum over neighbouring channels.",
+        "The item's input has rank 3, and its expected values have no neighbours; MIL's "
+        "definition, and the suite's own comparison with torch, sum over neighbouring channels.",
     ),
     Reason(
         r"test_ios17_invalid_indices.*validate_indices=False",
