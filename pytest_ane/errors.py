@@ -45,7 +45,11 @@ class CacheError(AneError):
 
 
 def _shown(text: str) -> str:
-    if len(text) > _LONGEST:
-        half = _LONGEST // 2
-        text = f"{text[:half]}...{text[-half:]}"
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    # Shortened before too: a name may be as long as its file.
+    escaped = (c if c.isprintable() else ascii(c)[1:-1] for c in _shortened(text))
+    return _shortened("".join(escaped))
+
+
+def _shortened(text: str) -> str:
+    half = _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[:half]}...{text[-half:]}"
