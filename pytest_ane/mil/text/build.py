@@ -262,6 +262,8 @@ def _tensor(token: Token, dtype: str, dims: str) -> TensorType:
 
 @lru_cache(maxsize=4096)
 def _tensor_type(dtype: str, dims: str) -> TensorType:
+    if "_" in dims:
+        raise ValueError("Python's digit groups are no part of MIL")
     words = [d.strip() for d in dims.split(",")] if dims.strip() else []
     shape = tuple(None if d == "?" else int(d) for d in words)
     return tensor_type(DType(dtype), shape, "")

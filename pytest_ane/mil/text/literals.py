@@ -167,6 +167,9 @@ def _numbers(text: str, dtype: DType) -> npt.NDArray[Any]:
 
 def _floats(words: list[str], dtype: DType) -> npt.NDArray[Any]:
     wide = np.array([float.fromhex(w) if "x" in w else float(w) for w in words])
+    # Python reads `1e999` as infinity.
+    if any("inf" not in words[i].lower() for i in np.flatnonzero(np.isinf(wide))):
+        raise ValueError("beyond the range of any type")
     with np.errstate(over="ignore"):
         array = wide.astype(_numpy(dtype))
     if dtype is DType.BF16:

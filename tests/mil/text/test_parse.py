@@ -226,6 +226,7 @@ def test_nested_blocks() -> None:
          r"4:33: '\\ud800' is no character."),
         (body("float y = f();"), "4:7: 'y' has no place here."),
         (body("tensor<fp17, [2]> y = f();"), "4:1: 'tensor<fp17, [2]>' is no type."),
+        (body("tensor<fp16, [1_0]> y = f();"), "4:1: 'tensor<fp16, [1_0]>' is no type."),
         (body("tensor<fp16, [2,,]> y = f();"), "4:1: 'tensor<fp16, [2,,]>' is no type."),
         (body("state<string> y = f(); state<list<string, 2>> z = f();"),
          "4:24: a state holds a tensor, nothing else."),
@@ -250,7 +251,8 @@ def test_what_is_wrong_and_where(text: str, message: str) -> None:
     ("kind", "literal"),
     [
         ("int32", "1.5"), ("int32", "[1]"), ("int8", "128"), ("uint4", "16"), ("int32", "1_0"),
-        ("int32", '"a"'), ("fp16", "0x1p+16"), ("fp32", "zero"), ("fp32", "0x1p+9999"),
+        ("int32", '"a"'), ("fp16", "0x1p+16"), ("fp32", "zero"), ("fp32", "0x1p+9999"), ("fp64", "1e999"),
+        ("fp64", "-" + "9" * 400),
         ("bool", "1"), ("string", "a"), ("tensor<int32, [2]>", "[1]"),
         ("tensor<int32, [2]>", "[1,,2]"), ("tensor<int32, [2, 2]>", "[1, 2, 3, 4]"),
         ("tensor<int32, [2, 2]>", "[[1, 2], [3]]"), ("tensor<int32, [2]>", "[[1], [2]]"),
