@@ -20,6 +20,7 @@ from pytest_ane.mil.text import write
 from tests.fuzz.targets import every_dtype
 from tests.mil.compiled import schema
 from tests.mil.packages import Program, doubling, model_file, set_type, weight_file
+from tests.mil.pipelines import three
 from tests.mil.text.test_parse import FULL
 
 _CORPUS = Path(__file__).parent / "corpus"
@@ -28,6 +29,8 @@ _CORPUS = Path(__file__).parent / "corpus"
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         packages = dict(_packages(Path(folder)))
+        pipeline = three().save(Path(folder) / "pipeline")
+        _write("package", "pipeline.mlmodel", model_file(pipeline).read_bytes())
         for name, package in packages.items():
             _write("package", f"{name}.mlmodel", model_file(package).read_bytes())
             model = read_model(package, weights=False)

@@ -16,7 +16,8 @@ import numpy as np
 
 from pytest_ane.errors import ProgramError
 from pytest_ane.mil import blob, read_model
-from pytest_ane.mil.records import Model, TensorType, Value
+from pytest_ane.mil.open import read_any
+from pytest_ane.mil.records import Model, Pipeline, TensorType, Value
 from pytest_ane.mil.same import differences
 from pytest_ane.mil.text import parse, write
 from tests.mil.packages import CODES, Program, doubling, model_file, weight_file
@@ -42,7 +43,9 @@ def _package(folder: Path) -> Target:
         _replace(model_file(package), data)
         for weights in (False, True):
             with _judged():
-                _use(read_model(package, weights=weights), load=weights)
+                model = read_any(package, weights=weights)
+                for part in model.parts if isinstance(model, Pipeline) else [model]:
+                    _use(part, load=weights)
 
     return run
 

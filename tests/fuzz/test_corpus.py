@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from pytest_ane.mil import read_model
+from pytest_ane.errors import AneError
+from pytest_ane.mil.open import read_any, read_model
 from pytest_ane.mil.proto import definitions
+from pytest_ane.mil.records import Pipeline
+from pytest_ane.reference import Session
 from tests.fuzz.limits import MEMORY_FACTOR, SECONDS
 from tests.fuzz.mutate import mutate
 from tests.fuzz.targets import TARGETS, target
@@ -35,12 +39,14 @@ def test_it_is_small() -> None:
     assert sum(sizes) < 100_000
 
 
-@pytest.mark.parametrize("name", ["every", "image", "kinds", "loop", "state"])
+@pytest.mark.parametrize("name", ["every", "image", "kinds", "loop", "state", "pipeline"])
 def test_seeds_are_sound(tmp_path: Path, name: str) -> None:
     """Mutations of what is refused at once would reach nothing."""
     package = doubling().save(tmp_path)
     model_file(package).write_bytes((CORPUS / "package" / f"{name}.mlmodel").read_bytes())
-    assert list(read_model(package, weights=False).program.walk())
+    found = read_any(package, weights=False)
+    parts = found.parts if isinstance(found, Pipeline) else [found]
+    assert all(list(part.program.walk()) for part in parts)
 
 
 def test_mutations_of_a_package(tmp_path: Path) -> None:
@@ -51,6 +57,20 @@ def test_mutations_of_a_package(tmp_path: Path) -> None:
         message = definitions().Model.FromString(random.choice(seeds))
         mutate(message, random)
         run(message.SerializeToString())
+
+
+def test_mutations_are_prepared_or_refused(tmp_path: Path) -> None:
+    """Most fail for want of a parameter; that, too, ends in a sentence."""
+    package = doubling().save(tmp_path)
+    seeds = [file.read_bytes() for file in sorted((CORPUS / "package").glob("*.mlmodel"))]
+    random, prepared = Random(7), 0
+    for _ in range(300):
+        message = definitions().Model.FromString(random.choice(seeds))
+        mutate(message, random)
+        model_file(package).write_bytes(message.SerializeToString())
+        with suppress(AneError):
+            prepared += bool(Session(read_model(package, weights=False)))
+    assert prepared
 
 
 def empty_operations(size: int) -> bytes:

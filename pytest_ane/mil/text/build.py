@@ -142,6 +142,8 @@ class Build(Transformer[Token, Program]):
         values = {key: typed.read() for key, typed in (attributes or {}).items()}
         if op == "const" and "val" not in values:
             raise Fault(f"{_at(callee)}: a constant holds no value.")
+        if op == "const" and len(outputs or ()) != 1:
+            raise Fault(f"{_at(callee)}: a constant has {len(outputs or ())} results.")
         inner = tuple(body.block for body in blocks)
         return Operation(op, arguments, outputs or (), values, inner), callee, blocks
 

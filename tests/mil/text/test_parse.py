@@ -231,6 +231,8 @@ def test_nested_blocks() -> None:
         (body("state<string> y = f(); state<list<string, 2>> z = f();"),
          "4:24: a state holds a tensor, nothing else."),
         (body("string y = const();"), "4:12: a constant holds no value."),
+        (body("const()[val = fp16(1)];"), "4:1: a constant has 0 results."),
+        (body("fp16 a, fp16 b = const()[val = fp16(1)];"), "4:18: a constant has 2 results."),
         (body("fp16 y = f(a = x, a = x);"), "4:19: 'a' is defined twice."),
         (body("fp16 y = f()[n = int32(1), n = int32(1)];"), "4:28: 'n' is defined twice."),
         (body("fp16 x = relu(x = x);"), "4:10: function 'main', relu 'x': 'x' is defined twice."),
