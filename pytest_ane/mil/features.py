@@ -64,6 +64,7 @@ def _array(name: str, array: Any, kind: str, optional: bool, file: Path) -> Feat
     shapes = tuple(tuple(int(d) for d in s.shape) for s in array.enumeratedShapes.shapes)
     shape = tuple(int(d) for d in array.shape)
     check_extents((shape, *shapes), name, file)
+    check_ranges(ranges, shape, name, file)
     given = array.WhichOneof("defaultOptionalValue")
     default = float(getattr(array, given)) if given else None
     return Feature(name, _ARRAYS[array.dataType], shape, ranges, shapes, kind, optional, default)
@@ -76,3 +77,20 @@ def check_extents(shapes: Iterable[tuple[int, ...]], name: str, file: Path) -> N
             raise ProgramError(
                 f"{file}: feature {name!r} has the impossible shape {list(extents)}."
             )
+
+
+def check_ranges(
+    ranges: tuple[tuple[int, int | None], ...], shape: tuple[int, ...], name: str, file: Path
+) -> None:
+    """Check that ranges hold some extent, and are as many as the default shape's dimensions.
+
+    Raises:
+        ProgramError: they are not.
+    """
+    if ranges and shape and len(ranges) != len(shape):
+        raise ProgramError(
+            f"{file}: feature {name!r} has {len(ranges)} ranges for {len(shape)} dimensions."
+        )
+    for low, high in ranges:
+        if low < 0 or (high is not None and low > high):
+            raise ProgramError(f"{file}: feature {name!r} has the impossible range {low}..{high}.")

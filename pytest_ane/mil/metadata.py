@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.errors import ProgramError
-from pytest_ane.mil.features import check_extents
+from pytest_ane.mil.features import check_extents, check_ranges
 from pytest_ane.mil.files import read_file
 from pytest_ane.mil.records import DType, Feature
 
@@ -76,6 +76,7 @@ class Metadata:
             for low, high in _listed(entry.get("shapeRange"))
         )
         check_extents((shape, *shapes), name, self.file)
+        check_ranges(ranges, shape, name, self.file)
         return Feature(name, _ARRAYS[dtype], shape, ranges, shapes, kind, optional)
 
     def _damaged(self, error: Exception) -> ProgramError:
