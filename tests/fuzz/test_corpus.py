@@ -21,6 +21,11 @@ from tests.fuzz.targets import TARGETS, target
 from tests.mil.packages import doubling, model_file
 
 CORPUS = Path(__file__).parent / "corpus"
+SEEDS = ["every", "image", "kinds", "loop", "state", "pipeline"]
+
+
+def seeds() -> list[bytes]:
+    return [(CORPUS / "package" / f"{name}.mlmodel").read_bytes() for name in SEEDS]
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -39,7 +44,7 @@ def test_it_is_small() -> None:
     assert sum(sizes) < 100_000
 
 
-@pytest.mark.parametrize("name", ["every", "image", "kinds", "loop", "state", "pipeline"])
+@pytest.mark.parametrize("name", SEEDS)
 def test_seeds_are_sound(tmp_path: Path, name: str) -> None:
     """Mutations of what is refused at once would reach nothing."""
     package = doubling().save(tmp_path)
@@ -51,10 +56,9 @@ def test_seeds_are_sound(tmp_path: Path, name: str) -> None:
 
 def test_mutations_of_a_package(tmp_path: Path) -> None:
     run = target("package", tmp_path)
-    seeds = [file.read_bytes() for file in sorted((CORPUS / "package").glob("*.mlmodel"))]
     random = Random(5)
     for _ in range(300):
-        message = definitions().Model.FromString(random.choice(seeds))
+        message = definitions().Model.FromString(random.choice(seeds()))
         mutate(message, random)
         run(message.SerializeToString())
 
@@ -62,10 +66,9 @@ def test_mutations_of_a_package(tmp_path: Path) -> None:
 def test_mutations_are_prepared_or_refused(tmp_path: Path) -> None:
     """Most fail for want of a parameter; that, too, ends in a sentence."""
     package = doubling().save(tmp_path)
-    seeds = [file.read_bytes() for file in sorted((CORPUS / "package").glob("*.mlmodel"))]
     random, prepared = Random(7), 0
     for _ in range(300):
-        message = definitions().Model.FromString(random.choice(seeds))
+        message = definitions().Model.FromString(random.choice(seeds()))
         mutate(message, random)
         model_file(package).write_bytes(message.SerializeToString())
         with suppress(AneError):
