@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: gate gate-all test conformance conformance-slice lint clean
+.PHONY: gate gate-all test conformance conformance-slice lint fuzz clean
 
 gate: $(STAMP)
 	$(BIN)/pytest --ane-shards=L01 -m gate
@@ -26,6 +26,18 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Each target for so many minutes; new inputs stay in build/fuzz, and a failing one with them.
+MINUTES ?= 10
+TARGETS ?= package weights text metadata
+fuzz: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group fuzz
+	for target in $(TARGETS); do \
+		mkdir -p build/fuzz/$$target && \
+		$(BIN)/python -m tests.fuzz $$target -max_total_time=$$(($(MINUTES) * 60)) \
+			-max_len=8192 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 \
+			-artifact_prefix=build/fuzz/$$target- build/fuzz/$$target || exit 1; \
+	done
 
 # constraints.txt pins every version; the weights' package comes without its dependencies, which
 # include a long C++ build that nothing here needs.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+_LONGEST = 1000
+
 
 class AneError(Exception):
     """Base of every error this package raises on bad input or a bad environment.
@@ -20,7 +22,14 @@ class SourceError(AneError):
 
 
 class ProgramError(AneError):
-    """A Core ML package cannot be read: missing, truncated, hostile or of an unsupported kind."""
+    """A Core ML package cannot be read: missing, truncated, hostile or of an unsupported kind.
+
+    What it says may name what stands in the file, so characters that a terminal would obey are
+    shown as escapes, and a text of more than 1,000 characters loses its middle.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_shown(message))
 
 
 class ExecutionError(AneError):
@@ -33,3 +42,14 @@ class BuildError(AneError):
 
 class CacheError(AneError):
     """The cache folder cannot be read or written."""
+
+
+def _shown(text: str) -> str:
+    # Shortened before too: a name may be as long as its file.
+    escaped = (c if c.isprintable() else ascii(c)[1:-1] for c in _shortened(text))
+    return _shortened("".join(escaped))
+
+
+def _shortened(text: str) -> str:
+    half = _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[:half]}...{text[-half:]}"

@@ -61,8 +61,14 @@ def packed(model: Model, value: Value) -> npt.NDArray[np.uint8]:
 
 
 def byte_size(value: Value) -> int:
-    """Bytes that a tensor constant takes as stored, from its type alone."""
+    """Bytes that a tensor constant takes as stored, from its type alone.
+
+    Raises:
+        ProgramError: a text, or a type of open shape.
+    """
     kind = _tensor_type(value)
+    if kind.dtype is DType.STRING:
+        raise ProgramError(f"A constant of type {kind} has no place in a weights file.")
     return -(-elements(kind, "constant") * bits(kind.dtype) // 8)
 
 
@@ -120,7 +126,7 @@ def _data(model: Model, blob: Blob) -> tuple[int, npt.NDArray[np.uint8]]:
     path = _path(model, blob)
     try:
         stat = path.stat()
-    except OSError:
+    except (OSError, ValueError):
         raise ProgramError(
             f"{path}: the weights file is missing; copy the whole package."
         ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from stat import S_ISREG
 
 from pytest_ane.errors import ProgramError
 
@@ -19,7 +20,11 @@ def read_file(file: Path, most: int = _MOST_BYTES) -> bytes:
         ProgramError: larger than `most`, unreadable, or a Git LFS pointer.
     """
     try:
-        if (size := file.stat().st_size) > most:
+        status = file.stat()
+        # A pipe or a device, which an archive may hold, would be read without end.
+        if not S_ISREG(status.st_mode):
+            raise ProgramError(f"{file}: cannot be read (it is no regular file).")
+        if (size := status.st_size) > most:
             raise ProgramError(f"{file}: {size:,} bytes, more than any model file should have.")
         data = file.read_bytes()
     except FileNotFoundError:

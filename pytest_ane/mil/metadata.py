@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.errors import ProgramError
+from pytest_ane.mil.features import check_extents, check_ranges
 from pytest_ane.mil.files import read_file
 from pytest_ane.mil.records import DType, Feature
 
@@ -58,6 +59,7 @@ class Metadata:
             return self._array(name, "state" if kind == "State" else "tensor", optional, entry)
         if kind == "Image":
             size = (int(entry["height"]), int(entry["width"]))
+            check_extents((size,), name, self.file)
             color = str(entry.get("colorspace", "")).upper()
             dtype = DType.FP16 if color == "GRAYSCALE_FLOAT16" else DType.UINT8
             return Feature(name, dtype, size, kind="image", optional=optional, color=color)
@@ -73,11 +75,8 @@ class Metadata:
             (int(low), int(high) if high >= 0 else None)
             for low, high in _listed(entry.get("shapeRange"))
         )
-        for extents in (shape, *shapes):
-            if any(d < 0 for d in extents):
-                raise ProgramError(
-                    f"{self.file}: feature {name!r} has the impossible shape {list(extents)}."
-                )
+        check_extents((shape, *shapes), name, self.file)
+        check_ranges(ranges, shape, name, self.file)
         return Feature(name, _ARRAYS[dtype], shape, ranges, shapes, kind, optional)
 
     def _damaged(self, error: Exception) -> ProgramError:

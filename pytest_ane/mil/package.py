@@ -108,23 +108,35 @@ def _declared(description: Any, function: str | None, file: Path) -> Any:
     return several[name]
 
 
+_MOST_MANIFEST = 1 << 26
+
+
 def _model_file(path: Path) -> Path:
     manifest = path / "Manifest.json"
     try:
-        entries = json.loads(read_file(manifest))
+        entries = json.loads(read_file(manifest, _MOST_MANIFEST))
         root = entries["itemInfoEntries"][entries["rootModelIdentifier"]]["path"]
         if not isinstance(root, str) or "\0" in root:
             raise ValueError(f"{root!r} is no path")
         file = path / "Data" / root
     except FileNotFoundError:
         raise ProgramError(f"{manifest}: missing; the package is incomplete.") from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ProgramError(f"{manifest}: damaged ({error!r}); save the package again.") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ProgramError(
+            f"{manifest}: damaged ({error!r:.200}); save the package again."
+        ) from None
     if not stays_inside(root):
         raise ProgramError(f"{manifest}: names a model outside the package: {root!r}.")
-    if not file.is_file():
+    if not _is_file(file):
         raise ProgramError(f"{file}: missing, though {manifest.name} names it.")
     return file
+
+
+def _is_file(file: Path) -> bool:
+    try:
+        return file.is_file()
+    except OSError as error:
+        raise ProgramError(f"{file}: cannot be read ({error.strerror}).") from None
 
 
 def _parse(file: Path) -> Any:

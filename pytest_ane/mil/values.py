@@ -41,6 +41,10 @@ _BITS = {DType.INT4: 4, DType.UINT1: 1, DType.UINT2: 2, DType.UINT3: 3, DType.UI
          DType.UINT6: 6, DType.BF16: 16}  # fmt: skip
 
 
+NARROW = {DType.INT4: (-8, 7), DType.UINT1: (0, 1), DType.UINT2: (0, 3), DType.UINT3: (0, 7),
+          DType.UINT4: (0, 15), DType.UINT6: (0, 63)}  # fmt: skip
+"""The least and the greatest number of the types that lie in wider ones."""
+
 _MOST_ELEMENTS = 1 << 48
 _MOST_DIMENSIONS = 32
 
@@ -78,26 +82,36 @@ def read_value(message: Any, kind: ValueType, where: str) -> Value:
     """
     if message.WhichOneof("value") == "blobFileValue":
         blob = message.blobFileValue
+        if not isinstance(kind, TensorType):
+            raise ProgramError(f"{where}: a constant of type {kind} lies in a weights file.")
         return Value(kind, Blob(blob.fileName, int(blob.offset)))
     immediate = message.immediateValue
     which = immediate.WhichOneof("value")
     if which == "tensor" and isinstance(kind, TensorType):
         return Value(kind, _tensor(immediate.tensor, kind, where))
     if which == "list" and isinstance(kind, ListType):
-        items = (read_value(m, kind.element, where) for m in immediate.list.values)
-        return Value(kind, tuple(item.data for item in items))
+        items = immediate.list.values
+        return Value(kind, tuple(_member(m, kind.element, where) for m in items))
     if which == "tuple" and isinstance(kind, TupleType):
         members = immediate.tuple.values
         if len(members) == len(kind.elements):
             fields = zip(members, kind.elements, strict=True)
-            return Value(kind, tuple(read_value(m, k, where).data for m, k in fields))
+            return Value(kind, tuple(_member(m, k, where) for m, k in fields))
     if which == "dictionary" and isinstance(kind, DictionaryType):
         pairs = (
-            (read_value(p.key, kind.key, where).data, read_value(p.value, kind.value, where).data)
+            (_member(p.key, kind.key, where), _member(p.value, kind.value, where))
             for p in immediate.dictionary.values
         )
         return Value(kind, tuple(pairs))
     raise ProgramError(f"{where}: a constant of type {kind} holds no value of that type.")
+
+
+def _member(message: Any, kind: ValueType, where: str) -> Any:
+    """What lies in a list, a tuple or a dictionary: never a blob, which nobody would load."""
+    data = read_value(message, kind, where).data
+    if isinstance(data, Blob):
+        raise ProgramError(f"{where}: a part of a constant lies in a weights file.")
+    return data
 
 
 def _tensor(tensor: Any, kind: TensorType, where: str) -> Any:
@@ -125,14 +139,23 @@ def _tensor(tensor: Any, kind: TensorType, where: str) -> Any:
 
 
 def _numbers(values: Any, kind: TensorType, where: str) -> Any:
-    """Numbers of a repeated field; integers that the type cannot hold are refused."""
+    """Numbers of a repeated field; those that the type cannot hold are refused."""
     if kind.dtype not in NUMPY:
         raise ProgramError(f"{where}: a constant {kind} is stored as numbers, not as bytes.")
     wide = np.array(values)
-    array = wide.astype(NUMPY[kind.dtype])
-    if wide.dtype.kind == "i" and not np.array_equal(wide, array):
+    with np.errstate(over="ignore", invalid="ignore"):
+        array = wide.astype(NUMPY[kind.dtype])
+    if not _holds(kind.dtype, wide, array):
         raise ProgramError(f"{where}: a constant {kind} holds numbers beyond its range.")
     return array
+
+
+def _holds(dtype: DType, wide: Any, array: Any) -> bool:
+    """Whether numbers came through a cast: floats but for rounding, all others as they were."""
+    if wide.dtype.kind == "f" and array.dtype.kind == "f":
+        return bool(np.array_equal(np.isfinite(wide), np.isfinite(array)))
+    low, high = NARROW.get(dtype, (-math.inf, math.inf))
+    return bool(np.array_equal(wide, array) and ((low <= array) & (array <= high)).all())
 
 
 def _strings(values: Any, kind: TensorType, where: str) -> Any:
@@ -140,6 +163,8 @@ def _strings(values: Any, kind: TensorType, where: str) -> Any:
         if len(values) != 1:
             raise ProgramError(f"{where}: a text constant holds {len(values)} texts.")
         return str(values[0])
+    if len(values) != (count := elements(kind, where)):
+        raise ProgramError(f"{where}: a constant {kind} holds {len(values)} texts, not {count}.")
     return tuple(str(v) for v in values)
 
 
@@ -155,6 +180,8 @@ def unpack(data: Any, dtype: DType, count: int, where: str) -> Any:
     if dtype is DType.BF16:
         wide = data[: 2 * count].view(np.uint16).astype(np.uint32) << 16
         return wide.view(np.float32)
+    if dtype is DType.BOOL:
+        return data[:count] != 0
     if width >= 8:
         return data[: count * width // 8].view(NUMPY[dtype])
     narrow = _narrow(data, width)[:count]

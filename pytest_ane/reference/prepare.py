@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_ane.errors import ExecutionError
 from pytest_ane.mil.records import Argument, Block, Model, Named, Operation, Ref
 from pytest_ane.reference.dtypes import Precision
 from pytest_ane.reference.folding import SEQUENCES, Constants, dense
-from pytest_ane.reference.registry import lookup
+from pytest_ane.reference.registry import FAILURES, lookup
 from pytest_ane.reference.steps import Compute, Cond, Plan, Step, WhileLoop
+
+T = TypeVar("T")
 
 _STREAMABLE = frozenset((("conv", "weight"), ("linear", "weight")))
 """Parameters that take a weight which is decoded while it is multiplied."""
@@ -27,7 +29,8 @@ class Preparer:
         template: what each slot holds before the first operation.
 
     Raises:
-        ExecutionError: an operation is not implemented, or a constant cannot be computed.
+        ExecutionError: an operation is not implemented, lacks what it needs, or a constant cannot
+            be computed.
     """
 
     def __init__(
@@ -43,10 +46,21 @@ class Preparer:
     def _block(self, block: Block, inputs: Sequence[Named]) -> Plan:
         """A block's plan; its names are added to the innermost scope."""
         entries = tuple(self._slot(named.name) for named in inputs)
-        operations = [op for op in block.operations if not self.constants.fold(op)]
+        operations = [op for op in block.operations if not self._sound(self.constants.fold, op)]
         last = _last_uses(operations, block.outputs)
-        steps = tuple(self._step(op, last.get(i, ())) for i, op in enumerate(operations))
+        steps = tuple(
+            self._sound(self._step, op, last.get(i, ())) for i, op in enumerate(operations)
+        )
         return Plan(entries, steps, tuple(self._source(Ref(name)) for name in block.outputs))
+
+    def _sound(self, prepare: Callable[..., T], op: Operation, *rest: Any) -> T:
+        """What `prepare` makes of an operation; what it then lacks is the operation's fault."""
+        try:
+            return prepare(op, *rest)
+        except FAILURES as error:
+            raise ExecutionError(
+                f"{self._path}: {op.op} {op.name!r} cannot be prepared ({error!r:.200})."
+            ) from error
 
     def _nested(self, op: Operation) -> list[Plan]:
         """Plans of an operation's blocks, which see the names around them."""

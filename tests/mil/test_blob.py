@@ -204,3 +204,9 @@ def test_an_empty_file(tmp_path: Path) -> None:
     weight_file(package).write_bytes(b"")
     with pytest.raises(ProgramError, match="has 0 bytes, which is no weights file"):
         read_model(package)
+
+
+def test_texts_have_no_size() -> None:
+    value = Value(TensorType(DType.STRING), "a")
+    with pytest.raises(ProgramError, match=r"type string\[\] has no place in a weights file"):
+        blob.byte_size(value)

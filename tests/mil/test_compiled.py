@@ -218,8 +218,14 @@ def test_damaged_metadata(tmp_path: Path, content: bytes) -> None:
     [
         ({"dataType": "Float8", "shape": "[1]"}, "feature 'x' has the unknown type Float8."),
         ({"dataType": "Int32", "shape": "[-1]"}, "feature 'x' has the impossible shape [-1]."),
+        ({"dataType": "Int32", "shape": "[1]", "shapeRange": "[[-1, 1]]"},
+         "feature 'x' has the impossible range -1..1."),
+        ({"dataType": "Int32", "shape": "[1]", "shapeRange": "[[1, 1], [1, 2]]"},
+         "feature 'x' has 2 ranges for 1 dimensions."),
+        ({"type": "Image", "height": "-2", "width": "4"},
+         "feature 'x' has the impossible shape [-2, 4]."),
     ],
-)
+)  # fmt: skip
 def test_impossible_features(tmp_path: Path, entry: Any, message: str) -> None:
     folder = compiled.save(doubling(), tmp_path)
     compiled.changed(folder, inputSchema=[{"name": "x", "type": "MultiArray", **entry}])

@@ -111,3 +111,39 @@ def test_an_impossible_shape() -> None:
     with pytest.raises(ProgramError) as caught:
         one(array(shape=(1, -4)))
     assert str(caught.value) == "model.mlmodel: feature 'x' has the impossible shape [1, -4]."
+
+
+def image(**fields: int) -> Any:
+    message = description()
+    for name, value in fields.items():
+        setattr(message.type.imageType, name, value)
+    return message
+
+
+def test_colors_nobody_defined() -> None:
+    with pytest.raises(ProgramError) as caught:
+        one(image(colorSpace=7))
+    assert str(caught.value) == "model.mlmodel: feature 'x' has the unknown colors 7."
+
+
+def test_an_impossible_image() -> None:
+    with pytest.raises(ProgramError) as caught:
+        one(image(height=-2, width=4))
+    assert str(caught.value) == "model.mlmodel: feature 'x' has the impossible shape [-2, 4]."
+
+
+@pytest.mark.parametrize(
+    ("ranges", "message"),
+    [
+        ([(1, 8)], "has 1 ranges for 2 dimensions."),
+        ([(1, 1), (9, 8)], "has the impossible range 9..8."),
+    ],
+)
+def test_impossible_ranges(ranges: list[tuple[int, int]], message: str) -> None:
+    described = array()
+    for low, high in ranges:
+        size = described.type.multiArrayType.shapeRange.sizeRanges.add()
+        size.lowerBound, size.upperBound = low, high
+    with pytest.raises(ProgramError) as caught:
+        one(described)
+    assert str(caught.value) == f"model.mlmodel: feature 'x' {message}"

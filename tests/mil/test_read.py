@@ -194,3 +194,10 @@ def test_blocks_nested_too_deep(tmp_path: Path, depth: int) -> None:
 def test_a_const_without_a_value(tmp_path: Path) -> None:
     text = complaint(tmp_path, lambda p: p.op("const", "c"))
     assert text.endswith("const 'c': a constant holds no value.")
+
+
+def test_a_const_without_a_result(tmp_path: Path) -> None:
+    def change(program: Program) -> None:
+        program.const("c", 1.0, "FLOAT32").outputs.pop()
+
+    assert complaint(tmp_path, change).endswith("const 'const': a constant has 0 results.")

@@ -204,8 +204,62 @@ def test_too_many_bytes(tmp_path: Path) -> None:
         ("STRING", "bytes", b"a"),
         ("BFLOAT16", "ints", [1]),
         ("INT8", "ints", [300]),
+        ("INT8", "floats", [1.5]),
+        ("INT8", "floats", [math.nan]),
+        ("INT4", "ints", [8]),
+        ("UINT4", "ints", [16]),
+        ("UINT1", "ints", [2]),
+        ("FLOAT16", "floats", [65520.0]),
+        ("FLOAT32", "doubles", [-1e39]),
+        ("BOOL", "ints", [2]),
         ("UINT16", "ints", [-1]),
     ],
 )
 def test_values_the_type_cannot_hold(tmp_path: Path, dtype: str, field: str, content: Any) -> None:
     assert complaint(tmp_path, dtype, field, content, (1,)).startswith("a constant ")
+
+
+@pytest.mark.parametrize(("texts", "count"), [(["a"], 2), (["a", "b"], 1), ([], 1)])
+def test_another_number_of_texts(tmp_path: Path, texts: list[str], count: int) -> None:
+    text = complaint(tmp_path, "STRING", "strings", texts, (count,))
+    assert text == f"a constant string[{count}] holds {len(texts)} texts, not {count}."
+
+
+def test_truth_in_bytes() -> None:
+    """Any number but 0 is true, and no array holds another number under that name."""
+    unpacked = unpack(np.array([0, 1, 2, 255], np.uint8), DType.BOOL, 4, "here")
+    assert unpacked.view(np.uint8).tolist() == [0, 1, 1, 1]
+
+
+def test_infinity_is_a_number_of_every_float(tmp_path: Path) -> None:
+    program = doubling()
+    val = program.op("const", "c", "FLOAT16", (3,)).attributes["val"]
+    set_type(val.type, "FLOAT16", (3,))
+    val.immediateValue.tensor.floats.values.extend([math.inf, -math.inf, math.nan])
+    operations = read_model(program.save(tmp_path)).program.walk()
+    value = next(op for op in operations if op.name == "c").attributes["val"]
+    np.testing.assert_array_equal(value.data, [math.inf, -math.inf, math.nan])
+
+
+def in_weights(message: Any) -> None:
+    message.blobFileValue.fileName = "@model_path/weights/weight.bin"
+    message.blobFileValue.offset = 64
+
+
+def test_a_list_in_the_weights_file(tmp_path: Path) -> None:
+    """Nobody would load it."""
+    program = doubling()
+    val = program.op("const", "c").attributes["val"]
+    set_type(val.type.listType.type, "FLOAT16", (4,))
+    in_weights(val)
+    with pytest.raises(ProgramError, match=r"const 'c': a constant of type .* in a weights file"):
+        read_model(program.save(tmp_path))
+
+
+def test_a_part_of_a_list_in_the_weights_file(tmp_path: Path) -> None:
+    def fill(kind: Any, value: Any) -> None:
+        set_type(kind.listType.type, "FLOAT16", (4,))
+        in_weights(value.list.values.add())
+
+    with pytest.raises(ProgramError, match=r"const 'c': a part of a constant lies in a weights"):
+        nested(tmp_path, fill)

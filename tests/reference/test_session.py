@@ -158,6 +158,20 @@ def test_an_expansion_that_does_not_fit_is_one_sentence(tmp_path: Path) -> None:
         session(program, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("op", "without"),
+    [("abs", "x"), ("constexpr_lut_to_dense", "lut"), ("while_loop", "loop_vars")],
+)
+def test_an_operation_without_what_it_needs(tmp_path: Path, op: str, without: str) -> None:
+    program = Program()
+    program.input("x", (2,))
+    operation = program.op(op, "y", shape=(2,))
+    operation.inputs[without].SetInParent()
+    program.output("y")
+    with pytest.raises(ExecutionError, match=r"'?y'?.*\.$"):
+        session(program, tmp_path)
+
+
 def test_per_operation_overhead(tmp_path: Path) -> None:
     """A guard against a gross slip only; `benchmarks/` measures."""
     import time

@@ -142,6 +142,8 @@ class Build(Transformer[Token, Program]):
         values = {key: typed.read() for key, typed in (attributes or {}).items()}
         if op == "const" and "val" not in values:
             raise Fault(f"{_at(callee)}: a constant holds no value.")
+        if op == "const" and len(outputs or ()) != 1:
+            raise Fault(f"{_at(callee)}: a constant has {len(outputs or ())} results.")
         inner = tuple(body.block for body in blocks)
         return Operation(op, arguments, outputs or (), values, inner), callee, blocks
 
@@ -262,6 +264,8 @@ def _tensor(token: Token, dtype: str, dims: str) -> TensorType:
 
 @lru_cache(maxsize=4096)
 def _tensor_type(dtype: str, dims: str) -> TensorType:
+    if "_" in dims:
+        raise ValueError("Python's digit groups are no part of MIL")
     words = [d.strip() for d in dims.split(",")] if dims.strip() else []
     shape = tuple(None if d == "?" else int(d) for d in words)
     return tensor_type(DType(dtype), shape, "")

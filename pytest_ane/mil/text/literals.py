@@ -18,7 +18,7 @@ from pytest_ane.mil.records import (
     TupleType,
     ValueType,
 )
-from pytest_ane.mil.values import NUMPY, elements
+from pytest_ane.mil.values import NARROW, NUMPY, elements
 
 
 class Text(str):
@@ -43,8 +43,6 @@ Literal: TypeAlias = Any
 _PIECE = 1 << 20
 """Characters that become Python numbers at once; what they take is bounded so."""
 _WORDS = {"true": True, "false": False}
-_NARROW = {DType.INT4: (-8, 7), DType.UINT1: (0, 1), DType.UINT2: (0, 3), DType.UINT3: (0, 7),
-           DType.UINT4: (0, 15), DType.UINT6: (0, 63)}  # fmt: skip
 
 
 def read_literal(literal: Literal, kind: ValueType, where: str) -> Any:
@@ -61,16 +59,22 @@ def read_literal(literal: Literal, kind: ValueType, where: str) -> Any:
     if isinstance(kind, ListType):
         items = _items(literal)
         if items is not None and kind.length in (None, len(items)):
-            return tuple(read_literal(i, kind.element, where) for i in items)
+            return tuple(_member(i, kind.element, where) for i in items)
     if isinstance(kind, TupleType) and _members(literal) == len(kind.elements):
         fields = zip(literal, kind.elements, strict=True)
-        return tuple(read_literal(i, k, where) for i, k in fields)
+        return tuple(_member(i, k, where) for i, k in fields)
     if isinstance(kind, DictionaryType) and isinstance(literal, Pairs):
         return tuple(
-            (read_literal(k, kind.key, where), read_literal(v, kind.value, where))
-            for k, v in literal
+            (_member(k, kind.key, where), _member(v, kind.value, where)) for k, v in literal
         )
     raise ProgramError(f"{where}: a constant of type {kind} holds no value of that type.")
+
+
+def _member(literal: Literal, kind: ValueType, where: str) -> Any:
+    """What lies in a list, a tuple or a dictionary: never a blob, which nobody would load."""
+    if isinstance(literal, Blob):
+        raise ProgramError(f"{where}: a part of a constant lies in a weights file.")
+    return read_literal(literal, kind, where)
 
 
 def _items(literal: Literal) -> list[Any] | None:
@@ -155,7 +159,7 @@ def _numbers(text: str, dtype: DType) -> npt.NDArray[Any]:
         return _floats(words, dtype)
     numbers = [int(w) for w in words]
     info = np.iinfo(_numpy(dtype))
-    low, high = _NARROW.get(dtype) or (info.min, info.max)
+    low, high = NARROW.get(dtype) or (info.min, info.max)
     if min(numbers) < low or max(numbers) > high:
         raise ValueError("beyond the range of the type")
     return np.array(numbers, _numpy(dtype))
@@ -163,6 +167,9 @@ def _numbers(text: str, dtype: DType) -> npt.NDArray[Any]:
 
 def _floats(words: list[str], dtype: DType) -> npt.NDArray[Any]:
     wide = np.array([float.fromhex(w) if "x" in w else float(w) for w in words])
+    # Python reads `1e999` as infinity.
+    if any("inf" not in words[i].lower() for i in np.flatnonzero(np.isinf(wide))):
+        raise ValueError("beyond the range of any type")
     with np.errstate(over="ignore"):
         array = wide.astype(_numpy(dtype))
     if dtype is DType.BF16:

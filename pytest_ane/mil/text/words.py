@@ -15,6 +15,7 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_@.]*", re.ASCII)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v",
             '"': '"', "'": "'", "\\": "\\", "?": "?"}  # fmt: skip
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|([0-7]{1,3})|(.))", re.DOTALL)
+_SURROGATES = range(0xD800, 0xE000)
 _QUOTED = {'"': r"\"", "\\": r"\\", "\n": r"\n", "\t": r"\t", "\r": r"\r"}
 _TO_QUOTE = re.compile(r'["\\\x00-\x1f\x7f]')
 
@@ -50,7 +51,10 @@ def _resolve(match: re.Match[str]) -> str:
         if letter not in _ESCAPES:
             raise ValueError(f"{match.group()!r} is no escape")
         return _ESCAPES[letter]
-    return chr(int(octal, 8) if octal else int(hexadecimal or unicode, 16))
+    code = int(octal, 8) if octal else int(hexadecimal or unicode, 16)
+    if code in _SURROGATES:
+        raise ValueError(f"{match.group()!r} is no character")
+    return chr(code)
 
 
 def _escape(match: re.Match[str]) -> str:
