@@ -78,14 +78,14 @@ class Preparer:
         self.slots[name] = len(self.template) - 1
         return self.slots[name]
 
-    def _step(self, op: Operation, last_use: tuple[str, ...]) -> Step:
+    def _step(self, op: Operation, last_use: Sequence[str]) -> Step:
         if op.op == "cond":
             return self._cond(op, last_use)
         if op.op == "while_loop":
             return self._while_loop(op, last_use)
         return self._compute(op, last_use)
 
-    def _cond(self, op: Operation, last_use: tuple[str, ...]) -> Cond:
+    def _cond(self, op: Operation, last_use: Sequence[str]) -> Cond:
         plans = self._nested(op)
         if len(plans) != 2 or any(len(p.results) != len(op.outputs) for p in plans):
             raise ExecutionError(
@@ -94,7 +94,7 @@ class Preparer:
         pred, outputs = self._source(op.inputs["pred"][0]), self._outputs(op)
         return Cond(pred, (plans[0], plans[1]), outputs, self._freed(last_use))
 
-    def _while_loop(self, op: Operation, last_use: tuple[str, ...]) -> WhileLoop:
+    def _while_loop(self, op: Operation, last_use: Sequence[str]) -> WhileLoop:
         initial = tuple(self._source(a) for a in op.inputs["loop_vars"])
         plans = self._nested(op)
         if len(plans) != 2 or any(len(p.inputs) != len(initial) for p in plans):
@@ -105,7 +105,7 @@ class Preparer:
         outputs = self._outputs(op)
         return WhileLoop(initial, plans[0], plans[1], outputs, self._freed(last_use))
 
-    def _compute(self, op: Operation, last_use: tuple[str, ...]) -> Compute:
+    def _compute(self, op: Operation, last_use: Sequence[str]) -> Compute:
         found = lookup(op.op, self._opset, f"{self._path}: {op.name}: ")
         bound: dict[str, Any] = {}
         varying: list[tuple[str, int | tuple[int, ...]]] = []
@@ -144,7 +144,7 @@ class Preparer:
 
 def _last_uses(
     operations: Sequence[Operation], outputs: Sequence[str]
-) -> Mapping[int, tuple[str, ...]]:
+) -> Mapping[int, Sequence[str]]:
     """By operation index, the names of this block that no later operation needs."""
     last: dict[str, int] = {}
     for i, op in enumerate(operations):
@@ -153,10 +153,11 @@ def _last_uses(
         for name in _uses(op):
             if name in last:
                 last[name] = i
-    found: dict[int, tuple[str, ...]] = {}
+    found: dict[int, list[str]] = {}
+    kept = frozenset(outputs)
     for name, i in last.items():
-        if name not in outputs:
-            found[i] = (*found.get(i, ()), name)
+        if name not in kept:
+            found.setdefault(i, []).append(name)
     return found
 
 
