@@ -39,6 +39,12 @@ REASONS = (
         applicable=False,
     ),
     Reason(
+        "",
+        r"^No module named",
+        "The item needs a package that is not installed.",
+        applicable=False,
+    ),
+    Reason(
         r"precision='fp32'",
         "Not equal to tolerance",
         "The program has fp16 values, which cannot meet the relative tolerance of 1e-5.",
