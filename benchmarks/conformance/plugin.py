@@ -83,6 +83,8 @@ class Recorder:
 
 
 _RECORDER = pytest.StashKey[Recorder]()
+_RECORDERS: list[Recorder] = []
+"""The same for hooks that are given no configuration."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -90,6 +92,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if getattr(config.option, "numprocesses", None):
         return
     recorder = config.stash[_RECORDER] = Recorder(Path(os.environ["ANE_CONFORMANCE_OUT"]))
+    _RECORDERS.append(recorder)
     for name in ("assert_allclose", "assert_array_equal", "assert_almost_equal"):
         setattr(np.testing, name, _watched(getattr(np.testing, name), recorder))
     _watch_predictions(recorder)
@@ -100,6 +103,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     only = os.environ.get("ANE_CONFORMANCE_ONLY", "")
     step = int(os.environ.get("ANE_CONFORMANCE_EVERY") or 1)
     items[:] = [item for item in items if only in item.nodeid][::step]
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Record a file that could not be collected as one failed item."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0"
+    if report.failed and worker and _RECORDERS:
+        _RECORDERS[0].start()
+        lines = [line for line in str(report.longrepr).splitlines() if line.startswith("E ")]
+        _RECORDERS[0].finish(report.nodeid, "failed", " ".join(" ".join(lines).split())[:300])
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -40,8 +40,9 @@ REASONS = (
     ),
     Reason(
         "",
-        r"^No module named",
-        "The item needs a package that is not installed.",
+        r"^No module named|ModuleNotFoundError",
+        "The item, or a whole file, needs a package that is not installed (torchvision, mock, "
+        "parameterized).",
         applicable=False,
     ),
     Reason(
@@ -69,20 +70,20 @@ REASONS = (
     ),
     Reason(
         r"TestNormalizationLocalResponseNorm::test_builder_to_backend_smoke",
-        "",
+        "Not equal to tolerance",
         "The item's input has rank 3, and its expected values have no neighbours; MIL's "
         "definition, and the suite's own comparison with torch, sum over neighbouring channels.",
     ),
     Reason(
         r"test_ios17_invalid_indices.*validate_indices=False",
-        "",
+        r"DID NOT RAISE|out of bounds",
         "The item expects a wrong number from an index out of range that is not validated; Core ML "
         "leaves the result open, the executor counts negative indices from the end and refuses "
         "others.",
     ),
     Reason(
         r"TestCropResize::test_builder_to_backend_smoke",
-        "",
+        "Not equal to tolerance",
         "The item's box lies outside the documented range, and its expected values ignore the box.",
     ),
 )

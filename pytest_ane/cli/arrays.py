@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
@@ -23,7 +24,7 @@ def read_inputs(given: Iterable[str]) -> dict[str, Any]:
         if separator:
             inputs[name] = _read(Path(file))
         elif text.endswith(".npz"):
-            inputs |= dict(_load(Path(text)))
+            inputs |= _load(Path(text))
         else:
             raise ExecutionError(
                 f"--input {text}: give NAME=FILE.npy, or a FILE.npz of all inputs."
@@ -50,8 +51,10 @@ def _read(path: Path) -> Any:
 
 def _load(path: Path) -> Any:
     try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        with path.open("rb") as file:
+            found = np.load(file, allow_pickle=False)
+            return dict(found) if isinstance(found, np.lib.npyio.NpzFile) else found
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise ExecutionError(f"{path}: cannot be read as arrays ({error}).") from None
 
 
@@ -65,6 +68,8 @@ def wanted(targets: Sequence[str], outputs: Sequence[str]) -> dict[str, list[Pat
     for target in targets:
         name, separator, file = target.partition("=")
         path = Path(file if separator else target)
+        if path.suffix not in (".npy", ".npz"):
+            raise ExecutionError(f"--out {target}: give a file ending in .npy or .npz.")
         if separator or (path.suffix == ".npy" and len(outputs) == 1):
             files.setdefault(name if separator else outputs[0], []).append(path)
         elif path.suffix == ".npz":
@@ -91,9 +96,19 @@ def write_outputs(files: Mapping[str, list[Path]], results: Mapping[str, Any]) -
     for path, arrays in together.items():
         try:
             if path.suffix == ".npz":
-                np.savez(path, allow_pickle=False, **arrays)
+                _write_all(path, arrays)
             else:
-                (array,) = arrays.values()
+                *_, array = arrays.values()
                 np.save(path, array, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise ExecutionError(f"{path}: cannot be written ({error}).") from None
+
+
+def _write_all(path: Path, arrays: Mapping[str, Any]) -> None:
+    """An `.npz` file; `numpy.savez` cannot name an array `file`."""
+    with ZipFile(path, "w") as together:
+        for name, array in arrays.items():
+            with together.open(f"{name}.npy", "w", force_zip64=True) as part:
+                np.lib.format.write_array(  # type: ignore[no-untyped-call]
+                    part, np.asarray(array), allow_pickle=False
+                )

@@ -27,6 +27,8 @@ def run(
     from pytest_ane.fidelity.diff import compare
     from pytest_ane.mil import read_model
 
+    if not tolerance >= 0:
+        raise ExecutionError(f"--tolerance {tolerance:g}: give a number from 0.")
     a, b = read_model(first), read_model(second)
     given = read_inputs(inputs) if inputs else _seeded(a, seed)
     found = compare(a, b, given)

@@ -20,13 +20,19 @@ def run(
     function: str | None,
 ) -> Iterator[str]:
     """Run a model once; write what was asked for, and say what came out."""
-    from pytest_ane.mil import read_model
-    from pytest_ane.reference import Session
+    from pytest_ane.mil import read_any
+    from pytest_ane.mil.records import Model
+    from pytest_ane.reference import open_session
 
-    session = Session(read_model(package, function=function), precision)
-    outputs = tuple(session.model.main.block.outputs)
+    session = open_session(read_any(package, function=function), precision)
+    model = session.model
+    outputs = (
+        model.main.block.outputs
+        if isinstance(model, Model)
+        else tuple(f.name for f in model.outputs)
+    )
     files = wanted(targets, outputs)
-    state = session.make_state() if session.model.states else None
+    state = session.make_state() or None
     results = session.predict(read_inputs(inputs), state, outputs=_names(outputs, files))
     write_outputs(files, results)
     for name, value in results.items():

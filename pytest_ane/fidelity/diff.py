@@ -65,18 +65,24 @@ def compare(a: Model, b: Model, inputs: Arrays) -> Comparison:
     """
     first, second = Session(a), Session(b)
     kinds = {out.name: op.op for op in a.main.block.operations for out in op.outputs}
-    common = [name for name in first.computed if name in set(second.computed)]
-    if not common:
+    theirs = {_plain(name): name for name in second.computed}
+    common = {name: theirs[_plain(name)] for name in first.computed if _plain(name) in theirs}
+    if not common or not set(a.main.block.outputs) & set(common):
         raise ExecutionError(
-            f"{a.path} and {b.path} have no result of the same name, so there is nothing to "
-            "compare; convert both from the same module."
+            f"{a.path} and {b.path} have no output of the same name, so there is little to "
+            "compare; convert both from the same module, with the same outputs."
         )
-    results = [_run(session, inputs, common) for session in (first, second)]
+    x, y = _run(first, inputs, list(common)), _run(second, inputs, list(common.values()))
     return Comparison(
-        tuple(_difference(kinds[n], n, results[0][n], results[1][n]) for n in common),
-        tuple(n for n in first.computed if n not in set(common)),
-        tuple(n for n in second.computed if n not in set(common)),
+        tuple(_difference(kinds[n], n, x[n], y[other]) for n, other in common.items()),
+        tuple(n for n in first.computed if n not in common),
+        tuple(n for n in second.computed if n not in set(common.values())),
     )
+
+
+def _plain(name: str) -> str:
+    """A result's name without what conversion to fp16 adds to it."""
+    return name.removesuffix("_cast_fp16")
 
 
 def _run(session: Session, inputs: Arrays, names: list[str]) -> Arrays:

@@ -10,7 +10,7 @@ from pytest_ane.mil.package import read_package
 from pytest_ane.mil.records import Model, Pipeline
 
 
-def read_model(path: Path, *, weights: bool = True, function: str | None = None) -> Model:
+def read_model(path: Path | str, *, weights: bool = True, function: str | None = None) -> Model:
     """Read an `.mlpackage`, or a compiled `.mlmodelc`.
 
     Args:
@@ -22,6 +22,7 @@ def read_model(path: Path, *, weights: bool = True, function: str | None = None)
     Raises:
         ProgramError: missing, damaged, hostile, or not an ML Program; says which file and where.
     """
+    path = Path(path)
     found = read_any(path, weights=weights, function=function)
     if isinstance(found, Pipeline):
         raise ProgramError(

@@ -23,7 +23,7 @@ import pytest
 
 __all__ = ["install", "installed"]
 
-_ANSWER = "predictions by pytest-ane's CPU executor (not Core ML)"
+ANSWER = "predictions by pytest-ane's CPU executor (not Core ML)"
 
 
 def install(*, force: bool = False) -> bool:
@@ -56,7 +56,16 @@ def pytest_configure() -> None:
     install()
 
 
-def pytest_report_header(config: Any) -> str | None:
+def pytest_report_header() -> str:
     """Say once which backend answers."""
-    del config
-    return f"coremltools: {_ANSWER}" if installed() else "coremltools: predictions by Core ML"
+    return _said()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """The same at the end of a run without a header (`-q`)."""
+    if terminalreporter.verbosity < 0:
+        terminalreporter.write_line(_said())
+
+
+def _said() -> str:
+    return f"coremltools: {ANSWER}" if installed() else "coremltools: predictions by Core ML"

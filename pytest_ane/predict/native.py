@@ -6,8 +6,10 @@ Only what is behind coremltools' own classes is here; signatures follow its call
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 from pytest_ane.errors import AneError
 from pytest_ane.mil import read_any, read_model
 from pytest_ane.mil.compile import write_compiled
-from pytest_ane.predict import assets, plan
+from pytest_ane.predict import ANSWER, assets, plan
 from pytest_ane.predict.assets import _MLModelAssetProxy, temporary_folder
 from pytest_ane.predict.boundary import given, returned
 from pytest_ane.predict.plan import (
@@ -39,6 +41,12 @@ __all__ = [
 PYTEST_ANE = True
 _NEWEST_SPECIFICATION = 10
 _FAILED = "Error computing NN outputs: Unable to compute the prediction using ML Program."
+
+
+@cache
+def say_once() -> None:
+    """Say on stderr which backend answers; once in a process."""
+    print(f"coremltools: {ANSWER}", file=sys.stderr)
 
 
 class _MLModelProxy:
@@ -77,6 +85,7 @@ class _MLModelProxy:
             RuntimeError: this prediction failed; begins as Core ML's own message does.
         """
         session = self._ready()
+        say_once()
         started = time.perf_counter_ns()
         states = None if state is None else state.states
         try:

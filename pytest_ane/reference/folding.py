@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +25,8 @@ SEQUENCES = frozenset(
 _KEPT = frozenset(("make_list", "random_bernoulli", "random_categorical", "random_normal",
                    "random_uniform", "read_state", "write_state"))  # fmt: skip
 """Operations that are run every time, constant or not."""
+_HIDDEN: Any = object()
+"""Stands for a name that a nested block uses for something that is not constant."""
 _LARGEST_FOLD = 1 << 20
 """Elements of a result that is worth keeping beside the constants it was computed from."""
 _WEIGHTS = frozenset(("const", "constexpr_lut_to_dense"))
@@ -43,21 +45,30 @@ class Constants:
         self, model: Model, opset: str, precision: Precision, memory_budget: int | None
     ) -> None:
         self.values: ChainMap[str, Any] = ChainMap()
-        self._stored: dict[str, Value] = {}
+        self._stored: ChainMap[str, Value] = ChainMap()
         self._model, self._opset = model, opset
         self._precision, self._budget = precision, memory_budget
 
     def __contains__(self, argument: Argument) -> bool:
-        return not isinstance(argument, Ref) or argument.name in self.values
+        return (
+            not isinstance(argument, Ref) or self.values.get(argument.name, _HIDDEN) is not _HIDDEN
+        )
+
+    def hide(self, names: Iterable[str]) -> None:
+        """Names that stand for computed values from here on, whatever they were further out."""
+        for name in names:
+            if name in self.values:
+                self.values[name] = _HIDDEN
 
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Names of a nested block, forgotten after it."""
-        outer, self.values = self.values, self.values.new_child()
+        outer = self.values, self._stored
+        self.values, self._stored = self.values.new_child(), self._stored.new_child()
         try:
             yield
         finally:
-            self.values = outer
+            self.values, self._stored = outer
 
     def fold(self, op: Operation) -> bool:
         """Compute an operation now if it is constant; whether it was.
@@ -71,7 +82,7 @@ class Constants:
             return True
         if op.op == "const":
             value = op.attributes["val"]
-            self.values[op.name] = constant(self._model, value, self._precision)
+            self.values[op.name] = _fixed(constant(self._model, value, self._precision))
             return True
         if not op.op.startswith("constexpr_") and not (self._follows(op) and _is_small(op)):
             return False
@@ -85,7 +96,8 @@ class Constants:
             ) from error
         several = results if isinstance(results, tuple) else (results,)
         for out, result in zip(op.outputs, several, strict=True):
-            self.values[out.name] = settled(result, out.type, self._precision, found.moves)
+            value = settled(result, out.type, self._precision, found.moves)
+            self.values[out.name] = _fixed(value)
         return True
 
     def of(self, argument: Argument) -> Any:
@@ -109,7 +121,7 @@ class Constants:
             given = self._parameters(op, only=("lut",)) | {"indices": self._source(op, "indices")}
             weight = palettized(self._model, given["indices"], given["lut"], dtype)
         if weight is not None:
-            self.values[op.name] = np.asarray(weight) if held else weight
+            self.values[op.name] = _fixed(np.asarray(weight)) if held else weight
         return weight is not None
 
     def _is_held(self, size: int) -> bool:
@@ -146,6 +158,14 @@ class Constants:
 def dense(value: Any) -> Any:
     """A streamed weight decoded as a whole; anything else as it is."""
     return np.asarray(value) if isinstance(value, StreamedWeight) else value
+
+
+def _fixed(value: Any) -> Any:
+    """A constant that no one can write to: results may be views of it."""
+    if isinstance(value, np.ndarray) and value.flags.writeable:
+        value = value.view()
+        value.flags.writeable = False
+    return value
 
 
 def _is_small(op: Operation) -> bool:

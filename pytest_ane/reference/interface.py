@@ -38,9 +38,19 @@ def bind_inputs(model: Model, inputs: Mapping[str, Any], precision: Precision) -
         elif feature.kind == "image":
             array = _image(model, feature, inputs[feature.name])
         else:
-            array = _checked(model, feature, np.asarray(inputs[feature.name]), dtype)
+            array = _checked(model, feature, _array(model, feature, inputs[feature.name]), dtype)
         bound[feature.name] = settle(array, dtype, precision, moves=False)
     return bound
+
+
+def _array(model: Model, feature: Feature, value: Any) -> Array:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise ExecutionError(
+            f"{model.path}: input {feature.name!r} is no array ({error}); it takes "
+            f"{present(feature)}."
+        ) from None
 
 
 def check_names(path: str, features: tuple[Feature, ...], inputs: Mapping[str, Any]) -> None:
@@ -50,6 +60,11 @@ def check_names(path: str, features: tuple[Feature, ...], inputs: Mapping[str, A
         ExecutionError: names the inputs there are.
     """
     known = [f.name for f in features]
+    if not isinstance(inputs, Mapping):
+        raise ExecutionError(
+            f"{path}: inputs are of type {type(inputs).__name__}; give them by name: "
+            f"{', '.join(known)}."
+        )
     for name in inputs:
         if name not in known:
             raise ExecutionError(f"{path}: no input {name!r}; inputs are: {', '.join(known)}.")

@@ -12,7 +12,7 @@ from pytest_ane.mil.records import Argument, Block, Model, Named, Operation, Ref
 from pytest_ane.reference.dtypes import Precision
 from pytest_ane.reference.folding import SEQUENCES, Constants, dense
 from pytest_ane.reference.registry import FAILURES, lookup
-from pytest_ane.reference.steps import Compute, Cond, Plan, Step, WhileLoop
+from pytest_ane.reference.steps import Compute, Cond, Outputs, Plan, Step, WhileLoop
 
 T = TypeVar("T")
 
@@ -46,12 +46,19 @@ class Preparer:
     def _block(self, block: Block, inputs: Sequence[Named]) -> Plan:
         """A block's plan; its names are added to the innermost scope."""
         entries = tuple(self._slot(named.name) for named in inputs)
-        operations = [op for op in block.operations if not self._sound(self.constants.fold, op)]
+        self.constants.hide(named.name for named in inputs)
+        operations = [op for op in block.operations if not self._fold(op)]
         last = _last_uses(operations, block.outputs)
         steps = tuple(
             self._sound(self._step, op, last.get(i, ())) for i, op in enumerate(operations)
         )
         return Plan(entries, steps, tuple(self._source(Ref(name)) for name in block.outputs))
+
+    def _fold(self, op: Operation) -> bool:
+        if self._sound(self.constants.fold, op):
+            return True
+        self.constants.hide(out.name for out in op.outputs)
+        return False
 
     def _sound(self, prepare: Callable[..., T], op: Operation, *rest: Any) -> T:
         """What `prepare` makes of an operation; what it then lacks is the operation's fault."""
@@ -92,18 +99,21 @@ class Preparer:
                 f"{self._path}: {op.name}: cond needs two blocks of {len(op.outputs)} results."
             )
         pred, outputs = self._source(op.inputs["pred"][0]), self._outputs(op)
-        return Cond(pred, (plans[0], plans[1]), outputs, self._freed(last_use))
+        both = (plans[0], plans[1])
+        return Cond(pred, both, outputs, self._precision, self._freed(last_use))
 
     def _while_loop(self, op: Operation, last_use: Sequence[str]) -> WhileLoop:
         initial = tuple(self._source(a) for a in op.inputs["loop_vars"])
         plans = self._nested(op)
-        if len(plans) != 2 or any(len(p.inputs) != len(initial) for p in plans):
+        sizes = [(len(p.inputs), len(p.results)) for p in plans]
+        count = len(initial)
+        if sizes != [(count, 1), (count, count)] or len(op.outputs) != count:
             raise ExecutionError(
-                f"{self._path}: {op.name}: while_loop needs two blocks of its "
-                f"{len(initial)} variables."
+                f"{self._path}: {op.name}: while_loop needs a condition and a body of its {count} "
+                "variables, and as many results."
             )
-        outputs = self._outputs(op)
-        return WhileLoop(initial, plans[0], plans[1], outputs, self._freed(last_use))
+        outputs, freed = self._outputs(op), self._freed
+        return WhileLoop(initial, plans[0], plans[1], outputs, self._precision, freed(last_use))
 
     def _compute(self, op: Operation, last_use: Sequence[str]) -> Compute:
         found = lookup(op.op, self._opset, f"{self._path}: {op.name}: ")
@@ -117,19 +127,18 @@ class Preparer:
                 slots = tuple(self._source(a) for a in arguments)
                 several = len(slots) > 1 or key in SEQUENCES
                 varying.append((key, slots if several else slots[0]))
-        outputs = tuple(zip(self._outputs(op), (out.type for out in op.outputs), strict=True))
         return Compute(
             what=f"{self._path}: {op.op} {op.name!r}",
             compute=partial(found.compute, **bound),
             inputs=tuple(varying),
-            outputs=outputs,
+            outputs=self._outputs(op),
             precision=self._precision,
             moves=found.moves,
             last_use=self._freed(last_use),
         )
 
-    def _outputs(self, op: Operation) -> tuple[int, ...]:
-        return tuple(self._slot(out.name) for out in op.outputs)
+    def _outputs(self, op: Operation) -> Outputs:
+        return tuple((self._slot(out.name), out.type) for out in op.outputs)
 
     def _freed(self, names: Iterable[str]) -> tuple[int, ...]:
         return tuple(self.slots[name] for name in names)

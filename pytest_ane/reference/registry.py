@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 from pytest_ane.errors import ExecutionError
 
 Compute = Callable[..., Any]
-FAILURES = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
+FAILURES = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
 """What numpy and the operations raise on operands that do not fit."""
 
 F = TypeVar("F", bound=Compute)
@@ -68,7 +70,7 @@ def lookup(name: str, opset: str, where: str = "") -> Implementation:
         ExecutionError: there is none; names what exists and how to add one.
     """
     _load_ops()
-    level = _OPSETS.get(opset) or int((re.findall(r"\d+", opset) or ["0"])[0])
+    level = _level(opset, where)
     fitting = [v for v in _REGISTRY.get(name, []) if v.opset <= level]
     if not fitting:
         raise ExecutionError(
@@ -76,6 +78,15 @@ def lookup(name: str, opset: str, where: str = "") -> Implementation:
             f"{', '.join(names())}. Add it with @pytest_ane.reference.register({name!r})."
         )
     return fitting[-1]
+
+
+def _level(opset: str, where: str) -> int:
+    """An opset's place among the others: 8 for `CoreML8` and `iOS18`."""
+    if opset in _OPSETS:
+        return _OPSETS[opset]
+    if (found := re.fullmatch(r"CoreML(\d{1,3})", str(opset))) is None:
+        raise ExecutionError(f"{where}unknown opset {opset!r}; there are: {', '.join(_OPSETS)}.")
+    return int(found[1])
 
 
 def names() -> list[str]:

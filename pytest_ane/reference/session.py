@@ -7,18 +7,21 @@ operation's constant parameters, and notes when each value is used for the last 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.errors import ExecutionError
-from pytest_ane.mil.records import Model, StateType, TensorType
+from pytest_ane.mil.records import DType, Model, StateType, TensorType, ValueType
 from pytest_ane.reference.dtypes import Precision
+from pytest_ane.reference.folding import dense
 from pytest_ane.reference.interface import bind_inputs
 from pytest_ane.reference.prepare import Preparer
 from pytest_ane.reference.registry import FAILURES, lookup
 from pytest_ane.reference.state import State, States
+from pytest_ane.reference.steps import settled
 
 Array = npt.NDArray[Any]
 
@@ -44,11 +47,13 @@ class Session:
         precision: Precision = "as-typed",
         memory_budget: int | None = None,
     ) -> None:
+        check_options(model, precision, memory_budget)
         self.model = model
         self.precision = precision
         prepared = Preparer(model, precision, memory_budget)
         self._plan, self._template = prepared.plan, prepared.template
         self._slots, self._constants = dict(prepared.slots), dict(prepared.constants.values)
+        self._inputs = frozenset(named.name for named in model.main.inputs)
 
     @property
     def computed(self) -> tuple[str, ...]:
@@ -57,7 +62,9 @@ class Session:
             out.name
             for op in self.model.main.block.operations
             for out in op.outputs
-            if out.name not in self._constants and isinstance(out.type, TensorType)
+            if out.name not in self._constants
+            and isinstance(out.type, TensorType)
+            and out.type.dtype is not DType.STRING
         )
 
     def make_state(self) -> States:
@@ -91,7 +98,8 @@ class Session:
         Raises:
             ExecutionError: an input is missing, unknown, or of another dtype, rank or shape.
         """
-        names = tuple(self.model.main.block.outputs if outputs is None else outputs)
+        wanted = [outputs] if isinstance(outputs, str) else outputs
+        names = tuple(self.model.main.block.outputs if wanted is None else wanted)
         keep = frozenset(self._slots[name] for name in names if name in self._slots)
         values = list(self._template)
         for name, array in bind_inputs(self.model, inputs, self.precision).items():
@@ -102,6 +110,12 @@ class Session:
             self._plan.run(values, keep)
         return {name: self._result(name, values) for name in names}
 
+    @cached_property
+    def _types(self) -> dict[str, ValueType]:
+        function = self.model.main
+        named = [*function.inputs, *(o for op in function.block.operations for o in op.outputs)]
+        return {n.name: n.type for n in named}
+
     def _bound_states(self, state: States | None) -> States:
         wanted = [f.name for f in self.model.states]
         if wanted and state is None:
@@ -109,7 +123,12 @@ class Session:
                 f"{self.model.path}: the model keeps states ({', '.join(wanted)}); "
                 "pass what make_state() gives."
             )
-        given = state or States()
+        given = States() if state is None else state
+        if not isinstance(given, States):
+            raise ExecutionError(
+                f"{self.model.path}: state is of type {type(state).__name__}; pass what "
+                "make_state() gives."
+            )
         if set(given) != set(wanted):
             raise ExecutionError(
                 f"{self.model.path}: states {', '.join(given) or 'none'} were given, the model's "
@@ -119,18 +138,59 @@ class Session:
 
     def _result(self, name: str, values: list[Any]) -> Any:
         if name in self._constants:
-            return np.asarray(self._constants[name])
-        if name not in self._slots:
+            found = settled(dense(self._constants[name]), self._types[name], self.precision, True)
+        elif name in self._slots:
+            found = values[self._slots[name]]
+        else:
             raise ExecutionError(
                 f"{self.model.path}: no value {name!r}; outputs are: "
-                f"{', '.join(self.model.main.block.outputs)}."
+                f"{', '.join(self.model.main.block.outputs)}; every other value of the outermost "
+                "block may be named too."
             )
-        found = values[self._slots[name]]
-        return np.asarray(found) if isinstance(found, (np.ndarray, np.generic)) else found
+        if not isinstance(found, (np.ndarray, np.generic)):
+            return found
+        self._check_shape(name, np.shape(found))
+        shared = name in self._constants or name in self._inputs or not found.flags.writeable
+        return np.array(found) if shared else np.asarray(found)
+
+    def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Hold a result against its declared type: another shape means a damaged program."""
+        kind = self._types.get(name)
+        if not isinstance(kind, TensorType):
+            return
+        fits = len(kind.shape) == len(shape) and all(
+            d is None or d == n for d, n in zip(kind.shape, shape, strict=True)
+        )
+        if not fits:
+            raise ExecutionError(
+                f"{self.model.path}: {name!r} came out with shape {list(shape)}, the program "
+                f"declares {kind}."
+            )
+
+
+def check_options(model: object, precision: str, memory_budget: object) -> None:
+    """Refuse what a session cannot be opened with.
+
+    Raises:
+        ExecutionError: one sentence with what is accepted.
+    """
+    if not isinstance(model, Model):
+        raise ExecutionError(
+            f"a session needs a model, not {type(model).__name__}; pass read_model(path)."
+        )
+    if precision not in get_args(Precision):
+        raise ExecutionError(
+            f"precision {precision!r} is none of {', '.join(get_args(Precision))}."
+        )
+    whole = isinstance(memory_budget, int) and memory_budget >= 0
+    if memory_budget is not None and not whole:
+        raise ExecutionError(f"memory_budget {memory_budget!r} is no number of bytes.")
 
 
 def eval_op(name: str, *, opset: str = "iOS18", **parameters: Any) -> Any:
-    """Run one operation without a program, in float32: `eval_op("softmax", x=x, axis=-1)`.
+    """Run one operation without a program: `eval_op("softmax", x=x, axis=-1)`.
+
+    fp16 arrays are computed in float32, others in their own types; nothing is rounded.
 
     Raises:
         ExecutionError: the operation is not implemented, or fails on these parameters.
@@ -138,6 +198,11 @@ def eval_op(name: str, *, opset: str = "iOS18", **parameters: Any) -> Any:
     compute = lookup(name, opset).compute
     try:
         with np.errstate(all="ignore"):
-            return compute(**parameters)
+            return compute(**{key: _widened(value) for key, value in parameters.items()})
     except FAILURES as error:
         raise ExecutionError(f"{name} fails: {error}.") from error
+
+
+def _widened(value: Any) -> Any:
+    half = isinstance(value, np.ndarray) and value.dtype == np.float16
+    return value.astype(np.float32) if half else value

@@ -25,7 +25,7 @@ class State:
             raise ExecutionError(f"a state of the open shape {kind} cannot be made.")
         self.type = kind
         self._precision = precision
-        self._value = np.zeros([int(d or 0) for d in kind.shape], carried(kind.dtype, precision))
+        self.write(np.zeros([int(d or 0) for d in kind.shape], carried(kind.dtype, precision)))
 
     def read(self) -> npt.NDArray[Any]:
         """The value; not to be written to."""
@@ -38,9 +38,11 @@ class State:
             ValueError: it has another shape.
         """
         array = np.asarray(value)
-        if array.shape != self._value.shape:
+        if array.shape != self.type.shape:
             raise ValueError(f"a state {self.type} cannot take shape {list(array.shape)}")
-        self._value = settle(array, self.type.dtype, self._precision, moves=False)
+        # A copy that no one can write to: results may be views of it.
+        self._value = np.array(settle(array, self.type.dtype, self._precision, moves=False))
+        self._value.flags.writeable = False
 
 
 class States(UserDict[str, State]):

@@ -16,7 +16,8 @@ from pytest_ane.reference.registry import FAILURES
 
 Values = list[Any]
 """One value for each slot; None where none is known or needed any more."""
-Slots = "int | tuple[int, ...]"
+Outputs = tuple[tuple[int, ValueType], ...]
+"""Slots of results, and their types."""
 NOTHING: frozenset[int] = frozenset()
 
 
@@ -56,7 +57,7 @@ class Compute:
     what: str
     compute: Callable[..., Any]
     inputs: tuple[tuple[str, int | tuple[int, ...]], ...]
-    outputs: tuple[tuple[int, ValueType], ...]
+    outputs: Outputs
     precision: Precision
     moves: bool
     last_use: tuple[int, ...]
@@ -69,6 +70,8 @@ class Compute:
         }
         try:
             result = self.compute(**varying)
+            if result is None:
+                raise TypeError("its function returns nothing")
             results = result if isinstance(result, tuple) else (result,)
             for (slot, kind), found in zip(self.outputs, results, strict=True):
                 values[slot] = settled(found, kind, self.precision, self.moves)
@@ -84,13 +87,14 @@ class Cond:
 
     pred: int
     branches: tuple[Plan, Plan]
-    outputs: tuple[int, ...]
+    outputs: Outputs
+    precision: Precision
     last_use: tuple[int, ...]
 
     def run(self, values: Values, keep: AbstractSet[int]) -> None:
         """Run the first block where the predicate is true, else the second."""
         branch = self.branches[0 if np.all(values[self.pred]) else 1]
-        store(values, self.outputs, branch.run(values, keep))
+        store(values, self.outputs, branch.run(values, keep), self.precision)
         free(values, self.last_use, keep)
 
 
@@ -101,19 +105,20 @@ class WhileLoop:
     initial: tuple[int, ...]
     condition: Plan
     body: Plan
-    outputs: tuple[int, ...]
+    outputs: Outputs
+    precision: Precision
     last_use: tuple[int, ...]
 
     def run(self, values: Values, keep: AbstractSet[int]) -> None:
         """Run the body as long as the condition is true."""
-        variables = [values[slot] for slot in self.initial]
+        store(values, self.outputs, [values[slot] for slot in self.initial], self.precision)
         while True:
-            store(values, self.condition.inputs, variables)
+            variables = [values[slot] for slot, _ in self.outputs]
+            copy(values, self.condition.inputs, variables)
             if not np.all(self.condition.run(values, keep)[0]):
                 break
-            store(values, self.body.inputs, variables)
-            variables = self.body.run(values, keep)
-        store(values, self.outputs, variables)
+            copy(values, self.body.inputs, variables)
+            store(values, self.outputs, self.body.run(values, keep), self.precision)
         free(values, self.last_use, keep)
 
 
@@ -124,8 +129,14 @@ def settled(found: Any, kind: ValueType, precision: Precision, moves: bool) -> A
     return found
 
 
-def store(values: Values, slots: Sequence[int], found: Sequence[Any]) -> None:
-    """Put values into their slots."""
+def store(values: Values, outputs: Outputs, found: Sequence[Any], precision: Precision) -> None:
+    """Put results into their slots, as their types say."""
+    for (slot, kind), value in zip(outputs, found, strict=True):
+        values[slot] = settled(value, kind, precision, moves=True)
+
+
+def copy(values: Values, slots: Sequence[int], found: Sequence[Any]) -> None:
+    """Put values into other slots."""
     for slot, value in zip(slots, found, strict=True):
         values[slot] = value
 

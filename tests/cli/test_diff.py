@@ -51,3 +51,11 @@ def test_a_missing_package(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert (
         capsys.readouterr().err == "pytest-ane: c.mlpackage: not an .mlpackage (no such folder).\n"
     )
+
+
+@pytest.mark.parametrize("tolerance", ["nan", "-1"])
+def test_a_tolerance_that_is_none(
+    folder: Path, capsys: pytest.CaptureFixture[str], tolerance: str
+) -> None:
+    assert main(["diff", "a.mlpackage", "b.mlpackage", f"--tolerance={tolerance}"]) == 1
+    assert "give a number from 0" in capsys.readouterr().err

@@ -69,6 +69,9 @@ def test_what_is_not_finite_is_counted(folder: Path, capsys: pytest.CaptureFixtu
         (["two.mlpackage", "--input", "x=x.npy", "--out", "y.npy"], "the model gives y, z; say"),
         (["one.mlpackage", "--input", "x=x.npy", "--out", "q=y.npy"], "no value 'q'; outputs are"),
         (["one.mlpackage", "--input", "x=x.npy", "--out", "no/y.npy"], "no/y.npy: cannot be writ"),
+        (["one.mlpackage", "--input", "x=x.npy", "--out", "y=o.png"], "ending in .npy or .npz"),
+        (["one.mlpackage", "--input", "cut.npz"], "cut.npz: cannot be read as arrays"),
+        (["one.mlpackage", "--input", "objects.npz"], "objects.npz: cannot be read as arrays"),
         (["one.mlpackage", "--input", "x=x.npy", "--function", "f"], "has one function, main; 'f'"),
     ],
 )
@@ -81,6 +84,9 @@ def test_bad_input_is_one_sentence(
 ) -> None:
     (folder / "notes.txt").write_text("no picture")
     np.save(folder / "pickled.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    np.savez(folder / "objects.npz", x=np.array([{"a": 1}], object))
+    whole = (folder / "objects.npz").read_bytes()
+    (folder / "cut.npz").write_bytes(whole[: len(whole) // 2])
     monkeypatch.chdir(folder)
     assert main(["run", *arguments]) == 1
     (line,) = capsys.readouterr().err.splitlines()

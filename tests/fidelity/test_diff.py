@@ -71,8 +71,22 @@ def test_a_result_that_should_be_zero_is_infinitely_off(tmp_path: Path) -> None:
 
 
 def test_results_of_one_package_only_are_named(tmp_path: Path) -> None:
-    found = compared(tmp_path, chain(1), chain(1, last="z"))
-    assert (found.only_first, found.only_second) == (("y",), ("z",))
+    longer = chain(1)
+    longer.op("exp", "e", shape=(1, 3), x="x")
+    found = compared(tmp_path, longer, chain(1))
+    assert (found.only_first, found.only_second) == (("e",), ())
+    assert [d.name for d in found.differences] == ["a", "b", "y"]
+
+
+def test_names_that_conversion_to_fp16_adds_to_are_the_same(tmp_path: Path) -> None:
+    half = Program()
+    half.input("x", (1, 3))
+    half.op("abs", "a_cast_fp16", shape=(1, 3), x="x")
+    half.op("add", "y", shape=(1, 3), x="a_cast_fp16", y="a_cast_fp16")
+    half.output("y")
+    found = compared(tmp_path, half, chain(1))
+    assert [d.name for d in found.differences] == ["a_cast_fp16", "y"]
+    assert found.first_beyond(0) is None
 
 
 def test_other_shapes_are_said(tmp_path: Path) -> None:
@@ -80,8 +94,8 @@ def test_other_shapes_are_said(tmp_path: Path) -> None:
     other.input("x", (1, 3))
     other.const("axes", [1], "INT32")
     other.const("keep", False, "BOOL")
-    other.op("reduce_sum", "a", shape=(1,), x="x", axes="axes", keep_dims="keep")
-    other.output("a")
+    other.op("reduce_sum", "y", shape=(1,), x="x", axes="axes", keep_dims="keep")
+    other.output("y")
     (difference,) = compared(tmp_path, chain(1), other).differences
     assert difference.note == "shapes [1, 3] and [1]"
     assert difference.beyond(1e9)
@@ -92,5 +106,10 @@ def test_packages_with_nothing_in_common(tmp_path: Path) -> None:
     other.input("x", (1, 3))
     other.op("exp", "zzz", shape=(1, 3), x="x")
     other.output("zzz")
-    with pytest.raises(ExecutionError, match="no result of the same name, so there is nothing"):
+    with pytest.raises(ExecutionError, match="have no output of the same name, so there is"):
         compared(tmp_path, chain(1), other)
+
+
+def test_other_outputs_are_not_compared_by_what_else_is_the_same(tmp_path: Path) -> None:
+    with pytest.raises(ExecutionError, match="have no output of the same name"):
+        compared(tmp_path, chain(1), chain(1, last="z"))

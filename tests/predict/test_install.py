@@ -28,7 +28,7 @@ def test_macos_has_core_ml_of_its_own(hooked: list[str], monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "platform", "darwin")
     assert not pytest_ane.predict.install()
     assert hooked == []
-    assert pytest_ane.predict.pytest_report_header(None) == "coremltools: predictions by Core ML"
+    assert pytest_ane.predict.pytest_report_header() == "coremltools: predictions by Core ML"
     assert pytest_ane.predict.install(force=True)
     assert hooked == ["hook"]
 

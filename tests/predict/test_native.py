@@ -121,3 +121,14 @@ def test_compiling_a_path(tmp_path: Path) -> None:
     assert proxy(compiled).predict({"x": X})["y"].shape == (2, 3)
     with pytest.raises(RuntimeError, match=r"Error compiling model: .*no such folder"):
         native._MLModelProxy.compileModel(str(tmp_path / "gone.mlpackage"))
+
+
+def test_which_backend_answers_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    native.say_once.cache_clear()
+    model = proxy(doubling().save(tmp_path))
+    for _ in range(2):
+        model.predict({"x": X})
+    err = capsys.readouterr().err
+    assert err == "coremltools: predictions by pytest-ane's CPU executor (not Core ML)\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Block, Operation
 from pytest_ane.reference import Session
 from tests.reference.programs import build, session
+
+X = np.float32([1, 2, 3])
 
 
 @pytest.fixture(scope="module")
@@ -166,3 +169,93 @@ def _cut(op: Operation, keep: int) -> Operation:
 def _only(prepared: Session, **inputs: Any) -> Any:
     (found,) = prepared.predict({k: np.float32(v) for k, v in inputs.items()}).values()
     return found
+
+
+TEXT = """program(1.0)
+{
+    func main<ios17>(tensor<fp32, [3]> x) {
+%s
+    } -> (%s);
+}
+"""
+
+
+def written(folder: Path, body: str, outputs: str = "y") -> Session:
+    """A session of a compiled model whose operations are given as text."""
+    (folder / "weights").mkdir(parents=True)
+    (folder / "model.mil").write_text(TEXT % (body, outputs))
+    entry = {"name": "x", "type": "MultiArray", "dataType": "Float32", "shape": "[3]"}
+    schemas = {"inputSchema": [entry], "outputSchema": [], "stateSchema": []}
+    kind = {"modelType": {"name": "MLModelType_mlProgram"}, "specificationVersion": 8}
+    (folder / "metadata.json").write_text(json.dumps([{**kind, **schemas}]))
+    return session(folder)
+
+
+def scalar(name: str, kind: str, value: object) -> str:
+    return (
+        f'tensor<{kind}, []> {name} = const()[name = tensor<string, []>("{name}"), '
+        f"val = tensor<{kind}, []>({value})];\n"
+    )
+
+
+def add(name: str, x: str, y: str, kind: str = "fp32, [3]") -> str:
+    named = f'[name = tensor<string, []>("{name}")]'
+    return f"tensor<{kind}> {name} = add(x = {x}, y = {y}){named};\n"
+
+
+def test_a_later_constant_does_not_take_an_inner_name(tmp_path: Path) -> None:
+    """The inner `late` is 2x; a constant of that name follows outside."""
+    body = (
+        scalar("p", "bool", "false")
+        + 'tensor<fp32, [3]> z = cond(pred = p)[name = tensor<string, []>("w")]\n'
+        + "a() { } -> (x),\n"
+        + f"b() {{ {add('late', 'x', 'x')} {add('l2', 'late', 'x')} }} -> (l2);\n"
+        + scalar("late", "fp32", "1000.0")
+        + add("y", "late", "z")
+    )
+    y, z = written(tmp_path / "m.mlmodelc", body, "y, z").predict({"x": X}).values()
+    assert z.tolist() == [3, 6, 9]
+    assert y.tolist() == [1003, 1006, 1009]
+
+
+def test_a_loop_variable_may_have_an_outer_constant_s_name(tmp_path: Path) -> None:
+    """Doubled three times, whatever the constant k is."""
+    body = (
+        scalar("k", "fp32", "100.0") + scalar("i0", "int32", 0)
+        + scalar("n", "int32", 3) + scalar("one", "int32", 1)
+        + "tensor<int32, []> i, tensor<fp32, [3]> y = while_loop(loop_vars = (i0, x))"
+        + '[name = tensor<string, []>("w")]\n'
+        + "c(tensor<int32, []> i0, tensor<fp32, [3]> k) { tensor<bool, []> t = less(x = i0, y = n)"
+        + '[name = tensor<string, []>("t")]; } -> (t),\n'
+        + "d(tensor<int32, []> i0, tensor<fp32, [3]> k) { "
+        + add("j", "i0", "one", "int32, []") + add("kk", "k", "k") + " } -> (j, kk);\n"
+    )  # fmt: skip
+    found = written(tmp_path / "m.mlmodelc", body).predict({"x": X})["y"]
+    assert found.tolist() == [8, 16, 24]
+
+
+def test_results_that_are_constants_are_arrays_of_their_type(tmp_path: Path) -> None:
+    body = (
+        scalar("p", "bool", "true") + scalar("a", "fp32", 2.5) + scalar("b", "fp32", -1.0)
+        + 'tensor<fp32, []> y = cond(pred = p)[name = tensor<string, []>("w")]\n'
+        + "t() { } -> (a),\nf() { } -> (b);\n"
+    )  # fmt: skip
+    found = written(tmp_path / "m.mlmodelc", body, "y, a").predict({"x": X})
+    for y in found.values():
+        assert isinstance(y, np.ndarray)
+        assert (y.dtype, y.shape, y.item()) == (np.float32, (), 2.5)
+
+
+@pytest.mark.parametrize("results", ["(j)", "(j, kk, kk)"])
+def test_a_body_of_other_results_is_refused(tmp_path: Path, results: str) -> None:
+    body = (
+        scalar("i0", "int32", 0) + scalar("n", "int32", 3) + scalar("one", "int32", 1)
+        + "tensor<int32, []> i, tensor<fp32, [3]> y = while_loop(loop_vars = (i0, x))"
+        + '[name = tensor<string, []>("w")]\n'
+        + "c(tensor<int32, []> a, tensor<fp32, [3]> k) { tensor<bool, []> t = less(x = a, y = n)"
+        + '[name = tensor<string, []>("t")]; } -> (t),\n'
+        + "d(tensor<int32, []> a, tensor<fp32, [3]> k) { "
+        + add("j", "a", "one", "int32, []") + add("kk", "k", "k") + f" }} -> {results};\n"
+    )  # fmt: skip
+    with pytest.raises(ExecutionError, match="while_loop needs a condition and a body of its 2"):
+        written(tmp_path / "m.mlmodelc", body)

@@ -88,3 +88,9 @@ def test_an_operation_without_a_program() -> None:
 def test_what_cannot_be_computed_is_one_sentence(op: str, parameters: dict[str, Any]) -> None:
     with pytest.raises(ExecutionError, match=rf"^{op} fails: [^\n]+\.$"):
         eval_op(op, **parameters)
+
+
+@pytest.mark.parametrize("opset", ["ios15", "iOS99", "banana", None, "CoreML"])
+def test_an_opset_that_there_is_not(opset: str) -> None:
+    with pytest.raises(ExecutionError, match=f"unknown opset {opset!r}; there are: iOS15, iOS16"):
+        eval_op("relu", x=np.float32([1]), opset=opset)

@@ -62,7 +62,7 @@ def test_tapping_intermediates_inputs_and_constants(tmp_path: Path) -> None:
 
 
 def test_tapping_what_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ExecutionError, match=r"no value 'nowhere'; outputs are: y\.$"):
+    with pytest.raises(ExecutionError, match=r"no value 'nowhere'; outputs are: y; every other"):
         session(chain(), tmp_path).predict({"x": X}, outputs=["nowhere"])
 
 
@@ -194,3 +194,56 @@ def _seconds(prepared: Session, x: dict[str, Any], clock: Any) -> float:
     start = clock()
     prepared.predict(x)
     return float(clock() - start)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"precision": "fp16"}, "precision 'fp16' is none of as-typed, float32, float64"),
+        ({"precision": "Float64"}, "precision 'Float64' is none of"),
+        ({"memory_budget": -1}, "memory_budget -1 is no number of bytes"),
+        ({"memory_budget": "1MB"}, "memory_budget '1MB' is no number of bytes"),
+        ({"memory_budget": 1.5}, "memory_budget 1.5 is no number of bytes"),
+    ],
+)
+def test_options_that_there_are_not(tmp_path: Path, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ExecutionError, match=sentence):
+        session(chain(), tmp_path, **options)
+
+
+def test_a_path_is_no_model(tmp_path: Path) -> None:
+    path = chain().save(tmp_path)
+    with pytest.raises(ExecutionError, match=r"not str; pass read_model\(path\)"):
+        Session(str(path))  # type: ignore[arg-type]
+    assert Session(read_model(str(path))).predict({"x": X})["y"].tolist() == [[6, 12, 18]]
+
+
+@pytest.mark.parametrize("inputs", [X, None, [1, 2]])
+def test_inputs_without_names(tmp_path: Path, inputs: Any) -> None:
+    with pytest.raises(ExecutionError, match="give them by name: x"):
+        session(chain(), tmp_path).predict(inputs)
+
+
+def test_results_share_nothing_with_the_session(tmp_path: Path) -> None:
+    prepared, x = session(chain(), tmp_path), X.copy()
+    taps = prepared.predict({"x": x}, outputs=["x", "three", "y"])
+    for value in taps.values():
+        value[...] = 99
+    again = prepared.predict({"x": x}, outputs=["x", "three", "y"])
+    assert again["x"].tolist() == X.tolist()
+    assert again["three"] == 3
+    assert again["three"].dtype == np.float32
+    assert again["y"].tolist() == [[6, 12, 18]]
+
+
+def test_one_output_by_its_name(tmp_path: Path) -> None:
+    assert list(session(chain(), tmp_path).predict({"x": X}, outputs="b")) == ["b"]
+
+
+def test_a_result_of_another_shape_than_declared(tmp_path: Path) -> None:
+    program = Program()
+    program.input("x", (1, 3))
+    program.op("abs", "y", shape=(7,), x="x")
+    program.output("y")
+    with pytest.raises(ExecutionError, match=r"'y' came out with shape \[1, 3\], the program decl"):
+        session(program, tmp_path).predict({"x": X})

@@ -89,3 +89,16 @@ def test_a_state_keeps_its_shape() -> None:
 def test_a_state_of_open_shape_cannot_be_made() -> None:
     with pytest.raises(ExecutionError, match="open shape"):
         State(TensorType(DType.FP16, (2, None)))
+
+
+def test_a_state_of_another_kind(accumulator: Path) -> None:
+    with pytest.raises(ExecutionError, match="state is of type dict; pass what make_state"):
+        session(accumulator).predict(X, {"total": np.zeros((1, 3))})  # type: ignore[arg-type]
+
+
+def test_a_state_s_value_cannot_be_written_to(accumulator: Path) -> None:
+    prepared = session(accumulator)
+    state = prepared.make_state()
+    prepared.predict(X, state)
+    with pytest.raises(ValueError, match="read-only"):
+        state["total"].read()[...] = 5

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from pytest_ane.reference.registry import register
 from pytest_ane.reference.state import State
 
@@ -19,5 +17,5 @@ def read_state(input: State) -> Any:
 @register("write_state", opset="iOS18", moves=True)
 def write_state(input: State, data: Any) -> tuple[()]:
     """Another value for the state; the operation has no result."""
-    input.write(np.array(data))
+    input.write(data)
     return ()
