@@ -16,6 +16,7 @@ test: $(STAMP)
 	$(BIN)/pytest -n 2 --dist worksteal
 
 conformance: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group conformance
 	$(BIN)/python -m benchmarks.conformance
 
 conformance-slice: $(STAMP)

@@ -40,9 +40,8 @@ REASONS = (
     ),
     Reason(
         "",
-        r"^No module named|ModuleNotFoundError",
-        "The item, or a whole file, needs a package that is not installed (torchvision, mock, "
-        "parameterized).",
+        r"^No module named|ModuleNotFoundError|module 'torchvision' has no attribute",
+        "The item needs a package that is not installed (torchvision).",
         applicable=False,
     ),
     Reason(
