@@ -11,7 +11,7 @@ import pytest
 from pytest_ane.errors import ProgramError
 from pytest_ane.mil import blob, read_model
 from pytest_ane.mil.records import DType, Model, TensorType, Value
-from tests.mil.packages import CODES, Program, doubling, weight_file
+from tests.mil.packages import CODES, Program, Weights, doubling, weight_file
 
 
 def loaded(program: Program, tmp_path: Path) -> tuple[Model, Value]:
@@ -210,3 +210,17 @@ def test_texts_have_no_size() -> None:
     value = Value(TensorType(DType.STRING), "a")
     with pytest.raises(ProgramError, match=r"type string\[\] has no place in a weights file"):
         blob.byte_size(value)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_both_versions_of_the_format(tmp_path: Path, version: int) -> None:
+    """Their headers differ in the number alone, as far as published tools read them."""
+    program = Program()
+    program.weights = Weights(version)
+    program.input("x", (1,))
+    program.blob("w", "FLOAT16", (3,), np.float16([1, 2, 3]).tobytes())
+    program.op("identity", "y", shape=(1,), x="x")
+    program.output("y")
+    model = read_model(program.save(tmp_path))
+    (value,) = (op.attributes["val"] for op in model.main.walk() if op.op == "const")
+    assert blob.load(model, value).tolist() == [1, 2, 3]
