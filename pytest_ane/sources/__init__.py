@@ -6,9 +6,9 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 from pytest_ane.errors import SourceError
-from pytest_ane.sources.base import FloatArray, Source, Tokenizer
+from pytest_ane.sources.base import FloatArray, Source, Spread, Tokenizer
 
-__all__ = ["FloatArray", "Source", "Tokenizer", "locate", "open_source"]
+__all__ = ["FloatArray", "Source", "Spread", "Tokenizer", "locate", "open_source"]
 
 
 def locate(package: str, file: str) -> Path:

@@ -9,8 +9,8 @@ from typing import Any
 
 import gguf
 import numpy as np
+import numpy.typing as npt
 
-from pytest_ane.digests import file_digest
 from pytest_ane.errors import SourceError
 from pytest_ane.sources.base import FloatArray, Tokenizer
 from pytest_ane.sources.tokenizer import BytePairTokenizer
@@ -34,14 +34,14 @@ class GGUFSource:
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
 
     @property
-    def path(self) -> Path:
-        """The GGUF file."""
-        return self._path
+    def label(self) -> str:
+        """The file's path."""
+        return str(self._path)
 
     @property
-    def digest(self) -> str:
-        """SHA-256 of the file in hex."""
-        return file_digest(self._path)
+    def synthetic(self) -> bool:
+        """No: the weights are in the file."""
+        return False
 
     @property
     def names(self) -> Collection[str]:
@@ -62,9 +62,11 @@ class GGUFSource:
                 f"{self._path}: the metadata key {key!r} is not UTF-8 text; fetch the file again."
             ) from error
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> FloatArray:
-        """A tensor in float32; quantized blocks are expanded by `gguf.dequantize`."""
-        return self._dequantize(name, shape, slice(None))
+    def tensor(
+        self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32
+    ) -> npt.NDArray[Any]:
+        """A tensor in float32 or float16; quantized blocks are expanded by `gguf.dequantize`."""
+        return self._dequantize(name, shape, slice(None)).astype(dtype, copy=False)
 
     def rows(self, name: str, index: Sequence[int], width: int) -> FloatArray:
         """Rows of a matrix, dequantizing only those."""
