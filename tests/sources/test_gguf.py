@@ -77,11 +77,9 @@ def test_metadata_and_names(source: GGUFSource) -> None:
     assert sorted(source.names) == ["eight", "four", "half", "norm"]
 
 
-def test_identity_is_the_digest_of_the_bytes(source: GGUFSource, file: Path) -> None:
-    import hashlib
-
-    assert source.path == file
-    assert source.digest == hashlib.sha256(file.read_bytes()).hexdigest()
+def test_it_is_called_by_its_path(source: GGUFSource, file: Path) -> None:
+    assert source.label == str(file)
+    assert not source.synthetic
 
 
 def test_what_is_missing_is_named(source: GGUFSource, file: Path) -> None:
