@@ -22,7 +22,11 @@ class Runner(Protocol):
         """The declared inputs."""
         ...
 
-    def predict(self, inputs: Arrays) -> dict[str, npt.NDArray[np.float32]]:
+    def make_state(self) -> Any:
+        """Fresh states for a sequence, to be passed to `predict`; None where it keeps none."""
+        ...
+
+    def predict(self, inputs: Arrays, state: Any = None) -> dict[str, npt.NDArray[np.float32]]:
         """Outputs by name in float32; inputs the artifact does not declare are ignored.
 
         Raises:

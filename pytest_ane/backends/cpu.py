@@ -14,6 +14,7 @@ from pytest_ane.backends.base import Arrays
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Feature
 from pytest_ane.reference import Session
+from pytest_ane.reference.state import States
 
 
 class CpuRunner:
@@ -28,10 +29,14 @@ class CpuRunner:
         """The declared inputs."""
         return self._model.inputs
 
-    def predict(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
+    def make_state(self) -> States | None:
+        """Fresh states, all zero."""
+        return self._session.make_state() if self._model.states else None
+
+    def predict(self, inputs: Arrays, state: States | None = None) -> dict[str, npt.NDArray[Any]]:
         """Run once; every fp16 result is rounded as the program's types say."""
         known = {f.name: inputs[f.name] for f in self._model.inputs if f.name in inputs}
-        return self._session.predict(known)
+        return self._session.predict(known, state)
 
 
 class CpuBackend:

@@ -103,7 +103,7 @@ def measure(
     """
     found: list[Comparison] = []
     for case in cases:
-        outputs = case.rows(runner.predict(case.inputs))
+        outputs = _outputs(runner, case)
         expected = case.expected if compared else outputs
         for name in expected:
             actual = outputs.get(name)
@@ -115,6 +115,13 @@ def measure(
             alone = _compare(case, name, outputs[name], outputs[name])
             found.append(replace(alone, cosines=(), positions=()))
     return Fidelity(tuple(found), compared, dict(provenance))
+
+
+def _outputs(runner: Runner, case: Case) -> Rows:
+    """Rows of all calls, one after another on one state."""
+    state = runner.make_state()
+    parts = [case.rows(runner.predict(call, state)) for call in case.calls]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _compare(case: Case, name: str, actual: FloatArray, expected: FloatArray) -> Comparison:

@@ -140,6 +140,7 @@ class Shard(Record):
         probes: inputs of the comparison.
         policy: what it must reach.
         max_tokens: the largest T of a flexible shard; the smallest is 1.
+        context: positions that a key-value state holds.
         target: minimum deployment target of the conversion.
     """
 
@@ -153,6 +154,7 @@ class Shard(Record):
     probes: Probes = Probes()
     policy: Policy = Policy()
     max_tokens: int = 64
+    context: int = 2048
     target: Target = "iOS18"
 
     @property
@@ -178,6 +180,8 @@ class Model(Record):
         baselines: folder of the stored benchmark runs, absolute; `None` for pytest-benchmark's own.
         policy: the model's own policy, which behaviour is judged by.
         max_tokens: the largest T of its flexible shards.
+        context: positions that its key-value states hold.
+        stateful: whether its attention keeps states, where the family has both forms.
     """
 
     name: str
@@ -188,6 +192,8 @@ class Model(Record):
     baselines: Path | None = None
     policy: Policy = Policy()
     max_tokens: int = 64
+    context: int = 2048
+    stateful: bool = False
 
     @property
     def ids(self) -> tuple[str, ...]:

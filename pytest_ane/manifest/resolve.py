@@ -88,6 +88,8 @@ class Resolver:
             baselines=self._absolute(model.baselines) if model.baselines else None,
             policy=settings.policy,
             max_tokens=settings.max_tokens,
+            context=settings.context,
+            stateful=model.stateful,
         )
 
     def _common(self, here: KeyPath, raw: Table) -> Layers:
@@ -143,6 +145,7 @@ class Resolver:
             probes=settings.probes,
             policy=settings.policy,
             max_tokens=settings.max_tokens,
+            context=settings.context,
             target=settings.target,
         )
 

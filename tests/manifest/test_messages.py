@@ -202,7 +202,7 @@ SENTENCES = [
     (
         MODEL + "[models.m.shard.L00]\nfamily = 'llama'",
         "6: [models.m.shard.L00] unknown key 'family': the keys here are artifact, compression, "
-        "max-tokens, policy, probes, reference, target.",
+        "context, max-tokens, policy, probes, reference, target.",
     ),
     (
         MODEL + "[[models.m.prompts]]\ntext = 'x'",

@@ -54,23 +54,59 @@ class AneBlock(nn.Module):
         self.gate_proj, self.up_proj = _conv(weights.gate), _conv(weights.up)
         self.down_proj = _conv(weights.down)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, write: Tensor | None = None
+    ) -> Tensor:
         """Attention and feed-forward, each added to the residual stream."""
-        x = x + self.attention(self.attention_norm(x), cos, sin, mask)
+        x = x + self.attention(self.attention_norm(x), cos, sin, mask, write)
         h = self.ffn_norm(x)
         fed: Tensor = self.down_proj(nn.functional.silu(self.gate_proj(h)) * self.up_proj(h))
         return x + fed
 
-    def attention(self, h: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+    def attention(
+        self, h: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, write: Tensor | None
+    ) -> Tensor:
         """Heads grouped by the keys they share: q `[KV, G, d, T]` against k `[KV, 1, d, T]`."""
         c = self.config
         q = _rotate(self.q_proj(h).reshape(c.kv_heads, c.heads // c.kv_heads, c.head, -1), cos, sin)
         k = _rotate(self.k_proj(h).reshape(c.kv_heads, 1, c.head, -1), cos, sin)
         v = self.v_proj(h).reshape(c.kv_heads, 1, c.head, -1)
+        if write is not None:
+            k, v = self.remembered(k, v, write)
         weights = torch.softmax(q.transpose(2, 3) @ k + mask, dim=-1)
         mixed = v @ weights.transpose(2, 3)
         projected: Tensor = self.o_proj(mixed.reshape(1, c.heads * c.head, -1, 1))
         return projected
+
+    def remembered(self, k: Tensor, v: Tensor, write: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of all positions so far, given the new ones."""
+        raise NotImplementedError
+
+
+class StatefulBlock(AneBlock):
+    """The block with keys and values kept in states `k_cache`, `v_cache [KV, 1, d, S]`.
+
+    `mask` and `write` are `[1, 1, T, S]`. New columns are put in place by a product with the
+    one-hot `write`, for scattering keeps a program off the ANE (rule R002).
+    """
+
+    k_cache: Tensor
+    v_cache: Tensor
+
+    def __init__(self, config: LlamaConfig, weights: BlockWeights) -> None:
+        super().__init__(config, weights)
+        shape = (config.kv_heads, 1, config.head, config.context or 0)
+        for name in ("k_cache", "v_cache"):
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.float16))
+
+    def remembered(self, k: Tensor, v: Tensor, write: Tensor) -> tuple[Tensor, Tensor]:
+        """Update both states; `[KV, 1, d, S]` each."""
+        kept = 1 - write.sum(dim=2, keepdim=True)
+        keys = self.k_cache * kept + k @ write
+        values = self.v_cache * kept + v @ write
+        self.k_cache[:] = keys
+        self.v_cache[:] = values
+        return keys, values
 
 
 class AneHead(nn.Module):

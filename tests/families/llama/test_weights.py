@@ -9,12 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_ane.families import Cut
 from pytest_ane.families.llama.config import LlamaConfig
 from pytest_ane.families.llama.weights import read_block, read_head, slice_bounds, unpermute
 from tests.families.llama.tiny import tiny_source
 
 SOURCE = tiny_source(layers=2, vocabulary=10)
-CONFIG = LlamaConfig.read(SOURCE, slices=3)
+CONFIG = LlamaConfig.read(SOURCE, slices=3, cut=Cut(()))
 
 
 def test_one_head_of_four_rows_goes_from_pairs_to_halves() -> None:
