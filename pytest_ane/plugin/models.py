@@ -34,12 +34,6 @@ class OpenModel:
         assert self.model.family is not None
         return get_family(self.model.family)
 
-    @property
-    def origin(self) -> Source:
-        """Where the manifest says the weights come from."""
-        assert self.model.source is not None
-        return self.model.source
-
     @cached_property
     def cut(self) -> Cut:
         """How the manifest cuts the model."""
@@ -55,7 +49,7 @@ class OpenModel:
     def identity(self) -> dict[str, Any]:
         """What weights and family depend on: the common part of every cache key."""
         return {
-            "source": identify(self.origin, self.cache.root),
+            "source": identify(self._origin, self.cache.root),
             "family": self.family.VERSION,
             "heads": [wire.shard for wire in self.wiring if wire.mode == "append"],
             "cut": {k: v for k, v in asdict(self.cut).items() if k != "shards"},
@@ -65,7 +59,13 @@ class OpenModel:
     @cached_property
     def language_model(self) -> LanguageModel:
         """The source seen through the family; opening a GGUF file takes seconds."""
-        return self.family.open_model(open_source(self.origin, self.family.spread), self.cut)
+        return self.family.open_model(open_source(self._origin, self.family.spread), self.cut)
+
+    @property
+    def _origin(self) -> Source:
+        """What the manifest says of the weights."""
+        assert self.model.source is not None
+        return self.model.source
 
     @cached_property
     def tokenizer(self) -> Any:
