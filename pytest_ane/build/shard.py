@@ -12,7 +12,7 @@ from pytest_ane.build.cache import Cache
 from pytest_ane.build.record import PACKAGE, Artifact, BuildRecord
 from pytest_ane.digests import key_digest
 from pytest_ane.errors import BuildError
-from pytest_ane.families import LanguageModel
+from pytest_ane.families import Buildable
 from pytest_ane.manifest import Shard
 
 BUILD_VERSION = 2
@@ -20,7 +20,7 @@ BUILD_VERSION = 2
 
 
 def build_shard(
-    shard: Shard, cache: Cache, *, identity: dict[str, Any], model: Callable[[], LanguageModel]
+    shard: Shard, cache: Cache, *, identity: dict[str, Any], model: Callable[[], Buildable]
 ) -> Artifact:
     """The shard's artifact from the cache, built first if it is not there.
 
@@ -57,7 +57,7 @@ def build_shard(
     return Artifact.of_entry(folder)
 
 
-def _build(shard: Shard, key: dict[str, Any], model: LanguageModel, folder: Path) -> None:
+def _build(shard: Shard, key: dict[str, Any], model: Buildable, folder: Path) -> None:
     from pytest_ane.build.compress import compress
     from pytest_ane.build.convert import convert
     from pytest_ane.build.quiet import converter_notes

@@ -180,6 +180,8 @@ class Model(Record):
         name: its name in the manifest.
         family: architecture; `None` for packages of the user's own.
         source: where the weights come from, its path absolute.
+        builder: in place of a family, `module:function` of the user's.
+        depends: what the builder reads, absolute.
         shards: the resolved shards in the manifest's order.
         prompts: golden prompts.
         baselines: folder of the stored benchmark runs, absolute; `None` for pytest-benchmark's own.
@@ -192,6 +194,8 @@ class Model(Record):
     name: str
     family: str | None = None
     source: Source | None = None
+    builder: str | None = None
+    depends: tuple[Path, ...] = ()
     shards: tuple[Shard, ...]
     prompts: tuple[Prompt, ...] = ()
     baselines: Path | None = None

@@ -11,7 +11,7 @@ from typing import Any
 from pytest_ane.behaviour import Golden, record_golden
 from pytest_ane.build import Cache
 from pytest_ane.errors import SourceError
-from pytest_ane.families import Cut, Family, LanguageModel, Wire, get_family
+from pytest_ane.families import Cut, Family, LanguageModel, Wire, get_family, identify_family
 from pytest_ane.fidelity import Case
 from pytest_ane.fidelity.recording import Prompt, load_hidden, record_cases, record_hidden
 from pytest_ane.manifest import Model, Shard, Source
@@ -50,7 +50,7 @@ class OpenModel:
         """What weights and family depend on: the common part of every cache key."""
         return {
             "source": identify(self._origin, self.cache.root),
-            "family": self.family.VERSION,
+            "family": identify_family(self.model.family or ""),
             "heads": [wire.shard for wire in self.wiring if wire.mode == "append"],
             "cut": {k: v for k, v in asdict(self.cut).items() if k != "shards"},
             "versions": {name: version(name) for name in _READERS},
