@@ -15,7 +15,7 @@ from pytest_ane.errors import BuildError
 from pytest_ane.families import Buildable
 from pytest_ane.manifest import Shard
 
-BUILD_VERSION = 2
+BUILD_VERSION = 3
 """Raised whenever a change in this package alters what is built."""
 
 
@@ -70,8 +70,6 @@ def _build(shard: Shard, key: dict[str, Any], model: Buildable, folder: Path) ->
             target=shard.target,
             subject=shard.qualified,
         )
-    compressed, notes = compress(converted, shard.asked, shard.qualified)
-    with converter_notes():
-        compressed.save(str(folder / PACKAGE))
+    notes = compress(converted, shard.asked, folder / PACKAGE, shard.qualified)
     record = BuildRecord(key, model.description, notes, round(time.perf_counter() - start, 3))
     record.write(folder)

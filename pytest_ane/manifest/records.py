@@ -54,6 +54,11 @@ class Source(Record):
     """The model's configuration by its published keys: all of it that matters for seeded weights,
     or values over those of a checkpoint's `config.json`."""
 
+    @property
+    def synthetic(self) -> str:
+        """`synthetic (seeded 7)` where the weights are made up, else empty."""
+        return "" if self.seeded is None else f"synthetic (seeded {self.seeded})"
+
     @model_validator(mode="after")
     def _one_place(self) -> Source:
         given = [place for place in (self.path, self.package, self.seeded) if place is not None]

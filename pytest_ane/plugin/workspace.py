@@ -100,6 +100,11 @@ class Workspace:
         policies |= {model.name: model.policy for model in self.manifest.models}
         return (self.unproven or policies[subject].unproven) == "allow"
 
+    def synthetic(self, subject: str) -> str:
+        """How the weights of a shard or model were made up; empty for real ones."""
+        source = self.manifest.model_of(subject.partition(":")[0]).source
+        return source.synthetic if source else ""
+
     def model(self, name: str) -> OpenModel | BuiltModel:
         """A model's source, family and prompts, or its builder, opened lazily."""
         if name not in self._models:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_ane.families.llama.config import VERSION, starts_whole, wiring
+from pytest_ane.families.blocks import starts_whole
+from pytest_ane.families.llama.config import VERSION, wiring
 from pytest_ane.families.llama.layout import LlamaLayout, layout
 from pytest_ane.families.llama.model import LlamaModel, open_model, spread
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_ane.errors import ManifestError, SourceError
+from pytest_ane.errors import SourceError
+from pytest_ane.families import blocks
 from pytest_ane.families.base import Cut, Wire
 from pytest_ane.sources import Source
 
 VERSION = "llama/2"
-
-_BLOCK = re.compile(r"L(\d+)")
-_HEAD = re.compile(r"head\.(\d+)")
 
 
 @dataclass(frozen=True)
@@ -100,38 +97,4 @@ def wiring(shards: Sequence[str]) -> tuple[Wire, ...]:
     Raises:
         ManifestError: a shard id is neither.
     """
-    for shard in shards:
-        if not (_BLOCK.fullmatch(shard) or _HEAD.fullmatch(shard)):
-            raise ManifestError(
-                f"Family 'llama' has no shard {shard!r}; blocks are L00, L01, ... and "
-                "vocabulary slices of the head are head.0, head.1, ..."
-            )
-    blocks = sorted((s for s in shards if _BLOCK.fullmatch(s)), key=block_index)
-    heads = sorted((s for s in shards if _HEAD.fullmatch(s)), key=head_index)
-    slices = (Wire(shard, gives="logits", mode="append") for shard in heads)
-    return (*map(Wire, blocks), *slices)
-
-
-def starts_whole(shards: Sequence[str]) -> bool:
-    """Whether the blocks are `L00`, `L01`... without a gap."""
-    blocks = sorted((s for s in shards if not is_head(s)), key=block_index)
-    return [block_index(shard) for shard in blocks] == list(range(len(blocks)))
-
-
-def block_index(shard: str) -> int:
-    """7 for `L07`."""
-    match = _BLOCK.fullmatch(shard)
-    assert match is not None
-    return int(match[1])
-
-
-def head_index(shard: str) -> int:
-    """2 for `head.2`."""
-    match = _HEAD.fullmatch(shard)
-    assert match is not None
-    return int(match[1])
-
-
-def is_head(shard: str) -> bool:
-    """Whether a shard is a vocabulary slice of the head."""
-    return _HEAD.fullmatch(shard) is not None
+    return blocks.wiring(shards, "llama")

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pytest_ane.errors import ManifestError, SourceError
+from pytest_ane.errors import SourceError
+from pytest_ane.families import blocks
 from pytest_ane.families.base import Conversion, Cut, Port, Reference
-from pytest_ane.families.llama.config import LlamaConfig, block_index, head_index, is_head, wiring
-from pytest_ane.families.llama.layout import LlamaLayout, causal_mask, layout, rotary
+from pytest_ane.families.blocks import block_index, head_index, is_head
+from pytest_ane.families.host import causal_mask, rotary
+from pytest_ane.families.llama.config import LlamaConfig, wiring
+from pytest_ane.families.llama.layout import LlamaLayout, layout
 from pytest_ane.families.llama.names import EMBEDDING, check_names
 from pytest_ane.sources import Source, Spread
 from pytest_ane.sources.base import FloatArray
@@ -34,8 +37,7 @@ class LlamaModel:
     @property
     def missing(self) -> Sequence[str]:
         """Blocks that the cut leaves out."""
-        listed = {block_index(shard) for shard in self._cut.shards if not is_head(shard)}
-        return [f"L{i:02d}" for i in range(self.config.layers) if i not in listed]
+        return blocks.missing(self._cut.shards, self.config.layers)
 
     def layout(self, shard: str) -> LlamaLayout:
         """How hidden states enter and leave a shard."""
@@ -112,16 +114,11 @@ def open_model(source: Source, cut: Cut) -> LlamaModel:
         ManifestError: a shard id that is neither a block nor a head slice, or a slice left out.
     """
     ids = [wire.shard for wire in wiring(cut.shards)]
-    blocks, heads = [s for s in ids if not is_head(s)], [s for s in ids if is_head(s)]
-    if [head_index(shard) for shard in heads] != list(range(len(heads))):
-        raise ManifestError(
-            f"The head's slices are {', '.join(heads)}; number them head.0 to "
-            f"head.{len(heads) - 1}, so that together they are the whole vocabulary."
-        )
+    slices = blocks.slices(ids)
     check_names(source)
-    config = LlamaConfig.read(source, slices=max(len(heads), 1), cut=cut)
-    for shard in blocks:
-        if block_index(shard) >= config.layers:
+    config = LlamaConfig.read(source, slices=slices, cut=cut)
+    for shard in ids:
+        if not is_head(shard) and block_index(shard) >= config.layers:
             raise SourceError(f"{source.label}: has {config.layers} blocks, so no shard {shard}.")
     return LlamaModel(source, config, cut)
 

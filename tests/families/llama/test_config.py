@@ -1,22 +1,14 @@
-"""Dimensions from metadata, and which shards a chain has."""
+"""Dimensions from metadata."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from pytest_ane.errors import ManifestError, SourceError
-from pytest_ane.families import Cut, Wire
-from pytest_ane.families.llama.config import (
-    LlamaConfig,
-    block_index,
-    head_index,
-    is_head,
-    wiring,
-)
+from pytest_ane.errors import SourceError
+from pytest_ane.families import Cut
+from pytest_ane.families.llama.config import LlamaConfig
 from pytest_ane.sources import Source
 from tests.families.llama.tiny import tiny_source
 
@@ -95,36 +87,3 @@ def test_another_architecture_or_variant_is_refused(changes: dict[str, Any], mes
 
 def test_a_variant_s_key_with_the_value_that_is_computed() -> None:
     assert read(llama__rope__dimension_count=8, llama__rope__scaling__type="none") == read()
-
-
-def test_shards_in_running_order() -> None:
-    shards = ["head.10", "L10", "L02", "head.2", "L01"]
-    assert wiring(shards) == (
-        Wire("L01"),
-        Wire("L02"),
-        Wire("L10"),
-        Wire("head.2", gives="logits", mode="append"),
-        Wire("head.10", gives="logits", mode="append"),
-    )
-    assert wiring([]) == ()
-
-
-@given(st.permutations([*(f"L{i:02}" for i in range(12)), *(f"head.{i}" for i in range(12))]))
-def test_the_chain_does_not_depend_on_the_manifest_s_order(shards: list[str]) -> None:
-    ids = [wire.shard for wire in wiring(shards)]
-    assert ids == [*(f"L{i:02}" for i in range(12)), *(f"head.{i}" for i in range(12))]
-
-
-@pytest.mark.parametrize("name", ["encoder", "L", "L00.p0", "head", "l00", "head.x", "L00\n"])
-def test_a_shard_that_is_neither_block_nor_head(name: str) -> None:
-    with pytest.raises(ManifestError) as error:
-        wiring(["L00", name])
-    assert str(error.value) == (
-        f"Family 'llama' has no shard {name!r}; blocks are L00, L01, ... and vocabulary slices of "
-        "the head are head.0, head.1, ..."
-    )
-
-
-def test_indices() -> None:
-    assert (block_index("L07"), block_index("L110"), head_index("head.2")) == (7, 110, 2)
-    assert [is_head(shard) for shard in ("L00", "head.0")] == [False, True]
