@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.errors import ManifestError
-from pytest_ane.manifest import load, of_package
+from pytest_ane.manifest import FAMILIES, load, of_package
 from tests.manifest.conftest import Complaints, Read
 
 MINE = '[models.mine.shard.encoder]\nartifact = "e.mlpackage"\nreference = "none"\n'
@@ -119,8 +119,8 @@ unproven = "maybe"
         "shards.toml:4: [models.a] 'source' is missing; say where the family's weights come from.",
         "shards.toml:4: [models.a] 'shards' is missing; name them, such as \"L00-L29, "
         'head.0-head.3".',
-        'shards.toml:5: [models.a] family = "lama": is neither a family (llama) nor a module '
-        "beside the manifest or an installed one; did you mean 'llama'?",
+        f'shards.toml:5: [models.a] family = "lama": is neither a family ({", ".join(FAMILIES)}) '
+        "nor a module beside the manifest or an installed one; did you mean 'llama'?",
         "shards.toml:6: [models.a.policy.fidelity] min-cosine = 2: must be at most 1.",
         "shards.toml:11: [models.b.shard.x.probes] count = 0: must be at least 1.",
         'shards.toml:13: [models.b.shard."y*"] matches no shard; there are: x.',

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_ane.manifest import FAMILIES
 from tests.manifest.conftest import Complaints
 
 MODEL = """\
@@ -141,13 +142,13 @@ SENTENCES = [
     ),
     (
         MODEL.replace('"llama"', '"lama"'),
-        '2: [models.m] family = "lama": is neither a family (llama) nor a module beside the '
-        "manifest or an installed one; did you mean 'llama'?",
+        f'2: [models.m] family = "lama": is neither a family ({", ".join(FAMILIES)}) nor a module '
+        "beside the manifest or an installed one; did you mean 'llama'?",
     ),
     (
         MODEL.replace('"llama"', '"nowhere.at.all"'),
-        '2: [models.m] family = "nowhere.at.all": is neither a family (llama) nor a module beside '
-        "the manifest or an installed one.",
+        f'2: [models.m] family = "nowhere.at.all": is neither a family ({", ".join(FAMILIES)}) nor '
+        "a module beside the manifest or an installed one.",
     ),
     (
         MODEL.replace('"llama"', '"my family"'),
