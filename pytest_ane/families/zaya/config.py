@@ -93,6 +93,11 @@ class ZayaConfig:
         """Channels that the convolutions of the attention mix."""
         return self.q_channels + self.kv_channels
 
+    @property
+    def tail_channels(self) -> int:
+        """Channels that a position leaves to the next ones: queries, keys, half of the values."""
+        return self.qk_channels + self.kv_channels // 2
+
     @classmethod
     def read(cls, source: Source, slices: int, cut: Cut) -> ZayaConfig:
         """Read from `config.json`; a synthetic source is ZAYA1-8B where it does not say otherwise.
