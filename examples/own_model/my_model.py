@@ -16,8 +16,9 @@ masks and tables as constants of the module. `"T"` in a port's shape is the flex
 from __future__ import annotations
 
 import torch
-from pytest_ane.families import Conversion, Port
 from torch import Tensor, nn
+
+from pytest_ane.families import Conversion, Port
 
 WIDTH, INNER, CLASSES = 128, 256, 32
 
@@ -32,6 +33,7 @@ class FeedForward(nn.Module):
         self.down = nn.Conv2d(INNER, WIDTH, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """From `[1, 128, T, 1]` to the same shape."""
         inner: Tensor = nn.functional.silu(self.gate(x)) * self.up(x)
         result: Tensor = x + self.down(inner)
         return result
@@ -45,6 +47,7 @@ class Classifier(nn.Module):
         self.output = nn.Conv2d(WIDTH, CLASSES, 1)
 
     def forward(self, x: Tensor, sharpness: Tensor) -> Tensor:
+        """From `[1, 128, T, 1]` and a factor for each position, `[1, 1, T, 1]`."""
         logits: Tensor = self.output(x) * sharpness
         return logits
 
