@@ -19,7 +19,7 @@ from pytest_ane.families.base import (
 )
 from pytest_ane.families.streams import Streams, entering, merge
 
-FAMILIES = ("llama",)
+FAMILIES = ("gemma4", "llama")
 
 __all__ = [
     "FAMILIES",
