@@ -51,7 +51,7 @@ class AneAttention(nn.Module):
         keys, values = self.remembered(k, v, write)
         weights = torch.softmax(q.transpose(2, 3) @ keys + mask, dim=-1)
         mixed = (values @ weights.transpose(2, 3)).reshape(1, self.heads * self.head, -1, 1)
-        given: Tensor = self.post_norm(self.o_proj(mixed))
+        given: Tensor = self.post_norm(self.o_proj(mixed.to(self.one.dtype)))
         return x + given
 
     def remembered(self, k: Tensor, v: Tensor, write: Tensor) -> tuple[Tensor, Tensor]:
