@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,6 +32,12 @@ class Runner(Protocol):
         Raises:
             ExecutionError: an input is missing or does not fit the declared type and shape.
         """
+        ...
+
+    def predict_all(
+        self, inputs: Sequence[Arrays], states: Sequence[Any]
+    ) -> list[dict[str, npt.NDArray[np.float32]]]:
+        """`predict` on each of several inputs, each with a state of its own or None."""
         ...
 
 

@@ -12,15 +12,15 @@ from pytest_ane.build.cache import Cache
 from pytest_ane.build.record import PACKAGE, Artifact, BuildRecord
 from pytest_ane.digests import key_digest
 from pytest_ane.errors import BuildError
-from pytest_ane.families import LanguageModel
+from pytest_ane.families import Buildable
 from pytest_ane.manifest import Shard
 
-BUILD_VERSION = 2
+BUILD_VERSION = 3
 """Raised whenever a change in this package alters what is built."""
 
 
 def build_shard(
-    shard: Shard, cache: Cache, *, identity: dict[str, Any], model: Callable[[], LanguageModel]
+    shard: Shard, cache: Cache, *, identity: dict[str, Any], model: Callable[[], Buildable]
 ) -> Artifact:
     """The shard's artifact from the cache, built first if it is not there.
 
@@ -57,7 +57,7 @@ def build_shard(
     return Artifact.of_entry(folder)
 
 
-def _build(shard: Shard, key: dict[str, Any], model: LanguageModel, folder: Path) -> None:
+def _build(shard: Shard, key: dict[str, Any], model: Buildable, folder: Path) -> None:
     from pytest_ane.build.compress import compress
     from pytest_ane.build.convert import convert
     from pytest_ane.build.quiet import converter_notes
@@ -70,8 +70,6 @@ def _build(shard: Shard, key: dict[str, Any], model: LanguageModel, folder: Path
             target=shard.target,
             subject=shard.qualified,
         )
-    compressed, notes = compress(converted, shard.asked, shard.qualified)
-    with converter_notes():
-        compressed.save(str(folder / PACKAGE))
+    notes = compress(converted, shard.asked, folder / PACKAGE, shard.qualified)
     record = BuildRecord(key, model.description, notes, round(time.perf_counter() - start, 3))
     record.write(folder)

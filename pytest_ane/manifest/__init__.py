@@ -14,8 +14,10 @@ from pytest_ane.manifest.policy import (
 from pytest_ane.manifest.records import Manifest, Model, Probes, Prompt, Shard, Source
 from pytest_ane.manifest.schema import json_schema
 from pytest_ane.manifest.select import select
+from pytest_ane.manifest.tables import FAMILIES
 
 __all__ = [
+    "FAMILIES",
     "BehaviourPolicy",
     "Compression",
     "CompressionPolicy",

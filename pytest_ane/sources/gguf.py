@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pytest_ane.errors import SourceError
 from pytest_ane.sources.base import FloatArray, Tokenizer
-from pytest_ane.sources.tokenizer import BytePairTokenizer
+from pytest_ane.sources.tokenizer import SourceTokenizer
 
 _MAGIC = b"GGUF"
 _ARRAY = int(gguf.GGUFValueType.ARRAY)
@@ -28,6 +28,8 @@ class GGUFSource:
         SourceError: the file is missing, is no GGUF file, or ends too early.
     """
 
+    synthetic = False
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._reader = _open(path)
@@ -37,11 +39,6 @@ class GGUFSource:
     def label(self) -> str:
         """The file's path."""
         return str(self._path)
-
-    @property
-    def synthetic(self) -> bool:
-        """No: the weights are in the file."""
-        return False
 
     @property
     def names(self) -> Collection[str]:
@@ -66,7 +63,7 @@ class GGUFSource:
         self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32
     ) -> npt.NDArray[Any]:
         """A tensor in float32 or float16; quantized blocks are expanded by `gguf.dequantize`."""
-        return self._dequantize(name, shape, slice(None)).astype(dtype, copy=False)
+        return self._dequantize(name, shape, slice(None), dtype)
 
     def rows(self, name: str, index: Sequence[int], width: int) -> FloatArray:
         """Rows of a matrix, dequantizing only those."""
@@ -79,7 +76,7 @@ class GGUFSource:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The byte-level BPE tokenizer stored in the file's metadata."""
-        return BytePairTokenizer.from_metadata(self.value, str(self._path))
+        return SourceTokenizer.from_metadata(self.value, str(self._path))
 
     def _get(self, name: str) -> gguf.ReaderTensor:
         if name not in self._tensors:
@@ -93,7 +90,9 @@ class GGUFSource:
         """Rows outermost; GGUF lists the innermost axis first."""
         return tuple(int(n) for n in reversed(self._get(name).shape))
 
-    def _dequantize(self, name: str, shape: tuple[int, ...], rows: Any) -> FloatArray:
+    def _dequantize(
+        self, name: str, shape: tuple[int, ...], rows: Any, dtype: npt.DTypeLike = np.float32
+    ) -> npt.NDArray[Any]:
         tensor, found = self._get(name), self._shape(name)
         if found != shape:
             raise SourceError(f"{self._path}: tensor {name!r} has shape {found}, expected {shape}.")
@@ -105,7 +104,8 @@ class GGUFSource:
                 "gguf package cannot expand; use a file in another quantization."
             ) from error
         # A copy: F32 tensors come as views of the read-only map, which torch cannot wrap.
-        return np.array(data, dtype=np.float32)
+        with np.errstate(over="ignore"):
+            return np.array(data, dtype=dtype)
 
 
 class _Reader(gguf.GGUFReader):  # type: ignore[misc]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -37,6 +37,11 @@ class FakeRunner:
         self.seen.append(inputs)
         self.calls.append(len(state))
         return self.outputs
+
+    def predict_all(
+        self, inputs: Sequence[Mapping[str, np.ndarray]], states: Sequence[list[int]]
+    ) -> list[dict[str, np.ndarray]]:
+        return [self.predict(x, state) for x, state in zip(inputs, states, strict=True)]
 
 
 def case(expected: Mapping[str, np.ndarray], name: str = "probe") -> Case:

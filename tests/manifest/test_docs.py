@@ -37,10 +37,12 @@ PREFIXES: dict[type[Record], str] = {
 }
 
 
-def test_the_example_loads(read: Read) -> None:
+def test_the_example_loads(read: Read, tmp_path: Path) -> None:
+    for module in ("my_model.py", "my_family.py"):
+        (tmp_path / module).touch()
     manifest = read(EXAMPLE)
-    assert [model.name for model in manifest.models] == ["smollm2", "mine"]
-    assert len(manifest.shards) == 36
+    assert [model.name for model in manifest.models] == ["smollm2", "trial", "torch", "mine"]
+    assert len(manifest.shards) == 36 + 4 + 2
     head, block = manifest.shard("smollm2:head.0"), manifest.shard("smollm2:L02")
     assert head.policy.compression.max_bytes == 8 * 2**20
     assert isinstance(block.compression, Palettize)

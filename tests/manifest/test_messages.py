@@ -121,13 +121,56 @@ SENTENCES = [
     ),
     (
         MODEL.replace('path = "m.gguf"', 'package = "p"'),
-        "3: [models.m.source] give either path, or package and file.",
+        "3: [models.m.source] give either path, or package and file, or seeded.",
+    ),
+    (
+        MODEL.replace('path = "m.gguf"', "seeded = -1"),
+        "3: [models.m.source] seeded = -1: must be at least 0.",
+    ),
+    (
+        MODEL.replace('path = "m.gguf"', "seeded = 1, config = { since = 2020-01-01 }"),
+        "3: [models.m.source.config] since = 2020-01-01: must be a number, text, list or table.",
+    ),
+    (
+        MODEL.replace('path = "m.gguf"', "seeded = 1, config = 3"),
+        "3: [models.m.source] config = 3: must be a table.",
     ),
     (
         MODEL.replace('"m.gguf"', '"m.gguf", sha256 = "12"'),
         '3: [models.m.source] sha256 = "12": must be a SHA-256 digest, 64 hexadecimal digits.',
     ),
-    (MODEL.replace('"llama"', '"lama"'), "2: [models.m] family = \"lama\": must be 'llama'."),
+    (
+        MODEL.replace('"llama"', '"lama"'),
+        '2: [models.m] family = "lama": is neither a family (llama) nor a module beside the '
+        "manifest or an installed one; did you mean 'llama'?",
+    ),
+    (
+        MODEL.replace('"llama"', '"nowhere.at.all"'),
+        '2: [models.m] family = "nowhere.at.all": is neither a family (llama) nor a module beside '
+        "the manifest or an installed one.",
+    ),
+    (
+        MODEL.replace('"llama"', '"my family"'),
+        '2: [models.m] family = "my family": must be a family or a module\'s name, such as '
+        "'my.family'.",
+    ),
+    (
+        '[models.m]\nbuilder = "nowhere:build"\nshards = "L00"',
+        "2: [models.m] builder = \"nowhere:build\": 'nowhere' is not a module beside the manifest "
+        "or an installed one.",
+    ),
+    (
+        '[models.m]\nbuilder = "json"\nshards = "L00"',
+        "2: [models.m] builder = \"json\": must be a module and a function, 'module:function'.",
+    ),
+    (
+        '[models.m]\nbuilder = "json:load"',
+        "1: [models.m] 'shards' is missing; name those that the builder makes.",
+    ),
+    (
+        MODEL + 'depends = ["x"]',
+        "5: [models.m] 'depends' needs a builder; a family's VERSION says it.",
+    ),
     (
         MODEL.replace("L00-L03", "L00-M03"),
         "4: [models.m] shards = \"L00-M03, head.0\": 'L00-M03' is neither a shard id such as 'L00' "
@@ -190,7 +233,7 @@ SENTENCES = [
     (
         MODEL + "[models.m.shard.L00]\nfamily = 'llama'",
         "6: [models.m.shard.L00] unknown key 'family': the keys here are artifact, compression, "
-        "max-tokens, policy, probes, reference, target.",
+        "context, max-tokens, policy, probes, reference, target.",
     ),
     (
         MODEL + "[[models.m.prompts]]\ntext = 'x'",

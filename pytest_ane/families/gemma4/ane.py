@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pytest_ane.families.ane import pointwise
+from pytest_ane.families.ane import pointwise, settled
 from pytest_ane.families.gemma4.config import Gemma4Config
 from pytest_ane.families.gemma4.norm import AneNorm, AneUnit
 from pytest_ane.families.gemma4.weights import AttentionWeights, HeadWeights
@@ -51,7 +51,7 @@ class AneAttention(nn.Module):
         keys, values = self.remembered(k, v, write)
         weights = torch.softmax(q.transpose(2, 3) @ keys + mask, dim=-1)
         mixed = (values @ weights.transpose(2, 3)).reshape(1, self.heads * self.head, -1, 1)
-        given: Tensor = self.post_norm(self.o_proj(mixed.to(self.one.dtype)))
+        given: Tensor = self.post_norm(self.o_proj(settled(mixed, self.one.dtype)))
         return x + given
 
     def remembered(self, k: Tensor, v: Tensor, write: Tensor) -> tuple[Tensor, Tensor]:

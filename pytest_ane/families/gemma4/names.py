@@ -48,10 +48,10 @@ def root(source: Source) -> str:
 def spread(name: str, shape: tuple[int, ...]) -> Spread:
     """Distributions under which synthetic activations keep realistic magnitudes.
 
-    Matrices keep the variance of what enters; 3 % of their values are five times as wide. The
-    norms before each residual sum have mean 0.1, so that a block adds about a tenth of the
-    stream. Queries and keys have norms d^(-1/4), so that scores have a variance near 1. Router
-    logits have a standard deviation near 1.5.
+    Matrices keep the variance of what enters, and 3 % of their values lie at 5 sigma. The norms
+    before each residual sum have mean 0.1, so that a block adds about a tenth of the stream.
+    Queries and keys have norms d^(-1/4), so that scores have a variance near 1. Router logits have
+    a standard deviation near 1.5.
     """
     width = shape[-1] if shape else 1
     if name.endswith("layer_scalar"):
@@ -66,4 +66,4 @@ def spread(name: str, shape: tuple[int, ...]) -> Spread:
         return Spread(std=1.5)
     if name.endswith("embed_tokens.weight"):
         return Spread(std=width**-0.5)
-    return Spread(std=width**-0.5, outliers=0.03)
+    return Spread.of(width**-0.5, outliers=0.03)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pytest_ane.families.ane import TINY
+from pytest_ane.families.ane import TINY, settled
 
 
 class AneUnit(nn.Module):
@@ -35,7 +35,7 @@ class AneUnit(nn.Module):
         scaled = x / largest
         square = (scaled * scaled).mean(dim=1, keepdim=True)
         epsilon = self.root_epsilon / largest
-        return (scaled * torch.rsqrt(square + epsilon * epsilon)).to(self.tiny.dtype)
+        return settled(scaled * torch.rsqrt(square + epsilon * epsilon), self.tiny.dtype)
 
 
 class AneNorm(nn.Module):
