@@ -13,7 +13,9 @@ GLOB = r"[A-Za-z*?\[][A-Za-z0-9_.\-*?\[\]!]{0,63}"
 MOST = 10_000
 """Shards in one range; more is a slip of the keyboard."""
 
-_RANGE_LIKE = "a range such as 'L00-L29' or 'L{00-29}.p{0-7}', of numbers that count upwards"
+_RANGE_LIKE = (
+    "a range such as 'L00-L29', whose ends differ in their last number only, or 'L{00-29}.p{0-7}'"
+)
 _RANGE = re.compile(r"(?P<prefix>.*?)(?P<first>\d+)-(?P=prefix)(?P<last>\d+)")
 _BRACES = re.compile(r"\{(\d{1,9})-(\d{1,9})\}")
 
