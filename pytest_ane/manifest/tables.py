@@ -52,7 +52,7 @@ Ids = Annotated[
 ]
 
 
-FAMILIES = ("llama", "zaya")
+FAMILIES = ("gemma4", "llama", "zaya")
 """Architectures that come with the package; any other family is a module of the user's."""
 _MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 Module = Annotated[str, Form(_MODULE, "must be a family or a module's name, such as 'my.family'")]
