@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
 
-_COLORS = {"error": "red", "failed": "red", "unproven": "yellow"}
+_COLORS = {"error": "red", "failed": "red", "unproven": "yellow", "warned": "yellow"}
 
 
 def write(reporter: TerminalReporter, config: pytest.Config) -> None:
@@ -42,4 +42,5 @@ def _row(report: Any) -> Row | None:
         subject=str(facts["ane.subject"]),
         status=str(facts["ane.status"]),
         summary=str(facts["ane.summary"]),
+        warned=facts["ane.status"] == "passed" and "ane.warnings" in facts,
     )

@@ -9,15 +9,25 @@ from pydantic import TypeAdapter
 
 from pytest_ane.build import Census, judge
 from pytest_ane.build.census import Weight
+from pytest_ane.build.stages import Stage
 from pytest_ane.manifest import Compression, CompressionPolicy
 from pytest_ane.verdict import Verdict
 
 LUT = "constexpr_lut_to_dense"
 SCALE = "constexpr_blockwise_shift_scale"
-Q = Weight("q_proj_weight", (576, 576, 1, 1), LUT, 4, 18, 1, 166_464)
-DOWN = Weight("down_proj_weight", (576, 1536, 1, 1), LUT, 4, 18, 1, 442_944)
-NORM = Weight("norm_weight", (1, 576, 1, 1), "const", 16, 0, 0, 1152)
-DENSE = Weight("router_weight", (17, 576, 1, 1), "const", 16, 0, 0, 19_584)
+
+
+def stored(
+    name: str, shape: tuple[int, ...], op: str, nbits: int, groups: int, blocks: int, size: int
+) -> Weight:
+    """A weight that one operation expands."""
+    return Weight(name, shape, size, nbits, (Stage(op, nbits, groups, blocks),))
+
+
+Q = stored("q_proj_weight", (576, 576, 1, 1), LUT, 4, 18, 1, 166_464)
+DOWN = stored("down_proj_weight", (576, 1536, 1, 1), LUT, 4, 18, 1, 442_944)
+NORM = Weight("norm_weight", (1, 576, 1, 1), 1152, 16)
+DENSE = Weight("router_weight", (17, 576, 1, 1), 19_584, 16)
 FOUR_BITS = {"method": "palettize", "nbits": 4, "group_size": 32}
 EIGHT_BITS = {"method": "linear", "dtype": "int8"}
 
@@ -73,7 +83,7 @@ def test_a_weight_whose_channels_do_not_divide() -> None:
 
 def test_a_weight_that_the_converter_declined_for_reasons_of_its_own() -> None:
     verdict = of(
-        Weight("w", (64, 64, 1, 1), "const", 16, 0, 0, 8192),
+        Weight("w", (64, 64, 1, 1), 8192, 16),
         notes=("Something else.", "Cannot perform palettization on w. Skipped this op."),
     )
     assert (
@@ -83,7 +93,7 @@ def test_a_weight_that_the_converter_declined_for_reasons_of_its_own() -> None:
 
 
 def test_a_weight_declined_without_a_word() -> None:
-    verdict = of(Weight("w", (64, 64, 1, 1), "const", 16, 0, 0, 8192), asked=EIGHT_BITS)
+    verdict = of(Weight("w", (64, 64, 1, 1), 8192, 16), asked=EIGHT_BITS)
     assert verdict.reasons == (
         "w [64, 64, 1, 1] was to be quantized (int8, per_channel) but is stored as const; choose a "
         "setting that fits its shape, or name it in compression.keep.",
@@ -91,22 +101,23 @@ def test_a_weight_declined_without_a_word() -> None:
 
 
 def test_another_method_than_asked_for() -> None:
-    quantized = Weight("w", (64, 64, 1, 1), SCALE, 4, 64, 1, 2176)
+    quantized = stored("w", (64, 64, 1, 1), SCALE, 4, 64, 1, 2176)
     assert of(quantized).reasons[0].startswith("w [64, 64, 1, 1] was to be palettized")
     assert of(quantized, asked={**EIGHT_BITS, "dtype": "int4"}).status == "passed"
-    affine = Weight("w", (64, 64, 1, 1), "constexpr_affine_dequantize", 8, 64, 1, 4300)
+    affine = stored("w", (64, 64, 1, 1), "constexpr_affine_dequantize", 8, 64, 1, 4300)
     assert of(affine, asked=EIGHT_BITS).status == "passed"
 
 
 def test_another_number_of_bits_than_asked_for() -> None:
     verdict = of(Q, asked={**FOUR_BITS, "nbits": 6})
     assert verdict.reasons == (
-        "q_proj_weight was to be palettized (kmeans, 6 bits, per_grouped_channel) but has 4 bits.",
+        "q_proj_weight [576, 576, 1, 1] was to be palettized (kmeans, 6 bits, per_grouped_channel) "
+        "but has 4 bits.",
     )
     assert of(Q, asked={**FOUR_BITS, "nbits": 6, "mode": "unique"}).status == "passed"
-    wide = Weight("w", (64, 64, 1, 1), SCALE, 8, 64, 1, 4224)
+    wide = stored("w", (64, 64, 1, 1), SCALE, 8, 64, 1, 4224)
     assert of(wide, asked={**EIGHT_BITS, "dtype": "uint4"}).reasons == (
-        "w was to be quantized (uint4, per_channel) but has 8 bits.",
+        "w [64, 64, 1, 1] was to be quantized (uint4, per_channel) but has 8 bits.",
     )
 
 
@@ -165,10 +176,10 @@ def test_an_empty_package() -> None:
 
 
 def test_every_weight_is_named() -> None:
-    assert len(of(DENSE, Weight("v", (17, 576), "const", 16, 0, 0, 19_584)).reasons) == 2
+    assert len(of(DENSE, Weight("v", (17, 576), 19_584, 16)).reasons) == 2
 
 
 def test_one_table_where_groups_were_asked_for() -> None:
-    one = Weight("w", (64, 64, 1, 1), LUT, 4, 1, 1, 2080)
+    one = stored("w", (64, 64, 1, 1), LUT, 4, 1, 1, 2080)
     asked = {"method": "palettize", "nbits": 4, "group_size": 16}
     assert "takes 4 tables or scales, but has 1" in of(one, asked=asked).reasons[0]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pytest_ane.manifest import Linear, Override, Palettize, Uncompressed
-from pytest_ane.manifest.compression import beyond
+from pytest_ane.manifest.targets import beyond
 
 BASE = Palettize(nbits=6, group_size=16)
 
@@ -23,12 +23,13 @@ def test_defaults() -> None:
     assert Palettize().model_dump() == {
         "method": "palettize", "mode": "kmeans", "engine": "fast", "nbits": 4,
         "granularity": "per_grouped_channel", "group_size": 32, "cluster_dim": 1,
-        "enable_per_channel_scale": False, "weight_threshold": 2048, "keep": (), "overrides": (),
+        "enable_per_channel_scale": False, "weight_threshold": 2048, "joint": (), "keep": (),
+        "overrides": (),
     }  # fmt: skip
     assert Linear().model_dump() == {
         "method": "linear", "mode": "linear_symmetric", "dtype": "int8",
         "granularity": "per_channel", "block_size": 32, "weight_threshold": 2048,
-        "keep": (), "overrides": (),
+        "joint": (), "keep": (), "overrides": (),
     }  # fmt: skip
 
 

@@ -47,12 +47,12 @@ SENTENCES = [
     (
         C + 'method = "palete"',
         "6: [models.m.compression] method = \"palete\": must be one of 'palettize', 'linear', "
-        "'none'.",
+        "'prune', 'none'.",
     ),
     (
         C + "nbits = 4",
-        "5: [models.m.compression] 'method' is missing; add one of 'palettize', 'linear' or "
-        "'none'.",
+        "5: [models.m.compression] 'method' is missing; add one of 'palettize', 'linear', "
+        "'prune' or 'none'.",
     ),
     (
         F + 'min-cosine = "high"',
@@ -199,7 +199,7 @@ SENTENCES = [
     # Overrides.
     (
         PALETTE + "[[models.m.compression.overrides]]\nnbits = 4",
-        "7: [[models.m.compression.overrides]] 'weights' is missing; add it.",
+        "7: [[models.m.compression.overrides]] give either weights or op_type.",
     ),
     (
         OVERRIDE + "nbits = 5",

@@ -1,0 +1,187 @@
+"""Every method and granularity, asked in the manifest's words and done by coremltools.
+
+The verdict on the package that comes out must be `passed`, and its structure the one named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+
+from pytest_ane.build import Census, distortions, judge, take_census
+from pytest_ane.build.compress import compress
+from pytest_ane.build.quiet import converter_notes, import_coremltools
+from pytest_ane.manifest import Compression, CompressionPolicy
+from pytest_ane.mil import read_model
+from pytest_ane.mil.blob import load
+from pytest_ane.mil.records import Model
+from pytest_ane.verdict import Verdict
+
+Asked = dict[str, Any]
+Build = Callable[..., tuple[Verdict, Census, Model]]
+
+LUT, SPARSE, SPARSE_LUT = (
+    f"constexpr_{name}" for name in ("lut_to_dense", "sparse_to_dense", "lut_to_sparse")
+)
+SCALE, SPARSE_SCALE, AFFINE = (
+    f"constexpr_{name}"
+    for name in ("blockwise_shift_scale", "sparse_blockwise_shift_scale", "affine_dequantize")
+)
+
+
+def palettize(mode: str = "uniform", **options: Any) -> Asked:
+    return {"method": "palettize", "mode": mode, "weight_threshold": 0, **options}
+
+
+def linear(**options: Any) -> Asked:
+    return {"method": "linear", "weight_threshold": 0, **options}
+
+
+def prune(**options: Any) -> Asked:
+    options = options or {"target_sparsity": 0.5}
+    return {"method": "prune", "weight_threshold": 0, **options}
+
+
+def then(first: Asked, *joint: Asked) -> Asked:
+    return {**first, "joint": list(joint)}
+
+
+TENSOR = {"granularity": "per_tensor"}
+EIGHTS = {"group_size": 8}
+
+ANYWHERE: dict[str, tuple[Asked, dict[str, list[str]]]] = {
+    "uniform": (palettize(**TENSOR), {"": [LUT]}),
+    "k-means": (palettize("kmeans", nbits=2, **TENSOR), {"": [LUT]}),
+    "k-means of coremltools": (palettize("kmeans", engine="coremltools", **TENSOR), {"": [LUT]}),
+    "1 bit": (palettize(nbits=1, **TENSOR), {"": [LUT]}),
+    "int8": (linear(), {"iOS18": [SCALE], "": [AFFINE]}),
+    "uint8 with offset": (linear(dtype="uint8", mode="linear"), {"iOS18": [SCALE], "": [AFFINE]}),
+    "one scale": (linear(**TENSOR), {"iOS18": [SCALE], "": [AFFINE]}),
+    "half": (prune(), {"": [SPARSE]}),
+    "nine tenths": (prune(target_sparsity=0.9), {"": [SPARSE]}),
+    "blocks of zeros": (prune(target_sparsity=0.5, block_size=2), {"": [SPARSE]}),
+    "blocks of zeros by input": (prune(target_sparsity=0.3, block_size=4, dim=1), {"": [SPARSE]}),
+    "2 of 4": (prune(n_m_ratio=[2, 4]), {"": [SPARSE]}),
+    "3 of 7 by output": (prune(n_m_ratio=[3, 7], dim=0), {"": [SPARSE]}),
+    "threshold": (
+        prune(threshold=0.5, minimum_sparsity_percentile=0.2), {"": [SPARSE]},
+    ),
+}  # fmt: skip
+SINCE_IOS18: dict[str, tuple[Asked, list[str]]] = {
+    "groups": (palettize(**EIGHTS), [LUT]),
+    "k-means in groups": (palettize("kmeans", **EIGHTS), [LUT]),
+    "3 bits": (palettize(nbits=3, **TENSOR), [LUT]),
+    "6 bits": (palettize(nbits=6, **EIGHTS), [LUT]),
+    "8 bits": (palettize(nbits=8, **TENSOR), [LUT]),
+    "pairs": (palettize("kmeans", nbits=2, cluster_dim=2, **EIGHTS), [LUT]),
+    "scaled": (palettize(enable_per_channel_scale=True, **EIGHTS), [SCALE, LUT]),
+    "scaled as a whole": (palettize(enable_per_channel_scale=True, **TENSOR), [SCALE, LUT]),
+    "int4": (linear(dtype="int4"), [SCALE]),
+    "uint4 by block": (linear(dtype="uint4", granularity="per_block", block_size=8), [SCALE]),
+    "int8 by block": (linear(granularity="per_block", block_size=16), [SCALE]),
+    "pruned, palettes": (then(prune(), palettize(**EIGHTS)), [SPARSE_LUT, SPARSE]),
+    "pruned, k-means": (then(prune(), palettize("kmeans", **EIGHTS)), [SPARSE_LUT, SPARSE]),
+    "2 of 4, palettes": (then(prune(n_m_ratio=[2, 4]), palettize(**EIGHTS)), [SPARSE_LUT, SPARSE]),
+    "pruned, int8": (then(prune(), linear()), [SPARSE_SCALE, SPARSE]),
+    "pruned, int4 by block": (
+        then(prune(), linear(dtype="int4", granularity="per_block", block_size=8)),
+        [SPARSE_SCALE, SPARSE],
+    ),
+    "palettes of int8": (then(palettize(**EIGHTS), linear(**TENSOR)), [SCALE, LUT]),
+    "palettes of uint4": (
+        then(palettize(**EIGHTS), linear(dtype="uint4", mode="linear", **TENSOR)), [SCALE, LUT],
+    ),
+    "pairs of int8": (
+        then(palettize("kmeans", nbits=2, cluster_dim=2, **EIGHTS), linear(**TENSOR)), [SCALE, LUT],
+    ),
+    "palettes, pruned": (then(palettize(**EIGHTS), prune()), [SPARSE_LUT, SPARSE]),
+    "int8, pruned": (then(linear(), prune()), [SPARSE_SCALE, SPARSE]),
+    "int8, palettes": (then(linear(), palettize(**EIGHTS)), [SCALE, LUT]),
+    "int8 by block, palettes": (
+        then(linear(granularity="per_block", block_size=8), palettize(**TENSOR)), [SCALE, LUT],
+    ),
+    "int8 of one scale, k-means": (
+        then(linear(**TENSOR), palettize("kmeans", **EIGHTS)), [SCALE, LUT],
+    ),
+    "pruned, palettes of int8": (
+        then(prune(), palettize(**EIGHTS), linear(**TENSOR)), [SCALE, SPARSE_LUT, SPARSE],
+    ),
+    "palettes, pruned, of int8": (
+        then(palettize(**EIGHTS), prune(), linear(**TENSOR)), [SCALE, SPARSE_LUT, SPARSE],
+    ),
+}  # fmt: skip
+
+CASES = [
+    *(
+        (target, name, asked, stages.get(target, stages[""]))
+        for target in ("iOS16", "iOS18")
+        for name, (asked, stages) in ANYWHERE.items()
+    ),
+    *(("iOS18", name, asked, stages) for name, (asked, stages) in SINCE_IOS18.items()),
+]
+
+
+@cache
+def network(target: str) -> Any:
+    """A convolution `[48, 32, 1, 1]` and a matrix product with `[48, 64]`."""
+    ct = import_coremltools()
+    from coremltools.converters.mil import Builder as mb
+
+    rng, version = np.random.default_rng(0), getattr(ct.target, target)
+    conv, product = (rng.standard_normal(s).astype(np.float16) for s in ((48, 32, 1, 1), (48, 64)))
+    half = ct.converters.mil.mil.types.fp16
+
+    @mb.program(input_specs=[mb.TensorSpec((1, 32, 1, 1), dtype=half)], opset_version=version)
+    def program(x: Any) -> Any:
+        y = mb.conv(x=x, weight=mb.const(val=conv, name="conv"), name="first")
+        flat = mb.reshape(x=y, shape=(1, 48))
+        return mb.matmul(x=flat, y=mb.const(val=product, name="product"), name="y")
+
+    with converter_notes():
+        return ct.convert(program, minimum_deployment_target=version, skip_model_load=True)
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Build:
+    """Compress the network, save it, and judge what the file holds."""
+
+    def built(asked: Asked, target: str = "iOS18", **policy: Any) -> tuple[Verdict, Census, Model]:
+        compression: Any = TypeAdapter(Compression).validate_python(asked)
+        model, notes = compress(network(target), compression, "m:L00")
+        with converter_notes():
+            model.save(str(tmp_path / "m.mlpackage"))
+        found = read_model(tmp_path / "m.mlpackage")
+        census = take_census(found)
+        verdict = judge(
+            census,
+            size=1,
+            asked=compression,
+            policy=CompressionPolicy.model_validate(policy),
+            subject="m:L00",
+            notes=notes,
+            distortions=distortions(found, read_model(network(target).package_path)),
+        )
+        return verdict, census, found
+
+    return built
+
+
+@pytest.mark.parametrize(
+    ("target", "asked", "stages"),
+    [(target, asked, stages) for target, _, asked, stages in CASES],
+    ids=[f"{target}, {name}" for target, name, _, _ in CASES],
+)
+def test_what_is_asked_for_is_done(
+    build: Build, target: str, asked: Asked, stages: list[str]
+) -> None:
+    verdict, census, _ = build(asked, target)
+    assert verdict.reasons == ()
+    assert [w.name for w in census.weights] == ["conv", "product"]
+    for weight in census.weights:
+        assert [stage.op for stage in weight.stages] == stages
