@@ -46,6 +46,7 @@ def build_shard(
         "build": BUILD_VERSION,
         "shard": shard.id,
         "max_tokens": shard.max_tokens,
+        "context": shard.context,
         "target": shard.target,
         "compression": shard.asked.model_dump(mode="json"),
         "coremltools": version("coremltools"),

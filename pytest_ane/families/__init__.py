@@ -8,26 +8,34 @@ from typing import cast
 from pytest_ane.errors import ManifestError
 from pytest_ane.families.base import (
     Conversion,
+    Cut,
     Family,
     Inputs,
     LanguageModel,
     Layout,
     Port,
-    concatenate,
+    Reference,
+    Wire,
 )
+from pytest_ane.families.streams import Streams, entering, merge
 
 FAMILIES = ("llama",)
 
 __all__ = [
     "FAMILIES",
     "Conversion",
+    "Cut",
     "Family",
     "Inputs",
     "LanguageModel",
     "Layout",
     "Port",
-    "concatenate",
+    "Reference",
+    "Streams",
+    "Wire",
+    "entering",
     "get_family",
+    "merge",
 ]
 
 

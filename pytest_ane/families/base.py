@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
-import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.sources import Source, Spread
@@ -95,8 +94,11 @@ class Layout(Protocol):
 
     @property
     def sees(self) -> Literal["itself", "call", "state"]:
-        """What a position's output depends on beside itself: nothing, the earlier positions of the
-        same call, or all earlier positions, kept in states."""
+        """What a position's output depends on.
+
+        Beside itself nothing, the earlier positions of the same call, or all earlier positions,
+        kept in states.
+        """
         ...
 
     def inputs(self, hidden: FloatArray, start: int = 0) -> Inputs:

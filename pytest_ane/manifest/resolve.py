@@ -89,6 +89,8 @@ class Resolver:
             baselines=self._absolute(model.baselines) if model.baselines else None,
             policy=settings.policy,
             max_tokens=settings.max_tokens,
+            context=settings.context,
+            stateful=model.stateful,
         )
 
     def _common(self, here: KeyPath, raw: Table) -> Layers:
@@ -144,6 +146,7 @@ class Resolver:
             probes=settings.probes,
             policy=settings.policy,
             max_tokens=settings.max_tokens,
+            context=settings.context,
             target=settings.target,
         )
 

@@ -63,6 +63,8 @@ class Common(Record):
     """What a shard must reach to pass."""
     max_tokens: Annotated[int, Field(ge=1, le=65536)] = 64
     """Positions a flexible shard takes at once: T is 1 to this."""
+    context: Annotated[int, Field(ge=1, le=1 << 20)] = 2048
+    """Positions that a shard's key-value state holds: the longest text it can decode."""
     target: Target = "iOS18"
     """Minimum deployment target of the conversion."""
 
@@ -99,6 +101,9 @@ class ModelTable(Common):
     """The architecture; absent for packages of your own."""
     source: Source | None = None
     """Where the weights come from; needed with a family."""
+    stateful: bool = False
+    """Whether attention keeps keys and values in states (`ct.StateType`) and so takes a text step
+    by step; for `llama`, whose blocks otherwise take a whole text at once."""
     shards: Ids | None = None
     """Shard ids and ranges, such as `"L00-L29, head.0-head.3"`; needed with a family."""
     prompts: Annotated[tuple[Prompt, ...], Strict(False)] = ()

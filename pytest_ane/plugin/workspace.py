@@ -89,7 +89,7 @@ class Workspace:
             for model in self.manifest.models
             if model.family
             and all(shard.qualified in chosen for shard in model.shards)
-            and get_family(model.family).chain([shard.id for shard in model.shards])[1]
+            and any(w.mode == "append" for w in get_family(model.family).wiring(model.ids))
         ]
 
     def allows_unproven(self, subject: str) -> bool:

@@ -14,7 +14,9 @@ def test_a_family_has_what_the_protocol_asks(name: str) -> None:
     assert family.VERSION.startswith(f"{name}/")
     assert callable(family.open_model)
     assert callable(family.layout)
-    assert callable(family.chain)
+    assert callable(family.wiring)
+    assert callable(family.starts_whole)
+    assert callable(family.spread)
 
 
 @pytest.mark.parametrize("name", ["", "Llama", "base", "..errors"])

@@ -121,7 +121,19 @@ SENTENCES = [
     ),
     (
         MODEL.replace('path = "m.gguf"', 'package = "p"'),
-        "3: [models.m.source] give either path, or package and file.",
+        "3: [models.m.source] give either path, or package and file, or seeded.",
+    ),
+    (
+        MODEL.replace('path = "m.gguf"', "seeded = -1"),
+        "3: [models.m.source] seeded = -1: must be at least 0.",
+    ),
+    (
+        MODEL.replace('path = "m.gguf"', "seeded = 1, config = { since = 2020-01-01 }"),
+        "3: [models.m.source.config] since = 2020-01-01: must be a number, text, list or table.",
+    ),
+    (
+        MODEL.replace('path = "m.gguf"', "seeded = 1, config = 3"),
+        "3: [models.m.source] config = 3: must be a table.",
     ),
     (
         MODEL.replace('"m.gguf"', '"m.gguf", sha256 = "12"'),
@@ -190,7 +202,7 @@ SENTENCES = [
     (
         MODEL + "[models.m.shard.L00]\nfamily = 'llama'",
         "6: [models.m.shard.L00] unknown key 'family': the keys here are artifact, compression, "
-        "max-tokens, policy, probes, reference, target.",
+        "context, max-tokens, policy, probes, reference, target.",
     ),
     (
         MODEL + "[[models.m.prompts]]\ntext = 'x'",
