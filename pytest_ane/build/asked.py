@@ -124,7 +124,7 @@ def _because(weight: Weight, steps: Sequence[Step], notes: Sequence[str]) -> str
         if rows % step.group_size:
             return f" ({rows} output channels are not divisible by group_size {step.group_size})"
     if said:
-        return f" ({said[0].rstrip('.')})"
+        return f" ({said[0].removeprefix(f'{weight.name}: ').rstrip('.')})"
     one = len(weight.shape) == 1
     return " (coremltools leaves weights of one dimension as they are)" if one else ""
 

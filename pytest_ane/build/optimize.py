@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.build.kmeans import palette
+from pytest_ane.build.percentile import exact_percentiles
 from pytest_ane.manifest import LinearStep, PalettizeStep, PruneStep, Settings, Step
 
 Array = npt.NDArray[Any]
@@ -38,7 +39,9 @@ class Pass:
         """The model with the weights compressed."""
         config = cto.OptimizationConfig(op_name_configs=dict(self.configs))
         # Before iOS 18 the option itself is refused.
-        return self.apply(model, config, **({"joint_compression": True} if self.joint else {}))
+        option = {"joint_compression": True} if self.joint else {}
+        with exact_percentiles():
+            return self.apply(model, config, **option)
 
 
 def passes(cto: Any, asked: Mapping[str, Settings]) -> Iterator[Pass]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from pytest_ane.build import Census, judge
+from pytest_ane.build import Census, Distortion, judge
 from pytest_ane.build.census import Weight
 from pytest_ane.build.stages import Stage
 from pytest_ane.manifest import Compression, CompressionPolicy
@@ -37,6 +37,7 @@ def of(
     asked: dict[str, Any] | None = FOUR_BITS,
     size: int = 700_000,
     notes: tuple[str, ...] = (),
+    distortions: tuple[Distortion, ...] = (),
     **policy: Any,
 ) -> Verdict:
     compression = asked and TypeAdapter(Compression).validate_python(asked)
@@ -47,6 +48,7 @@ def of(
         policy=CompressionPolicy.model_validate(policy),
         subject="smollm2:L01",
         notes=notes,
+        distortions=distortions,
     )
 
 
@@ -183,3 +185,121 @@ def test_one_table_where_groups_were_asked_for() -> None:
     one = stored("w", (64, 64, 1, 1), LUT, 4, 1, 1, 2080)
     asked = {"method": "palettize", "nbits": 4, "group_size": 16}
     assert "takes 4 tables or scales, but has 1" in of(one, asked=asked).reasons[0]
+
+
+HALF = {"method": "prune", "target_sparsity": 0.5}
+SPARSE = Stage("constexpr_sparse_to_dense", 16)
+SPARSE_LUT = Stage("constexpr_lut_to_sparse", 4, 2)
+
+
+def chain(*stages: Stage, sparsity: float = 0.0, shape: tuple[int, ...] = (64, 64)) -> Weight:
+    return Weight("w", shape, 1000, stages[0].nbits, stages, sparsity)
+
+
+def test_fewer_zeros_than_asked_for() -> None:
+    few, enough = (chain(SPARSE, sparsity=share) for share in (0.3, 0.5))
+    assert of(few, asked=HALF).reasons == (
+        "w [64, 64] was to be pruned (target_sparsity 0.5) but 0.3000 of it are left out as zeros, "
+        "not 0.5000.",
+    )
+    assert of(enough, asked=HALF).status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "least"),
+    [
+        ((64, 64), {"n_m_ratio": [2, 4]}, 0.5),
+        # 66 input channels are 9 groups of 7 and one of 3, filled up with 4 zeros.
+        ((64, 66), {"n_m_ratio": [5, 7]}, (9 * 5 + 1) / 66),
+        ((66, 64), {"n_m_ratio": [3, 7], "dim": 0}, 9 * 3 / 66),
+        ((64, 64), {"threshold": 0.1}, 0.5),
+        ((64, 64), {"threshold": 0.1, "minimum_sparsity_percentile": 0.25}, 0.25),
+        ((7, 5), {"target_sparsity": 0.5, "weight_threshold": 0}, 17 / 35),
+    ],
+)
+def test_the_zeros_that_must_be_there(
+    shape: tuple[int, int], options: dict[str, Any], least: float
+) -> None:
+    asked = {"method": "prune", **options}
+    assert of(chain(SPARSE, sparsity=least, shape=shape), asked=asked).status == "passed"
+    assert of(chain(SPARSE, sparsity=least - 1e-6, shape=shape), asked=asked).status == "failed"
+
+
+PALETTE_OF_INT8 = {
+    "method": "palettize",
+    "joint": [{"method": "linear", "granularity": "per_tensor"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("asked", "stages"),
+    [
+        ({**HALF, "joint": [{"method": "palettize"}]}, (SPARSE,)),
+        ({**HALF, "joint": [{"method": "palettize"}]}, (Stage(LUT, 4, 2),)),
+        ({**HALF, "joint": [{"method": "linear"}]}, (SPARSE_LUT, SPARSE)),
+        (HALF, (SPARSE_LUT, SPARSE)),
+        (PALETTE_OF_INT8, (Stage(LUT, 4, 2),)),
+        (PALETTE_OF_INT8, (Stage(SCALE, 16, 1, 64, of_table=True), Stage(LUT, 4, 2))),
+        (PALETTE_OF_INT8, (Stage(SCALE, 4, 1, 1, of_table=True), Stage(LUT, 4, 2))),
+        (PALETTE_OF_INT8, (Stage(SCALE, 8, 2, 1, of_table=True), Stage(LUT, 4, 2))),
+        (FOUR_BITS, (Stage(SCALE, 8, 1, 1, of_table=True), Stage(LUT, 4, 2))),
+        ({**FOUR_BITS, "enable_per_channel_scale": True}, (Stage(LUT, 4, 128),)),
+    ],
+)
+def test_a_step_that_was_left_out_or_not_asked_for(
+    asked: dict[str, Any], stages: tuple[Stage, ...]
+) -> None:
+    verdict = of(chain(*stages, sparsity=0.5), asked=asked)
+    assert verdict.status == "failed"
+    assert len(verdict.reasons) == 1
+
+
+def test_all_steps_done() -> None:
+    whole = (Stage(SCALE, 8, of_table=True), SPARSE_LUT, SPARSE)
+    asked = {**HALF, "joint": [{"method": "palettize"}, *PALETTE_OF_INT8["joint"]]}
+    assert of(chain(*whole, sparsity=0.5), asked=asked).status == "passed"
+
+
+def test_a_weight_of_one_dimension() -> None:
+    assert (
+        "(coremltools leaves weights of one dimension as they are)"
+        in (of(Weight("bias", (4096,), 8192, 16)).reasons[0])
+    )
+
+
+def test_settings_by_operation() -> None:
+    dense = Weight("w", (64, 64), 8192, 16, op_types=("gather",))
+    asked = {**FOUR_BITS, "overrides": [{"op_type": "gather", "method": "none"}]}
+    assert of(dense, asked=asked).status == "passed"
+    assert of(dense, asked=FOUR_BITS).status == "failed"
+
+
+def test_the_lowest_ratio_is_told() -> None:
+    found = (Distortion("q_proj_weight", 1.0, 100.0), Distortion("down_proj_weight", 1.0, 1000.0))
+    verdict = of(Q, DOWN, NORM, distortions=(*found, Distortion("norm_weight", 0.0, 1.0)))
+    assert verdict.summary.endswith(" · lowest SNR 20.0 dB (q_proj_weight)")
+    assert verdict.facts["min_snr_db"] == 20.0
+    assert verdict.facts["min_snr_weight"] == "q_proj_weight"
+    assert verdict.details[0].endswith("166,464 bytes, SSE 1, SNR 20.0 dB")
+    assert verdict.details[2].endswith("1,152 bytes")
+
+
+def test_nothing_is_told_where_nothing_was_lost() -> None:
+    verdict = of(NORM, asked=None, distortions=(Distortion("norm_weight", 0.0, 1.0),))
+    assert "SNR" not in verdict.summary
+    assert "min_snr_db" not in verdict.facts
+
+
+@pytest.mark.parametrize("sse", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_fail(sse: float) -> None:
+    verdict = of(Q, asked=None, distortions=(Distortion("q_proj_weight", sse, 1.0),))
+    assert verdict.reasons == (
+        "q_proj_weight holds NaN or infinity, compressed or before; its error cannot be told.",
+    )
+
+
+def test_a_declined_weight_says_so_in_its_line() -> None:
+    assert of(DENSE).details == (
+        "router_weight [17, 576, 1, 1]: const, 16 bits, 0 groups, 19,584 bytes; declined: 17 "
+        "output channels are not divisible by group_size 32",
+    )

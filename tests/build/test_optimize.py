@@ -17,9 +17,9 @@ from pydantic import TypeAdapter
 from pytest_ane.build import Census, distortions, judge, take_census
 from pytest_ane.build.compress import compress
 from pytest_ane.build.quiet import converter_notes, import_coremltools
+from pytest_ane.errors import BuildError
 from pytest_ane.manifest import Compression, CompressionPolicy
 from pytest_ane.mil import read_model
-from pytest_ane.mil.blob import load
 from pytest_ane.mil.records import Model
 from pytest_ane.verdict import Verdict
 
@@ -185,3 +185,86 @@ def test_what_is_asked_for_is_done(
     assert [w.name for w in census.weights] == ["conv", "product"]
     for weight in census.weights:
         assert [stage.op for stage in weight.stages] == stages
+
+
+def test_weights_by_operation_and_by_name(build: Build) -> None:
+    """A name wins over an operation; both over what holds for all."""
+    overrides = [
+        {"weights": "pro*", "nbits": 6},
+        {"op_type": "matmul", "nbits": 2},
+        {"op_type": "conv", **linear()},
+    ]
+    verdict, census, _ = build({**palettize(**TENSOR), "overrides": overrides})
+    assert verdict.reasons == ()
+    conv, product = census.weights
+    assert (conv.storage, conv.op_types) == (SCALE, ("conv",))
+    assert (product.storage, product.nbits, product.op_types) == (LUT, 6, ("matmul",))
+
+
+def test_chains_of_different_lengths_side_by_side(build: Build) -> None:
+    asked = {
+        **palettize(**EIGHTS),
+        "overrides": [{"op_type": "conv", **then(prune(), linear(**TENSOR))}],
+    }
+    verdict, census, _ = build(asked)
+    assert verdict.reasons == ()
+    assert [[s.op for s in w.stages] for w in census.weights] == [[SPARSE_SCALE, SPARSE], [LUT]]
+
+
+def test_shapes_that_do_not_divide_fail_by_name(build: Build) -> None:
+    verdict, _, _ = build(then(prune(), palettize(group_size=32)))
+    assert verdict.reasons == (
+        "conv [48, 32, 1, 1] was to be pruned (target_sparsity 0.5), then palettized (uniform, 4 "
+        "bits, per_grouped_channel) but is stored as constexpr_sparse_to_dense (48 output channels "
+        "are not divisible by group_size 32); choose a setting that fits its shape, or name it in "
+        "compression.keep.",
+    )
+
+
+def test_too_few_zeros_to_leave_out(build: Build) -> None:
+    verdict, census, _ = build(prune(threshold=1e-3))
+    assert [w.storage for w in census.weights] == ["const", "const"]
+    assert [reason.split(";")[0] for reason in verdict.reasons] == [
+        f"{name} was to be pruned (threshold 0.001) but is stored as const (op named {said} not "
+        "applicable for OpThresholdPrunerConfig(threshold=0.001, minimum_sparsity_percentile=0.5, "
+        "weight_threshold=0) configuration. Skipped)"
+        for name, said in (("conv [48, 32, 1, 1]", "conv"), ("product [48, 64]", "product"))
+    ]
+
+
+@pytest.mark.parametrize(
+    "asked", [linear(**TENSOR), linear(dtype="int4", **TENSOR), then(prune(), linear(**TENSOR))]
+)
+def test_one_scale_for_a_large_weight(build: Build, asked: Asked) -> None:
+    verdict, _, _ = build(asked, **{"int8-per-tensor-over": "2k"})
+    assert verdict.reasons == (
+        "product [48, 64] has 3,072 elements, over 2,000 (policy.compression.int8-per-tensor-over),"
+        " and one scale for all of them, which its outliers set; use per_channel, or palettes "
+        "per_grouped_channel.",
+    )
+    policy = {"int8-per-tensor-over": 2000, "int8-per-tensor-action": "warn"}
+    verdict, _, _ = build(asked, **policy)
+    assert (verdict.status, verdict.facts["warnings"]) == ("passed", 1)
+    assert verdict.summary.startswith("warning: 1 weight over 2,000 with one scale · ")
+    assert verdict.details[0].startswith("warning: product [48, 64] has 3,072 elements")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        linear(),
+        linear(granularity="per_block", block_size=8),
+        palettize(**TENSOR),
+        palettize(enable_per_channel_scale=True, **TENSOR),
+        {"method": "none"},
+    ],
+)
+def test_more_than_one_scale_or_none(build: Build, asked: Asked) -> None:
+    assert build(asked, **{"int8-per-tensor-over": 1})[0].reasons == ()
+
+
+def test_a_refusal_of_coremltools_is_one_sentence() -> None:
+    """As where settings of iOS 18 meet a program of iOS 16, which the manifest refuses before."""
+    asked: Any = TypeAdapter(Compression).validate_python(palettize(**EIGHTS))
+    with pytest.raises(BuildError, match=r"^m:L00 could not be compressed: The per_g"):
+        compress(network("iOS16"), asked, "m:L00")
