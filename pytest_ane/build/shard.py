@@ -12,16 +12,16 @@ from pytest_ane.build.cache import Cache
 from pytest_ane.build.record import PACKAGE, Artifact, BuildRecord
 from pytest_ane.digests import key_digest
 from pytest_ane.errors import BuildError
-from pytest_ane.families import LanguageModel
+from pytest_ane.families import Buildable
 from pytest_ane.manifest import Shard
 from pytest_ane.mil import read_model
 
-BUILD_VERSION = 2
+BUILD_VERSION = 3
 """Raised whenever a change in this package alters what is built."""
 
 
 def build_shard(
-    shard: Shard, cache: Cache, *, identity: dict[str, Any], model: Callable[[], LanguageModel]
+    shard: Shard, cache: Cache, *, identity: dict[str, Any], model: Callable[[], Buildable]
 ) -> Artifact:
     """The shard's artifact from the cache, built first if it is not there.
 
@@ -58,7 +58,7 @@ def build_shard(
     return Artifact.of_entry(folder)
 
 
-def _build(shard: Shard, key: dict[str, Any], model: LanguageModel, folder: Path) -> None:
+def _build(shard: Shard, key: dict[str, Any], model: Buildable, folder: Path) -> None:
     from pytest_ane.build.compress import compress
     from pytest_ane.build.convert import convert
     from pytest_ane.build.distortion import distortions
@@ -72,9 +72,7 @@ def _build(shard: Shard, key: dict[str, Any], model: LanguageModel, folder: Path
             target=shard.target,
             subject=shard.qualified,
         )
-    compressed, notes = compress(converted, shard.asked, shard.qualified)
-    with converter_notes():
-        compressed.save(str(folder / PACKAGE))
+    notes = compress(converted, shard.asked, folder / PACKAGE, shard.qualified)
     errors = distortions(read_model(folder / PACKAGE), read_model(converted.package_path))
     seconds = round(time.perf_counter() - start, 3)
     BuildRecord(key, model.description, notes, seconds, errors).write(folder)

@@ -28,15 +28,24 @@ class ScaledRMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise `[1, C, T, 1]` over C."""
-        normed: Tensor = scaled_to_unit(x, self.root_epsilon) * self.weight
-        return normed
+        return settled(scaled_to_unit(x, self.root_epsilon) * self.weight, x.dtype)
 
 
-def scaled_to_unit(x: Tensor, root_epsilon: float) -> Tensor:
-    """`x [N, C, ...]` over the root of its mean square along C, epsilon under the root."""
-    largest = x.abs().amax(dim=1, keepdim=True).clamp(min=TINY)
+def settled(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """`x` in a dtype, as the converter sees it too.
+
+    It goes on in float32 wherever a scalar or a state has entered, and takes the weights of the
+    convolutions after it along, unless a cast is traced. torch traces none to the same dtype, hence
+    the way through float32.
+    """
+    return x.float().to(dtype)
+
+
+def scaled_to_unit(x: Tensor, root_epsilon: float, dim: int = 1) -> Tensor:
+    """`x` over the root of its mean square along `dim`, epsilon under the root."""
+    largest = x.abs().amax(dim=dim, keepdim=True).clamp(min=TINY)
     scaled = x / largest
-    square = (scaled * scaled).mean(dim=1, keepdim=True)
+    square = (scaled * scaled).mean(dim=dim, keepdim=True)
     epsilon = root_epsilon / largest
     return scaled * torch.rsqrt(square + epsilon * epsilon)
 

@@ -55,12 +55,15 @@ class Conversion:
     Attributes:
         module: traced in the dtype of its parameters; fp16 ones convert fastest.
         states: the module's buffers that become states, under the buffers' names, fp16.
+        reference: of a builder's shard, what it is held against: takes the inputs in order as
+            float32 tensors and gives the outputs in order. None: the module itself in float32.
     """
 
     module: Any
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     states: tuple[Port, ...] = ()
+    reference: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,19 @@ class Layout(Protocol):
 
     def output(self, outputs: Inputs) -> FloatArray:
         """The artifact's output as `[T, C]`, `C` being the hidden width or a vocabulary slice."""
+        ...
+
+
+class Buildable(Protocol):
+    """What the build needs of a model."""
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """JSON-serialisable, kept with every artifact."""
+        ...
+
+    def conversion(self, shard: str) -> Conversion:
+        """A shard's module and ports, to be traced and converted."""
         ...
 
 

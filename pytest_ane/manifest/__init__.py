@@ -23,8 +23,10 @@ from pytest_ane.manifest.records import Manifest, Model, Probes, Prompt, Shard, 
 from pytest_ane.manifest.schema import json_schema
 from pytest_ane.manifest.select import select
 from pytest_ane.manifest.steps import LinearStep, PalettizeStep, PruneStep, Step
+from pytest_ane.manifest.tables import FAMILIES
 
 __all__ = [
+    "FAMILIES",
     "BehaviourPolicy",
     "Compression",
     "CompressionPolicy",

@@ -54,6 +54,11 @@ class Source(Record):
     """The model's configuration by its published keys: all of it that matters for seeded weights,
     or values over those of a checkpoint's `config.json`."""
 
+    @property
+    def synthetic(self) -> str:
+        """`synthetic (seeded 7)` where the weights are made up, else empty."""
+        return "" if self.seeded is None else f"synthetic (seeded {self.seeded})"
+
     @model_validator(mode="after")
     def _one_place(self) -> Source:
         given = [place for place in (self.path, self.package, self.seeded) if place is not None]
@@ -175,6 +180,8 @@ class Model(Record):
         name: its name in the manifest.
         family: architecture; `None` for packages of the user's own.
         source: where the weights come from, its path absolute.
+        builder: in place of a family, `module:function` of the user's.
+        depends: what the builder reads, absolute.
         shards: the resolved shards in the manifest's order.
         prompts: golden prompts.
         baselines: folder of the stored benchmark runs, absolute; `None` for pytest-benchmark's own.
@@ -187,6 +194,8 @@ class Model(Record):
     name: str
     family: str | None = None
     source: Source | None = None
+    builder: str | None = None
+    depends: tuple[Path, ...] = ()
     shards: tuple[Shard, ...]
     prompts: tuple[Prompt, ...] = ()
     baselines: Path | None = None

@@ -35,7 +35,8 @@ class PalettizeStep(CoremlRecord):
     """How the tables are found: by k-means, evenly spaced, or from the distinct values where
     these are few enough (`unique` finds the number of bits itself and does not use `nbits`)."""
     engine: Literal["fast", "coremltools"] = "fast"
-    """Who runs k-means: `fast` is our own one-dimensional one, with the same op structure."""
+    """Who finds the tables: `fast` is our own engine, which writes what coremltools would; vectors
+    and scales per channel go through coremltools in any case."""
     nbits: Nbits = 4
     """Bits of an index; a table has 2^nbits entries."""
     granularity: Literal["per_tensor", "per_grouped_channel"] = "per_grouped_channel"

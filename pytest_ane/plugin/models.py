@@ -10,13 +10,12 @@ from typing import Any
 
 from pytest_ane.behaviour import Golden, record_golden
 from pytest_ane.build import Cache
-from pytest_ane.digests import file_digest
 from pytest_ane.errors import SourceError
-from pytest_ane.families import Cut, Family, LanguageModel, Wire, get_family
+from pytest_ane.families import Cut, Family, LanguageModel, Wire, get_family, identify_family
 from pytest_ane.fidelity import Case
 from pytest_ane.fidelity.recording import Prompt, load_hidden, record_cases, record_hidden
 from pytest_ane.manifest import Model, Shard, Source
-from pytest_ane.sources import FloatArray, locate, open_source
+from pytest_ane.sources import FloatArray, identify, open_source
 
 _READERS = ("gguf", "numpy", "tokenizers", "torch")
 """Packages that turn a source into weights, token ids and reference outputs."""
@@ -36,12 +35,6 @@ class OpenModel:
         return get_family(self.model.family)
 
     @cached_property
-    def path(self) -> Path:
-        """The weights file; `SourceError` if it is missing or not the one the manifest names."""
-        assert self.model.source is not None
-        return source_path(self.model.source)
-
-    @cached_property
     def cut(self) -> Cut:
         """How the manifest cuts the model."""
         model = self.model
@@ -56,8 +49,8 @@ class OpenModel:
     def identity(self) -> dict[str, Any]:
         """What weights and family depend on: the common part of every cache key."""
         return {
-            "source": file_digest(self.path),
-            "family": self.family.VERSION,
+            "source": identify(self._origin, self.cache.root),
+            "family": identify_family(self.model.family or ""),
             "heads": [wire.shard for wire in self.wiring if wire.mode == "append"],
             "cut": {k: v for k, v in asdict(self.cut).items() if k != "shards"},
             "versions": {name: version(name) for name in _READERS},
@@ -66,8 +59,13 @@ class OpenModel:
     @cached_property
     def language_model(self) -> LanguageModel:
         """The source seen through the family; opening a GGUF file takes seconds."""
-        source = open_source(self.path)
-        return self.family.open_model(source, self.cut)
+        return self.family.open_model(open_source(self._origin, self.family.spread), self.cut)
+
+    @property
+    def _origin(self) -> Source:
+        """What the manifest says of the weights."""
+        assert self.model.source is not None
+        return self.model.source
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -169,20 +167,3 @@ class OpenModel:
                 f"{'context' if self.model.stateful else 'max-tokens'} = {limit}."
             )
         return tuple(ids)
-
-
-def source_path(source: Source) -> Path:
-    """The weights file of a manifest's source.
-
-    Raises:
-        SourceError: it is missing, or its digest is not the one the manifest names.
-    """
-    path = source.path or locate(source.package or "", source.file or "")
-    if not path.is_file():
-        raise SourceError(f"{path}: no such file; check the source in shards.toml.")
-    if source.sha256 is not None and (found := file_digest(path)) != source.sha256:
-        raise SourceError(
-            f"{path}: its SHA-256 is {found}, not {source.sha256} as shards.toml says; the file is "
-            "damaged, incomplete or another version."
-        )
-    return path

@@ -41,6 +41,7 @@ def _row(report: Any) -> Row | None:
         gate=str(facts["ane.gate"]),
         subject=str(facts["ane.subject"]),
         status=str(facts["ane.status"]),
-        summary=str(facts["ane.summary"]),
+        summary=("synthetic weights · " if "ane.source" in facts else "")
+        + str(facts["ane.summary"]),
         warned=facts["ane.status"] == "passed" and "ane.warnings" in facts,
     )

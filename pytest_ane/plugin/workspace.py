@@ -11,11 +11,12 @@ import pytest
 from pytest_ane.backends import Backend, get_backend
 from pytest_ane.build import Artifact, Cache, build_shard
 from pytest_ane.errors import ManifestError
-from pytest_ane.families import get_family
+from pytest_ane.families import get_family, search_beside
 from pytest_ane.fidelity import Case
 from pytest_ane.fidelity.package import package_cases
 from pytest_ane.manifest import Manifest, Shard, load, of_package, select
 from pytest_ane.plugin import options
+from pytest_ane.plugin.built import BuiltModel
 from pytest_ane.plugin.models import OpenModel
 from pytest_ane.plugin.progress import Progress
 from pytest_ane.plugin.stack import Stack, open_stack
@@ -40,7 +41,7 @@ class Workspace:
     min_cosine: float | None
     unproven: str
     progress: Progress
-    _models: dict[str, OpenModel] = field(default_factory=dict)
+    _models: dict[str, OpenModel | BuiltModel] = field(default_factory=dict)
     _artifacts: dict[str, Artifact] = field(default_factory=dict)
 
     @classmethod
@@ -59,6 +60,7 @@ class Workspace:
         else:
             manifest = load(options.path(config, "ane_manifest") or config.rootpath / "shards.toml")
             shards = select(manifest, selection)
+            search_beside(manifest)
         minimum = options.minimum_cosine(config)
         return cls(
             manifest=manifest,
@@ -98,10 +100,16 @@ class Workspace:
         policies |= {model.name: model.policy for model in self.manifest.models}
         return (self.unproven or policies[subject].unproven) == "allow"
 
-    def model(self, name: str) -> OpenModel:
-        """A model's source, family and prompts, opened lazily."""
+    def synthetic(self, subject: str) -> str:
+        """How the weights of a shard or model were made up; empty for real ones."""
+        source = self.manifest.model_of(subject.partition(":")[0]).source
+        return source.synthetic if source else ""
+
+    def model(self, name: str) -> OpenModel | BuiltModel:
+        """A model's source, family and prompts, or its builder, opened lazily."""
         if name not in self._models:
-            self._models[name] = OpenModel(self.manifest.model_of(name), self.cache)
+            model = self.manifest.model_of(name)
+            self._models[name] = (BuiltModel if model.builder else OpenModel)(model, self.cache)
         return self._models[name]
 
     def artifact(self, shard: Shard) -> Artifact:
@@ -128,8 +136,10 @@ class Workspace:
 
     def stack(self, name: str) -> Stack:
         """A whole model, every shard built and loaded."""
+        opened = self.model(name)
+        assert isinstance(opened, OpenModel)  # A builder's shards are no chain.
         return open_stack(
-            self.model(name), [(s, self.artifact(s)) for s in self.shards if s.model == name],
+            opened, [(s, self.artifact(s)) for s in self.shards if s.model == name],
             self.backend,
         )  # fmt: skip
 

@@ -5,6 +5,7 @@ The verdict on the package that comes out must be `passed`, and its structure th
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -57,6 +58,7 @@ EIGHTS = {"group_size": 8}
 
 ANYWHERE: dict[str, tuple[Asked, dict[str, list[str]]]] = {
     "uniform": (palettize(**TENSOR), {"": [LUT]}),
+    "uniform of coremltools": (palettize(engine="coremltools", **TENSOR), {"": [LUT]}),
     "k-means": (palettize("kmeans", nbits=2, **TENSOR), {"": [LUT]}),
     "k-means of coremltools": (palettize("kmeans", engine="coremltools", **TENSOR), {"": [LUT]}),
     "1 bit": (palettize(nbits=1, **TENSOR), {"": [LUT]}),
@@ -153,10 +155,10 @@ def build(tmp_path: Path) -> Build:
 
     def built(asked: Asked, target: str = "iOS18", **policy: Any) -> tuple[Verdict, Census, Model]:
         compression: Any = TypeAdapter(Compression).validate_python(asked)
-        model, notes = compress(network(target), compression, "m:L00")
-        with converter_notes():
-            model.save(str(tmp_path / "m.mlpackage"))
-        found = read_model(tmp_path / "m.mlpackage")
+        path = tmp_path / "m.mlpackage"
+        shutil.rmtree(path, ignore_errors=True)
+        notes = compress(network(target), compression, path, "m:L00")
+        found = read_model(path)
         census = take_census(found)
         verdict = judge(
             census,
@@ -263,8 +265,8 @@ def test_more_than_one_scale_or_none(build: Build, asked: Asked) -> None:
     assert build(asked, **{"int8-per-tensor-over": 1})[0].reasons == ()
 
 
-def test_a_refusal_of_coremltools_is_one_sentence() -> None:
+def test_a_refusal_of_coremltools_is_one_sentence(tmp_path: Path) -> None:
     """As where settings of iOS 18 meet a program of iOS 16, which the manifest refuses before."""
-    asked: Any = TypeAdapter(Compression).validate_python(palettize(**EIGHTS))
+    asked: Any = TypeAdapter(Compression).validate_python(palettize("kmeans", engine="coremltools"))
     with pytest.raises(BuildError, match=r"^m:L00 could not be compressed: The per_g"):
-        compress(network("iOS16"), asked, "m:L00")
+        compress(network("iOS16"), asked, tmp_path / "m.mlpackage", "m:L00")
