@@ -14,6 +14,7 @@ from pytest_ane.digests import key_digest
 from pytest_ane.errors import BuildError
 from pytest_ane.families import Buildable
 from pytest_ane.manifest import Shard
+from pytest_ane.mil import read_model
 
 BUILD_VERSION = 3
 """Raised whenever a change in this package alters what is built."""
@@ -60,6 +61,7 @@ def build_shard(
 def _build(shard: Shard, key: dict[str, Any], model: Buildable, folder: Path) -> None:
     from pytest_ane.build.compress import compress
     from pytest_ane.build.convert import convert
+    from pytest_ane.build.distortion import distortions
     from pytest_ane.build.quiet import converter_notes
 
     start = time.perf_counter()
@@ -71,5 +73,6 @@ def _build(shard: Shard, key: dict[str, Any], model: Buildable, folder: Path) ->
             subject=shard.qualified,
         )
     notes = compress(converted, shard.asked, folder / PACKAGE, shard.qualified)
-    record = BuildRecord(key, model.description, notes, round(time.perf_counter() - start, 3))
-    record.write(folder)
+    errors = distortions(read_model(folder / PACKAGE), read_model(converted.package_path))
+    seconds = round(time.perf_counter() - start, 3)
+    BuildRecord(key, model.description, notes, seconds, errors).write(folder)

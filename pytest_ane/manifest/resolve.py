@@ -10,13 +10,14 @@ from typing import Literal, TypeVar
 from pydantic import ValidationError
 
 from pytest_ane.manifest.base import KeyPath, Record, Table
-from pytest_ane.manifest.compression import Uncompressed, beyond
+from pytest_ane.manifest.compression import Uncompressed
 from pytest_ane.manifest.ids import is_glob, is_id, nearest
 from pytest_ane.manifest.layers import Layers, only, without
 from pytest_ane.manifest.origins import model_problems
 from pytest_ane.manifest.problems import Problem, at_key, at_table, at_value, dotted
 from pytest_ane.manifest.records import Manifest, Model, Shard, Source
 from pytest_ane.manifest.tables import Common, Defaults, ManifestTable, ModelTable, ShardTable
+from pytest_ane.manifest.targets import beyond
 
 _SHARED = tuple(Common.by_key())
 _NO_PROMPTS: Table = {"probes": {"kinds": ["gaussian"]}}

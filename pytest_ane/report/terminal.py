@@ -13,12 +13,16 @@ _MORE = " ..."
 
 @dataclass(frozen=True)
 class Row:
-    """One verdict, or with status `error` the sentence of what kept a gate from being asked."""
+    """One verdict, or with status `error` the sentence of what kept a gate from being asked.
+
+    `warned`: it passed, and its summary begins with a warning.
+    """
 
     gate: str
     subject: str
     status: str
     summary: str
+    warned: bool = False
 
 
 @dataclass(frozen=True)
@@ -30,15 +34,17 @@ class Line:
 
 
 def table(rows: Sequence[Row], *, width: int, everything: bool = False) -> Iterator[Line]:
-    """Errors, failed, unproven, then passed, each with behaviour first and by subject."""
-    ranked = sorted(rows, key=lambda r: (_rank(r), r.gate != "behaviour", r.subject, r.gate))
-    bad = [row for row in ranked if row.status != "passed"]
-    good = [row for row in ranked if row.status == "passed"]
+    """Errors, failed, unproven, warned, then passed, each with behaviour first and by subject."""
+    ranked = sorted(
+        rows, key=lambda r: (_rank(r), not r.warned, r.gate != "behaviour", r.subject, r.gate)
+    )
+    bad = [row for row in ranked if row.status != "passed" or row.warned]
+    good = [row for row in ranked if row.status == "passed" and not row.warned]
     shown = good if everything or len(good) <= _SHOWN else good[:_SHOWN]
     wide = max((len(row.subject) for row in ranked), default=0)
     for row in (*bad, *shown):
         text = f"{row.status:<8} {row.subject:<{wide}}  {row.gate:<11} {row.summary}"
-        yield Line(fitted(text, width), row.status)
+        yield Line(fitted(text, width), "warned" if row.warned else row.status)
     if hidden := len(good) - len(shown):
         yield Line(f"... and {hidden} more passed (-v shows all)")
     yield Line(fitted(_count(ranked), width))

@@ -14,6 +14,7 @@ from pytest_ane.manifest import (
     PlacementPolicy,
     Probes,
     Prompt,
+    Prune,
     Source,
 )
 from pytest_ane.manifest.base import Record
@@ -61,7 +62,7 @@ def test_every_key_is_documented_with_its_default() -> None:
     documented = {(row[0].strip("`"), row[-2].strip("`")) for row in ROWS if len(row) > 2}
     keys = {key for key, _ in documented}
     records: list[type[Record]] = [
-        Source, Probes, Prompt, Linear, Palettize, ModelTable, ShardTable, *PREFIXES,
+        Source, Probes, Prompt, Linear, Palettize, Prune, ModelTable, ShardTable, *PREFIXES,
     ]  # fmt: skip
     for record in records:
         for name, field in record.by_key().items():
