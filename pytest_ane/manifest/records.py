@@ -157,6 +157,7 @@ class Model(Record):
         family: architecture; `None` for packages of the user's own.
         source: where the weights come from, its path absolute.
         shards: the resolved shards in the manifest's order.
+        canary: ids of the shards that must pass before others are built, in order.
         prompts: golden prompts.
         baselines: folder of the stored benchmark runs, absolute; `None` for pytest-benchmark's own.
         policy: the model's own policy, which behaviour is judged by.
@@ -167,6 +168,7 @@ class Model(Record):
     family: str | None = None
     source: Source | None = None
     shards: tuple[Shard, ...]
+    canary: tuple[str, ...] = ()
     prompts: tuple[Prompt, ...] = ()
     baselines: Path | None = None
     policy: Policy = Policy()
@@ -184,10 +186,12 @@ class Manifest(Record):
     Attributes:
         path: the file.
         models: in the file's order.
+        tmpdir: where a run keeps temporary files, absolute; `None` for the system's folder.
     """
 
     path: Path
     models: tuple[Model, ...]
+    tmpdir: Path | None = None
 
     @cached_property
     def shards(self) -> tuple[Shard, ...]:
