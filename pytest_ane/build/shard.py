@@ -40,7 +40,16 @@ def build_shard(
                 "check the path in shards.toml."
             )
         return Artifact(shard.artifact)
-    key = {
+    key = artifact_key(shard, identity)
+    folder = cache.get_or_make(
+        "artifacts", key_digest(key), lambda folder: _build(shard, key, model(), folder)
+    )
+    return Artifact.of_entry(folder)
+
+
+def artifact_key(shard: Shard, identity: dict[str, Any]) -> dict[str, Any]:
+    """Everything a built package depends on; its digest names the cache entry."""
+    return {
         **identity,
         "build": BUILD_VERSION,
         "shard": shard.id,
@@ -50,16 +59,14 @@ def build_shard(
         "coremltools": version("coremltools"),
         "torch": version("torch"),
     }
-    folder = cache.get_or_make(
-        "artifacts", key_digest(key), lambda folder: _build(shard, key, model(), folder)
-    )
-    return Artifact.of_entry(folder)
 
 
 def _build(shard: Shard, key: dict[str, Any], model: LanguageModel, folder: Path) -> None:
     from pytest_ane.build.compress import compress
     from pytest_ane.build.convert import convert
     from pytest_ane.build.quiet import converter_notes
+    from pytest_ane.mil.blob import check_blobs
+    from pytest_ane.mil.open import read_model
 
     start = time.perf_counter()
     with converter_notes():
@@ -72,5 +79,7 @@ def _build(shard: Shard, key: dict[str, Any], model: LanguageModel, folder: Path
     compressed, notes = compress(converted, shard.asked, shard.qualified)
     with converter_notes():
         compressed.save(str(folder / PACKAGE))
+    # A package that the disk cut short must not become an entry.
+    check_blobs(read_model(folder / PACKAGE))
     record = BuildRecord(key, model.description, notes, round(time.perf_counter() - start, 3))
     record.write(folder)
