@@ -40,6 +40,10 @@ class BuildError(AneError):
     """A shard could not be converted, compressed or stored."""
 
 
+class NotRunError(AneError):
+    """A gate was not asked, because something else has to be put right first."""
+
+
 class CacheError(AneError):
     """The cache folder cannot be read or written."""
 

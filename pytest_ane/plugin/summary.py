@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
 
-_COLORS = {"error": "red", "failed": "red", "unproven": "yellow"}
+_COLORS = {"error": "red", "failed": "red", "unproven": "yellow", "not run": "red"}
 
 
 def write(reporter: TerminalReporter, config: pytest.Config) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-_ORDER = {"error": 0, "failed": 1, "unproven": 2, "passed": 3}
+_ORDER = {"error": 0, "failed": 1, "unproven": 2, "not run": 3, "passed": 4}
 _SHOWN = 12
 """Passed verdicts shown before the rest is only counted; -v shows all."""
+_NOT_RUN = 3
+"""Likewise of gates that were not run: what kept them from it stands above."""
 _MORE = " ..."
 
 
@@ -30,17 +33,17 @@ class Line:
 
 
 def table(rows: Sequence[Row], *, width: int, everything: bool = False) -> Iterator[Line]:
-    """Errors, failed, unproven, then passed, each with behaviour first and by subject."""
+    """Errors, failed, unproven, not run, passed; each with behaviour first and by subject."""
     ranked = sorted(rows, key=lambda r: (_rank(r), r.gate != "behaviour", r.subject, r.gate))
-    bad = [row for row in ranked if row.status != "passed"]
-    good = [row for row in ranked if row.status == "passed"]
-    shown = good if everything or len(good) <= _SHOWN else good[:_SHOWN]
     wide = max((len(row.subject) for row in ranked), default=0)
-    for row in (*bad, *shown):
-        text = f"{row.status:<8} {row.subject:<{wide}}  {row.gate:<11} {row.summary}"
-        yield Line(fitted(text, width), row.status)
-    if hidden := len(good) - len(shown):
-        yield Line(f"... and {hidden} more passed (-v shows all)")
+    for status, of_status in groupby(ranked, key=lambda row: row.status):
+        group = list(of_status)
+        most = len(group) if everything else {"passed": _SHOWN, "not run": _NOT_RUN}.get(status)
+        for row in group[:most]:
+            text = f"{row.status:<8} {row.subject:<{wide}}  {row.gate:<11} {row.summary}"
+            yield Line(fitted(text, width), row.status)
+        if hidden := len(group[most:]) if most else 0:
+            yield Line(f"... and {hidden} more {status} (-v shows all)")
     yield Line(fitted(_count(ranked), width))
 
 

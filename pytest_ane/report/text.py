@@ -37,6 +37,7 @@ def header(
     min_cosine: float | None = None,
     unproven: str = "",
     cache: Path | None = None,
+    canaries: Sequence[str] = (),
 ) -> str:
     """`ane: L01 · shards 1 of 34 · ...`: what was asked, and what decides the verdicts."""
     seeds = ", ".join(dict.fromkeys(str(shard.probes.seed) for shard in selected))
@@ -47,6 +48,7 @@ def header(
         "placement by forecast",
         f"seed {seeds}",
     ]
+    parts += [f"canary {words}" for words in canaries]
     if min_cosine is not None:
         parts.append(f"min-cosine {min_cosine:g} for all")
     if unproven:
