@@ -44,6 +44,10 @@ class NotRunError(AneError):
     """A gate was not asked, because something else has to be put right first."""
 
 
+class DoctorError(AneError):
+    """`pytest-ane doctor` found problems."""
+
+
 class CacheError(AneError):
     """The cache folder cannot be read or written."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
-from pytest_ane.build.scratch import leftovers, scratch
+from pytest_ane.build.scratch import leftovers, scratch, temporary_folder
 from pytest_ane.build.slots import Slots
 from pytest_ane.digests import tree_bytes
 from pytest_ane.errors import BuildError, CacheError
@@ -167,7 +166,7 @@ class Cache:
             raise self._disk_error(str(error).rstrip(".")) from error
 
     def _disk_error(self, said: str) -> BuildError:
-        temporary = tempfile.gettempdir()
+        temporary = temporary_folder()
         free, room = (shutil.disk_usage(path).free / 1e9 for path in (self.root, temporary))
         return BuildError(
             f"Building into {self.root} failed: {said} ({free:.1f} GB free there, {room:.1f} GB in "

@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_around: list[Path] = []
+"""What was the temporary folder before each scratch folder that is in use."""
+
 
 @contextmanager
 def temporary_files_in(folder: Path) -> Iterator[None]:
@@ -35,11 +38,18 @@ def scratch(name: str) -> Iterator[None]:
     for left in leftovers(name):
         shutil.rmtree(left, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+    _around.append(folder.parent)
     try:
         with temporary_files_in(folder):
             yield
     finally:
+        _around.pop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def temporary_folder() -> Path:
+    """The folder for temporary files, outside of every build's own."""
+    return _around[0] if _around else Path(tempfile.gettempdir())
 
 
 def leftovers(name: str) -> list[Path]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -19,6 +20,9 @@ import pytest
 from filelock import FileLock
 
 from pytest_ane.build import Cache
+from pytest_ane.build.scratch import temporary_files_in
+from pytest_ane.errors import ManifestError
+from pytest_ane.manifest.problems import label
 
 _ID = "ane_run"
 _KEY = pytest.StashKey[str]()
@@ -43,6 +47,26 @@ def is_worker(config: pytest.Config) -> bool:
 def worker(config: pytest.Config) -> str:
     """`gw0`, or `main` without xdist."""
     return str(getattr(config, "workerinput", {}).get("workerid", "main"))
+
+
+def use_folder(folder: Path, manifest: Path) -> ExitStack:
+    """Let temporary files be made in a manifest's `tmpdir` until the stack is closed.
+
+    Raises:
+        ManifestError: the folder cannot be made or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ManifestError(
+            f"{label(manifest)}: [run] tmpdir: {folder} cannot be written ({error.strerror}); "
+            "name another folder."
+        ) from None
+    stack = ExitStack()
+    stack.enter_context(temporary_files_in(folder))
+    return stack
 
 
 class Run:

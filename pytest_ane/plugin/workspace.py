@@ -12,15 +12,16 @@ from pytest_ane.backends import Backend, get_backend
 from pytest_ane.build import Artifact, Cache, build_shard
 from pytest_ane.build.slots import default_count
 from pytest_ane.errors import ManifestError
-from pytest_ane.families import get_family
+from pytest_ane.families import LanguageModel, get_family
 from pytest_ane.fidelity import Case
 from pytest_ane.fidelity.package import package_cases
 from pytest_ane.manifest import Manifest, Shard, load, of_package, select
 from pytest_ane.plugin import options, suite
 from pytest_ane.plugin.canary import Canaries
 from pytest_ane.plugin.models import OpenModel
+from pytest_ane.plugin.preflight import Preflight
 from pytest_ane.plugin.progress import Progress
-from pytest_ane.plugin.run import Run, run_id
+from pytest_ane.plugin.run import Run, run_id, use_folder
 from pytest_ane.plugin.stack import Stack, open_stack
 from pytest_ane.report.text import header
 
@@ -34,7 +35,11 @@ def of(config: pytest.Config) -> Workspace:
 
 @dataclass
 class Workspace:
-    """What the fixtures draw on. Artifacts and models are opened when first asked for."""
+    """What the fixtures draw on. Artifacts and models are opened when first asked for.
+
+    Attributes:
+        shards: those selected; `scope` those whose gates are run, where that is known.
+    """
 
     manifest: Manifest
     asked: str
@@ -47,6 +52,7 @@ class Workspace:
     gates: Path
     config: InitVar[pytest.Config]
     progress: Progress = field(init=False)
+    scope: tuple[Shard, ...] = ()
     _models: dict[str, OpenModel] = field(default_factory=dict)
     _artifacts: dict[str, Artifact] = field(default_factory=dict)
 
@@ -66,6 +72,8 @@ class Workspace:
         else:
             manifest = load(options.path(config, "ane_manifest") or config.rootpath / "shards.toml")
             shards = select(manifest, selection)
+        if manifest.tmpdir is not None:
+            config.add_cleanup(use_folder(manifest.tmpdir, manifest.path).close)
         minimum = options.minimum_cosine(config)
         return cls(
             manifest=manifest,
@@ -92,6 +100,11 @@ class Workspace:
     def run(self) -> Run:
         """What all processes of the run share."""
         return Run(self.cache, self.run_id)
+
+    @cached_property
+    def preflight(self) -> Preflight:
+        """What is still to be built, and where."""
+        return Preflight(self.scope or self.shards, self.cache, self.model, self.builds)
 
     @cached_property
     def canaries(self) -> Canaries:
@@ -141,11 +154,16 @@ class Workspace:
                     shard,
                     self.cache,
                     identity=model.identity if model else {},
-                    model=lambda: self.model(shard.model).language_model,
+                    model=lambda: self._opened(shard.model),
                 )
                 report(artifact.size)
             self._artifacts[shard.qualified] = artifact
         return self._artifacts[shard.qualified]
+
+    def _opened(self, name: str) -> LanguageModel:
+        """A model to build from; `BuildError` where the disk is plainly too small."""
+        self.preflight.check()
+        return self.model(name).language_model
 
     def cases(self, shard: Shard, artifact: Artifact) -> list[Case]:
         """A shard's probes with what its reference makes of them."""
