@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -26,6 +27,7 @@ KINDS = ("artifacts", "recordings")
 
 _WRITER = "[MIL FileWriter]"
 """How coremltools' writer of weights begins when the system refuses to write; it is no OSError."""
+_NUMBER = re.compile(r"^\[Errno \d+\] ")
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,10 @@ def default_root() -> Path:
 
 
 def _said(error: OSError) -> str:
-    """`No space left on device: /some/file`, or the first of the errors `shutil` collected."""
+    """`No space left on device: /some/file`; the first of the errors that `shutil` collected."""
+    if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
+        _, target, why = error.args[0][0]
+        return f"{_NUMBER.sub('', str(why)).partition(': ')[0]}: {target}"
     if error.strerror is None:
         return str(error)
     return f"{error.strerror}: {error.filename}" if error.filename else error.strerror

@@ -37,7 +37,7 @@ def plan_caches(caches: Path | None = None, build: str | None = None) -> list[Pl
         return []
     caches, build = caches or Path.home() / "Library" / "Caches", build or _running()
     found = []
-    for path in caches.glob(_PATTERN):
+    for path in filter(Path.is_dir, caches.glob(_PATTERN)):
         try:
             found.append(PlanCache(path, tree_bytes(path), path.name != build))
         except OSError:  # Core ML is at work in it, or it is not ours to read.

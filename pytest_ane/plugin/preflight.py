@@ -73,7 +73,7 @@ class Preflight:
         self._refused = True
         where = "; ".join(map(str, small))
         raise BuildError(
-            f"The disk is too small for the {len(self.missing)} shards still to be built: {where}. "
+            f"The disk is too small for {_shards(len(self.missing))} still to be built: {where}. "
             "Free some space (pytest-ane cache prune), choose another folder with "
             "--ane-cache=DIR, or select fewer shards."
         )
@@ -85,7 +85,7 @@ class Preflight:
             return
         where = " · ".join(map(str, self.volumes()))
         origin = f" (by {needs.source})" if needs.source else ""
-        yield f"ane: {needs.count} shards to build, {self._builds} at once · {where}{origin}"
+        yield f"ane: {_shards(needs.count)} to build, {self._builds} at once · {where}{origin}"
         yield f"ane: {versions(only_installed=True)}"
         if stale := [plans for plans in plan_caches() if plans.stale]:
             held = amount(sum(plans.size for plans in stale))
@@ -103,6 +103,10 @@ class Preflight:
             key = artifact_key(shard, self._model(shard.model).identity)
             self._entries[shard.qualified] = self._cache.path("artifacts", key_digest(key))
         return self._entries[shard.qualified]
+
+
+def _shards(count: int) -> str:
+    return "1 shard" if count == 1 else f"{count} shards"
 
 
 def versions(*, only_installed: bool = False) -> str:

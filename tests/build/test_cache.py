@@ -152,8 +152,9 @@ def test_a_failing_disk_is_one_sentence_and_leaves_no_entry(cache: Cache, number
 
 def test_a_disk_that_fills_while_a_package_is_copied(cache: Cache) -> None:
     """`shutil.copytree`, which coremltools saves with, collects errors without a number."""
-    failure = shutil.Error([("a", "b", "[Errno 28] No space left on device: 'b'")])
-    with pytest.raises(BuildError, match="No space left on device"):
+    why = "[Errno 28] No space left on device: 'a/file' -> 'b/file'"
+    failure = shutil.Error([("a/file", "b/file", why), ("a/more", "b/more", why)])
+    with pytest.raises(BuildError, match=r" failed: No space left on device: b/file \("):
         cache.get_or_make("artifacts", "key", raises(failure))
     assert_clean(cache)
 
