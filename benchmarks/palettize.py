@@ -116,9 +116,7 @@ def ours(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     method = Palettize(mode=MODES[options.model], nbits=NBITS, group_size=GROUP)
     small = Shard()
     small.result(small.conv("small", small.input(64), 64, 64))
-    palettize(
-        small.save(folder / "small"), folder / "small.mlpackage", {"small_weight": method}
-    )
+    palettize(small.save(folder / "small"), folder / "small.mlpackage", {"small_weight": method})
     ready = time.perf_counter()
     source = folder / "model.mlpackage"
     palettize(source, folder / "ours.mlpackage", dict.fromkeys(constants(source), method))
