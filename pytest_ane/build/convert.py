@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 from pytest_ane.build.quiet import import_coremltools
@@ -46,7 +47,7 @@ def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: st
         with torch.no_grad():
             trace: Any = torch.jit.trace
             traced = trace(conversion.module.eval(), examples, check_trace=False)
-        return ct.convert(
+        converted = ct.convert(
             traced,
             inputs=inputs,
             outputs=outputs,
@@ -56,6 +57,11 @@ def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: st
             compute_precision=ct.precision.FLOAT16,
             skip_model_load=True,
         )
+        # All weights would stay in memory with it, in cycles; the package on disk has them too.
+        converted._mil_program = None
+        del traced
+        gc.collect()
+        return converted
     except OSError:
         raise
     # Whatever the tracer or the converter raises, the person needs to know which shard it was.
