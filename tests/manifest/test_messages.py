@@ -141,13 +141,13 @@ SENTENCES = [
     ),
     (
         MODEL.replace('"llama"', '"lama"'),
-        '2: [models.m] family = "lama": is neither a family (gemma4, llama, zaya) nor a module beside the '
-        "manifest or an installed one; did you mean 'llama'?",
+        '2: [models.m] family = "lama": is neither a family (gemma4, llama, zaya) nor a module '
+        "beside the manifest or an installed one; did you mean 'llama'?",
     ),
     (
         MODEL.replace('"llama"', '"nowhere.at.all"'),
-        '2: [models.m] family = "nowhere.at.all": is neither a family (gemma4, llama, zaya) nor a module beside '
-        "the manifest or an installed one.",
+        '2: [models.m] family = "nowhere.at.all": is neither a family (gemma4, llama, zaya) nor a '
+        "module beside the manifest or an installed one.",
     ),
     (
         MODEL.replace('"llama"', '"my family"'),
@@ -174,7 +174,8 @@ SENTENCES = [
     (
         MODEL.replace("L00-L03", "L00-M03"),
         "4: [models.m] shards = \"L00-M03, head.0\": 'L00-M03' is neither a shard id such as 'L00' "
-        "nor a range such as 'L00-L29', whose ends differ in their last number only, or 'L{00-29}.p{0-7}'.",
+        "nor a range such as 'L00-L29', whose ends differ in their last number only, or "
+        "'L{00-29}.p{0-7}'.",
     ),
     (
         MODEL.replace('"L00-L03, head.0"', "30"),
