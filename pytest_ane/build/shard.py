@@ -14,6 +14,7 @@ from pytest_ane.digests import key_digest
 from pytest_ane.errors import BuildError
 from pytest_ane.families import Buildable
 from pytest_ane.manifest import Shard
+from pytest_ane.mil import read_model
 
 BUILD_VERSION = 3
 """Raised whenever a change in this package alters what is built."""
@@ -40,7 +41,16 @@ def build_shard(
                 "check the path in shards.toml."
             )
         return Artifact(shard.artifact)
-    key = {
+    key = artifact_key(shard, identity)
+    folder = cache.get_or_make(
+        "artifacts", key_digest(key), lambda folder: _build(shard, key, model(), folder)
+    )
+    return Artifact.of_entry(folder)
+
+
+def artifact_key(shard: Shard, identity: dict[str, Any]) -> dict[str, Any]:
+    """Everything a built package depends on; its digest names the cache entry."""
+    return {
         **identity,
         "build": BUILD_VERSION,
         "shard": shard.id,
@@ -51,16 +61,14 @@ def build_shard(
         "coremltools": version("coremltools"),
         "torch": version("torch"),
     }
-    folder = cache.get_or_make(
-        "artifacts", key_digest(key), lambda folder: _build(shard, key, model(), folder)
-    )
-    return Artifact.of_entry(folder)
 
 
 def _build(shard: Shard, key: dict[str, Any], model: Buildable, folder: Path) -> None:
     from pytest_ane.build.compress import compress
     from pytest_ane.build.convert import convert
+    from pytest_ane.build.distortion import distortions
     from pytest_ane.build.quiet import converter_notes
+    from pytest_ane.mil.blob import check_blobs
 
     start = time.perf_counter()
     with converter_notes():
@@ -71,5 +79,8 @@ def _build(shard: Shard, key: dict[str, Any], model: Buildable, folder: Path) ->
             subject=shard.qualified,
         )
     notes = compress(converted, shard.asked, folder / PACKAGE, shard.qualified)
-    record = BuildRecord(key, model.description, notes, round(time.perf_counter() - start, 3))
-    record.write(folder)
+    # A package that the disk cut short must not become an entry.
+    check_blobs(built := read_model(folder / PACKAGE))
+    errors = distortions(built, read_model(converted.package_path))
+    seconds = round(time.perf_counter() - start, 3)
+    BuildRecord(key, model.description, notes, seconds, errors).write(folder)

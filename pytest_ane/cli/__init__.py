@@ -1,4 +1,4 @@
-"""The command line: `pytest-ane init | schema | cache | explain | run | diff`."""
+"""The command line: `pytest-ane init | schema | doctor | cache | explain | weights | ...`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_ane import __version__
-from pytest_ane.cli import cache, explain, init, schema
+from pytest_ane.cli import cache, doctor, explain, init, schema
 from pytest_ane.errors import AneError
 
 
@@ -29,6 +29,11 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("schema", help="print the JSON Schema of shards.toml")
     command.set_defaults(run=lambda o: schema.run())
 
+    command = commands.add_parser("doctor", help="look at what a run needs: versions, disk, models")
+    command.add_argument("--ane-manifest", type=Path, metavar="FILE", help="default: shards.toml")
+    command.add_argument("--ane-cache", type=Path, metavar="DIR", help="the cache folder")
+    command.set_defaults(run=lambda o: doctor.run(o.ane_manifest, o.ane_cache))
+
     command = commands.add_parser("cache", help="list or prune built shards and recordings")
     command.add_argument("action", choices=("list", "prune"))
     command.add_argument("--ane-cache", type=Path, metavar="DIR", help="the cache folder")
@@ -46,6 +51,16 @@ def parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--os", default="macOS 26", help="target system (default: macOS 26)")
     command.set_defaults(run=lambda o: explain.run(o.package, o.os))
+
+    command = commands.add_parser("weights", help="what compression made of every weight")
+    command.add_argument("package", type=Path, help="an .mlpackage or .mlmodelc")
+    command.add_argument(
+        "--against",
+        type=Path,
+        metavar="PACKAGE",
+        help="its uncompressed form, for errors (default: as measured when it was built)",
+    )
+    command.set_defaults(run=_weights)
 
     command = commands.add_parser("run", help="run a model on this machine's CPU, without Core ML")
     command.add_argument("package", type=Path, help="an .mlpackage or .mlmodelc")
@@ -94,6 +109,12 @@ def _run(options: argparse.Namespace) -> Iterator[str]:
 
     o = options
     return run.run(o.package, o.input, o.out, o.precision, o.function)
+
+
+def _weights(options: argparse.Namespace) -> Iterator[str]:
+    from pytest_ane.cli import weights
+
+    return weights.run(options.package, options.against)
 
 
 def _diff(options: argparse.Namespace) -> Iterator[str]:

@@ -43,7 +43,7 @@ def problem(error: ErrorDetails, record: type[Record], layers: Layers) -> Proble
     if kind == "missing":
         return at_table(layers.origin(path), f"{str(error['loc'][-1])!r} is missing; add it")
     if kind == "union_tag_not_found":
-        choices = "'palettize', 'linear' or 'none'"
+        choices = "'palettize', 'linear', 'prune' or 'none'"
         return at_table(layers.origin(path), f"'method' is missing; add one of {choices}")
     if kind == "union_tag_invalid":
         path = (*path, "method")

@@ -12,7 +12,13 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
 
-_COLORS = {"error": "red", "failed": "red", "unproven": "yellow"}
+_COLORS = {
+    "error": "red",
+    "failed": "red",
+    "not run": "red",
+    "unproven": "yellow",
+    "warned": "yellow",
+}
 
 
 def write(reporter: TerminalReporter, config: pytest.Config) -> None:
@@ -43,4 +49,5 @@ def _row(report: Any) -> Row | None:
         status=str(facts["ane.status"]),
         summary=("synthetic weights · " if "ane.source" in facts else "")
         + str(facts["ane.summary"]),
+        warned=facts["ane.status"] == "passed" and "ane.warnings" in facts,
     )

@@ -127,7 +127,7 @@ def _quantiles(outliers: float) -> npt.NDArray[np.float64]:
         side * OUTLIER + JITTER * _normal(count)
         for side, count in ((-1, share // 2), (1, share - share // 2))
     ]
-    table = np.concatenate([_normal(_LEVELS - share), *sides])
+    table: npt.NDArray[np.float64] = np.concatenate([_normal(_LEVELS - share), *sides])
     table.flags.writeable = False
     return table
 

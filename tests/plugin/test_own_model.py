@@ -310,3 +310,26 @@ def test_a_checkpoint_gives_the_same_shard_as_the_weights_in_memory(project: Pro
 )
 def test_what_a_family_can_get_wrong(project: Project, text: str, said: str) -> None:
     assert said in complaint(family(project, "{ seeded = 7, config.width = 32 }", text))
+
+
+STATEFUL = """
+    class Running(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = module
+            self.register_buffer("total", torch.zeros(1, 16, 1, 1))
+
+        def forward(self, x):
+            self.total[:] = self.total + x.sum(dim=2, keepdim=True)
+            return self.inner(x) + self.total
+
+    module = Running()
+"""
+
+
+def test_states_of_a_builder_s_shard_start_at_zero_on_both_sides(project: Project) -> None:
+    """A state that outlived its probe would add the probes before it to the reference."""
+    states = ', states=(Port("total", (1, 16, 1, 1)),)'
+    result = small(project, STATEFUL.strip(), states).gate("--ane-cache=cache")
+    result.assert_outcomes(passed=3, deselected=1)
+    result.stdout.fnmatch_lines(["passed   own:ffn.0  fidelity    cosine min 1.0000*"])
