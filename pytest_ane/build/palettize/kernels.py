@@ -94,25 +94,47 @@ def count(group: Patterns, most: int, counts: Places, keys: Places, tally: Place
 
 
 @compiled
-def worth(s: Floats, w: Floats, i: int, j: int) -> float:
-    """Cost of a cluster of the values i to j, less the sum of their squares."""
-    total: float = s[j] - s[i]
-    weight: float = w[j] - w[i]
-    return -total * total / weight
+def run_up(keys: Places, tally: Places, n: int, w: Floats, s: Floats, q: Floats) -> None:
+    """Running counts, sums and sums of squares of n distinct values.
+
+    They run outwards from zero, so that differences between small values, of which clusters are
+    made, do not drown in the squares of large ones.
+    """
+    zero = 0
+    while zero < n and keys[zero] < 0:
+        zero += 1
+    w[zero] = s[zero] = q[zero] = 0.0
+    for i in range(zero, n):
+        value, times = number(keys[i]), tally[i]
+        w[i + 1], s[i + 1] = w[i] + times, s[i] + times * value
+        q[i + 1] = q[i] + times * value * value
+    for i in range(zero - 1, -1, -1):
+        value, times = number(keys[i]), tally[i]
+        w[i], s[i] = w[i + 1] - times, s[i + 1] - times * value
+        q[i] = q[i + 1] - times * value * value
 
 
 @compiled
-def sooner(s: Floats, w: Floats, cost: Floats, i: int, j: int, at: int) -> bool:
-    """Whether `at` is reached cheaper from j than from i: both links' worth, without divisions."""
+def within(w: Floats, s: Floats, q: Floats, i: int, j: int) -> float:
+    """Sum of squared distances from their mean of the values i to j."""
+    d: float = s[j] - s[i]
+    squares: float = q[j] - q[i] - d * d / (w[j] - w[i])
+    return squares
+
+
+@compiled
+def sooner(w: Floats, s: Floats, q: Floats, cost: Floats, i: int, j: int, at: int) -> bool:
+    """Whether `at` is reached cheaper from j than from i: what `within` says, without divisions."""
     w_i, w_j = w[at] - w[i], w[at] - w[j]
     s_i, s_j = s[at] - s[i], s[at] - s[j]
-    cheaper: bool = (cost[j] - cost[i]) * w_i * w_j < s_j * s_j * w_i - s_i * s_i * w_j
+    ahead = cost[j] - cost[i] - (q[j] - q[i])
+    cheaper: bool = ahead * w_i * w_j < s_j * s_j * w_i - s_i * s_i * w_j
     return cheaper
 
 
 @compiled
 def chain(
-    s: Floats, w: Floats, n: int, penalty: float,
+    w: Floats, s: Floats, q: Floats, n: int, penalty: float,
     cost: Floats, before: Places, queue: Places, since: Places,
 ) -> int:  # fmt: skip
     """The cheapest path from 0 to n if every link costs `penalty` extra; returns its links.
@@ -129,11 +151,11 @@ def chain(
             head += 1
         i = queue[head]
         before[j] = i
-        cost[j] = cost[i] + worth(s, w, i, j) + penalty
+        cost[j] = cost[i] + within(w, s, q, i, j) + penalty
         low = j + 1
         while tail >= head:
             i, low = queue[tail], max(since[tail], j + 1)
-            if low > n or not sooner(s, w, cost, i, j, low):
+            if low > n or not sooner(w, s, q, cost, i, j, low):
                 break
             tail -= 1
         if tail < head:
@@ -141,12 +163,12 @@ def chain(
             queue[tail], since[tail] = j, j + 1
             continue
         i, high, step = queue[tail], low + 1, 1
-        while high <= n and not sooner(s, w, cost, i, j, high):
+        while high <= n and not sooner(w, s, q, cost, i, j, high):
             low, high, step = high, high + step, 2 * step
         high = min(high, n + 1)
         while high - low > 1:
             middle = (low + high) >> 1
-            if sooner(s, w, cost, i, j, middle):
+            if sooner(w, s, q, cost, i, j, middle):
                 high = middle
             else:
                 low = middle
@@ -169,11 +191,11 @@ def trace(before: Places, n: int, links: int, path: Places) -> None:
 
 
 @compiled
-def length(s: Floats, w: Floats, path: Places, links: int) -> float:
+def length(w: Floats, s: Floats, q: Floats, path: Places, links: int) -> float:
     """Cost of a path without penalties."""
     total = 0.0
     for link in range(links):
-        total += worth(s, w, path[link], path[link + 1])
+        total += within(w, s, q, path[link], path[link + 1])
     return total
 
 
@@ -188,7 +210,9 @@ def join(few: Places, fewer: int, many: Places, more: int, k: int, path: Places)
 
 
 @compiled
-def divide(s: Floats, w: Floats, n: int, k: int, path: Places, room: Places, guess: float) -> float:
+def divide(
+    w: Floats, s: Floats, q: Floats, n: int, k: int, path: Places, room: Places, guess: float
+) -> float:
     """The cheapest path of exactly k links, k < n; returns the penalty that found it."""
     before, queue, since, few, many = room[0], room[1], room[2], room[3], room[4]
     cost = np.empty(n + 1)
@@ -196,7 +220,7 @@ def divide(s: Floats, w: Floats, n: int, k: int, path: Places, room: Places, gue
     for i in range(n + 1):
         many[i] = i
     more = n
-    short, long = length(s, w, few, 1), length(s, w, many, n)
+    short, long = length(w, s, q, few, 1), length(w, s, q, many, n)
     low, high = 0.0, math.inf
     if k == 1:
         path[0], path[1] = 0, n
@@ -205,7 +229,7 @@ def divide(s: Floats, w: Floats, n: int, k: int, path: Places, room: Places, gue
     while True:
         chord = tries >= _GUESSES or not low < guess < high
         penalty = (short - long) / (more - fewer) if chord else guess
-        links = chain(s, w, n, penalty, cost, before, queue, since)
+        links = chain(w, s, q, n, penalty, cost, before, queue, since)
         if links == k:
             trace(before, n, links, path)
             return penalty
@@ -214,19 +238,61 @@ def divide(s: Floats, w: Floats, n: int, k: int, path: Places, room: Places, gue
             return penalty
         if fewer < links < k:
             trace(before, n, links, few)
-            fewer, high, short = links, penalty, length(s, w, few, links)
+            fewer, high, short = links, penalty, length(w, s, q, few, links)
         elif k < links < more:
             trace(before, n, links, many)
-            more, low, long = links, penalty, length(s, w, many, links)
+            more, low, long = links, penalty, length(w, s, q, many, links)
         # The cost of the best k clusters falls with 1 / k^2, so its slope with 1 / k^3.
         guess = penalty * (links / k) ** 3
         tries += 1
 
 
 @compiled
+def rounded(w: Floats, s: Floats, q: Floats, i: int, j: int) -> float:
+    """Sum of squared distances of the values i to j from their mean, rounded to fp16."""
+    if i >= j:
+        return math.inf
+    mean: float = (s[j] - s[i]) / (w[j] - w[i])
+    away = half(mean) - mean
+    return within(w, s, q, i, j) + away * away * (w[j] - w[i])
+
+
+@compiled
+def refine(w: Floats, s: Floats, q: Floats, n: int, k: int, path: Places) -> None:
+    """The best path once means are rounded, of those that pass near the given one.
+
+    Of paths equally good before, which are many where values lie on a grid, it takes the one that
+    rounding spares; a dynamic program over the nearest places of every cut.
+    """
+    radius = 8 if k <= 64 else 4
+    width = 2 * radius + 1
+    choice = np.zeros((k + 1, width), np.int8)
+    costs, now = np.full(width, math.inf), np.empty(width)
+    costs[radius] = 0.0
+    for cut in range(1, k + 1):
+        reach = radius if cut < k else 0
+        now[:] = math.inf
+        for b in range(radius - reach, radius + reach + 1):
+            j = path[cut] + b - radius
+            if j > n:
+                break
+            for a in range(width):
+                if costs[a] < math.inf:
+                    cost = costs[a] + rounded(w, s, q, path[cut - 1] + a - radius, j)
+                    if cost < now[b]:
+                        now[b], choice[cut, b] = cost, a
+        costs, now = now, costs
+    a = radius
+    for cut in range(k, 0, -1):
+        path[cut] += a - radius
+        a = choice[cut, a]
+
+
+@compiled
 def settle(
-    s: Floats, w: Floats, keys: Places, n: int, k: int, path: Places, moved: Places, lut: Floats
-) -> None:
+    w: Floats, s: Floats, q: Floats, keys: Places, n: int, k: int,
+    path: Places, moved: Places, lut: Floats,
+) -> None:  # fmt: skip
     """Round the clusters' means to fp16 and give each value to the nearest, until none gains.
 
     `path` becomes the clusters that `lut` stands for; some may be empty.
@@ -248,13 +314,15 @@ def settle(
                 else:
                     high = i
             moved[c] = low
-        total = 0.0
+        cost = 0.0
         for c in range(k):
             i, j = moved[c], moved[c + 1]
-            total += centres[c] * (centres[c] * (w[j] - w[i]) - 2 * (s[j] - s[i]))
-        if total >= best:
+            if i < j:
+                away = centres[c] - (s[j] - s[i]) / (w[j] - w[i])
+                cost += within(w, s, q, i, j) + away * away * (w[j] - w[i])
+        if cost >= best:
             return
-        best = total
+        best = cost
         path[k] = n
         for c in range(k):
             path[c], lut[c] = moved[c], centres[c]
@@ -295,7 +363,7 @@ def kmeans(weights: Patterns, luts: Floats, indices: Indices) -> bool:
     k = luts.shape[1]
     counts, room = np.zeros(_PATTERNS, np.int32), np.empty((7, _PATTERNS), np.int32)
     keys, tally, path = room[5], room[6], np.empty(k + 1, np.int32)
-    s, w = np.zeros(_PATTERNS), np.zeros(_PATTERNS)
+    w, s, q = np.empty(_PATTERNS), np.empty(_PATTERNS), np.empty(_PATTERNS)
     table = np.zeros(_PATTERNS, np.uint8)
     share = 5.4 / k**3  # For Gaussian weights (Panter and Dite, Proc. IRE 39, 1951).
     for g in range(len(weights)):
@@ -303,21 +371,17 @@ def kmeans(weights: Patterns, luts: Floats, indices: Indices) -> bool:
         if top >= INFINITE:
             return False
         n = count(weights[g], top, counts, keys, tally)
-        square = 0.0
-        for i in range(n):
-            value = number(keys[i])
-            s[i + 1] = s[i] + tally[i] * value
-            w[i + 1] = w[i] + tally[i]
-            square += tally[i] * value * value
+        run_up(keys, tally, n, w, s, q)
         if n <= k:
             cells = n
             for i in range(n):
                 luts[g, i], path[i] = number(keys[i]), i
             path[n] = n
         else:
-            cells, spread = k, square + worth(s, w, 0, n)
-            share = divide(s, w, n, k, path, room[:5], share * spread) / spread
-            settle(s, w, keys, n, k, path, room[0], luts[g])
+            cells, spread = k, within(w, s, q, 0, n)
+            share = divide(w, s, q, n, k, path, room[:5], share * spread) / spread
+            refine(w, s, q, n, k, path)
+            settle(w, s, q, keys, n, k, path, room[0], luts[g])
         for c in range(cells):
             for i in range(path[c], path[c + 1]):
                 key = keys[i]
