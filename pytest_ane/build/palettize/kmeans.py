@@ -1,91 +1,54 @@
-"""Compiled arithmetic of palettes, over groups of fp16 weights given as their bit patterns.
-
-An fp16 weight has one of 65,536 patterns, so a group is counted once and all else works on the
-patterns that occur. A palette's cells are intervals of values; so a table from pattern to index,
-filled cell by cell, palettizes a group in one pass.
+"""The best palettes there are, of groups of fp16 weights.
 
 In one dimension the best clusters are intervals of the sorted values (Fisher, JASA 53, 1958), and
 the cost of an interval satisfies the quadrangle inequality. So the least sum of squares for k
-clusters is a k-link shortest path, found with a penalty on every link: each penalty takes one pass
-(Hirschberg and Larmore, SIAM J. Comput. 16, 1987), and where no penalty yields exactly k links, two
-paths of the same penalized cost are joined into one that has k (Aggarwal, Schieber and Tokuyama,
-Discrete Comput. Geom. 12, 1994). The result is the global optimum.
+clusters is a shortest path of k links, found with a penalty on every link: each penalty takes one
+pass (Hirschberg and Larmore, SIAM J. Comput. 16, 1987), and where no penalty yields exactly k
+links, two paths of the same penalized cost are joined into one that has k (Aggarwal, Schieber and
+Tokuyama, Discrete Comput. Geom. 12, 1994). The result is the global optimum; what rounding the
+means to fp16 costs is then made as small as paths near it allow.
 
-All of it is in one file: numba's cache looks only at the file that a compiled function is in, and
-would keep what another file's change has made stale.
+The n distinct values of a group have places 0 to n; a cluster is the link from place i to j > i.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
 
-import numba
 import numpy as np
-import numpy.typing as npt
 
-F = TypeVar("F", bound=Callable[..., Any])
-Patterns = npt.NDArray[np.uint16]
-Indices = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float64]
-Places = npt.NDArray[np.int32]
+from pytest_ane.build.palettize.patterns import (
+    INFINITE,
+    NEGATIVE,
+    PATTERNS,
+    Floats,
+    Indices,
+    Integers,
+    Patterns,
+    compiled,
+    half,
+    largest,
+    look_up,
+    number,
+)
 
-INFINITE = 0x7C00
-"""The pattern of fp16's infinity; those above it, the sign apart, are NaN."""
-_NEGATIVE = 0x8000
-_PATTERNS = 1 << 16
-_STEPS = np.ldexp(1.0, np.maximum(np.arange(32), 1) - 25)
-"""What the last bit of a fraction is worth, by exponent."""
 _GUESSES = 12
 """Penalties tried by their law of growth before chords, which cannot fail, take over."""
 
 
-def compiled(function: F) -> F:
-    """Compile at the first call; kept on disk for later processes."""
-    decorate: Any = numba.njit(nogil=True, cache=True, error_model="numpy")
-    return cast(F, decorate(function))
-
-
 @compiled
-def half(x: float) -> float:
-    """The fp16 number nearest to `x`, ties to even, overflow aside."""
-    _, exponent = math.frexp(x)
-    step = math.ldexp(1.0, max(exponent - 1, -14) - 10)
-    return float(np.rint(x / step)) * step
-
-
-@compiled
-def number(key: int) -> float:
-    """The value of a finite pattern, negative where `key` is."""
-    pattern = abs(key)
-    exponent, fraction = pattern >> 10, pattern & 0x3FF
-    size = (fraction + (1024 if exponent else 0)) * _STEPS[exponent]
-    return -size if key < 0 else size
-
-
-@compiled
-def largest(group: Patterns) -> int:
-    """The largest pattern, signs apart: `INFINITE` or more where a weight is no number."""
-    most = np.uint16(0)
-    for pattern in group:
-        most = max(most, pattern & np.uint16(0x7FFF))
-    return int(most)
-
-
-@compiled
-def count(group: Patterns, most: int, counts: Places, keys: Places, tally: Places) -> int:
+def count(group: Patterns, most: int, counts: Integers, keys: Integers, tally: Integers) -> int:
     """Distinct values, ascending, as signed patterns with their counts; returns how many.
 
     Both zeros are one value. `counts [65536]` is zero before and after.
     """
     for pattern in group:
         counts[pattern] += 1
-    counts[0] += counts[_NEGATIVE]
-    counts[_NEGATIVE] = 0
+    counts[0] += counts[NEGATIVE]
+    counts[NEGATIVE] = 0
     n = 0
     for key in range(-most, most + 1):
-        pattern = key if key >= 0 else _NEGATIVE - key
+        pattern = key if key >= 0 else NEGATIVE - key
         if counts[pattern]:
             keys[n], tally[n] = key, counts[pattern]
             counts[pattern] = 0
@@ -94,7 +57,7 @@ def count(group: Patterns, most: int, counts: Places, keys: Places, tally: Place
 
 
 @compiled
-def run_up(keys: Places, tally: Places, n: int, w: Floats, s: Floats, q: Floats) -> None:
+def run_up(keys: Integers, tally: Integers, n: int, w: Floats, s: Floats, q: Floats) -> None:
     """Running counts, sums and sums of squares of n distinct values.
 
     They run outwards from zero, so that differences between small values, of which clusters are
@@ -135,7 +98,7 @@ def sooner(w: Floats, s: Floats, q: Floats, cost: Floats, i: int, j: int, at: in
 @compiled
 def chain(
     w: Floats, s: Floats, q: Floats, n: int, penalty: float,
-    cost: Floats, before: Places, queue: Places, since: Places,
+    cost: Floats, before: Integers, queue: Integers, since: Integers,
 ) -> int:  # fmt: skip
     """The cheapest path from 0 to n if every link costs `penalty` extra; returns its links.
 
@@ -183,7 +146,7 @@ def chain(
 
 
 @compiled
-def trace(before: Places, n: int, links: int, path: Places) -> None:
+def trace(before: Integers, n: int, links: int, path: Integers) -> None:
     """The places of a path, 0 and n included."""
     for link in range(links, -1, -1):
         path[link] = n
@@ -191,7 +154,7 @@ def trace(before: Places, n: int, links: int, path: Places) -> None:
 
 
 @compiled
-def length(w: Floats, s: Floats, q: Floats, path: Places, links: int) -> float:
+def length(w: Floats, s: Floats, q: Floats, path: Integers, links: int) -> float:
     """Cost of a path without penalties."""
     total = 0.0
     for link in range(links):
@@ -200,7 +163,7 @@ def length(w: Floats, s: Floats, q: Floats, path: Places, links: int) -> float:
 
 
 @compiled
-def join(few: Places, fewer: int, many: Places, more: int, k: int, path: Places) -> None:
+def join(few: Integers, fewer: int, many: Integers, more: int, k: int, path: Integers) -> None:
     """A path of k links: the head of one path, then the tail of the other, which it surrounds."""
     shift, x = more - k, 0
     while few[x + 1] < many[x + 1 + shift]:
@@ -211,7 +174,7 @@ def join(few: Places, fewer: int, many: Places, more: int, k: int, path: Places)
 
 @compiled
 def divide(
-    w: Floats, s: Floats, q: Floats, n: int, k: int, path: Places, room: Places, guess: float
+    w: Floats, s: Floats, q: Floats, n: int, k: int, path: Integers, room: Integers, guess: float
 ) -> float:
     """The cheapest path of exactly k links, k < n; returns the penalty that found it."""
     before, queue, since, few, many = room[0], room[1], room[2], room[3], room[4]
@@ -254,11 +217,12 @@ def rounded(w: Floats, s: Floats, q: Floats, i: int, j: int) -> float:
         return math.inf
     mean: float = (s[j] - s[i]) / (w[j] - w[i])
     away = half(mean) - mean
-    return within(w, s, q, i, j) + away * away * (w[j] - w[i])
+    cost: float = within(w, s, q, i, j) + away * away * (w[j] - w[i])
+    return cost
 
 
 @compiled
-def refine(w: Floats, s: Floats, q: Floats, n: int, k: int, path: Places) -> None:
+def refine(w: Floats, s: Floats, q: Floats, n: int, k: int, path: Integers) -> None:
     """The best path once means are rounded, of those that pass near the given one.
 
     Of paths equally good before, which are many where values lie on a grid, it takes the one that
@@ -290,8 +254,8 @@ def refine(w: Floats, s: Floats, q: Floats, n: int, k: int, path: Places) -> Non
 
 @compiled
 def settle(
-    w: Floats, s: Floats, q: Floats, keys: Places, n: int, k: int,
-    path: Places, moved: Places, lut: Floats,
+    w: Floats, s: Floats, q: Floats, keys: Integers, n: int, k: int,
+    path: Integers, moved: Integers, lut: Floats,
 ) -> None:  # fmt: skip
     """Round the clusters' means to fp16 and give each value to the nearest, until none gains.
 
@@ -334,8 +298,8 @@ def distinct(weights: Patterns, most: int) -> int:
 
     Counting ends at the first group that has more than `most`.
     """
-    counts = np.zeros(_PATTERNS, np.int32)
-    keys, tally = np.empty(_PATTERNS, np.int32), np.empty(_PATTERNS, np.int32)
+    counts = np.zeros(PATTERNS, np.int32)
+    keys, tally = np.empty(PATTERNS, np.int32), np.empty(PATTERNS, np.int32)
     found = 0
     for group in weights:
         top = largest(group)
@@ -361,10 +325,10 @@ def kmeans(weights: Patterns, luts: Floats, indices: Indices) -> bool:
         Whether all weights are numbers; if not, nothing is promised of the results.
     """
     k = luts.shape[1]
-    counts, room = np.zeros(_PATTERNS, np.int32), np.empty((7, _PATTERNS), np.int32)
+    counts, room = np.zeros(PATTERNS, np.int32), np.empty((7, PATTERNS), np.int32)
     keys, tally, path = room[5], room[6], np.empty(k + 1, np.int32)
-    w, s, q = np.empty(_PATTERNS), np.empty(_PATTERNS), np.empty(_PATTERNS)
-    table = np.zeros(_PATTERNS, np.uint8)
+    w, s, q = np.empty(PATTERNS), np.empty(PATTERNS), np.empty(PATTERNS)
+    table = np.zeros(PATTERNS, np.uint8)
     share = 5.4 / k**3  # For Gaussian weights (Panter and Dite, Proc. IRE 39, 1951).
     for g in range(len(weights)):
         top = largest(weights[g])
@@ -385,92 +349,7 @@ def kmeans(weights: Patterns, luts: Floats, indices: Indices) -> bool:
         for c in range(cells):
             for i in range(path[c], path[c + 1]):
                 key = keys[i]
-                table[key if key >= 0 else _NEGATIVE - key] = c
-        table[_NEGATIVE] = table[0]
+                table[key if key >= 0 else NEGATIVE - key] = c
+        table[NEGATIVE] = table[0]
         look_up(weights[g], table, indices[g])
     return True
-
-
-@compiled
-def look_up(group: Patterns, table: Indices, indices: Indices) -> None:
-    """The index of every weight."""
-    for i in range(len(group)):
-        indices[i] = table[group[i]]
-
-
-@compiled
-def nearest_step(key: int, low: float, span: float, steps: int) -> int:
-    """Which of the evenly spaced values a weight becomes, every operation rounded to fp16.
-
-    numpy computes on float16 in this way, and so does coremltools.
-    """
-    share = half(np.float32(number(key)) - np.float32(low))
-    share = half(np.float32(share) / np.float32(span))
-    return int(np.rint(half(np.float32(share) * np.float32(steps))))
-
-
-@compiled
-def fill(table: Indices, first: int, last: int, index: int) -> None:
-    """Set the table for the patterns of the keys `first` up to `last`."""
-    table[max(first, 0) : max(last, 0)] = index
-    table[_NEGATIVE + max(1 - last, 0) : _NEGATIVE + max(1 - first, 0)] = index
-
-
-@compiled
-def uniform(weights: Patterns, steps: int, ends: Floats, indices: Indices) -> bool:
-    """The least and the largest value of groups, and the nearest of the even steps between.
-
-    Args:
-        weights: fp16 patterns, uint16 `[groups, size]`.
-        steps: intervals between the values of a palette, 2^nbits - 1.
-        ends: float64 `[groups, 2]`, to be filled with the least and the largest value.
-        indices: uint8 `[groups, size]`, to be filled.
-
-    Returns:
-        Whether all weights are numbers and no group spans more than fp16 holds.
-    """
-    table = np.zeros(_PATTERNS, np.uint8)
-    for g in range(len(weights)):
-        if largest(weights[g]) >= INFINITE:
-            return False
-        first, last = _PATTERNS, -_PATTERNS
-        for pattern in weights[g]:
-            sign = np.int32(pattern >> 15)
-            key = (np.int32(pattern & 0x7FFF) ^ -sign) + sign
-            first, last = min(first, key), max(last, key)
-        low, high = number(first), number(last)
-        ends[g, 0], ends[g, 1] = low, high
-        span = half(high - low)
-        if span > number(INFINITE - 1):
-            return False
-        start = first
-        for index in range(steps if first < last else 0):
-            # The index never falls as the value grows, so an index has an interval of keys.
-            end, beyond = start, last + 1
-            while end < beyond:
-                middle = (end + beyond) >> 1
-                if nearest_step(middle, low, span, steps) > index:
-                    beyond = middle
-                else:
-                    end = middle + 1
-            fill(table, start, end, index)
-            start = end
-        fill(table, start, last + 1, steps if first < last else 0)
-        look_up(weights[g], table, indices[g])
-    return True
-
-
-@compiled
-def pack(indices: Indices, nbits: int, packed: Indices) -> None:
-    """Indices as a stream of bits, lowest first; `packed` has one byte for every 8 bits begun."""
-    word, filled, at = 0, 0, 0
-    for index in indices:
-        word |= index << filled
-        filled += nbits
-        if filled >= 8:
-            packed[at] = word & 0xFF
-            word >>= 8
-            filled -= 8
-            at += 1
-    if filled:
-        packed[at] = word
