@@ -5,9 +5,9 @@
 `gemma` is an FFN pack of Gemma-4-26B-A4B: a router and the banks of 16 experts of 2816 -> 704 ->
 2816, 95 M weights; k-means, 4 bits, groups of 32. `zaya` is a mixture-of-experts shard of
 ZAYA1-8B: 16 experts of 2048 -> 4096 -> 2048, 201 M weights; even steps, 4 bits, groups of 32.
-Weights are Gaussian, 3 % of them outliers of 5 sigma; `--scale` takes a part of the experts. Each way
-runs in a process of its own, by which its peak memory is known; imports are timed apart. Then the
-two packages are compared: operations, tables and indices, every group's sum of squared errors.
+Weights are Gaussian, 3 % of them five times as wide; `--scale` takes a part of the experts. Each
+way runs in a process of its own, by which its peak memory is known; imports are timed apart. Then
+the two packages are compared: operations, tables and indices, every group's squared errors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pytest_ane.build.quiet import converter_notes, import_coremltools
 from pytest_ane.manifest import Palettize
 from pytest_ane.mil.blob import load
 from pytest_ane.mil.package import read_package
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import Argument, Model, Value
 from pytest_ane.mil.write import set_name
 from tests.mil.packages import Program
 
@@ -67,13 +67,16 @@ class Shard:
         self.random, self.program = np.random.default_rng(0), Program()
 
     def input(self, width: int) -> str:
+        """The one input, `x`."""
         self.program.input("x", (1, width, 1, 1), "FLOAT16", kind=65552)
         return "x"
 
     def result(self, name: str) -> None:
+        """Make a value one of the outputs."""
         self.program.output(name, 65552)
 
     def conv(self, name: str, x: str, rows: int, columns: int, groups: int = 1) -> str:
+        """A 1x1 convolution with weights of its own."""
         weight = self.random.standard_normal((rows, columns, 1, 1), np.float32)
         weight[self.random.random(weight.shape, np.float32) < 0.03] *= 5
         weight /= np.sqrt(np.float32(columns))
@@ -90,10 +93,12 @@ class Shard:
         return self.op("conv", name, rows, x=x, weight=f"{name}_weight", **names)
 
     def op(self, kind: str, name: str, rows: int, **inputs: Any) -> str:
+        """An operation; returns its result's name."""
         self.program.op(kind, name, "FLOAT16", (1, rows, 1, 1), **inputs)
         return name
 
     def save(self, folder: Path) -> Path:
+        """Write `<folder>/model.mlpackage`, with names of operations as coremltools has them."""
         self.program.model.mlProgram.version = 1
         for operation in self.program.block.operations:
             set_name(operation.attributes["name"], operation.outputs[0].name)
@@ -113,7 +118,9 @@ def ours(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Palettize with our own engine; loading what numba has compiled counts as an import."""
     start = time.perf_counter()
     palette(np.zeros(64, np.float16), NBITS)
-    method = Palettize(mode=MODES[options.model], nbits=NBITS, group_size=GROUP)
+    method = Palettize.model_validate(
+        {"mode": MODES[options.model], "nbits": NBITS, "group_size": GROUP}
+    )
     small = Shard()
     small.result(small.conv("small", small.input(64), 64, 64))
     palettize(small.save(folder / "small"), folder / "small.mlpackage", {"small_weight": method})
@@ -144,7 +151,9 @@ def compare(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Operations, bits and errors of the two packages."""
     names = ("model", "ours", "theirs")
     source, own, other = (read_package(folder / f"{name}.mlpackage") for name in names)
-    assert isinstance(source, Model) and isinstance(own, Model) and isinstance(other, Model)
+    assert isinstance(source, Model)
+    assert isinstance(own, Model)
+    assert isinstance(other, Model)
     structures = [
         [(op.op, op.outputs, sorted(op.inputs)) for op in model.program.walk()]
         for model in (own, other)
@@ -175,10 +184,18 @@ def errors(source: Model, palettized: Model) -> Iterator[npt.NDArray[np.float64]
         if made is None:
             yield np.array([np.square(r, dtype=np.float64).sum() for r in rows])
             continue
-        lut, indices = (load(palettized, made.inputs[k][0]) for k in ("lut", "indices"))
+        lut, indices = (constant(palettized, made.inputs[k][0]) for k in ("lut", "indices"))
         tables = lut.reshape(len(rows), -1).astype(np.float64)
         picks = indices.reshape(rows.shape)
-        yield np.array([((t[i] - r) ** 2).sum() for t, i, r in zip(tables, picks, rows)])
+        yield np.array(
+            [((t[i] - r) ** 2).sum() for t, i, r in zip(tables, picks, rows, strict=True)]
+        )
+
+
+def constant(model: Model, argument: Argument) -> npt.NDArray[Any]:
+    """A constant that an operation holds itself."""
+    assert isinstance(argument, Value)
+    return load(model, argument)
 
 
 STEPS: dict[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = {

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.build.palettize import kernels
+from pytest_ane.build.palettize import kmeans, patterns, uniform
 
 Mode: TypeAlias = Literal["kmeans", "uniform", "unique"]
 Half: TypeAlias = npt.NDArray[np.float16]
@@ -89,7 +89,7 @@ def pack(indices: Bytes, nbits: int, threads: int) -> Bytes:
 
     def task(start: int) -> None:
         part = slice(start * nbits // 8, (start + _CHUNK) * nbits // 8)
-        kernels.pack(flat[start : start + _CHUNK], nbits, packed[part])
+        patterns.pack(flat[start : start + _CHUNK], nbits, packed[part])
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(task, range(0, flat.size, _CHUNK)))
@@ -119,14 +119,14 @@ class _Tasks:
 def _kmeans(tasks: _Tasks, nbits: int) -> tuple[Half, Bytes]:
     luts = np.zeros((len(tasks.rows), 1 << nbits))
     indices = np.empty(tasks.rows.shape, np.uint8)
-    if not all(tasks.run(kernels.kmeans, luts, indices)):
+    if not all(tasks.run(kmeans.kmeans, luts, indices)):
         raise ValueError("holds a NaN or an infinity")
     return luts.astype(np.float16), indices
 
 
 def _needed(tasks: _Tasks) -> int:
     """The least number of bits that holds all values of every group."""
-    found = list(tasks.run(kernels.distinct, 1 << NBITS[-1]))
+    found = list(tasks.run(kmeans.distinct, 1 << NBITS[-1]))
     if min(found) < 0:
         raise ValueError("holds a NaN or an infinity")
     for nbits in NBITS:
@@ -144,7 +144,7 @@ def _uniform(tasks: _Tasks, nbits: int) -> tuple[Half, Bytes]:
     steps = (1 << nbits) - 1
     ends = np.empty((len(tasks.rows), 2))
     indices = np.empty(tasks.rows.shape, np.uint8)
-    fits = all(tasks.run(kernels.uniform, steps, ends, indices))
+    fits = all(tasks.run(uniform.uniform, steps, ends, indices))
     with np.errstate(over="ignore", invalid="ignore"):
         low, high = ends.astype(np.float16).T[:, :, None]
         luts = np.arange(1 << nbits) * ((high - low) / steps).astype(np.float64) + low
