@@ -43,8 +43,9 @@ def table(rows: Sequence[Row], *, width: int, everything: bool = False) -> Itera
     shown = good if everything or len(good) <= _SHOWN else good[:_SHOWN]
     wide = max((len(row.subject) for row in ranked), default=0)
     for row in (*bad, *shown):
-        text = f"{row.status:<8} {row.subject:<{wide}}  {row.gate:<11} {row.summary}"
-        yield Line(fitted(text, width), "warned" if row.warned else row.status)
+        status = "warned" if row.warned else row.status
+        text = f"{status:<8} {row.subject:<{wide}}  {row.gate:<11} {row.summary}"
+        yield Line(fitted(text, width), status)
     if hidden := len(good) - len(shown):
         yield Line(f"... and {hidden} more passed (-v shows all)")
     yield Line(fitted(_count(ranked), width))
