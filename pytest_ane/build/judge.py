@@ -45,7 +45,7 @@ def judge(
         gate="compression",
         subject=subject,
         status=status,
-        summary=_warning(len(warned), policy)
+        summary=_warning(len(warned))
         + f"{size / 1e6:.2f} MB, {ratio:.2f}x smaller than fp16 · "
         + f"{len(compressed)} weights {_kinds(compressed)}"
         + (f" · lowest SNR {worst.snr:.1f} dB ({worst.name})" if worst else ""),
@@ -119,11 +119,9 @@ def _worst(distortions: Sequence[Distortion]) -> Distortion | None:
     return min(lossy, key=lambda d: d.snr, default=None)
 
 
-def _warning(count: int, policy: CompressionPolicy) -> str:
-    if not count:
-        return ""
-    weights = "1 weight" if count == 1 else f"{count} weights"
-    return f"warning: {weights} over {policy.int8_per_tensor_over:,} with one scale · "
+def _warning(count: int) -> str:
+    weights = "1 large weight" if count == 1 else f"{count} large weights"
+    return f"warning: {weights} with one scale · " if count else ""
 
 
 def _kinds(weights: list[Weight]) -> str:

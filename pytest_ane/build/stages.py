@@ -98,6 +98,13 @@ def sparsity(op: Operation, producers: Producers, shape: tuple[int, ...]) -> flo
     return (size - stored) / size
 
 
+def constants_of(op: Operation, producers: Producers) -> dict[str, Value]:
+    """An operation's parameters by name; none where one of them is computed."""
+    parameters = _parameters(op, producers)
+    found = {key: value for key, value in parameters.items() if isinstance(value, Value)}
+    return found if len(found) == len(parameters) else {}
+
+
 def bits_of(kind: ValueType) -> int:
     """Bits of one element of a tensor; 0 for anything else."""
     if not isinstance(kind, TensorType) or kind.dtype.value == "string":

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, Strict, ValidationError, model_validator
+from pydantic import ConfigDict, Field, Strict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from pytest_ane.manifest.base import CoremlRecord, misplaced, one_of
@@ -40,6 +40,10 @@ OpType = Literal[
 
 class Override(CoremlRecord):
     """Other settings for the weights that a glob or an operation names; the rest is inherited."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": [key]} for key in ("weights", "op_type")]}
+    )
 
     weights: Glob | None = None
     """Glob over weight names as the converted program has them, such as `gate_proj*`."""

@@ -44,7 +44,7 @@ def table(rows: Sequence[Row], *, width: int, everything: bool = False) -> Itera
         group = list(of_label)
         most = len(group) if everything else {"passed": _SHOWN, "not run": _NOT_RUN}.get(label)
         for row in group[:most]:
-            text = f"{row.status:<8} {row.subject:<{wide}}  {row.gate:<11} {row.summary}"
+            text = f"{label:<8} {row.subject:<{wide}}  {row.gate:<11} {row.summary}"
             yield Line(fitted(text, width), label)
         if hidden := len(group[most:]) if most else 0:
             yield Line(f"... and {hidden} more {label} (-v shows all)")

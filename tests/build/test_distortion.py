@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from pytest_ane.build import Distortion, distortions
 from pytest_ane.build.compress import compress
 from pytest_ane.build.quiet import converter_notes, import_coremltools
+from pytest_ane.errors import AneError
 from pytest_ane.manifest import Compression
 from pytest_ane.mil import read_model
 from tests.build.test_optimize import ANYWHERE, SINCE_IOS18, network
@@ -36,7 +37,8 @@ def dense(model: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "name",
-    ["uniform", "groups", "pairs", "scaled", "int8", "uint4 by block", "half", "palettes of int8",
+    ["uniform", "groups", "pairs", "scaled", "int8", "int4",
+     "one scale", "uint8 with offset", "uint4 by block", "half", "palettes of int8",
      "pruned, palettes", "pruned, int8", "pruned, palettes of int8", "int8, palettes"],
 )  # fmt: skip
 def test_errors_of_what_coremltools_wrote(name: str, tmp_path: Path) -> None:
@@ -104,3 +106,35 @@ def test_rows_beyond_one_block_count_once(tmp_path: Path) -> None:
     wide, other = a.astype(np.float64), b.astype(np.float64)
     assert found.sse == pytest.approx(((wide - other) ** 2).sum(), rel=1e-5)
     assert found.energy == pytest.approx((other**2).sum(), rel=1e-5)
+
+
+def palette(folder: Path, rows: int, depth: int = 0) -> Path:
+    """Indices `[rows, 4]` of a weight that the program takes for `[2, 4]`, scaled `depth` times."""
+    p, name = Program(), "w"
+    p.input("x", (2, 4), "FLOAT16")
+    p.blob("indices", "UINT8", (rows, 4), bytes(4 * rows))
+    p.blob("lut", "FLOAT16", (1, 1, 256, 1), np.ones(256, np.float16).tobytes())
+    p.blob("one", "FLOAT16", (1, 1), np.ones(1, np.float16).tobytes())
+    p.op("constexpr_lut_to_dense", "w", "FLOAT16", (2, 4), indices="indices", lut="lut")
+    for i in range(depth):
+        p.op("constexpr_blockwise_shift_scale", f"w{i}", "FLOAT16", (2, 4), data=name, scale="one")
+        name = f"w{i}"
+    p.op("mul", "y", "FLOAT16", (2, 4), x="x", y=name)
+    p.output("y")
+    folder.mkdir()
+    return p.save(folder)
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "says"),
+    [
+        (3, 0, r"w is of shape \[2, 4\], but what is stored of it is of shape \[3, 4\]\.$"),
+        (2, 9, r"w8 is expanded by more than 4 operations, one after another\.$"),
+    ],
+)
+def test_a_package_that_cannot_be_is_one_sentence(
+    tmp_path: Path, rows: int, depth: int, says: str
+) -> None:
+    model = read_model(palette(tmp_path / "a", rows, depth))
+    with pytest.raises(AneError, match=says):
+        distortions(model, model)

@@ -247,7 +247,7 @@ def test_one_scale_for_a_large_weight(build: Build, asked: Asked) -> None:
     policy = {"int8-per-tensor-over": 2000, "int8-per-tensor-action": "warn"}
     verdict, _, _ = build(asked, **policy)
     assert (verdict.status, verdict.facts["warnings"]) == ("passed", 1)
-    assert verdict.summary.startswith("warning: 1 weight over 2,000 with one scale · ")
+    assert verdict.summary.startswith("warning: 1 large weight with one scale · ")
     assert verdict.details[0].startswith("warning: product [48, 64] has 3,072 elements")
 
 

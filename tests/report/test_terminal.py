@@ -60,7 +60,7 @@ def test_warnings_come_before_what_passed_and_are_never_only_counted() -> None:
     passed = [Row("compression", f"m:L{i:02}", "passed", "") for i in range(20)]
     warned = Row("compression", "m:L99", "passed", "warning: 1 weight", warned=True)
     lines = list(table([*passed, warned], width=80))
-    assert lines[0] == Line("passed   m:L99  compression warning: 1 weight", "warned")
+    assert lines[0] == Line("warned   m:L99  compression warning: 1 weight", "warned")
     assert lines[-1] == Line("passed: compression 21/21")
 
 
