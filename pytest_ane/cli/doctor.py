@@ -103,7 +103,8 @@ def _folders(cache: Cache | None) -> Iterator[str]:
 
 def _model(model: Model, cache: Cache | None, problems: list[str]) -> str:
     """`smollm2: 34 shards, canary L01, 10 built, ...`."""
-    words = [f"{model.name}: {len(model.shards)} shards"]
+    count = len(model.shards)
+    words = [f"{model.name}: {count} {'shard' if count == 1 else 'shards'}"]
     if model.canary:
         words.append(f"canary {', '.join(model.canary)}")
     for shard in model.shards:
