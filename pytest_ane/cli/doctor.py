@@ -7,6 +7,7 @@ import platform
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_ane.build import Cache
     from pytest_ane.manifest import Manifest, Model
 
+_NEEDED = ("coremltools", "torch", "numpy")
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOMP_SPINCOUNT")
 
 
@@ -26,7 +28,9 @@ def run(manifest: Path | None, root: Path | None) -> Iterator[str]:
     Raises:
         DoctorError: problems, one line each, after everything was looked at.
     """
-    problems: list[str] = []
+    problems = [
+        f"{name} is not installed; run: pip install pytest-ane" for name in _NEEDED if _lacks(name)
+    ]
     yield from _machine()
     with ExitStack() as stack:
         found, words = _manifest(manifest, stack, problems)
@@ -40,6 +44,13 @@ def run(manifest: Path | None, root: Path | None) -> Iterator[str]:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise DoctorError("\n".join((count, *(f"  - {problem}" for problem in problems))))
     yield "no problems found"
+
+
+def _lacks(distribution: str) -> bool:
+    try:
+        return not version(distribution)
+    except PackageNotFoundError:
+        return True
 
 
 def _machine() -> Iterator[str]:

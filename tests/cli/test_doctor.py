@@ -47,6 +47,15 @@ def test_a_machine_without_a_manifest(
     assert out[-1] == "no problems found"
 
 
+def test_a_package_that_is_not_installed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_ane.cli.doctor._NEEDED", ("numpy", "no-such-package"))
+    code, _, err = doctor(capsys)
+    assert code == 1
+    assert err[1:] == ["  - no-such-package is not installed; run: pip install pytest-ane"]
+
+
 def test_models_built_and_to_build(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     make_llama(folder / "mini.gguf")
     (folder / "a.mlpackage").mkdir()
