@@ -159,11 +159,11 @@ def smollm2() -> None:
     shards = [s for s in manifest.shards if s.id.startswith("L")]
     paths = [build_shard(s, cache, identity=opened.identity, model=lambda: family) for s in shards]
     hidden = np.random.default_rng(2).standard_normal((32, 576)).astype(np.float32)
-    inputs = family.layout.inputs(hidden)
+    inputs = family.layout("L00").inputs(hidden)
     sessions = [Session(read_model(found.path)) for found in paths]
     references = [family.reference(s.id) for s in shards]
     with torch.inference_mode():
-        theirs = least(lambda: [run(hidden) for run in references])
+        theirs = least(lambda: [run([hidden]) for run in references])
     ours = least(lambda: [s.predict(inputs) for s in sessions])
     print(f"| SmolLM2's 30 blocks on 32 positions | {ours * 1e3:.0f} ms | eager torch float32 "
           f"{theirs * 1e3:.0f} ms | {ours / theirs:.2f} |")  # fmt: skip

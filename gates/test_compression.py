@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.build import Artifact, judge, take_census
+from pytest_ane.build import Artifact, judge, losses, take_census
 from pytest_ane.manifest import Shard
 from pytest_ane.mil.records import Model
 from pytest_ane.plugin.keeper import GateKeeper
@@ -22,5 +22,6 @@ def test_compression(shard: Shard, artifact: Artifact, program: Model, gate: Gat
             policy=shard.policy.compression,
             subject=shard.qualified,
             notes=artifact.record.notes if artifact.record else (),
+            distortions=losses(artifact, program, shard.reference),
         )
     )

@@ -18,7 +18,13 @@ class ManifestError(AneError):
 
 
 class SourceError(AneError):
-    """A weight source (GGUF, safetensors) is missing, broken or lacks a tensor."""
+    """A source of weights (GGUF, safetensors, seeded) is missing, broken or lacks a tensor.
+
+    It shows what stands in a file as `ProgramError` does.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_shown(message))
 
 
 class ProgramError(AneError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,12 +22,22 @@ class Runner(Protocol):
         """The declared inputs."""
         ...
 
-    def predict(self, inputs: Arrays) -> dict[str, npt.NDArray[np.float32]]:
+    def make_state(self) -> Any:
+        """Fresh states for a sequence, to be passed to `predict`; None where it keeps none."""
+        ...
+
+    def predict(self, inputs: Arrays, state: Any = None) -> dict[str, npt.NDArray[np.float32]]:
         """Outputs by name in float32; inputs the artifact does not declare are ignored.
 
         Raises:
             ExecutionError: an input is missing or does not fit the declared type and shape.
         """
+        ...
+
+    def predict_all(
+        self, inputs: Sequence[Arrays], states: Sequence[Any]
+    ) -> list[dict[str, npt.NDArray[np.float32]]]:
+        """`predict` on each of several inputs, each with a state of its own or None."""
         ...
 
 

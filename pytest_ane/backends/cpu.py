@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ from pytest_ane.backends.base import Arrays
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Feature
 from pytest_ane.reference import Session
+from pytest_ane.reference.state import States
+
+MEMORY_BUDGET = 64 << 20
+"""Bytes of decoded weights that a runner holds; what is beyond is decoded in every call."""
 
 
 class CpuRunner:
@@ -21,17 +26,28 @@ class CpuRunner:
 
     def __init__(self, path: Path) -> None:
         self._model = read_model(path)
-        self._session = Session(self._model)
+        self._session = Session(self._model, memory_budget=MEMORY_BUDGET)
 
     @property
     def inputs(self) -> tuple[Feature, ...]:
         """The declared inputs."""
         return self._model.inputs
 
-    def predict(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
+    def make_state(self) -> States | None:
+        """Fresh states, all zero."""
+        return self._session.make_state() if self._model.states else None
+
+    def predict(self, inputs: Arrays, state: States | None = None) -> dict[str, npt.NDArray[Any]]:
         """Run once; every fp16 result is rounded as the program's types say."""
-        known = {f.name: inputs[f.name] for f in self._model.inputs if f.name in inputs}
-        return self._session.predict(known)
+        return self.predict_all([inputs], [state])[0]
+
+    def predict_all(
+        self, inputs: Sequence[Arrays], states: Sequence[States | None]
+    ) -> list[dict[str, npt.NDArray[Any]]]:
+        """Run once on each input; weights that are not held are decoded once for all."""
+        declared = [feature.name for feature in self._model.inputs]
+        known = [{name: x[name] for name in declared if name in x} for x in inputs]
+        return self._session.predict_all(known, states)
 
 
 class CpuBackend:

@@ -1,57 +1,105 @@
-"""A chain: all shards of a model in running order, from token ids to logits."""
+"""A chain: all shards of a model wired into a stack, from token ids to logits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-from pytest_ane.families import concatenate
+from pytest_ane.families import Streams, Wire, entering, merge
 from pytest_ane.sources import FloatArray
 
-Step = Callable[[FloatArray], FloatArray]
+Run: TypeAlias = Callable[[FloatArray], FloatArray]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One shard of a chain.
+
+    Attributes:
+        open: begins a sequence; what it returns maps the next positions `[T, C]` to `[T, C']`.
+        sees: as `Layout.sees`; where it is `call`, a sequence has to be given at once.
+    """
+
+    wire: Wire
+    open: Callable[[], Run]
+    sees: Literal["itself", "call", "state"] = "call"
+
+    @property
+    def shard(self) -> str:
+        """Its shard's id."""
+        return self.wire.shard
+
+    @property
+    def is_head(self) -> bool:
+        """Whether it gives a slice of the logits."""
+        return self.wire.mode == "append"
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Blocks one after another, then head slices side by side; stateless.
+    """Shards in running order.
 
     Attributes:
         embed: token ids to hidden states `[T, C]`.
-        blocks: `(shard id, step)`; a step maps `[T, C]` to `[T, C]`.
-        heads: `(shard id, step)`; a step maps `[T, C]` to `[T, V / slices]`.
     """
 
     embed: Callable[[Sequence[int]], FloatArray]
-    blocks: tuple[tuple[str, Step], ...]
-    heads: tuple[tuple[str, Step], ...]
+    steps: tuple[Step, ...]
 
-    def hidden(self, ids: Sequence[int]) -> FloatArray:
-        """Hidden states `[T, C]` after the last block."""
-        states = self.embed(ids)
-        for _, step in self.blocks:
-            states = step(states)
-        return states
+    @property
+    def blocks(self) -> tuple[Step, ...]:
+        """All steps but the head's slices."""
+        return tuple(step for step in self.steps if not step.is_head)
 
     def logits(self, ids: Sequence[int]) -> FloatArray:
         """Logits `[T, V]` for every position."""
-        return self.head(self.hidden(ids))
-
-    def head(self, states: FloatArray) -> FloatArray:
-        """Logits `[T, V]` of hidden states after the last block."""
-        return concatenate([step(states) for _, step in self.heads])
+        opened = Opened(self)
+        return opened.head(opened.blocks(self.embed(ids)))
 
     def greedy(self, ids: Sequence[int], count: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """The `count` likeliest next tokens one by one, and each one's lead in logits.
 
-        The lead is the best logit minus the second: a small one is a near tie.
+        A chain with states is given one new token at a time, any other the whole text again. The
+        lead is the best logit minus the second: a small one is a near tie.
         """
+        goes_on = not any(step.sees == "call" for step in self.blocks)
+        opened, fresh = Opened(self), list(ids)
         tokens: list[int] = []
         leads: list[float] = []
         for _ in range(count):
-            last = self.head(self.hidden([*ids, *tokens])[-1:])[0]
+            streams = opened.blocks(self.embed(fresh))
+            last = opened.head({name: rows[-1:] for name, rows in streams.items()})[0]
             second, best = np.partition(last, -2)[-2:]
             tokens.append(int(last.argmax()))
             leads.append(float(best - second))
+            if goes_on:
+                fresh = tokens[-1:]
+            else:
+                opened, fresh = Opened(self), [*ids, *tokens]
         return tuple(tokens), tuple(leads)
+
+
+class Opened:
+    """A chain at some point of one sequence."""
+
+    def __init__(self, chain: Chain) -> None:
+        self._steps = [(step, step.open()) for step in chain.steps]
+
+    def blocks(self, hidden: FloatArray) -> Streams:
+        """The streams after the last block, for the next positions' hidden states `[T, C]`."""
+        streams: Streams = {"x": hidden}
+        for step, run in self._steps:
+            if not step.is_head:
+                merge(streams, step.wire, run(entering(streams, step.wire)))
+        return streams
+
+    def head(self, streams: Streams) -> FloatArray:
+        """Logits `[T, V]` of the streams after the last block."""
+        streams = dict(streams)
+        for step, run in self._steps:
+            if step.is_head:
+                merge(streams, step.wire, run(entering(streams, step.wire)))
+        return streams["logits"]

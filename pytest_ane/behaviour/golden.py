@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pytest_ane.behaviour.chain import Chain, Step
 from pytest_ane.build import Cache
 from pytest_ane.digests import key_digest
-from pytest_ane.families import LanguageModel
+from pytest_ane.families import LanguageModel, Wire
 from pytest_ane.fidelity.recording import RECORDING_VERSION, Prompt, load, save
 from pytest_ane.sources import FloatArray
 
@@ -37,19 +37,20 @@ def record_golden(
     identity: dict[str, Any],
     prompts: Callable[[], Sequence[tuple[Prompt, int]]],
     spec: Any,
-    chain: tuple[tuple[str, ...], tuple[str, ...]],
+    wiring: Sequence[Wire],
     model: Callable[[], LanguageModel],
     decode: Callable[[Sequence[int]], str],
 ) -> list[Golden]:
     """Recorded references of `(prompt, greedy tokens)` pairs, made from the float32 modules once.
 
-    `spec` is what the prompts depend on beside the identity, `chain` holds block ids and head ids
-    in running order. `model` and `prompts` are called only when there is no recording yet.
+    `spec` is what the prompts depend on beside the identity. `model` and `prompts` are called only
+    when there is no recording yet.
     """
-    key = {**identity, "recording": RECORDING_VERSION, "golden": spec, "chain": chain}
+    key = {**identity, "recording": RECORDING_VERSION, "golden": spec}
+    key["wiring"] = [asdict(wire) for wire in wiring]
 
     def make(folder: Any) -> None:
-        reference = reference_chain(model(), *chain)
+        reference = reference_chain(model(), wiring)
         tensors: dict[str, FloatArray] = {}
         metadata = []
         for i, (prompt, count) in enumerate(prompts()):
@@ -65,10 +66,11 @@ def record_golden(
     ]
 
 
-def reference_chain(model: LanguageModel, blocks: Sequence[str], heads: Sequence[str]) -> Chain:
+def reference_chain(model: LanguageModel, wiring: Sequence[Wire]) -> Chain:
     """The float32 modules of all shards as a chain."""
 
-    def steps(shards: Sequence[str]) -> tuple[tuple[str, Step], ...]:
-        return tuple((shard, model.reference(shard)) for shard in shards)
+    def step(wire: Wire) -> Step:
+        run = model.reference(wire.shard)
+        return Step(wire, lambda: lambda hidden: run([hidden])[0])
 
-    return Chain(model.embed, steps(blocks), steps(heads))
+    return Chain(model.embed, tuple(map(step, wiring)))

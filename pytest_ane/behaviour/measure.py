@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.behaviour.chain import Chain
+from pytest_ane.behaviour.chain import Chain, Step
 from pytest_ane.behaviour.golden import Golden
 from pytest_ane.behaviour.statistics import Position, compare
 from pytest_ane.fidelity.metrics import cosine
@@ -52,20 +52,20 @@ class Behaviour:
 def measure(
     chain: Chain,
     golden: Sequence[Golden],
-    states: Callable[[str, int], FloatArray],
+    states: Callable[[str, str], tuple[FloatArray, FloatArray]],
     decode: Callable[[Sequence[int]], str],
     provenance: Mapping[str, Any],
 ) -> Behaviour:
     """Run every golden prompt through the chain, and every block alone.
 
-    `states(prompt, i)` gives the reference's hidden states that enter the i-th block, `decode` the
-    text of token ids.
+    `states(prompt, shard)` gives the reference's hidden states that enter and leave a block,
+    `decode` the text of token ids.
     """
     prompts = tuple(_run(chain, g, decode) for g in golden)
     names = [g.name for g in golden]
     alone = tuple(
-        (shard, _alone(step, [(states(n, i), states(n, i + 1)) for n in names]))
-        for i, (shard, step) in enumerate(chain.blocks)
+        (step.shard, _alone(step, [states(name, step.shard) for name in names]))
+        for step in chain.blocks
     )
     return Behaviour(prompts, alone, dict(provenance))
 
@@ -83,6 +83,6 @@ def _run(chain: Chain, golden: Golden, decode: Callable[[Sequence[int]], str]) -
     )
 
 
-def _alone(step: Callable[[FloatArray], FloatArray], pairs: list[tuple[Any, Any]]) -> float:
+def _alone(step: Step, pairs: list[tuple[FloatArray, FloatArray]]) -> float:
     """Lowest cosine of a position; NaN, which `min` of numpy propagates, is worst of all."""
-    return float(np.min([cosine(step(before), after).min() for before, after in pairs]))
+    return float(np.min([cosine(step.open()(before), after).min() for before, after in pairs]))

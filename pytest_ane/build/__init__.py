@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pytest_ane.build.cache import Cache
 from pytest_ane.build.census import Census, take_census
+from pytest_ane.build.distortion import Distortion, distortions
 from pytest_ane.build.judge import judge
-from pytest_ane.build.record import Artifact, BuildRecord
+from pytest_ane.build.record import Artifact, BuildRecord, losses
 from pytest_ane.build.shard import build_shard
 
 __all__ = [
@@ -13,7 +14,10 @@ __all__ = [
     "BuildRecord",
     "Cache",
     "Census",
+    "Distortion",
     "build_shard",
+    "distortions",
     "judge",
+    "losses",
     "take_census",
 ]

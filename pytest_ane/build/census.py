@@ -10,19 +10,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from pytest_ane.mil.records import Function, Model, Operation, Ref, TensorType, Value
-
-Producers: TypeAlias = "dict[str, Operation]"
+from pytest_ane.build.stages import Stage, bits_of, bytes_of, bytes_stored, sparsity, stages_of
+from pytest_ane.mil.records import Function, Model, Operation, Ref, TensorType
 
 _SUFFIXES = re.compile(r"(_palettized|_pcs|_quantized|_sparsified|_pruned)+$")
 """What coremltools' compression passes append to a weight's name."""
 _FLOATS = ("fp16", "fp32", "bf16")
-_DATA = ("indices", "data", "quantized_data", "nonzero_data")
-_DEEPEST = 4
-"""Operations that expand one another's results, such as a quantized table of a sparse weight."""
 
 
 @dataclass(frozen=True)
@@ -32,25 +28,47 @@ class Weight:
     Attributes:
         name: its name before compression.
         shape: of the dense weight; `elements` their product.
-        storage: the operation that expands it, `const` for an uncompressed one.
+        compressed_bytes: data, masks, tables and scales as stored.
         nbits: bits of one stored element.
-        groups: look-up tables or scales along the first axis; 0 where it is `const`.
-        blocks: the same along the second axis; more than 1 scale is per-block quantization.
-        compressed_bytes: data, tables and scales as stored.
+        stages: the operations that expand it, from what is stored to the dense weight; none where
+            it is uncompressed.
+        sparsity: share of elements that are not stored because they are zero.
+        op_types: the operations that take it, sorted.
     """
 
     name: str
     shape: tuple[int, ...]
-    storage: str
-    nbits: int
-    groups: int
-    blocks: int
     compressed_bytes: int
+    nbits: int
+    stages: tuple[Stage, ...] = ()
+    sparsity: float = 0.0
+    op_types: tuple[str, ...] = ()
 
     @property
     def elements(self) -> int:
         """Number of elements of the dense weight."""
         return math.prod(self.shape)
+
+    @property
+    def storage(self) -> str:
+        """The operation that yields the dense weight, `const` for an uncompressed one."""
+        return self.stages[-1].op if self.stages else "const"
+
+    @property
+    def groups(self) -> int:
+        """Look-up tables or scales along the first axis; 0 where it is uncompressed."""
+        return self._main.groups if self._main else 0
+
+    @property
+    def blocks(self) -> int:
+        """The same along all further axes; more than 1 scale is per-block quantization."""
+        return self._main.blocks if self._main else 0
+
+    @property
+    def _main(self) -> Stage | None:
+        """The stage that tables or scales of the weight itself belong to."""
+        own = [stage for stage in self.stages if not stage.of_table]
+        return next((s for s in own if s.is_palette or s.is_scale), own[-1] if own else None)
 
 
 @dataclass(frozen=True)
@@ -74,112 +92,76 @@ class Census:
         return {"weights": [asdict(weight) for weight in self.weights]}
 
 
+@dataclass(frozen=True)
+class Found:
+    """A weight where a function has it.
+
+    Attributes:
+        weight: what the census says of it.
+        operation: yields the dense weight.
+        function: whose operations these are.
+        producers: the function's operations by the names of their outputs.
+    """
+
+    weight: Weight
+    operation: Operation
+    function: Function
+    producers: dict[str, Operation]
+
+
 def take_census(model: Model) -> Census:
     """Census of every function's weights; one shared by several operations counts once."""
-    functions = model.program.functions.values()
-    return Census(tuple(dict.fromkeys(w for function in functions for w in _weights(function))))
+    takers: dict[Weight, set[str]] = {}
+    for found in find_weights(model):
+        alone = replace(found.weight, op_types=())
+        takers.setdefault(alone, set()).update(found.weight.op_types)
+    return Census(tuple(replace(w, op_types=tuple(sorted(t))) for w, t in takers.items()))
 
 
-def _weights(function: Function) -> Iterator[Weight]:
-    producers = {out.name: op for op in function.walk() for out in op.outputs}
-    for op in function.walk():
-        if op.op == "const" or op.op.startswith("constexpr_"):
-            continue
-        for argument in (a for group in op.inputs.values() for a in group):
-            producer = producers.get(argument.name) if isinstance(argument, Ref) else None
-            if producer is not None and (weight := _weight(producer, producers)) is not None:
-                yield weight
+def find_weights(model: Model) -> Iterator[Found]:
+    """Every weight with the operations it comes from, once for each function that has it."""
+    for function in model.program.functions.values():
+        producers = {out.name: op for op in function.walk() for out in op.outputs}
+        takers: dict[str, set[str]] = {}
+        for op in function.walk():
+            if op.op == "const" or op.op.startswith("constexpr_"):
+                continue
+            for argument in (a for group in op.inputs.values() for a in group):
+                if isinstance(argument, Ref) and argument.name in producers:
+                    takers.setdefault(argument.name, set()).add(op.op)
+        for name, ops in takers.items():
+            operation = producers[name]
+            if (weight := _weight(operation, producers)) is not None:
+                weight = replace(weight, op_types=tuple(sorted(ops)))
+                yield Found(weight, operation, function, producers)
 
 
-def _weight(op: Operation, producers: Producers) -> Weight | None:
+def plain_name(name: str) -> str:
+    """A weight's name without what coremltools' compression passes append."""
+    return _SUFFIXES.sub("", name)
+
+
+def _weight(op: Operation, producers: dict[str, Operation]) -> Weight | None:
     kind = op.outputs[0].type
     if not isinstance(kind, TensorType) or kind.dtype.value not in _FLOATS:
         return None
     shape = tuple(int(d) for d in kind.shape if d is not None)
     if len(shape) != len(kind.shape) or not shape:
         return None
+    name = plain_name(op.name)
     if op.op == "const":
         value = op.attributes.get("val")
-        bits, size = (_bits(value), _size(value)) if value else (0, 0)
-        return Weight(_plain(op.name), shape, "const", bits, 0, 0, size)
-    if op.op.startswith("constexpr_"):
-        return _compressed(op, shape, producers)
-    return None
-
-
-def _compressed(op: Operation, shape: tuple[int, ...], producers: Producers) -> Weight:
-    parameters = _parameters(op, producers)
-    table = parameters.get("lut") or parameters.get("scale")
-    grid = _dims(table)
-    if "lut" in parameters:
-        # From iOS 18 on [groups, blocks, ..., entries, vector]; before, one table: [entries].
-        grid = grid[:-2]
+        bits, size = (bits_of(value.type), bytes_of(value)) if value else (0, 0)
+        return Weight(name, shape, size, bits)
+    if not op.op.startswith("constexpr_"):
+        return None
+    stages = stages_of(op, producers)
+    own = next((stage for stage in stages if not stage.of_table), None)
     return Weight(
-        name=_plain(op.name),
+        name=name,
         shape=shape,
-        storage=op.op,
-        nbits=_nbits(op, producers),
-        groups=grid[0] if grid else 1,
-        blocks=grid[1] if len(grid) > 1 else 1,
-        compressed_bytes=_stored(op, producers, depth=_DEEPEST),
+        compressed_bytes=bytes_stored(op, producers),
+        nbits=own.nbits if own else 0,
+        stages=stages,
+        sparsity=sparsity(op, producers, shape),
     )
-
-
-def _parameters(op: Operation, producers: Producers) -> dict[str, Value | Operation]:
-    """Constants, or the `constexpr_*` operations that expand them in turn."""
-    found: dict[str, Value | Operation] = {k: v for k, v in op.attributes.items() if k != "name"}
-    for name, arguments in op.inputs.items():
-        for argument in arguments:
-            source = argument if isinstance(argument, Value) else producers.get(argument.name)
-            if isinstance(source, Operation) and source.op == "const":
-                source = source.attributes.get("val")
-            if source is not None:
-                found[name] = source
-    return found
-
-
-def _nbits(op: Operation, producers: Producers) -> int:
-    """Bits of an element: of an index where there is a table, which iOS 16 packs into bytes."""
-    for _ in range(_DEEPEST):
-        parameters = _parameters(op, producers)
-        if dims := _dims(parameters.get("lut")):
-            entries = dims[-2] if len(dims) > 1 else dims[0]
-            return max(1, (entries - 1).bit_length())
-        data = next((parameters[k] for k in _DATA if k in parameters), None)
-        if isinstance(data, Value):
-            return _bits(data)
-        if data is None:
-            break
-        op = data
-    return 0
-
-
-def _stored(op: Operation, producers: Producers, depth: int) -> int:
-    """Bytes of all constants below an operation."""
-    if not depth:
-        return 0
-    return sum(
-        _size(p) if isinstance(p, Value) else _stored(p, producers, depth - 1)
-        for p in _parameters(op, producers).values()
-    )
-
-
-def _dims(source: Value | Operation | None) -> tuple[int, ...]:
-    if source is None:
-        return ()
-    kind = source.type if isinstance(source, Value) else source.outputs[0].type
-    return tuple(int(d or 0) for d in kind.shape) if isinstance(kind, TensorType) else ()
-
-
-def _bits(value: Value) -> int:
-    dtype = value.type.dtype.value if isinstance(value.type, TensorType) else ""
-    digits = "".join(c for c in dtype if c.isdigit())
-    return int(digits) if digits else 0
-
-
-def _size(value: Value) -> int:
-    return math.ceil(math.prod(_dims(value)) * _bits(value) / 8)
-
-
-def _plain(name: str) -> str:
-    return _SUFFIXES.sub("", name)

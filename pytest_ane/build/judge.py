@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from pytest_ane.build.asked import expected, undone
 from pytest_ane.build.census import Census, Weight
-from pytest_ane.manifest import Compression, CompressionPolicy, Linear, Palettize, Uncompressed
+from pytest_ane.build.distortion import Distortion
+from pytest_ane.build.weights import line
+from pytest_ane.manifest import Compression, CompressionPolicy, Uncompressed
 from pytest_ane.verdict import Status, Verdict
-
-_STORAGE = {
-    Palettize: ("constexpr_lut_to_dense",),
-    Linear: ("constexpr_blockwise_shift_scale", "constexpr_affine_dequantize"),
-}
 
 
 def judge(
@@ -24,32 +22,46 @@ def judge(
     policy: CompressionPolicy,
     subject: str,
     notes: tuple[str, ...] = (),
+    distortions: Sequence[Distortion] = (),
 ) -> Verdict:
     """Hold every weight against what was asked for it, and `size` in bytes against the budget.
 
-    `asked` None, for a package of unknown making, holds only the budget.
+    `asked` None, for a package of unknown making, holds only the budget. `distortions` are the
+    errors of its weights, where there is an uncompressed package to compare with.
     """
+    coarse = list(_coarse(census, policy))
+    warned = coarse if policy.int8_per_tensor_action == "warn" else []
     reasons = [*_undone(census, asked, notes), *_budget(census, size, policy)]
+    reasons += [*_not_finite(distortions), *(says for says in coarse if says not in warned)]
     status: Status = "failed" if reasons else "passed"
     if not census.weights:
         reasons.append("The program has no weights, so there was nothing to check.")
         status = "unproven" if status == "passed" else "failed"
-    compressed = [w for w in census.weights if w.storage != "const"]
+    compressed = [w for w in census.weights if w.stages]
     ratio = census.dense_bytes / size if size else 0.0
+    worst = _worst(distortions)
+    by_name = {d.name: d for d in distortions}
     return Verdict(
         gate="compression",
         subject=subject,
         status=status,
-        summary=f"{size / 1e6:.2f} MB, {ratio:.2f}x smaller than fp16 · "
-        f"{len(compressed)} weights {_kinds(compressed)}",
+        summary=_warning(len(warned), policy)
+        + f"{size / 1e6:.2f} MB, {ratio:.2f}x smaller than fp16 · "
+        + f"{len(compressed)} weights {_kinds(compressed)}"
+        + (f" · lowest SNR {worst.snr:.1f} dB ({worst.name})" if worst else ""),
         reasons=tuple(reasons),
         facts={
             "size_bytes": size,
             "ratio": round(ratio, 4),
             "weights": len(census.weights),
             "weights_compressed": len(compressed),
+            **({"warnings": len(warned)} if warned else {}),
+            **({"min_snr_db": round(worst.snr, 3), "min_snr_weight": worst.name} if worst else {}),
         },
-        details=tuple(_line(weight) for weight in census.weights),
+        details=(
+            *(f"warning: {says}" for says in warned),
+            *(line(w, asked, notes, by_name.get(w.name)) for w in census.weights),
+        ),
     )
 
 
@@ -57,49 +69,34 @@ def _undone(census: Census, asked: Compression | None, notes: tuple[str, ...]) -
     if asked is None:
         return
     for weight in census.weights:
-        method = asked.for_weight(weight.name)
-        if isinstance(method, Uncompressed):
-            if weight.storage != "const":
+        settings = asked.for_weight(weight.name, weight.op_types)
+        if isinstance(settings, Uncompressed):
+            if weight.stages:
                 yield f"{weight.name} was to stay fp16 but is stored as {weight.storage}."
-            continue
-        if weight.elements <= method.weight_threshold:
-            continue
-        if weight.storage not in _STORAGE[type(method)]:
+        elif steps := expected(weight, settings):
+            yield from undone(weight, steps, notes)
+
+
+def _coarse(census: Census, policy: CompressionPolicy) -> Iterator[str]:
+    """Large weights with one scale; reason: an outlier sets it, and all others get fewer levels."""
+    over = policy.int8_per_tensor_over
+    for weight in census.weights if over is not None else ():
+        scales = [stage.count for stage in weight.stages if stage.is_quantization]
+        if over is not None and weight.elements > over and 1 in scales:
             yield (
-                f"{weight.name} {list(weight.shape)} was to be {_asked(method)} but is stored as "
-                f"{weight.storage}{_because(weight, method, notes)}; choose a setting that fits "
-                "its shape, or name it in compression.keep."
+                f"{weight.name} {list(weight.shape)} has {weight.elements:,} elements, over "
+                f"{over:,} (policy.compression.int8-per-tensor-over), and one scale for all of "
+                "them, which its outliers set; use per_channel, or palettes per_grouped_channel."
             )
-        elif (nbits := _nbits(method)) is not None and weight.nbits != nbits:
-            yield f"{weight.name} was to be {_asked(method)} but has {weight.nbits} bits."
-        elif (tables := weight.groups * weight.blocks) not in (wanted := _tables(weight, method)):
+
+
+def _not_finite(distortions: Sequence[Distortion]) -> Iterator[str]:
+    for distortion in distortions:
+        if not math.isfinite(distortion.sse):
             yield (
-                f"{weight.name} {list(weight.shape)} was to be {_asked(method)}, which takes "
-                f"{' or '.join(map(str, sorted(wanted)))} tables or scales, but has {tables}."
+                f"{distortion.name} holds NaN or infinity, compressed or before; its error cannot "
+                "be told."
             )
-
-
-def _tables(weight: Weight, method: Palettize | Linear) -> set[int]:
-    """Tables or scales that a granularity takes; output channels lie on either of two axes."""
-    outputs = set(weight.shape[:2])
-    if method.granularity == "per_tensor":
-        return {1}
-    if isinstance(method, Palettize):
-        return {rows // method.group_size for rows in outputs}
-    if method.granularity == "per_channel":
-        return outputs
-    rows, columns = weight.shape[0], math.prod(weight.shape[1:2])
-    return {rows * (columns // method.block_size), columns * (rows // method.block_size)}
-
-
-def _because(weight: Weight, method: Palettize | Linear, notes: tuple[str, ...]) -> str:
-    """Why the converter declined: its own remark, or the shape that does not divide."""
-    if isinstance(method, Palettize) and method.granularity == "per_grouped_channel":
-        rows, group = weight.shape[0], method.group_size
-        if rows % group:
-            return f" ({rows} output channels are not divisible by group_size {group})"
-    said = [note for note in notes if weight.name in note]
-    return f" ({said[0].rstrip('.')})" if said else ""
 
 
 def _budget(census: Census, size: int, policy: CompressionPolicy) -> Iterator[str]:
@@ -116,25 +113,19 @@ def _budget(census: Census, size: int, policy: CompressionPolicy) -> Iterator[st
         )
 
 
-def _asked(method: Palettize | Linear) -> str:
-    if isinstance(method, Palettize):
-        return f"palettized ({method.mode}, {method.nbits} bits, {method.granularity})"
-    return f"quantized ({method.dtype}, {method.granularity})"
+def _worst(distortions: Sequence[Distortion]) -> Distortion | None:
+    """The weight that lost most, of those that lost something."""
+    lossy = [d for d in distortions if d.snr < math.inf]
+    return min(lossy, key=lambda d: d.snr, default=None)
 
 
-def _nbits(method: Palettize | Linear) -> int | None:
-    if isinstance(method, Palettize):
-        return None if method.mode == "unique" else method.nbits
-    return int(method.dtype.lstrip("uint"))
+def _warning(count: int, policy: CompressionPolicy) -> str:
+    if not count:
+        return ""
+    weights = "1 weight" if count == 1 else f"{count} weights"
+    return f"warning: {weights} over {policy.int8_per_tensor_over:,} with one scale · "
 
 
 def _kinds(weights: list[Weight]) -> str:
     kinds = Counter(f"{w.storage.removeprefix('constexpr_')} {w.nbits}-bit" for w in weights)
     return "(" + ", ".join(f"{n} {kind}" for kind, n in kinds.items()) + ")" if kinds else ""
-
-
-def _line(weight: Weight) -> str:
-    return (
-        f"{weight.name} {list(weight.shape)}: {weight.storage}, {weight.nbits} bits, "
-        f"{weight.groups} groups, {weight.compressed_bytes:,} bytes"
-    )

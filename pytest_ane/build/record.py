@@ -8,8 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pytest_ane.build.distortion import Distortion, distortions
 from pytest_ane.digests import tree_bytes, tree_digest
 from pytest_ane.errors import CacheError
+from pytest_ane.mil import read_model
+from pytest_ane.mil.records import Model
 
 RECORD = "build.json"
 PACKAGE = "shard.mlpackage"
@@ -24,12 +27,14 @@ class BuildRecord:
         description: the family's configuration, from which its layout is rebuilt.
         notes: what the converter said of single weights, such as declining one.
         seconds: wall time of the build.
+        distortions: what compression did to each weight, against the uncompressed package.
     """
 
     key: dict[str, Any]
     description: dict[str, Any]
     notes: tuple[str, ...]
     seconds: float
+    distortions: tuple[Distortion, ...] = ()
 
     def write(self, folder: Path) -> None:
         """Store as `build.json` in an entry's folder."""
@@ -40,7 +45,9 @@ class BuildRecord:
         """Read an entry's `build.json`; `CacheError` where it is damaged."""
         try:
             fields = json.loads((folder / RECORD).read_text())
-            return cls(**{**fields, "notes": tuple(fields["notes"])})
+            fields["notes"] = tuple(fields["notes"])
+            fields["distortions"] = tuple(Distortion(**d) for d in fields.get("distortions", ()))
+            return cls(**fields)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise CacheError(
                 f"{folder / RECORD} is damaged ({error}); delete the folder {folder} and run again."
@@ -68,3 +75,22 @@ class Artifact:
     def of_entry(cls, folder: Path) -> Artifact:
         """The artifact of a cache entry."""
         return cls(folder / PACKAGE, BuildRecord.read(folder))
+
+
+def losses(artifact: Artifact, program: Model, reference: Path | str) -> tuple[Distortion, ...]:
+    """The errors of an artifact's weights: as its build measured them, or against a package.
+
+    Args:
+        artifact: the compressed package.
+        program: what it holds.
+        reference: what the shard is held against; a package is taken to be its uncompressed form,
+            anything else has no weights to compare with.
+
+    Raises:
+        ProgramError: the reference cannot be read.
+    """
+    if artifact.record is not None:
+        return artifact.record.distortions
+    if not isinstance(reference, Path):
+        return ()
+    return distortions(program, read_model(reference))

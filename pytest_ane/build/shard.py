@@ -12,15 +12,16 @@ from pytest_ane.build.cache import Cache
 from pytest_ane.build.record import PACKAGE, Artifact, BuildRecord
 from pytest_ane.digests import key_digest
 from pytest_ane.errors import BuildError
-from pytest_ane.families import LanguageModel
+from pytest_ane.families import Buildable
 from pytest_ane.manifest import Shard
+from pytest_ane.mil import read_model
 
-BUILD_VERSION = 2
+BUILD_VERSION = 3
 """Raised whenever a change in this package alters what is built."""
 
 
 def build_shard(
-    shard: Shard, cache: Cache, *, identity: dict[str, Any], model: Callable[[], LanguageModel]
+    shard: Shard, cache: Cache, *, identity: dict[str, Any], model: Callable[[], Buildable]
 ) -> Artifact:
     """The shard's artifact from the cache, built first if it is not there.
 
@@ -54,6 +55,7 @@ def artifact_key(shard: Shard, identity: dict[str, Any]) -> dict[str, Any]:
         "build": BUILD_VERSION,
         "shard": shard.id,
         "max_tokens": shard.max_tokens,
+        "context": shard.context,
         "target": shard.target,
         "compression": shard.asked.model_dump(mode="json"),
         "coremltools": version("coremltools"),
@@ -61,12 +63,12 @@ def artifact_key(shard: Shard, identity: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _build(shard: Shard, key: dict[str, Any], model: LanguageModel, folder: Path) -> None:
+def _build(shard: Shard, key: dict[str, Any], model: Buildable, folder: Path) -> None:
     from pytest_ane.build.compress import compress
     from pytest_ane.build.convert import convert
+    from pytest_ane.build.distortion import distortions
     from pytest_ane.build.quiet import converter_notes
     from pytest_ane.mil.blob import check_blobs
-    from pytest_ane.mil.open import read_model
 
     start = time.perf_counter()
     with converter_notes():
@@ -76,10 +78,9 @@ def _build(shard: Shard, key: dict[str, Any], model: LanguageModel, folder: Path
             target=shard.target,
             subject=shard.qualified,
         )
-    compressed, notes = compress(converted, shard.asked, shard.qualified)
-    with converter_notes():
-        compressed.save(str(folder / PACKAGE))
+    notes = compress(converted, shard.asked, folder / PACKAGE, shard.qualified)
     # A package that the disk cut short must not become an entry.
-    check_blobs(read_model(folder / PACKAGE))
-    record = BuildRecord(key, model.description, notes, round(time.perf_counter() - start, 3))
-    record.write(folder)
+    check_blobs(built := read_model(folder / PACKAGE))
+    errors = distortions(built, read_model(converted.package_path))
+    seconds = round(time.perf_counter() - start, 3)
+    BuildRecord(key, model.description, notes, seconds, errors).write(folder)

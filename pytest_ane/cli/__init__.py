@@ -1,4 +1,4 @@
-"""The command line: `pytest-ane init | schema | doctor | cache | explain | run | diff`."""
+"""The command line: `pytest-ane init | schema | doctor | cache | explain | weights | ...`."""
 
 from __future__ import annotations
 
@@ -52,6 +52,16 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--os", default="macOS 26", help="target system (default: macOS 26)")
     command.set_defaults(run=lambda o: explain.run(o.package, o.os))
 
+    command = commands.add_parser("weights", help="what compression made of every weight")
+    command.add_argument("package", type=Path, help="an .mlpackage or .mlmodelc")
+    command.add_argument(
+        "--against",
+        type=Path,
+        metavar="PACKAGE",
+        help="its uncompressed form, for errors (default: as measured when it was built)",
+    )
+    command.set_defaults(run=_weights)
+
     command = commands.add_parser("run", help="run a model on this machine's CPU, without Core ML")
     command.add_argument("package", type=Path, help="an .mlpackage or .mlmodelc")
     command.add_argument(
@@ -99,6 +109,12 @@ def _run(options: argparse.Namespace) -> Iterator[str]:
 
     o = options
     return run.run(o.package, o.input, o.out, o.precision, o.function)
+
+
+def _weights(options: argparse.Namespace) -> Iterator[str]:
+    from pytest_ane.cli import weights
+
+    return weights.run(options.package, options.against)
 
 
 def _diff(options: argparse.Namespace) -> Iterator[str]:

@@ -133,10 +133,11 @@ def _model(model: Model, cache: Cache | None, problems: list[str]) -> str:
 
 def _to_build(model: Model, cache: Cache, problems: list[str]) -> Iterator[str]:
     from pytest_ane.build.slots import default_count
+    from pytest_ane.plugin.built import BuiltModel
     from pytest_ane.plugin.models import OpenModel
     from pytest_ane.plugin.preflight import Preflight
 
-    opened = OpenModel(model, cache)
+    opened = (BuiltModel if model.builder else OpenModel)(model, cache)
     preflight = Preflight(model.shards, cache, lambda _: opened, default_count())
     missing = len(preflight.missing)
     yield f"{sum(s.artifact is None for s in model.shards) - missing} built, {missing} to build"

@@ -2,41 +2,75 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import cast
+from typing import Any, cast
 
 from pytest_ane.errors import ManifestError
 from pytest_ane.families.base import (
+    Buildable,
     Conversion,
+    Cut,
     Family,
     Inputs,
     LanguageModel,
     Layout,
     Port,
-    concatenate,
+    Reference,
+    Wire,
 )
+from pytest_ane.families.code import code_digests, import_code, search_beside
+from pytest_ane.families.streams import Streams, entering, merge
+from pytest_ane.manifest import FAMILIES
+from pytest_ane.manifest.origins import importable
 
-FAMILIES = ("llama",)
+_FUNCTIONS = ("open_model", "layout", "wiring", "starts_whole", "spread")
 
 __all__ = [
     "FAMILIES",
+    "Buildable",
     "Conversion",
+    "Cut",
     "Family",
     "Inputs",
     "LanguageModel",
     "Layout",
     "Port",
-    "concatenate",
+    "Reference",
+    "Streams",
+    "Wire",
+    "entering",
     "get_family",
+    "identify_family",
+    "merge",
+    "search_beside",
 ]
 
 
 def get_family(name: str) -> Family:
-    """A family's module by name.
+    """A family's module: one of ours by its name, or the user's own.
 
     Raises:
-        ManifestError: there is no such family.
+        ManifestError: there is none, it cannot be imported, or it lacks what a family has.
     """
-    if name not in FAMILIES:
-        raise ManifestError(f"No family {name!r}; there is: {', '.join(FAMILIES)}.")
-    return cast("Family", import_module(f"pytest_ane.families.{name}"))
+    if name in FAMILIES:
+        return cast("Family", import_code(f"pytest_ane.families.{name}", "family"))
+    if not importable(name):
+        raise ManifestError(
+            f"No family {name!r}; there is: {', '.join(FAMILIES)}. A module of that name is "
+            "neither beside the manifest nor installed."
+        )
+    family = import_code(name, f"Family {name!r}")
+    for function in _FUNCTIONS:
+        if not callable(getattr(family, function, None)):
+            raise ManifestError(
+                f"Family {name!r} has no function {function}(); a family has "
+                f"{', '.join(_FUNCTIONS)} and a VERSION."
+            )
+    if not isinstance(getattr(family, "VERSION", None), str):
+        raise ManifestError(f"Family {name!r} has no VERSION, a text that every cache key holds.")
+    return cast("Family", family)
+
+
+def identify_family(name: str) -> dict[str, Any]:
+    """What shards depend on in a family's code: its version, and of the user's own its source."""
+    code = {} if name in FAMILIES else code_digests(name)
+    return {"name": name, "version": get_family(name).VERSION, "code": code}

@@ -2,27 +2,47 @@
 
 A family is a module with the functions of `Family`; `open_model` gives a `LanguageModel`, which
 knows one model's weights. Hidden states are float32 `[T, C]`, one row per position; what a shard
-takes and returns beside that (layouts, rotary tables, masks) is the family's own business.
+takes and returns beside that (layouts, rotary tables, masks, states) is the family's own business.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
-import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.sources import Source
+from pytest_ane.sources import Source, Spread
 from pytest_ane.sources.base import FloatArray
 
 Inputs = Mapping[str, npt.NDArray[Any]]
 
+Reference: TypeAlias = Callable[[Sequence[FloatArray]], list[FloatArray]]
+"""A float32 module over whole sequences `[T, C]`, each from position 0: several at once, so that
+weights which do not fit into memory together are read once for all of them."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a model is cut into shards.
+
+    Attributes:
+        shards: their ids in the manifest's order.
+        max_tokens: the largest T of a call; the smallest is 1.
+        context: positions that a key-value state holds.
+        stateful: whether shards of a family that has both forms keep states.
+    """
+
+    shards: tuple[str, ...]
+    max_tokens: int = 64
+    context: int = 2048
+    stateful: bool = False
+
 
 @dataclass(frozen=True)
 class Port:
-    """A shard's input or output in Core ML's terms: name and shape, `"T"` for the flexible axis."""
+    """A shard's input, output or state in Core ML's terms: name and shape, `"T"` where flexible."""
 
     name: str
     shape: tuple[int | str, ...]
@@ -30,11 +50,38 @@ class Port:
 
 @dataclass(frozen=True)
 class Conversion:
-    """What the build needs to convert a shard: a traceable torch module and its ports."""
+    """What the build needs to convert a shard: a traceable torch module and its ports.
+
+    Attributes:
+        module: traced in the dtype of its parameters; fp16 ones convert fastest.
+        states: the module's buffers that become states, under the buffers' names, fp16.
+        reference: of a builder's shard, what it is held against: takes the inputs in order as
+            float32 tensors and gives the outputs in order. None: the module itself in float32.
+    """
 
     module: Any
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
+    states: tuple[Port, ...] = ()
+    reference: Callable[..., Any] | None = None
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Where a shard stands in the stack: which streams it takes, and what becomes of its output.
+
+    A stream is a named array `[T, C]`. `x` is the residual stream and starts as the embedding.
+
+    Attributes:
+        takes: the streams that enter, side by side along the channels.
+        gives: the stream that its output replaces (`set`), is added to (`add`), or is appended to
+            along the channels (`append`, the vocabulary slices of `logits`).
+    """
+
+    shard: str
+    takes: tuple[str, ...] = ("x",)
+    gives: str = "x"
+    mode: Literal["set", "add", "append"] = "set"
 
 
 class Layout(Protocol):
@@ -45,15 +92,40 @@ class Layout(Protocol):
 
     @property
     def width(self) -> int:
-        """Channels of a hidden state."""
+        """Channels of what enters at a position."""
         ...
 
-    def inputs(self, hidden: FloatArray) -> Inputs:
-        """The artifact's inputs for hidden states `[T, C]` at positions 0 to T-1."""
+    @property
+    def sees(self) -> Literal["itself", "call", "state"]:
+        """What a position's output depends on.
+
+        Beside itself nothing, the earlier positions of the same call, or all earlier positions,
+        kept in states.
+        """
+        ...
+
+    def inputs(self, hidden: FloatArray, start: int = 0) -> Inputs:
+        """The artifact's inputs for hidden states `[T, C]` at positions `start` to `start + T - 1`.
+
+        Inputs that a shard does not declare may be among them.
+        """
         ...
 
     def output(self, outputs: Inputs) -> FloatArray:
         """The artifact's output as `[T, C]`, `C` being the hidden width or a vocabulary slice."""
+        ...
+
+
+class Buildable(Protocol):
+    """What the build needs of a model."""
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """JSON-serialisable, kept with every artifact."""
+        ...
+
+    def conversion(self, shard: str) -> Conversion:
+        """A shard's module and ports, to be traced and converted."""
         ...
 
 
@@ -66,21 +138,30 @@ class LanguageModel(Protocol):
         ...
 
     @property
-    def layout(self) -> Layout:
-        """How hidden states enter and leave the model's shards."""
+    def description(self) -> dict[str, Any]:
+        """JSON-serialisable configuration from which `Family.layout` rebuilds layouts."""
         ...
 
     @property
-    def description(self) -> dict[str, Any]:
-        """JSON-serialisable configuration from which `Family.layout` rebuilds the layout."""
+    def positions(self) -> int:
+        """The longest sequence that the shards as cut can take."""
+        ...
+
+    @property
+    def missing(self) -> Sequence[str]:
+        """Shards of the whole model that the cut leaves out, in running order."""
+        ...
+
+    def layout(self, shard: str) -> Layout:
+        """How hidden states enter and leave a shard."""
         ...
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
         """Hidden states `[T, C]` that enter the first shard."""
         ...
 
-    def reference(self, shard: str) -> Callable[[FloatArray], FloatArray]:
-        """The float32 torch module of one shard as a function `[T, C] -> [T, C']`."""
+    def reference(self, shard: str) -> Reference:
+        """The float32 torch module of one shard."""
         ...
 
     def conversion(self, shard: str) -> Conversion:
@@ -94,23 +175,22 @@ class Family(Protocol):
     VERSION: str
     """Raised whenever a change here alters what a shard computes: part of every cache key."""
 
-    def open_model(self, source: Source, shards: Sequence[str]) -> LanguageModel:
-        """See a source as a model cut into these shards; `SourceError` where they do not fit."""
+    def open_model(self, source: Source, cut: Cut) -> LanguageModel:
+        """See a source as a model cut into shards; `SourceError` where they do not fit."""
         ...
 
-    def layout(self, description: dict[str, Any]) -> Layout:
-        """Rebuild a layout from `LanguageModel.description`, without the source."""
+    def layout(self, description: dict[str, Any], shard: str) -> Layout:
+        """Rebuild a shard's layout from `LanguageModel.description`, without the source."""
         ...
 
-    def starts_whole(self, blocks: Sequence[str]) -> bool:
-        """Whether these blocks are the model's first ones, without a gap."""
+    def wiring(self, shards: Sequence[str]) -> tuple[Wire, ...]:
+        """The shards in running order; `ManifestError` where an id is none of this family's."""
         ...
 
-    def chain(self, shards: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The shards in running order: blocks one after another, then head slices side by side."""
+    def starts_whole(self, shards: Sequence[str]) -> bool:
+        """Whether nothing is missing before the last of these shards in running order."""
         ...
 
-
-def concatenate(slices: Sequence[FloatArray]) -> FloatArray:
-    """Logits `[T, V]` from the outputs of the head's vocabulary slices."""
-    return np.concatenate(slices, axis=1)
+    def spread(self, name: str, shape: tuple[int, ...]) -> Spread:
+        """How a tensor's synthetic values are distributed, for a `seeded` source."""
+        ...

@@ -20,8 +20,8 @@ class Case:
     """One probe of one shard.
 
     Attributes:
-        inputs: the artifact's inputs by name.
-        rows: turns the artifact's outputs into `[positions, channels]` arrays by output name.
+        calls: the artifact's inputs by name, for one call or several on one state.
+        rows: turns a call's outputs into `[positions, channels]` arrays by output name.
         expected: the reference's rows; empty where there is no reference.
         length: positions T.
         input_max: largest magnitude of the hidden state or the floating-point inputs.
@@ -30,7 +30,7 @@ class Case:
 
     kind: str
     name: str
-    inputs: Inputs
+    calls: tuple[Inputs, ...]
     rows: Callable[[Mapping[str, npt.NDArray[Any]]], Rows]
     expected: Rows
     length: int
@@ -45,12 +45,17 @@ def hidden_case(
     expected: FloatArray,
     layout: Layout,
     start: int = 0,
+    chunk: int | None = None,
 ) -> Case:
-    """A case of a family's shard: hidden states `[T, C]` in, `[T, C']` out."""
+    """A case of a family's shard: hidden states `[T, C]` in, `[T, C']` out.
+
+    `chunk` is the largest T of a call; None for one call.
+    """
+    size = chunk or max(len(hidden), 1)
     return Case(
         kind=kind,
         name=name,
-        inputs=layout.inputs(hidden),
+        calls=tuple(layout.inputs(hidden[i : i + size], i) for i in range(0, len(hidden), size)),
         rows=lambda outputs: {"y": layout.output(outputs)},
         expected={"y": expected},
         length=len(hidden),
@@ -65,7 +70,7 @@ def package_case(kind: str, name: str, inputs: Inputs, length: int) -> Case:
     return Case(
         kind=kind,
         name=name,
-        inputs=inputs,
+        calls=(inputs,),
         rows=flat_rows,
         expected={},
         length=length,

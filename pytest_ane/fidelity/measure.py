@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -102,8 +102,8 @@ def measure(
         ExecutionError: the artifact cannot be run, or lacks an output of the reference's shape.
     """
     found: list[Comparison] = []
-    for case in cases:
-        outputs = case.rows(runner.predict(case.inputs))
+    cases = list(cases)
+    for case, outputs in zip(cases, _outputs(runner, cases), strict=True):
         expected = case.expected if compared else outputs
         for name in expected:
             actual = outputs.get(name)
@@ -115,6 +115,23 @@ def measure(
             alone = _compare(case, name, outputs[name], outputs[name])
             found.append(replace(alone, cosines=(), positions=()))
     return Fidelity(tuple(found), compared, dict(provenance))
+
+
+def _outputs(runner: Runner, cases: Sequence[Case]) -> list[Rows]:
+    """Each case's rows of all its calls, one after another on a state of its own.
+
+    All cases' first calls are made together, then their second ones, and so on.
+    """
+    states = [runner.make_state() for _ in cases]
+    parts: list[list[Rows]] = [[] for _ in cases]
+    for turn in range(max((len(case.calls) for case in cases), default=0)):
+        at = [i for i, case in enumerate(cases) if turn < len(case.calls)]
+        calls = [cases[i].calls[turn] for i in at]
+        for i, outputs in zip(at, runner.predict_all(calls, [states[i] for i in at]), strict=True):
+            parts[i].append(cases[i].rows(outputs))
+    return [
+        {name: np.concatenate([part[name] for part in mine]) for name in mine[0]} for mine in parts
+    ]
 
 
 def _compare(case: Case, name: str, actual: FloatArray, expected: FloatArray) -> Comparison:

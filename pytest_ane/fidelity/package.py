@@ -11,7 +11,7 @@ import numpy as np
 from pytest_ane.backends import Backend
 from pytest_ane.digests import tree_digest
 from pytest_ane.errors import ProgramError
-from pytest_ane.fidelity.cases import Case, flat_rows, package_case
+from pytest_ane.fidelity.cases import Case, Rows, flat_rows, package_case
 from pytest_ane.fidelity.probes import KINDS, generator
 from pytest_ane.manifest import Probes
 from pytest_ane.mil.records import DType, Feature
@@ -42,7 +42,12 @@ def package_cases(
             "name an uncompressed package, or 'none'."
         )
     oracle = backend.load(reference)
-    return [replace(c, expected=flat_rows(oracle.predict(c.inputs))) for c in cases]
+
+    def expected(case: Case) -> Rows:
+        (inputs,) = case.calls
+        return flat_rows(oracle.predict(inputs, oracle.make_state()))
+
+    return [replace(case, expected=expected(case)) for case in cases]
 
 
 def seeded_inputs(inputs: tuple[Feature, ...], artifact: Path, seed: int) -> dict[str, np.ndarray]:
@@ -53,7 +58,7 @@ def seeded_inputs(inputs: tuple[Feature, ...], artifact: Path, seed: int) -> dic
     """
     probes = Probes(kinds=("gaussian",), count=1, seed=seed)
     *_, case = _cases(inputs, artifact, probes)
-    return dict(case.inputs)
+    return dict(*case.calls)
 
 
 def _cases(inputs: tuple[Feature, ...], artifact: Path, probes: Probes) -> Iterator[Case]:

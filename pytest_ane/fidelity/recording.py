@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,24 @@ from safetensors.numpy import save_file
 from pytest_ane.build import Cache
 from pytest_ane.digests import key_digest
 from pytest_ane.errors import CacheError
-from pytest_ane.families import Layout, get_family
-from pytest_ane.families.base import LanguageModel
+from pytest_ane.families import (
+    Family,
+    LanguageModel,
+    Layout,
+    Wire,
+    entering,
+    get_family,
+    merge,
+)
 from pytest_ane.fidelity.cases import Case, hidden_case
 from pytest_ane.fidelity.probes import seeded
 from pytest_ane.manifest import Shard
 from pytest_ane.sources import FloatArray
 
-RECORDING_VERSION = 2
+RECORDING_VERSION = 3
 _FILE = "recording.safetensors"
+_STEPS = 8
+"""Positions of a seeded probe of a shard with states: enough for several calls of the largest T."""
 
 
 @dataclass(frozen=True)
@@ -43,27 +52,31 @@ def record_hidden(
     identity: dict[str, Any],
     prompts: Callable[[], Sequence[Prompt]],
     spec: Any,
-    blocks: Sequence[str],
+    wiring: Sequence[Wire],
     model: Callable[[], LanguageModel],
-    max_tokens: int,
 ) -> Path:
-    """Hidden states of the golden prompts before every block and after the last, once per model.
+    """Hidden states of the golden prompts entering and leaving every shard, once per model.
 
     Returns:
-        The entry's folder; tensor `<prompt>/<i>` is `[T, C]`, what enters the i-th block.
+        The entry's folder; tensors `<prompt>/<shard>/in` and, but for the head, `.../out`, each
+        `[T, C]`.
     """
-    key = {**identity, "recording": RECORDING_VERSION, "hidden": spec, "max": max_tokens}
-    key["blocks"] = list(blocks)
+    key = {**identity, "recording": RECORDING_VERSION, "hidden": spec}
+    key["wiring"] = [asdict(wire) for wire in wiring]
 
     def make(folder: Path) -> None:
         opened = model()
-        states = {p.name: opened.embed(p.ids[:max_tokens]) for p in prompts()}
-        tensors = {f"{name}/0": state for name, state in states.items()}
-        for index, block in enumerate(blocks, start=1):
-            run = opened.reference(block)
-            for name in states:
-                states[name] = run(states[name])
-                tensors[f"{name}/{index}"] = states[name]
+        streams = {p.name: {"x": opened.embed(p.ids)} for p in prompts()}
+        tensors: dict[str, FloatArray] = {}
+        for wire in wiring:
+            for name, state in streams.items():
+                tensors[f"{name}/{wire.shard}/in"] = entering(state, wire)
+            if wire.mode == "append":
+                continue
+            inputs = [tensors[f"{name}/{wire.shard}/in"] for name in streams]
+            for name, given in zip(streams, opened.reference(wire.shard)(inputs), strict=True):
+                tensors[f"{name}/{wire.shard}/out"] = given
+                merge(streams[name], wire, given)
         save(folder, tensors, {})
 
     return cache.get_or_make("recordings", key_digest(key), make)
@@ -89,6 +102,7 @@ def record_cases(
         "recording": RECORDING_VERSION,
         "shard": shard.id,
         "max": shard.max_tokens,
+        "context": shard.context,
         "probes": probes.model_dump(mode="json"),
         "captured": captured_spec if "captured" in probes.kinds else None,
         "numpy": np.__version__.split(".")[:2],
@@ -96,49 +110,74 @@ def record_cases(
 
     def make(folder: Path) -> None:
         opened = model()
-        inputs = list(_probes(shard, opened.layout, captured))
-        run = opened.reference(shard.id)
+        probes = list(_probes(shard, opened.layout(shard.id), captured))
+        expected = opened.reference(shard.id)([probe.hidden for probe in probes])
         tensors: dict[str, FloatArray] = {}
-        for i, (*_, hidden) in enumerate(inputs):
-            tensors[f"{i}.input"], tensors[f"{i}.expected"] = hidden, run(hidden)
-        names = [[kind, name, start] for kind, name, start, _ in inputs]
-        save(folder, tensors, {"probes": names, "description": opened.description})
+        for i, (probe, rows) in enumerate(zip(probes, expected, strict=True)):
+            tensors[f"{i}.input"], tensors[f"{i}.expected"] = probe.hidden, rows
+        listed = [[p.kind, p.name, p.start, p.chunk] for p in probes]
+        save(folder, tensors, {"probes": listed, "description": opened.description})
 
     folder = cache.get_or_make("recordings", key_digest(key), make)
     assert shard.family is not None
-    return _load_cases(folder, get_family(shard.family).layout)
+    return _load_cases(folder, shard.id, get_family(shard.family))
 
 
-def load_hidden(folder: Path, name: str, index: int) -> FloatArray:
-    """A prompt's hidden states `[T, C]` entering the i-th block."""
-    return load(folder, f"{name}/{index}")[0][f"{name}/{index}"]
+def load_hidden(folder: Path, prompt: str, shard: str) -> tuple[FloatArray, ...]:
+    """A prompt's hidden states `[T, C]` entering a shard, and leaving it if it is no head."""
+    names = [f"{prompt}/{shard}/in", f"{prompt}/{shard}/out"]
+    tensors = load(folder)[0]
+    return tuple(tensors[name] for name in names if name in tensors)
+
+
+@dataclass(frozen=True, eq=False)
+class _Probe:
+    """Hidden states `[T, C]`, where in a prompt they begin, and the largest T of a call."""
+
+    kind: str
+    name: str
+    start: int
+    chunk: int
+    hidden: FloatArray
 
 
 def _probes(
     shard: Shard, layout: Layout, captured: Callable[[], Sequence[tuple[str, FloatArray]]]
-) -> Iterator[tuple[str, str, int, FloatArray]]:
-    """`(kind, name, first position, hidden [T, C])` of every probe."""
-    probes = shard.probes
-    lengths = tuple(dict.fromkeys((1, shard.max_tokens)))
-    kinds = tuple(probes.kinds)
-    for kind, name, hidden in seeded(
-        kinds, count=probes.count, seed=probes.seed, lengths=lengths, width=layout.width
-    ):
-        yield kind, name, 0, hidden
-    if "captured" in probes.kinds:
-        for name, hidden in captured():
-            # Position 0 is unlike any other, so the last stands for a single position.
-            for start in dict.fromkeys((len(hidden) - 1, 0)):
-                part = hidden[start:]
-                yield "captured", f"captured {name} T={len(part)}", start, part
+) -> Iterator[_Probe]:
+    probes, stateful = shard.probes, layout.sees == "state"
+    for length, chunk in _lengths(shard, stateful):
+        for kind, name, hidden in seeded(
+            tuple(probes.kinds),
+            count=probes.count,
+            seed=probes.seed,
+            lengths=(length,),
+            width=layout.width,
+        ):
+            by = f" in steps of {chunk}" if stateful else ""
+            yield _Probe(kind, name + by, 0, chunk, hidden)
+    if "captured" not in probes.kinds:
+        return
+    for name, hidden in captured():
+        # Position 0 is unlike any other, so the last stands for a single position; states need all.
+        for start in (0,) if stateful else dict.fromkeys((len(hidden) - 1, 0)):
+            part = hidden[start:]
+            name = f"captured {name} T={len(part)}"
+            yield _Probe("captured", name, start, shard.max_tokens, part)
 
 
-def _load_cases(folder: Path, layout: Callable[[dict[str, Any]], Layout]) -> list[Case]:
+def _lengths(shard: Shard, stateful: bool) -> list[tuple[int, int]]:
+    """`(positions, largest T of a call)` of the seeded probes: the ends of what a call takes."""
+    ends = list(dict.fromkeys((1, shard.max_tokens)))
+    steps = min(_STEPS, shard.context)
+    return [(steps if stateful else end, end) for end in ends]
+
+
+def _load_cases(folder: Path, shard: str, family: Family) -> list[Case]:
     tensors, metadata = load(folder)
-    host = layout(metadata["description"])
+    host = family.layout(metadata["description"], shard)
     return [
-        hidden_case(kind, name, tensors[f"{i}.input"], tensors[f"{i}.expected"], host, start)
-        for i, (kind, name, start) in enumerate(metadata["probes"])
+        hidden_case(kind, name, tensors[f"{i}.input"], tensors[f"{i}.expected"], host, start, chunk)
+        for i, (kind, name, start, chunk) in enumerate(metadata["probes"])
     ]
 
 

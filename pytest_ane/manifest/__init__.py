@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from pytest_ane.manifest.compression import Compression, Linear, Override, Palettize, Uncompressed
+from pytest_ane.manifest.compression import (
+    Compression,
+    Linear,
+    Override,
+    Palettize,
+    Prune,
+    Settings,
+    Uncompressed,
+)
 from pytest_ane.manifest.load import load, of_package
 from pytest_ane.manifest.policy import (
     BehaviourPolicy,
@@ -14,23 +22,32 @@ from pytest_ane.manifest.policy import (
 from pytest_ane.manifest.records import Manifest, Model, Probes, Prompt, Shard, Source
 from pytest_ane.manifest.schema import json_schema
 from pytest_ane.manifest.select import select
+from pytest_ane.manifest.steps import LinearStep, PalettizeStep, PruneStep, Step
+from pytest_ane.manifest.tables import FAMILIES
 
 __all__ = [
+    "FAMILIES",
     "BehaviourPolicy",
     "Compression",
     "CompressionPolicy",
     "FidelityPolicy",
     "Linear",
+    "LinearStep",
     "Manifest",
     "Model",
     "Override",
     "Palettize",
+    "PalettizeStep",
     "PlacementPolicy",
     "Policy",
     "Probes",
     "Prompt",
+    "Prune",
+    "PruneStep",
+    "Settings",
     "Shard",
     "Source",
+    "Step",
     "Uncompressed",
     "json_schema",
     "load",

@@ -2,36 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, Strict, ValidationError, model_validator
+from pydantic import Field, Strict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from pytest_ane.manifest.base import CoremlRecord, misplaced, one_of
-
-
-def _whole(value: object) -> object:
-    """`Literal[1]` alone would take `true` and `1.0`, which equal 1 in Python."""
-    if isinstance(value, bool | float):
-        raise ValueError("must be a whole number")
-    return value
-
+from pytest_ane.manifest.steps import (
+    PRUNING,
+    WAYS,
+    Axis,
+    Joint,
+    LinearStep,
+    Nbits,
+    NotNegative,
+    PalettizeStep,
+    Positive,
+    PruneStep,
+    Ratio,
+    Share,
+    Step,
+    Threshold,
+    unjoinable,
+)
 
 Glob = Annotated[str, Field(min_length=1)]
-Nbits = Annotated[Literal[1, 2, 3, 4, 6, 8], BeforeValidator(_whole)]
-Positive = Annotated[int, Field(ge=1)]
-Threshold = Annotated[int, Field(ge=0)]
+OpType = Literal[
+    "add", "batch_norm", "concat", "conv", "conv_transpose", "einsum", "gather",
+    "gather_along_axis", "gather_nd", "gru", "instance_norm", "layer_norm", "linear", "lstm",
+    "matmul", "maximum", "minimum", "mul", "pow", "real_div", "rnn",
+    "scaled_dot_product_attention", "select", "sub", "transpose",
+]  # fmt: skip
+"""Operations of MIL that may take a weight."""
 
 
 class Override(CoremlRecord):
-    """Other settings for the weights that a glob names; keys left out are inherited."""
+    """Other settings for the weights that a glob or an operation names; the rest is inherited."""
 
-    weights: Glob
+    weights: Glob | None = None
     """Glob over weight names as the converted program has them, such as `gate_proj*`."""
-    method: Literal["palettize", "linear", "none"] | None = None
+    op_type: OpType | None = None
+    """The operation that takes the weight, such as `conv`; an entry has this or `weights`."""
+    method: Literal["palettize", "linear", "prune", "none"] | None = None
     """Another method; then nothing is inherited. `none` leaves these weights fp16."""
+    joint: Annotated[tuple[Joint, ...], Strict(False)] | None = None
+    """As in the method; `[]` for none."""
     mode: Literal["kmeans", "uniform", "unique", "linear_symmetric", "linear"] | None = None
     """As in the method."""
     engine: Literal["fast", "coremltools"] | None = None
@@ -51,13 +68,29 @@ class Override(CoremlRecord):
     dtype: Literal["int4", "uint4", "int8", "uint8"] | None = None
     """As in `linear`."""
     block_size: Positive | None = None
-    """As in `linear`."""
+    """As in the method."""
+    target_sparsity: Share | None = None
+    """As in `prune`; in place of any other way to choose the weights that become zero."""
+    n_m_ratio: Ratio | None = None
+    """As `target_sparsity`."""
+    dim: Axis | None = None
+    """As in `prune`."""
+    threshold: NotNegative | None = None
+    """As `target_sparsity`."""
+    minimum_sparsity_percentile: Share | None = None
+    """As in `prune`."""
     weight_threshold: Threshold | None = None
     """As in the method."""
 
+    @model_validator(mode="after")
+    def _one_selector(self) -> Override:
+        if (self.weights is None) == (self.op_type is None):
+            raise ValueError("give either weights or op_type")
+        return self
+
     def given(self) -> dict[str, Any]:
         """The settings this entry names, by key."""
-        return self.model_dump(exclude={"weights"}, exclude_none=True)
+        return self.model_dump(exclude={"weights", "op_type"}, exclude_none=True)
 
 
 class Method(CoremlRecord):
@@ -66,28 +99,41 @@ class Method(CoremlRecord):
     keep: Annotated[tuple[Glob, ...], Strict(False)] = ()
     """Globs of weight names that stay fp16 on purpose, such as `*router*`."""
     overrides: Annotated[tuple[Override, ...], Strict(False)] = ()
-    """Other settings for some weights; the last one that matches a weight decides."""
+    """Other settings for some weights. One that names the weight wins over one that names its
+    operation; of several such the last decides alone."""
 
-    def for_weight(self, name: str) -> Palettize | Linear | Uncompressed:
-        """The settings of one weight, `keep` and `overrides` applied; it has neither itself."""
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What is done to a weight, in order."""
+        return ()
+
+    def for_weight(self, name: str, op_types: Collection[str] = ()) -> Settings:
+        """The settings of one weight, `keep` and `overrides` applied; it has neither itself.
+
+        Args:
+            name: as the converted program has it.
+            op_types: the operations that take it.
+        """
         if any(fnmatchcase(name, glob) for glob in self.keep):
             return Uncompressed()
-        for override in reversed(self.overrides):
-            if fnmatchcase(name, override.weights):
-                return self._under(override)
-        return self._under(None)
+        last = self.overrides[::-1]
+        named = (o for o in last if o.weights and fnmatchcase(name, o.weights))
+        typed = (o for o in last if o.op_type in op_types)
+        return self._under(next(named, None) or next(typed, None))
 
-    def every(self) -> Iterator[Palettize | Linear | Uncompressed]:
+    def every(self) -> Iterator[Settings]:
         """All settings some weight may get: the method's own, then each override's."""
         yield self._under(None)
         yield from (self._under(override) for override in self.overrides)
 
-    def _under(self, override: Override | None) -> Palettize | Linear | Uncompressed:
+    def _under(self, override: Override | None) -> Settings:
         own = self.model_dump(exclude={"keep", "overrides"})
         given = override.given() if override else {}
         method = given.get("method", own["method"])
+        if any(way in given for way in WAYS):
+            own = {key: value for key, value in own.items() if key not in PRUNING}
         settings = _KINDS[method].model_validate(given if method != own["method"] else own | given)
-        assert isinstance(settings, Palettize | Linear | Uncompressed)
+        assert isinstance(settings, Palettize | Linear | Prune | Uncompressed)
         return settings
 
     @model_validator(mode="after")
@@ -105,55 +151,36 @@ class Method(CoremlRecord):
         return self
 
 
-class Palettize(Method):
-    """Weights become indices into small tables (`constexpr_lut_to_dense`)."""
+class Stepped(Method):
+    """A method that compresses, and what is done to its result in turn."""
 
-    method: Literal["palettize"] = "palettize"
-    """Palettes: every weight becomes an index into a small table of values."""
-    mode: Literal["kmeans", "uniform", "unique"] = "kmeans"
-    """How the tables are found: by k-means, evenly spaced, or from the distinct values where
-    these are few enough (`unique` finds the number of bits itself and does not use `nbits`)."""
-    engine: Literal["fast", "coremltools"] = "fast"
-    """Who runs k-means: `fast` is our own one-dimensional one, with the same op structure."""
-    nbits: Nbits = 4
-    """Bits of an index; a table has 2^nbits entries."""
-    granularity: Literal["per_tensor", "per_grouped_channel"] = "per_grouped_channel"
-    """One table for a weight, or one for each group of output channels."""
-    group_size: Positive = 32
-    """Output channels that share a table, for `per_grouped_channel`."""
-    cluster_dim: Positive = 1
-    """Length of a table's entries; more than 1 is vector palettization."""
-    enable_per_channel_scale: bool = False
-    """Scale output channels before palettization."""
-    weight_threshold: Threshold = 2048
-    """Weights with at most this many elements stay as they are."""
+    joint: Annotated[tuple[Joint, ...], Strict(False)] = ()
+    """Joint compression: further methods for the result, in order, such as `palettize` after
+    `prune`."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What is done to a weight, in order: the method itself, then `joint`."""
+        assert isinstance(self, Step)
+        return (self, *self.joint)
 
     @model_validator(mode="after")
-    def _vectors_fit(self) -> Palettize:
-        """What coremltools 9.0 (`palettize_weights`) refuses only after minutes of work."""
-        if self.cluster_dim > 1 and self.mode == "uniform":
-            raise misplaced(("cluster_dim",), "must be 1 with mode = 'uniform', or use 'kmeans'")
-        grouped = self.granularity == "per_grouped_channel"
-        if grouped and self.group_size % self.cluster_dim:
-            raise misplaced(("cluster_dim",), f"must divide group_size = {self.group_size}")
+    def _joinable(self) -> Stepped:
+        if (says := unjoinable(self.steps)) is not None:
+            raise misplaced(("joint",), says)
         return self
 
 
-class Linear(Method):
+class Palettize(PalettizeStep, Stepped):
+    """Weights become indices into small tables (`constexpr_lut_to_dense`)."""
+
+
+class Linear(LinearStep, Stepped):
     """Weights become integers with scales (`constexpr_blockwise_shift_scale`)."""
 
-    method: Literal["linear"] = "linear"
-    """Integers with scales."""
-    mode: Literal["linear_symmetric", "linear"] = "linear_symmetric"
-    """Without or with an offset."""
-    dtype: Literal["int4", "uint4", "int8", "uint8"] = "int8"
-    """Type of the stored integers."""
-    granularity: Literal["per_tensor", "per_channel", "per_block"] = "per_channel"
-    """What shares a scale; `per_block` keeps small shards off the ANE (rule R064)."""
-    block_size: Positive = 32
-    """Input channels of a block, for `per_block`."""
-    weight_threshold: Threshold = 2048
-    """Weights with at most this many elements stay as they are."""
+
+class Prune(PruneStep, Stepped):
+    """Small weights become zero and are not stored (`constexpr_sparse_to_dense`)."""
 
 
 class Uncompressed(Method):
@@ -163,36 +190,15 @@ class Uncompressed(Method):
     """No compression."""
 
 
-Compression: TypeAlias = Annotated[Palettize | Linear | Uncompressed, Field(discriminator="method")]
+Settings: TypeAlias = Palettize | Linear | Prune | Uncompressed
+Compression: TypeAlias = Annotated[Settings, Field(discriminator="method")]
 
 _KINDS: dict[str, type[Method]] = {
     "palettize": Palettize,
     "linear": Linear,
+    "prune": Prune,
     "none": Uncompressed,
 }
-
-
-def beyond(settings: Palettize | Linear | Uncompressed, target: str) -> str | None:
-    """The setting that a deployment target before iOS 18 does not know; `None` where all fits.
-
-    Source: coremltools 9.0, `optimize/coreml/_quantization_passes.py`, the two `transform_op`.
-    """
-    if target not in ("iOS16", "iOS17") or isinstance(settings, Uncompressed):
-        return None
-    new: dict[str, Any] = {"granularity": ("per_grouped_channel", "per_block")}
-    if isinstance(settings, Palettize):
-        new |= {
-            "enable_per_channel_scale": (True,),
-            "nbits": (3,) if settings.mode != "unique" else (),
-        }
-        if settings.cluster_dim > 1:
-            return f"cluster_dim = {settings.cluster_dim}"
-    else:
-        new |= {"dtype": ("int4", "uint4")}
-    for key, values in new.items():
-        if (value := getattr(settings, key)) in values:
-            return f"{key} = {str(value).lower()}"
-    return None
 
 
 def _of_override(index: int, override: Override, error: ValidationError) -> PydanticCustomError:

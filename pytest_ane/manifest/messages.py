@@ -19,6 +19,7 @@ _SAYS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "float_type": lambda _: "must be a number",
     "greater_than": lambda c: f"must be more than {c['gt']:g}",
     "greater_than_equal": lambda c: f"must be at least {c['ge']:g}",
+    "invalid-json-value": lambda _: "must be a number, text, list or table",
     "int_type": lambda _: "must be a whole number",
     "less_than_equal": lambda c: f"must be at most {c['le']:g}",
     "literal_error": lambda c: one_of(c["expected"]),
@@ -42,7 +43,7 @@ def problem(error: ErrorDetails, record: type[Record], layers: Layers) -> Proble
     if kind == "missing":
         return at_table(layers.origin(path), f"{str(error['loc'][-1])!r} is missing; add it")
     if kind == "union_tag_not_found":
-        choices = "'palettize', 'linear' or 'none'"
+        choices = "'palettize', 'linear', 'prune' or 'none'"
         return at_table(layers.origin(path), f"'method' is missing; add one of {choices}")
     if kind == "union_tag_invalid":
         path = (*path, "method")

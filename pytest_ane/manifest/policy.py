@@ -6,11 +6,12 @@ import re
 from decimal import Decimal
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from pytest_ane.manifest.base import Form, Record
+from pytest_ane.manifest.base import Form, Record, misplaced
 
 _SIZE = r"(\d{1,15}(?:\.\d{1,15})?)\s*([kMG]i?)?B"
+_COUNT = r"(\d{1,15}(?:\.\d{1,15})?)\s*([kMG])"
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 
@@ -20,22 +21,35 @@ def size(value: object) -> object:
     Raises:
         ValueError: neither a whole number nor a text of that form.
     """
+    says = 'must be a number of bytes or a size such as "5 MB" or "4.8 MiB"'
+    return _number(value, _SIZE, says)
+
+
+def count(value: object) -> object:
+    """Elements of `10000000` or `"10M"`, rounded down.
+
+    Raises:
+        ValueError: neither a whole number nor a text of that form.
+    """
+    return _number(value, _COUNT, 'must be a number of elements or a text such as "10M"')
+
+
+def _number(value: object, pattern: str, says: str) -> object:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    match = re.fullmatch(_SIZE, value.strip()) if isinstance(value, str) else None
+    match = re.fullmatch(pattern, value.strip()) if isinstance(value, str) else None
     if match is None:
-        raise ValueError('must be a number of bytes or a size such as "5 MB" or "4.8 MiB"')
+        raise ValueError(says)
     return int(Decimal(match[1]) * _UNITS[match[2] or ""])
 
 
-Size = Annotated[
-    int,
-    BeforeValidator(size),
-    Field(ge=1),
-    WithJsonSchema(
-        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": f"^{_SIZE}$"}]}
-    ),
-]
+def _schema(pattern: str) -> WithJsonSchema:
+    number = {"type": "integer", "minimum": 1}
+    return WithJsonSchema({"anyOf": [number, {"type": "string", "pattern": f"^{pattern}$"}]})
+
+
+Size = Annotated[int, BeforeValidator(size), Field(ge=1), _schema(_SIZE)]
+Count = Annotated[int, BeforeValidator(count), Field(ge=1), _schema(_COUNT)]
 Cosine = Annotated[float, Field(ge=-1, le=1)]
 NotNegative = Annotated[float, Field(ge=0)]
 System = Annotated[
@@ -53,12 +67,25 @@ class PlacementPolicy(Record):
 
 
 class CompressionPolicy(Record):
-    """How small a shard must be."""
+    """How small a shard must be, and how not."""
 
     max_bytes: Size | None = None
     """Budget on disk: bytes, or a size such as `"5 MB"` or `"4.8 MiB"`."""
     min_ratio: Annotated[float, Field(gt=0)] | None = None
     """Bytes of all weights in fp16 over bytes on disk."""
+    int8_per_tensor_over: Count | None = None
+    """Elements, such as `"10M"`: over this many, a weight may not be quantized linearly with one
+    scale for all of it, which its outliers set."""
+    int8_per_tensor_action: Literal["fail", "warn"] = "fail"
+    """What becomes of such a weight."""
+
+    @model_validator(mode="after")
+    def _action_has_a_cause(self) -> CompressionPolicy:
+        given = "int8_per_tensor_action" in self.model_fields_set
+        if given and self.int8_per_tensor_over is None:
+            says = 'needs int8-per-tensor-over; add it, such as int8-per-tensor-over = "10M"'
+            raise misplaced(("int8-per-tensor-action",), says)
+        return self
 
 
 class FidelityPolicy(Record):

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, Strict, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, Strict, model_validator
 
 from pytest_ane.manifest.base import Form, Record
 from pytest_ane.manifest.compression import Compression, Uncompressed
@@ -27,27 +27,49 @@ Digest = Annotated[
 
 
 class Source(Record):
-    """Where weights come from: a file, or a file inside an installed package."""
+    """Where weights come from: files, a file inside an installed package, or a seed."""
 
     model_config = ConfigDict(
-        json_schema_extra={"oneOf": [{"required": ["path"]}, {"required": ["package", "file"]}]}
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["path"]},
+                {"required": ["package", "file"]},
+                {"required": ["seeded"]},
+            ]
+        }
     )
 
     path: Annotated[Path, Strict(False)] | None = None
-    """A GGUF file, relative to the manifest."""
+    """A GGUF file, or a safetensors checkpoint: its folder, its index or its one file; relative to
+    the manifest."""
     package: Annotated[str, Field(min_length=1)] | None = None
     """An installed distribution that carries the file; it is not imported."""
     file: Annotated[str, Field(min_length=1)] | None = None
     """The file's name inside the package."""
+    seeded: Annotated[int, Field(ge=0)] | None = None
+    """Synthetic weights from this seed, the same on every machine."""
     sha256: Digest | None = None
-    """The file's expected digest; another one is an error."""
+    """The expected digest of the one weights file; another one is an error."""
+    config: dict[str, JsonValue] = Field(default_factory=dict)
+    """The model's configuration by its published keys: all of it that matters for seeded weights,
+    or values over those of a checkpoint's `config.json`."""
+
+    @property
+    def synthetic(self) -> str:
+        """`synthetic (seeded 7)` where the weights are made up, else empty."""
+        return "" if self.seeded is None else f"synthetic (seeded {self.seeded})"
 
     @model_validator(mode="after")
     def _one_place(self) -> Source:
-        if (self.path is None) == (self.package is None) or bool(self.file) != bool(self.package):
-            raise ValueError("give either path, or package and file")
+        given = [place for place in (self.path, self.package, self.seeded) if place is not None]
+        if len(given) != 1 or bool(self.file) != bool(self.package):
+            raise ValueError("give either path, or package and file, or seeded")
         if self.path == Path():
             raise ValueError("path is empty; name a weights file")
+        if self.seeded is not None and self.sha256 is not None:
+            raise ValueError("seeded weights have no sha256; leave it out")
+        if self.config and (self.path or Path(self.file or "")).suffix == ".gguf":
+            raise ValueError("a GGUF file has its own configuration; leave config out")
         return self
 
 
@@ -123,6 +145,7 @@ class Shard(Record):
         probes: inputs of the comparison.
         policy: what it must reach.
         max_tokens: the largest T of a flexible shard; the smallest is 1.
+        context: positions that a key-value state holds.
         target: minimum deployment target of the conversion.
     """
 
@@ -136,6 +159,7 @@ class Shard(Record):
     probes: Probes = Probes()
     policy: Policy = Policy()
     max_tokens: int = 64
+    context: int = 2048
     target: Target = "iOS18"
 
     @property
@@ -156,23 +180,31 @@ class Model(Record):
         name: its name in the manifest.
         family: architecture; `None` for packages of the user's own.
         source: where the weights come from, its path absolute.
+        builder: in place of a family, `module:function` of the user's.
+        depends: what the builder reads, absolute.
         shards: the resolved shards in the manifest's order.
         canary: ids of the shards that must pass before others are built, in order.
         prompts: golden prompts.
         baselines: folder of the stored benchmark runs, absolute; `None` for pytest-benchmark's own.
         policy: the model's own policy, which behaviour is judged by.
         max_tokens: the largest T of its flexible shards.
+        context: positions that its key-value states hold.
+        stateful: whether its attention keeps states, where the family has both forms.
     """
 
     name: str
     family: str | None = None
     source: Source | None = None
+    builder: str | None = None
+    depends: tuple[Path, ...] = ()
     shards: tuple[Shard, ...]
     canary: tuple[str, ...] = ()
     prompts: tuple[Prompt, ...] = ()
     baselines: Path | None = None
     policy: Policy = Policy()
     max_tokens: int = 64
+    context: int = 2048
+    stateful: bool = False
 
     @property
     def ids(self) -> tuple[str, ...]:

@@ -11,12 +11,14 @@ from pydantic import ValidationError
 
 from pytest_ane.manifest.base import KeyPath, Record, Table
 from pytest_ane.manifest.canary import canaries, canary_problems
-from pytest_ane.manifest.compression import Uncompressed, beyond
+from pytest_ane.manifest.compression import Uncompressed
 from pytest_ane.manifest.ids import is_glob, is_id, nearest
 from pytest_ane.manifest.layers import Layers, only, without
+from pytest_ane.manifest.origins import model_problems
 from pytest_ane.manifest.problems import Problem, at_key, at_table, at_value, dotted
 from pytest_ane.manifest.records import Manifest, Model, Shard, Source
 from pytest_ane.manifest.tables import Common, Defaults, ManifestTable, ModelTable, ShardTable
+from pytest_ane.manifest.targets import beyond
 
 _SHARED = tuple(Common.by_key())
 _NO_PROMPTS: Table = {"probes": {"kinds": ["gaussian"]}}
@@ -90,12 +92,16 @@ class Resolver:
             name=name,
             family=model.family,
             source=self._source(model),
+            builder=model.builder,
+            depends=tuple(self._absolute(path) for path in model.depends),
             shards=tuple(shard for shard in shards if shard),
             canary=canaries(model.canary, ids),
             prompts=model.prompts,
             baselines=self._absolute(model.baselines) if model.baselines else None,
             policy=settings.policy,
             max_tokens=settings.max_tokens,
+            context=settings.context,
+            stateful=model.stateful,
         )
 
     def _common(self, here: KeyPath, raw: Table) -> Layers:
@@ -105,18 +111,19 @@ class Resolver:
         return layers.over(here, only(raw, _SHARED))
 
     def _ids(self, here: KeyPath, model: ModelTable, tables: Table) -> tuple[str, ...]:
-        """The model's shards, from its ranges or, without a family, from its tables."""
-        self.problems += _model_problems(here, model)
+        """The model's shards, from its ranges or, where nothing makes them, from its tables."""
+        self.problems += model_problems(here, model, self._folder)
         own = tuple(key for key in tables if not is_glob(key))
-        ids = (model.shards or ()) if model.family else own
-        for key in own if not model.family else ():
+        made = model.family or model.builder
+        ids = (model.shards or ()) if made else own
+        for key in own if not made else ():
             if not is_id(key):
                 self.problems.append(at_key((*here, "shard", key), f"{key!r} is no shard id"))
-        if not ids and not model.family:
+        if not ids and not made:
             fix = f"or a table [{dotted((*here, 'shard', 'NAME'))}] with an artifact"
             says = f"has no shards; give it a family, source and shards, {fix}"
             self.problems.append(at_table(here, says))
-        if not model.family or model.shards is not None:
+        if not made or model.shards is not None:
             self.problems += _unmatched(here, ids, tables)
         return ids
 
@@ -151,6 +158,7 @@ class Resolver:
             probes=settings.probes,
             policy=settings.policy,
             max_tokens=settings.max_tokens,
+            context=settings.context,
             target=settings.target,
         )
 
@@ -180,23 +188,6 @@ class Resolver:
         return self._folder / Path(path).expanduser()
 
 
-def _model_problems(here: KeyPath, model: ModelTable) -> Iterator[Problem]:
-    names = [prompt.name for prompt in model.prompts]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            says = "is the name of an earlier prompt; give each its own"
-            yield at_value((*here, "prompts", index, "name"), name, says)
-    if model.family is None:
-        for key in ("source", "shards", "prompts"):
-            if getattr(model, key):
-                yield at_key((*here, key), f'{key!r} needs a family; add family = "llama"')
-        return
-    if model.source is None:
-        yield at_table(here, "'source' is missing; say where the family's weights come from")
-    if model.shards is None:
-        yield at_table(here, "'shards' is missing; name them, such as \"L00-L29, head.0-head.3\"")
-
-
 def _unmatched(here: KeyPath, ids: tuple[str, ...], tables: Table) -> Iterator[Problem]:
     """Tables for shards that do not exist."""
     for key in tables:
@@ -211,15 +202,16 @@ def _concerns(key: str, shard: str) -> bool:
 def _shard_problems(
     here: KeyPath, model: ModelTable, table: ShardTable, own: Layers
 ) -> Iterator[Problem]:
-    if table.artifact is None and model.family is None:
+    made = model.family or model.builder
+    if table.artifact is None and not made:
         yield at_table(here, "'artifact' is missing; name the shard's .mlpackage")
     if table.artifact is not None and table.reference is None:
-        choices = "a .mlpackage" + (", 'float32'" if model.family else "")
+        choices = "a .mlpackage" + (", 'float32'" if made else "")
         yield at_table(
             own.origin(("artifact",))[:-1],
             f"'reference' is missing; add what the artifact is held against: {choices} or 'none'",
         )
-    if table.reference == "float32" and model.family is None:
+    if table.reference == "float32" and not made:
         says = "needs a family; name an uncompressed .mlpackage, or 'none'"
         yield at_value(own.origin(("reference",)), "float32", says)
 
@@ -229,7 +221,8 @@ def _setting_problems(model: ModelTable, settings: Common, layers: Layers) -> It
         says = '"captured" needs golden prompts to capture from; add prompts or leave it out'
         yield at_value(layers.origin(("probes", "kinds")), list(settings.probes.kinds), says)
     compression = settings.compression
-    for method in compression.every() if compression and model.family else ():
+    made = model.family or model.builder
+    for method in compression.every() if compression and made else ():
         if (new := beyond(method, settings.target)) is not None:
             says = f"must be 'iOS18', for compression has {new}"
             yield at_value(layers.origin(("target",)), settings.target, says)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BeforeValidator, ConfigDict, Field, Strict, WithJsonSchema
 
@@ -68,6 +68,15 @@ Terms = Annotated[
 ]
 
 
+FAMILIES = ("gemma4", "llama", "zaya")
+"""Architectures that come with the package; any other family is a module of the user's."""
+_MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+Module = Annotated[str, Form(_MODULE, "must be a family or a module's name, such as 'my.family'")]
+Builder = Annotated[
+    str, Form(rf"{_MODULE}:[A-Za-z_]\w*", "must be a module and a function, 'module:function'")
+]
+
+
 class Common(Record):
     """Keys that `[defaults]`, a model and its shards share; the nearer table wins, key by key."""
 
@@ -79,6 +88,8 @@ class Common(Record):
     """What a shard must reach to pass."""
     max_tokens: Annotated[int, Field(ge=1, le=65536)] = 64
     """Positions a flexible shard takes at once: T is 1 to this."""
+    context: Annotated[int, Field(ge=1, le=1 << 20)] = 2048
+    """Positions that a shard's key-value state holds: the longest text it can decode."""
     target: Target = "iOS18"
     """Minimum deployment target of the conversion."""
 
@@ -93,8 +104,9 @@ class ShardTable(Common):
     artifact: Package | None = None
     """The user's own `.mlpackage`, relative to the manifest, in place of one that is built."""
     reference: Reference | None = None
-    """What the shard is held against: `float32` (the family's module), `none` (only that it runs,
-    with finite output), or an uncompressed `.mlpackage`. Needed with an artifact."""
+    """What the shard is held against: `float32` (the family's or the builder's module), `none`
+    (only that it runs, with finite output), or an uncompressed `.mlpackage`. Needed with an
+    artifact."""
 
 
 class ModelTable(Common):
@@ -105,18 +117,32 @@ class ModelTable(Common):
             "dependentRequired": {
                 "family": ["source", "shards"],
                 "source": ["family"],
-                "shards": ["family"],
                 "prompts": ["family"],
-            }
+                "builder": ["shards"],
+                "depends": ["builder"],
+            },
+            "dependentSchemas": {
+                "shards": {"oneOf": [{"required": ["family"]}, {"required": ["builder"]}]}
+            },
         }
     )
 
-    family: Literal["llama"] | None = None
-    """The architecture; absent for packages of your own."""
+    family: Module | None = None
+    """The architecture: `llama`, or a module of your own with a family's functions; absent for
+    packages of your own."""
     source: Source | None = None
     """Where the weights come from; needed with a family."""
+    stateful: bool = False
+    """Whether attention keeps keys and values in states (`ct.StateType`) and so takes a text step
+    by step; for `llama`, whose blocks otherwise take a whole text at once."""
+    builder: Builder | None = None
+    """In place of a family: a function of your own, `module:function`, that makes a shard from a
+    torch module. It is the only code that a manifest runs, a family of your own apart."""
+    depends: Annotated[tuple[Annotated[Path, Strict(False)], ...], Strict(False)] = ()
+    """Files and folders that a builder reads, such as weights: when they change, its shards are
+    built anew."""
     shards: Ids | None = None
-    """Shard ids and ranges, such as `"L00-L29, head.0-head.3"`; needed with a family."""
+    """Shard ids and ranges, such as `"L00-L29, head.0-head.3"`; needed with a family or builder."""
     canary: Terms = ()
     """Shards, by id, range or glob, whose gates run first: unless they pass, the model's other
     shards are neither built nor gated, and fail."""

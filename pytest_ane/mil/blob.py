@@ -21,14 +21,14 @@ from pytest_ane.mil.paths import stays_inside
 from pytest_ane.mil.records import Blob, DType, Function, Model, Ref, TensorType, Value
 from pytest_ane.mil.values import bits, elements, unpack
 
-_SENTINEL = 0xDEADBEEF
-_HEADER = struct.Struct("<II")
-_METADATA = struct.Struct("<IIQQQ")
-_ALIGNMENT = 64
+SENTINEL = 0xDEADBEEF
+HEADER = struct.Struct("<II")
+METADATA = struct.Struct("<IIQQQ")
+ALIGNMENT = 64
 _PREFIX = "@model_path/weights/"
 
 # MILBlob's BlobDataType; types without a number never lie in a weights file.
-_NUMBERS = {
+NUMBERS = {
     DType.FP16: 1, DType.FP32: 2, DType.UINT8: 3, DType.INT8: 4, DType.BF16: 5, DType.INT16: 6,
     DType.UINT16: 7, DType.INT4: 8, DType.UINT1: 9, DType.UINT2: 10, DType.UINT4: 11,
     DType.UINT3: 12, DType.UINT6: 13, DType.INT32: 14, DType.UINT32: 15,
@@ -85,7 +85,7 @@ def _checked(model: Model, value: Value) -> npt.NDArray[np.uint8]:
     kind, blob = _tensor_type(value), value.data
     assert isinstance(blob, Blob)
     number, data = _data(model, blob)
-    if number != _NUMBERS.get(kind.dtype):
+    if number != NUMBERS.get(kind.dtype):
         raise ProgramError(
             f"{_where(model, blob)}: the blob is of type number {number}, the program says {kind}."
         )
@@ -131,16 +131,16 @@ def _data(model: Model, blob: Blob) -> tuple[int, npt.NDArray[np.uint8]]:
             f"{path}: the weights file is missing; copy the whole package."
         ) from None
     file = _map(path, stat.st_size, stat.st_mtime_ns)
-    end = blob.offset + _ALIGNMENT
-    if blob.offset % _ALIGNMENT or end > file.size:
+    end = blob.offset + ALIGNMENT
+    if blob.offset % ALIGNMENT or end > file.size:
         raise ProgramError(
             f"{path}: has {file.size:,} bytes, too few for the blob at {blob.offset}; "
             "the file is cut short or belongs to another package."
         )
-    sentinel, number, size, offset, _ = _METADATA.unpack_from(file[blob.offset : end].tobytes())
-    if sentinel != _SENTINEL:
+    sentinel, number, size, offset, _ = METADATA.unpack_from(file[blob.offset : end].tobytes())
+    if sentinel != SENTINEL:
         raise ProgramError(f"{path}: no blob at offset {blob.offset} (its mark is missing).")
-    if offset % _ALIGNMENT:
+    if offset % ALIGNMENT:
         raise ProgramError(
             f"{path}: the blob at {blob.offset} begins at {offset}, which is no multiple of 64."
         )
@@ -156,7 +156,7 @@ def _data(model: Model, blob: Blob) -> tuple[int, npt.NDArray[np.uint8]]:
 @lru_cache(maxsize=8)
 def _map(path: Path, size: int, mtime_ns: int) -> npt.NDArray[np.uint8]:
     """The file, mapped; size and time are part of the key, so that a changed file is seen."""
-    if size < _ALIGNMENT:
+    if size < ALIGNMENT:
         raise ProgramError(f"{path}: has {size} bytes, which is no weights file.")
     try:
         file: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
@@ -164,7 +164,7 @@ def _map(path: Path, size: int, mtime_ns: int) -> npt.NDArray[np.uint8]:
         raise ProgramError(f"{path}: cannot be read ({error.strerror}).") from None
     if bytes(file[:24]).startswith(b"version https://git-lfs"):
         raise ProgramError(f"{path}: is a Git LFS pointer, not the weights; run: git lfs pull")
-    _, version = _HEADER.unpack_from(file[: _HEADER.size].tobytes())
+    _, version = HEADER.unpack_from(file[: HEADER.size].tobytes())
     if version not in (1, 2):
         raise ProgramError(f"{path}: weights of format version {version}; 1 and 2 are known.")
     return file

@@ -32,16 +32,7 @@ def read_package(
     Raises:
         ProgramError: missing, damaged, hostile, or not an ML Program; says which file and where.
     """
-    if path.suffix == ".mlmodel" and path.is_file():
-        raise ProgramError(
-            f"{path}: is one file, not an .mlpackage of an ML Program; convert it again with "
-            'convert_to="mlprogram".'
-        )
-    if not path.is_dir():
-        hint = "it is a file" if path.exists() else "no such folder"
-        raise ProgramError(f"{path}: not an .mlpackage ({hint}).")
-    file = _model_file(path)
-    message = _parse(file)
+    file, message = parse_package(path)
     parts = pipeline_parts(message)
     if parts is None:
         return _model(message, str(path), file, weights=weights, function=function)
@@ -60,6 +51,24 @@ def read_package(
     )
     check_pipeline(pipeline, file)
     return pipeline
+
+
+def parse_package(path: Path) -> tuple[Path, Any]:
+    """The model file of an `.mlpackage`, and its message `Model` as it stands, unchecked.
+
+    Raises:
+        ProgramError: missing or damaged.
+    """
+    if path.suffix == ".mlmodel" and path.is_file():
+        raise ProgramError(
+            f"{path}: is one file, not an .mlpackage of an ML Program; convert it again with "
+            'convert_to="mlprogram".'
+        )
+    if not path.is_dir():
+        hint = "it is a file" if path.exists() else "no such folder"
+        raise ProgramError(f"{path}: not an .mlpackage ({hint}).")
+    file = _model_file(path)
+    return file, _parse(file)
 
 
 def _model(

@@ -21,12 +21,14 @@ class GateKeeper:
 
     def __call__(self, verdict: Verdict) -> None:
         """Record the facts as `user_properties`; fail the test unless the verdict allows it."""
+        synthetic = self.workspace.synthetic(verdict.subject)
         self.item.user_properties += _properties(
             gate=verdict.gate,
             subject=verdict.subject,
             status=verdict.status,
             summary=verdict.summary,
             **verdict.facts,
+            **({"source": synthetic} if synthetic else {}),
         )
         if verdict.details:
             self.item.add_report_section("call", f"ane {verdict.gate}", "\n".join(verdict.details))
@@ -34,7 +36,7 @@ class GateKeeper:
             return
         if verdict.status == "unproven" and self.workspace.allows_unproven(verdict.subject):
             return
-        pytest.fail(failure(verdict), pytrace=False)
+        pytest.fail(failure(verdict, synthetic), pytrace=False)
 
 
 def record_error(node: pytest.Item | pytest.Collector, error: AneError) -> None:

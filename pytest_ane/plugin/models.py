@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -9,13 +10,12 @@ from typing import Any
 
 from pytest_ane.behaviour import Golden, record_golden
 from pytest_ane.build import Cache
-from pytest_ane.digests import file_digest
 from pytest_ane.errors import SourceError
-from pytest_ane.families import Family, LanguageModel, get_family
+from pytest_ane.families import Cut, Family, LanguageModel, Wire, get_family, identify_family
 from pytest_ane.fidelity import Case
 from pytest_ane.fidelity.recording import Prompt, load_hidden, record_cases, record_hidden
 from pytest_ane.manifest import Model, Shard, Source
-from pytest_ane.sources import FloatArray, locate, open_source
+from pytest_ane.sources import FloatArray, identify, open_source
 
 _READERS = ("gguf", "numpy", "tokenizers", "torch")
 """Packages that turn a source into weights, token ids and reference outputs."""
@@ -35,31 +35,37 @@ class OpenModel:
         return get_family(self.model.family)
 
     @cached_property
-    def path(self) -> Path:
-        """The weights file; `SourceError` if it is missing or not the one the manifest names."""
-        assert self.model.source is not None
-        return source_path(self.model.source)
+    def cut(self) -> Cut:
+        """How the manifest cuts the model."""
+        model = self.model
+        return Cut(model.ids, model.max_tokens, model.context, model.stateful)
 
     @cached_property
-    def chain(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Block ids and head ids in running order."""
-        return self.family.chain([shard.id for shard in self.model.shards])
+    def wiring(self) -> tuple[Wire, ...]:
+        """The shards in running order."""
+        return self.family.wiring(self.model.ids)
 
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What weights and family depend on: the common part of every cache key."""
         return {
-            "source": file_digest(self.path),
-            "family": self.family.VERSION,
-            "heads": list(self.chain[1]),
+            "source": identify(self._origin, self.cache.root),
+            "family": identify_family(self.model.family or ""),
+            "heads": [wire.shard for wire in self.wiring if wire.mode == "append"],
+            "cut": {k: v for k, v in asdict(self.cut).items() if k != "shards"},
             "versions": {name: version(name) for name in _READERS},
         }
 
     @cached_property
     def language_model(self) -> LanguageModel:
         """The source seen through the family; opening a GGUF file takes seconds."""
-        source = open_source(self.path)
-        return self.family.open_model(source, [shard.id for shard in self.model.shards])
+        return self.family.open_model(open_source(self._origin, self.family.spread), self.cut)
+
+    @property
+    def _origin(self) -> Source:
+        """What the manifest says of the weights."""
+        assert self.model.source is not None
+        return self.model.source
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -88,20 +94,21 @@ class OpenModel:
         )
 
     def _captured(self, shard: Shard) -> list[tuple[str, FloatArray]]:
-        if shard.id not in self.chain[0]:
+        wire = next(wire for wire in self.wiring if wire.shard == shard.id)
+        if wire.mode == "append":
             self.check_whole()
-        depth = self._depth(shard)
-        return [(p.name, self.states(p.name, depth)) for p in self.prompts]
+        return [(p.name, self.states(p.name, shard.id)[0]) for p in self.prompts]
 
     def _captured_spec(self, shard: Shard) -> Any:
         """What the captured states depend on beside the source; None where none are asked for."""
         if "captured" not in shard.probes.kinds:
             return None
-        return [self.prompt_spec, self._depth(shard), self.chain[0]]
+        self._check_start()
+        return [self.prompt_spec, shard.id, [wire.shard for wire in self.wiring]]
 
-    def states(self, prompt: str, index: int) -> FloatArray:
-        """The reference's hidden states `[T, C]` of a prompt entering the i-th block."""
-        return load_hidden(self._hidden, prompt, index)
+    def states(self, prompt: str, shard: str) -> Any:
+        """The reference's hidden states `[T, C]` of a prompt entering and leaving a shard."""
+        return load_hidden(self._hidden, prompt, shard)
 
     @cached_property
     def golden(self) -> list[Golden]:
@@ -112,7 +119,7 @@ class OpenModel:
             self.identity,
             prompts=lambda: list(zip(self.prompts, greedy, strict=True)),
             spec=self.prompt_spec,
-            chain=self.chain,
+            wiring=self.wiring,
             model=lambda: self.language_model,
             decode=lambda ids: self.tokenizer.decode(ids),
         )
@@ -124,30 +131,26 @@ class OpenModel:
             self.identity,
             prompts=lambda: self.prompts,
             spec=self.prompt_spec,
-            blocks=self.chain[0],
+            wiring=self.wiring,
             model=lambda: self.language_model,
-            max_tokens=self.model.max_tokens,
         )
 
     def check_whole(self) -> None:
-        """Raise `SourceError` unless the manifest lists every block that the source has."""
-        blocks, layers = self.chain[0], int(self.language_model.description["layers"])
-        if len(blocks) != layers:
+        """Raise `SourceError` unless the manifest lists every shard of the model."""
+        if missing := self.language_model.missing:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise SourceError(
-                f"{self.model.name}: the source has {layers} blocks, shards.toml lists "
-                f"{len(blocks)}; what follows the blocks can be asked of the whole model only."
+                f"{self.model.name}: shards.toml leaves out {missing[0]}{more}; what follows the "
+                "blocks can be asked of the whole model only."
             )
 
-    def _depth(self, shard: Shard) -> int:
-        """How many blocks come before a shard."""
-        blocks = self.chain[0]
-        if not self.family.starts_whole(blocks):
+    def _check_start(self) -> None:
+        if not self.family.starts_whole(self.model.ids):
             raise SourceError(
                 f"{self.model.name}: captured probes run the model from its first block, but "
-                f"shards.toml lists {', '.join(blocks[:3])}...; list every block up to the last "
-                "one wanted, or leave 'captured' out of probes.kinds."
+                f"shards.toml lists {', '.join(self.model.ids[:3])}...; list every block up to the "
+                "last one wanted, or leave 'captured' out of probes.kinds."
             )
-        return blocks.index(shard.id) if shard.id in blocks else len(blocks)
 
     def _ids(self, prompt: Any) -> tuple[int, ...]:
         if prompt.ids is not None:
@@ -156,26 +159,11 @@ class OpenModel:
             ids = self.tokenizer.chat(prompt.chat)
         else:
             ids = self.tokenizer.encode(prompt.text)
-        if not 0 < len(ids) <= self.model.max_tokens - prompt.greedy:
+        limit = self.language_model.positions
+        if not 0 < len(ids) <= limit - prompt.greedy:
             raise SourceError(
                 f"Golden prompt {prompt.name!r} of {self.model.name} has {len(ids)} tokens; with "
-                f"{prompt.greedy} greedy ones it must fit max-tokens = {self.model.max_tokens}."
+                f"{prompt.greedy} greedy ones it must fit "
+                f"{'context' if self.model.stateful else 'max-tokens'} = {limit}."
             )
         return tuple(ids)
-
-
-def source_path(source: Source) -> Path:
-    """The weights file of a manifest's source.
-
-    Raises:
-        SourceError: it is missing, or its digest is not the one the manifest names.
-    """
-    path = source.path or locate(source.package or "", source.file or "")
-    if not path.is_file():
-        raise SourceError(f"{path}: no such file; check the source in shards.toml.")
-    if source.sha256 is not None and (found := file_digest(path)) != source.sha256:
-        raise SourceError(
-            f"{path}: its SHA-256 is {found}, not {source.sha256} as shards.toml says; the file is "
-            "damaged, incomplete or another version."
-        )
-    return path

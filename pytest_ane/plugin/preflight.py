@@ -7,6 +7,7 @@ from functools import reduce
 from importlib.metadata import PackageNotFoundError, version
 from operator import add
 from pathlib import Path
+from typing import TypeAlias
 
 from pytest_ane.build import Cache
 from pytest_ane.build.disk import Estimate, Volume, amount, estimate, volumes
@@ -17,9 +18,13 @@ from pytest_ane.build.shard import artifact_key
 from pytest_ane.digests import key_digest, tree_bytes
 from pytest_ane.errors import BuildError, NotRunError
 from pytest_ane.manifest import Shard
+from pytest_ane.plugin.built import BuiltModel
 from pytest_ane.plugin.models import OpenModel
 
 VERSIONS = ("python", "coremltools", "torch", "numpy", "numba", "pytest", "pytest-xdist")
+
+
+OpenedOf: TypeAlias = "Callable[[str], OpenModel | BuiltModel]"
 
 
 class Preflight:
@@ -29,9 +34,7 @@ class Preflight:
         scope: shards whose gates are run.
     """
 
-    def __init__(
-        self, scope: Sequence[Shard], cache: Cache, model: Callable[[str], OpenModel], builds: int
-    ) -> None:
+    def __init__(self, scope: Sequence[Shard], cache: Cache, model: OpenedOf, builds: int) -> None:
         self.scope = tuple(scope)
         self._cache = cache
         self._model = model

@@ -12,7 +12,13 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
 
-_COLORS = {"error": "red", "failed": "red", "unproven": "yellow", "not run": "red"}
+_COLORS = {
+    "error": "red",
+    "failed": "red",
+    "not run": "red",
+    "unproven": "yellow",
+    "warned": "yellow",
+}
 
 
 def write(reporter: TerminalReporter, config: pytest.Config) -> None:
@@ -41,5 +47,7 @@ def _row(report: Any) -> Row | None:
         gate=str(facts["ane.gate"]),
         subject=str(facts["ane.subject"]),
         status=str(facts["ane.status"]),
-        summary=str(facts["ane.summary"]),
+        summary=("synthetic weights · " if "ane.source" in facts else "")
+        + str(facts["ane.summary"]),
+        warned=facts["ane.status"] == "passed" and "ane.warnings" in facts,
     )

@@ -12,11 +12,12 @@ from pytest_ane.backends import Backend, get_backend
 from pytest_ane.build import Artifact, Cache, build_shard
 from pytest_ane.build.slots import default_count
 from pytest_ane.errors import ManifestError
-from pytest_ane.families import LanguageModel, get_family
+from pytest_ane.families import Buildable, get_family, search_beside
 from pytest_ane.fidelity import Case
 from pytest_ane.fidelity.package import package_cases
 from pytest_ane.manifest import Manifest, Shard, load, of_package, select
 from pytest_ane.plugin import options, suite
+from pytest_ane.plugin.built import BuiltModel
 from pytest_ane.plugin.canary import Canaries
 from pytest_ane.plugin.models import OpenModel
 from pytest_ane.plugin.preflight import Preflight
@@ -53,7 +54,7 @@ class Workspace:
     config: InitVar[pytest.Config]
     progress: Progress = field(init=False)
     scope: tuple[Shard, ...] | None = None
-    _models: dict[str, OpenModel] = field(default_factory=dict)
+    _models: dict[str, OpenModel | BuiltModel] = field(default_factory=dict)
     _artifacts: dict[str, Artifact] = field(default_factory=dict)
 
     @classmethod
@@ -72,6 +73,7 @@ class Workspace:
         else:
             manifest = load(options.path(config, "ane_manifest") or config.rootpath / "shards.toml")
             shards = select(manifest, selection)
+            search_beside(manifest)
         if manifest.tmpdir is not None:
             config.add_cleanup(use_folder(manifest.tmpdir, manifest.path).close)
         minimum = options.minimum_cosine(config)
@@ -126,7 +128,7 @@ class Workspace:
             for model in self.manifest.models
             if model.family
             and all(shard.qualified in chosen for shard in model.shards)
-            and get_family(model.family).chain([shard.id for shard in model.shards])[1]
+            and any(w.mode == "append" for w in get_family(model.family).wiring(model.ids))
         ]
 
     def allows_unproven(self, subject: str) -> bool:
@@ -135,10 +137,16 @@ class Workspace:
         policies |= {model.name: model.policy for model in self.manifest.models}
         return (self.unproven or policies[subject].unproven) == "allow"
 
-    def model(self, name: str) -> OpenModel:
-        """A model's source, family and prompts, opened lazily."""
+    def synthetic(self, subject: str) -> str:
+        """How the weights of a shard or model were made up; empty for real ones."""
+        source = self.manifest.model_of(subject.partition(":")[0]).source
+        return source.synthetic if source else ""
+
+    def model(self, name: str) -> OpenModel | BuiltModel:
+        """A model's source, family and prompts, or its builder, opened lazily."""
         if name not in self._models:
-            self._models[name] = OpenModel(self.manifest.model_of(name), self.cache)
+            model = self.manifest.model_of(name)
+            self._models[name] = (BuiltModel if model.builder else OpenModel)(model, self.cache)
         return self._models[name]
 
     def artifact(self, shard: Shard) -> Artifact:
@@ -161,7 +169,7 @@ class Workspace:
             self._artifacts[shard.qualified] = artifact
         return self._artifacts[shard.qualified]
 
-    def _opened(self, name: str) -> LanguageModel:
+    def _opened(self, name: str) -> Buildable:
         """A model to build from; `BuildError` where the disk is plainly too small."""
         self.preflight.check()
         return self.model(name).language_model
@@ -175,8 +183,10 @@ class Workspace:
 
     def stack(self, name: str) -> Stack:
         """A whole model, every shard built and loaded."""
+        opened = self.model(name)
+        assert isinstance(opened, OpenModel)  # A builder's shards are no chain.
         return open_stack(
-            self.model(name), [(s, self.artifact(s)) for s in self.shards if s.model == name],
+            opened, [(s, self.artifact(s)) for s in self.shards if s.model == name],
             self.backend,
         )  # fmt: skip
 

@@ -11,6 +11,7 @@ from pytest_ane.errors import ExecutionError
 from pytest_ane.mil.records import Argument, Block, Model, Named, Operation, Ref
 from pytest_ane.reference.dtypes import Precision
 from pytest_ane.reference.folding import SEQUENCES, Constants, dense
+from pytest_ane.reference.lockstep import join_axis
 from pytest_ane.reference.registry import FAILURES, lookup
 from pytest_ane.reference.steps import Compute, Cond, Outputs, Plan, Step, WhileLoop
 
@@ -135,6 +136,7 @@ class Preparer:
             precision=self._precision,
             moves=found.moves,
             last_use=self._freed(last_use),
+            joins=join_axis(op, bound),
         )
 
     def _outputs(self, op: Operation) -> Outputs:

@@ -18,10 +18,11 @@ from pytest_ane.mil.records import DType, Model, StateType, TensorType, ValueTyp
 from pytest_ane.reference.dtypes import Precision
 from pytest_ane.reference.folding import dense
 from pytest_ane.reference.interface import bind_inputs
+from pytest_ane.reference.lockstep import run_all
 from pytest_ane.reference.prepare import Preparer
 from pytest_ane.reference.registry import FAILURES, lookup
 from pytest_ane.reference.state import State, States
-from pytest_ane.reference.steps import settled
+from pytest_ane.reference.steps import Values, settled
 
 Array = npt.NDArray[Any]
 
@@ -98,17 +99,37 @@ class Session:
         Raises:
             ExecutionError: an input is missing, unknown, or of another dtype, rank or shape.
         """
+        return self.predict_all([inputs], [state], outputs)[0]
+
+    def predict_all(
+        self,
+        inputs: Sequence[Mapping[str, Array]],
+        states: Sequence[States | None] | None = None,
+        outputs: Sequence[str] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Run once on each of several inputs, all of them op by op.
+
+        A weight beyond the memory budget is decoded once for all, so that many inputs cost little
+        more than one. Arguments and results as in `predict`, one for each input; inputs that share
+        a state must not be in one call.
+        """
         wanted = [outputs] if isinstance(outputs, str) else outputs
         names = tuple(self.model.main.block.outputs if wanted is None else wanted)
         keep = frozenset(self._slots[name] for name in names if name in self._slots)
+        given = [None] * len(inputs) if states is None else states
+        tables = [self._table(x, state) for x, state in zip(inputs, given, strict=True)]
+        with np.errstate(all="ignore"):
+            run_all(self._plan, tables, keep)
+        return [{name: self._result(name, values) for name in names} for values in tables]
+
+    def _table(self, inputs: Mapping[str, Array], state: States | None) -> Values:
+        """What each slot holds before the first operation."""
         values = list(self._template)
         for name, array in bind_inputs(self.model, inputs, self.precision).items():
             values[self._slots[name]] = array
         for name, part in self._bound_states(state).items():
             values[self._slots[name]] = part
-        with np.errstate(all="ignore"):
-            self._plan.run(values, keep)
-        return {name: self._result(name, values) for name in names}
+        return values
 
     @cached_property
     def _types(self) -> dict[str, ValueType]:

@@ -52,6 +52,7 @@ class Compute:
         compute: the function, its constant parameters bound.
         inputs: parameter names with the slots of their varying values.
         last_use: slots that no later operation needs.
+        joins: axis along which several inputs may be joined and run as one; None for no such.
     """
 
     what: str
@@ -61,6 +62,7 @@ class Compute:
     precision: Precision
     moves: bool
     last_use: tuple[int, ...]
+    joins: int | None = None
 
     def run(self, values: Values, keep: AbstractSet[int]) -> None:
         """Compute, and round the results as their types say."""

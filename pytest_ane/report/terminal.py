@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-_ORDER = {"error": 0, "failed": 1, "unproven": 2, "not run": 3, "passed": 4}
+_ORDER = {"error": 0, "failed": 1, "unproven": 2, "not run": 3, "warned": 4, "passed": 5}
 _SHOWN = 12
 """Passed verdicts shown before the rest is only counted; -v shows all."""
 _NOT_RUN = 3
@@ -16,12 +16,16 @@ _MORE = " ..."
 
 @dataclass(frozen=True)
 class Row:
-    """One verdict, or with status `error` the sentence of what kept a gate from being asked."""
+    """One verdict, or with status `error` the sentence of what kept a gate from being asked.
+
+    `warned`: it passed, and its summary begins with a warning.
+    """
 
     gate: str
     subject: str
     status: str
     summary: str
+    warned: bool = False
 
 
 @dataclass(frozen=True)
@@ -33,17 +37,17 @@ class Line:
 
 
 def table(rows: Sequence[Row], *, width: int, everything: bool = False) -> Iterator[Line]:
-    """Errors, failed, unproven, not run, passed; each with behaviour first and by subject."""
+    """Errors, failed, unproven, not run, warned, passed; each with behaviour first, by subject."""
     ranked = sorted(rows, key=lambda r: (_rank(r), r.gate != "behaviour", r.subject, r.gate))
     wide = max((len(row.subject) for row in ranked), default=0)
-    for status, of_status in groupby(ranked, key=lambda row: row.status):
-        group = list(of_status)
-        most = len(group) if everything else {"passed": _SHOWN, "not run": _NOT_RUN}.get(status)
+    for label, of_label in groupby(ranked, key=_label):
+        group = list(of_label)
+        most = len(group) if everything else {"passed": _SHOWN, "not run": _NOT_RUN}.get(label)
         for row in group[:most]:
             text = f"{row.status:<8} {row.subject:<{wide}}  {row.gate:<11} {row.summary}"
-            yield Line(fitted(text, width), row.status)
+            yield Line(fitted(text, width), label)
         if hidden := len(group[most:]) if most else 0:
-            yield Line(f"... and {hidden} more {status} (-v shows all)")
+            yield Line(f"... and {hidden} more {label} (-v shows all)")
     yield Line(fitted(_count(ranked), width))
 
 
@@ -61,8 +65,12 @@ def fitted(text: str, width: int) -> str:
     return text[:room] + _MORE
 
 
+def _label(row: Row) -> str:
+    return "warned" if row.warned else row.status
+
+
 def _rank(row: Row) -> int:
-    return _ORDER.get(row.status, 0)
+    return _ORDER.get(_label(row), 0)
 
 
 def _count(rows: Sequence[Row]) -> str:

@@ -14,9 +14,13 @@ _FOLDERS = re.compile(r"(?<![^\s'\"(])/(?:[^/\s:,;'\"]+/)+")
 """The folders of an absolute path, which begins a word."""
 
 
-def failure(verdict: Verdict) -> str:
-    """The message of a failed gate: what and where, then every reason, at most eight."""
+def failure(verdict: Verdict, weights: str = "") -> str:
+    """The message of a failed gate: what and where, then every reason, at most eight.
+
+    `weights` says that they are synthetic, where they are.
+    """
     lines = [f"{verdict.subject}: {verdict.gate} {verdict.status}"]
+    lines[0] += f"; weights are {weights}" if weights else ""
     lines += [f"  - {reason}" for reason in verdict.reasons[:_MOST]]
     if (more := len(verdict.reasons) - _MOST) > 0:
         lines.append(f"  - and {more} more")
@@ -40,6 +44,7 @@ def header(
     canaries: Sequence[str] = (),
 ) -> str:
     """`ane: L01 · shards 1 of 34 · ...`: what was asked, and what decides the verdicts."""
+    made_up = {s.source.synthetic for s in selected if s.source and s.source.synthetic}
     seeds = ", ".join(dict.fromkeys(str(shard.probes.seed) for shard in selected))
     parts = [
         asked,
@@ -48,6 +53,7 @@ def header(
         "placement by forecast",
         f"seed {seeds}",
     ]
+    parts += [f"weights {text}" for text in sorted(made_up)]
     parts += [f"canary {words}" for words in canaries]
     if min_cosine is not None:
         parts.append(f"min-cosine {min_cosine:g} for all")

@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float32]
+
+OUTLIER, JITTER = 5.0, 0.5
+"""Where outliers lie, in standard deviations of the other values, and how far they scatter."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How synthetic values are distributed: normal, with a share of outliers at 5 sigma.
+
+    Trained matrices have such tails, and they decide how coarse a palette's steps are.
+
+    Attributes:
+        mean: of all values.
+        std: standard deviation of the normal part; 0 gives `mean` everywhere.
+        outliers: share of values that lie near plus or minus 5 `std` (half a `std` about it).
+    """
+
+    std: float
+    mean: float = 0.0
+    outliers: float = 0.0
+
+    @classmethod
+    def of(cls, deviation: float, outliers: float) -> Spread:
+        """About 0, with this standard deviation, outliers included."""
+        return cls(deviation / (1 + outliers * (OUTLIER**2 + JITTER**2 - 1)) ** 0.5, 0.0, outliers)
 
 
 class Tokenizer(Protocol):
@@ -32,26 +57,31 @@ class Source(Protocol):
     """Named tensors and metadata. Tensors are read one at a time and never all at once."""
 
     @property
-    def path(self) -> Path:
-        """The file the weights come from."""
+    def label(self) -> str:
+        """What messages call it: a path, or `seeded 7`."""
         ...
 
     @property
-    def digest(self) -> str:
-        """SHA-256 of the file in hex."""
+    def synthetic(self) -> bool:
+        """Whether the values are made up: structure and size are real, the language is not."""
         ...
 
     @property
     def names(self) -> Collection[str]:
-        """Names of all tensors."""
+        """Names of all tensors; empty for a synthetic source, which has any."""
         ...
 
     def value(self, key: str) -> Any:
         """A metadata value; raises `SourceError` where the key is absent."""
         ...
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> FloatArray:
-        """A tensor in float32, rows outermost; `SourceError` if absent or of another shape."""
+    def tensor(
+        self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32
+    ) -> npt.NDArray[Any]:
+        """A tensor as float32 or float16, rows outermost; `SourceError` if absent or another shape.
+
+        fp16 saves half the memory; what lies beyond fp16 becomes infinite there.
+        """
         ...
 
     def rows(self, name: str, index: Sequence[int], width: int) -> FloatArray:
@@ -60,5 +90,5 @@ class Source(Protocol):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer in the file; raises `SourceError` where it is of an unknown kind."""
+        """The tokenizer that came with the weights; `SourceError` where there is none we know."""
         ...

@@ -9,11 +9,11 @@ from typing import Any
 
 import gguf
 import numpy as np
+import numpy.typing as npt
 
-from pytest_ane.digests import file_digest
 from pytest_ane.errors import SourceError
 from pytest_ane.sources.base import FloatArray, Tokenizer
-from pytest_ane.sources.tokenizer import BytePairTokenizer
+from pytest_ane.sources.tokenizer import SourceTokenizer
 
 _MAGIC = b"GGUF"
 _ARRAY = int(gguf.GGUFValueType.ARRAY)
@@ -28,20 +28,17 @@ class GGUFSource:
         SourceError: the file is missing, is no GGUF file, or ends too early.
     """
 
+    synthetic = False
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._reader = _open(path)
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
 
     @property
-    def path(self) -> Path:
-        """The GGUF file."""
-        return self._path
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the file in hex."""
-        return file_digest(self._path)
+    def label(self) -> str:
+        """The file's path."""
+        return str(self._path)
 
     @property
     def names(self) -> Collection[str]:
@@ -62,9 +59,11 @@ class GGUFSource:
                 f"{self._path}: the metadata key {key!r} is not UTF-8 text; fetch the file again."
             ) from error
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> FloatArray:
-        """A tensor in float32; quantized blocks are expanded by `gguf.dequantize`."""
-        return self._dequantize(name, shape, slice(None))
+    def tensor(
+        self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32
+    ) -> npt.NDArray[Any]:
+        """A tensor in float32 or float16; quantized blocks are expanded by `gguf.dequantize`."""
+        return self._dequantize(name, shape, slice(None), dtype)
 
     def rows(self, name: str, index: Sequence[int], width: int) -> FloatArray:
         """Rows of a matrix, dequantizing only those."""
@@ -77,7 +76,7 @@ class GGUFSource:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The byte-level BPE tokenizer stored in the file's metadata."""
-        return BytePairTokenizer.from_metadata(self.value, str(self._path))
+        return SourceTokenizer.from_metadata(self.value, str(self._path))
 
     def _get(self, name: str) -> gguf.ReaderTensor:
         if name not in self._tensors:
@@ -91,7 +90,9 @@ class GGUFSource:
         """Rows outermost; GGUF lists the innermost axis first."""
         return tuple(int(n) for n in reversed(self._get(name).shape))
 
-    def _dequantize(self, name: str, shape: tuple[int, ...], rows: Any) -> FloatArray:
+    def _dequantize(
+        self, name: str, shape: tuple[int, ...], rows: Any, dtype: npt.DTypeLike = np.float32
+    ) -> npt.NDArray[Any]:
         tensor, found = self._get(name), self._shape(name)
         if found != shape:
             raise SourceError(f"{self._path}: tensor {name!r} has shape {found}, expected {shape}.")
@@ -103,7 +104,8 @@ class GGUFSource:
                 "gguf package cannot expand; use a file in another quantization."
             ) from error
         # A copy: F32 tensors come as views of the read-only map, which torch cannot wrap.
-        return np.array(data, dtype=np.float32)
+        with np.errstate(over="ignore"):
+            return np.array(data, dtype=dtype)
 
 
 class _Reader(gguf.GGUFReader):  # type: ignore[misc]

@@ -1,9 +1,9 @@
-"""Byte-level BPE tokenizers rebuilt from a source's metadata with the `tokenizers` package."""
+"""A source's tokenizer through the `tokenizers` package, and byte-level BPE rebuilt from GGUF."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -31,16 +31,33 @@ _PRE_TOKENIZERS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
 }
 
 
-class BytePairTokenizer:
-    """GPT-2 style byte-level BPE with the source's vocabulary, merges and chat template."""
+class SourceTokenizer:
+    """A source's tokenizer and chat template.
 
-    def __init__(self, tokenizer: Tokenizer, template: str | None, origin: str) -> None:
+    Args:
+        tokenizer: of the `tokenizers` package.
+        template: the chat template, in jinja.
+        origin: where both come from, for messages.
+        specials: `bos_token` and others by the names that templates call them.
+        completes: whether a text gets what the tokenizer itself adds, such as a first BOS token.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: str | None,
+        origin: str,
+        specials: Mapping[str, str] | None = None,
+        completes: bool = False,
+    ) -> None:
         self._tokenizer = tokenizer
         self._template = template
         self._origin = origin
+        self._specials = specials or {}
+        self._completes = completes
 
     @classmethod
-    def from_metadata(cls, value: Callable[[str], Any], origin: str) -> BytePairTokenizer:
+    def from_metadata(cls, value: Callable[[str], Any], origin: str) -> SourceTokenizer:
         """Rebuild from GGUF keys `tokenizer.ggml.*`; `SourceError` for another kind."""
         kind, pre = value("tokenizer.ggml.model"), value("tokenizer.ggml.pre")
         if kind != "gpt2" or pre not in _PRE_TOKENIZERS:
@@ -64,7 +81,7 @@ class BytePairTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text."""
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return list(self._tokenizer.encode(text, add_special_tokens=self._completes).ids)
 
     def chat(self, text: str) -> list[int]:
         """Token ids of one user message in the chat template, up to where the answer begins.
@@ -74,22 +91,33 @@ class BytePairTokenizer:
         """
         if self._template is None:
             raise SourceError(f"{self._origin}: no chat template; give the prompt as text or ids.")
-        sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        sandbox = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        sandbox.globals["raise_exception"] = _refuse
         messages = [{"role": "user", "content": text}]
         try:
             template = sandbox.from_string(self._template)
-            rendered = template.render(messages=messages, add_generation_prompt=True)
+            rendered = template.render(
+                messages=messages, add_generation_prompt=True, **self._specials
+            )
         # A template may raise whatever an expression in it does, not jinja's errors alone.
         except Exception as error:
             raise SourceError(
                 f"{self._origin}: its chat template fails ({error}); give the prompt as text or "
                 "ids."
             ) from error
-        return self.encode(rendered)
+        # The template writes the special tokens itself.
+        return list(self._tokenizer.encode(rendered, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, special tokens kept."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+
+def _refuse(message: str) -> NoReturn:
+    """What templates call as `raise_exception`."""
+    raise ValueError(message)
 
 
 def _byte_pair(tokens: list[str], merges: list[str], types: list[int]) -> Tokenizer:

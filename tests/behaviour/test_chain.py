@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ane.behaviour import Chain
+from pytest_ane.behaviour.chain import Opened, Run, Step
+from pytest_ane.families import Wire
 from pytest_ane.sources import FloatArray
 
 VOCABULARY = 7
@@ -29,17 +31,36 @@ def identity(states: FloatArray) -> FloatArray:
     return states
 
 
-COUNTING = Chain(embed, (("L00", identity),), (("head.0", following),))
+def block(name: str, run: Run) -> Step:
+    return Step(Wire(name), lambda: run)
+
+
+def head(name: str, run: Run) -> Step:
+    return Step(Wire(name, gives="logits", mode="append"), lambda: run, "itself")
+
+
+COUNTING = Chain(embed, (block("L00", identity), head("head.0", following)))
 
 
 def test_blocks_run_one_after_another() -> None:
-    chain = Chain(embed, (("L00", lambda x: x + 1), ("L01", lambda x: x * 10)), ())
-    assert chain.hidden([0])[0].tolist() == [20] + [10] * 6
+    chain = Chain(embed, (block("L00", lambda x: x + 1), block("L01", lambda x: x * 10)))
+    assert Opened(chain).blocks(embed([0]))["x"][0].tolist() == [20] + [10] * 6
+
+
+def test_packs_are_added_up_and_combined() -> None:
+    """Two packs share what enters, the last takes their sum beside the residual."""
+    packs = (
+        Step(Wire("p0", gives="moe"), lambda: lambda x: 2 * x),
+        Step(Wire("p1", gives="moe", mode="add"), lambda: lambda x: 3 * x),
+        Step(Wire("p2", takes=("x", "moe")), lambda: lambda x: x[:, :7] + 10 * x[:, 7:]),
+    )
+    streams = Opened(Chain(embed, (*packs, *packs))).blocks(embed([0]))
+    assert streams["x"][0].tolist() == [51 * 51] + [0] * 6
 
 
 def test_head_slices_lie_side_by_side() -> None:
-    heads = (("head.0", lambda x: x[:, :2]), ("head.1", lambda x: x[:, 2:] * 5))
-    assert Chain(embed, (), heads).logits([1, 2]).tolist() == [
+    heads = (head("head.0", lambda x: x[:, :2]), head("head.1", lambda x: x[:, 2:] * 5))
+    assert Chain(embed, heads).logits([1, 2]).tolist() == [
         [0, 1, 0, 0, 0, 0, 0],
         [0, 0, 5, 0, 0, 0, 0],
     ]
@@ -60,17 +81,42 @@ def test_greedy_decoding_sees_the_whole_text() -> None:
         total = int((states * np.arange(VOCABULARY)).sum()) % VOCABULARY
         return embed([total] * len(states))
 
-    cumulative = (("L00", lambda x: np.cumsum(x, axis=0)),)
-    assert Chain(embed, cumulative, (("head.0", summed),)).greedy([1, 2], 3)[0] == (3, 6, 5)
+    cumulative = block("L00", lambda x: np.cumsum(x, axis=0))
+    assert Chain(embed, (cumulative, head("head.0", summed))).greedy([1, 2], 3)[0] == (3, 6, 5)
+
+
+def test_a_chain_with_states_is_given_each_token_once() -> None:
+    """A block that keeps the sum of all it has seen, and what it was given."""
+    given: list[int] = []
+
+    def open_sequence() -> Run:
+        total = np.zeros(VOCABULARY, np.float32)
+
+        def run(states: FloatArray) -> FloatArray:
+            nonlocal total
+            given.append(len(states))
+            sums = total + np.cumsum(states, axis=0)
+            total = sums[-1]
+            return sums
+
+        return run
+
+    def summed(states: FloatArray) -> FloatArray:
+        total = int((states * np.arange(VOCABULARY)).sum()) % VOCABULARY
+        return embed([total] * len(states))
+
+    chain = Chain(embed, (Step(Wire("L00"), open_sequence, "state"), head("head.0", summed)))
+    assert chain.greedy([1, 2], 3)[0] == (3, 6, 5)
+    assert given == [2, 1, 1]
 
 
 def test_of_equal_logits_the_first_is_taken_with_no_lead() -> None:
-    even = Chain(embed, (), (("head.0", lambda x: x * 0),))
+    even = Chain(embed, (head("head.0", lambda x: x * 0),))
     assert even.greedy([4], 2) == ((0, 0), (0.0, 0.0))
 
 
 def test_a_nan_logit_has_no_lead() -> None:
-    broken = Chain(embed, (), (("head.0", lambda x: x * np.nan),))
+    broken = Chain(embed, (head("head.0", lambda x: x * np.nan),))
     _, leads = broken.greedy([4], 1)
     assert math.isnan(leads[0])
     assert not leads[0] >= 0

@@ -11,7 +11,7 @@ import pytest
 from pytest_ane.behaviour import Chain, Golden, measure
 from pytest_ane.behaviour.measure import PromptResult
 from pytest_ane.sources import FloatArray
-from tests.behaviour.test_chain import COUNTING, embed, following, identity
+from tests.behaviour.test_chain import COUNTING, block, embed, following, head, identity
 
 IDS = (2, 3)
 GOLDEN = Golden("count", IDS, COUNTING.logits(IDS), (4, 5, 6), (2.0, 2.0, 2.0), "4 5 6")
@@ -21,10 +21,10 @@ def decode(ids: Sequence[int]) -> str:
     return " ".join(map(str, ids))
 
 
-def states(prompt: str, index: int) -> FloatArray:
+def states(prompt: str, shard: str) -> tuple[FloatArray, FloatArray]:
     """The reference's blocks pass everything on."""
-    assert prompt == "count"
-    return embed(IDS)
+    assert (prompt, shard[0]) == ("count", "L")
+    return embed(IDS), embed(IDS)
 
 
 def run(chain: Chain) -> tuple[PromptResult, tuple[tuple[str, float], ...]]:
@@ -46,7 +46,7 @@ def test_the_reference_itself() -> None:
 
 def test_a_chain_that_goes_astray() -> None:
     """Each step back by one token: after 3 comes 3, and so on."""
-    back = Chain(embed, (("L00", lambda x: np.roll(x, -1, axis=1)),), (("head.0", following),))
+    back = Chain(embed, (block("L00", lambda x: np.roll(x, -1, axis=1)), head("head.0", following)))
     prompt, alone = run(back)
     assert (prompt.greedy, prompt.agreed, prompt.text) == ((3, 3, 3), 0, "3 3 3")
     assert not any(p.top1 for p in prompt.positions)
@@ -66,7 +66,7 @@ def test_one_nan_of_a_block_is_its_lowest_cosine() -> None:
         y[0, 0] = np.nan
         return y
 
-    chain = Chain(embed, (("L00", identity), ("L01", broken)), (("head.0", following),))
+    chain = Chain(embed, (block("L00", identity), block("L01", broken), head("head.0", following)))
     prompt, alone = run(chain)
     assert alone[0] == ("L00", pytest.approx(1))
     assert math.isnan(alone[1][1])

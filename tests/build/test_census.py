@@ -11,6 +11,7 @@ import pytest
 
 from pytest_ane.build.census import Census, Weight, take_census
 from pytest_ane.build.quiet import converter_notes, import_coremltools
+from pytest_ane.build.stages import Stage
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import (
     Block,
@@ -26,7 +27,7 @@ from pytest_ane.mil.records import (
 )
 
 SHAPE = (96, 64, 1, 1)
-NORM = Weight("norm", (1, 64, 1, 1), "const", 16, 0, 0, 128)
+NORM = Weight("norm", (1, 64, 1, 1), 128, 16, op_types=("mul",))
 Take = Callable[..., Census]
 
 
@@ -79,7 +80,7 @@ GROUPED = {"granularity": "per_grouped_channel", "group_size": 32}
 @pytest.mark.parametrize("target", ["iOS16", "iOS18"])
 def test_uncompressed(take: Take, target: str) -> None:
     census = take(target)
-    assert census.weights == (NORM, Weight("w", SHAPE, "const", 16, 0, 0, 12_288))
+    assert census.weights == (NORM, Weight("w", SHAPE, 12_288, 16, op_types=("conv",)))
     assert census.dense_bytes == census.stored_bytes == 12_416
 
 
@@ -96,7 +97,8 @@ def test_uncompressed(take: Take, target: str) -> None:
 )
 def test_one_table(take: Take, target: str, nbits: int, stored: int) -> None:
     census = take(target, *PALETTE, mode="uniform", nbits=nbits)
-    palettized = Weight("w", SHAPE, "constexpr_lut_to_dense", nbits, 1, 1, stored)
+    stages = (Stage("constexpr_lut_to_dense", nbits),)
+    palettized = Weight("w", SHAPE, stored, nbits, stages, op_types=("conv",))
     assert census.weights == (NORM, palettized)
     assert census.stored_bytes == 128 + stored
 
@@ -104,7 +106,8 @@ def test_one_table(take: Take, target: str, nbits: int, stored: int) -> None:
 def test_a_table_for_each_group_of_channels(take: Take) -> None:
     census = take("iOS18", *PALETTE, mode="uniform", nbits=6, **GROUPED)
     stored = 4608 + 3 * 128
-    assert census.weights[1] == Weight("w", SHAPE, "constexpr_lut_to_dense", 6, 3, 1, stored)
+    stages = (Stage("constexpr_lut_to_dense", 6, groups=3),)
+    assert census.weights[1] == Weight("w", SHAPE, stored, 6, stages, op_types=("conv",))
 
 
 def test_a_table_of_vectors(take: Take) -> None:
@@ -124,6 +127,10 @@ def test_tables_that_are_scaled_by_channel_are_counted_with_their_scales(take: T
         3,
     )
     assert found.compressed_bytes > 3072 + 3 * 32
+    assert found.stages == (
+        Stage("constexpr_blockwise_shift_scale", 16, 1, 64, of_table=True),
+        Stage("constexpr_lut_to_dense", 4, 3, 64),
+    )
 
 
 def test_a_weight_that_was_declined_shows_as_fp16(take: Take) -> None:
@@ -170,6 +177,13 @@ def test_pruned(take: Take, target: str) -> None:
     found = take(target, "prune_weights", "OpMagnitudePrunerConfig", **options).weights[1]
     assert (found.name, found.storage) == ("w", "constexpr_sparse_to_dense")
     assert 6144 < found.compressed_bytes < 7000
+    assert found.stages == (Stage("constexpr_sparse_to_dense", 16),)
+    assert 0.5 <= found.sparsity < 0.501
+
+
+@pytest.mark.parametrize("target", ["iOS16", "iOS18"])
+def test_an_uncompressed_weight_leaves_nothing_out(take: Take, target: str) -> None:
+    assert take(target).weights[1].sparsity == 0.0
 
 
 def test_the_census_is_json() -> None:
@@ -178,11 +192,11 @@ def test_the_census_is_json() -> None:
             {
                 "name": "norm",
                 "shape": (1, 64, 1, 1),
-                "storage": "const",
-                "nbits": 16,
-                "groups": 0,
-                "blocks": 0,
                 "compressed_bytes": 128,
+                "nbits": 16,
+                "stages": (),
+                "sparsity": 0.0,
+                "op_types": ("mul",),
             }
         ]
     }

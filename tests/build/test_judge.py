@@ -7,17 +7,27 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from pytest_ane.build import Census, judge
+from pytest_ane.build import Census, Distortion, judge
 from pytest_ane.build.census import Weight
+from pytest_ane.build.stages import Stage
 from pytest_ane.manifest import Compression, CompressionPolicy
 from pytest_ane.verdict import Verdict
 
 LUT = "constexpr_lut_to_dense"
 SCALE = "constexpr_blockwise_shift_scale"
-Q = Weight("q_proj_weight", (576, 576, 1, 1), LUT, 4, 18, 1, 166_464)
-DOWN = Weight("down_proj_weight", (576, 1536, 1, 1), LUT, 4, 18, 1, 442_944)
-NORM = Weight("norm_weight", (1, 576, 1, 1), "const", 16, 0, 0, 1152)
-DENSE = Weight("router_weight", (17, 576, 1, 1), "const", 16, 0, 0, 19_584)
+
+
+def stored(
+    name: str, shape: tuple[int, ...], op: str, nbits: int, groups: int, blocks: int, size: int
+) -> Weight:
+    """A weight that one operation expands."""
+    return Weight(name, shape, size, nbits, (Stage(op, nbits, groups, blocks),))
+
+
+Q = stored("q_proj_weight", (576, 576, 1, 1), LUT, 4, 18, 1, 166_464)
+DOWN = stored("down_proj_weight", (576, 1536, 1, 1), LUT, 4, 18, 1, 442_944)
+NORM = Weight("norm_weight", (1, 576, 1, 1), 1152, 16)
+DENSE = Weight("router_weight", (17, 576, 1, 1), 19_584, 16)
 FOUR_BITS = {"method": "palettize", "nbits": 4, "group_size": 32}
 EIGHT_BITS = {"method": "linear", "dtype": "int8"}
 
@@ -27,6 +37,7 @@ def of(
     asked: dict[str, Any] | None = FOUR_BITS,
     size: int = 700_000,
     notes: tuple[str, ...] = (),
+    distortions: tuple[Distortion, ...] = (),
     **policy: Any,
 ) -> Verdict:
     compression = asked and TypeAdapter(Compression).validate_python(asked)
@@ -37,6 +48,7 @@ def of(
         policy=CompressionPolicy.model_validate(policy),
         subject="smollm2:L01",
         notes=notes,
+        distortions=distortions,
     )
 
 
@@ -73,7 +85,7 @@ def test_a_weight_whose_channels_do_not_divide() -> None:
 
 def test_a_weight_that_the_converter_declined_for_reasons_of_its_own() -> None:
     verdict = of(
-        Weight("w", (64, 64, 1, 1), "const", 16, 0, 0, 8192),
+        Weight("w", (64, 64, 1, 1), 8192, 16),
         notes=("Something else.", "Cannot perform palettization on w. Skipped this op."),
     )
     assert (
@@ -83,7 +95,7 @@ def test_a_weight_that_the_converter_declined_for_reasons_of_its_own() -> None:
 
 
 def test_a_weight_declined_without_a_word() -> None:
-    verdict = of(Weight("w", (64, 64, 1, 1), "const", 16, 0, 0, 8192), asked=EIGHT_BITS)
+    verdict = of(Weight("w", (64, 64, 1, 1), 8192, 16), asked=EIGHT_BITS)
     assert verdict.reasons == (
         "w [64, 64, 1, 1] was to be quantized (int8, per_channel) but is stored as const; choose a "
         "setting that fits its shape, or name it in compression.keep.",
@@ -91,22 +103,23 @@ def test_a_weight_declined_without_a_word() -> None:
 
 
 def test_another_method_than_asked_for() -> None:
-    quantized = Weight("w", (64, 64, 1, 1), SCALE, 4, 64, 1, 2176)
+    quantized = stored("w", (64, 64, 1, 1), SCALE, 4, 64, 1, 2176)
     assert of(quantized).reasons[0].startswith("w [64, 64, 1, 1] was to be palettized")
     assert of(quantized, asked={**EIGHT_BITS, "dtype": "int4"}).status == "passed"
-    affine = Weight("w", (64, 64, 1, 1), "constexpr_affine_dequantize", 8, 64, 1, 4300)
+    affine = stored("w", (64, 64, 1, 1), "constexpr_affine_dequantize", 8, 64, 1, 4300)
     assert of(affine, asked=EIGHT_BITS).status == "passed"
 
 
 def test_another_number_of_bits_than_asked_for() -> None:
     verdict = of(Q, asked={**FOUR_BITS, "nbits": 6})
     assert verdict.reasons == (
-        "q_proj_weight was to be palettized (kmeans, 6 bits, per_grouped_channel) but has 4 bits.",
+        "q_proj_weight [576, 576, 1, 1] was to be palettized (kmeans, 6 bits, per_grouped_channel) "
+        "but has 4 bits.",
     )
     assert of(Q, asked={**FOUR_BITS, "nbits": 6, "mode": "unique"}).status == "passed"
-    wide = Weight("w", (64, 64, 1, 1), SCALE, 8, 64, 1, 4224)
+    wide = stored("w", (64, 64, 1, 1), SCALE, 8, 64, 1, 4224)
     assert of(wide, asked={**EIGHT_BITS, "dtype": "uint4"}).reasons == (
-        "w was to be quantized (uint4, per_channel) but has 8 bits.",
+        "w [64, 64, 1, 1] was to be quantized (uint4, per_channel) but has 8 bits.",
     )
 
 
@@ -165,10 +178,128 @@ def test_an_empty_package() -> None:
 
 
 def test_every_weight_is_named() -> None:
-    assert len(of(DENSE, Weight("v", (17, 576), "const", 16, 0, 0, 19_584)).reasons) == 2
+    assert len(of(DENSE, Weight("v", (17, 576), 19_584, 16)).reasons) == 2
 
 
 def test_one_table_where_groups_were_asked_for() -> None:
-    one = Weight("w", (64, 64, 1, 1), LUT, 4, 1, 1, 2080)
+    one = stored("w", (64, 64, 1, 1), LUT, 4, 1, 1, 2080)
     asked = {"method": "palettize", "nbits": 4, "group_size": 16}
     assert "takes 4 tables or scales, but has 1" in of(one, asked=asked).reasons[0]
+
+
+HALF = {"method": "prune", "target_sparsity": 0.5}
+SPARSE = Stage("constexpr_sparse_to_dense", 16)
+SPARSE_LUT = Stage("constexpr_lut_to_sparse", 4, 2)
+
+
+def chain(*stages: Stage, sparsity: float = 0.0, shape: tuple[int, ...] = (64, 64)) -> Weight:
+    return Weight("w", shape, 1000, stages[0].nbits, stages, sparsity)
+
+
+def test_fewer_zeros_than_asked_for() -> None:
+    few, enough = (chain(SPARSE, sparsity=share) for share in (0.3, 0.5))
+    assert of(few, asked=HALF).reasons == (
+        "w [64, 64] was to be pruned (target_sparsity 0.5) but 0.3000 of it are left out as zeros, "
+        "not 0.5000.",
+    )
+    assert of(enough, asked=HALF).status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "least"),
+    [
+        ((64, 64), {"n_m_ratio": [2, 4]}, 0.5),
+        # 66 input channels are 9 groups of 7 and one of 3, filled up with 4 zeros.
+        ((64, 66), {"n_m_ratio": [5, 7]}, (9 * 5 + 1) / 66),
+        ((66, 64), {"n_m_ratio": [3, 7], "dim": 0}, 9 * 3 / 66),
+        ((64, 64), {"threshold": 0.1}, 0.5),
+        ((64, 64), {"threshold": 0.1, "minimum_sparsity_percentile": 0.25}, 0.25),
+        ((7, 5), {"target_sparsity": 0.5, "weight_threshold": 0}, 17 / 35),
+    ],
+)
+def test_the_zeros_that_must_be_there(
+    shape: tuple[int, int], options: dict[str, Any], least: float
+) -> None:
+    asked = {"method": "prune", **options}
+    assert of(chain(SPARSE, sparsity=least, shape=shape), asked=asked).status == "passed"
+    assert of(chain(SPARSE, sparsity=least - 1e-6, shape=shape), asked=asked).status == "failed"
+
+
+PALETTE_OF_INT8 = {
+    "method": "palettize",
+    "joint": [{"method": "linear", "granularity": "per_tensor"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("asked", "stages"),
+    [
+        ({**HALF, "joint": [{"method": "palettize"}]}, (SPARSE,)),
+        ({**HALF, "joint": [{"method": "palettize"}]}, (Stage(LUT, 4, 2),)),
+        ({**HALF, "joint": [{"method": "linear"}]}, (SPARSE_LUT, SPARSE)),
+        (HALF, (SPARSE_LUT, SPARSE)),
+        (PALETTE_OF_INT8, (Stage(LUT, 4, 2),)),
+        (PALETTE_OF_INT8, (Stage(SCALE, 16, 1, 64, of_table=True), Stage(LUT, 4, 2))),
+        (PALETTE_OF_INT8, (Stage(SCALE, 4, 1, 1, of_table=True), Stage(LUT, 4, 2))),
+        (PALETTE_OF_INT8, (Stage(SCALE, 8, 2, 1, of_table=True), Stage(LUT, 4, 2))),
+        (FOUR_BITS, (Stage(SCALE, 8, 1, 1, of_table=True), Stage(LUT, 4, 2))),
+        ({**FOUR_BITS, "enable_per_channel_scale": True}, (Stage(LUT, 4, 128),)),
+    ],
+)
+def test_a_step_that_was_left_out_or_not_asked_for(
+    asked: dict[str, Any], stages: tuple[Stage, ...]
+) -> None:
+    verdict = of(chain(*stages, sparsity=0.5), asked=asked)
+    assert verdict.status == "failed"
+    assert len(verdict.reasons) == 1
+
+
+def test_all_steps_done() -> None:
+    whole = (Stage(SCALE, 8, of_table=True), SPARSE_LUT, SPARSE)
+    asked = {**HALF, "joint": [{"method": "palettize"}, *PALETTE_OF_INT8["joint"]]}
+    assert of(chain(*whole, sparsity=0.5), asked=asked).status == "passed"
+
+
+def test_a_weight_of_one_dimension() -> None:
+    assert (
+        "(coremltools leaves weights of one dimension as they are)"
+        in (of(Weight("bias", (4096,), 8192, 16)).reasons[0])
+    )
+
+
+def test_settings_by_operation() -> None:
+    dense = Weight("w", (64, 64), 8192, 16, op_types=("gather",))
+    asked = {**FOUR_BITS, "overrides": [{"op_type": "gather", "method": "none"}]}
+    assert of(dense, asked=asked).status == "passed"
+    assert of(dense, asked=FOUR_BITS).status == "failed"
+
+
+def test_the_lowest_ratio_is_told() -> None:
+    found = (Distortion("q_proj_weight", 1.0, 100.0), Distortion("down_proj_weight", 1.0, 1000.0))
+    verdict = of(Q, DOWN, NORM, distortions=(*found, Distortion("norm_weight", 0.0, 1.0)))
+    assert verdict.summary.endswith(" · lowest SNR 20.0 dB (q_proj_weight)")
+    assert verdict.facts["min_snr_db"] == 20.0
+    assert verdict.facts["min_snr_weight"] == "q_proj_weight"
+    assert verdict.details[0].endswith("166,464 bytes, SSE 1, SNR 20.0 dB")
+    assert verdict.details[2].endswith("1,152 bytes")
+
+
+def test_nothing_is_told_where_nothing_was_lost() -> None:
+    verdict = of(NORM, asked=None, distortions=(Distortion("norm_weight", 0.0, 1.0),))
+    assert "SNR" not in verdict.summary
+    assert "min_snr_db" not in verdict.facts
+
+
+@pytest.mark.parametrize("sse", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_fail(sse: float) -> None:
+    verdict = of(Q, asked=None, distortions=(Distortion("q_proj_weight", sse, 1.0),))
+    assert verdict.reasons == (
+        "q_proj_weight holds NaN or infinity, compressed or before; its error cannot be told.",
+    )
+
+
+def test_a_declined_weight_says_so_in_its_line() -> None:
+    assert of(DENSE).details == (
+        "router_weight [17, 576, 1, 1]: const, 16 bits, 0 groups, 19,584 bytes; declined: 17 "
+        "output channels are not divisible by group_size 32",
+    )

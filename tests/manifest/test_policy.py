@@ -17,7 +17,7 @@ from pytest_ane.manifest import (
     PlacementPolicy,
     Policy,
 )
-from pytest_ane.manifest.policy import size
+from pytest_ane.manifest.policy import count, size
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,20 @@ def test_sizes(text: object, number: int | None) -> None:
             size(text)
     else:
         assert size(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [(5, 5), ("10M", 10_000_000), ("2 k", 2000), ("1.5G", 1_500_000_000), ("0.0015k", 1)],
+)
+def test_counts(text: object, number: int) -> None:
+    assert count(text) == number
+
+
+@pytest.mark.parametrize("value", ["", "5", "10 MB", "10Mi", "-1M", "10m", 5.0, True, None, []])
+def test_no_counts(value: object) -> None:
+    with pytest.raises(ValueError, match='a text such as "10M"'):
+        count(value)
 
 
 @pytest.mark.parametrize(

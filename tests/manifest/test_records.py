@@ -49,16 +49,42 @@ def test_what_was_asked_where_nothing_was() -> None:
         {"package": "p"},
         {"file": "f"},
         {"path": "a", "file": "f"},
+        {"path": "a", "seeded": 0},
+        {"package": "p", "file": "f", "seeded": 0},
+        {"seeded": 0, "file": "f"},
     ],
 )
 def test_a_source_is_in_one_place(values: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match="give either path, or package and file"):
+    with pytest.raises(ValidationError, match="give either path, or package and file, or seeded"):
         Source.model_validate(values)
 
 
 def test_an_empty_path_is_no_source() -> None:
     with pytest.raises(ValidationError, match="path is empty; name a weights file"):
         Source.model_validate({"path": ""})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"seeded": 1, "sha256": "a" * 64}, "seeded weights have no sha256; leave it out"),
+        ({"path": "m.gguf", "config": {"a": 1}}, "a GGUF file has its own configuration"),
+        (
+            {"package": "p", "file": "m.gguf", "config": {"a": 1}},
+            "a GGUF file has its own configuration",
+        ),
+    ],
+)
+def test_what_a_source_cannot_have(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Source.model_validate(values)
+
+
+def test_a_seeded_source_with_a_configuration() -> None:
+    config = {"layers": 4, "text_config": {"hidden_size": 64, "names": ["a"]}}
+    source = Source.model_validate({"seeded": 0, "config": config})
+    assert (source.seeded, source.config) == (0, config)
+    assert Source.model_validate({"path": "folder", "config": config}).config == config
 
 
 def test_digests_are_written_in_any_case() -> None:

@@ -14,7 +14,7 @@ def test_outputs(shard, artifact, program, backend, probes, reference, gate):
     assert backend.name == "cpu"
     assert [op.op for op in program.program.functions["main"].walk()][-1] == "conv"
     assert len(reference) == len(set(case.name for case in reference)) == probes.count
-    assert backend.load(artifact.path).predict(reference[0].inputs)
+    assert backend.load(artifact.path).predict(reference[0].calls[0])
     gate(Verdict("fidelity", "own:good", "failed", "looked at", ("It is too good.",), {"n": 3}))
 """
 

@@ -56,6 +56,14 @@ def test_many_passed_are_counted_and_none_of_the_others_is_left_out() -> None:
     assert len(list(table(passed + failed, width=80, everything=True))) == 41
 
 
+def test_warnings_come_before_what_passed_and_are_never_only_counted() -> None:
+    passed = [Row("compression", f"m:L{i:02}", "passed", "") for i in range(20)]
+    warned = Row("compression", "m:L99", "passed", "warning: 1 weight", warned=True)
+    lines = list(table([*passed, warned], width=80))
+    assert lines[0] == Line("passed   m:L99  compression warning: 1 weight", "warned")
+    assert lines[-1] == Line("passed: compression 21/21")
+
+
 @given(ROWS, st.integers(60, 200))
 def test_everything_not_passed_is_shown_within_the_width(rows: list[Row], width: int) -> None:
     lines = list(table(rows, width=width))

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.errors import SourceError
-from pytest_ane.sources import open_source
 from pytest_ane.sources.gguf import GGUFSource
 from tests.sources.files import write_gguf
 
@@ -77,11 +76,22 @@ def test_metadata_and_names(source: GGUFSource) -> None:
     assert sorted(source.names) == ["eight", "four", "half", "norm"]
 
 
-def test_identity_is_the_digest_of_the_bytes(source: GGUFSource, file: Path) -> None:
-    import hashlib
+def test_it_is_called_by_its_path_and_is_no_made_up_source(source: GGUFSource, file: Path) -> None:
+    assert (source.label, source.synthetic) == (str(file), False)
 
-    assert source.path == file
-    assert source.digest == hashlib.sha256(file.read_bytes()).hexdigest()
+
+@pytest.mark.parametrize("name", ["norm", "half", "eight", "four"])
+def test_float16_is_the_float32_rounded(source: GGUFSource, name: str) -> None:
+    shape = np.asarray(TENSORS[name][0]).shape
+    half = source.tensor(name, shape, np.float16)
+    assert half.dtype == np.float16
+    np.testing.assert_array_equal(half, source.tensor(name, shape).astype(np.float16))
+
+
+def test_what_lies_beyond_float16_becomes_infinite(tmp_path: Path) -> None:
+    large = np.array([70000.0, -70000.0, 65504.0])
+    source = GGUFSource(write_gguf(tmp_path / "large.gguf", {"w": (large, Kind.F32)}))
+    assert source.tensor("w", (3,), np.float16).tolist() == [np.inf, -np.inf, 65504.0]
 
 
 def test_what_is_missing_is_named(source: GGUFSource, file: Path) -> None:
@@ -124,7 +134,7 @@ def test_what_is_missing_is_named(source: GGUFSource, file: Path) -> None:
 def test_missing_file(tmp_path: Path) -> None:
     path = tmp_path / "absent.gguf"
     with pytest.raises(SourceError) as error:
-        open_source(path)
+        GGUFSource(path)
     assert str(error.value) == f"{path}: no such file; give the GGUF file's path in shards.toml."
 
 
@@ -133,7 +143,7 @@ def test_another_kind_of_file(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "weights.gguf"
     path.write_bytes(content)
     with pytest.raises(SourceError) as error:
-        open_source(path)
+        GGUFSource(path)
     assert str(error.value) == (
         f"{path}: not a GGUF file (it begins with {content[:4]!r}, not b'GGUF')."
     )
@@ -145,14 +155,14 @@ def test_a_file_that_may_not_be_read(file: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(SourceError) as error:
-        open_source(file)
+        GGUFSource(file)
     assert str(error.value) == f"{file}: cannot be read (Permission denied)."
 
 
 def complaint(path: Path) -> str:
     """What reading everything in a file says, empty if nothing."""
     try:
-        source = open_source(path)
+        source = GGUFSource(path)
         for key in METADATA:
             source.value(key)
         for name, (array, _) in TENSORS.items():
@@ -182,7 +192,7 @@ def test_the_sentence_says_where_a_truncated_file_ends(file: Path, tmp_path: Pat
     path = tmp_path / "short.gguf"
     path.write_bytes(file.read_bytes()[:30])
     with pytest.raises(SourceError) as error:
-        open_source(path)
+        GGUFSource(path)
     assert str(error.value) == (
         f"{path}: the GGUF file is damaged or incomplete (30 bytes; it ends within what begins at "
         "byte 24); fetch it again."
@@ -195,12 +205,12 @@ def test_an_absurdly_long_array_is_refused_at_once(file: Path, tmp_path: Path) -
     path = tmp_path / "long.gguf"
     path.write_bytes(data[:start] + (1 << 60).to_bytes(8, "little") + data[start + 8 :])
     with pytest.raises(SourceError, match=r"an array of 1,152,921,504,606,846,976 items"):
-        open_source(path)
+        GGUFSource(path)
 
 
 def test_a_kind_that_gguf_cannot_expand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_gguf(tmp_path / "kind.gguf", {"w": (MATRIX, Kind.Q8_0)})
-    source = open_source(path)
+    source = GGUFSource(path)
 
     def refuse(*_: object) -> None:
         raise NotImplementedError

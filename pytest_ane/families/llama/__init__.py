@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from pytest_ane.families.llama.config import VERSION, chain, starts_whole
+from pytest_ane.families.blocks import starts_whole
+from pytest_ane.families.llama.config import VERSION, wiring
 from pytest_ane.families.llama.layout import LlamaLayout, layout
-from pytest_ane.families.llama.model import LlamaModel, open_model
+from pytest_ane.families.llama.model import LlamaModel, open_model, spread
 
-__all__ = ["VERSION", "LlamaLayout", "LlamaModel", "chain", "layout", "open_model", "starts_whole"]
+__all__ = [
+    "VERSION",
+    "LlamaLayout",
+    "LlamaModel",
+    "layout",
+    "open_model",
+    "spread",
+    "starts_whole",
+    "wiring",
+]

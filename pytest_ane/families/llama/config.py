@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_ane.errors import ManifestError, SourceError
+from pytest_ane.errors import SourceError
+from pytest_ane.families import blocks
+from pytest_ane.families.base import Cut, Wire
 from pytest_ane.sources import Source
 
-VERSION = "llama/1"
-
-_BLOCK = re.compile(r"L(\d+)")
-_HEAD = re.compile(r"head\.(\d+)")
+VERSION = "llama/2"
 
 
 @dataclass(frozen=True)
@@ -27,6 +25,7 @@ class LlamaConfig:
         epsilon: RMSNorm's.
         theta: base of the rotary frequencies.
         slices: vocabulary slices of the head.
+        context: positions of a key-value state; None where blocks keep none.
     """
 
     layers: int
@@ -39,24 +38,25 @@ class LlamaConfig:
     theta: float
     vocabulary: int
     slices: int
+    context: int | None = None
 
     @classmethod
-    def read(cls, source: Source, slices: int) -> LlamaConfig:
+    def read(cls, source: Source, slices: int, cut: Cut) -> LlamaConfig:
         """Read from GGUF metadata; `SourceError` where it is of another architecture or absurd."""
         if (architecture := source.value("general.architecture")) != "llama":
-            raise SourceError(f"{source.path}: architecture {architecture!r}, expected 'llama'.")
+            raise SourceError(f"{source.label}: architecture {architecture!r}, expected 'llama'.")
 
         def number(name: str) -> float:
             found = source.value(f"llama.{name}")
             if not isinstance(found, (int, float)) or not 0 < found < math.inf:
-                raise SourceError(f"{source.path}: llama.{name} is {found!r}, no positive number.")
+                raise SourceError(f"{source.label}: llama.{name} is {found!r}, no positive number.")
             return found
 
         width, heads = int(number("embedding_length")), int(number("attention.head_count"))
         kv_heads = int(number("attention.head_count_kv"))
         if width % (2 * heads) or heads % kv_heads:
             raise SourceError(
-                f"{source.path}: {width} channels, {heads} query heads and {kv_heads} key heads "
+                f"{source.label}: {width} channels, {heads} query heads and {kv_heads} key heads "
                 "do not divide one another."
             )
         head = width // heads
@@ -73,6 +73,7 @@ class LlamaConfig:
             theta=float(number("rope.freq_base")),
             vocabulary=int(number("vocab_size")),
             slices=slices,
+            context=cut.context if cut.stateful else None,
         )
 
 
@@ -85,47 +86,15 @@ def _check(source: Source, only: dict[str, int | str]) -> None:
             continue
         if found != wanted:
             raise SourceError(
-                f"{source.path}: llama.{name} is {found!r}, and family 'llama' computes "
+                f"{source.label}: llama.{name} is {found!r}, and family 'llama' computes "
                 f"{wanted!r} only."
             )
 
 
-def chain(shards: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Blocks `L00`, `L01`... and head slices `head.0`, `head.1`..., each in running order.
+def wiring(shards: Sequence[str]) -> tuple[Wire, ...]:
+    """Blocks `L00`, `L01`... one after another, then head slices `head.0`, `head.1`...
 
     Raises:
         ManifestError: a shard id is neither.
     """
-    for shard in shards:
-        if not (_BLOCK.fullmatch(shard) or _HEAD.fullmatch(shard)):
-            raise ManifestError(
-                f"Family 'llama' has no shard {shard!r}; blocks are L00, L01, ... and "
-                "vocabulary slices of the head are head.0, head.1, ..."
-            )
-    blocks = sorted((s for s in shards if _BLOCK.fullmatch(s)), key=block_index)
-    heads = sorted((s for s in shards if _HEAD.fullmatch(s)), key=head_index)
-    return tuple(blocks), tuple(heads)
-
-
-def starts_whole(blocks: Sequence[str]) -> bool:
-    """Whether the blocks are `L00`, `L01`... without a gap."""
-    return [block_index(shard) for shard in blocks] == list(range(len(blocks)))
-
-
-def block_index(shard: str) -> int:
-    """7 for `L07`."""
-    match = _BLOCK.fullmatch(shard)
-    assert match is not None
-    return int(match[1])
-
-
-def head_index(shard: str) -> int:
-    """2 for `head.2`."""
-    match = _HEAD.fullmatch(shard)
-    assert match is not None
-    return int(match[1])
-
-
-def is_head(shard: str) -> bool:
-    """Whether a shard is a vocabulary slice of the head."""
-    return _HEAD.fullmatch(shard) is not None
+    return blocks.wiring(shards, "llama")

@@ -1,72 +1,63 @@
-"""The host's side of Llama shards: tensor layout, rotary tables and causal mask, in numpy."""
+"""The host's side of Llama shards: tensor layout, rotary tables and masks, in numpy."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
-
-from pytest_ane.errors import ExecutionError
 from pytest_ane.families.base import Inputs
+from pytest_ane.families.blocks import is_head
+from pytest_ane.families.host import (
+    causal_mask,
+    check_fits,
+    rotary,
+    to_rows,
+    to_tensor,
+    write_mask,
+)
 from pytest_ane.sources.base import FloatArray
-
-MASKED = -1e4
-"""What the causal mask adds to a forbidden score: finite, because an infinite mask gives NaN on
-the ANE and drives attention off it (rule R052)."""
 
 
 @dataclass(frozen=True)
 class LlamaLayout:
-    """Hidden states enter as `x [1, C, T, 1]`, with `cos`/`sin [1, 1, d, T]`, `mask [1, 1, T, T]`.
+    """Hidden states enter as `x [1, C, T, 1]`; blocks take `cos`/`sin [1, 1, d, T]` and `mask` too.
 
-    Head slices take `x` alone; extra inputs are left to the caller to drop by name.
+    A stateless block's mask is `[1, 1, T, T]`. A stateful one's is `[1, 1, T, S]` over the S
+    positions of its state, and `write [1, 1, T, S]` says where each position goes.
     """
 
     width: int
     head: int
     theta: float
+    sees: Literal["itself", "call", "state"] = "call"
+    context: int | None = None
 
-    def inputs(self, hidden: FloatArray) -> Inputs:
-        """Inputs for hidden states `[T, C]` at positions 0 to T-1."""
+    def inputs(self, hidden: FloatArray, start: int = 0) -> Inputs:
+        """Inputs for hidden states `[T, C]` from position `start` on."""
+        x = {"x": to_tensor(hidden)}
+        if self.sees == "itself":
+            return x
         length = len(hidden)
-        cos, sin = rotary(length, self.head, self.theta)
-        return {
-            "x": np.ascontiguousarray(hidden.T)[None, :, :, None],
-            "cos": cos.T[None, None],
-            "sin": sin.T[None, None],
-            "mask": causal_mask(length)[None, None],
-        }
+        cos, sin = rotary(length, self.head, self.theta, start)
+        x |= {"cos": cos.T[None, None], "sin": sin.T[None, None]}
+        if self.context is None:
+            return x | {"mask": causal_mask(length)[None, None]}
+        check_fits(length, start, self.context)
+        mask = causal_mask(length, start, self.context)
+        return x | {"mask": mask[None, None], "write": write_mask(length, start, self.context)}
 
     def output(self, outputs: Inputs) -> FloatArray:
         """`y [1, C, T, 1]` as `[T, C]`; `ExecutionError` where the outputs hold no such `y`."""
-        y = outputs.get("y")
-        if y is None or y.ndim != 4 or y.shape[0] != 1 or y.shape[3] != 1:
-            given = ", ".join(f"{name} {list(value.shape)}" for name, value in outputs.items())
-            raise ExecutionError(
-                f"A shard of family 'llama' gives y [1, C, T, 1], this one {given or 'nothing'}; "
-                "is it another family's artifact?"
-            )
-        return np.ascontiguousarray(y[0, :, :, 0].T, dtype=np.float32)
+        return to_rows(outputs, "llama")
 
 
-def layout(description: dict[str, Any]) -> LlamaLayout:
+def layout(description: dict[str, Any], shard: str) -> LlamaLayout:
     """Rebuild from `LlamaModel.description`."""
+    context = description["context"]
     return LlamaLayout(
-        int(description["width"]), int(description["head"]), float(description["theta"])
+        int(description["width"]),
+        int(description["head"]),
+        float(description["theta"]),
+        "itself" if is_head(shard) else "call" if context is None else "state",
+        None if context is None else int(context),
     )
-
-
-def rotary(length: int, head: int, theta: float) -> tuple[FloatArray, FloatArray]:
-    """Cosines and sines `[T, d]` of rotate-half RoPE, both halves of a head alike.
-
-    Angle of position p and pair i: p * theta^(-2i/d) (Su et al., arXiv 2104.09864).
-    """
-    frequency = theta ** (-np.arange(0, head, 2, dtype=np.float64) / head)
-    angle = np.outer(np.arange(length), np.concatenate([frequency, frequency]))
-    return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
-
-
-def causal_mask(length: int) -> FloatArray:
-    """`[T, T]`, row the query, column the key: 0 where the key is not later, else `MASKED`."""
-    return np.triu(np.full((length, length), MASKED, dtype=np.float32), k=1)

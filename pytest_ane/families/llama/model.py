@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pytest_ane.errors import ManifestError, SourceError
-from pytest_ane.families.base import Conversion, Port
-from pytest_ane.families.llama.config import LlamaConfig, block_index, chain, head_index, is_head
-from pytest_ane.families.llama.layout import LlamaLayout, causal_mask, rotary
+from pytest_ane.errors import SourceError
+from pytest_ane.families import blocks
+from pytest_ane.families.base import Conversion, Cut, Port, Reference
+from pytest_ane.families.blocks import block_index, head_index, is_head
+from pytest_ane.families.host import causal_mask, rotary
+from pytest_ane.families.llama.config import LlamaConfig, wiring
+from pytest_ane.families.llama.layout import LlamaLayout, layout
 from pytest_ane.families.llama.names import EMBEDDING, check_names
-from pytest_ane.sources import Source
+from pytest_ane.sources import Source, Spread
 from pytest_ane.sources.base import FloatArray
 
 if TYPE_CHECKING:
@@ -21,14 +24,24 @@ if TYPE_CHECKING:
 class LlamaModel:
     """One model; weights are read from the source when a shard is asked for."""
 
-    def __init__(self, source: Source, config: LlamaConfig) -> None:
+    def __init__(self, source: Source, config: LlamaConfig, cut: Cut) -> None:
         self.source = source
         self.config = config
+        self._cut = cut
 
     @property
-    def layout(self) -> LlamaLayout:
-        """How hidden states enter and leave the shards."""
-        return LlamaLayout(self.config.width, self.config.head, self.config.theta)
+    def positions(self) -> int:
+        """As many as a stateless call takes, or as a state holds."""
+        return self.config.context or self._cut.max_tokens
+
+    @property
+    def missing(self) -> Sequence[str]:
+        """Blocks that the cut leaves out."""
+        return blocks.missing(self._cut.shards, self.config.layers)
+
+    def layout(self, shard: str) -> LlamaLayout:
+        """How hidden states enter and leave a shard."""
+        return layout(self.description, shard)
 
     @property
     def description(self) -> dict[str, Any]:
@@ -39,8 +52,8 @@ class LlamaModel:
         """Embedding rows `[T, C]`."""
         return self.source.rows(EMBEDDING, ids, self.config.width)
 
-    def reference(self, shard: str) -> Callable[[FloatArray], FloatArray]:
-        """The float32 module of a shard on `[T, C]`."""
+    def reference(self, shard: str) -> Reference:
+        """The float32 module of a shard on sequences `[T, C]`."""
         import torch
 
         from pytest_ane.families.llama.reference import ReferenceBlock, ReferenceHead
@@ -55,7 +68,7 @@ class LlamaModel:
                 self.config, read_block(self.source, self.config, block_index(shard))
             )
 
-        def run(hidden: FloatArray) -> FloatArray:
+        def one(hidden: FloatArray) -> FloatArray:
             with torch.inference_mode():
                 x = torch.from_numpy(hidden)
                 if is_head(shard):
@@ -67,11 +80,11 @@ class LlamaModel:
             result: FloatArray = y.numpy()
             return result
 
-        return run
+        return lambda sequences: [one(hidden) for hidden in sequences]
 
     def conversion(self, shard: str) -> Conversion:
         """The shard's ANE form."""
-        from pytest_ane.families.llama.ane import AneBlock, AneHead
+        from pytest_ane.families.llama.ane import AneBlock, AneHead, StatefulBlock
         from pytest_ane.families.llama.weights import read_block, read_head
 
         c = self.config
@@ -81,28 +94,37 @@ class LlamaModel:
             weights = read_head(self.source, c, head_index(shard))
             module = AneHead(c, weights)
             return Conversion(module, (x,), (Port("y", (1, len(weights.projection), "T", 1)),))
-        module = AneBlock(c, read_block(self.source, c, block_index(shard)))
+        block = read_block(self.source, c, block_index(shard))
         tables = (Port("cos", (1, 1, c.head, "T")), Port("sin", (1, 1, c.head, "T")))
-        mask = Port("mask", (1, 1, "T", "T"))
-        return Conversion(module, (x, *tables, mask), (Port("y", x.shape),))
+        y = Port("y", x.shape)
+        if c.context is None:
+            mask = Port("mask", (1, 1, "T", "T"))
+            return Conversion(AneBlock(c, block), (x, *tables, mask), (y,))
+        masks = (Port("mask", (1, 1, "T", c.context)), Port("write", (1, 1, "T", c.context)))
+        states = [Port(name, (c.kv_heads, 1, c.head, c.context)) for name in ("k_cache", "v_cache")]
+        module = StatefulBlock(c, block)
+        return Conversion(module, (x, *tables, *masks), (y,), tuple(states))
 
 
-def open_model(source: Source, shards: Sequence[str]) -> LlamaModel:
+def open_model(source: Source, cut: Cut) -> LlamaModel:
     """See a GGUF source as a Llama model cut into these shards.
 
     Raises:
         SourceError: another architecture or variant, or a block the model does not have.
         ManifestError: a shard id that is neither a block nor a head slice, or a slice left out.
     """
-    blocks, heads = chain(shards)
-    if [head_index(shard) for shard in heads] != list(range(len(heads))):
-        raise ManifestError(
-            f"The head's slices are {', '.join(heads)}; number them head.0 to "
-            f"head.{len(heads) - 1}, so that together they are the whole vocabulary."
-        )
+    ids = [wire.shard for wire in wiring(cut.shards)]
+    slices = blocks.slices(ids)
     check_names(source)
-    config = LlamaConfig.read(source, slices=max(len(heads), 1))
-    for shard in blocks:
-        if block_index(shard) >= config.layers:
-            raise SourceError(f"{source.path}: has {config.layers} blocks, so no shard {shard}.")
-    return LlamaModel(source, config)
+    config = LlamaConfig.read(source, slices=slices, cut=cut)
+    for shard in ids:
+        if not is_head(shard) and block_index(shard) >= config.layers:
+            raise SourceError(f"{source.label}: has {config.layers} blocks, so no shard {shard}.")
+    return LlamaModel(source, config, cut)
+
+
+def spread(name: str, shape: tuple[int, ...]) -> Spread:
+    """Norms near 1; matrices that keep the variance of what enters, a few columns' worth wide."""
+    if len(shape) == 1:
+        return Spread(std=0.1, mean=1.0)
+    return Spread(std=1.0 if name == EMBEDDING else shape[-1] ** -0.5, outliers=0.03)

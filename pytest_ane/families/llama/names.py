@@ -25,6 +25,6 @@ def check_names(source: Source) -> None:
     unknown = sorted(name for name in source.names if not _KNOWN.fullmatch(name))
     if unknown:
         raise SourceError(
-            f"{source.path}: family 'llama' does not compute with its tensor {unknown[0]!r} "
+            f"{source.label}: family 'llama' does not compute with its tensor {unknown[0]!r} "
             f"({len(unknown)} such in all), so its reference would be another model."
         )

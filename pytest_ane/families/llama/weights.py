@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pytest_ane.families.blocks import slice_bounds
 from pytest_ane.families.llama.config import LlamaConfig
 from pytest_ane.families.llama.names import EMBEDDING, OUTPUT
 from pytest_ane.sources import Source
@@ -55,16 +56,10 @@ def read_block(source: Source, config: LlamaConfig, index: int) -> BlockWeights:
 
 def read_head(source: Source, config: LlamaConfig, index: int) -> HeadWeights:
     """Read one slice of the head, which is the embedding where the file has no `output.weight`."""
-    rows = range(*slice_bounds(config, index))
+    rows = range(*slice_bounds(config.vocabulary, config.slices, index))
     name = OUTPUT if OUTPUT in source.names else EMBEDDING
     projection = torch.from_numpy(source.rows(name, rows, config.width))
     return HeadWeights(_reader(source, "")("output_norm", (config.width,)), projection)
-
-
-def slice_bounds(config: LlamaConfig, index: int) -> tuple[int, int]:
-    """First and one past the last vocabulary row of a slice; slices differ by one row at most."""
-    total, parts = config.vocabulary, config.slices
-    return total * index // parts, total * (index + 1) // parts
 
 
 def unpermute(weight: Tensor, heads: int) -> Tensor:

@@ -1,21 +1,14 @@
-"""Dimensions from metadata, and which shards a chain has."""
+"""Dimensions from metadata."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from pytest_ane.errors import ManifestError, SourceError
-from pytest_ane.families.llama.config import (
-    LlamaConfig,
-    block_index,
-    chain,
-    head_index,
-    is_head,
-)
+from pytest_ane.errors import SourceError
+from pytest_ane.families import Cut
+from pytest_ane.families.llama.config import LlamaConfig
 from pytest_ane.sources import Source
 from tests.families.llama.tiny import tiny_source
 
@@ -24,7 +17,7 @@ def read(**changes: Any) -> LlamaConfig:
     """The configuration of a tiny model with some of its metadata changed."""
     source = tiny_source(layers=2, heads=4, kv_heads=2, head=8, ffn=20, vocabulary=11)
     source.values |= {key.replace("__", "."): value for key, value in changes.items()}
-    return LlamaConfig.read(source, slices=3)
+    return LlamaConfig.read(source, slices=3, cut=Cut(()))
 
 
 def test_dimensions_are_read_from_metadata() -> None:
@@ -43,11 +36,12 @@ def test_dimensions_are_read_from_metadata() -> None:
 
 
 def test_the_default_model_s_dimensions(smollm2: Source) -> None:
-    config = LlamaConfig.read(smollm2, slices=4)
+    config = LlamaConfig.read(smollm2, slices=4, cut=Cut((), context=9, stateful=True))
     assert (config.layers, config.width, config.ffn) == (30, 576, 1536)
     assert (config.heads, config.kv_heads, config.head) == (9, 3, 64)
     assert (config.theta, config.vocabulary) == (100000.0, 49152)
     assert config.epsilon == pytest.approx(1e-5)
+    assert config.context == 9
 
 
 @pytest.mark.parametrize(
@@ -93,31 +87,3 @@ def test_another_architecture_or_variant_is_refused(changes: dict[str, Any], mes
 
 def test_a_variant_s_key_with_the_value_that_is_computed() -> None:
     assert read(llama__rope__dimension_count=8, llama__rope__scaling__type="none") == read()
-
-
-def test_shards_in_running_order() -> None:
-    shards = ["head.10", "L10", "L02", "head.2", "L01"]
-    assert chain(shards) == (("L01", "L02", "L10"), ("head.2", "head.10"))
-    assert chain([]) == ((), ())
-
-
-@given(st.permutations([*(f"L{i:02}" for i in range(12)), *(f"head.{i}" for i in range(12))]))
-def test_the_chain_does_not_depend_on_the_manifest_s_order(shards: list[str]) -> None:
-    blocks, heads = chain(shards)
-    assert blocks == tuple(f"L{i:02}" for i in range(12))
-    assert heads == tuple(f"head.{i}" for i in range(12))
-
-
-@pytest.mark.parametrize("name", ["encoder", "L", "L00.p0", "head", "l00", "head.x", "L00\n"])
-def test_a_shard_that_is_neither_block_nor_head(name: str) -> None:
-    with pytest.raises(ManifestError) as error:
-        chain(["L00", name])
-    assert str(error.value) == (
-        f"Family 'llama' has no shard {name!r}; blocks are L00, L01, ... and vocabulary slices of "
-        "the head are head.0, head.1, ..."
-    )
-
-
-def test_indices() -> None:
-    assert (block_index("L07"), block_index("L110"), head_index("head.2")) == (7, 110, 2)
-    assert [is_head(shard) for shard in ("L00", "head.0")] == [False, True]

@@ -1,4 +1,4 @@
-"""Rotary tables, causal mask, and the way from `[T, C]` to a shard's inputs and back."""
+"""The way from `[T, C]` to a shard's inputs and back."""
 
 from __future__ import annotations
 
@@ -10,38 +10,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ane.errors import ExecutionError
-from pytest_ane.families.llama.layout import LlamaLayout, causal_mask, layout, rotary
+from pytest_ane.families.llama.layout import LlamaLayout, layout
 
 SMALL = LlamaLayout(width=3, head=2, theta=100.0)
 
 
-def test_rotary_tables_of_two_positions_and_two_pairs() -> None:
-    """Pair 0 turns by 1 a position, pair 1 by 100^(-2/4) = 0.1; halves are alike."""
-    cos, sin = rotary(2, 4, 100.0)
-    np.testing.assert_allclose(cos, [[1, 1, 1, 1], [math.cos(1), math.cos(0.1)] * 2], rtol=1e-6)
-    np.testing.assert_allclose(sin, [[0, 0, 0, 0], [math.sin(1), math.sin(0.1)] * 2], rtol=1e-6)
-    assert cos.dtype == sin.dtype == np.float32
+def test_inputs_of_a_stateful_block() -> None:
+    stateful = LlamaLayout(3, 2, 100.0, "state", 4)
+    inputs = stateful.inputs(np.ones((2, 3), np.float32), start=1)
+    assert {name: array.shape for name, array in inputs.items()} == {
+        "x": (1, 3, 2, 1),
+        "cos": (1, 1, 2, 2),
+        "sin": (1, 1, 2, 2),
+        "mask": (1, 1, 2, 4),
+        "write": (1, 1, 2, 4),
+    }
+    np.testing.assert_allclose(inputs["cos"][0, 0, 0], [math.cos(1), math.cos(2)], rtol=1e-6)
 
 
-@given(st.integers(1, 40), st.integers(1, 16), st.floats(10, 1e6))
-def test_rotary_tables_lie_on_the_unit_circle(length: int, pairs: int, theta: float) -> None:
-    cos, sin = rotary(length, 2 * pairs, theta)
-    assert cos.shape == sin.shape == (length, 2 * pairs)
-    np.testing.assert_allclose(cos**2 + sin**2, 1, atol=1e-6)
-    np.testing.assert_array_equal(cos[:, :pairs], cos[:, pairs:])
+def test_positions_beyond_the_state() -> None:
+    stateful = LlamaLayout(3, 2, 100.0, "state", 4)
+    with pytest.raises(ExecutionError) as error:
+        stateful.inputs(np.ones((2, 3), np.float32), start=3)
+    assert str(error.value) == (
+        "positions 3 to 4 do not fit a state of 4; raise context in shards.toml or shorten the "
+        "prompt."
+    )
 
 
-def test_a_longer_table_begins_with_the_shorter_one() -> None:
-    np.testing.assert_array_equal(rotary(7, 8, 1e5)[0], rotary(64, 8, 1e5)[0][:7])
-
-
-def test_the_mask_forbids_later_keys() -> None:
-    assert causal_mask(3).tolist() == [[0, -1e4, -1e4], [0, 0, -1e4], [0, 0, 0]]
-    assert causal_mask(1).tolist() == [[0]]
-
-
-def test_the_mask_is_finite_in_fp16() -> None:
-    assert np.isfinite(causal_mask(4).astype(np.float16)).all()
+def test_a_head_takes_x_alone() -> None:
+    head = LlamaLayout(3, 2, 100.0, "itself")
+    assert set(head.inputs(np.ones((2, 3), np.float32))) == {"x"}
 
 
 def test_inputs_of_two_positions() -> None:
@@ -86,5 +85,8 @@ def test_another_family_s_outputs(outputs: dict[str, np.ndarray], given: str) ->
 
 
 def test_a_layout_is_rebuilt_from_a_description() -> None:
-    described = layout({"width": 3, "head": 2, "theta": 100, "layers": 30})
-    assert described == SMALL
+    described = {"width": 3, "head": 2, "theta": 100, "context": None, "layers": 30}
+    assert layout(described, "L00") == SMALL
+    assert layout(described, "head.0").sees == "itself"
+    stateful = layout(described | {"context": 9}, "L07")
+    assert (stateful.sees, stateful.context) == ("state", 9)

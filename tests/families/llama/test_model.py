@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.errors import ManifestError, SourceError
-from pytest_ane.families import Port
+from pytest_ane.families import Cut, Port
 from pytest_ane.families.llama import layout, open_model
 from tests.families.llama.tiny import tiny_model, tiny_source
 
@@ -30,6 +30,28 @@ def test_a_block_s_ports() -> None:
     assert conversion.outputs == (Port("y", (1, 16, "T", 1)),)
 
 
+def test_a_stateful_block_s_ports() -> None:
+    conversion = tiny_model(context=6).conversion("L00")
+    assert conversion.inputs[3:] == (
+        Port("mask", (1, 1, "T", 6)),
+        Port("write", (1, 1, "T", 6)),
+    )
+    assert conversion.states == (
+        Port("k_cache", (2, 1, 4, 6)),
+        Port("v_cache", (2, 1, 4, 6)),
+    )
+
+
+def test_what_the_cut_leaves_out() -> None:
+    model = tiny_model(("L01", "head.0"), layers=3)
+    assert model.missing == ["L00", "L02"]
+    assert not tiny_model(("L00",)).missing
+
+
+def test_how_much_the_shards_take() -> None:
+    assert (tiny_model().positions, tiny_model(context=6).positions) == (8, 6)
+
+
 def test_a_head_slice_s_ports() -> None:
     conversion = tiny_model(("head.0", "head.1", "head.2")).conversion("head.2")
     assert conversion.inputs == (Port("x", (1, 16, "T", 1)),)
@@ -38,12 +60,13 @@ def test_a_head_slice_s_ports() -> None:
 
 def test_the_description_survives_json_and_rebuilds_the_layout() -> None:
     model = tiny_model()
-    assert layout(json.loads(json.dumps(model.description))) == model.layout
+    described = json.loads(json.dumps(model.description))
+    assert layout(described, "L00") == model.layout("L00")
 
 
 def test_nothing_is_read_before_a_shard_is_asked_for() -> None:
     source = tiny_source()
-    open_model(source, ["L00", "head.0"])
+    open_model(source, Cut(("L00", "head.0")))
     assert source.read == []
 
 
@@ -69,4 +92,4 @@ def test_a_file_with_a_tensor_that_would_be_left_out() -> None:
     with pytest.raises(
         SourceError, match=r"does not compute with its tensor 'blk\.0\.attn_q\.bias'"
     ):
-        open_model(source, ["L00"])
+        open_model(source, Cut(("L00",)))

@@ -53,24 +53,25 @@ def test_a_block_is_the_independent_one(
         if name.startswith("blk.")
     }
     expected = oracle.block(x, weights, heads=heads, kv_heads=kv_heads)
-    actual = model.reference("L00")(x.astype(np.float32))
+    actual = model.reference("L00")([x.astype(np.float32)])[0]
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
     assert actual.dtype == np.float32
 
 
 def test_a_block_is_causal() -> None:
-    run = tiny_model().reference("L00")
+    reference = tiny_model().reference("L00")
     x = np.random.default_rng(0).standard_normal((5, 16)).astype(np.float32)
     changed = x.copy()
     changed[3:] += 1
-    np.testing.assert_allclose(run(changed)[:3], run(x)[:3], rtol=1e-5, atol=1e-6)
-    assert np.abs(run(changed)[3:] - run(x)[3:]).min(axis=1).max() > 0
+    before, after = reference([x, changed])
+    np.testing.assert_allclose(after[:3], before[:3], rtol=1e-5, atol=1e-6)
+    assert np.abs(after[3:] - before[3:]).min(axis=1).max() > 0
 
 
 def test_head_slices_side_by_side_are_all_logits() -> None:
     model = tiny_model(("head.0", "head.1", "head.2"))
     x = np.random.default_rng(0).standard_normal((4, 16)).astype(np.float32)
-    logits = np.concatenate([model.reference(f"head.{i}")(x) for i in range(3)], axis=1)
+    logits = np.concatenate([model.reference(f"head.{i}")([x])[0] for i in range(3)], axis=1)
     tensors = model.source.tensors
     normed = x / np.sqrt(np.mean(x**2, axis=1, keepdims=True) + 1e-5)
     expected = (normed * tensors["output_norm.weight"]) @ tensors["token_embd.weight"].T
@@ -81,4 +82,4 @@ def test_head_slices_side_by_side_are_all_logits() -> None:
 def test_nan_in_is_nan_out(position: int) -> None:
     x = np.ones((3, 16), np.float32)
     x[position, 5] = np.nan
-    assert np.isnan(tiny_model().reference("L00")(x)[position:]).all()
+    assert np.isnan(tiny_model().reference("L00")([x])[0][position:]).all()

@@ -5,19 +5,21 @@ from __future__ import annotations
 import pytest
 
 from pytest_ane.behaviour import Chain
+from pytest_ane.behaviour.chain import Opened
 from pytest_ane.behaviour.golden import reference_chain
-from pytest_ane.families.llama import chain, open_model
+from pytest_ane.families import Cut
+from pytest_ane.families.llama import open_model, wiring
 from pytest_ane.sources import Source
 
 pytestmark = pytest.mark.slow
 
-SHARDS = [*(f"L{i:02}" for i in range(30)), *(f"head.{i}" for i in range(4))]
+SHARDS = (*(f"L{i:02}" for i in range(30)), *(f"head.{i}" for i in range(4)))
 
 
 @pytest.fixture(scope="module")
 def stack(smollm2: Source) -> Chain:
     """All 30 blocks and four head slices, loaded once."""
-    return reference_chain(open_model(smollm2, SHARDS), *chain(SHARDS))
+    return reference_chain(open_model(smollm2, Cut(SHARDS)), wiring(SHARDS))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,7 @@ def test_known_continuations(
 
 def test_real_hidden_states_overflow_a_norm_that_squares_in_fp16(stack: Chain) -> None:
     """Channel 507 of position 0 is 30 times what fp16 can square, 255.9."""
-    before_last = Chain(stack.embed, stack.blocks[:-1], stack.heads)
-    first = abs(before_last.hidden([504])[0])
+    before_last = Opened(Chain(stack.embed, stack.blocks[:-1]))
+    first = abs(before_last.blocks(stack.embed([504]))["x"][0])
     assert first.argmax() == 507
     assert first.max() == pytest.approx(7900.7, rel=0.001)

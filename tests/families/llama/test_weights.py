@@ -1,20 +1,18 @@
-"""Tensors by shard: names, shapes, row order, vocabulary slices."""
+"""Tensors by shard: names, shapes, row order."""
 
 from __future__ import annotations
-
-from dataclasses import replace
-from itertools import pairwise
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_ane.families import Cut
 from pytest_ane.families.llama.config import LlamaConfig
-from pytest_ane.families.llama.weights import read_block, read_head, slice_bounds, unpermute
+from pytest_ane.families.llama.weights import read_block, read_head, unpermute
 from tests.families.llama.tiny import tiny_source
 
 SOURCE = tiny_source(layers=2, vocabulary=10)
-CONFIG = LlamaConfig.read(SOURCE, slices=3)
+CONFIG = LlamaConfig.read(SOURCE, slices=3, cut=Cut(()))
 
 
 def test_one_head_of_four_rows_goes_from_pairs_to_halves() -> None:
@@ -52,21 +50,6 @@ def test_a_block_reads_no_other_block() -> None:
     read_block(source, CONFIG, 0)
     assert len(source.read) == 9
     assert {name.split(".")[1] for name in source.read} == {"0"}
-
-
-def test_ten_words_in_three_slices() -> None:
-    assert [slice_bounds(CONFIG, i) for i in range(3)] == [(0, 3), (3, 6), (6, 10)]
-
-
-@given(st.integers(1, 200_000), st.integers(1, 64))
-def test_slices_cover_the_vocabulary_once_and_evenly(vocabulary: int, slices: int) -> None:
-    config = replace(CONFIG, vocabulary=vocabulary, slices=slices)
-    bounds = [slice_bounds(config, i) for i in range(slices)]
-    assert bounds[0][0] == 0
-    assert bounds[-1][1] == vocabulary
-    assert all(a[1] == b[0] for a, b in pairwise(bounds))
-    sizes = {high - low for low, high in bounds}
-    assert max(sizes) - min(sizes) <= 1
 
 
 def test_a_tied_head_is_the_embedding() -> None:

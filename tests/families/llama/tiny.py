@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pytest_ane.errors import SourceError
+from pytest_ane.families import Cut
 from pytest_ane.families.llama import LlamaModel, open_model
 from pytest_ane.sources.base import FloatArray, Tokenizer
 
@@ -20,8 +21,8 @@ class MemorySource:
 
     tensors: dict[str, FloatArray]
     values: dict[str, Any]
-    path: Path = Path("tiny.gguf")
-    digest: str = "0" * 64
+    label: str = "tiny.gguf"
+    synthetic: bool = False
     read: list[str] = field(default_factory=list)
 
     @property
@@ -30,13 +31,15 @@ class MemorySource:
 
     def value(self, key: str) -> Any:
         if key not in self.values:
-            raise SourceError(f"{self.path}: no metadata key {key!r}.")
+            raise SourceError(f"{self.label}: no metadata key {key!r}.")
         return self.values[key]
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> FloatArray:
+    def tensor(
+        self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32
+    ) -> npt.NDArray[Any]:
         self.read.append(name)
         assert self.tensors[name].shape == shape
-        return self.tensors[name].copy()
+        return self.tensors[name].astype(dtype)
 
     def rows(self, name: str, index: Sequence[int], width: int) -> FloatArray:
         self.read.append(name)
@@ -105,6 +108,9 @@ def metadata(
     return {"general.architecture": "llama"} | {f"llama.{k}": v for k, v in values.items()}
 
 
-def tiny_model(shards: Sequence[str] = ("L00",), **dimensions: Any) -> LlamaModel:
-    """A model of these dimensions cut into these shards."""
-    return open_model(tiny_source(**dimensions), shards)
+def tiny_model(
+    shards: Sequence[str] = ("L00",), *, context: int | None = None, **dimensions: Any
+) -> LlamaModel:
+    """A model of these dimensions cut into these shards, with states of `context` positions."""
+    cut = Cut(tuple(shards), max_tokens=8, context=context or 8, stateful=context is not None)
+    return open_model(tiny_source(**dimensions), cut)

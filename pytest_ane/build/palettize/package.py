@@ -1,0 +1,211 @@
+"""A palettized package from an uncompressed one, weight by weight and straight on disk.
+
+The program's message is edited in place: a weight's `const` becomes the `constexpr_lut_to_dense`
+that coremltools 9.0 would write, everything else stays. Weights go from the mapped file into the
+new one; one at a time is in memory.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_ane.build.palettize.choose import Choice, Uses, choose, constant_name
+from pytest_ane.build.palettize.palettes import (
+    Palettes,
+    TooManyValues,
+    default_threads,
+    find_palettes,
+    pack,
+)
+from pytest_ane.errors import BuildError
+from pytest_ane.manifest import Palettize
+from pytest_ane.mil.blob import byte_size, load, packed
+from pytest_ane.mil.blob_write import BlobWriter, blob_writer
+from pytest_ane.mil.package import parse_package, read_package
+from pytest_ane.mil.records import Blob, Block, DType, Model, Operation, TensorType, Value
+from pytest_ane.mil.write import set_blob, set_bytes, set_name
+
+WEIGHTS = "@model_path/weights/weight.bin"
+_IOS16, _IOS18 = 7, 9
+"""Specification versions of the first deployment targets with palettes, and with groups."""
+_LEAST_IN_FILE = 10
+"""coremltools keeps arrays of fewer elements in the program (`should_use_weight_file`)."""
+
+
+def palettize(
+    source: Path,
+    destination: Path,
+    settings: Mapping[str, Palettize],
+    *,
+    threads: int | None = None,
+) -> tuple[str, ...]:
+    """Write a copy of an uncompressed package in which weights are palettized.
+
+    Args:
+        source: an `.mlpackage` of one ML Program with one function.
+        destination: where the new package goes; must not exist. Unfinished after an error.
+        settings: what is asked for weights, by the names of their `const` operations; scalar
+            palettes without a scale per channel.
+        threads: at most so many at once; the default is what the environment says.
+
+    Returns:
+        A note on each weight that was asked for and left as it is: its name and why.
+
+    Raises:
+        ProgramError: the source is damaged.
+        BuildError: a weight is NaN or infinite, or the program is too old for what is asked.
+    """
+    model = read_package(source)
+    if not isinstance(model, Model) or len(model.program.functions) != 1:
+        raise BuildError(f"{source}: has several functions or models; palettize them one by one.")
+    file, message = parse_package(source)
+    [(name, function)] = model.program.functions.items()
+    block = message.mlProgram.functions[name].block_specializations[function.opset]
+    weights = Path(model.weights)
+    shutil.copytree(source, destination, ignore=_but(file, weights))
+    target = destination / weights.relative_to(source)
+    target.mkdir(exist_ok=True)
+    with blob_writer(target / "weight.bin") as writer:
+        rewriter = _Rewriter(model, settings, Uses(function), writer, threads or default_threads())
+        rewriter.block(block, function.block, {})
+    (destination / file.relative_to(source)).write_bytes(message.SerializeToString())
+    return tuple(rewriter.notes)
+
+
+def _but(file: Path, weights: Path) -> Any:
+    """For `copytree`: leave out the model file and the weights, which are written anew."""
+
+    def ignored(folder: str, names: list[str]) -> list[str]:
+        return [n for n in names if Path(folder) == weights or Path(folder, n) == file]
+
+    return ignored
+
+
+class _Rewriter:
+    """Edits one function; `notes` grow with the weights that are declined."""
+
+    def __init__(
+        self,
+        model: Model,
+        settings: Mapping[str, Palettize],
+        uses: Uses,
+        writer: BlobWriter,
+        threads: int,
+    ) -> None:
+        self.model, self.settings, self.uses = model, settings, uses
+        self.writer, self.threads = writer, threads
+        self.notes: list[str] = []
+        self.moved: dict[Blob, int] = {}
+
+    def block(self, message: Any, block: Block, renamed: Mapping[str, str]) -> None:
+        """Edit a block; `renamed` are the palettized weights in scope."""
+        names = {k: v for k, v in renamed.items() if k not in {i.name for i in block.inputs}}
+        for edited, op in zip(message.operations, block.operations, strict=True):
+            for argument in edited.inputs.values():
+                for binding in argument.arguments:
+                    if binding.WhichOneof("binding") == "name":
+                        binding.name = names.get(binding.name, binding.name)
+            for inner, read in zip(edited.blocks, op.blocks, strict=True):
+                self.block(inner, read, names)
+            for output in op.outputs:
+                names.pop(output.name, None)
+            if self.palettized(edited, op):
+                names[op.name] = edited.outputs[0].name
+            else:
+                self.keep(edited, op)
+
+    def palettized(self, message: Any, op: Operation) -> bool:
+        """Replace a constant that is a weight to palettize; says whether it was."""
+        if op.op != "const":
+            return False
+        choice = choose(op, self.settings, self.uses)
+        if isinstance(choice, Choice):
+            try:
+                self.replace(message, op, self.find(op, choice))
+            except TooManyValues as why:
+                choice = str(why)
+        if isinstance(choice, str):
+            self.notes.append(f"{constant_name(op)}: {choice}")
+        return isinstance(choice, Choice)
+
+    def find(self, op: Operation, choice: Choice) -> Palettes:
+        method, weight = choice.method, load(self.model, op.attributes["val"])
+        nbits, version = method.nbits, self.model.specification_version
+        if version < _IOS16 or (version < _IOS18 and (choice.groups > 1 or nbits == 3)):
+            raise BuildError(
+                f"{self.model.path}: {constant_name(op)} was to have {choice.groups} palettes of "
+                f"{nbits} bits, which need a newer deployment target; convert it for iOS18."
+            )
+        try:
+            return find_palettes(
+                weight, method.mode, nbits,
+                groups=choice.groups, axis=choice.axis, threads=self.threads,
+            )  # fmt: skip
+        except TooManyValues:
+            raise
+        except ValueError as why:
+            raise BuildError(
+                f"{self.model.path}: {constant_name(op)} {why}; it cannot be palettized, so "
+                "mend its source or name it in compression.keep."
+            ) from None
+
+    def replace(self, message: Any, op: Operation, found: Palettes) -> None:
+        """Turn a `const` into a `constexpr_lut_to_dense`."""
+        name = f"{constant_name(op)}_palettized"
+        nbits, indices, luts = found.nbits, found.indices, found.luts
+        bits = pack(indices, nbits, self.threads)
+        message.type = "constexpr_lut_to_dense"
+        del message.attributes["val"]
+        message.outputs[0].name = name
+        set_name(message.attributes["name"], name)
+        if self.model.specification_version < _IOS18:
+            shape = np.array(indices.shape, np.uint32)
+            self.put(message.attributes["indices"], DType.UINT8, bits.shape, bits)
+            self.put(message.attributes["lut"], DType.FP16, (luts.size,), luts)
+            self.put(message.attributes["shape"], DType.UINT32, shape.shape, shape)
+            return
+        grid = [1] * indices.ndim + [luts.shape[1], 1]
+        grid[found.axis] = len(luts)
+        narrow = DType(f"uint{nbits}")
+        for key, dtype, extent, data in (
+            ("indices", narrow, indices.shape, bits),
+            ("lut", DType.FP16, tuple(grid), luts),
+        ):
+            self.put(message.inputs[key].arguments.add().value, dtype, extent, data)
+
+    def put(
+        self, message: Any, dtype: DType, shape: tuple[int, ...], data: npt.NDArray[Any]
+    ) -> None:
+        """A constant's value, in the weights file unless it is tiny."""
+        count = int(np.prod(shape))
+        raw = data.reshape(-1).view(np.uint8)
+        if count < _LEAST_IN_FILE:
+            set_bytes(message, dtype, shape, raw.tobytes())
+        else:
+            set_blob(message, dtype, shape, WEIGHTS, self.writer.add(dtype, count, raw))
+
+    def keep(self, message: Any, op: Operation) -> None:
+        """Copy what an operation has in the weights file, once, and point to the copy."""
+        for key, value in op.attributes.items():
+            self.copy(message.attributes[key], value)
+        for key, arguments in op.inputs.items():
+            for binding, argument in zip(message.inputs[key].arguments, arguments, strict=True):
+                if isinstance(argument, Value):
+                    self.copy(binding.value, argument)
+
+    def copy(self, message: Any, value: Value) -> None:
+        blob, kind = value.data, value.type
+        if not isinstance(blob, Blob) or not isinstance(kind, TensorType):
+            return
+        if blob not in self.moved:
+            count = int(np.prod([int(d or 0) for d in kind.shape]))
+            data = packed(self.model, value)[: byte_size(value)]
+            self.moved[blob] = self.writer.add(kind.dtype, count, data)
+        message.blobFileValue.fileName = WEIGHTS
+        message.blobFileValue.offset = self.moved[blob]

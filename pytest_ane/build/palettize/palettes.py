@@ -1,0 +1,154 @@
+"""Palettes of one weight: tables of values and packed indices, found group by group in threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_ane.build.palettize import kernels
+
+Mode: TypeAlias = Literal["kmeans", "uniform", "unique"]
+Half: TypeAlias = npt.NDArray[np.float16]
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+NBITS = (1, 2, 3, 4, 6, 8)
+"""The widths of an index that Core ML knows."""
+_CHUNK = 1 << 20
+"""Weights of a task, about. Tasks do not depend on the number of threads, nor do results."""
+
+
+@dataclass(frozen=True, eq=False)
+class Palettes:
+    """A weight's palettes.
+
+    Attributes:
+        luts: fp16 `[groups, 2^nbits]`, ascending; zeros follow where values are fewer.
+        indices: uint8 of the weight's shape.
+        axis: along which the groups lie.
+    """
+
+    luts: Half
+    indices: Bytes
+    axis: int
+
+    @property
+    def nbits(self) -> int:
+        """Bits of an index."""
+        return int(self.luts.shape[1]).bit_length() - 1
+
+
+def default_threads() -> int:
+    """The number of threads that the user or the plugin chose for arithmetic; all cores if none."""
+    chosen = os.environ.get("OMP_NUM_THREADS", "")
+    return int(chosen) if chosen.isdecimal() and int(chosen) else os.cpu_count() or 1
+
+
+def find_palettes(
+    weight: Half, mode: Mode, nbits: int, *, groups: int, axis: int, threads: int
+) -> Palettes:
+    """Palettes for groups of a weight's channels.
+
+    Args:
+        weight: fp16, any shape.
+        mode: `kmeans` has the least sum of squared errors there is, before tables are rounded to
+            fp16; `uniform` has even steps, and the same bits as coremltools' own; `unique` is
+            lossless and finds the number of bits itself.
+        nbits: of an index; not used by `unique`.
+        groups: number of palettes; divides the channels.
+        axis: of the channels.
+        threads: at most so many at once; results do not depend on it.
+
+    Raises:
+        ValueError: a weight is NaN or infinite, a group spans more than fp16 holds (`uniform`), or
+            a group has more than 256 distinct values (`unique`); the text ends a sentence.
+    """
+    moved = np.swapaxes(weight, 0, axis)
+    rows = np.ascontiguousarray(moved).view(np.ndarray).reshape(groups, -1).view(np.uint16)
+    # Writable arrays would be another type, for which everything is compiled again.
+    rows.setflags(write=False)
+    tasks = _Tasks(rows, threads)
+    if mode == "uniform":
+        luts, indices = _uniform(tasks, nbits)
+    else:
+        luts, indices = _kmeans(tasks, nbits if mode == "kmeans" else _needed(tasks))
+    return Palettes(luts, np.swapaxes(indices.reshape(moved.shape), 0, axis), axis)
+
+
+def pack(indices: Bytes, nbits: int, threads: int) -> Bytes:
+    """Indices in the order they lie in memory, as bits, lowest first."""
+    flat = np.ascontiguousarray(indices).reshape(-1)
+    if nbits == 8:
+        return flat
+    packed = np.empty(-(-flat.size * nbits // 8), np.uint8)
+
+    def task(start: int) -> None:
+        part = slice(start * nbits // 8, (start + _CHUNK) * nbits // 8)
+        kernels.pack(flat[start : start + _CHUNK], nbits, packed[part])
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(task, range(0, flat.size, _CHUNK)))
+    return packed
+
+
+class _Tasks:
+    """Groups, some at a time: `rows` is uint16 `[groups, size]`, patterns of fp16 weights."""
+
+    def __init__(self, rows: npt.NDArray[np.uint16], threads: int) -> None:
+        self.rows, self.threads = rows, threads
+
+    def run(self, kernel: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
+        """A kernel's results; of arrays among its arguments it gets the rows of its groups."""
+        count, size = self.rows.shape
+        step = max(1, _CHUNK // size)
+
+        def task(first: int) -> Any:
+            part = slice(first, first + step)
+            own = (a[part] if isinstance(a, np.ndarray) else a for a in arguments)
+            return kernel(self.rows[part], *own)
+
+        with ThreadPoolExecutor(self.threads) as pool:
+            yield from pool.map(task, range(0, count, step))
+
+
+def _kmeans(tasks: _Tasks, nbits: int) -> tuple[Half, Bytes]:
+    luts = np.zeros((len(tasks.rows), 1 << nbits))
+    indices = np.empty(tasks.rows.shape, np.uint8)
+    if not all(tasks.run(kernels.kmeans, luts, indices)):
+        raise ValueError("holds a NaN or an infinity")
+    return luts.astype(np.float16), indices
+
+
+def _needed(tasks: _Tasks) -> int:
+    """The least number of bits that holds all values of every group."""
+    found = list(tasks.run(kernels.distinct, 1 << NBITS[-1]))
+    if min(found) < 0:
+        raise ValueError("holds a NaN or an infinity")
+    for nbits in NBITS:
+        if max(found) <= 1 << nbits:
+            return nbits
+    raise TooManyValues("has a group of more than 256 distinct values")
+
+
+class TooManyValues(ValueError):
+    """A weight that `unique` declines."""
+
+
+def _uniform(tasks: _Tasks, nbits: int) -> tuple[Half, Bytes]:
+    """As `_get_lut_and_indices` in coremltools 9.0, optimize/coreml/_quantization_passes.py."""
+    steps = (1 << nbits) - 1
+    ends = np.empty((len(tasks.rows), 2))
+    indices = np.empty(tasks.rows.shape, np.uint8)
+    fits = all(tasks.run(kernels.uniform, steps, ends, indices))
+    with np.errstate(over="ignore", invalid="ignore"):
+        low, high = ends.astype(np.float16).T[:, :, None]
+        luts = np.arange(1 << nbits) * ((high - low) / steps).astype(np.float64) + low
+        rounded = luts.astype(np.float16)
+    if not fits or not np.isfinite(rounded).all():
+        raise ValueError("holds a NaN, an infinity, or values too large for even steps in fp16")
+    return rounded, indices

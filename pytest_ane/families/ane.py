@@ -1,0 +1,74 @@
+"""What ANE forms share: `[1, C, T, 1]` tensors, norms that fp16 cannot overflow, 1x1 convolutions.
+
+The layout follows Apple's "Deploying Transformers on the Apple Neural Engine" (2022): channels
+first, the sequence on a spatial axis, `Conv2d` for every linear map.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+TINY = 2.0**-14
+"""fp16's smallest normal number: below it a channel's maximum counts as zero."""
+
+
+class ScaledRMSNorm(nn.Module):
+    """RMSNorm over axis 1 that no fp16 input can overflow.
+
+    With m = max|x|: x / sqrt(mean(x^2) + eps) = (x/m) / sqrt(mean((x/m)^2) + (sqrt(eps)/m)^2).
+    Every |x/m| is at most 1, so no square overflows and their mean is at least 1/C. Squaring
+    first overflows fp16 above |x| = 255.9; real activations reach five digits.
+    """
+
+    def __init__(self, weight: Tensor, epsilon: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight.reshape(1, -1, 1, 1), requires_grad=False)
+        self.root_epsilon = epsilon**0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise `[1, C, T, 1]` over C."""
+        return settled(scaled_to_unit(x, self.root_epsilon) * self.weight, x.dtype)
+
+
+def settled(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """`x` in a dtype, as the converter sees it too.
+
+    It goes on in float32 wherever a scalar or a state has entered, and takes the weights of the
+    convolutions after it along, unless a cast is traced. torch traces none to the same dtype, hence
+    the way through float32.
+    """
+    return x.float().to(dtype)
+
+
+def scaled_to_unit(x: Tensor, root_epsilon: float, dim: int = 1) -> Tensor:
+    """`x` over the root of its mean square along `dim`, epsilon under the root."""
+    largest = x.abs().amax(dim=dim, keepdim=True).clamp(min=TINY)
+    scaled = x / largest
+    square = (scaled * scaled).mean(dim=dim, keepdim=True)
+    epsilon = root_epsilon / largest
+    return scaled * torch.rsqrt(square + epsilon * epsilon)
+
+
+def pointwise(weight: Tensor, bias: Tensor | None = None) -> nn.Conv2d:
+    """A linear map `[out, in]` as a 1x1 convolution that shares the weight's memory."""
+    rows, columns = weight.shape
+    return convolution(weight.reshape(rows, columns, 1, 1), bias)
+
+
+def convolution(weight: Tensor, bias: Tensor | None = None, groups: int = 1) -> nn.Conv2d:
+    """A convolution of `weight [out, in / groups, h, w]`, whose memory it shares."""
+    rows, columns, height, width = weight.shape
+    # On the meta device nothing is drawn and thrown away; the shapes are all it is made for.
+    conv = nn.Conv2d(
+        columns * groups,
+        rows,
+        (height, width),
+        groups=groups,
+        bias=bias is not None,
+        device="meta",
+    )
+    conv.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        conv.bias = nn.Parameter(bias, requires_grad=False)
+    return conv

@@ -1,0 +1,179 @@
+"""A ZAYA1 model's dimensions by the keys of its published `config.json`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_ane.errors import SourceError
+from pytest_ane.families import blocks
+from pytest_ane.families.base import Cut, Wire
+from pytest_ane.sources import Source
+
+VERSION = "zaya/1"
+
+_PUBLISHED: dict[str, tuple[float, tuple[str, ...]]] = {
+    "layers": (80, ("num_hidden_layers",)),
+    "width": (2048, ("hidden_size",)),
+    "heads": (8, ("cca_num_q_heads", "num_attention_heads")),
+    "kv_heads": (2, ("num_query_groups_list", "num_query_groups", "num_key_value_heads")),
+    "head": (128, ("head_dim", "kv_channels")),
+    "rotary": (0.5, ("partial_rotary_factor",)),
+    "theta": (5e6, ("rope_theta", "rotary_base")),
+    "experts": (16, ("num_experts",)),
+    "fc1": (4096, ("ffn_hidden_size_list", "ffn_hidden_size")),
+    "router": (256, ("zaya_mlp_expansion",)),
+    "epsilon": (1e-5, ("norm_epsilon",)),
+    "vocabulary": (262_272, ("vocab_size",)),
+}
+"""ZAYA1-8B's value of each dimension, and the keys that give it, the telling one first."""
+
+_ONLY: dict[str, tuple[Any, ...]] = {
+    "zaya_use_mod": (True,),
+    "clamp_temp": (False,),
+    "cca_time0": (2,),
+    "cca_time1": (2,),
+    "attention_bias": (False,),
+    "add_bias_linear": (False,),
+    "lm_head_bias": (False,),
+    "sliding_window": (None, False),
+    "swa_layers": (None, False),
+    "rope_scaling": (None, False),
+}
+"""Variants that this family computes; another would be another model."""
+
+
+@dataclass(frozen=True)
+class ZayaConfig:
+    """Dimensions; defaults are ZAYA1-8B's.
+
+    Attributes:
+        layers: attention on even, experts on odd ones.
+        width: channels of a hidden state.
+        heads: query heads; `kv_heads` of them share keys and values in groups.
+        head: channels of one head, the first `rotary` of them rotated.
+        theta: base of the rotary frequencies.
+        experts: experts of a layer; the router has one slot more, which stands for none.
+        ffn: an expert's inner channels, half of what its first projection gives.
+        router: the router's inner channels.
+        epsilon: RMSNorm's.
+        slices: vocabulary slices of the head.
+        context: positions of a key-value state.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    head: int
+    rotary: int
+    theta: float
+    experts: int
+    ffn: int
+    router: int
+    epsilon: float
+    vocabulary: int
+    slices: int
+    context: int
+
+    @property
+    def q_channels(self) -> int:
+        """Channels of all queries."""
+        return self.heads * self.head
+
+    @property
+    def kv_channels(self) -> int:
+        """Channels of all keys, and of all values."""
+        return self.kv_heads * self.head
+
+    @property
+    def qk_channels(self) -> int:
+        """Channels that the convolutions of the attention mix."""
+        return self.q_channels + self.kv_channels
+
+    @property
+    def tail_channels(self) -> int:
+        """Channels that a position leaves to the next ones: queries, keys, half of the values."""
+        return self.qk_channels + self.kv_channels // 2
+
+    @classmethod
+    def read(cls, source: Source, slices: int, cut: Cut) -> ZayaConfig:
+        """Read from `config.json`; a synthetic source is ZAYA1-8B where it does not say otherwise.
+
+        Raises:
+            SourceError: a key is missing, absurd, or of a variant that this family lacks.
+        """
+        _check_variant(source)
+        found = {name: _number(source, name) for name in _PUBLISHED}
+        head, fc1 = int(found["head"]), int(found["fc1"])
+        config = cls(
+            layers=int(found["layers"]),
+            width=int(found["width"]),
+            heads=int(found["heads"]),
+            kv_heads=int(found["kv_heads"]),
+            head=head,
+            rotary=int(head * found["rotary"]),
+            theta=found["theta"],
+            experts=int(found["experts"]),
+            ffn=fc1 // 2,
+            router=int(found["router"]),
+            epsilon=found["epsilon"],
+            vocabulary=int(found["vocabulary"]),
+            slices=slices,
+            context=cut.context,
+        )
+        if config.heads % config.kv_heads or config.kv_channels % 2 or config.rotary % 2 or fc1 % 2:
+            raise SourceError(
+                f"{source.label}: {config.heads} query heads, {config.kv_heads} key heads of "
+                f"{head} channels, {config.rotary} of them rotated, and {fc1} channels of an "
+                "expert's two halves do not divide evenly."
+            )
+        return config
+
+
+def _number(source: Source, name: str) -> float:
+    default, keys = _PUBLISHED[name]
+    for key in keys:
+        try:
+            value = source.value(key)
+        except SourceError:
+            continue
+        # One entry a layer in some releases: 0 where the layer has none of it.
+        entries = value if isinstance(value, list) else [value]
+        numbers = [n for n in entries if isinstance(n, (int, float)) and not isinstance(n, bool)]
+        found = max(numbers, default=0)
+        if len(numbers) < len(entries) or not 0 < found < math.inf:
+            raise SourceError(f"{source.label}: {key} is {value!r}, no positive number.")
+        return found
+    if not source.synthetic:
+        raise SourceError(f"{source.label}: config.json has none of {', '.join(keys)}.")
+    return default
+
+
+def _check_variant(source: Source) -> None:
+    for key, computed in _ONLY.items():
+        try:
+            found = source.value(key)
+        except SourceError:
+            continue
+        if found not in computed:
+            raise SourceError(
+                f"{source.label}: {key} is {found!r}, and family 'zaya' computes "
+                f"{computed[0]!r} only."
+            )
+
+
+def wiring(shards: Sequence[str]) -> tuple[Wire, ...]:
+    """Layers `L00`, `L01`... one after another, then head slices `head.0`, `head.1`...
+
+    Raises:
+        ManifestError: a shard id is neither.
+    """
+    return blocks.wiring(shards, "zaya")
+
+
+def is_attention(index: int) -> bool:
+    """Whether a layer is attention; the others are mixtures of experts."""
+    return index % 2 == 0

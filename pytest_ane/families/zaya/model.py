@@ -1,0 +1,120 @@
+"""A ZAYA1 model over a source: embedding, float32 references and ANE forms of its shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.errors import SourceError
+from pytest_ane.families import blocks
+from pytest_ane.families.base import Conversion, Cut, Port, Reference
+from pytest_ane.families.blocks import block_index, head_index, is_head
+from pytest_ane.families.zaya.config import ZayaConfig, is_attention, wiring
+from pytest_ane.families.zaya.layout import ZayaLayout, layout
+from pytest_ane.families.zaya.names import EMBEDDING, check_names
+from pytest_ane.sources import Source
+from pytest_ane.sources.base import FloatArray
+
+
+class ZayaModel:
+    """One model; weights are read from the source when a shard is asked for."""
+
+    def __init__(self, source: Source, config: ZayaConfig, cut: Cut) -> None:
+        self.source = source
+        self.config = config
+        self._cut = cut
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The configuration, JSON-serialisable."""
+        return asdict(self.config)
+
+    @property
+    def positions(self) -> int:
+        """As many as a state holds."""
+        return self.config.context
+
+    @property
+    def missing(self) -> Sequence[str]:
+        """Layers that the cut leaves out."""
+        return blocks.missing(self._cut.shards, self.config.layers)
+
+    def layout(self, shard: str) -> ZayaLayout:
+        """How hidden states enter and leave a shard."""
+        return layout(self.description, shard)
+
+    def embed(self, ids: Sequence[int]) -> FloatArray:
+        """Embedding rows `[T, C]`."""
+        return self.source.rows(EMBEDDING, ids, self.config.width)
+
+    def reference(self, shard: str) -> Reference:
+        """The float32 module of a shard on sequences `[T, C]`."""
+        from pytest_ane.families.zaya import reference
+
+        if is_head(shard):
+            return reference.head(self.source, self.config, head_index(shard))
+        index = block_index(shard)
+        layer = reference.attention if is_attention(index) else reference.mixture
+        return layer(self.source, self.config, index)
+
+    def conversion(self, shard: str) -> Conversion:
+        """The shard's ANE form, in fp16."""
+        x = Port("x", (1, self.config.width, "T", 1))
+        if is_head(shard):
+            return self._head(x, head_index(shard))
+        index = block_index(shard)
+        return self._attention(x, index) if is_attention(index) else self._mixture(x, index)
+
+    def _head(self, x: Port, index: int) -> Conversion:
+        from pytest_ane.families.zaya.ane import AneHead
+        from pytest_ane.families.zaya.weights import read_final_norm, read_head
+
+        projection = read_head(self.source, self.config, index)
+        module = AneHead(
+            self.config, read_final_norm(self.source, self.config, np.float16), projection
+        )
+        return Conversion(module, (x,), (Port("y", (1, len(projection), "T", 1)),))
+
+    def _mixture(self, x: Port, index: int) -> Conversion:
+        from pytest_ane.families.zaya.ane import AneMixture
+        from pytest_ane.families.zaya.weights import Reader
+
+        reader = Reader(self.source, self.config, index, np.float16)
+        module = AneMixture(self.config, reader.mixture(), reader)
+        return Conversion(module, (x,), (Port("y", x.shape),))
+
+    def _attention(self, x: Port, index: int) -> Conversion:
+        from pytest_ane.families.zaya.ane import AneAttention, state_shapes
+        from pytest_ane.families.zaya.weights import Reader
+
+        c = self.config
+        module = AneAttention(c, Reader(self.source, c, index, np.float16).attention())
+        tables = [Port(name, (1, 1, c.rotary, "T")) for name in ("cos", "sin")]
+        masks = [Port(name, (1, 1, "T", c.context)) for name in ("mask", "write")]
+        states = state_shapes(c).items()
+        return Conversion(
+            module,
+            (x, *tables, *masks),
+            (Port("y", x.shape),),
+            tuple(Port(name, shape) for name, shape in states),
+        )
+
+
+def open_model(source: Source, cut: Cut) -> ZayaModel:
+    """See a source as a ZAYA1 model cut into these shards.
+
+    Raises:
+        SourceError: another architecture or variant, or a layer the model does not have.
+        ManifestError: a shard id that is neither a layer nor a head slice, or a slice left out.
+    """
+    ids = [wire.shard for wire in wiring(cut.shards)]
+    slices = blocks.slices(ids)
+    check_names(source)
+    config = ZayaConfig.read(source, slices, cut)
+    for shard in ids:
+        if not is_head(shard) and block_index(shard) >= config.layers:
+            raise SourceError(f"{source.label}: has {config.layers} layers, so no shard {shard}.")
+    return ZayaModel(source, config, cut)

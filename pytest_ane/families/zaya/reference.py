@@ -1,0 +1,158 @@
+"""The float32 reference: attention, mixture of experts and head as the formulas read.
+
+All take several whole sequences, so that what does not fit into memory is read once for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pytest_ane.families.base import Reference
+from pytest_ane.families.host import causal_mask, rotary
+from pytest_ane.families.zaya.config import ZayaConfig
+from pytest_ane.families.zaya.weights import (
+    AttentionWeights,
+    Reader,
+    Residual,
+    RouterWeights,
+    head_rows,
+    read_final_norm,
+)
+from pytest_ane.sources import Source
+from pytest_ane.sources.base import FloatArray
+
+
+def attention(source: Source, config: ZayaConfig, index: int) -> Reference:
+    """An attention layer, each sequence from position 0."""
+    weights = Reader(source, config, index, np.float32).attention()
+    return lambda sequences: [_run(lambda x: attend(x, weights, config), x) for x in sequences]
+
+
+def mixture(source: Source, config: ZayaConfig, index: int) -> Reference:
+    """A mixture of experts; of its experts one at a time is in memory."""
+    reader = Reader(source, config, index, np.float32)
+    weights = reader.mixture()
+
+    def mix(x: Tensor) -> Tensor:
+        h = rms_norm(x, weights.norm, config.epsilon)
+        chosen = route(h, weights.router, config)
+        mixed = torch.zeros_like(x)
+        for number in range(config.experts):
+            fc1, fc2 = reader.expert(number)
+            gate, up = (h @ fc1.T).chunk(2, dim=1)
+            mixed += chosen[:, number, None] * ((F.silu(gate) * up) @ fc2.T)
+        return merge(x, mixed, weights.residual)
+
+    return lambda sequences: _together(mix, sequences)
+
+
+def head(source: Source, config: ZayaConfig, index: int) -> Reference:
+    """Logits of a vocabulary slice."""
+    norm = read_final_norm(source, config, np.float32)
+
+    def logits(x: Tensor) -> Tensor:
+        h = rms_norm(x, norm, config.epsilon)
+        return torch.cat(
+            [h @ torch.from_numpy(rows).T for rows in head_rows(source, config, index)], dim=1
+        )
+
+    return lambda sequences: _together(logits, sequences)
+
+
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """Root mean square norm over the last axis: x / sqrt(mean(x^2) + eps) * weight.
+
+    Source: Zhang and Sennrich, arXiv 1910.07467.
+    """
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon) * weight
+
+
+def route(h: Tensor, w: RouterWeights, config: ZayaConfig) -> Tensor:
+    """Weights `[T, experts + 1]` of normed states `[T, C]`; the last slot stands for no expert."""
+    inner = rms_norm(F.silu(F.linear(h, *w.down)), w.norm, config.epsilon)
+    inner = F.silu(F.linear(inner, *w.first))
+    inner = F.silu(F.linear(inner, *w.second))
+    return torch.softmax(F.linear(inner, w.last, w.balancing), dim=1)
+
+
+def attend(x: Tensor, w: AttentionWeights, config: ZayaConfig) -> Tensor:
+    """Compressed convolutional attention on `[T, C]` (Zyphra, arXiv 2510.04476)."""
+    c, length = config, len(x)
+    projected = rms_norm(x, w.norm, c.epsilon) @ w.qkv.T
+    half = c.kv_channels // 2
+    qk, delayed, current = torch.split(projected, [c.qk_channels, half, half], dim=1)
+    v = torch.cat([current, F.pad(delayed[:-1], (0, 0, 1, 0))], dim=1)
+    q, k = (unit(part) for part in mean_and_convolution(qk, w, c))
+    cos, sin = (torch.from_numpy(table) for table in rotary(length, c.rotary, c.theta))
+    q, k = rotate(q, cos, sin), rotate(k * w.temperature[:, None, None], cos, sin)
+    group = c.heads // c.kv_heads
+    k = k.repeat_interleave(group, 0)
+    v = v.reshape(length, c.kv_heads, c.head).transpose(0, 1).repeat_interleave(group, 0)
+    scores = q @ k.transpose(1, 2) / c.head**0.5 + torch.from_numpy(causal_mask(length))
+    mixed = (torch.softmax(scores, dim=-1) @ v).transpose(0, 1).reshape(length, -1)
+    return merge(x, mixed @ w.o.T, w.residual)
+
+
+def mean_and_convolution(
+    qk: Tensor, w: AttentionWeights, config: ZayaConfig
+) -> tuple[Tensor, Tensor]:
+    """Queries `[heads, T, d]` and keys `[kv_heads, T, d]` before they are scaled to unit size.
+
+    A query is its mean with its group's key, a key its mean with its group's average query; to
+    both the convolutions over this and the two positions before are added.
+    """
+    c, length = config, len(qk)
+    q, k = torch.split(qk, [c.q_channels, c.kv_channels], dim=1)
+    q = q.reshape(length, c.kv_heads, -1, c.head)
+    mean = (q + k.reshape(length, c.kv_heads, 1, c.head)) / 2
+    q, k = mean.reshape(length, -1), mean.mean(dim=2).reshape(length, -1)
+    if w.convolutions is not None:
+        (depthwise, bias0), (grouped, bias1) = w.convolutions
+        padded = F.pad(qk.T, (2, 0))
+        once = F.conv1d(padded, depthwise, bias0, groups=c.qk_channels)
+        twice = F.conv1d(once, grouped, bias1, groups=c.heads + c.kv_heads).T
+        q, k = q + twice[:, : c.q_channels], k + twice[:, c.q_channels :]
+    return _heads(q, c.head), _heads(k, c.head)
+
+
+def unit(x: Tensor) -> Tensor:
+    """Scaled to a mean square of 1 along the last axis, as length sqrt(d)."""
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    shortest: float = torch.finfo(x.dtype).eps
+    scaled: Tensor = x * (x.shape[-1] ** 0.5 / length.clamp_min(shortest))
+    return scaled
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate-half RoPE of the first channels of `[heads, T, d]`, as many as the tables have."""
+    rotated, rest = x[..., : cos.shape[1]], x[..., cos.shape[1] :]
+    low, high = rotated.chunk(2, dim=-1)
+    return torch.cat([rotated * cos + torch.cat([-high, low], dim=-1) * sin, rest], dim=-1)
+
+
+def merge(x: Tensor, given: Tensor, w: Residual) -> Tensor:
+    """What a layer gives, joined with the residual stream."""
+    return x * w.residual_scale + w.residual_bias + given * w.scale + w.bias
+
+
+def _heads(x: Tensor, head: int) -> Tensor:
+    return x.reshape(len(x), -1, head).transpose(0, 1)
+
+
+def _together(
+    module: Callable[[Tensor], Tensor], sequences: Sequence[FloatArray]
+) -> list[FloatArray]:
+    """All rows at once, for a module whose rows do not see one another."""
+    rows = _run(module, np.concatenate(sequences))
+    return np.split(rows, np.cumsum([len(x) for x in sequences])[:-1])
+
+
+def _run(module: Callable[[Tensor], Tensor], x: FloatArray) -> FloatArray:
+    with torch.inference_mode():
+        result: FloatArray = module(torch.from_numpy(x)).numpy()
+    return result

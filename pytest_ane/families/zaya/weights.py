@@ -1,0 +1,190 @@
+"""ZAYA1 tensors from a source, one shard at a time, in fp16 or float32."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pytest_ane.families.blocks import slice_bounds
+from pytest_ane.families.zaya.config import ZayaConfig
+from pytest_ane.families.zaya.names import EMBEDDING, FINAL_NORM, OUTPUT, prefix
+from pytest_ane.sources import Source
+
+OVERFLOW_BIAS = 5.0
+"""Where the first convolution has a bias beyond it, the convolutions overflow fp16: the lab's
+shards leave them out in such layers (L00, L76 and L78 of ZAYA1-8B)."""
+
+_ROWS = 8192
+"""Vocabulary rows at a time: 67 MB in float32."""
+
+
+@dataclass(frozen=True)
+class Residual:
+    """y = x * residual_scale + residual_bias + f(x) * scale + bias, all `[C]`."""
+
+    scale: Tensor
+    bias: Tensor
+    residual_scale: Tensor
+    residual_bias: Tensor
+
+
+@dataclass(frozen=True)
+class AttentionWeights:
+    """One attention layer's tensors, projections as `[out, in]`.
+
+    Attributes:
+        qkv: queries, keys, values for the next position, values for this one, stacked.
+        convolutions: weight and bias of the depthwise and the grouped one; None where left out.
+        temperature: `[kv_heads]`, a factor of the keys.
+    """
+
+    norm: Tensor
+    qkv: Tensor
+    convolutions: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]] | None
+    temperature: Tensor
+    o: Tensor
+    residual: Residual
+
+
+@dataclass(frozen=True)
+class RouterWeights:
+    """The router's three hidden layers, `(weight, bias)` each, norm, last layer and biases."""
+
+    down: tuple[Tensor, Tensor]
+    norm: Tensor
+    first: tuple[Tensor, Tensor]
+    second: tuple[Tensor, Tensor]
+    last: Tensor
+    balancing: Tensor
+
+
+@dataclass(frozen=True)
+class MixtureWeights:
+    """One mixture's tensors beside its experts, which are read one at a time."""
+
+    norm: Tensor
+    router: RouterWeights
+    residual: Residual
+
+
+class Reader:
+    """Tensors of one layer in one dtype.
+
+    Args:
+        dtype: `np.float16` for what is converted, `np.float32` for references.
+    """
+
+    def __init__(
+        self, source: Source, config: ZayaConfig, index: int, dtype: npt.DTypeLike
+    ) -> None:
+        self._source, self._config, self._index, self._dtype = source, config, index, dtype
+
+    def attention(self) -> AttentionWeights:
+        """An attention layer."""
+        c, width = self._config, self._config.width
+        half, own = c.kv_channels // 2, "self_attn.qkv."
+        parts = {"linear_q": c.q_channels, "linear_k": c.kv_channels}
+        parts |= {"val_proj2": half, "val_proj1": half}
+        qkv = [self._read(f"{own}{name}.weight", rows, width) for name, rows in parts.items()]
+        bias = self._read(f"{own}conv_qk.0.bias", c.qk_channels)
+        return AttentionWeights(
+            norm=self._read("input_norm.weight", width),
+            qkv=torch.cat(qkv),
+            convolutions=None if bias.abs().max() > OVERFLOW_BIAS else self._convolutions(bias),
+            temperature=self._read(f"{own}temp", c.kv_heads),
+            o=self._read("self_attn.o_proj.weight", width, c.q_channels),
+            residual=self._residual(),
+        )
+
+    def mixture(self) -> MixtureWeights:
+        """A mixture of experts, without the experts."""
+        c, own = self._config, "zaya_block.router."
+        inner = {"router_mlp.0": c.router, "router_mlp.2": c.router, "down_proj": c.width}
+        layers = {
+            name: (
+                self._read(f"{own}{name}.weight", c.router, columns),
+                self._read(f"{own}{name}.bias", c.router),
+            )
+            for name, columns in inner.items()
+        }
+        router = RouterWeights(
+            down=layers["down_proj"],
+            norm=self._read(f"{own}rmsnorm_eda.weight", c.router),
+            first=layers["router_mlp.0"],
+            second=layers["router_mlp.2"],
+            last=self._read(f"{own}router_mlp.4.weight", c.experts + 1, c.router),
+            balancing=self._read(f"{own}balancing_biases", c.experts + 1),
+        )
+        norm = self._read("input_norm.weight", c.width)
+        return MixtureWeights(norm, router, self._residual())
+
+    def expert(self, number: int) -> tuple[Tensor, Tensor]:
+        """An expert's projections, `[2 F, C]` and `[C, F]`."""
+        c, own = self._config, f"zaya_block.experts.local_experts.{number}."
+        return (
+            self._read(f"{own}linear_fc1.weight", 2 * c.ffn, c.width),
+            self._read(f"{own}linear_fc2.weight", c.width, c.ffn),
+        )
+
+    def _convolutions(self, bias: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        channels, own = self._config.qk_channels, "self_attn.qkv.conv_qk."
+        depthwise = self._read(f"{own}0.weight", channels, 1, 2)
+        grouped = self._read(f"{own}1.weight", channels, self._config.head, 2)
+        return (depthwise, bias), (grouped, self._read(f"{own}1.bias", channels))
+
+    def _residual(self) -> Residual:
+        scale, bias = (
+            self._read(f"res_scale.hidden_states_{name}", self._config.width)
+            for name in ("scale", "bias")
+        )
+        # The published first layer scales no residual: it has no tensors for it.
+        names = self._source.names
+        if self._index == 0 and names and f"{prefix(0)}res_scale.residual_scale" not in names:
+            return Residual(scale, bias, torch.ones_like(scale), torch.zeros_like(bias))
+        residual = (
+            self._read(f"res_scale.residual_{name}", self._config.width)
+            for name in ("scale", "bias")
+        )
+        return Residual(scale, bias, *residual)
+
+    def _read(self, name: str, *shape: int) -> Tensor:
+        return share(self._source.tensor(f"{prefix(self._index)}{name}", shape, self._dtype))
+
+
+def read_final_norm(source: Source, config: ZayaConfig, dtype: npt.DTypeLike) -> Tensor:
+    """The weights `[C]` of the norm before the head."""
+    return share(source.tensor(FINAL_NORM, (config.width,), dtype))
+
+
+def head_rows(source: Source, config: ZayaConfig, index: int) -> Iterator[npt.NDArray[np.float32]]:
+    """A vocabulary slice's rows `[*, C]`, some at a time; a tied head's are the embedding's."""
+    name = OUTPUT if OUTPUT in source.names else EMBEDDING
+    first, last = slice_bounds(config.vocabulary, config.slices, index)
+    for row in range(first, last, _ROWS):
+        yield source.rows(name, range(row, min(row + _ROWS, last)), config.width)
+
+
+def read_head(source: Source, config: ZayaConfig, index: int) -> Tensor:
+    """A vocabulary slice's projection `[V / slices, C]` in fp16, beyond which it is infinite."""
+    first, last = slice_bounds(config.vocabulary, config.slices, index)
+    projection = np.empty((last - first, config.width), dtype=np.float16)
+    filled = 0
+    with np.errstate(over="ignore"):
+        for rows in head_rows(source, config, index):
+            projection[filled : filled + len(rows)] = rows
+            filled += len(rows)
+    return share(projection)
+
+
+def share(array: npt.NDArray[Any]) -> Tensor:
+    """A tensor over an array's memory, which may be a read-only file's: none writes to it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writ", UserWarning)
+        return torch.from_numpy(array)

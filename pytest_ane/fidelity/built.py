@@ -1,0 +1,157 @@
+"""Cases of a builder's shards: seeded arrays for every input port, through the float32 module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_ane.build import Cache
+from pytest_ane.digests import key_digest
+from pytest_ane.errors import BuildError
+from pytest_ane.families import Conversion, Inputs, Port
+from pytest_ane.families.code import said
+from pytest_ane.fidelity.cases import Case, Rows
+from pytest_ane.fidelity.probes import KINDS, generator
+from pytest_ane.fidelity.recording import RECORDING_VERSION, load, save
+from pytest_ane.manifest import Shard
+from pytest_ane.sources import FloatArray
+
+Probe = tuple[str, str, int, Inputs]
+"""Kind, name, T, and the inputs by port."""
+
+
+def built_cases(
+    cache: Cache, identity: dict[str, Any], shard: Shard, conversion: Callable[[], Conversion]
+) -> list[Case]:
+    """A shard's seeded probes at T = 1 and the largest T, with what its reference makes of them.
+
+    Recorded in the cache; `conversion` is called only when there is no recording yet.
+
+    Raises:
+        BuildError: the reference fails, or its outputs are not those that the ports say.
+    """
+    key = {
+        **identity,
+        "recording": RECORDING_VERSION,
+        "shard": shard.id,
+        "max": shard.max_tokens,
+        "probes": shard.probes.model_dump(mode="json"),
+        "numpy": np.__version__.split(".")[:2],
+    }
+
+    def make(folder: Path) -> None:
+        made = conversion()
+        probes = list(_probes(shard, made.inputs))
+        tensors: dict[str, FloatArray] = {}
+        for i, (_, _, length, inputs) in enumerate(probes):
+            outputs = _reference(made, inputs, length, shard.qualified)
+            tensors |= {f"{i}.in.{name}": array for name, array in inputs.items()}
+            tensors |= {f"{i}.out.{name}": array for name, array in outputs.items()}
+        listed = [[kind, name, length] for kind, name, length, _ in probes]
+        ports = [[port.name, port.shape] for port in made.outputs]
+        save(folder, tensors, {"probes": listed, "outputs": ports})
+
+    return list(_load(cache.get_or_make("recordings", key_digest(key), make)))
+
+
+def _load(folder: Path) -> Iterator[Case]:
+    tensors, metadata = load(folder)
+    outputs = tuple(Port(name, tuple(shape)) for name, shape in metadata["outputs"])
+
+    def rows(found: Inputs) -> Rows:
+        return {p.name: _rows(found[p.name], p) for p in outputs if p.name in found}
+
+    for i, (kind, name, length) in enumerate(metadata["probes"]):
+        inputs = _starting(tensors, f"{i}.in.")
+        yield Case(
+            kind=kind,
+            name=name,
+            calls=(inputs,),
+            rows=rows,
+            expected=rows(_starting(tensors, f"{i}.out.")),
+            length=length,
+            input_max=max(float(np.abs(x).max(initial=0.0)) for x in inputs.values()),
+        )
+
+
+def _probes(shard: Shard, ports: Sequence[Port]) -> Iterator[Probe]:
+    asked = shard.probes
+    flexible = any("T" in port.shape for port in ports)
+    lengths = dict.fromkeys((1, shard.max_tokens if flexible else 1))
+    for kind in (kind for kind in asked.kinds if kind in KINDS):
+        for length in lengths:
+            for number in range(asked.count):
+                seed = (asked.seed, kind, length, number)
+                yield kind, f"{kind} T={length} #{number}", length, {
+                    port.name: _array(port, kind, length, (*seed, port.name)) for port in ports
+                }  # fmt: skip
+
+
+def _array(port: Port, kind: str, length: int, seed: tuple[object, ...]) -> FloatArray:
+    """A probe drawn position by position, so that `unit-norm` means each position's norm."""
+    shape = _shape(port, length)
+    axis = _axis(port)
+    rows = 1 if axis is None else length
+    drawn = KINDS[kind](generator(*seed), (rows, math.prod(shape) // rows))
+    if axis is None:
+        return drawn.reshape(shape)
+    others = (*shape[:axis], *shape[axis + 1 :])
+    return np.ascontiguousarray(np.moveaxis(drawn.reshape(length, *others), 0, axis))
+
+
+def _rows(array: npt.NDArray[Any], port: Port) -> FloatArray:
+    """`[T, C]` where one axis is flexible, else one row."""
+    axis = _axis(port)
+    if axis is None or array.ndim != len(port.shape):
+        return np.asarray(array, dtype=np.float32).reshape(1, -1)
+    moved = np.moveaxis(np.asarray(array, dtype=np.float32), axis, 0)
+    return moved.reshape(len(moved), -1)
+
+
+def _reference(made: Conversion, inputs: Inputs, length: int, subject: str) -> Inputs:
+    """The outputs by port, in float32; states start at zero, as Core ML's do."""
+    import torch
+
+    module = made.reference or made.module.float().eval()
+    tensors = [torch.from_numpy(inputs[port.name]) for port in made.inputs]
+    with torch.no_grad():
+        for port in made.states if made.reference is None else ():
+            made.module.get_buffer(port.name).zero_()
+        try:
+            found = module(*tensors)
+        except Exception as error:
+            what = said(error, type(module).__module__)
+            raise BuildError(f"{subject}: its float32 reference failed: {what}.") from error
+    outputs = found if isinstance(found, tuple | list) else (found,)
+    shapes = [tuple(getattr(output, "shape", ())) for output in outputs]
+    wanted = [_shape(port, length) for port in made.outputs]
+    if shapes != wanted:
+        raise BuildError(
+            f"{subject}: at T = {length} its reference gives {_listed(shapes)}, and its output "
+            f"ports say {_listed(wanted)}."
+        )
+    named = zip(made.outputs, outputs, strict=True)
+    return {p.name: torch.as_tensor(x).to(torch.float32).numpy().copy() for p, x in named}
+
+
+def _axis(port: Port) -> int | None:
+    """The one flexible axis; None where there is none or several."""
+    axes = [i for i, size in enumerate(port.shape) if size == "T"]
+    return axes[0] if len(axes) == 1 else None
+
+
+def _shape(port: Port, length: int) -> tuple[int, ...]:
+    return tuple(length if size == "T" else int(size) for size in port.shape)
+
+
+def _starting(tensors: Inputs, prefix: str) -> dict[str, npt.NDArray[Any]]:
+    return {name[len(prefix) :]: x for name, x in tensors.items() if name.startswith(prefix)}
+
+
+def _listed(shapes: Sequence[tuple[int, ...]]) -> str:
+    return ", ".join(str(list(shape)) for shape in shapes)

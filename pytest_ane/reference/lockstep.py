@@ -1,0 +1,76 @@
+"""Several inputs at once: every operation for all of them before the next one.
+
+A weight that is decoded in every run is then decoded once for all inputs, and multiplied with all
+their columns in one product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.mil.records import Operation
+from pytest_ane.reference.steps import Compute, Plan, Step, Values
+from pytest_ane.reference.weights import StreamedWeight
+
+
+def run_all(plan: Plan, tables: Sequence[Values], keep: AbstractSet[int]) -> None:
+    """Run a plan on several tables of values."""
+    for step in plan.steps:
+        if len(tables) < 2 or not _run_joined(step, tables, keep):
+            for values in tables:
+                step.run(values, keep)
+
+
+def join_axis(op: Operation, bound: Mapping[str, Any]) -> int | None:
+    """The axis of `x` along which inputs may be joined for a streamed weight; None for no such op.
+
+    A 1x1 convolution treats positions alike, and so does a linear layer.
+    """
+    weight = bound.get("weight")
+    if not isinstance(weight, StreamedWeight):
+        return None
+    if op.op == "linear":
+        return -2
+    plain = (
+        set(weight.shape[2:]) <= {1}
+        and bound.get("groups", 1) == 1
+        and np.all(np.asarray(bound.get("strides", 1)) == 1)
+        and (bound.get("pad_type", "valid") != "custom" or not np.any(bound.get("pad", 0)))
+    )
+    return 2 if plain else None
+
+
+def _run_joined(step: Step, tables: Sequence[Values], keep: AbstractSet[int]) -> bool:
+    """Run a step once on its inputs joined, if they can be; whether it was done."""
+    if not isinstance(step, Compute) or step.joins is None:
+        return False
+    ((key, slot),) = step.inputs
+    if key != "x" or not isinstance(slot, int):
+        return False
+    arrays = [values[slot] for values in tables]
+    if not _alike(arrays, step.joins):
+        return False
+    joined = list(tables[0])
+    joined[slot] = np.concatenate(arrays, axis=step.joins)
+    step.run(joined, keep | {slot})
+    ((out, _),) = step.outputs
+    ends = np.cumsum([array.shape[step.joins] for array in arrays])[:-1]
+    for values, part in zip(tables, np.split(joined[out], ends, axis=step.joins), strict=True):
+        values[out] = part
+        for used in step.last_use:
+            if used not in keep:
+                values[used] = None
+    return True
+
+
+def _alike(arrays: Sequence[Any], axis: int) -> bool:
+    """Whether arrays differ in their length along one axis at most."""
+    rank = arrays[0].ndim
+    if rank < 2 or any(array.ndim != rank for array in arrays):
+        return False
+    others = [np.delete(array.shape, axis).tolist() for array in arrays]
+    return all(shape == others[0] for shape in others)

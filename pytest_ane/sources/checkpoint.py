@@ -1,0 +1,109 @@
+"""Where a published checkpoint keeps what: an index and several files, or one file; JSON beside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pytest_ane.errors import SourceError
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+BESIDE = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+"""Files that say what the weights mean, in the checkpoint's folder."""
+
+_LONGEST = 1 << 28
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The files of a checkpoint, all of them there.
+
+    Attributes:
+        path: what the manifest names: a folder, an index or a file.
+        folder: where `config.json` and the tokenizer are.
+        files: the safetensors files, relative to the folder.
+        index: the file of every tensor; `None` where there is one file and no index.
+    """
+
+    path: Path
+    folder: Path
+    files: tuple[str, ...]
+    index: Mapping[str, str] | None = None
+
+    @classmethod
+    def find(cls, path: Path) -> Checkpoint:
+        """Find a checkpoint's files.
+
+        Raises:
+            SourceError: there are none, one that the index names is missing, or they are pickles.
+        """
+        if path.is_dir():
+            return cls._in_folder(path)
+        refuse_pickle(path)
+        if not path.is_file():
+            raise SourceError(f"{path}: no such file or folder; check the source in shards.toml.")
+        if path.suffix == ".json":
+            return cls._of_index(path, path)
+        return cls(path, path.parent, (path.name,))
+
+    @classmethod
+    def _in_folder(cls, folder: Path) -> Checkpoint:
+        if (folder / INDEX).is_file():
+            return cls._of_index(folder, folder / INDEX)
+        if (folder / SINGLE).is_file():
+            return cls(folder, folder, (SINGLE,))
+        for file in sorted(folder.iterdir()):
+            refuse_pickle(file)
+        raise SourceError(
+            f"{folder}: neither {INDEX} nor {SINGLE} is in this folder; name the folder of a "
+            "checkpoint, its index, or its one .safetensors file."
+        )
+
+    @classmethod
+    def _of_index(cls, path: Path, index: Path) -> Checkpoint:
+        names = read_json(index).get("weight_map")
+        if not isinstance(names, dict) or not names:
+            raise SourceError(f"{index}: no table 'weight_map'; is this a safetensors index?")
+        files = tuple(dict.fromkeys(names.values()))
+        for file in files:
+            _check_file(index, file)
+        return cls(path, index.parent, files, names)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file's table; `SourceError` where it is missing, broken or absurdly long."""
+    try:
+        if path.stat().st_size > _LONGEST:
+            raise SourceError(f"{path}: longer than any file of its kind; fetch it again.")
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror}).") from error
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{path}: not valid JSON ({error}); fetch it again.") from error
+    if not isinstance(found, dict):
+        raise SourceError(f"{path}: not a JSON table; fetch it again.")
+    return found
+
+
+def refuse_pickle(path: Path) -> None:
+    """Raise `SourceError` for PyTorch's pickled weights."""
+    if path.name.removesuffix(".index.json").endswith(_PICKLES):
+        raise SourceError(
+            f"{path}: a pickle, and reading a pickle runs whatever code it holds; save the weights "
+            "with safetensors.torch.save_file, or use a checkpoint that has safetensors."
+        )
+
+
+def _check_file(index: Path, file: object) -> None:
+    """A file that an index names lies in the index's folder, and is there."""
+    plain = isinstance(file, str) and PurePosixPath(file).name == file and "\\" not in file
+    if not isinstance(file, str) or not plain or file in ("", ".."):
+        raise SourceError(f"{index}: names the file {file!r}, which is no name in its folder.")
+    refuse_pickle(index.parent / file)
+    if not (index.parent / file).is_file():
+        raise SourceError(f"{index}: names {file}, which is not there; fetch the missing file.")

@@ -1,0 +1,106 @@
+"""The error of every weight, held against what coremltools' own decompression gives."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+
+from pytest_ane.build import Distortion, distortions
+from pytest_ane.build.compress import compress
+from pytest_ane.build.quiet import converter_notes, import_coremltools
+from pytest_ane.manifest import Compression
+from pytest_ane.mil import read_model
+from tests.build.test_optimize import ANYWHERE, SINCE_IOS18, network
+from tests.mil.packages import Program
+
+CASES = {name: asked for name, (asked, _) in (ANYWHERE | SINCE_IOS18).items()}
+
+
+def loaded(path: Path) -> Any:
+    with converter_notes():
+        return import_coremltools().models.MLModel(str(path), skip_model_load=True)
+
+
+def dense(model: Any) -> dict[str, Any]:
+    """The weights of a model as coremltools decodes them."""
+    cto = import_coremltools().optimize.coreml
+    with converter_notes():
+        found = cto.get_weights_metadata(cto.decompress_weights(model), weight_threshold=1000)
+    return {name.partition("_")[0]: weight.val.astype(np.float64) for name, weight in found.items()}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["uniform", "groups", "pairs", "scaled", "int8", "uint4 by block", "half", "palettes of int8",
+     "pruned, palettes", "pruned, int8", "pruned, palettes of int8", "int8, palettes"],
+)  # fmt: skip
+def test_errors_of_what_coremltools_wrote(name: str, tmp_path: Path) -> None:
+    asked: Any = TypeAdapter(Compression).validate_python(CASES[name])
+    compress(network("iOS18"), asked, tmp_path / "m.mlpackage", "m:L00")
+    against = read_model(network("iOS18").package_path)
+    found = distortions(read_model(tmp_path / "m.mlpackage"), against)
+    before, after = dense(network("iOS18")), dense(loaded(tmp_path / "m.mlpackage"))
+    assert [d.name for d in found] == ["conv", "product"]
+    for d in found:
+        x, error = before[d.name], after[d.name] - before[d.name]
+        assert d.sse == pytest.approx((error**2).sum(), rel=1e-5)
+        assert d.energy == pytest.approx((x**2).sum(), rel=1e-5)
+        assert 0 < d.sse < d.energy
+
+
+def package(folder: Path, *weights: tuple[str, Any]) -> Path:
+    """A package whose operations multiply by weights in turn."""
+    p, x = Program(), "x"
+    shape = np.shape(weights[0][1])
+    p.input("x", shape, "FLOAT16")
+    for name, value in weights:
+        array = np.asarray(value, np.float16)
+        p.blob(name, "FLOAT16", array.shape, array.tobytes())
+    for name, value in weights:
+        p.op("mul", f"{name}_out", "FLOAT16", np.shape(value), x=x, y=name)
+        x = f"{name}_out"
+    p.output(x)
+    folder.mkdir()
+    return p.save(folder)
+
+
+def test_weights_are_matched_by_name_and_shape(tmp_path: Path) -> None:
+    first = package(tmp_path / "a", ("u", [[3.0, 4.0]]), ("v", [[1.0, 2.0]]), ("w", [[1.0, 1.0]]))
+    second = package(tmp_path / "b", ("v", [[1.0, 0.0]]), ("u", [[3.0, 5.0]]), ("z", [[0, 0]]))
+    found = distortions(read_model(first), read_model(second))
+    assert found == (Distortion("u", 1.0, 34.0), Distortion("v", 4.0, 1.0))
+    assert [round(d.snr, 2) for d in found] == [15.31, -6.02]
+    other = package(tmp_path / "c", ("u", [[3.0, 4.0, 5.0]]))
+    assert distortions(read_model(first), read_model(other)) == ()
+
+
+def test_a_package_against_itself_lost_nothing(tmp_path: Path) -> None:
+    path = package(tmp_path / "a", ("u", [[3.0, 4.0]]), ("v", [[0.0, 0.0]]))
+    found = distortions(read_model(path), read_model(path))
+    assert [(d.sse, d.snr) for d in found] == [(0.0, math.inf), (0.0, math.inf)]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_finite_has_no_ratio(tmp_path: Path, bad: float) -> None:
+    first = package(tmp_path / "a", ("u", [[bad, 4.0]]))
+    second = package(tmp_path / "b", ("u", [[3.0, 4.0]]))
+    for one, other in ((first, second), (second, first)):
+        (found,) = distortions(read_model(one), read_model(other))
+        assert not math.isfinite(found.sse)
+        assert math.isnan(found.snr)
+
+
+def test_rows_beyond_one_block_count_once(tmp_path: Path) -> None:
+    """More elements than are compared at a time, the last block shorter than the others."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((1001, 700)).astype(np.float16) for _ in range(2))
+    first, second = package(tmp_path / "a", ("u", a)), package(tmp_path / "b", ("u", b))
+    (found,) = distortions(read_model(first), read_model(second))
+    wide, other = a.astype(np.float64), b.astype(np.float64)
+    assert found.sse == pytest.approx(((wide - other) ** 2).sum(), rel=1e-5)
+    assert found.energy == pytest.approx((other**2).sum(), rel=1e-5)

@@ -1,0 +1,81 @@
+"""`pytest-ane weights`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_ane.build import BuildRecord, Distortion
+from pytest_ane.cli import main
+from tests.build.test_distortion import package
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`entry/shard.mlpackage` as in the cache, without its record, and `other/model.mlpackage`."""
+    package(tmp_path / "entry", ("u", [[3.0, 4.0]]), ("v", np.ones((1, 3000)))).rename(
+        tmp_path / "entry" / "shard.mlpackage"
+    )
+    package(tmp_path / "other", ("u", [[3.0, 5.0]]))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    assert main(["weights", *arguments]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_what_is_stored(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lines(capsys, "entry/shard.mlpackage") == [
+        "weight  shape   stored as  bits  groups  bytes",
+        "u       1x2     const        16       0      4",
+        "v       1x3000  const        16       0  6,000",
+        "2 weights, 6,004 bytes, 1.00x smaller than fp16",
+    ]
+
+
+def test_against_another_package(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = lines(capsys, "entry/shard.mlpackage", "--against", "other/model.mlpackage")
+    assert found == [
+        "weight  shape   stored as  bits  groups  bytes  SSE  SNR dB",
+        "u       1x2     const        16       0      4    1    15.3",
+        "v       1x3000  const        16       0  6,000    -       -",
+        "2 weights, 6,004 bytes, 1.00x smaller than fp16",
+        "1 of them have no counterpart of the same name and shape in other/model.mlpackage",
+    ]
+
+
+def test_as_it_was_built(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = {"compression": {"method": "palettize", "granularity": "per_tensor"}}
+    errors = (Distortion("u", 0.0, 25.0), Distortion("v", 2.0, 3000.0))
+    BuildRecord(key, {}, ("v: too plain.",), 1.0, errors).write(folder / "entry")
+    assert lines(capsys, "entry/shard.mlpackage")[:4] == [
+        "weight  shape   asked                                    stored as  bits  groups  bytes  "
+        "SSE  SNR dB",
+        "u       1x2     fp16 (small)                             const        16       0      4  "
+        "  0     inf",
+        "v       1x3000  palettized (kmeans, 4 bits, per_tensor)  const        16       0  6,000  "
+        "  2    31.8",
+        "v declined: too plain",
+    ]
+
+
+def test_a_record_of_another_version(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    BuildRecord({"compression": {"method": "magic"}}, {}, (), 1.0).write(folder / "entry")
+    assert lines(capsys, "entry/shard.mlpackage")[0].split()[:3] == ["weight", "shape", "stored"]
+
+
+def test_a_damaged_record(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "entry" / "build.json").write_text('{"notes": 3}')
+    assert main(["weights", "entry/shard.mlpackage"]) == 1
+    assert "build.json is damaged" in capsys.readouterr().err
+
+
+def test_a_missing_package(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["weights", "entry/shard.mlpackage", "--against", "no.mlpackage"]) == 1
+    assert (
+        capsys.readouterr().err == "pytest-ane: no.mlpackage: not an .mlpackage (no such folder).\n"
+    )

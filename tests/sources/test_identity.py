@@ -1,0 +1,172 @@
+"""What weights depend on: digests of files, remembered for large ones; seeds; configuration."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_ane.errors import SourceError
+from pytest_ane.manifest import Source as Origin
+from pytest_ane.sources import SeededSource, Spread, identify, open_source, source_path
+from pytest_ane.sources.gguf import GGUFSource
+from pytest_ane.sources.identity import digests
+from pytest_ane.sources.safetensors import SafetensorsSource
+from tests.sources.checkpoints import bf16, write_checkpoint
+from tests.sources.files import write_gguf
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def spread(name: str, shape: tuple[int, ...]) -> Spread:
+    return Spread(1.0)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    parts = ({"a": bf16(np.zeros(2))}, {"b": bf16(np.ones(3))})
+    return write_checkpoint(tmp_path / "model", *parts, config={"layers": 1})
+
+
+def test_kinds_of_sources(tmp_path: Path, checkpoint: Path) -> None:
+    from gguf import GGMLQuantizationType as Kind
+
+    gguf = write_gguf(tmp_path / "m.gguf", {"w": (np.zeros(4), Kind.F32)})
+    assert isinstance(open_source(Origin(path=gguf), spread), GGUFSource)
+    index = checkpoint / "model.safetensors.index.json"
+    for path in (checkpoint, index, checkpoint / "model-00001-of-00002.safetensors"):
+        opened = open_source(Origin(path=path, config={"layers": 3}), spread)
+        assert isinstance(opened, SafetensorsSource)
+        assert opened.value("layers") == 3
+    seeded = open_source(Origin(seeded=7, config={"layers": 2}), spread)
+    assert isinstance(seeded, SeededSource)
+    assert (seeded.label, seeded.value("layers")) == ("seeded 7", 2)
+    assert seeded.tensor("w", (8,)).any()
+
+
+def test_a_gguf_file_is_identified_by_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"GGUF")
+    assert identify(Origin(path=path), tmp_path) == {
+        "files": {"m.gguf": sha256(path)}, "config": {},
+    }  # fmt: skip
+
+
+def test_a_checkpoint_is_identified_by_all_its_files(checkpoint: Path, tmp_path: Path) -> None:
+    (checkpoint / "README.md").write_text("unread")
+    (checkpoint / "tokenizer.json").write_text("{}")
+    found = identify(Origin(path=checkpoint, config={"layers": 1}), tmp_path)
+    names = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    assert found == {
+        "files": {n: sha256(checkpoint / n) for n in (*names, "config.json", "tokenizer.json")},
+        "config": {"layers": 1},
+    }
+
+
+def test_seeded_weights_are_identified_by_seed_generator_and_configuration() -> None:
+    found = identify(Origin(seeded=7, config={"layers": 2}))
+    assert found == {"seeded": 7, "generator": "1", "config": {"layers": 2}}
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_the_digest_that_the_manifest_expects(tmp_path: Path, checkpoint: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"GGUF")
+    right, wrong = sha256(path), "0" * 64
+    assert identify(Origin(path=path, sha256=right), tmp_path)["files"] == {"m.gguf": right}
+    single = checkpoint / "model-00001-of-00002.safetensors"
+    identify(Origin(path=single, sha256=sha256(single)), tmp_path)
+    for origin, said in (
+        (
+            Origin(path=path, sha256=wrong),
+            f"{path}: its SHA-256 is {right}, not {wrong} as shards.toml says; the file is "
+            "damaged, incomplete or another version.",
+        ),
+        (
+            Origin(path=checkpoint, sha256=wrong),
+            f"{checkpoint}: sha256 is the digest of one weights file, and this is none; leave it "
+            "out of shards.toml's source.",
+        ),
+    ):
+        with pytest.raises(SourceError) as error:
+            identify(origin, tmp_path)
+        assert str(error.value) == said
+
+
+@pytest.mark.parametrize("call", [identify, lambda o: open_source(o, spread), source_path])
+def test_a_source_that_is_not_there(tmp_path: Path, call: Any) -> None:
+    path = tmp_path / "absent.gguf"
+    with pytest.raises(SourceError) as error:
+        call(Origin(path=path))
+    assert str(error.value) == f"{path}: no such file; check the source in shards.toml."
+
+
+def test_pickles_are_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "model.pt").write_bytes(b"\x80")
+    for call in (identify, lambda o: open_source(o, spread)):
+        with pytest.raises(SourceError, match="a pickle, and reading a pickle runs whatever"):
+            call(Origin(path=tmp_path / "model.pt"))
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that were hashed, every one of them counted as large."""
+    import pytest_ane.sources.identity as module
+
+    names: list[str] = []
+    whole = module.file_digest
+
+    def digest(path: Path) -> str:
+        names.append(path.name)
+        return whole(path)
+
+    monkeypatch.setattr(module, "file_digest", digest)
+    monkeypatch.setattr(module, "REMEMBERED", 0)
+    return names
+
+
+def test_a_large_file_is_hashed_once(tmp_path: Path, hashed: list[str]) -> None:
+    path, root = tmp_path / "w", tmp_path / "cache"
+    path.write_bytes(b"one")
+    assert digests({"w": path}, root) == digests({"w": path}, root) == {"w": sha256(path)}
+    assert hashed == ["w"]
+    (record,) = (root / "digests").glob("*.json")
+    assert json.loads(record.read_text())["path"] == str(path)
+
+
+def test_a_changed_file_is_hashed_again(tmp_path: Path, hashed: list[str]) -> None:
+    path, root = tmp_path / "w", tmp_path / "cache"
+    path.write_bytes(b"one")
+    digests({"w": path}, root)
+    stat = path.stat()
+    path.write_bytes(b"two")
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    assert digests({"w": path}, root) == {"w": sha256(path)}
+    path.write_bytes(b"three")
+    assert digests({"w": path}, root) == {"w": sha256(path)}
+    assert hashed == ["w", "w", "w"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"size": 3}', "\x00"])
+def test_a_damaged_record_is_written_anew(tmp_path: Path, hashed: list[str], text: str) -> None:
+    path, root = tmp_path / "w", tmp_path / "cache"
+    path.write_bytes(b"one")
+    digests({"w": path}, root)
+    (record,) = (root / "digests").glob("*.json")
+    record.write_text(text)
+    assert digests({"w": path}, root) == digests({"w": path}, root) == {"w": sha256(path)}
+    assert hashed == ["w", "w"]
+
+
+def test_a_cache_that_cannot_be_written_costs_time_only(tmp_path: Path, hashed: list[str]) -> None:
+    path, root = tmp_path / "w", tmp_path / "no-folder"
+    path.write_bytes(b"one")
+    root.write_text("")
+    assert digests({"w": path}, root) == {"w": sha256(path)}
