@@ -7,6 +7,7 @@ import platform
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_ane.build import Cache
     from pytest_ane.manifest import Manifest, Model
 
+_NEEDED = ("coremltools", "torch", "numpy")
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOMP_SPINCOUNT")
 
 
@@ -26,7 +28,9 @@ def run(manifest: Path | None, root: Path | None) -> Iterator[str]:
     Raises:
         DoctorError: problems, one line each, after everything was looked at.
     """
-    problems: list[str] = []
+    problems = [
+        f"{name} is not installed; run: pip install pytest-ane" for name in _NEEDED if _lacks(name)
+    ]
     yield from _machine()
     with ExitStack() as stack:
         found, words = _manifest(manifest, stack, problems)
@@ -40,6 +44,13 @@ def run(manifest: Path | None, root: Path | None) -> Iterator[str]:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise DoctorError("\n".join((count, *(f"  - {problem}" for problem in problems))))
     yield "no problems found"
+
+
+def _lacks(distribution: str) -> bool:
+    try:
+        return not version(distribution)
+    except PackageNotFoundError:
+        return True
 
 
 def _machine() -> Iterator[str]:
@@ -103,7 +114,8 @@ def _folders(cache: Cache | None) -> Iterator[str]:
 
 def _model(model: Model, cache: Cache | None, problems: list[str]) -> str:
     """`smollm2: 34 shards, canary L01, 10 built, ...`."""
-    words = [f"{model.name}: {len(model.shards)} shards"]
+    count = len(model.shards)
+    words = [f"{model.name}: {count} {'shard' if count == 1 else 'shards'}"]
     if model.canary:
         words.append(f"canary {', '.join(model.canary)}")
     for shard in model.shards:
@@ -121,10 +133,11 @@ def _model(model: Model, cache: Cache | None, problems: list[str]) -> str:
 
 def _to_build(model: Model, cache: Cache, problems: list[str]) -> Iterator[str]:
     from pytest_ane.build.slots import default_count
+    from pytest_ane.plugin.built import BuiltModel
     from pytest_ane.plugin.models import OpenModel
     from pytest_ane.plugin.preflight import Preflight
 
-    opened = OpenModel(model, cache)
+    opened = (BuiltModel if model.builder else OpenModel)(model, cache)
     preflight = Preflight(model.shards, cache, lambda _: opened, default_count())
     missing = len(preflight.missing)
     yield f"{sum(s.artifact is None for s in model.shards) - missing} built, {missing} to build"

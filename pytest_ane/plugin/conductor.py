@@ -21,14 +21,16 @@ def conducting(session: pytest.Session) -> Iterator[None]:
     """Keep the folder that workers share, and show where they are."""
     config = session.config
     space = workspace.of(config)
-    space.scope = _scope(space, session.items)
+    controls = config.pluginmanager.hasplugin("dsession")
+    # Only workers know which tests there are.
+    space.scope = None if controls else _scope(space, session.items)
     if is_worker(config) or not _opens(space):
         yield
         return
     space.cache.sweep()
     with space.run.kept():
         _report(config, space)
-        if not config.pluginmanager.hasplugin("dsession"):
+        if not controls:
             yield
             return
         watcher = Watcher(config, len(space.shards), space.run)
@@ -48,7 +50,7 @@ def note(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 def _scope(space: workspace.Workspace, items: Sequence[pytest.Item]) -> tuple[Shard, ...]:
-    """The selected shards that any test asks about; all, where only workers know the tests."""
+    """The selected shards that any test asks about."""
     params = [item.callspec.params for item in items if isinstance(item, pytest.Function)
               and hasattr(item, "callspec")]  # fmt: skip
     wanted = {shard.qualified for p in params if isinstance(shard := p.get("shard"), Shard)}

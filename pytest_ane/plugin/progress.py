@@ -125,10 +125,15 @@ class Watcher(threading.Thread):
 
     def run(self) -> None:
         """Look at what the workers noted, again and again."""
+        shown = ""
         while not self._stop_now.wait(_PAUSE):
             seconds = time.perf_counter() - self._start
-            self._screen.write(line(self._shared.read(_FILES), total=self._total, seconds=seconds))
-        self._screen.write("")
+            text = line(self._shared.read(_FILES), total=self._total, seconds=seconds)
+            if text or shown:
+                self._screen.write(text)
+            shown = text
+        if shown:
+            self._screen.write("")
 
     def stop(self) -> None:
         """Erase the line and end."""

@@ -53,7 +53,7 @@ class Workspace:
     gates: Path
     config: InitVar[pytest.Config]
     progress: Progress = field(init=False)
-    scope: tuple[Shard, ...] = ()
+    scope: tuple[Shard, ...] | None = None
     _models: dict[str, OpenModel | BuiltModel] = field(default_factory=dict)
     _artifacts: dict[str, Artifact] = field(default_factory=dict)
 
@@ -106,7 +106,8 @@ class Workspace:
     @cached_property
     def preflight(self) -> Preflight:
         """What is still to be built, and where."""
-        return Preflight(self.scope or self.shards, self.cache, self.model, self.builds)
+        scope = self.shards if self.scope is None else self.scope
+        return Preflight(scope, self.cache, self.model, self.builds)
 
     @cached_property
     def canaries(self) -> Canaries:

@@ -35,6 +35,13 @@ def test_only_shards_that_are_asked_about_count(project: Project) -> None:
     result.stdout.fnmatch_lines(["ane: 1 shard to build, * unknown needed, *"])
 
 
+def test_a_run_without_gates_builds_nothing(project: Project) -> None:
+    project.llama().pytester.makepyfile(test_own="def test_own(): pass")
+    result = project.run("--ane-shards=all", "--ane-cache=cache", "-k", "test_own")
+    result.assert_outcomes(passed=1, deselected=13)
+    result.stdout.no_fnmatch_line("ane: * to build*")
+
+
 def test_quiet_says_nothing(project: Project) -> None:
     result = project.llama().gate("--ane-cache=cache", "-q", "-k", "placement", shards="L01")
     result.stdout.no_fnmatch_line("ane: *")

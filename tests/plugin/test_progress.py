@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from pytest_ane.plugin.progress import words
+from pytest_ane.plugin.progress import line, words
 from tests.plugin.conftest import Project
 
 
@@ -21,10 +21,27 @@ from tests.plugin.conftest import Project
         (1, 3_200_000, 0.5, "m:L00 (2 of 34, 3.2 MB done)"),
         (2, 6_400_000, 5.0, "m:L00 (3 of 34, 6.4 MB done, about 80 s left)"),
         (33, 0, 33.0, "m:L00 (34 of 34, about 1 s left)"),
+        (34, 0, 33.0, "m:L00 (34 of 34)"),
     ],
 )
 def test_words(done: int, size: int, seconds: float, text: str) -> None:
     assert words("m:L00", done=done, total=34, size=size, seconds=seconds) == text
+
+
+def test_all_workers_are_one_line() -> None:
+    notes = [
+        {"now": "m:L03", "done": {"m:L00": 1_000_000, "m:L01": 1_000_000}},
+        {"now": "m:L04", "done": {"m:L01": 1_000_000, "m:L02": 1_000_000}},
+        {"now": "m:L03", "done": {}},
+        {"now": "", "done": {}},
+    ]
+    expected = "m:L03, m:L04 (4 of 34, 3.0 MB done, about 310 s left)"
+    assert line(notes, total=34, seconds=30.0) == expected
+
+
+@pytest.mark.parametrize("notes", [[], [{"now": "", "done": {"m:L00": 1}}]])
+def test_idle_workers_show_nothing(notes: list[dict[str, object]]) -> None:
+    assert line(notes, total=34, seconds=30.0) == ""
 
 
 def on_a_terminal(project: Project, *options: str) -> str:
@@ -60,3 +77,26 @@ def test_a_pipe_shows_none(project: Project) -> None:
     result = project.packages(good="none").gate()
     result.stdout.no_fnmatch_line("*own:good (1 of*")
     result.stderr.no_fnmatch_line("*own:good (1 of*")
+
+
+SLOW = """
+import time
+from pytest_ane.build import shard
+
+build = shard._build
+
+def slow(*arguments):
+    time.sleep(2)
+    build(*arguments)
+
+shard._build = slow
+"""
+
+
+@pytest.mark.slow
+def test_workers_are_shown_by_the_process_that_started_them(project: Project) -> None:
+    project.llama().pytester.makeconftest(SLOW)
+    options = ("-n2", "--ane-shards=head*", "-k", "placement", "--ane-cache=cache")
+    screen = on_a_terminal(project, *options)
+    assert "mini:head.0, mini:head.1 (1 of 2)\x1b[K\x1b8" in screen
+    assert "of 2)" not in on_a_terminal(project, *options, "-q", "--ane-cache=other")

@@ -100,3 +100,12 @@ def test_a_cut_text_begins_as_the_whole_does(text: str, width: int) -> None:
     assert len(shown) <= width
     if shown != text.rstrip():
         assert text.startswith(shown.removesuffix(" ..."))
+
+
+def test_gates_that_were_not_run_are_counted_below_what_kept_them_from_it() -> None:
+    kept = [Row("fidelity", f"m:L{i:02}", "not run", "canary L01 failed") for i in range(20)]
+    rows = [*kept, Row("placement", "m:L01", "failed", ""), Row("fidelity", "m:L99", "passed", "")]
+    lines = list(table(rows, width=80))
+    assert [line.status for line in lines] == ["failed", *["not run"] * 3, "", "passed", ""]
+    assert lines[4].text == "... and 17 more not run (-v shows all)"
+    assert len(list(table(rows, width=80, everything=True))) == 23

@@ -1,0 +1,137 @@
+"""`pytest-ane doctor`: what it looks at, and what it calls a problem."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_ane.build.plans import PlanCache
+from pytest_ane.cli import main
+from tests.plugin.projects import LLAMA, make_llama
+
+OWN = '[models.own.shard.{name}]\nartifact = "{name}.mlpackage"\nreference = "none"\n'
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def doctor(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, list[str], list[str]]:
+    code = main(["doctor", "--ane-cache=cache", *options])
+    out, err = capsys.readouterr()
+    return code, out.splitlines(), err.splitlines()
+
+
+def line(lines: list[str], start: str) -> str:
+    (found,) = [line for line in lines if line.startswith(f"{start}: ")]
+    return found.removeprefix(f"{start}: ")
+
+
+def test_a_machine_without_a_manifest(
+    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    code, out, err = doctor(capsys)
+    assert (code, err) == (0, [])
+    for name in ("pytest-ane", "python", "coremltools", "torch", "numpy", "pytest-xdist"):
+        assert f"{name} " in line(out, "versions")
+    assert "builds at once" in line(out, "machine")
+    assert "OMP_NUM_THREADS 1" in line(out, "threads")
+    assert line(out, "cache").startswith(f"{folder / 'cache'}, 0 entries, 0.0 MB, ")
+    assert line(out, "temporary files").endswith(" free")
+    assert line(out, "manifest").startswith("no shards.toml here")
+    assert out[-1] == "no problems found"
+
+
+def test_a_package_that_is_not_installed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_ane.cli.doctor._NEEDED", ("numpy", "no-such-package"))
+    code, _, err = doctor(capsys)
+    assert code == 1
+    assert err[1:] == ["  - no-such-package is not installed; run: pip install pytest-ane"]
+
+
+def test_models_built_and_to_build(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    make_llama(folder / "mini.gguf")
+    (folder / "a.mlpackage").mkdir()
+    text = LLAMA.format(source="mini.gguf").replace("max-tokens", 'canary = "L01"\nmax-tokens', 1)
+    (folder / "shards.toml").write_text(
+        f'[run]\ntmpdir = "scratch"\n{text}\n{OWN.format(name="a")}'
+    )
+    code, out, err = doctor(capsys)
+    assert (code, err) == (0, [])
+    assert line(out, "manifest") == "shards.toml, models 2"
+    assert line(out, "mini").startswith("4 shards, canary L01, 0 built, 4 to build, cache ")
+    assert "unknown needed" in line(out, "mini")
+    assert line(out, "own") == "1 shard"
+    assert line(out, "temporary files").startswith(str(folder / "scratch"))
+    assert list((folder / "cache" / "artifacts").iterdir()) == []
+
+
+def test_every_problem_is_a_line(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    (folder / "file").touch()
+    (folder / "shards.toml").write_text(
+        '[run]\ntmpdir = "file/x"\n' + LLAMA.format(source="gone.gguf") + OWN.format(name="a")
+    )
+    code, out, err = doctor(capsys)
+    assert code == 1
+    assert "source cannot be used" in line(out, "mini")
+    assert err[0] == "pytest-ane: 3 problems"
+    assert "[run] tmpdir" in err[1]
+    assert err[2].startswith(f"  - mini: {folder}/gone.gguf: no such file")
+    assert err[3].startswith(f"  - own:a: {folder}/a.mlpackage does not exist")
+    assert len(err) == 4
+    assert "no problems found" not in out
+
+
+def test_a_disk_that_is_too_small(
+    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_llama(folder / "mini.gguf")
+    budget = '\n[models.mini.policy.compression]\nmax-bytes = "1 GB"\n'
+    (folder / "shards.toml").write_text(LLAMA.format(source="mini.gguf") + budget)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**9))
+    code, _, err = doctor(capsys)
+    assert code == 1
+    assert err[1].startswith("  - mini: the disk is too small: cache ")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [(None, "no.toml does not exist"), ("[models", "no.toml:1: not valid TOML")],
+)
+def test_a_named_manifest_has_to_be_good(
+    capsys: pytest.CaptureFixture[str], folder: Path, text: str | None, says: str
+) -> None:
+    if text is not None:
+        (folder / "no.toml").write_text(text)
+    code, out, err = doctor(capsys, "--ane-manifest=no.toml")
+    assert code == 1
+    assert line(out, "manifest") == "no.toml, which cannot be used"
+    assert err[1].startswith(f"  - {says}")
+
+
+def test_a_cache_that_cannot_be_written(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    (folder / "cache").touch()
+    code, _, err = doctor(capsys)
+    assert (code, err[0]) == (1, "pytest-ane: 1 problem")
+    assert "cannot be written" in err[1]
+
+
+def test_plans_of_core_ml_are_listed(
+    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [
+        PlanCache(folder / "24G84", 86 * 10**9, True),
+        PlanCache(folder / "25B78", 10**9, False),
+    ]
+    monkeypatch.setattr("pytest_ane.build.plans.plan_caches", lambda: found)
+    _, out, _ = doctor(capsys)
+    assert line(out, "Core ML plan caches").startswith("87.0 GB, 86.0 GB of them of another macOS")
+    assert f"  86.0 GB stale  {folder / '24G84'}" in out
+    assert f"  1.0 GB  {folder / '25B78'}" in out
