@@ -45,9 +45,8 @@ def _row(report: Any) -> Row | None:
         return None
     return Row(
         gate=str(facts["ane.gate"]),
-        subject=str(facts["ane.subject"]),
+        subject=str(facts["ane.subject"]) + (" synthetic" if "ane.source" in facts else ""),
         status=str(facts["ane.status"]),
-        summary=("synthetic weights · " if "ane.source" in facts else "")
-        + str(facts["ane.summary"]),
+        summary=str(facts["ane.summary"]),
         warned=facts["ane.status"] == "passed" and "ane.warnings" in facts,
     )
