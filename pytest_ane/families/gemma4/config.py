@@ -15,9 +15,30 @@ VERSION = "gemma4/1"
 PACKS = 8
 """Shards that a layer's experts are spread over, `p0` to `p7`."""
 
-_LAYERS = 30
+_SLIDING, _FULL = "rope_parameters.sliding_attention", "rope_parameters.full_attention"
+_COUNTS = {
+    "layers": "num_hidden_layers",
+    "width": "hidden_size",
+    "ffn": "intermediate_size",
+    "expert": "moe_intermediate_size",
+    "experts": "num_experts",
+    "top": "top_k_experts",
+    "heads": "num_attention_heads",
+    "head": "head_dim",
+    "kv_heads": "num_key_value_heads",
+    "global_head": "global_head_dim",
+    "window": "sliding_window",
+    "vocabulary": "vocab_size",
+}
+_REALS = {
+    "theta": f"{_SLIDING}.rope_theta",
+    "global_theta": f"{_FULL}.rope_theta",
+    "global_rotated": f"{_FULL}.partial_rotary_factor",
+    "epsilon": "rms_norm_eps",
+    "cap": "final_logit_softcapping",
+}
 _PUBLISHED: Mapping[str, Any] = {
-    "num_hidden_layers": _LAYERS,
+    "num_hidden_layers": 30,
     "hidden_size": 2816,
     "intermediate_size": 2112,
     "moe_intermediate_size": 704,
@@ -30,9 +51,9 @@ _PUBLISHED: Mapping[str, Any] = {
     "num_global_key_value_heads": 2,
     "attention_k_eq_v": True,
     "sliding_window": 1024,
-    "rope_parameters.sliding_attention.rope_theta": 10_000.0,
-    "rope_parameters.full_attention.rope_theta": 1_000_000.0,
-    "rope_parameters.full_attention.partial_rotary_factor": 0.25,
+    f"{_SLIDING}.rope_theta": 10_000.0,
+    f"{_FULL}.rope_theta": 1_000_000.0,
+    f"{_FULL}.partial_rotary_factor": 0.25,
     "rms_norm_eps": 1e-6,
     "final_logit_softcapping": 30.0,
     "vocab_size": 262_144,
@@ -47,8 +68,8 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
     "num_kv_shared_layers": (0, None),
     "tie_word_embeddings": (True,),
     "use_bidirectional_attention": (None, "vision"),
-    "rope_parameters.sliding_attention.rope_type": ("default",),
-    "rope_parameters.full_attention.rope_type": ("proportional",),
+    f"{_SLIDING}.rope_type": ("default",),
+    f"{_FULL}.rope_type": ("proportional",),
 }
 """Variants of the architecture that this family computes; text is causal under `"vision"` too."""
 
@@ -105,34 +126,16 @@ class Gemma4Config:
                     f"{source.label}: {key} is {found!r}, and family 'gemma4' computes "
                     f"{accepted[0]!r} only."
                 )
-        (layers, width, ffn, expert, experts, top, heads, head, kv_heads, global_head) = (
-            _number(source, key) for key in list(_PUBLISHED)[:10]
-        )
+        counts: dict[str, Any] = {n: int(_number(source, key)) for n, key in _COUNTS.items()}
+        reals: dict[str, Any] = {n: _number(source, key) for n, key in _REALS.items()}
         shared = bool(_value(source, "attention_k_eq_v"))
-        global_kv_heads = _number(source, "num_global_key_value_heads") if shared else kv_heads
-        sliding = "rope_parameters.sliding_attention"
-        full = "rope_parameters.full_attention"
+        kv_heads = "num_global_key_value_heads" if shared else "num_key_value_heads"
         config = cls(
-            layers=int(layers),
-            width=int(width),
-            ffn=int(ffn),
-            expert=int(expert),
-            experts=int(experts),
-            top=int(top),
-            heads=int(heads),
-            head=int(head),
-            kv_heads=int(kv_heads),
-            global_head=int(global_head),
-            global_kv_heads=int(global_kv_heads),
+            **counts,
+            **reals,
             shared=shared,
-            window=int(_number(source, "sliding_window")),
-            theta=_number(source, f"{sliding}.rope_theta"),
-            global_theta=_number(source, f"{full}.rope_theta"),
-            global_rotated=_number(source, f"{full}.partial_rotary_factor"),
-            epsilon=_number(source, "rms_norm_eps"),
-            cap=_number(source, "final_logit_softcapping"),
-            vocabulary=int(_number(source, "vocab_size")),
-            global_layers=_global_layers(source, int(layers)),
+            global_kv_heads=int(_number(source, kv_heads)),
+            global_layers=_global_layers(source, counts["layers"]),
         )
         config._check(source.label)
         return config
