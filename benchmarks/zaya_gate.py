@@ -26,6 +26,12 @@ import numpy as np
 
 SEED, SHARD, LAYER = 7, "L01", 1
 LENGTHS, PROBES = (1, 4), 8
+CONFIG = {
+    "num_hidden_layers": 80, "hidden_size": 2048, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "head_dim": 128, "partial_rotary_factor": 0.5, "rope_theta": 5e6,
+    "num_experts": 16, "ffn_hidden_size": 4096, "zaya_mlp_expansion": 256, "norm_epsilon": 1e-5,
+    "vocab_size": 262_272,
+}  # fmt: skip
 
 
 def main() -> None:
@@ -151,6 +157,7 @@ def checkpoint(folder: Path) -> dict[str, Any]:
 
     family.open_model(Keeping(SEED, family.spread, {}), Cut((SHARD,), 4)).conversion(SHARD)
     (folder / "weights").mkdir(exist_ok=True)
+    (folder / "weights" / "config.json").write_text(json.dumps(CONFIG))
     save_file(kept, folder / "weights" / "model.safetensors")
     return {"tensors": len(kept), "MB": round(sum(t.nbytes for t in kept.values()) / 1e6, 1)}
 
@@ -232,7 +239,7 @@ def cosines_of(outputs: list[float], parts: list[float]) -> dict[str, float]:
 
 
 def theirs(folder: Path) -> dict[str, Any]:
-    """Coremltools' decompression, both sides as eager torch modules in float32."""
+    """Decompression by coremltools, both sides as eager torch modules in float32."""
     import torch
     from safetensors.torch import load_file
 
@@ -247,7 +254,7 @@ def theirs(folder: Path) -> dict[str, Any]:
         found = ct.optimize.coreml.get_weights_metadata(dense, weight_threshold=0)
     weights = {name: torch.from_numpy(np.array(w.val)).float() for name, w in found.items()}
     own = {k: v.float() for k, v in load_file(folder / "weights" / "model.safetensors").items()}
-    shard, reference = eager(by_convolution(weights)), eager(by_name(own))
+    shard, reference = eager(packed(weights, own)), eager(by_name(own))
     residual = [own[f"model.layers.{LAYER}.res_scale.{name}"] for name in RESIDUAL]
     norm = own[f"model.layers.{LAYER}.input_norm.weight"]
     cosines: list[float] = []
@@ -271,9 +278,14 @@ def by_name(own: dict[str, Any]) -> dict[str, Any]:
     return {name.removeprefix(start): value for name, value in own.items()}
 
 
-def by_convolution(weights: dict[str, Any]) -> dict[str, Any]:
-    """The package's weights under the checkpoint's short names."""
-    raise NotImplementedError(sorted(weights))
+def packed(weights: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """The package's experts beside the router, which is the checkpoint's own there, in fp16."""
+    found = by_name(own)
+    for e in range(16):
+        for layer in ("fc1", "fc2"):
+            (name,) = [n for n in weights if n.startswith(f"experts_{e}_{layer}_weight")]
+            found[f"experts.local_experts.{e}.linear_{layer}.weight"] = weights[name].flatten(1)
+    return found
 
 
 def eager(w: dict[str, Any]) -> Any:

@@ -46,6 +46,14 @@ class BuildError(AneError):
     """A shard could not be converted, compressed or stored."""
 
 
+class NotRunError(AneError):
+    """A gate was not asked, because something else has to be put right first."""
+
+
+class DoctorError(AneError):
+    """`pytest-ane doctor` found problems."""
+
+
 class CacheError(AneError):
     """The cache folder cannot be read or written."""
 

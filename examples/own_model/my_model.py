@@ -33,6 +33,7 @@ class FeedForward(nn.Module):
         self.down = nn.Conv2d(INNER, WIDTH, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """From `[1, 128, T, 1]` to the same shape."""
         inner: Tensor = nn.functional.silu(self.gate(x)) * self.up(x)
         result: Tensor = x + self.down(inner)
         return result
@@ -46,6 +47,7 @@ class Classifier(nn.Module):
         self.output = nn.Conv2d(WIDTH, CLASSES, 1)
 
     def forward(self, x: Tensor, sharpness: Tensor) -> Tensor:
+        """From `[1, 128, T, 1]` and a factor for each position, `[1, 1, T, 1]`."""
         logits: Tensor = self.output(x) * sharpness
         return logits
 

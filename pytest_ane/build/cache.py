@@ -6,20 +6,28 @@ one rename, so that an entry that exists is complete, whatever killed the proces
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
+from pytest_ane.build.scratch import leftovers, scratch, temporary_folder
+from pytest_ane.build.slots import Slots
 from pytest_ane.digests import tree_bytes
 from pytest_ane.errors import BuildError, CacheError
 
 KINDS = ("artifacts", "recordings")
+
+_WRITER = "[MIL FileWriter]"
+"""How coremltools' writer of weights begins when the system refuses to write; it is no OSError."""
+_NUMBER = re.compile(r"^\[Errno \d+\] ")
 
 
 @dataclass(frozen=True)
@@ -36,12 +44,17 @@ class Entry:
 class Cache:
     """A cache folder, the user's own by default.
 
+    Args:
+        root: the folder.
+        builds: how many entries processes that share the folder make at once; `None` for any.
+
     Raises:
         CacheError: the folder cannot be made or written.
     """
 
-    def __init__(self, root: Path | None = None) -> None:
-        self.root = (root or user_cache_path("pytest-ane")).absolute()
+    def __init__(self, root: Path | None = None, builds: int | None = None) -> None:
+        self.root = (root or default_root()).absolute()
+        self.slots = Slots(self.root / "locks", builds) if builds else None
         try:
             for name in (*KINDS, "locks", "tmp"):
                 (self.root / name).mkdir(parents=True, exist_ok=True)
@@ -76,10 +89,11 @@ class Cache:
         with self._disk_errors():
             if (found := self.get(kind, key)) is not None:
                 return found
-            with self._lock(f"{kind}-{key}"):
+            # The slot first: who waits for an entry may hold one, who makes it has one already.
+            with self._slot(), self.lock(f"{kind}-{key}"):
                 if (found := self.get(kind, key)) is not None:
                     return found
-                with self._workspace(kind, key) as folder:
+                with self._workspace(kind, key) as folder, scratch(self._scratch(kind, key)):
                     make(folder)
                     folder.replace(self.path(kind, key))
         return self.path(kind, key)
@@ -97,19 +111,34 @@ class Cache:
     def remove(self, entry: Entry) -> None:
         """Delete an entry; renamed away first, so that no reader sees half of it."""
         doomed = self.root / "tmp" / f"{entry.kind}-{entry.key}.removed-{os.getpid()}"
-        with self._lock(f"{entry.kind}-{entry.key}"):
+        with self.lock(f"{entry.kind}-{entry.key}"):
             entry.path.replace(doomed)
             shutil.rmtree(doomed, ignore_errors=True)
 
-    def _lock(self, name: str) -> FileLock:
+    def lock(self, name: str) -> FileLock:
+        """A lock between processes, free again when its holder is gone, however it went."""
         return FileLock(self.root / "locks" / f"{name}.lock")
 
     def sweep(self) -> None:
-        """Delete what killed processes left in `tmp`; what another process is making stays."""
-        for left in (self.root / "tmp").iterdir():
-            lock = self._lock(left.name.partition(".")[0])
-            with suppress(Timeout), lock.acquire(timeout=0):
+        """Delete what killed processes left, here and in the temporary folder.
+
+        What another process is making stays.
+        """
+        named = [(left.name.partition(".")[0], left) for left in (self.root / "tmp").iterdir()]
+        mark = self._scratch()
+        for left in leftovers(mark):
+            named.append((left.name.removeprefix(f"{mark}-").rpartition("-")[0], left))
+        for name, left in named:
+            with suppress(Timeout), self.lock(name).acquire(timeout=0):
                 shutil.rmtree(left, ignore_errors=True)
+
+    def _slot(self) -> AbstractContextManager[None]:
+        return self.slots.one() if self.slots else nullcontext()
+
+    def _scratch(self, *entry: str) -> str:
+        """What folders of temporary files are called: by this cache folder, then by the entry."""
+        own = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:12]
+        return "-".join(("pytest-ane", own, *entry))
 
     @contextmanager
     def _workspace(self, kind: str, key: str) -> Iterator[Path]:
@@ -126,22 +155,39 @@ class Cache:
     def _disk_errors(self) -> Iterator[None]:
         """Say what the system said, and where.
 
-        The converter also writes to the system's temporary folder, and copies with `shutil`, whose
-        errors carry no number; so all of them are caught alike.
+        The converter also writes to the temporary folder, and copies with `shutil`, whose errors
+        carry no number; so all of them are caught alike.
         """
         try:
             yield
         except OSError as error:
-            free = shutil.disk_usage(self.root).free / 1e9
-            raise BuildError(
-                f"Building into {self.root} failed: {_said(error)} ({free:.1f} GB free there); "
-                "free some space (pytest-ane cache prune) or choose another folder with "
-                "--ane-cache=DIR. What was finished before is kept."
-            ) from error
+            raise self._disk_error(_said(error)) from error
+        except BuildError as error:
+            if _WRITER not in str(error):
+                raise
+            raise self._disk_error(str(error).rstrip(".")) from error
+
+    def _disk_error(self, said: str) -> BuildError:
+        temporary = temporary_folder()
+        free, room = (shutil.disk_usage(path).free / 1e9 for path in (self.root, temporary))
+        return BuildError(
+            f"Building into {self.root} failed: {said} ({free:.1f} GB free there, {room:.1f} GB in "
+            f"the temporary folder {temporary}); free some space (pytest-ane cache prune), or "
+            "choose other folders with --ane-cache=DIR and TMPDIR. What was finished before is "
+            "kept."
+        )
+
+
+def default_root() -> Path:
+    """The user's own cache folder."""
+    return user_cache_path("pytest-ane")
 
 
 def _said(error: OSError) -> str:
-    """`No space left on device: /some/file`, or the first of the errors `shutil` collected."""
+    """`No space left on device: /some/file`; the first of the errors that `shutil` collected."""
+    if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
+        _, target, why = error.args[0][0]
+        return f"{_NUMBER.sub('', str(why)).partition(': ')[0]}: {target}"
     if error.strerror is None:
         return str(error)
     return f"{error.strerror}: {error.filename}" if error.filename else error.strerror

@@ -41,7 +41,16 @@ def build_shard(
                 "check the path in shards.toml."
             )
         return Artifact(shard.artifact)
-    key = {
+    key = artifact_key(shard, identity)
+    folder = cache.get_or_make(
+        "artifacts", key_digest(key), lambda folder: _build(shard, key, model(), folder)
+    )
+    return Artifact.of_entry(folder)
+
+
+def artifact_key(shard: Shard, identity: dict[str, Any]) -> dict[str, Any]:
+    """Everything a built package depends on; its digest names the cache entry."""
+    return {
         **identity,
         "build": BUILD_VERSION,
         "shard": shard.id,
@@ -52,10 +61,6 @@ def build_shard(
         "coremltools": version("coremltools"),
         "torch": version("torch"),
     }
-    folder = cache.get_or_make(
-        "artifacts", key_digest(key), lambda folder: _build(shard, key, model(), folder)
-    )
-    return Artifact.of_entry(folder)
 
 
 def _build(shard: Shard, key: dict[str, Any], model: Buildable, folder: Path) -> None:
@@ -63,6 +68,7 @@ def _build(shard: Shard, key: dict[str, Any], model: Buildable, folder: Path) ->
     from pytest_ane.build.convert import convert
     from pytest_ane.build.distortion import distortions
     from pytest_ane.build.quiet import converter_notes
+    from pytest_ane.mil.blob import check_blobs
 
     start = time.perf_counter()
     with converter_notes():
@@ -73,6 +79,8 @@ def _build(shard: Shard, key: dict[str, Any], model: Buildable, folder: Path) ->
             subject=shard.qualified,
         )
     notes = compress(converted, shard.asked, folder / PACKAGE, shard.qualified)
-    errors = distortions(read_model(folder / PACKAGE), read_model(converted.package_path))
+    # A package that the disk cut short must not become an entry.
+    check_blobs(built := read_model(folder / PACKAGE))
+    errors = distortions(built, read_model(converted.package_path))
     seconds = round(time.perf_counter() - start, 3)
     BuildRecord(key, model.description, notes, seconds, errors).write(folder)

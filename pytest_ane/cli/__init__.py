@@ -1,4 +1,4 @@
-"""The command line: `pytest-ane init | schema | cache | explain | weights | run | diff`."""
+"""The command line: `pytest-ane init | schema | doctor | cache | explain | weights | ...`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_ane import __version__
-from pytest_ane.cli import cache, explain, init, schema
+from pytest_ane.cli import cache, doctor, explain, init, schema
 from pytest_ane.errors import AneError
 
 
@@ -28,6 +28,11 @@ def parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("schema", help="print the JSON Schema of shards.toml")
     command.set_defaults(run=lambda o: schema.run())
+
+    command = commands.add_parser("doctor", help="look at what a run needs: versions, disk, models")
+    command.add_argument("--ane-manifest", type=Path, metavar="FILE", help="default: shards.toml")
+    command.add_argument("--ane-cache", type=Path, metavar="DIR", help="the cache folder")
+    command.set_defaults(run=lambda o: doctor.run(o.ane_manifest, o.ane_cache))
 
     command = commands.add_parser("cache", help="list or prune built shards and recordings")
     command.add_argument("action", choices=("list", "prune"))

@@ -20,6 +20,7 @@ from pytest_ane.families.base import (
 from pytest_ane.families.code import code_digests, import_code, search_beside
 from pytest_ane.families.streams import Streams, entering, merge
 from pytest_ane.manifest import FAMILIES
+from pytest_ane.manifest.origins import importable
 
 _FUNCTIONS = ("open_model", "layout", "wiring", "starts_whole", "spread")
 
@@ -52,6 +53,11 @@ def get_family(name: str) -> Family:
     """
     if name in FAMILIES:
         return cast("Family", import_code(f"pytest_ane.families.{name}", "family"))
+    if not importable(name):
+        raise ManifestError(
+            f"No family {name!r}; there is: {', '.join(FAMILIES)}. A module of that name is "
+            "neither beside the manifest nor installed."
+        )
     family = import_code(name, f"Family {name!r}")
     for function in _FUNCTIONS:
         if not callable(getattr(family, function, None)):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
+from itertools import product
 
 ID = r"[A-Za-z][A-Za-z0-9_.\-]{0,63}"
 """Short ASCII: fit for test ids, file names and selections (no colon, comma, bracket, space)."""
@@ -11,8 +13,11 @@ GLOB = r"[A-Za-z*?\[][A-Za-z0-9_.\-*?\[\]!]{0,63}"
 MOST = 10_000
 """Shards in one range; more is a slip of the keyboard."""
 
-_RANGE_LIKE = "a range such as 'L00-L29', whose ends differ in their last number only"
+_RANGE_LIKE = (
+    "a range such as 'L00-L29', whose ends differ in their last number only, or 'L{00-29}.p{0-7}'"
+)
 _RANGE = re.compile(r"(?P<prefix>.*?)(?P<first>\d+)-(?P=prefix)(?P<last>\d+)")
+_BRACES = re.compile(r"\{(\d{1,9})-(\d{1,9})\}")
 
 _NUMBERED = re.compile(r"(?P<prefix>.*?)(?P<number>\d{1,9})")
 
@@ -28,22 +33,40 @@ def is_glob(text: str) -> bool:
 
 
 def as_range(term: str) -> list[str] | None:
-    """The ids of `L00-L29` or `head.0-head.3`, in order; `None` where a text is no range.
+    """The ids of `L00-L29` or `L{00-29}.p{0-7}`, in order; `None` where a text is no range.
 
-    The numbers keep the width of the first one: `L08-L10` is L08, L09, L10.
+    The numbers keep the width of the first one: `L08-L10` is L08, L09, L10. Of several ranges in
+    braces the last one counts fastest.
 
     Raises:
         ValueError: the range counts backwards or has more than `MOST` ids.
     """
+    if _BRACES.search(term):
+        # Texts and ends of ranges take turns.
+        start, *rest = _BRACES.split(term)
+        ends = list(zip(rest[::3], rest[1::3], strict=True))
+        numbers = [_numbers(first, last, term) for first, last in ends]
+        if math.prod(map(len, numbers)) > MOST:
+            raise _too_many(term)
+        texts = (zip(combined, rest[2::3], strict=True) for combined in product(*numbers))
+        return [start + "".join(map("".join, pairs)) for pairs in texts]
     match = _RANGE.fullmatch(term)
     if match is None or len(match["first"]) > 9 or len(match["last"]) > 9:
         return None
-    first, last, width = int(match["first"]), int(match["last"]), len(match["first"])
-    if first > last:
+    return [match["prefix"] + number for number in _numbers(match["first"], match["last"], term)]
+
+
+def _numbers(first: str, last: str, term: str) -> list[str]:
+    low, high = int(first), int(last)
+    if low > high:
         raise ValueError(f"the range {term!r} counts backwards; write its lower end first")
-    if last - first >= MOST:
-        raise ValueError(f"the range {term!r} has more than {MOST:,} shards; check its ends")
-    return [f"{match['prefix']}{number:0{width}d}" for number in range(first, last + 1)]
+    if high - low >= MOST:
+        raise _too_many(term)
+    return [f"{number:0{len(first)}d}" for number in range(low, high + 1)]
+
+
+def _too_many(term: str) -> ValueError:
+    return ValueError(f"the range {term!r} has more than {MOST:,} shards; check its ends")
 
 
 def expand(texts: list[str]) -> tuple[str, ...]:

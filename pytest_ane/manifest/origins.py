@@ -52,22 +52,22 @@ def _builder(here: KeyPath, model: ModelTable, builder: str, folder: Path) -> It
     if model.shards is None:
         yield at_table(here, "'shards' is missing; name those that the builder makes")
     module = builder.partition(":")[0]
-    if not _importable(module, folder):
+    if not importable(module, folder):
         yield at_value((*here, "builder"), builder, f"{module!r} is not {_CODE}")
 
 
 def _family(here: KeyPath, family: str, folder: Path) -> Iterator[Problem]:
-    if family not in FAMILIES and not _importable(family, folder):
+    if family not in FAMILIES and not importable(family, folder):
         says = f"is neither a family ({', '.join(FAMILIES)}) nor {_CODE}"
         if close := get_close_matches(family, FAMILIES, n=1):
             says = f"{says}; did you mean {close[0]!r}?"
         yield at_value((*here, "family"), family, says)
 
 
-def _importable(module: str, folder: Path) -> bool:
-    """Whether the first part of a module's name is found; nothing is imported."""
+def importable(module: str, folder: Path | None = None) -> bool:
+    """Whether the first part of a module's name is found, in a folder or at large, unimported."""
     top = module.partition(".")[0]
-    if (folder / f"{top}.py").is_file() or (folder / top).is_dir():
+    if folder and ((folder / f"{top}.py").is_file() or (folder / top).is_dir()):
         return True
     try:
         return find_spec(top) is not None

@@ -183,6 +183,7 @@ class Model(Record):
         builder: in place of a family, `module:function` of the user's.
         depends: what the builder reads, absolute.
         shards: the resolved shards in the manifest's order.
+        canary: ids of the shards that must pass before others are built, in order.
         prompts: golden prompts.
         baselines: folder of the stored benchmark runs, absolute; `None` for pytest-benchmark's own.
         policy: the model's own policy, which behaviour is judged by.
@@ -197,6 +198,7 @@ class Model(Record):
     builder: str | None = None
     depends: tuple[Path, ...] = ()
     shards: tuple[Shard, ...]
+    canary: tuple[str, ...] = ()
     prompts: tuple[Prompt, ...] = ()
     baselines: Path | None = None
     policy: Policy = Policy()
@@ -216,10 +218,12 @@ class Manifest(Record):
     Attributes:
         path: the file.
         models: in the file's order.
+        tmpdir: where a run keeps temporary files, absolute; `None` for the system's folder.
     """
 
     path: Path
     models: tuple[Model, ...]
+    tmpdir: Path | None = None
 
     @cached_property
     def shards(self) -> tuple[Shard, ...]:

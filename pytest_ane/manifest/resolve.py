@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 from pydantic import ValidationError
 
 from pytest_ane.manifest.base import KeyPath, Record, Table
+from pytest_ane.manifest.canary import canaries, canary_problems
 from pytest_ane.manifest.compression import Uncompressed
 from pytest_ane.manifest.ids import is_glob, is_id, nearest
 from pytest_ane.manifest.layers import Layers, only, without
@@ -49,7 +50,12 @@ class Resolver:
         ]
         if self.problems:
             return None
-        return Manifest(path=self._path, models=tuple(model for model in found if model))
+        tmpdir = self._document.get("run", {}).get("tmpdir")
+        return Manifest(
+            path=self._path,
+            models=tuple(model for model in found if model),
+            tmpdir=self._absolute(tmpdir) if tmpdir else None,
+        )
 
     def _structure(self) -> None:
         """The top of the file, and defaults; what is inside a model is looked at model by model."""
@@ -78,6 +84,7 @@ class Resolver:
         if model is None:
             return None
         ids = self._ids(here, model, tables)
+        self.problems += canary_problems(here, model.canary, ids) if ids else ()
         shards = [self._shard(here, model, shard, common, tables) for shard in ids]
         if settings is None or not all(shards):
             return None
@@ -88,6 +95,7 @@ class Resolver:
             builder=model.builder,
             depends=tuple(self._absolute(path) for path in model.depends),
             shards=tuple(shard for shard in shards if shard),
+            canary=canaries(model.canary, ids),
             prompts=model.prompts,
             baselines=self._absolute(model.baselines) if model.baselines else None,
             policy=settings.policy,

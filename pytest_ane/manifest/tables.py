@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, Strict, WithJsonSchema
 
 from pytest_ane.manifest.base import Form, Record
 from pytest_ane.manifest.compression import Compression
-from pytest_ane.manifest.ids import GLOB, ID, expand
+from pytest_ane.manifest.ids import GLOB, ID, as_range, expand
 from pytest_ane.manifest.policy import Policy
 from pytest_ane.manifest.records import Probes, Prompt, Source, Target
 
@@ -19,6 +19,16 @@ def _expanded(value: object) -> object:
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise ValueError("must be a text such as 'L00-L29, head.0-head.3', or a list of such")
     return expand(texts)
+
+
+def _terms(value: object) -> object:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("must be a list of shard ids, ranges and globs, such as ['L01']")
+    terms = [term.strip() for text in texts for term in text.split(",")]
+    for term in terms:
+        as_range(term)  # Says what is wrong with a range that counts backwards.
+    return tuple(terms)
 
 
 ModelName = Annotated[
@@ -51,8 +61,14 @@ Ids = Annotated[
     ),
 ]
 
+Terms = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_terms),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
 
-FAMILIES = ("llama", "zaya")
+
+FAMILIES = ("gemma4", "llama", "zaya")
 """Architectures that come with the package; any other family is a module of the user's."""
 _MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 Module = Annotated[str, Form(_MODULE, "must be a family or a module's name, such as 'my.family'")]
@@ -127,6 +143,9 @@ class ModelTable(Common):
     built anew."""
     shards: Ids | None = None
     """Shard ids and ranges, such as `"L00-L29, head.0-head.3"`; needed with a family or builder."""
+    canary: Terms = ()
+    """Shards, by id, range or glob, whose gates run first: unless they pass, the model's other
+    shards are neither built nor gated, and fail."""
     prompts: Annotated[tuple[Prompt, ...], Strict(False)] = ()
     """Golden prompts: what behaviour is asked on, and where captured probes come from."""
     baselines: Annotated[Path, Strict(False)] | None = None
@@ -136,9 +155,19 @@ class ModelTable(Common):
     """Settings by shard id or glob; without a family these tables are the shards."""
 
 
+class Run(Record):
+    """Where a run works."""
+
+    tmpdir: Annotated[str, Field(min_length=1)] | None = None
+    """Folder for temporary files, relative to the manifest, made if it is missing; absent: the
+    system's. A build needs room for its uncompressed package there."""
+
+
 class ManifestTable(Record):
     """Models, their shards, and what these must reach: the manifest of pytest-ane."""
 
+    run: Run = Run()
+    """Where a run works."""
     defaults: Defaults = Defaults()
     """What every model starts from."""
     models: Annotated[dict[ModelName, ModelTable], Field(min_length=1)]

@@ -7,7 +7,7 @@ run without ANE options pays nothing for having the plugin installed.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -88,11 +88,44 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect gates that have nothing to ask, such as behaviour of half a chain; chains last."""
+    """Deselect gates that have nothing to ask, such as behaviour of half a chain; put in order."""
     from pytest_ane.plugin import collection
 
     collection.drop_empty(config, items)
-    collection.chains_last(items)
+    collection.in_order(config, items)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """What is done once for a whole run, all workers included."""
+    if not wanted(session.config) or session.config.option.collectonly:
+        return (yield)
+    from pytest_ane.plugin import conductor
+
+    with conductor.conducting(session):
+        return (yield)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker of xdist which run it belongs to."""
+    if wanted(node.config):
+        from pytest_ane.plugin import run
+
+        run.tell(node.workerinput, node.config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note what the gates say of a canary."""
+    report = yield
+    if wanted(item.config):
+        from pytest_ane.plugin import conductor
+
+        conductor.note(item, report)
+    return report
 
 
 @pytest.hookimpl(wrapper=True)

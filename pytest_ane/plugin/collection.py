@@ -33,9 +33,27 @@ def drop_empty(config: pytest.Config, items: list[pytest.Item]) -> None:
         config.hook.pytest_deselected(items=empty)
 
 
-def chains_last(items: list[pytest.Item]) -> None:
-    """Ask for a whole model after its shards: a bad shard explains a bad stack."""
-    items.sort(key=lambda item: _is_gate(item) and "chain" in getattr(item, "fixturenames", ()))
+def in_order(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Canaries first, for others wait for them; whole models last, for a shard explains a stack."""
+
+    def rank(item: pytest.Item) -> int:
+        if not _is_gate(item):
+            return 0
+        if "chain" in getattr(item, "fixturenames", ()):
+            return 1
+        return -1 if is_canary(config, item) else 0
+
+    items.sort(key=rank)
+
+
+def is_canary(config: pytest.Config, item: pytest.Item) -> bool:
+    """Whether an item is a gate of a shard that others wait for."""
+    shard = getattr(item, "callspec", None) and item.callspec.params.get("shard")  # type: ignore[attr-defined]
+    if not wanted(config) or shard is None or not _is_gate(item):
+        return False
+    from pytest_ane.plugin import workspace
+
+    return workspace.of(config).canaries.has(shard)
 
 
 def _values(config: pytest.Config, fixture: str) -> list[tuple[str, object]]:

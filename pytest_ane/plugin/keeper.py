@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pytest_ane.errors import AneError
+from pytest_ane.errors import AneError, NotRunError
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.report.text import brief, failure
 from pytest_ane.verdict import Verdict
@@ -43,10 +43,16 @@ def record_error(node: pytest.Item | pytest.Collector, error: AneError) -> None:
     """Record that a gate could not be asked, for the table: its subject must not be missing."""
     spec = getattr(node, "callspec", None)
     if isinstance(node, pytest.Function) and spec is not None:
-        gate = (node.originalname or node.name).removeprefix("test_")
+        status = "not run" if isinstance(error, NotRunError) else "error"
+        summary = brief(str(error)).removeprefix(f"{status}: ")
         node.user_properties += _properties(
-            gate=gate, subject=spec.id, status="error", summary=brief(str(error))
+            gate=gate_of(node), subject=spec.id, status=status, summary=summary
         )
+
+
+def gate_of(item: pytest.Function) -> str:
+    """`placement` for `test_placement[smollm2:L01]`."""
+    return (item.originalname or item.name).removeprefix("test_")
 
 
 def _properties(**facts: float | str) -> list[tuple[str, object]]:

@@ -17,6 +17,7 @@ _INI = {
     "ane_manifest": "the manifest, relative to the ini file",
     "ane_cache": "cache folder, relative to the ini file",
     "ane_min_cosine": "overrides every fidelity policy's min-cosine",
+    "ane_builds": "how many shards are built at once, over all workers",
     "ane_unproven": "'fail' or 'allow': overrides what becomes of an unproven verdict",
 }
 
@@ -50,6 +51,12 @@ def add(parser: pytest.Parser) -> None:
         "--ane-min-cosine",
         metavar="X",
         help="override every fidelity policy's min-cosine",
+    )
+    group.addoption(
+        "--ane-builds",
+        metavar="N",
+        help="how many shards are built at once, over all workers and runs that share the cache "
+        "(default: as many as memory holds at 3 GB each, at most one a core)",
     )
     group.addoption(
         "--ane-unproven",
@@ -118,6 +125,22 @@ def minimum_cosine(config: pytest.Config) -> float | None:
             f"{_origin(config, 'ane_min_cosine')}={given}: give a number from -1 to 1."
         )
     return value
+
+
+def builds(config: pytest.Config) -> int | None:
+    """How many builds may run at once, if said.
+
+    Raises:
+        pytest.UsageError: it is no number from 1 to 1,000.
+    """
+    given = text(config, "ane_builds")
+    if not given:
+        return None
+    if not (given.isascii() and given.isdecimal() and 1 <= int(given[:9]) <= 1000):
+        raise pytest.UsageError(
+            f"{_origin(config, 'ane_builds')}={given}: give a number from 1 to 1000."
+        )
+    return int(given)
 
 
 def unproven(config: pytest.Config) -> str:

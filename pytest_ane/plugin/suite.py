@@ -43,6 +43,12 @@ def shipped() -> Path:
     return inside if (inside / _MARK).is_file() else package.parent / FOLDER
 
 
+def in_use(config: pytest.Config) -> Path:
+    """The project's own copy of the gates if it has one, else ours."""
+    own = config.rootpath / FOLDER
+    return own if (own / _MARK).is_file() else shipped()
+
+
 def add_to(config: pytest.Config) -> None:
     """Add the gates to what is collected: the project's own copy if it has one, else ours.
 

@@ -12,7 +12,13 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
 
-_COLORS = {"error": "red", "failed": "red", "unproven": "yellow", "warned": "yellow"}
+_COLORS = {
+    "error": "red",
+    "failed": "red",
+    "not run": "red",
+    "unproven": "yellow",
+    "warned": "yellow",
+}
 
 
 def write(reporter: TerminalReporter, config: pytest.Config) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -10,15 +10,19 @@ import pytest
 
 from pytest_ane.backends import Backend, get_backend
 from pytest_ane.build import Artifact, Cache, build_shard
+from pytest_ane.build.slots import default_count
 from pytest_ane.errors import ManifestError
-from pytest_ane.families import get_family, search_beside
+from pytest_ane.families import Buildable, get_family, search_beside
 from pytest_ane.fidelity import Case
 from pytest_ane.fidelity.package import package_cases
 from pytest_ane.manifest import Manifest, Shard, load, of_package, select
-from pytest_ane.plugin import options
+from pytest_ane.plugin import options, suite
 from pytest_ane.plugin.built import BuiltModel
+from pytest_ane.plugin.canary import Canaries
 from pytest_ane.plugin.models import OpenModel
+from pytest_ane.plugin.preflight import Preflight
 from pytest_ane.plugin.progress import Progress
+from pytest_ane.plugin.run import Run, run_id, use_folder
 from pytest_ane.plugin.stack import Stack, open_stack
 from pytest_ane.report.text import header
 
@@ -32,7 +36,11 @@ def of(config: pytest.Config) -> Workspace:
 
 @dataclass
 class Workspace:
-    """What the fixtures draw on. Artifacts and models are opened when first asked for."""
+    """What the fixtures draw on. Artifacts and models are opened when first asked for.
+
+    Attributes:
+        shards: those selected; `scope` those whose gates are run, where that is known.
+    """
 
     manifest: Manifest
     asked: str
@@ -40,7 +48,12 @@ class Workspace:
     cache_root: Path | None
     min_cosine: float | None
     unproven: str
-    progress: Progress
+    builds: int
+    run_id: str
+    gates: Path
+    config: InitVar[pytest.Config]
+    progress: Progress = field(init=False)
+    scope: tuple[Shard, ...] = ()
     _models: dict[str, OpenModel | BuiltModel] = field(default_factory=dict)
     _artifacts: dict[str, Artifact] = field(default_factory=dict)
 
@@ -61,6 +74,8 @@ class Workspace:
             manifest = load(options.path(config, "ane_manifest") or config.rootpath / "shards.toml")
             shards = select(manifest, selection)
             search_beside(manifest)
+        if manifest.tmpdir is not None:
+            config.add_cleanup(use_folder(manifest.tmpdir, manifest.path).close)
         minimum = options.minimum_cosine(config)
         return cls(
             manifest=manifest,
@@ -69,13 +84,34 @@ class Workspace:
             cache_root=options.path(config, "ane_cache"),
             min_cosine=minimum,
             unproven=options.unproven(config),
-            progress=Progress(config, len(shards)),
+            builds=options.builds(config) or default_count(),
+            run_id=run_id(config),
+            gates=suite.in_use(config),
+            config=config,
         )
+
+    def __post_init__(self, config: pytest.Config) -> None:
+        self.progress = Progress(config, len(self.shards), lambda: self.run)
 
     @cached_property
     def cache(self) -> Cache:
         """The cache folder, checked to be writable on first use."""
-        return Cache(self.cache_root)
+        return Cache(self.cache_root, self.builds)
+
+    @cached_property
+    def run(self) -> Run:
+        """What all processes of the run share."""
+        return Run(self.cache, self.run_id)
+
+    @cached_property
+    def preflight(self) -> Preflight:
+        """What is still to be built, and where."""
+        return Preflight(self.scope or self.shards, self.cache, self.model, self.builds)
+
+    @cached_property
+    def canaries(self) -> Canaries:
+        """What is known of shards that must pass before others are built."""
+        return Canaries(self, self.gates)
 
     @cached_property
     def backend(self) -> Backend:
@@ -113,7 +149,12 @@ class Workspace:
         return self._models[name]
 
     def artifact(self, shard: Shard) -> Artifact:
-        """A shard's package: the user's own, from the cache, or built now."""
+        """A shard's package: the user's own, from the cache, or built now.
+
+        Raises:
+            NotRunError: a canary of the shard's model has not passed.
+        """
+        self.canaries.require(shard)
         if shard.qualified not in self._artifacts:
             with self.progress.building(shard.qualified) as report:
                 model = None if shard.artifact else self.model(shard.model)
@@ -121,11 +162,16 @@ class Workspace:
                     shard,
                     self.cache,
                     identity=model.identity if model else {},
-                    model=lambda: self.model(shard.model).language_model,
+                    model=lambda: self._opened(shard.model),
                 )
                 report(artifact.size)
             self._artifacts[shard.qualified] = artifact
         return self._artifacts[shard.qualified]
+
+    def _opened(self, name: str) -> Buildable:
+        """A model to build from; `BuildError` where the disk is plainly too small."""
+        self.preflight.check()
+        return self.model(name).language_model
 
     def cases(self, shard: Shard, artifact: Artifact) -> list[Case]:
         """A shard's probes with what its reference makes of them."""
@@ -153,7 +199,19 @@ class Workspace:
             min_cosine=self.min_cosine,
             unproven=self.unproven,
             cache=self.cache_root,
+            canaries=self._canaries_in_words(),
         )
+
+    def _canaries_in_words(self) -> list[str]:
+        """`L01 first`, or that the selection leaves a canary out."""
+        words = []
+        for name in dict.fromkeys(shard.model for shard in self.shards):
+            first = ", ".join(shard.id for shard in self.canaries.of(name))
+            chosen = {shard.id for shard in self.shards if shard.model == name}
+            absent = ", ".join(i for i in self.manifest.model_of(name).canary if i not in chosen)
+            words += [f"{first} first"] if first else []
+            words += [f"{absent} not selected"] if absent else []
+        return words
 
 
 def _overridden(shard: Shard, minimum: float | None) -> Shard:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-_ORDER = {"error": 0, "failed": 1, "unproven": 2, "passed": 3}
+_ORDER = {"error": 0, "failed": 1, "unproven": 2, "not run": 3, "warned": 4, "passed": 5}
 _SHOWN = 12
 """Passed verdicts shown before the rest is only counted; -v shows all."""
+_NOT_RUN = 3
+"""Likewise of gates that were not run: what kept them from it stands above."""
 _MORE = " ..."
 
 
@@ -34,20 +37,17 @@ class Line:
 
 
 def table(rows: Sequence[Row], *, width: int, everything: bool = False) -> Iterator[Line]:
-    """Errors, failed, unproven, warned, then passed, each with behaviour first and by subject."""
-    ranked = sorted(
-        rows, key=lambda r: (_rank(r), not r.warned, r.gate != "behaviour", r.subject, r.gate)
-    )
-    bad = [row for row in ranked if row.status != "passed" or row.warned]
-    good = [row for row in ranked if row.status == "passed" and not row.warned]
-    shown = good if everything or len(good) <= _SHOWN else good[:_SHOWN]
+    """Errors, failed, unproven, not run, warned, passed; each with behaviour first, by subject."""
+    ranked = sorted(rows, key=lambda r: (_rank(r), r.gate != "behaviour", r.subject, r.gate))
     wide = max((len(row.subject) for row in ranked), default=0)
-    for row in (*bad, *shown):
-        status = "warned" if row.warned else row.status
-        text = f"{status:<8} {row.subject:<{wide}}  {row.gate:<11} {row.summary}"
-        yield Line(fitted(text, width), status)
-    if hidden := len(good) - len(shown):
-        yield Line(f"... and {hidden} more passed (-v shows all)")
+    for label, of_label in groupby(ranked, key=_label):
+        group = list(of_label)
+        most = len(group) if everything else {"passed": _SHOWN, "not run": _NOT_RUN}.get(label)
+        for row in group[:most]:
+            text = f"{label:<8} {row.subject:<{wide}}  {row.gate:<11} {row.summary}"
+            yield Line(fitted(text, width), label)
+        if hidden := len(group[most:]) if most else 0:
+            yield Line(f"... and {hidden} more {label} (-v shows all)")
     yield Line(fitted(_count(ranked), width))
 
 
@@ -65,8 +65,12 @@ def fitted(text: str, width: int) -> str:
     return text[:room] + _MORE
 
 
+def _label(row: Row) -> str:
+    return "warned" if row.warned else row.status
+
+
 def _rank(row: Row) -> int:
-    return _ORDER.get(row.status, 0)
+    return _ORDER.get(_label(row), 0)
 
 
 def _count(rows: Sequence[Row]) -> str:

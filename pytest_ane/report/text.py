@@ -41,6 +41,7 @@ def header(
     min_cosine: float | None = None,
     unproven: str = "",
     cache: Path | None = None,
+    canaries: Sequence[str] = (),
 ) -> str:
     """`ane: L01 · shards 1 of 34 · ...`: what was asked, and what decides the verdicts."""
     made_up = {s.source.synthetic for s in selected if s.source and s.source.synthetic}
@@ -53,6 +54,7 @@ def header(
         f"seed {seeds}",
     ]
     parts += [f"weights {text}" for text in sorted(made_up)]
+    parts += [f"canary {words}" for words in canaries]
     if min_cosine is not None:
         parts.append(f"min-cosine {min_cosine:g} for all")
     if unproven:

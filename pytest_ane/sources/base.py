@@ -11,20 +11,30 @@ import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float32]
 
+OUTLIER, JITTER = 5.0, 0.5
+"""Where outliers lie, in standard deviations of the other values, and how far they scatter."""
+
 
 @dataclass(frozen=True)
 class Spread:
-    """How synthetic values are distributed: normal, with a share of outliers five times as wide.
+    """How synthetic values are distributed: normal, with a share of outliers at 5 sigma.
+
+    Trained matrices have such tails, and they decide how coarse a palette's steps are.
 
     Attributes:
         mean: of all values.
         std: standard deviation of the normal part; 0 gives `mean` everywhere.
-        outliers: share of values drawn with 5 `std`.
+        outliers: share of values that lie near plus or minus 5 `std` (half a `std` about it).
     """
 
     std: float
     mean: float = 0.0
     outliers: float = 0.0
+
+    @classmethod
+    def of(cls, deviation: float, outliers: float) -> Spread:
+        """About 0, with this standard deviation, outliers included."""
+        return cls(deviation / (1 + outliers * (OUTLIER**2 + JITTER**2 - 1)) ** 0.5, 0.0, outliers)
 
 
 class Tokenizer(Protocol):

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.errors import SourceError
-from pytest_ane.sources.base import FloatArray, Spread, Tokenizer
+from pytest_ane.sources.base import JITTER, OUTLIER, FloatArray, Spread, Tokenizer
 from pytest_ane.sources.settings import lookup
 
 GENERATOR = "1"
@@ -23,7 +23,6 @@ _LEVELS = 1 << 16
 _CHUNK = 1 << 16
 """Values at a time, a multiple of 4: what is in flight stays in the processor's cache."""
 _MOST = 1 << 32
-_WIDER = 5.0
 
 SpreadOf = Callable[[str, tuple[int, ...]], Spread]
 
@@ -122,9 +121,13 @@ class SeededSource:
 
 @lru_cache(maxsize=16)
 def _quantiles(outliers: float) -> npt.NDArray[np.float64]:
-    """Quantiles of the standard normal at mid-points, a share of them five times as wide."""
-    wide = round(_LEVELS * outliers)
-    table = np.concatenate([_normal(_LEVELS - wide), _WIDER * _normal(wide)])
+    """Quantiles of the standard normal at mid-points, and for a share of them of N(+-5, 0.5^2)."""
+    share = round(_LEVELS * outliers)
+    sides = [
+        side * OUTLIER + JITTER * _normal(count)
+        for side, count in ((-1, share // 2), (1, share - share // 2))
+    ]
+    table: npt.NDArray[np.float64] = np.concatenate([_normal(_LEVELS - share), *sides])
     table.flags.writeable = False
     return table
 

@@ -8,6 +8,7 @@ from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 
 from pytest_ane.build.cache import Cache
+from pytest_ane.build.slots import Slots
 
 
 def make_slowly(root: Path, log: Path, start: Barrier) -> None:
@@ -35,3 +36,24 @@ def make_forever(root: Path, began: Event) -> None:
         time.sleep(600)
 
     Cache(root).get_or_make("artifacts", "key", make)
+
+
+def make_counted(root: Path, builds: int, key: str, log: Path, start: Barrier) -> None:
+    """Make an entry of its own, at most `builds` processes at once; note begin and end."""
+
+    def make(folder: Path) -> None:
+        for word in ("begin", "end"):
+            with log.open("a") as file:
+                file.write(f"{word}\n")
+            time.sleep(0.5 if word == "begin" else 0)
+
+    cache = Cache(root, builds=builds)
+    start.wait()
+    cache.get_or_make("artifacts", key, make)
+
+
+def hold_slot(folder: Path, began: Event) -> None:
+    """Hold the only slot, and never let go."""
+    with Slots(folder, 1).one():
+        began.set()
+        time.sleep(600)

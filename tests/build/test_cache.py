@@ -6,6 +6,7 @@ import errno
 import multiprocessing
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -141,8 +142,9 @@ def test_a_failing_disk_is_one_sentence_and_leaves_no_entry(cache: Cache, number
         f"Building into {cache.root} failed: {os.strerror(number)}: /tmp/half.bin ("
     )
     assert message.endswith(
-        " GB free there); free some space (pytest-ane cache prune) or choose another folder with "
-        "--ane-cache=DIR. What was finished before is kept."
+        f" GB in the temporary folder {tempfile.gettempdir()}); free some space (pytest-ane cache "
+        "prune), or choose other folders with --ane-cache=DIR and TMPDIR. What was finished before "
+        "is kept."
     )
     assert free.split(".")[0] in message
     assert_clean(cache)
@@ -150,10 +152,51 @@ def test_a_failing_disk_is_one_sentence_and_leaves_no_entry(cache: Cache, number
 
 def test_a_disk_that_fills_while_a_package_is_copied(cache: Cache) -> None:
     """`shutil.copytree`, which coremltools saves with, collects errors without a number."""
-    failure = shutil.Error([("a", "b", "[Errno 28] No space left on device: 'b'")])
-    with pytest.raises(BuildError, match="No space left on device"):
+    why = "[Errno 28] No space left on device: 'a/file' -> 'b/file'"
+    failure = shutil.Error([("a/file", "b/file", why), ("a/more", "b/more", why)])
+    with pytest.raises(BuildError, match=r" failed: No space left on device: b/file \("):
         cache.get_or_make("artifacts", "key", raises(failure))
     assert_clean(cache)
+
+
+def test_the_converter_s_writer_speaks_of_the_disk_in_its_own_words(cache: Cache) -> None:
+    said = "m:L00 could not be converted: [MIL FileWriter]: Unknown error occurred while writing."
+    with pytest.raises(BuildError, match=r"^Building into .* failed: m:L00 could not .* GB free"):
+        cache.get_or_make("artifacts", "key", raises(BuildError(said)))
+    assert_clean(cache)
+
+
+def test_temporary_files_go_with_the_build(cache: Cache) -> None:
+    made: list[Path] = []
+
+    def make(folder: Path) -> None:
+        made.append(Path(tempfile.mkdtemp()))
+        made.append(Path(os.environ["TMPDIR"]))
+        (folder / "file").touch()
+
+    before = tempfile.gettempdir(), os.environ.get("TMPDIR")
+    cache.get_or_make("artifacts", "key", make)
+    assert made[0].parent == made[1]
+    assert made[1].parent == Path(before[0])
+    assert not made[1].exists()
+    assert (tempfile.gettempdir(), os.environ.get("TMPDIR")) == before
+
+
+def test_temporary_files_of_a_killed_build_are_swept(cache: Cache) -> None:
+    def make(folder: Path) -> None:
+        seen.append(Path(tempfile.gettempdir()))
+        Cache(cache.root).sweep()
+        assert seen[-1].exists()
+
+    seen: list[Path] = []
+    cache.get_or_make("artifacts", "key", make)
+    left = [seen[0].with_name(seen[0].name[:-8] + rest) for rest in ("aaaaaaaa", "bbbbbbbb")]
+    other = Cache(cache.root.with_name("other"))
+    for sweeper, gone in ((other, False), (cache, True)):
+        for folder in left:
+            folder.mkdir(exist_ok=True)
+        sweeper.sweep()
+        assert [folder.exists() for folder in left] == [not gone] * 2
 
 
 def test_a_disk_that_is_full_before_anything_is_made(

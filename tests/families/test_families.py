@@ -23,4 +23,7 @@ def test_a_family_has_what_the_protocol_asks(name: str) -> None:
 def test_an_unknown_family(name: str) -> None:
     with pytest.raises(ManifestError) as error:
         get_family(name)
-    assert str(error.value) == f"No family {name!r}; there is: llama."
+    assert str(error.value) == (
+        f"No family {name!r}; there is: {', '.join(FAMILIES)}. A module of that name is neither "
+        "beside the manifest nor installed."
+    )

@@ -19,7 +19,7 @@ from pytest_ane.manifest import (
 )
 from pytest_ane.manifest.base import Record
 from pytest_ane.manifest.problems import shown
-from pytest_ane.manifest.tables import ModelTable, ShardTable
+from pytest_ane.manifest.tables import ModelTable, Run, ShardTable
 from tests.manifest.conftest import Read
 
 TEXT = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text(encoding="utf-8")
@@ -38,10 +38,12 @@ PREFIXES: dict[type[Record], str] = {
 }
 
 
-def test_the_example_loads(read: Read) -> None:
+def test_the_example_loads(read: Read, tmp_path: Path) -> None:
+    for module in ("my_model.py", "my_family.py"):
+        (tmp_path / module).touch()
     manifest = read(EXAMPLE)
-    assert [model.name for model in manifest.models] == ["smollm2", "mine"]
-    assert len(manifest.shards) == 36
+    assert [model.name for model in manifest.models] == ["smollm2", "trial", "torch", "mine"]
+    assert len(manifest.shards) == 36 + 4 + 2
     head, block = manifest.shard("smollm2:head.0"), manifest.shard("smollm2:L02")
     assert head.policy.compression.max_bytes == 8 * 2**20
     assert isinstance(block.compression, Palettize)
@@ -60,7 +62,7 @@ def test_every_key_is_documented_with_its_default() -> None:
     documented = {(row[0].strip("`"), row[-2].strip("`")) for row in ROWS if len(row) > 2}
     keys = {key for key, _ in documented}
     records: list[type[Record]] = [
-        Source, Probes, Prompt, Linear, Palettize, Prune, ModelTable, ShardTable, *PREFIXES,
+        Source, Probes, Prompt, Linear, Palettize, Prune, ModelTable, ShardTable, Run, *PREFIXES,
     ]  # fmt: skip
     for record in records:
         for name, field in record.by_key().items():

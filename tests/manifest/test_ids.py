@@ -38,6 +38,10 @@ def test_globs() -> None:
         ("L00.p6-L00.p7", ["L00.p6", "L00.p7"]),
         ("zaya-1-zaya-2", ["zaya-1", "zaya-2"]),
         ("L3-L3", ["L3"]),
+        ("L{08-10}", ["L08", "L09", "L10"]),
+        ("L{00-01}.p{6-7}", ["L00.p6", "L00.p7", "L01.p6", "L01.p7"]),
+        ("L{00-01}.attn", ["L00.attn", "L01.attn"]),
+        ("{0-1}{0-1}", ["00", "01", "10", "11"]),
     ],
 )
 def test_ranges(text: str, ids: list[str]) -> None:
@@ -52,6 +56,22 @@ def test_no_ranges(text: str) -> None:
 def test_a_range_that_counts_backwards() -> None:
     with pytest.raises(ValueError, match=r"^the range 'L2-L1' counts backwards; write its lower"):
         as_range("L2-L1")
+
+
+def test_braces_that_count_backwards() -> None:
+    with pytest.raises(ValueError, match=r"^the range 'L\{0-1\}\.p\{7-0\}' counts backwards; "):
+        as_range("L{0-1}.p{7-0}")
+
+
+def test_braces_with_too_many_ids_together() -> None:
+    with pytest.raises(ValueError, match=r"has more than 10,000 shards; check its ends$"):
+        as_range("L{000-999}.p{00-99}")
+
+
+@pytest.mark.parametrize("text", ["L{0-}", "L{a-b}", "L{0-1", "L{0-1}}"])
+def test_braces_that_are_no_range(text: str) -> None:
+    with pytest.raises(ValueError, match="is neither a shard id such as 'L00' nor a range"):
+        expand([text])
 
 
 def test_a_range_that_is_a_slip_of_the_keyboard() -> None:

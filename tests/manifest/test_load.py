@@ -116,7 +116,11 @@ unproven = "maybe"
 """
     assert complaints(text) == [
         "shards.toml:2: [defaults] max-tokens = 0: must be at least 1.",
-        "shards.toml:5: [models.a] family = \"lama\": must be 'llama'.",
+        "shards.toml:4: [models.a] 'source' is missing; say where the family's weights come from.",
+        "shards.toml:4: [models.a] 'shards' is missing; name them, such as \"L00-L29, "
+        'head.0-head.3".',
+        'shards.toml:5: [models.a] family = "lama": is neither a family (llama) nor a module '
+        "beside the manifest or an installed one; did you mean 'llama'?",
         "shards.toml:6: [models.a.policy.fidelity] min-cosine = 2: must be at most 1.",
         "shards.toml:11: [models.b.shard.x.probes] count = 0: must be at least 1.",
         'shards.toml:13: [models.b.shard."y*"] matches no shard; there are: x.',

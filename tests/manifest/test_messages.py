@@ -143,11 +143,43 @@ SENTENCES = [
         MODEL.replace('"m.gguf"', '"m.gguf", sha256 = "12"'),
         '3: [models.m.source] sha256 = "12": must be a SHA-256 digest, 64 hexadecimal digits.',
     ),
-    (MODEL.replace('"llama"', '"lama"'), "2: [models.m] family = \"lama\": must be 'llama'."),
+    (
+        MODEL.replace('"llama"', '"lama"'),
+        '2: [models.m] family = "lama": is neither a family (gemma4, llama, zaya) nor a module '
+        "beside the manifest or an installed one; did you mean 'llama'?",
+    ),
+    (
+        MODEL.replace('"llama"', '"nowhere.at.all"'),
+        '2: [models.m] family = "nowhere.at.all": is neither a family (gemma4, llama, zaya) nor a '
+        "module beside the manifest or an installed one.",
+    ),
+    (
+        MODEL.replace('"llama"', '"my family"'),
+        '2: [models.m] family = "my family": must be a family or a module\'s name, such as '
+        "'my.family'.",
+    ),
+    (
+        '[models.m]\nbuilder = "nowhere:build"\nshards = "L00"',
+        "2: [models.m] builder = \"nowhere:build\": 'nowhere' is not a module beside the manifest "
+        "or an installed one.",
+    ),
+    (
+        '[models.m]\nbuilder = "json"\nshards = "L00"',
+        "2: [models.m] builder = \"json\": must be a module and a function, 'module:function'.",
+    ),
+    (
+        '[models.m]\nbuilder = "json:load"',
+        "1: [models.m] 'shards' is missing; name those that the builder makes.",
+    ),
+    (
+        MODEL + 'depends = ["x"]',
+        "5: [models.m] 'depends' needs a builder; a family's VERSION says it.",
+    ),
     (
         MODEL.replace("L00-L03", "L00-M03"),
         "4: [models.m] shards = \"L00-M03, head.0\": 'L00-M03' is neither a shard id such as 'L00' "
-        "nor a range such as 'L00-L29', whose ends differ in their last number only.",
+        "nor a range such as 'L00-L29', whose ends differ in their last number only, or "
+        "'L{00-29}.p{0-7}'.",
     ),
     (
         MODEL.replace('"L00-L03, head.0"', "30"),

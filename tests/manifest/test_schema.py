@@ -41,6 +41,9 @@ def test_the_documented_example_is_valid() -> None:
         {**MODEL, "policy": {"compression": {"max-bytes": "5 MB"}}},
         {**MODEL, "policy": {"compression": {"max-bytes": 5}}},
         {"shard": {"x": {"artifact": "x.mlpackage", "reference": "none"}}},
+        {**MODEL, "source": {"seeded": 7, "config": {"text_config": {"layers": [1, 2.5, "a"]}}}},
+        {**MODEL, "family": "my_package.my_family"},
+        {"builder": "my_model:build", "shards": "a.0", "depends": ["weights.pt"]},
     ],
 )
 def test_valid_models(model: dict[str, Any]) -> None:
@@ -51,7 +54,15 @@ def test_valid_models(model: dict[str, Any]) -> None:
     "model",
     [
         3,
-        {"family": "lama"},
+        {**MODEL, "family": "la ma"},
+        {**MODEL, "source": {"seeded": -1}},
+        {**MODEL, "source": {"seeded": 7, "path": "m"}},
+        {**MODEL, "source": {"seeded": 7, "config": 3}},
+        {**MODEL, "builder": "my_model:build"},
+        {**MODEL, "depends": ["weights.pt"]},
+        {"builder": "my_model:build"},
+        {"builder": "my_model", "shards": "a.0"},
+        {"shards": "a.0"},
         {"family": "llama"},
         {**MODEL, "max_tokens": 3},
         {**MODEL, "max-tokens": 0},

@@ -35,6 +35,8 @@ INFINITE = 0x7C00
 """The pattern of fp16's infinity; those above it, the sign apart, are NaN."""
 _NEGATIVE = 0x8000
 _PATTERNS = 1 << 16
+_STEPS = np.ldexp(1.0, np.maximum(np.arange(32), 1) - 25)
+"""What the last bit of a fraction is worth, by exponent."""
 _GUESSES = 12
 """Penalties tried by their law of growth before chords, which cannot fail, take over."""
 
@@ -58,7 +60,7 @@ def number(key: int) -> float:
     """The value of a finite pattern, negative where `key` is."""
     pattern = abs(key)
     exponent, fraction = pattern >> 10, pattern & 0x3FF
-    size = math.ldexp(fraction + (1024 if exponent else 0), max(exponent, 1) - 25)
+    size = (fraction + (1024 if exponent else 0)) * _STEPS[exponent]
     return -size if key < 0 else size
 
 
@@ -100,6 +102,15 @@ def worth(s: Floats, w: Floats, i: int, j: int) -> float:
 
 
 @compiled
+def sooner(s: Floats, w: Floats, cost: Floats, i: int, j: int, at: int) -> bool:
+    """Whether `at` is reached cheaper from j than from i: both links' worth, without divisions."""
+    w_i, w_j = w[at] - w[i], w[at] - w[j]
+    s_i, s_j = s[at] - s[i], s[at] - s[j]
+    cheaper: bool = (cost[j] - cost[i]) * w_i * w_j < s_j * s_j * w_i - s_i * s_i * w_j
+    return cheaper
+
+
+@compiled
 def chain(
     s: Floats, w: Floats, n: int, penalty: float,
     cost: Floats, before: Places, queue: Places, since: Places,
@@ -122,20 +133,20 @@ def chain(
         low = j + 1
         while tail >= head:
             i, low = queue[tail], max(since[tail], j + 1)
-            if low > n or cost[j] + worth(s, w, j, low) >= cost[i] + worth(s, w, i, low):
+            if low > n or not sooner(s, w, cost, i, j, low):
                 break
             tail -= 1
         if tail < head:
             tail = head
             queue[tail], since[tail] = j, j + 1
             continue
-        i, high, step = queue[tail], low, 1
-        while high <= n and cost[j] + worth(s, w, j, high) >= cost[i] + worth(s, w, i, high):
+        i, high, step = queue[tail], low + 1, 1
+        while high <= n and not sooner(s, w, cost, i, j, high):
             low, high, step = high, high + step, 2 * step
         high = min(high, n + 1)
         while high - low > 1:
             middle = (low + high) >> 1
-            if cost[j] + worth(s, w, j, middle) < cost[i] + worth(s, w, i, middle):
+            if sooner(s, w, cost, i, j, middle):
                 high = middle
             else:
                 low = middle

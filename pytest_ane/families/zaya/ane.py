@@ -96,16 +96,14 @@ class AneAttention(nn.Module):
     """Compressed convolutional attention with states.
 
     `x [1, C, T, 1]`, `cos`/`sin [1, 1, rotary, T]`, `mask` and `write [1, 1, T, S]` to `y` as `x`.
-    States: `k_cache`, `v_cache [KV, 1, S, d]`; `v_tail`, the last position's delayed values; and
-    `qk_tail`, queries and keys of the two last positions, where the convolutions are not left out.
-    New rows are put in place by a product with the one-hot `write`, for scattering keeps a program
-    off the ANE (rule R002).
+    States: `kv_cache [2 KV, 1, S, d]`, keys before values; and `tail [1, 1, 2, *]`, what the two
+    last positions leave to the next ones: queries, keys and delayed values before all else. They
+    are two and wide, because three, or narrow ones, fail on devices (rules R057, R058). New rows
+    are put in place by a product with the one-hot `write`: scattering is not for the ANE (R002).
     """
 
-    k_cache: Tensor
-    v_cache: Tensor
-    v_tail: Tensor
-    qk_tail: Tensor
+    kv_cache: Tensor
+    tail: Tensor
 
     def __init__(self, config: ZayaConfig, weights: AttentionWeights) -> None:
         super().__init__()
@@ -115,67 +113,66 @@ class AneAttention(nn.Module):
         self.temperature = nn.Parameter(
             weights.temperature.reshape(-1, 1, 1, 1), requires_grad=False
         )
-        self.convolutions = nn.ModuleList()
-        if weights.convolutions is not None:
-            for groups, (weight, bias) in zip(
-                (config.qk_channels, config.heads + config.kv_heads),
-                weights.convolutions,
-                strict=True,
-            ):
-                self.convolutions.append(convolution(weight[..., None], bias, groups))
+        groups = (config.qk_channels, config.heads + config.kv_heads)
+        self.convolutions = nn.ModuleList(
+            convolution(weight[..., None], bias, count)
+            for (weight, bias), count in zip(weights.convolutions or (), groups, strict=False)
+        )
         self.merge = AneResidual(weights.residual)
-        for name, shape in state_shapes(config, bool(self.convolutions)).items():
+        for name, shape in state_shapes(config).items():
             self.register_buffer(name, torch.zeros(shape, dtype=weights.qkv.dtype))
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, write: Tensor) -> Tensor:
         """The layer on new positions, after those that the states hold."""
-        c, half = self.config, self.config.kv_channels // 2
-        projected = self.qkv_proj(self.norm(x))
-        qk, current, delayed = torch.split(projected, [c.qk_channels, half, half], dim=1)
-        q, k = self.queries_and_keys(qk)
+        c = self.config
+        seen, current = self.projected(x)
+        q, k = self.queries_and_keys(seen[:, : c.qk_channels])
+        v = torch.cat([current, seen[:, c.qk_channels :, 1:-1]], dim=1)
         q = _rotate(scaled_to_unit(q, TINY, dim=2) * c.head**-0.5, cos, sin)
         k = _rotate(scaled_to_unit(k, TINY, dim=2) * self.temperature, cos, sin)
-        v = torch.cat([current, self.one_later(delayed)], dim=1).reshape(c.kv_heads, 1, c.head, -1)
-        keys, values = self.remembered(k.transpose(2, 3), v.transpose(2, 3), write)
+        v = v.reshape(c.kv_heads, 1, c.head, -1)
+        keys, values = self.remembered(torch.cat([k, v]).transpose(2, 3), write)
         weights = torch.softmax(q.transpose(2, 3) @ keys.transpose(2, 3) + mask, dim=-1)
         mixed = (weights @ values).transpose(2, 3).reshape(1, c.q_channels, -1, 1)
         joined: Tensor = self.merge(x, self.o_proj(settled(mixed, x.dtype)))
         return joined
 
-    def queries_and_keys(self, qk: Tensor) -> tuple[Tensor, Tensor]:
+    def projected(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries, keys and delayed values of two positions before and all new ones; values."""
+        c = self.config
+        mine, current = torch.split(
+            self.qkv_proj(self.norm(x)), [c.tail_channels, c.kv_channels // 2], dim=1
+        )
+        before = settled(self.tail, x.dtype).permute(0, 3, 2, 1)
+        seen = torch.cat([before, mine], dim=2)
+        self.tail[:] = seen[:, :, -2:].permute(0, 3, 2, 1)
+        return seen, current
+
+    def queries_and_keys(self, seen: Tensor) -> tuple[Tensor, Tensor]:
         """`[KV, G, d, T]` and `[KV, 1, d, T]`: means of the two, and the convolutions of both."""
-        q, k = self.grouped(qk)
+        q, k = self.by_keys(seen[:, :, 2:])
         mean_q = (q + k) * 0.5
         mean_k = mean_q.mean(dim=1, keepdim=True)
         if not self.convolutions:
             return mean_q, mean_k
-        seen = torch.cat([settled(self.qk_tail, qk.dtype), qk], dim=2)
-        self.qk_tail[:] = seen[:, :, -2:]
         depthwise, grouped = self.convolutions
-        q, k = self.grouped(grouped(depthwise(seen)))
+        q, k = self.by_keys(grouped(depthwise(seen)))
         return q + mean_q, k + mean_k
 
-    def grouped(self, qk: Tensor) -> tuple[Tensor, Tensor]:
+    def by_keys(self, qk: Tensor) -> tuple[Tensor, Tensor]:
         """`[1, (H + KV) d, T, 1]` as queries by the keys they share, and keys."""
         c = self.config
         q, k = torch.split(qk, [c.q_channels, c.kv_channels], dim=1)
         groups = c.heads // c.kv_heads
         return q.reshape(c.kv_heads, groups, c.head, -1), k.reshape(c.kv_heads, 1, c.head, -1)
 
-    def one_later(self, delayed: Tensor) -> Tensor:
-        """Each position's values at the next position."""
-        seen = torch.cat([settled(self.v_tail, delayed.dtype), delayed], dim=2)
-        self.v_tail[:] = seen[:, :, -1:]
-        return seen[:, :, :-1]
-
-    def remembered(self, k: Tensor, v: Tensor, write: Tensor) -> tuple[Tensor, Tensor]:
-        """Update both caches with rows `[KV, 1, T, d]`; all of `[KV, 1, S, d]`."""
+    def remembered(self, new: Tensor, write: Tensor) -> tuple[Tensor, Tensor]:
+        """Put rows `[2 KV, 1, T, d]` into the cache; all keys and values, `[KV, 1, S, d]` each."""
         place = write.transpose(2, 3)
         kept = 1 - place.sum(dim=3, keepdim=True)
-        keys = settled(self.k_cache, k.dtype) * kept + place @ k
-        values = settled(self.v_cache, v.dtype) * kept + place @ v
-        self.k_cache[:] = keys
-        self.v_cache[:] = values
+        cache = settled(self.kv_cache, new.dtype) * kept + place @ new
+        self.kv_cache[:] = cache
+        keys, values = cache.chunk(2, dim=0)
         return keys, values
 
 
@@ -193,14 +190,12 @@ class AneHead(nn.Module):
         return logits
 
 
-def state_shapes(config: ZayaConfig, convolved: bool) -> dict[str, tuple[int, ...]]:
+def state_shapes(config: ZayaConfig) -> dict[str, tuple[int, ...]]:
     """An attention layer's states."""
-    cache = (config.kv_heads, 1, config.context, config.head)
-    shapes: dict[str, tuple[int, ...]] = {"k_cache": cache, "v_cache": cache}
-    shapes["v_tail"] = (1, config.kv_channels // 2, 1, 1)
-    if convolved:
-        shapes["qk_tail"] = (1, config.qk_channels, 2, 1)
-    return shapes
+    return {
+        "kv_cache": (2 * config.kv_heads, 1, config.context, config.head),
+        "tail": (1, 1, 2, config.tail_channels),
+    }
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

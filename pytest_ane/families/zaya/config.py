@@ -93,6 +93,11 @@ class ZayaConfig:
         """Channels that the convolutions of the attention mix."""
         return self.q_channels + self.kv_channels
 
+    @property
+    def tail_channels(self) -> int:
+        """Channels that a position leaves to the next ones: queries, keys, half of the values."""
+        return self.qk_channels + self.kv_channels // 2
+
     @classmethod
     def read(cls, source: Source, slices: int, cut: Cut) -> ZayaConfig:
         """Read from `config.json`; a synthetic source is ZAYA1-8B where it does not say otherwise.
@@ -136,10 +141,10 @@ def _number(source: Source, name: str) -> float:
         except SourceError:
             continue
         # One entry a layer in some releases: 0 where the layer has none of it.
-        found = max(value, default=0) if isinstance(value, list) else value
-        if isinstance(found, bool) or not isinstance(found, (int, float)):
-            found = math.nan
-        if not 0 < found < math.inf:
+        entries = value if isinstance(value, list) else [value]
+        numbers = [n for n in entries if isinstance(n, (int, float)) and not isinstance(n, bool)]
+        found = max(numbers, default=0)
+        if len(numbers) < len(entries) or not 0 < found < math.inf:
             raise SourceError(f"{source.label}: {key} is {value!r}, no positive number.")
         return found
     if not source.synthetic:

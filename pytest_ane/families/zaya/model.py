@@ -94,7 +94,7 @@ class ZayaModel:
         module = AneAttention(c, Reader(self.source, c, index, np.float16).attention())
         tables = [Port(name, (1, 1, c.rotary, "T")) for name in ("cos", "sin")]
         masks = [Port(name, (1, 1, "T", c.context)) for name in ("mask", "write")]
-        states = state_shapes(c, bool(module.convolutions)).items()
+        states = state_shapes(c).items()
         return Conversion(
             module,
             (x, *tables, *masks),

@@ -85,7 +85,7 @@ def attend(x: Tensor, w: AttentionWeights, config: ZayaConfig) -> Tensor:
     c, length = config, len(x)
     projected = rms_norm(x, w.norm, c.epsilon) @ w.qkv.T
     half = c.kv_channels // 2
-    qk, current, delayed = torch.split(projected, [c.qk_channels, half, half], dim=1)
+    qk, delayed, current = torch.split(projected, [c.qk_channels, half, half], dim=1)
     v = torch.cat([current, F.pad(delayed[:-1], (0, 0, 1, 0))], dim=1)
     q, k = (unit(part) for part in mean_and_convolution(qk, w, c))
     cos, sin = (torch.from_numpy(table) for table in rotary(length, c.rotary, c.theta))

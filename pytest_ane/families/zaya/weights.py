@@ -40,7 +40,7 @@ class AttentionWeights:
     """One attention layer's tensors, projections as `[out, in]`.
 
     Attributes:
-        qkv: queries, keys, values of the position, values of the one before, stacked.
+        qkv: queries, keys, values for the next position, values for this one, stacked.
         convolutions: weight and bias of the depthwise and the grouped one; None where left out.
         temperature: `[kv_heads]`, a factor of the keys.
     """
@@ -91,7 +91,7 @@ class Reader:
         c, width = self._config, self._config.width
         half, own = c.kv_channels // 2, "self_attn.qkv."
         parts = {"linear_q": c.q_channels, "linear_k": c.kv_channels}
-        parts |= {"val_proj1": half, "val_proj2": half}
+        parts |= {"val_proj2": half, "val_proj1": half}
         qkv = [self._read(f"{own}{name}.weight", rows, width) for name, rows in parts.items()]
         bias = self._read(f"{own}conv_qk.0.bias", c.qk_channels)
         return AttentionWeights(

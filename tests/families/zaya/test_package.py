@@ -54,7 +54,7 @@ def run(session: Session, model: ZayaModel, shard: str, hidden: np.ndarray, step
 
 
 def operations(session: Session) -> Counter[str]:
-    return Counter(op.kind for op in session.model.main.block.operations)
+    return Counter(op.op for op in session.model.main.block.operations)
 
 
 @pytest.mark.parametrize("shard", SHARDS)
@@ -76,9 +76,9 @@ def test_in_steps_of_1_and_in_one_call_of_4(
 @pytest.mark.parametrize(
     ("shard", "convolutions", "states"),
     [
-        ("L00", 4, {"k_cache", "v_cache", "v_tail", "qk_tail"}),
+        ("L00", 4, {"kv_cache", "tail"}),
         ("L01", 4 + 2 * 4, set()),
-        ("L02", 2, {"k_cache", "v_cache", "v_tail"}),
+        ("L02", 2, {"kv_cache", "tail"}),
         ("head.1", 1, set()),
     ],
 )

@@ -1,0 +1,123 @@
+"""Disk that builds will need, from what is known of their sizes, against what is free."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from pytest_ane.manifest import Compression, Linear, Palettize, Shard
+
+_LOOSE = 2
+"""A budget is what a package may have, not what it will: a disk is too small for half of it."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes that packages still to be built will take.
+
+    Attributes:
+        count: packages still to be built.
+        total: bytes of them all; `None` where nothing is known of at least one.
+        largest: the temporary files of the largest, its uncompressed package and its compressed
+            one, which are both written there.
+        least: bytes they take at the very least.
+        source: what the figures come from.
+    """
+
+    count: int
+    total: int | None = 0
+    largest: int = 0
+    least: int = 0
+    source: str = ""
+
+    def __add__(self, other: Estimate) -> Estimate:
+        known = self.total is not None and other.total is not None
+        return Estimate(
+            self.count + other.count,
+            (self.total or 0) + (other.total or 0) if known else None,
+            max(self.largest, other.largest),
+            self.least + other.least,
+            " and ".join(dict.fromkeys(filter(None, (self.source, other.source)))),
+        )
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A volume with what is asked of it.
+
+    Attributes:
+        folders: the folders on it, in words.
+        needed: bytes, `None` where unknown; `least` of it is certain.
+        free: bytes.
+    """
+
+    folders: str
+    needed: int | None
+    least: int
+    free: int
+
+    @property
+    def too_small(self) -> bool:
+        """Whether not even the least will fit."""
+        return self.least > self.free
+
+    def __str__(self) -> str:
+        needed = "unknown" if self.needed is None else f"about {amount(self.needed)}"
+        return f"{self.folders}: {needed} needed, {amount(self.free)} free"
+
+
+def estimate(missing: Sequence[Shard], finished: Sequence[int]) -> Estimate:
+    """What a model's missing packages will take.
+
+    Args:
+        missing: shards still to be built.
+        finished: bytes of packages of the same model that are built.
+    """
+    if finished:
+        # The median, for a head is many times a block.
+        size = int(median(finished))
+        return _sum(((s, size) for s in missing), 1, "packages built before")
+    budgets = [(shard, shard.policy.compression.max_bytes) for shard in missing]
+    known = [(shard, budget) for shard, budget in budgets if budget is not None]
+    found = _sum(known, _LOOSE, "max-bytes" if known else "")
+    return found if len(known) == len(missing) else replace(found, count=len(missing), total=None)
+
+
+def volumes(cache: Path, temporary: Path, needs: Estimate, builds: int) -> tuple[Volume, ...]:
+    """The one or two volumes that builds write to; `builds` of them run at once."""
+    at_once = min(builds, needs.count) * needs.largest
+    known = needs.total is not None
+    free, room = shutil.disk_usage(cache).free, shutil.disk_usage(temporary).free
+    if cache.stat().st_dev == temporary.stat().st_dev:
+        both = (needs.total or 0) + at_once if known else None
+        names = f"cache {cache} and temporary files {temporary}"
+        return (Volume(names, both, needs.least, free),)
+    return (
+        Volume(f"cache {cache}", needs.total, needs.least, free),
+        Volume(f"temporary files {temporary}", at_once if known else None, 0, room),
+    )
+
+
+def amount(size: int) -> str:
+    """`86.0 GB`, or `3.1 MB` below a tenth of one."""
+    return f"{size / 1e9:.1f} GB" if size >= 10**8 else f"{size / 1e6:.1f} MB"
+
+
+def expansion(compression: Compression) -> float:
+    """Bytes of the weights in fp16 over bytes as compressed, about."""
+    if isinstance(compression, Palettize):
+        return 16 / compression.nbits
+    if isinstance(compression, Linear):
+        return 4 if compression.dtype.endswith("4") else 2
+    return 1
+
+
+def _sum(sizes: Iterable[tuple[Shard, int]], loose: int, source: str) -> Estimate:
+    found = Estimate(0, source=source)
+    for shard, size in sizes:
+        temporary = int(size * (1 + expansion(shard.asked)))
+        found += Estimate(1, size, temporary, size // loose)
+    return found

@@ -1,0 +1,204 @@
+"""Dimensions of a Gemma 4 model with experts, by the published configuration's own keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_ane.errors import SourceError
+from pytest_ane.sources import Source
+
+VERSION = "gemma4/1"
+
+PACKS = 8
+"""Shards that a layer's experts are spread over, `p0` to `p7`."""
+
+_LAYERS = 30
+_PUBLISHED: Mapping[str, Any] = {
+    "num_hidden_layers": _LAYERS,
+    "hidden_size": 2816,
+    "intermediate_size": 2112,
+    "moe_intermediate_size": 704,
+    "num_experts": 128,
+    "top_k_experts": 8,
+    "num_attention_heads": 16,
+    "head_dim": 256,
+    "num_key_value_heads": 8,
+    "global_head_dim": 512,
+    "num_global_key_value_heads": 2,
+    "attention_k_eq_v": True,
+    "sliding_window": 1024,
+    "rope_parameters.sliding_attention.rope_theta": 10_000.0,
+    "rope_parameters.full_attention.rope_theta": 1_000_000.0,
+    "rope_parameters.full_attention.partial_rotary_factor": 0.25,
+    "rms_norm_eps": 1e-6,
+    "final_logit_softcapping": 30.0,
+    "vocab_size": 262_144,
+}
+"""Gemma-4-26B-A4B's `text_config`, which a synthetic source stands for: docs/families/gemma4.md."""
+
+_ONLY: Mapping[str, tuple[Any, ...]] = {
+    "hidden_activation": ("gelu_pytorch_tanh",),
+    "enable_moe_block": (True,),
+    "attention_bias": (False,),
+    "hidden_size_per_layer_input": (0, None),
+    "num_kv_shared_layers": (0, None),
+    "tie_word_embeddings": (True,),
+    "use_bidirectional_attention": (None, "vision"),
+    "rope_parameters.sliding_attention.rope_type": ("default",),
+    "rope_parameters.full_attention.rope_type": ("proportional",),
+}
+"""Variants of the architecture that this family computes; text is causal under `"vision"` too."""
+
+
+@dataclass(frozen=True)
+class Gemma4Config:
+    """Dimensions and constants.
+
+    Attributes:
+        width: channels of a hidden state.
+        ffn: width of the dense feed-forward network; `expert` that of one expert.
+        top: experts chosen at a position.
+        head: channels of one head, `kv_heads` key heads; `global_*` on global layers.
+        shared: whether values are the keys before their norm on global layers.
+        window: positions that a sliding layer sees, its own included.
+        global_rotated: share of a global head's pairs that turn.
+        global_layers: the layers with global attention; all others slide.
+        cap: soft cap of the logits.
+    """
+
+    layers: int
+    width: int
+    ffn: int
+    expert: int
+    experts: int
+    top: int
+    heads: int
+    head: int
+    kv_heads: int
+    global_head: int
+    global_kv_heads: int
+    shared: bool
+    window: int
+    theta: float
+    global_theta: float
+    global_rotated: float
+    epsilon: float
+    cap: float
+    vocabulary: int
+    global_layers: tuple[int, ...]
+
+    @classmethod
+    def read(cls, source: Source) -> Gemma4Config:
+        """Read a checkpoint's `config.json`.
+
+        A synthetic source is the published 26B-A4B but for the keys it sets.
+
+        Raises:
+            SourceError: a key is missing or absurd, or the variant is none that is computed here.
+        """
+        for key, accepted in _ONLY.items():
+            if (found := _value(source, key, accepted[0])) not in accepted:
+                raise SourceError(
+                    f"{source.label}: {key} is {found!r}, and family 'gemma4' computes "
+                    f"{accepted[0]!r} only."
+                )
+        (layers, width, ffn, expert, experts, top, heads, head, kv_heads, global_head) = (
+            _number(source, key) for key in list(_PUBLISHED)[:10]
+        )
+        shared = bool(_value(source, "attention_k_eq_v"))
+        global_kv_heads = _number(source, "num_global_key_value_heads") if shared else kv_heads
+        sliding = "rope_parameters.sliding_attention"
+        full = "rope_parameters.full_attention"
+        config = cls(
+            layers=int(layers),
+            width=int(width),
+            ffn=int(ffn),
+            expert=int(expert),
+            experts=int(experts),
+            top=int(top),
+            heads=int(heads),
+            head=int(head),
+            kv_heads=int(kv_heads),
+            global_head=int(global_head),
+            global_kv_heads=int(global_kv_heads),
+            shared=shared,
+            window=int(_number(source, "sliding_window")),
+            theta=_number(source, f"{sliding}.rope_theta"),
+            global_theta=_number(source, f"{full}.rope_theta"),
+            global_rotated=_number(source, f"{full}.partial_rotary_factor"),
+            epsilon=_number(source, "rms_norm_eps"),
+            cap=_number(source, "final_logit_softcapping"),
+            vocabulary=int(_number(source, "vocab_size")),
+            global_layers=_global_layers(source, int(layers)),
+        )
+        config._check(source.label)
+        return config
+
+    def _check(self, label: str) -> None:
+        if self.experts % PACKS or self.top > self.experts:
+            raise SourceError(
+                f"{label}: {self.experts} experts, {self.top} chosen; they are cut into {PACKS} "
+                "packs of one size."
+            )
+        for heads, head in (
+            (self.kv_heads, self.head),
+            (self.global_kv_heads, self.global_head),
+        ):
+            if self.heads % heads or head % 2:
+                raise SourceError(
+                    f"{label}: {self.heads} query heads over {heads} key heads of {head} channels "
+                    "do not divide."
+                )
+
+    @property
+    def pack(self) -> int:
+        """Experts of one pack."""
+        return self.experts // PACKS
+
+    def is_global(self, layer: int) -> bool:
+        """Whether a layer sees all earlier positions."""
+        return layer in self.global_layers
+
+    def attention(self, layer: int) -> tuple[int, int]:
+        """Channels of a head, and key heads, of a layer."""
+        if self.is_global(layer):
+            return self.global_head, self.global_kv_heads
+        return self.head, self.kv_heads
+
+
+def _global_layers(source: Source, layers: int) -> tuple[int, ...]:
+    """Of `layer_types`; every sixth layer and the last where a synthetic source has none."""
+    pattern = [i % 6 == 5 or i == layers - 1 for i in range(layers)]
+    default = ["full_attention" if full else "sliding_attention" for full in pattern]
+    types = _value(source, "layer_types", default)
+    known = {"full_attention", "sliding_attention"}
+    if not isinstance(types, list) or len(types) != layers or not set(types) <= known:
+        raise SourceError(
+            f"{source.label}: layer_types is {types!r}; expected one of {sorted(known)} for each "
+            f"of {layers} layers."
+        )
+    return tuple(i for i, kind in enumerate(types) if kind == "full_attention")
+
+
+def _number(source: Source, key: str) -> float:
+    found = _value(source, key)
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 < found < math.inf:
+        raise SourceError(f"{source.label}: {key} is {found!r}, no positive number.")
+    return found
+
+
+def _value(source: Source, key: str, otherwise: Any = None) -> Any:
+    """A value of `text_config` or of a text-only configuration."""
+    for name in (f"text_config.{key}", key):
+        try:
+            return source.value(name)
+        except SourceError as error:
+            absent = error
+    if source.synthetic:
+        return _PUBLISHED.get(key, otherwise)
+    if key in _ONLY or key == "layer_types":
+        return otherwise
+    raise absent

@@ -1,0 +1,117 @@
+"""A Gemma 4 model over a source: embedding, float32 references and ANE forms of its shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.errors import SourceError
+from pytest_ane.families.base import Conversion, Cut, Port, Reference
+from pytest_ane.families.gemma4 import shards
+from pytest_ane.families.gemma4.config import Gemma4Config
+from pytest_ane.families.gemma4.layout import Gemma4Layout, layout
+from pytest_ane.families.gemma4.names import root
+from pytest_ane.families.gemma4.shards import Part, part
+from pytest_ane.sources import Source
+from pytest_ane.sources.base import FloatArray
+
+
+class Gemma4Model:
+    """One model; weights are read from the source when a shard is asked for."""
+
+    def __init__(self, source: Source, config: Gemma4Config, cut: Cut) -> None:
+        self.source, self.config, self._cut = source, config, cut
+        self._slices = shards.slices(cut.shards)
+
+    @property
+    def positions(self) -> int:
+        """As many as the states hold."""
+        return self._cut.context
+
+    @property
+    def missing(self) -> Sequence[str]:
+        """Shards of the layers that the cut leaves out."""
+        listed = set(map(part, self._cut.shards))
+        every = [s for i in range(self.config.layers) for s in shards.layer_shards(i)]
+        return [shard for shard in every if part(shard) not in listed]
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The configuration and the states' length, JSON-serialisable."""
+        return {**asdict(self.config), "context": self._cut.context}
+
+    def layout(self, shard: str) -> Gemma4Layout:
+        """How hidden states enter and leave a shard."""
+        return layout(self.description, shard)
+
+    def embed(self, ids: Sequence[int]) -> FloatArray:
+        """Embedding rows `[T, C]` times sqrt(C)."""
+        width = self.config.width
+        rows = self.source.rows(f"{root(self.source)}embed_tokens.weight", ids, width)
+        scaled: FloatArray = rows * np.float32(width**0.5)
+        return scaled
+
+    def reference(self, shard: str) -> Reference:
+        """The float32 module of a shard on sequences `[T, C]`."""
+        from pytest_ane.families.gemma4.run import run
+        from pytest_ane.families.gemma4.weights import Weights
+
+        weights = Weights(self.source, self.config)
+        return partial(run, weights, part(shard), self.layout(shard), self._slices)
+
+    def conversion(self, shard: str) -> Conversion:
+        """The shard's ANE form, in fp16."""
+        import torch
+
+        from pytest_ane.families.gemma4.ane import AneAttention, AneHead
+        from pytest_ane.families.gemma4.packs import AneCombiner, AnePack, read_banks
+        from pytest_ane.families.gemma4.weights import Weights
+
+        c, of = self.config, part(shard)
+        weights = Weights(self.source, c, torch.float16)
+        x, y = Port("x", (1, c.width, "T", 1)), Port("y", (1, c.width, "T", 1))
+        if of.kind == "head":
+            head = weights.head(of.index, self._slices)
+            return Conversion(
+                AneHead(c, head), (x,), (Port("y", (1, len(head.projection), "T", 1)),)
+            )
+        layer = int(of.layer)
+        if of.kind == "attn":
+            module = AneAttention(c, layer, weights.attention(layer), self._cut.context)
+            return self._attention(module, of)
+        banks = read_banks(weights, layer, of.index)
+        pack = AnePack(c, weights.router(layer), banks, of.index)
+        if not of.combines:
+            return Conversion(pack, (x,), (y,))
+        both = Port("x", (1, 2 * c.width, "T", 1))
+        return Conversion(AneCombiner(c, pack, weights.combiner(layer)), (both,), (y,))
+
+    def _attention(self, module: Any, of: Part) -> Conversion:
+        c, context = self.config, self._cut.context
+        head, kv_heads = c.attention(int(of.layer))
+        x = Port("x", (1, c.width, "T", 1))
+        tables = (Port("cos", (1, 1, head, "T")), Port("sin", (1, 1, head, "T")))
+        masks = (Port("mask", (1, 1, "T", context)), Port("write", (1, 1, "T", context)))
+        states = (Port(name, (kv_heads, 1, head, context)) for name in ("k_cache", "v_cache"))
+        return Conversion(module, (x, *tables, *masks), (Port("y", x.shape),), tuple(states))
+
+
+def open_model(source: Source, cut: Cut) -> Gemma4Model:
+    """See a checkpoint or a synthetic source as a Gemma 4 model cut into these shards.
+
+    Raises:
+        SourceError: another variant, tensors this family does not compute with, or a layer the
+            model does not have.
+        ManifestError: a shard id that is none of this family's, or a head slice left out.
+    """
+    config = Gemma4Config.read(source)
+    root(source)
+    for shard in shards.in_order(cut.shards):
+        of = part(shard)
+        if of.kind != "head" and of.layer >= config.layers:
+            raise SourceError(f"{source.label}: has {config.layers} layers, so no shard {shard}.")
+    return Gemma4Model(source, config, cut)

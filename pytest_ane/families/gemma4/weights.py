@@ -1,0 +1,161 @@
+"""Gemma 4 tensors from a source, one shard at a time, in float32 or fp16."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pytest_ane.families.blocks import slice_bounds
+from pytest_ane.families.gemma4.config import Gemma4Config
+from pytest_ane.families.gemma4.names import root
+from pytest_ane.sources import Source
+
+_BAND = 1024
+"""Rows read at a time where they change dtype on the way."""
+
+
+@dataclass(frozen=True)
+class AttentionWeights:
+    """Norms `[C]` and `[d]`, projections `[out, in]`; `v` is None where values are the keys."""
+
+    input_norm: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor | None
+    o: Tensor
+    q_norm: Tensor
+    k_norm: Tensor
+    post_norm: Tensor
+
+
+@dataclass(frozen=True)
+class RouterWeights:
+    """`projection [experts, C]`, `scale [C]` with 1/sqrt(C) in it, `expert_scale [experts]`."""
+
+    projection: Tensor
+    scale: Tensor
+    expert_scale: Tensor
+    norm: Tensor
+    """`pre_feedforward_layernorm_2 [C]`, of what enters the experts."""
+
+
+@dataclass(frozen=True)
+class CombinerWeights:
+    """The dense network and what ends a layer: norms `[C]`, `scalar` a number `[1]`."""
+
+    pre_norm: Tensor
+    gate: Tensor
+    up: Tensor
+    down: Tensor
+    dense_norm: Tensor
+    expert_norm: Tensor
+    post_norm: Tensor
+    scalar: Tensor
+
+
+@dataclass(frozen=True)
+class HeadWeights:
+    """Final norm `[C]` and one vocabulary slice `[V / slices, C]`."""
+
+    norm: Tensor
+    projection: Tensor
+
+
+class Weights:
+    """A source seen by this family's names; every method reads anew and keeps nothing."""
+
+    def __init__(
+        self, source: Source, config: Gemma4Config, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.source, self.config, self._torch = source, config, dtype
+        self._dtype = np.float16 if dtype == torch.float16 else np.float32
+        self._root = root(source)
+
+    def attention(self, layer: int) -> AttentionWeights:
+        """One layer's attention."""
+        c = self.config
+        head, kv_heads = c.attention(layer)
+        read = self._reader(layer)
+        shared = c.shared and c.is_global(layer)
+        return AttentionWeights(
+            input_norm=read("input_layernorm.weight", c.width),
+            q=read("self_attn.q_proj.weight", c.heads * head, c.width),
+            k=read("self_attn.k_proj.weight", kv_heads * head, c.width),
+            v=None if shared else read("self_attn.v_proj.weight", kv_heads * head, c.width),
+            o=read("self_attn.o_proj.weight", c.width, c.heads * head),
+            q_norm=read("self_attn.q_norm.weight", head),
+            k_norm=read("self_attn.k_norm.weight", head),
+            post_norm=read("post_attention_layernorm.weight", c.width),
+        )
+
+    def router(self, layer: int) -> RouterWeights:
+        """One layer's router."""
+        c, read = self.config, self._reader(layer)
+        return RouterWeights(
+            projection=read("router.proj.weight", c.experts, c.width),
+            scale=read("router.scale", c.width) * c.width**-0.5,
+            expert_scale=read("router.per_expert_scale", c.experts),
+            norm=read("pre_feedforward_layernorm_2.weight", c.width),
+        )
+
+    def combiner(self, layer: int) -> CombinerWeights:
+        """One layer's dense network and closing norms."""
+        c, read = self.config, self._reader(layer)
+        return CombinerWeights(
+            pre_norm=read("pre_feedforward_layernorm.weight", c.width),
+            gate=read("mlp.gate_proj.weight", c.ffn, c.width),
+            up=read("mlp.up_proj.weight", c.ffn, c.width),
+            down=read("mlp.down_proj.weight", c.width, c.ffn),
+            dense_norm=read("post_feedforward_layernorm_1.weight", c.width),
+            expert_norm=read("post_feedforward_layernorm_2.weight", c.width),
+            post_norm=read("post_feedforward_layernorm.weight", c.width),
+            scalar=read("layer_scalar", 1),
+        )
+
+    def gate(self, layer: int, expert: int) -> Tensor:
+        """An expert's gate `[F, C]`: the first half of its rows of the fused tensor."""
+        f = self.config.expert
+        return self._rows(layer, "gate_up_proj", 2 * f * expert, f, self.config.width)
+
+    def up(self, layer: int, expert: int) -> Tensor:
+        """An expert's up projection `[F, C]`: the second half of its rows."""
+        f = self.config.expert
+        return self._rows(layer, "gate_up_proj", 2 * f * expert + f, f, self.config.width)
+
+    def down(self, layer: int, expert: int) -> Tensor:
+        """An expert's down projection `[C, F]`."""
+        c = self.config
+        return self._rows(layer, "down_proj", c.width * expert, c.width, c.expert)
+
+    def head(self, index: int, parts: int) -> HeadWeights:
+        """One of the `parts` vocabulary slices: rows of the embedding."""
+        c = self.config
+        first, last = slice_bounds(c.vocabulary, parts, index)
+        name = f"{self._root}embed_tokens.weight"
+        norm = self.source.tensor(f"{self._root}norm.weight", (c.width,), self._dtype)
+        return HeadWeights(torch.from_numpy(norm), self._matrix(name, first, last - first, c.width))
+
+    def _reader(self, layer: int) -> Callable[..., Tensor]:
+        def read(name: str, *shape: int) -> Tensor:
+            full = f"{self._root}layers.{layer}.{name}"
+            return torch.from_numpy(self.source.tensor(full, shape, self._dtype))
+
+        return read
+
+    def _rows(self, layer: int, name: str, first: int, count: int, width: int) -> Tensor:
+        return self._matrix(f"{self._root}layers.{layer}.experts.{name}", first, count, width)
+
+    def _matrix(self, name: str, first: int, count: int, width: int) -> Tensor:
+        """Rows of a tensor whose leading axes are one, in bands that bound what is in flight."""
+        if self._dtype is np.float32:
+            return torch.from_numpy(self.source.rows(name, range(first, first + count), width))
+        out = np.empty((count, width), dtype=np.float16)
+        for begin in range(0, count, _BAND):
+            band = range(first + begin, first + min(begin + _BAND, count))
+            with np.errstate(over="ignore"):
+                out[begin : begin + _BAND] = self.source.rows(name, band, width)
+        return torch.from_numpy(out)

@@ -1,0 +1,73 @@
+"""What is done once for a whole run, in the process that started it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from pytest_ane.errors import AneError, CacheError
+from pytest_ane.manifest import Shard
+from pytest_ane.plugin import collection, workspace
+from pytest_ane.plugin.canary import noted
+from pytest_ane.plugin.keeper import gate_of
+from pytest_ane.plugin.progress import Watcher
+from pytest_ane.plugin.run import is_worker
+
+
+@contextmanager
+def conducting(session: pytest.Session) -> Iterator[None]:
+    """Keep the folder that workers share, and show where they are."""
+    config = session.config
+    space = workspace.of(config)
+    space.scope = _scope(space, session.items)
+    if is_worker(config) or not _opens(space):
+        yield
+        return
+    space.cache.sweep()
+    with space.run.kept():
+        _report(config, space)
+        if not config.pluginmanager.hasplugin("dsession"):
+            yield
+            return
+        watcher = Watcher(config, len(space.shards), space.run)
+        watcher.start()
+        try:
+            yield
+        finally:
+            watcher.stop()
+
+
+def note(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Note what a gate says of a canary: others wait for it."""
+    if isinstance(item, pytest.Function) and collection.is_canary(item.config, item):
+        gate = gate_of(item)
+        if (complaint := noted(report, gate)) is not None:
+            workspace.of(item.config).canaries.note(item.callspec.id, gate, complaint)
+
+
+def _scope(space: workspace.Workspace, items: Sequence[pytest.Item]) -> tuple[Shard, ...]:
+    """The selected shards that any test asks about; all, where only workers know the tests."""
+    params = [item.callspec.params for item in items if isinstance(item, pytest.Function)
+              and hasattr(item, "callspec")]  # fmt: skip
+    wanted = {shard.qualified for p in params if isinstance(shard := p.get("shard"), Shard)}
+    models = {p.get("chain") for p in params}
+    return tuple(s for s in space.shards if s.qualified in wanted or s.model in models)
+
+
+def _report(config: pytest.Config, space: workspace.Workspace) -> None:
+    """Say what will be built; where that cannot be found out, the gates will say why."""
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    if reporter is not None and config.get_verbosity() >= 0:
+        with suppress(AneError, OSError):
+            for line in space.preflight.lines():
+                reporter.write_line(line)
+
+
+def _opens(space: workspace.Workspace) -> bool:
+    """Whether the cache can be written; the gates will say why it cannot."""
+    try:
+        return bool(space.cache)
+    except CacheError:
+        return False

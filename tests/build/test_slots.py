@@ -1,0 +1,87 @@
+"""Slots: no more builds at once than asked for, over all processes; a dead one holds none."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_ane.build import slots
+from pytest_ane.build.cache import Cache
+from pytest_ane.build.slots import BYTES_PER_BUILD, Slots, default_count, memory
+from tests.build.makers import hold_slot, make_counted
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_no_more_than_count_at_once(tmp_path: Path, count: int) -> None:
+    log, start = tmp_path / "log", SPAWN.Barrier(4)
+    processes = [
+        SPAWN.Process(target=make_counted, args=(tmp_path / "cache", count, f"key{i}", log, start))
+        for i in range(4)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0] * 4
+    inside = most = 0
+    for line in log.read_text().split():
+        inside += 1 if line == "begin" else -1
+        most = max(most, inside)
+    assert most == count
+
+
+def test_a_slot_within_a_slot_is_the_same_one(tmp_path: Path) -> None:
+    one = Slots(tmp_path, 1)
+    with one.one(), one.one():
+        pass
+    with one.one():
+        pass
+
+
+def test_an_entry_made_for_another_needs_no_second_slot(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, builds=1)
+
+    def outer(folder: Path) -> None:
+        cache.get_or_make("recordings", "inner", lambda inner: (inner / "file").touch())
+        (folder / "file").touch()
+
+    assert (cache.get_or_make("recordings", "outer", outer) / "file").exists()
+    assert len(cache.entries()) == 2
+
+
+def test_a_killed_process_frees_its_slot(tmp_path: Path) -> None:
+    began = SPAWN.Event()
+    process = SPAWN.Process(target=hold_slot, args=(tmp_path, began))
+    process.start()
+    assert began.wait(30)
+    process.kill()
+    process.join(30)
+    with Slots(tmp_path, 1).one():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("memory", "cores", "count"),
+    [(1, 8, 1), (2 * BYTES_PER_BUILD, 8, 2), (100 * BYTES_PER_BUILD, 4, 4), (0, None, 1)],
+)
+def test_the_default_fits_memory_and_cores(
+    monkeypatch: pytest.MonkeyPatch, memory: int, cores: int | None, count: int
+) -> None:
+    monkeypatch.setattr(slots, "memory", lambda: memory)
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert default_count() == count
+
+
+def test_a_container_s_limit_counts(tmp_path: Path) -> None:
+    limit = tmp_path / "memory.max"
+    machine = memory(limit)
+    assert machine > 0
+    limit.write_text("max\n")
+    assert memory(limit) == machine
+    limit.write_text("1000000\n")
+    assert memory(limit) == 1_000_000

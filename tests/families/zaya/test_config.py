@@ -1,0 +1,105 @@
+"""Dimensions from a published configuration, and variants that are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_ane.errors import ManifestError, SourceError
+from pytest_ane.families import Cut, Wire
+from pytest_ane.families.zaya import wiring
+from pytest_ane.families.zaya.config import ZayaConfig
+from pytest_ane.sources import SeededSource
+from tests.families.zaya.tiny import tiny_source
+
+CUT = Cut((), context=9)
+
+
+def read(drop: tuple[str, ...] = (), **changes: Any) -> ZayaConfig:
+    """The configuration of a tiny model with some of its keys dropped or changed."""
+    source = tiny_source()
+    source.values = {k: v for k, v in source.values.items() if k not in drop} | changes
+    return ZayaConfig.read(source, 3, CUT)
+
+
+def test_a_synthetic_model_is_zaya1_8b() -> None:
+    config = ZayaConfig.read(SeededSource(0, lambda name, shape: None), 3, Cut(()))
+    assert config == ZayaConfig(
+        layers=80,
+        width=2048,
+        heads=8,
+        kv_heads=2,
+        head=128,
+        rotary=64,
+        theta=5e6,
+        experts=16,
+        ffn=2048,
+        router=256,
+        epsilon=1e-5,
+        vocabulary=262_272,
+        slices=3,
+        context=2048,
+    )
+    assert (config.q_channels, config.kv_channels, config.qk_channels) == (1024, 256, 1280)
+
+
+def test_dimensions_are_read_from_the_configuration() -> None:
+    config = read()
+    assert (config.layers, config.width, config.heads, config.kv_heads) == (2, 12, 4, 2)
+    assert (config.head, config.rotary, config.ffn, config.context) == (4, 2, 8, 9)
+
+
+@pytest.mark.parametrize(
+    ("drop", "changes"),
+    [
+        (("head_dim",), {"kv_channels": 4}),
+        (("num_query_groups",), {"num_key_value_heads": 2}),
+        (("rope_theta",), {"rotary_base": 100.0}),
+        # Where the model has more attention heads on paper than its shards have queries.
+        ((), {"cca_num_q_heads": [4, 0], "num_attention_heads": 8}),
+        (("ffn_hidden_size",), {"ffn_hidden_size_list": [0, 16]}),
+        ((), {"zaya_mlp_expansion": [0, 6]}),
+        ((), {"clamp_temp": False, "zaya_use_mod": True, "sliding_window": None}),
+    ],
+)
+def test_other_releases_say_the_same(drop: tuple[str, ...], changes: dict[str, Any]) -> None:
+    assert read(drop, **changes) == read()
+
+
+@pytest.mark.parametrize(
+    ("drop", "changes", "message"),
+    [
+        (("hidden_size",), {}, "tiny: config.json has none of hidden_size."),
+        (("rope_theta",), {}, "tiny: config.json has none of rope_theta, rotary_base."),
+        ((), {"num_experts": 0}, "tiny: num_experts is 0, no positive number."),
+        ((), {"num_experts": True}, "tiny: num_experts is True, no positive number."),
+        ((), {"num_experts": []}, "tiny: num_experts is [], no positive number."),
+        ((), {"num_experts": ["a", 2]}, "tiny: num_experts is ['a', 2], no positive number."),
+        ((), {"hidden_size": "2048"}, "tiny: hidden_size is '2048', no positive number."),
+        (
+            (),
+            {"clamp_temp": True},
+            "tiny: clamp_temp is True, and family 'zaya' computes False only.",
+        ),
+        ((), {"cca_time0": 3}, "tiny: cca_time0 is 3, and family 'zaya' computes 2 only."),
+        (
+            (),
+            {"num_query_groups": 3},
+            "tiny: 4 query heads, 3 key heads of 4 channels, 2 of them rotated, and 16 channels of "
+            "an expert's two halves do not divide evenly.",
+        ),
+    ],
+)
+def test_what_is_missing_absurd_or_another_variant(
+    drop: tuple[str, ...], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SourceError) as error:
+        read(drop, **changes)
+    assert str(error.value) == message
+
+
+def test_wiring_names_the_family() -> None:
+    assert wiring(["head.0", "L01"]) == (Wire("L01"), Wire("head.0", gives="logits", mode="append"))
+    with pytest.raises(ManifestError, match=r"Family 'zaya' has no shard 'L00\.p0'"):
+        wiring(["L00.p0"])

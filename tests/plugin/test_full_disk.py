@@ -1,0 +1,152 @@
+"""A disk that fills up in the middle of a run, and runs that are killed: the next one goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.plugin.conftest import Project
+
+pytestmark = pytest.mark.slow
+
+COUNT = """
+from pathlib import Path
+from pytest_ane.build import shard
+
+build = shard._build
+
+def counted(given, *arguments):
+    with Path(__file__).with_name("builds.txt").open("a") as file:
+        file.write(given.id + "\\n")
+    build(given, *arguments)
+
+shard._build = counted
+"""
+FILL = """
+def filled(given, *arguments):
+    if given.id == "L01":
+        Path("{folder}", "of-others").write_bytes(bytes(150_000))
+    counted(given, *arguments)
+
+shard._build = filled
+"""
+STALL = """
+import tempfile, time
+from pytest_ane.build import convert
+
+convert_ = convert.convert
+
+def stalled(*arguments, subject, **options):
+    converted = convert_(*arguments, subject=subject, **options)
+    if subject == "mini:L01":
+        Path(tempfile.gettempdir(), "converted").write_bytes(bytes(1000))
+        Path(__file__).with_name("stalled").touch()
+        time.sleep(600)
+    return converted
+
+convert.convert = stalled
+"""
+LIMIT = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, resource.RLIM_INFINITY))
+"""
+COMMAND = ("--ane-shards=L00-L01", "-m", "gate", "--ane-cache=cache", "-k", "not fidelity")
+
+
+def built(project: Project) -> list[str]:
+    return (project.path / "builds.txt").read_text().split()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own with room for two shards."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=260k", "tmpfs", str(folder)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("mounting a file system needs a privileged Linux")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_cache_fails_what_it_must_and_the_next_run_goes_on(
+    project: Project, small_disk: Path
+) -> None:
+    project.llama().pytester.makeconftest(COUNT + FILL.format(folder=small_disk))
+    command = [*COMMAND, f"--ane-cache={small_disk}"]
+    first = project.pytester.runpytest_subprocess(*command)
+    first.assert_outcomes(passed=2, errors=2)
+    first.stdout.fnmatch_lines(
+        [
+            f"Building into {small_disk} failed: No space left on device: *.mlpackage* (0.0 GB "
+            "free there, * GB in the temporary folder *); * What was finished before is kept.",
+            "The disk is too small for 1 shard still to be built: *",
+        ]
+    )
+    assert built(project) == ["L00", "L01"]
+    assert [path.name for path in (small_disk / "tmp").iterdir()] == []
+    (small_disk / "of-others").unlink()
+    (project.path / "conftest.py").write_text(COUNT)
+    second = project.pytester.runpytest_subprocess(*command)
+    second.assert_outcomes(passed=4)
+    assert built(project)[2:] == ["L01"]
+
+
+def test_a_full_temporary_folder_is_the_same_sentence(project: Project, small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,size=40k", str(small_disk)], check=True)
+    project.llama()
+    manifest = project.path / "shards.toml"
+    manifest.write_text(f'[run]\ntmpdir = "{small_disk}"\n' + manifest.read_text())
+    result = project.pytester.runpytest_subprocess(*COMMAND)
+    result.assert_outcomes(errors=4)
+    result.stdout.fnmatch_lines(
+        ["Building into *cache failed: * GB free there, 0.0 GB in the temporary folder *small); *"]
+    )
+    assert list(small_disk.iterdir()) == []
+    assert list((project.path / "cache" / "artifacts").iterdir()) == []
+
+
+def test_a_file_that_may_not_grow(project: Project) -> None:
+    project.llama().pytester.makeconftest(LIMIT)
+    result = project.pytester.runpytest_subprocess(*COMMAND)
+    result.assert_outcomes(errors=4)
+    result.stdout.fnmatch_lines(["Building into *cache failed: *"])
+    (project.path / "conftest.py").unlink()
+    project.pytester.runpytest_subprocess(*COMMAND).assert_outcomes(passed=4)
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_a_run_that_was_killed_is_taken_up_again(project: Project, workers: str) -> None:
+    project.llama().pytester.makeconftest(COUNT + STALL)
+    manifest = project.path / "shards.toml"
+    manifest.write_text('[run]\ntmpdir = "scratch"\n' + manifest.read_text())
+    command = [sys.executable, "-m", "pytest", workers, *COMMAND]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while not (project.path / "stalled").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(30)
+    left = [path for path in (project.path / "scratch").iterdir() if path.is_dir()]
+    assert left
+    assert any((project.path / "cache" / "tmp").iterdir())
+
+    (project.path / "conftest.py").write_text(COUNT)
+    before = len(built(project))
+    again = project.pytester.runpytest_subprocess(workers, *COMMAND)
+    again.assert_outcomes(passed=4)
+    assert "L01" in built(project)[before:]
+    assert built(project).count("L00") == 1
+    assert not any((project.path / "scratch").iterdir())
+    assert not any((project.path / "cache" / "tmp").iterdir())

@@ -1,0 +1,335 @@
+"""Models of one's own: the worked example, a family module over a checkpoint, and every failure."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_ane.sources import SeededSource, Spread
+from tests.plugin.conftest import Project
+from tests.sources.checkpoints import bf16, write_checkpoint
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_model"
+SMALL = """
+import torch
+from pytest_ane.families import Conversion, Port
+
+def build(shard):
+    with open("calls.txt", "a") as file:
+        file.write(shard + "\\n")
+    x = Port("x", (1, 16, "T", 1))
+    torch.manual_seed(1)
+    module = torch.nn.Conv2d(16, 16, 1)
+    {change}
+    return Conversion(module, (x,), (Port("y", x.shape),){more})
+"""
+MANIFEST = """
+[models.own]
+builder = "small_model:build"
+shards = "ffn.0"
+max-tokens = 4
+"""
+FAMILY = """
+from dataclasses import dataclass
+import numpy as np
+import torch
+from pytest_ane.families import Conversion, Port, Wire
+from pytest_ane.sources import Spread
+
+VERSION = "linear/1"
+
+@dataclass(frozen=True)
+class Layout:
+    width: int
+    sees: str = "itself"
+
+    def inputs(self, hidden, start=0):
+        return {"x": hidden.T[None, :, :, None]}
+
+    def output(self, outputs):
+        return outputs["y"][0, :, :, 0].T
+
+class Model:
+    def __init__(self, source):
+        self.source, self.positions, self.missing = source, 8, ()
+        self.description = {"width": source.value("width")}
+
+    def _weight(self, shard, dtype=np.float32):
+        width = self.description["width"]
+        return torch.from_numpy(self.source.tensor(f"{shard}.weight", (width, width), dtype))
+
+    def layout(self, shard):
+        return Layout(self.description["width"])
+
+    def embed(self, ids):
+        return self.source.rows("embed", ids, self.description["width"])
+
+    def reference(self, shard):
+        return lambda hidden: [h @ self._weight(shard).numpy().T for h in hidden]
+
+    def conversion(self, shard):
+        x = Port("x", (1, self.description["width"], "T", 1))
+        module = torch.nn.Conv2d(x.shape[1], x.shape[1], 1, bias=False).half()
+        module.weight.data = self._weight(shard, np.float16)[:, :, None, None]
+        return Conversion(module, (x,), (Port("y", x.shape),))
+
+def open_model(source, cut):
+    return Model(source)
+
+def layout(description, shard):
+    return Layout(description["width"])
+
+def wiring(shards):
+    return tuple(Wire(shard) for shard in shards)
+
+def starts_whole(shards):
+    return True
+
+def spread(name, shape):
+    return Spread(shape[-1] ** -0.5, outliers=0.03)
+"""
+OF_FAMILY = """
+[models.own]
+family = "linear_family"
+source = {source}
+shards = "L00"
+max-tokens = 4
+"""
+
+
+@pytest.fixture(autouse=True)
+def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run imports its own project's modules."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("small_model", "linear_family"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+def small(project: Project, change: str = "", more: str = "", manifest: str = MANIFEST) -> Project:
+    sys.modules.pop("small_model", None)
+    (project.path / "small_model.py").write_text(SMALL.format(change=change, more=more))
+    return project.manifest(manifest)
+
+
+def calls(project: Project) -> int:
+    """How often the builder has been asked so far."""
+    return len((project.path / "calls.txt").read_text().split())
+
+
+def complaint(project: Project) -> str:
+    result = project.gate("--ane-cache=cache")
+    assert result.ret != 0
+    return " ".join((result.stdout.str() + result.stderr.str()).split())
+
+
+@pytest.mark.slow
+def test_the_worked_example_as_a_user_runs_it(project: Project) -> None:
+    shutil.copytree(EXAMPLE, project.path / "own", ignore=shutil.ignore_patterns("__pycache__"))
+    result = project.pytester.runpytest_subprocess(
+        "--ane-manifest=own/shards.toml", "--ane-shards=all", "-m", "gate", "--ane-cache=cache"
+    )
+    result.assert_outcomes(passed=9, deselected=1)
+    result.stdout.fnmatch_lines(
+        [
+            "passed   own:classifier  compression *",
+            "passed   own:ffn.0       fidelity    cosine min 0.9999*",
+            "passed   own:ffn.1       placement *",
+            "passed: compression 3/3, fidelity 3/3, placement 3/3",
+        ]
+    )
+
+
+def test_a_builder_is_asked_again_only_when_something_it_depends_on_changes(
+    project: Project,
+) -> None:
+    (project.path / "weights").mkdir()
+    (project.path / "weights" / "w.bin").write_bytes(b"1")
+    manifest = MANIFEST + 'depends = ["weights"]\n'
+    for change, twice in (("", 2), ("", 2), ("module.bias.data += 1", 4)):
+        small(project, change, manifest=manifest).gate("--ane-cache=cache").assert_outcomes(
+            passed=3, deselected=1
+        )
+        assert calls(project) == twice  # Once to build, once for the reference.
+    (project.path / "weights" / "w.bin").write_bytes(b"2")
+    project.gate("--ane-cache=cache").assert_outcomes(passed=3, deselected=1)
+    assert calls(project) == 6
+
+
+def test_another_reference_is_what_the_shard_is_held_against(project: Project) -> None:
+    result = small(project, more=", reference=lambda x: -module(x)").gate("--ane-cache=cache")
+    result.assert_outcomes(passed=2, failed=1, deselected=1)
+    result.stdout.fnmatch_lines(["*own:ffn.0*fidelity*cosine min -1.0*"])
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "said"),
+    [
+        (
+            "raise ValueError('no weights for ' + shard)",
+            "",
+            "own:ffn.0: builder 'small_model:build' failed: ValueError: no weights for ffn.0 "
+            "(small_model.py:11).",
+        ),
+        (
+            "return module",
+            "",
+            "own:ffn.0: builder 'small_model:build' gave a Conv2d; return a "
+            "pytest_ane.families.Conversion.",
+        ),
+        (
+            "module = build",
+            "",
+            "own:ffn.0: the Conversion of builder 'small_model:build' has a function for a module; "
+            "give a torch.nn.Module.",
+        ),
+        (
+            "return Conversion(module, (), ())",
+            "",
+            "the Conversion of builder 'small_model:build' names no inputs or no outputs; give a "
+            "Port for each.",
+        ),
+        (
+            "x = Port('x', (1, -16, 'T', 1))",
+            "",
+            "gives 'x' the shape (1, -16, 'T', 1); use sizes and 'T'.",
+        ),
+        ("x = Port('y', x.shape)", "", "names a port twice among y, y."),
+        (
+            "",
+            ", reference=3",
+            "has an int for a reference; give a callable or None.",
+        ),
+        (
+            "",
+            ", reference=lambda x: x[:, :8]",
+            "own:ffn.0: at T = 1 its reference gives [1, 8, 1, 1], and its output ports say "
+            "[1, 16, 1, 1].",
+        ),
+        (
+            "",
+            ", reference=lambda x: 1 / 0",
+            "own:ffn.0: its float32 reference failed: ZeroDivisionError: division by zero",
+        ),
+        (
+            "module.forward = lambda x: x.nothing()",
+            "",
+            "own:ffn.0 could not be converted: 'Tensor' object has no attribute 'nothing'",
+        ),
+    ],
+)
+def test_what_a_builder_can_get_wrong(project: Project, change: str, more: str, said: str) -> None:
+    assert said in complaint(small(project, change, more))
+
+
+@pytest.mark.parametrize(
+    ("manifest", "said"),
+    [
+        (
+            MANIFEST.replace(":build", ":make"),
+            "own: builder 'small_model:make': small_model has no function 'make'.",
+        ),
+        (
+            MANIFEST.replace("small_model:", "small_model.inner:"),
+            "own: builder 'small_model.inner:build': small_model.inner cannot be imported: "
+            "ModuleNotFoundError: No module named 'small_model.inner'; 'small_model' is not a "
+            "package.",
+        ),
+        (MANIFEST + 'depends = ["absent.bin"]\n', "which is not there; check the path."),
+        (
+            MANIFEST + 'family = "llama"\n',
+            "'builder' stands in place of a family; give one of them.",
+        ),
+        (
+            MANIFEST + "source = { seeded = 1 }\n",
+            "'source' needs a family; a builder brings its weights.",
+        ),
+        (
+            MANIFEST + 'prompts = [{ name = "p", ids = [1] }]\n',
+            "'prompts' needs a family, which knows how shards follow.",
+        ),
+    ],
+)
+def test_what_a_manifest_can_get_wrong_about_a_builder(
+    project: Project, manifest: str, said: str
+) -> None:
+    assert said in complaint(small(project, manifest=manifest))
+
+
+def test_a_module_that_fails_as_it_is_imported(project: Project) -> None:
+    small(project)
+    (project.path / "small_model.py").write_text("import torch\nraise SystemExit(3)\n")
+    assert (
+        "own: builder 'small_model:build': small_model cannot be imported: SystemExit: 3 "
+        "(small_model.py:2)."
+    ) in complaint(project)
+
+
+def family(project: Project, source: str, text: str = FAMILY) -> Project:
+    (project.path / "linear_family.py").write_text(text)
+    return project.manifest(OF_FAMILY.format(source=source))
+
+
+def test_a_checkpoint_gives_the_same_shard_as_the_weights_in_memory(project: Project) -> None:
+    """A checkpoint of two files with the values of a seed, through a family of one's own."""
+    seeded = SeededSource(7, lambda name, shape: Spread(shape[-1] ** -0.5, outliers=0.03))
+    weight = ("F16", seeded.tensor("L00.weight", (64, 64), np.float16))
+    parts = ({"embed": bf16(np.ones((4, 64)))}, {"L00.weight": weight})
+    write_checkpoint(project.path / "weights", *parts, config={"width": 64})
+    for source in ('{ path = "weights" }', "{ seeded = 7, config.width = 64 }"):
+        result = family(project, source).gate("--ane-cache=cache")
+        result.assert_outcomes(passed=3, deselected=1)
+        result.stdout.fnmatch_lines(["passed   own:L00  fidelity    cosine min 1.0000*"])
+    found = sorted((project.path / "cache" / "artifacts").rglob("weight.bin"))
+    assert len(found) == 2
+    assert found[0].read_bytes() == found[1].read_bytes()
+    assert weight[1].tobytes() in found[0].read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            FAMILY.replace("def spread", "def spreads"),
+            "Family 'linear_family' has no function spread(); a family has open_model, layout, "
+            "wiring, starts_whole, spread and a VERSION.",
+        ),
+        (
+            FAMILY.replace("VERSION =", "EDITION ="),
+            "Family 'linear_family' has no VERSION, a text that every cache key holds.",
+        ),
+        (
+            "import nothing_such",
+            "Family 'linear_family': linear_family cannot be imported: ModuleNotFoundError: No "
+            "module named 'nothing_such' (linear_family.py:1).",
+        ),
+    ],
+)
+def test_what_a_family_can_get_wrong(project: Project, text: str, said: str) -> None:
+    assert said in complaint(family(project, "{ seeded = 7, config.width = 32 }", text))
+
+
+STATEFUL = """
+    class Running(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = module
+            self.register_buffer("total", torch.zeros(1, 16, 1, 1))
+
+        def forward(self, x):
+            self.total[:] = self.total + x.sum(dim=2, keepdim=True)
+            return self.inner(x) + self.total
+
+    module = Running()
+"""
+
+
+def test_states_of_a_builder_s_shard_start_at_zero_on_both_sides(project: Project) -> None:
+    """A state that outlived its probe would add the probes before it to the reference."""
+    states = ', states=(Port("total", (1, 16, 1, 1)),)'
+    result = small(project, STATEFUL.strip(), states).gate("--ane-cache=cache")
+    result.assert_outcomes(passed=3, deselected=1)
+    result.stdout.fnmatch_lines(["passed   own:ffn.0  fidelity    cosine min 1.0000*"])

@@ -1,0 +1,106 @@
+"""What is said before the first build, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_ane.build.plans import PlanCache
+from tests.plugin.conftest import Project
+
+BUDGET = "\n[models.mini.policy.compression]\nmax-bytes = {}\n"
+
+
+def test_what_will_be_built_and_where(project: Project) -> None:
+    project.llama(BUDGET.format('"0.4 MB"'))
+    first = project.gate("--ane-cache=cache", "--ane-builds=3", shards="head*")
+    first.stdout.fnmatch_lines(
+        [
+            "ane: 2 shards to build, 3 at once · cache *cache*: about * needed, * free* "
+            "(by max-bytes)",
+            "ane: python 3.*, coremltools 9.*, torch *, pytest-xdist *",
+            "gates/*",
+        ]
+    )
+    second = project.gate("--ane-cache=cache", shards="all")
+    second.stdout.fnmatch_lines(["ane: 2 shards to build, *(by packages built before)"])
+    third = project.gate("--ane-cache=cache", shards="all")
+    third.stdout.no_fnmatch_line("ane: * to build*")
+
+
+def test_only_shards_that_are_asked_about_count(project: Project) -> None:
+    result = project.llama().gate("--ane-cache=cache", "-k", "L01 and placement")
+    result.stdout.fnmatch_lines(["ane: 1 shard to build, * unknown needed, *"])
+
+
+def test_quiet_says_nothing(project: Project) -> None:
+    result = project.llama().gate("--ane-cache=cache", "-q", "-k", "placement", shards="L01")
+    result.stdout.no_fnmatch_line("ane: *")
+
+
+def test_packages_of_one_s_own_are_not_built(project: Project) -> None:
+    result = project.packages(good="none").gate()
+    result.stdout.no_fnmatch_line("ane: * to build*")
+
+
+def test_a_missing_source_is_left_to_the_gates(project: Project) -> None:
+    result = project.llama(source=project.path / "gone.gguf").gate("-k", "placement", shards="L01")
+    result.stdout.no_fnmatch_line("ane: * to build*")
+    result.stdout.fnmatch_lines(["*gone.gguf: no such file; check the source in shards.toml."])
+
+
+def test_a_disk_that_is_plainly_too_small_is_refused_before_anything_is_built(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(*_: object) -> None:
+        raise AssertionError("built")
+
+    monkeypatch.setattr("pytest_ane.build.shard._build", build)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10**9))
+    project.llama(BUDGET.format('"1 GB"'))
+    result = project.gate("--ane-cache=cache", "-k", "placement", shards="L00-L01,head.0")
+    result.assert_outcomes(errors=3, deselected=7)
+    result.stdout.fnmatch_lines(
+        [
+            "The disk is too small for 3 shards still to be built: cache *: about * needed, "
+            "1.0 GB free. Free some space (pytest-ane cache prune), choose another folder with "
+            "--ane-cache=DIR, or select fewer shards.",
+            "not run: the disk is too small, as the first failure says",
+        ]
+    )
+
+
+def test_finished_shards_are_gated_on_a_disk_that_is_too_small(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.llama().gate("--ane-cache=cache", shards="L01").assert_outcomes(passed=3, deselected=1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    result = project.gate("--ane-cache=cache", shards="L00-L01")
+    result.assert_outcomes(passed=3, errors=3, deselected=1)
+
+
+def test_stale_plans_of_core_ml_are_mentioned_and_kept(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = PlanCache(project.path, 86 * 10**9, stale=True)
+    monkeypatch.setattr("pytest_ane.plugin.preflight.plan_caches", lambda: [plans])
+    result = project.llama().gate("--ane-cache=cache", "-k", "placement", shards="L01")
+    result.stdout.fnmatch_lines(
+        ["ane: 86.0 GB of Core ML plans are of another macOS and never used again; *doctor*"]
+    )
+    assert project.path.exists()
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two", "1001", "1.5", "²"])
+def test_a_number_of_builds_is_a_number(project: Project, value: str) -> None:
+    result = project.packages(good="none").gate(f"--ane-builds={value}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: --ane-builds={value}: give a number from 1 to 1000."])
+
+
+def test_the_number_of_builds_from_ini(project: Project) -> None:
+    project.llama().pytester.makeini("[pytest]\nane_builds = 7\n")
+    result = project.gate("--ane-cache=cache", "-k", "placement", shards="L01")
+    result.stdout.fnmatch_lines(["ane: 1 shard to build, 7 at once · *"])
