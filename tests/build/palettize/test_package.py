@@ -115,7 +115,7 @@ def test_uniform_writes_the_bytes_of_coremltools(
     assert differences(read(tmp_path / "ours.mlpackage"), expected) == []
     ours, other = (tmp_path / f"{n}.mlpackage" / WEIGHTS for n in ("ours", "theirs"))
     assert ours.read_bytes() == other.read_bytes()
-    said = {n.split()[4] for n in declined if n.startswith("Cannot perform")}
+    said = {n.split()[4].rstrip(".") for n in declined if n.startswith("Cannot perform")}
     assert {n.partition(":")[0] for n in notes if "vector" not in n} == said
 
 
@@ -163,7 +163,7 @@ def test_the_package_runs(models: dict[str, Any], tmp_path: Path) -> None:
     palettize(path, tmp_path / "ours.mlpackage", dict.fromkeys(constants(path), method))
     x = np.random.default_rng(0).standard_normal((1, 64, 3, 1)).astype(np.float16)
     plain, small = (
-        Session(read(p)).run({"x": x})["y"] for p in (path, tmp_path / "ours.mlpackage")
+        Session(read(p)).predict({"x": x})["y"] for p in (path, tmp_path / "ours.mlpackage")
     )
     assert np.abs(plain - small).max() < 0.05 * np.abs(plain).max()
 
@@ -208,7 +208,7 @@ def test_a_weight_that_is_no_number(value: float, tmp_path: Path) -> None:
     weight = np.ones((32, 8, 1, 1), np.float16)
     weight[3, 4] = value
     path = one_conv(tmp_path, weight)
-    with pytest.raises(BuildError, match=r"model.mlpackage: w holds a NaN or an infinity; .* keep"):
+    with pytest.raises(BuildError, match=r"model.mlpackage: w holds a NaN .* compression.keep"):
         palettize(path, tmp_path / "o.mlpackage", {"w": Palettize(weight_threshold=0)})
 
 
