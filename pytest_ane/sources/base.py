@@ -84,8 +84,13 @@ class Source(Protocol):
         """
         ...
 
-    def rows(self, name: str, index: Sequence[int], width: int) -> FloatArray:
-        """Some rows of a matrix `[*, width]` in float32, `[len(index), width]`."""
+    def rows(
+        self, name: str, index: Sequence[int], width: int, height: int | None = None
+    ) -> FloatArray:
+        """Some rows of a matrix `[*, width]` in float32, `[len(index), width]`.
+
+        With `height`, a matrix of another number of rows is a `SourceError`.
+        """
         ...
 
     @property

@@ -65,13 +65,16 @@ class GGUFSource:
         """A tensor in float32 or float16; quantized blocks are expanded by `gguf.dequantize`."""
         return self._dequantize(name, shape, slice(None), dtype)
 
-    def rows(self, name: str, index: Sequence[int], width: int) -> FloatArray:
+    def rows(
+        self, name: str, index: Sequence[int], width: int, height: int | None = None
+    ) -> FloatArray:
         """Rows of a matrix, dequantizing only those."""
-        height = next(iter(self._shape(name)), 0)
+        found = next(iter(self._shape(name)), 0)
         for row in index:
-            if not 0 <= row < height:
-                raise SourceError(f"{self._path}: {name} has rows 0 to {height - 1}, not {row}.")
-        return self._dequantize(name, (height, width), np.asarray(index, dtype=np.int64))
+            if not 0 <= row < found:
+                raise SourceError(f"{self._path}: {name} has rows 0 to {found - 1}, not {row}.")
+        shape = (found if height is None else height, width)
+        return self._dequantize(name, shape, np.asarray(index, dtype=np.int64))
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property
@@ -66,19 +67,22 @@ class SafetensorsSource:
             )
         return file.read(name, dtype)
 
-    def rows(self, name: str, index: Sequence[int], width: int) -> FloatArray:
+    def rows(
+        self, name: str, index: Sequence[int], width: int, height: int | None = None
+    ) -> FloatArray:
         """Rows of a matrix, and only these; of more axes, all but the last count as rows."""
         file = self._file(name)
         found = file.shape(name)
-        if len(found) < 2 or found[-1] != width:
+        count = math.prod(found[:-1])
+        if len(found) < 2 or found[-1] != width or height not in (None, count):
+            rows = "rows" if height is None else f"{height} rows"
             raise SourceError(
-                f"{file.path}: tensor {name!r} has shape {found}, expected rows of {width}."
+                f"{file.path}: tensor {name!r} has shape {found}, expected {rows} of {width}."
             )
-        height = int(np.prod(found[:-1], dtype=np.int64))
-        for row in index:
-            if not 0 <= row < height:
-                raise SourceError(f"{file.path}: {name} has rows 0 to {height - 1}, not {row}.")
-        return file.rows(name, np.asarray(index, dtype=np.int64))
+        if len(index) and not 0 <= min(index) <= max(index) < count:
+            row = min(index) if min(index) < 0 else max(index)
+            raise SourceError(f"{file.path}: {name} has rows 0 to {count - 1}, not {row}.")
+        return file.rows(name, index)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

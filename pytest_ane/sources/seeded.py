@@ -70,11 +70,13 @@ class SeededSource:
         self._fill(out.reshape(-1), name, self._table(name, shape, out.dtype), 0)
         return out
 
-    def rows(self, name: str, index: Sequence[int], width: int) -> FloatArray:
+    def rows(
+        self, name: str, index: Sequence[int], width: int, height: int | None = None
+    ) -> FloatArray:
         """Rows of a matrix `[*, width]`; neighbours are drawn together."""
         self._check(name, (len(index), width))
         out = np.empty((len(index), width), dtype=np.float32)
-        table = self._table(name, (0, width), out.dtype)
+        table = self._table(name, (height or 0, width), out.dtype)
         for first, last in _runs(index):
             if index[first] < 0:
                 raise SourceError(f"{self.label}: {name} has no row {index[first]}.")

@@ -119,17 +119,17 @@ class Weights:
     def gate(self, layer: int, expert: int) -> Tensor:
         """An expert's gate `[F, C]`: the first half of its rows of the fused tensor."""
         f = self.config.expert
-        return self._rows(layer, "gate_up_proj", 2 * f * expert, f, self.config.width)
+        return self._rows(layer, "gate_up_proj", 2 * f * expert, f, 2 * f)
 
     def up(self, layer: int, expert: int) -> Tensor:
         """An expert's up projection `[F, C]`: the second half of its rows."""
         f = self.config.expert
-        return self._rows(layer, "gate_up_proj", 2 * f * expert + f, f, self.config.width)
+        return self._rows(layer, "gate_up_proj", 2 * f * expert + f, f, 2 * f)
 
     def down(self, layer: int, expert: int) -> Tensor:
         """An expert's down projection `[C, F]`."""
         c = self.config
-        return self._rows(layer, "down_proj", c.width * expert, c.width, c.expert)
+        return self._rows(layer, "down_proj", c.width * expert, c.width, c.width)
 
     def head(self, index: int, parts: int) -> HeadWeights:
         """One of the `parts` vocabulary slices: rows of the embedding."""
@@ -137,7 +137,9 @@ class Weights:
         first, last = slice_bounds(c.vocabulary, parts, index)
         name = f"{self._root}embed_tokens.weight"
         norm = self.source.tensor(f"{self._root}norm.weight", (c.width,), self._dtype)
-        return HeadWeights(torch.from_numpy(norm), self._matrix(name, first, last - first, c.width))
+        return HeadWeights(
+            torch.from_numpy(norm), self._matrix(name, first, last - first, c.width, c.vocabulary)
+        )
 
     def _reader(self, layer: int) -> Callable[..., Tensor]:
         def read(name: str, *shape: int) -> Tensor:
@@ -146,16 +148,22 @@ class Weights:
 
         return read
 
-    def _rows(self, layer: int, name: str, first: int, count: int, width: int) -> Tensor:
-        return self._matrix(f"{self._root}layers.{layer}.experts.{name}", first, count, width)
+    def _rows(self, layer: int, name: str, first: int, count: int, each: int) -> Tensor:
+        """Some of a bank's rows, of which every expert has `each`."""
+        c = self.config
+        width = c.expert if name == "down_proj" else c.width
+        full = f"{self._root}layers.{layer}.experts.{name}"
+        return self._matrix(full, first, count, width, each * c.experts)
 
-    def _matrix(self, name: str, first: int, count: int, width: int) -> Tensor:
+    def _matrix(self, name: str, first: int, count: int, width: int, height: int) -> Tensor:
         """Rows of a tensor whose leading axes are one, in bands that bound what is in flight."""
         if self._dtype is np.float32:
-            return torch.from_numpy(self.source.rows(name, range(first, first + count), width))
+            return torch.from_numpy(
+                self.source.rows(name, range(first, first + count), width, height)
+            )
         out = np.empty((count, width), dtype=np.float16)
         for begin in range(0, count, _BAND):
             band = range(first + begin, first + min(begin + _BAND, count))
             with np.errstate(over="ignore"):
-                out[begin : begin + _BAND] = self.source.rows(name, band, width)
+                out[begin : begin + _BAND] = self.source.rows(name, band, width, height)
         return torch.from_numpy(out)

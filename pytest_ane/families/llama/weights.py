@@ -58,7 +58,7 @@ def read_head(source: Source, config: LlamaConfig, index: int) -> HeadWeights:
     """Read one slice of the head, which is the embedding where the file has no `output.weight`."""
     rows = range(*slice_bounds(config.vocabulary, config.slices, index))
     name = OUTPUT if OUTPUT in source.names else EMBEDDING
-    projection = torch.from_numpy(source.rows(name, rows, config.width))
+    projection = torch.from_numpy(source.rows(name, rows, config.width, config.vocabulary))
     return HeadWeights(_reader(source, "")("output_norm", (config.width,)), projection)
 
 

@@ -34,7 +34,7 @@ def attention(source: Source, config: ZayaConfig, index: int) -> Reference:
 
 
 def mixture(source: Source, config: ZayaConfig, index: int) -> Reference:
-    """A mixture of experts; of its experts one at a time is in memory."""
+    """A mixture of experts; of its experts some rows at a time are in memory."""
     reader = Reader(source, config, index, np.float32)
     weights = reader.mixture()
 
@@ -43,9 +43,9 @@ def mixture(source: Source, config: ZayaConfig, index: int) -> Reference:
         chosen = route(h, weights.router, config)
         mixed = torch.zeros_like(x)
         for number in range(config.experts):
-            fc1, fc2 = reader.expert(number)
-            gate, up = (h @ fc1.T).chunk(2, dim=1)
-            mixed += chosen[:, number, None] * ((F.silu(gate) * up) @ fc2.T)
+            gate, up = reader.project(h, number, "linear_fc1").chunk(2, dim=1)
+            given = reader.project(F.silu(gate) * up, number, "linear_fc2")
+            mixed += chosen[:, number, None] * given
         return merge(x, mixed, weights.residual)
 
     return lambda sequences: _together(mix, sequences)

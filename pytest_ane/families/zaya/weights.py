@@ -21,6 +21,9 @@ OVERFLOW_BIAS = 5.0
 """Where the first convolution has a bias beyond it, the convolutions overflow fp16: the lab's
 shards leave them out in such layers (L00, L76 and L78 of ZAYA1-8B)."""
 
+_BAND = 512
+"""Rows of an expert at a time: 4 MB in float32."""
+
 _ROWS = 8192
 """Vocabulary rows at a time: 67 MB in float32."""
 
@@ -133,6 +136,21 @@ class Reader:
             self._read(f"{own}linear_fc2.weight", c.width, c.ffn),
         )
 
+    def project(self, x: Tensor, number: int, layer: str) -> Tensor:
+        """`x W^T [T, O]` for an expert's `linear_fc1` or `linear_fc2`, never held as a whole.
+
+        A band of rows fits the processor's cache, where it is widened and multiplied at once.
+        """
+        c = self._config
+        rows, columns = (2 * c.ffn, c.width) if layer == "linear_fc1" else (c.width, c.ffn)
+        own = f"zaya_block.experts.local_experts.{number}.{layer}.weight"
+        name, found = f"{prefix(self._index)}{own}", torch.empty(rows, len(x))
+        for first in range(0, rows, _BAND):
+            band = range(first, min(first + _BAND, rows))
+            weight = share(self._source.rows(name, band, columns, rows))
+            torch.mm(weight, x.T, out=found[first : band.stop])
+        return found.T
+
     def _convolutions(self, bias: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         channels, own = self._config.qk_channels, "self_attn.qkv.conv_qk."
         depthwise = self._read(f"{own}0.weight", channels, 1, 2)
@@ -168,7 +186,8 @@ def head_rows(source: Source, config: ZayaConfig, index: int) -> Iterator[npt.ND
     name = OUTPUT if OUTPUT in source.names else EMBEDDING
     first, last = slice_bounds(config.vocabulary, config.slices, index)
     for row in range(first, last, _ROWS):
-        yield source.rows(name, range(row, min(row + _ROWS, last)), config.width)
+        rows = range(row, min(row + _ROWS, last))
+        yield source.rows(name, rows, config.width, config.vocabulary)
 
 
 def read_head(source: Source, config: ZayaConfig, index: int) -> Tensor:

@@ -46,7 +46,9 @@ class MemorySource:
         assert self.tensors[name].shape == shape, (name, self.tensors[name].shape, shape)
         return self.tensors[name].astype(dtype)
 
-    def rows(self, name: str, index: Sequence[int], width: int) -> FloatArray:
+    def rows(
+        self, name: str, index: Sequence[int], width: int, height: int | None = None
+    ) -> FloatArray:
         self.read.append(f"{name}[{index[0]}]")
         assert self.tensors[name].shape[-1] == width
         return self.tensors[name].reshape(-1, width)[list(index)]

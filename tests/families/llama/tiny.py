@@ -41,9 +41,11 @@ class MemorySource:
         assert self.tensors[name].shape == shape
         return self.tensors[name].astype(dtype)
 
-    def rows(self, name: str, index: Sequence[int], width: int) -> FloatArray:
+    def rows(
+        self, name: str, index: Sequence[int], width: int, height: int | None = None
+    ) -> FloatArray:
         self.read.append(name)
-        assert self.tensors[name].shape[1] == width
+        assert self.tensors[name].shape == (height or len(self.tensors[name]), width)
         return self.tensors[name][list(index)]
 
     @property
