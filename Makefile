@@ -4,13 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: gate gate-all test conformance conformance-slice lint fuzz clean
+.PHONY: gate gate-all examples test conformance conformance-slice lint fuzz clean
 
 gate: $(STAMP)
 	$(BIN)/pytest --ane-shards=L01 -m gate
 
 gate-all: $(STAMP)
 	$(BIN)/pytest --ane-shards=all -m gate
+
+# Shards of the two mixtures of experts at full size, and attention with states.
+examples: $(STAMP)
+	$(BIN)/pytest --ane-manifest=examples/zaya1-8b.toml --ane-shards=L00,L01 -m gate
+	$(BIN)/pytest --ane-manifest=examples/gemma4.toml --ane-shards=L00.attn,L00.p0 -m gate
 
 test: $(STAMP)
 	$(BIN)/pytest -n 2 --dist worksteal

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks/README.md",
-                *(ROOT / "docs").glob("*.md")])  # fmt: skip
+                *(ROOT / "docs").rglob("*.md")])  # fmt: skip
 CI = (ROOT / ".ci/run").read_text()
 
 
@@ -35,6 +35,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("project")
     (folder / "shards.toml").write_text((ROOT / "shards.toml").read_text())
+    (folder / "examples").symlink_to(ROOT / "examples")
     (folder / "pytest.ini").write_text("[pytest]\nane_cache = cache\n")
     (folder / "test_own.py").write_text("def test_own():\n    assert True\n")
     save_conv(folder / "some.mlpackage")
@@ -76,9 +77,10 @@ def _call(program: str, arguments: list[str], folder: Path) -> subprocess.Comple
 
 
 def _selects_shards(arguments: list[str], project: Path) -> None:
-    """The selection works; one block is gated in full, CI gates the whole model."""
+    """The selection works; one block is gated in full, CI gates whole models and examples."""
     whole = next(a for a in arguments if a.startswith("--ane-shards"))
-    if whole.endswith("=L01") and "bench" not in arguments:
+    example = any(a.startswith("--ane-manifest") for a in arguments)
+    if whole.endswith("=L01") and "bench" not in arguments and not example:
         done = _call("pytest", arguments, project)
     else:
         done = _call("pytest", [*arguments, "--co", "-q"], project)
