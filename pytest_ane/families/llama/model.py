@@ -11,6 +11,7 @@ from pytest_ane.families import blocks
 from pytest_ane.families.base import Conversion, Cut, Port, Reference
 from pytest_ane.families.blocks import block_index, head_index, is_head
 from pytest_ane.families.host import causal_mask, rotary
+from pytest_ane.families.llama.checkpoint import CheckpointAsGGUF, is_checkpoint
 from pytest_ane.families.llama.config import LlamaConfig, wiring
 from pytest_ane.families.llama.layout import LlamaLayout, layout
 from pytest_ane.families.llama.names import EMBEDDING, check_names
@@ -107,7 +108,7 @@ class LlamaModel:
 
 
 def open_model(source: Source, cut: Cut) -> LlamaModel:
-    """See a GGUF source as a Llama model cut into these shards.
+    """See a GGUF file, a published checkpoint or a seed as a Llama model cut into these shards.
 
     Raises:
         SourceError: another architecture or variant, or a block the model does not have.
@@ -115,6 +116,7 @@ def open_model(source: Source, cut: Cut) -> LlamaModel:
     """
     ids = [wire.shard for wire in wiring(cut.shards)]
     slices = blocks.slices(ids)
+    source = CheckpointAsGGUF(source) if is_checkpoint(source) else source
     check_names(source)
     config = LlamaConfig.read(source, slices=slices, cut=cut)
     for shard in ids:
@@ -124,7 +126,7 @@ def open_model(source: Source, cut: Cut) -> LlamaModel:
 
 
 def spread(name: str, shape: tuple[int, ...]) -> Spread:
-    """Norms near 1; matrices that keep the variance of what enters, a few columns' worth wide."""
+    """Norms near 1; matrices that keep the variance of what enters."""
     if len(shape) == 1:
         return Spread(std=0.1, mean=1.0)
-    return Spread(std=1.0 if name == EMBEDDING else shape[-1] ** -0.5, outliers=0.03)
+    return Spread(1.0) if "embed_tokens" in name else Spread.of(shape[-1] ** -0.5, outliers=0.03)

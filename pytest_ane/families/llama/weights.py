@@ -1,4 +1,4 @@
-"""Llama tensors from a GGUF source, one shard at a time."""
+"""Llama tensors from a source, one shard at a time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pytest_ane.families.blocks import slice_bounds
+from pytest_ane.families.llama.checkpoint import CheckpointAsGGUF
 from pytest_ane.families.llama.config import LlamaConfig
 from pytest_ane.families.llama.names import EMBEDDING, OUTPUT
 from pytest_ane.sources import Source
@@ -40,11 +41,12 @@ class HeadWeights:
 def read_block(source: Source, config: LlamaConfig, index: int) -> BlockWeights:
     """Read one block; GGUF's permuted Q and K rows are put back for a rotate-half RoPE."""
     width, kv = config.width, config.kv_heads * config.head
+    halves = (lambda w, heads: w) if isinstance(source, CheckpointAsGGUF) else unpermute
     read = _reader(source, f"blk.{index}.")
     return BlockWeights(
         attention_norm=read("attn_norm", (width,)),
-        q=unpermute(read("attn_q", (config.heads * config.head, width)), config.heads),
-        k=unpermute(read("attn_k", (kv, width)), config.kv_heads),
+        q=halves(read("attn_q", (config.heads * config.head, width)), config.heads),
+        k=halves(read("attn_k", (kv, width)), config.kv_heads),
         v=read("attn_v", (kv, width)),
         o=read("attn_output", (width, config.heads * config.head)),
         ffn_norm=read("ffn_norm", (width,)),

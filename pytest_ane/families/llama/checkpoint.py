@@ -1,0 +1,121 @@
+"""A published checkpoint, or a seed, read under the names that a GGUF file has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_ane.errors import SourceError
+from pytest_ane.families.llama.names import EMBEDDING, OUTPUT
+from pytest_ane.sources import FloatArray, Source, Tokenizer
+
+_EMBEDDING = "model.embed_tokens.weight"
+_WHOLE = {
+    EMBEDDING: _EMBEDDING,
+    "output_norm.weight": "model.norm.weight",
+    OUTPUT: "lm_head.weight",
+}
+_IN_BLOCK = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_KEYS = {
+    "general.architecture": ("model_type",),
+    "llama.block_count": ("num_hidden_layers",),
+    "llama.embedding_length": ("hidden_size",),
+    "llama.feed_forward_length": ("intermediate_size",),
+    "llama.attention.head_count": ("num_attention_heads",),
+    "llama.attention.head_count_kv": ("num_key_value_heads", "num_attention_heads"),
+    "llama.attention.key_length": ("head_dim",),
+    "llama.attention.layer_norm_rms_epsilon": ("rms_norm_eps",),
+    "llama.rope.freq_base": ("rope_theta", "rope_parameters.rope_theta"),
+    "llama.rope.scaling.type": ("rope_scaling.rope_type", "rope_parameters.rope_type"),
+    "llama.vocab_size": ("vocab_size",),
+}
+_NO_SCALING = ("default", None)
+
+
+def is_checkpoint(source: Source) -> bool:
+    """Whether tensors have the names of a published checkpoint; a seed has any."""
+    return source.synthetic or _EMBEDDING in source.names
+
+
+class CheckpointAsGGUF:
+    """A source in the published layout; rows of queries and keys are as published, not permuted."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    @property
+    def label(self) -> str:
+        """The source's own."""
+        return self._source.label
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether the weights are made up."""
+        return self._source.synthetic
+
+    @property
+    def names(self) -> Collection[str]:
+        """All tensors; one that has no name in GGUF under its own."""
+        ours = {theirs: name for name, theirs in _WHOLE.items()}
+        return [ours.get(name) or _in_gguf(name) for name in self._source.names]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The source's own."""
+        return self._source.tokenizer
+
+    def value(self, key: str) -> Any:
+        """A value by its GGUF key; `SourceError` names the published one that is missing."""
+        keys = _KEYS.get(key, (key,))
+        for published in keys[:-1]:
+            try:
+                return _plain(key, self._source.value(published))
+            except SourceError:
+                continue
+        # A seed stands for no particular architecture: it is of the family that reads it.
+        if key == "general.architecture" and self.synthetic:
+            return "llama"
+        return _plain(key, self._source.value(keys[-1]))
+
+    def tensor(
+        self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32
+    ) -> npt.NDArray[Any]:
+        """A tensor by its GGUF name."""
+        return self._source.tensor(_published(name), shape, dtype)
+
+    def rows(
+        self, name: str, index: Sequence[int], width: int, height: int | None = None
+    ) -> FloatArray:
+        """Rows of a matrix by its GGUF name."""
+        return self._source.rows(_published(name), index, width, height)
+
+
+def _plain(key: str, value: Any) -> Any:
+    return "none" if key == "llama.rope.scaling.type" and value in _NO_SCALING else value
+
+
+def _published(name: str) -> str:
+    match = re.fullmatch(r"blk\.(\d+)\.(\w+)\.weight", name)
+    if match is None:
+        return _WHOLE[name]
+    return f"model.layers.{match[1]}.{_IN_BLOCK[match[2]]}.weight"
+
+
+def _in_gguf(name: str) -> str:
+    match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)\.weight", name)
+    part = {theirs: ours for ours, theirs in _IN_BLOCK.items()}.get(match[2]) if match else None
+    return f"blk.{match[1]}.{part}.weight" if match and part else name

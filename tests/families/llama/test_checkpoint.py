@@ -1,0 +1,126 @@
+"""Published checkpoints and seeds, read under GGUF's names: the same model as the same weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_ane.errors import SourceError
+from pytest_ane.families import Cut
+from pytest_ane.families.llama import LlamaModel, open_model, spread
+from pytest_ane.families.llama.checkpoint import CheckpointAsGGUF
+from pytest_ane.sources import SeededSource
+from pytest_ane.sources.safetensors import SafetensorsSource
+from tests.families.llama.tiny import tiny_source
+from tests.sources.checkpoints import bf16, write_checkpoint
+
+CUT = Cut(("L00", "L01", "head.0", "head.1"), max_tokens=8)
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "rope_scaling": None,
+    "vocab_size": 10,
+}
+PARTS = {
+    "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}  # fmt: skip
+WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+
+
+def permuted(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Row i of a head's first half and row i of its second become neighbours, as in GGUF."""
+    rows = []
+    for head in np.split(weight, heads):
+        half = len(head) // 2
+        rows += [head[j] for i in range(half) for j in (i, half + i)]
+    return np.array(rows)
+
+
+def published(name: str) -> str:
+    stem = name.removesuffix(".weight")
+    if stem in WHOLE:
+        return f"{WHOLE[stem]}.weight"
+    _, index, part = stem.split(".")
+    return f"model.layers.{index}.{PARTS[part]}.weight"
+
+
+def pair(folder: Path, *, tied: bool = True, **changes: Any) -> tuple[LlamaModel, LlamaModel]:
+    """A model from memory in GGUF's form, and from files as published."""
+    memory = tiny_source(layers=2, tied=tied)
+    for values in memory.tensors.values():
+        values.view(np.uint32)[:] &= 0xFFFF0000
+    tensors = [(published(name), bf16(value)) for name, value in memory.tensors.items()]
+    write_checkpoint(folder, dict(tensors[::2]), dict(tensors[1::2]), config=CONFIG | changes)
+    for name, value in memory.tensors.items():
+        for part, heads in (("attn_q", 4), ("attn_k", 2)):
+            if part in name:
+                memory.tensors[name] = permuted(value, heads)
+    return open_model(memory, CUT), open_model(SafetensorsSource(folder), CUT)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_checkpoint_is_the_model_that_gguf_holds(tmp_path: Path, tied: bool) -> None:
+    gguf, checkpoint = pair(tmp_path, tied=tied)
+    assert checkpoint.config == gguf.config
+    hidden = gguf.embed([3, 1, 4])
+    np.testing.assert_array_equal(checkpoint.embed([3, 1, 4]), hidden)
+    for shard in CUT.shards:
+        expected, found = (m.reference(shard)([hidden])[0] for m in (gguf, checkpoint))
+        np.testing.assert_array_equal(found, expected)
+        assert np.abs(expected).max() > 0.1
+
+
+def test_newer_configurations_keep_theta_in_a_table(tmp_path: Path) -> None:
+    changes = {"rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}}
+    del (config := dict(CONFIG))["rope_theta"]
+    write_checkpoint(tmp_path, {"model.embed_tokens.weight": bf16(np.ones((10, 16)))},
+                     config=config | changes)  # fmt: skip
+    assert CheckpointAsGGUF(SafetensorsSource(tmp_path)).value("llama.rope.freq_base") == 500.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model_type": "mistral"}, "architecture 'mistral', expected 'llama'"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "'llama3', and family 'llama' computes 'none'"),
+        ({"head_dim": 8}, "is 8, and family 'llama' computes 4 only"),
+        ({"hidden_size": None}, "is None, no positive number"),
+    ],
+)
+def test_variants_are_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(SourceError, match=said):
+        pair(tmp_path, **changes)
+
+
+def test_a_bias_is_refused_by_its_published_name(tmp_path: Path) -> None:
+    parts = {"model.embed_tokens.weight": bf16(np.ones((10, 16))),
+             "model.layers.0.self_attn.q_proj.bias": bf16(np.ones(16))}  # fmt: skip
+    write_checkpoint(tmp_path, parts, config=CONFIG)
+    with pytest.raises(SourceError, match=r"tensor 'model\.layers\.0\.self_attn\.q_proj\.bias'"):
+        open_model(SafetensorsSource(tmp_path), CUT)
+
+
+def test_a_seed_with_dimensions() -> None:
+    model = open_model(SeededSource(7, spread, CONFIG), CUT)
+    hidden = model.embed([1, 2, 3])
+    assert hidden.std() == pytest.approx(1, rel=0.3)
+    (out,) = model.reference("L00")([hidden])
+    assert np.isfinite(out).all()
+    assert 1 < np.linalg.norm(out) / np.linalg.norm(hidden) < 5
+
+
+def test_a_seed_without_dimensions() -> None:
+    with pytest.raises(SourceError, match="config has no key 'hidden_size'"):
+        open_model(SeededSource(7, spread), CUT)
