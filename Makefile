@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# The tests start many processes; without stored bytecode each compiles every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: gate gate-all examples test conformance conformance-slice lint fuzz clean
 
 gate: $(STAMP)
