@@ -165,6 +165,18 @@ def test_a_damaged_record_is_written_anew(tmp_path: Path, hashed: list[str], tex
     assert hashed == ["w", "w"]
 
 
+def test_a_record_without_its_digest_is_written_anew(tmp_path: Path, hashed: list[str]) -> None:
+    path, root = tmp_path / "w", tmp_path / "cache"
+    path.write_bytes(b"one")
+    digests({"w": path}, root)
+    (record,) = (root / "digests").glob("*.json")
+    known = json.loads(record.read_text())
+    del known["sha256"]
+    record.write_text(json.dumps(known))
+    assert digests({"w": path}, root) == {"w": sha256(path)}
+    assert hashed == ["w", "w"]
+
+
 def test_a_cache_that_cannot_be_written_costs_time_only(tmp_path: Path, hashed: list[str]) -> None:
     path, root = tmp_path / "w", tmp_path / "no-folder"
     path.write_bytes(b"one")
