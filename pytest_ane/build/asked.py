@@ -70,6 +70,8 @@ def _differs(weight: Weight, stage: Stage, step: Step, steps: Sequence[Step]) ->
     unique = isinstance(step, PalettizeStep) and step.mode == "unique"
     if not unique and stage.nbits != step.nbits:
         return f" but has {stage.nbits} bits"
+    if isinstance(step, PalettizeStep) and stage.vector != step.cluster_dim:
+        return f" but its tables hold vectors of {stage.vector}, not of {step.cluster_dim}"
     wanted = _tables(weight, step, steps)
     if stage.count not in wanted:
         numbers = " or ".join(map(str, sorted(wanted)))
@@ -78,12 +80,11 @@ def _differs(weight: Weight, stage: Stage, step: Step, steps: Sequence[Step]) ->
 
 
 def _tables(weight: Weight, step: PalettizeStep | LinearStep, steps: Sequence[Step]) -> set[int]:
-    """Tables or scales that a step takes; output channels lie on either of two axes."""
-    shape = weight.shape
-    axes = {shape[:2], shape[-2:]} if "matmul" in weight.op_types else {shape[:2]}
+    """Tables or scales that a step takes."""
+    axes = _axes(weight, joint=len(steps) > 1)
     if isinstance(step, LinearStep):
-        return set().union(*(_scales(step, pair) for pair in axes))
-    outputs = {n for pair in axes for n in pair}
+        return {_scales(step, pair) for pair in axes}
+    outputs = {pair[0] for pair in axes}
     grouped = step.granularity == "per_grouped_channel"
     tables = {rows // step.group_size for rows in outputs} if grouped else {1}
     if step.enable_per_channel_scale:
@@ -91,17 +92,32 @@ def _tables(weight: Weight, step: PalettizeStep | LinearStep, steps: Sequence[St
         return {n * weight.elements // rows for rows in outputs for n in tables}
     quantized = steps[0]
     if isinstance(quantized, LinearStep) and quantized.granularity != "per_tensor":
-        return set().union(*(_scales(quantized, pair) for pair in axes))
+        return {_scales(quantized, pair) for pair in axes}
     return tables
 
 
-def _scales(step: LinearStep, axes: tuple[int, ...]) -> set[int]:
+def _axes(weight: Weight, *, joint: bool) -> set[tuple[int, ...]]:
+    """Sizes of the output and the input channels, as the operations that take a weight have them.
+
+    Source: `select_input_output_channel_axis` in optimize/_utils.py of coremltools 9.0, which takes
+    the two for one another where compression is joint.
+    """
+    first, last = weight.shape[:2], weight.shape[-2:]
+    found: set[tuple[int, ...]] = set()
+    for op in weight.op_types or ("",):
+        if op == "matmul":
+            found |= {first, first[::-1], last, last[::-1]}
+        else:
+            found.add(first[::-1] if op == "conv_transpose" else first)
+    return found | {pair[::-1] for pair in found} if joint else found
+
+
+def _scales(step: LinearStep, axes: tuple[int, ...]) -> int:
     if step.granularity == "per_tensor":
-        return {1}
+        return 1
     if step.granularity == "per_channel":
-        return set(axes)
-    rows, columns, block = axes[0], math.prod(axes[1:2]), step.block_size
-    return {rows * (columns // block), columns * (rows // block)}
+        return axes[0]
+    return axes[0] * (math.prod(axes[1:2]) // step.block_size)
 
 
 def _least_sparsity(weight: Weight, step: PruneStep) -> float:

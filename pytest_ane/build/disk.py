@@ -11,7 +11,8 @@ from statistics import median
 from pytest_ane.manifest import Compression, Linear, Palettize, Shard
 
 _LOOSE = 2
-"""A budget is what a package may have, not what it will: a disk is too small for half of it."""
+"""A budget is what a package may have, and a median may be another kind's, a block's or a head's:
+a disk is too small that does not hold half."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +77,17 @@ def estimate(missing: Sequence[Shard], finished: Sequence[int]) -> Estimate:
         missing: shards still to be built.
         finished: bytes of packages of the same model that are built.
     """
-    if finished:
-        # The median, for a head is many times a block.
-        size = int(median(finished))
-        return _sum(((s, size) for s in missing), 1, "packages built before")
-    budgets = [(shard, shard.policy.compression.max_bytes) for shard in missing]
-    known = [(shard, budget) for shard, budget in budgets if budget is not None]
-    found = _sum(known, _LOOSE, "max-bytes" if known else "")
+    # The median, for a head is many times a block.
+    typical = int(median(finished)) if finished else None
+    known = [(shard, size) for shard in missing if (size := _size(shard, typical)) is not None]
+    found = _sum(known, "packages built before" if finished else "max-bytes" if known else "")
     return found if len(known) == len(missing) else replace(found, count=len(missing), total=None)
+
+
+def _size(shard: Shard, typical: int | None) -> int | None:
+    """What a package like most has, or its budget where that is less."""
+    sizes = (typical, shard.policy.compression.max_bytes)
+    return min((size for size in sizes if size is not None), default=None)
 
 
 def volumes(cache: Path, temporary: Path, needs: Estimate, builds: int) -> tuple[Volume, ...]:
@@ -115,9 +119,9 @@ def expansion(compression: Compression) -> float:
     return 1
 
 
-def _sum(sizes: Iterable[tuple[Shard, int]], loose: int, source: str) -> Estimate:
+def _sum(sizes: Iterable[tuple[Shard, int]], source: str) -> Estimate:
     found = Estimate(0, source=source)
     for shard, size in sizes:
         temporary = int(size * (1 + expansion(shard.asked)))
-        found += Estimate(1, size, temporary, size // loose)
+        found += Estimate(1, size, temporary, size // _LOOSE)
     return found

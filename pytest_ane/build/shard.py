@@ -16,7 +16,7 @@ from pytest_ane.families import Buildable
 from pytest_ane.manifest import Shard
 from pytest_ane.mil import read_model
 
-BUILD_VERSION = 3
+BUILD_VERSION = 4
 """Raised whenever a change in this package alters what is built."""
 
 

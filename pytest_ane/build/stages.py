@@ -35,6 +35,7 @@ class Stage:
         groups: look-up tables or scales along the first axis.
         blocks: the same along all further axes together.
         of_table: whether it yields a look-up table, not the weight.
+        vector: length of a table's entries; more than 1 is vector palettization.
     """
 
     op: str
@@ -42,6 +43,7 @@ class Stage:
     groups: int = 1
     blocks: int = 1
     of_table: bool = False
+    vector: int = 1
 
     @property
     def is_palette(self) -> bool:
@@ -118,18 +120,18 @@ def bytes_of(value: Value) -> int:
 
 
 def _stage(op: Operation, parameters: Mapping[str, Source], of_table: bool) -> Stage:
-    table = parameters.get("lut")
+    table, vector = parameters.get("lut"), 1
     if table is not None:
         # From iOS 18 on [groups, blocks, ..., entries, vector]; before, one table: [entries].
         dims = _dims(table)
-        entries = dims[-2] if len(dims) > 1 else math.prod(dims)
+        entries, vector = dims[-2:] if len(dims) > 1 else (math.prod(dims), 1)
         nbits, grid = max(1, (entries - 1).bit_length()), dims[:-2]
     else:
         data = next((parameters[key] for key in _DATA if key in parameters), None)
         nbits = 0 if data is None else bits_of(_type(data))
         grid = _dims(parameters.get("scale"))
     groups = grid[0] if grid else 1
-    return Stage(op.op, nbits, groups, math.prod(grid[1:]), of_table)
+    return Stage(op.op, nbits, groups, math.prod(grid[1:]), of_table, vector)
 
 
 def _parameters(op: Operation, producers: Producers) -> dict[str, Source]:

@@ -48,8 +48,11 @@ def _run_joined(step: Step, tables: Sequence[Values], keep: AbstractSet[int]) ->
     """Run a step once on its inputs joined, if they can be; whether it was done."""
     if not isinstance(step, Compute) or step.joins is None:
         return False
-    ((key, slot),) = step.inputs
-    if key != "x" or not isinstance(slot, int):
+    # None at all where `x` is a constant, two where a bias is computed.
+    if [key for key, _ in step.inputs] != ["x"]:
+        return False
+    slot = step.inputs[0][1]
+    if not isinstance(slot, int):
         return False
     arrays = [values[slot] for values in tables]
     if not _alike(arrays, step.joins):

@@ -90,11 +90,13 @@ def _files(path: Path) -> dict[str, Path]:
     """Every file that weights, configuration and tokenizer come from, by name."""
     if not _is_checkpoint(path):
         return {path.name: path}
-    from pytest_ane.sources.checkpoint import BESIDE, Checkpoint
+    from pytest_ane.sources.checkpoint import BESIDE, INDEX, Checkpoint
     from pytest_ane.sources.identity import present
 
     checkpoint = Checkpoint.find(path)
-    return present(checkpoint.folder, (*checkpoint.files, *BESIDE))
+    # Of two files with a tensor of one name, the index says which one is read.
+    index = [] if checkpoint.index is None else [path.name if path.is_file() else INDEX]
+    return present(checkpoint.folder, (*checkpoint.files, *index, *BESIDE))
 
 
 def _another(wanted: str | None, path: Path, found: str | None) -> str:

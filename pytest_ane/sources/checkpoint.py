@@ -69,6 +69,8 @@ class Checkpoint:
         names = read_json(index).get("weight_map")
         if not isinstance(names, dict) or not names:
             raise SourceError(f"{index}: no table 'weight_map'; is this a safetensors index?")
+        for file in names.values():
+            _check_name(index, file)
         files = tuple(dict.fromkeys(names.values()))
         for file in files:
             _check_file(index, file)
@@ -99,11 +101,21 @@ def refuse_pickle(path: Path) -> None:
         )
 
 
-def _check_file(index: Path, file: object) -> None:
-    """A file that an index names lies in the index's folder, and is there."""
+def _check_name(index: Path, file: object) -> None:
+    """What an index names is a name in the index's folder."""
     plain = isinstance(file, str) and PurePosixPath(file).name == file and "\\" not in file
-    if not isinstance(file, str) or not plain or file in ("", ".."):
-        raise SourceError(f"{index}: names the file {file!r}, which is no name in its folder.")
+    if not plain or file in ("", ".."):
+        raise SourceError(f"{index}: names the file {file!r:.100}, which is no name in its folder.")
+
+
+def _check_file(index: Path, file: str) -> None:
+    """A file that an index names is there."""
     refuse_pickle(index.parent / file)
-    if not (index.parent / file).is_file():
-        raise SourceError(f"{index}: names {file}, which is not there; fetch the missing file.")
+    try:
+        there = (index.parent / file).is_file()
+    except OSError:  # Too long a name for any file.
+        there = False
+    if not there:
+        raise SourceError(
+            f"{index}: names {file:.100}, which is not there; fetch the missing file."
+        )

@@ -56,7 +56,7 @@ def _digest(path: Path, folder: Path) -> str:
 def _remembered(path: Path, record: Path) -> str:
     stat = path.stat()
     known = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "inode": stat.st_ino}
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, KeyError):
         found = json.loads(record.read_text())
         if isinstance(found, dict) and {**found, **known} == found:
             return str(found["sha256"])

@@ -38,7 +38,7 @@ class SeededSource:
 
     Args:
         seed: any integer from 0.
-        spread: the family's; `rows` knows no height and asks it about the shape `(0, width)`.
+        spread: the family's; `rows` asks it about the shape `(0, width)` where no height is given.
         config: what `value` finds, by the published keys of a configuration.
     """
 
@@ -73,13 +73,15 @@ class SeededSource:
     def rows(
         self, name: str, index: Sequence[int], width: int, height: int | None = None
     ) -> FloatArray:
-        """Rows of a matrix `[*, width]`; neighbours are drawn together."""
+        """Rows of a matrix `[*, width]`, `[height, width]` if given; neighbours drawn together."""
         self._check(name, (len(index), width))
         out = np.empty((len(index), width), dtype=np.float32)
         table = self._table(name, (height or 0, width), out.dtype)
         for first, last in _runs(index):
-            if index[first] < 0:
-                raise SourceError(f"{self.label}: {name} has no row {index[first]}.")
+            outside = height is not None and index[last - 1] >= height
+            if index[first] < 0 or outside:
+                row = index[last - 1] if outside else index[first]
+                raise SourceError(f"{self.label}: {name} has no row {row}.")
             self._fill(out[first:last].reshape(-1), name, table, index[first] * width)
         return out
 

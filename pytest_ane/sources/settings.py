@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from pytest_ane.errors import SourceError
+
+MOST_LAYERS = 10_000
+"""As many as a model may have: lists of layers are made before any tensor is looked for."""
+MOST = 1 << 24
+"""The largest dimension of a model, which is a vocabulary's, and far more than any has."""
 
 
 def lookup(config: Mapping[str, Any], key: str, absent: str) -> Any:
@@ -26,3 +32,19 @@ def overridden(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[
         nested = isinstance(old, Mapping) and isinstance(value, Mapping)
         merged[key] = overridden(old, value) if nested else value  # type: ignore[arg-type]
     return merged
+
+
+def positive(found: Any, what: str) -> float:
+    """A number of a configuration; `what` begins the sentence of the `SourceError`."""
+    plain = isinstance(found, (int, float)) and not isinstance(found, bool)
+    if not plain or not 0 < found < math.inf:
+        raise SourceError(f"{what} is {found!r:.100}, no positive number.")
+    return float(found)
+
+
+def whole(found: Any, what: str, most: int = MOST) -> int:
+    """A dimension of a configuration: a whole number from 1 to `most`, else `SourceError`."""
+    number = positive(found, what)
+    if number != int(number) or number > most:
+        raise SourceError(f"{what} is {found!r:.100}, no whole number up to {most:,}.")
+    return int(number)

@@ -187,6 +187,44 @@ def test_one_table_where_groups_were_asked_for() -> None:
     assert "takes 4 tables or scales, but has 1" in of(one, asked=asked).reasons[0]
 
 
+@pytest.mark.parametrize(
+    ("op", "tables", "passes"),
+    [
+        ("conv", 2, True),
+        # As many as groups of 16 output channels take, or groups of 32 input channels.
+        ("conv", 4, False),
+        ("linear", 4, False),
+        ("conv_transpose", 4, True),
+        ("conv_transpose", 2, False),
+        ("matmul", 2, True),
+        ("matmul", 4, True),
+        ("matmul", 8, False),
+    ],
+)
+def test_groups_lie_along_the_output_channels(op: str, tables: int, passes: bool) -> None:
+    weight = Weight("w", (64, 128), 5000, 4, (Stage(LUT, 4, tables),), op_types=(op,))
+    assert (of(weight).status == "passed") is passes
+
+
+@pytest.mark.parametrize(("scales", "passes"), [(64, True), (128, False)])
+def test_scales_lie_along_the_output_channels(scales: int, passes: bool) -> None:
+    weight = Weight("w", (64, 128), 5000, 8, (Stage(SCALE, 8, scales),), op_types=("conv",))
+    assert (of(weight, asked=EIGHT_BITS).status == "passed") is passes
+
+
+def test_tables_of_numbers_are_none_of_vectors() -> None:
+    numbers, pairs = (
+        Weight("w", (64, 64), 3000, 4, (Stage(LUT, 4, 2, vector=length),)) for length in (1, 2)
+    )
+    of_pairs = {**FOUR_BITS, "cluster_dim": 2}
+    assert of(numbers).status == of(pairs, asked=of_pairs).status == "passed"
+    assert of(numbers, asked=of_pairs).reasons == (
+        "w [64, 64] was to be palettized (kmeans, 4 bits, per_grouped_channel) but its tables hold "
+        "vectors of 1, not of 2.",
+    )
+    assert of(pairs).status == "failed"
+
+
 HALF = {"method": "prune", "target_sparsity": 0.5}
 SPARSE = Stage("constexpr_sparse_to_dense", 16)
 SPARSE_LUT = Stage("constexpr_lut_to_sparse", 4, 2)

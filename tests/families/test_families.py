@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.errors import ManifestError
-from pytest_ane.families import FAMILIES, get_family
+from pytest_ane.errors import ManifestError, SourceError
+from pytest_ane.families import FAMILIES, Cut, get_family
+from pytest_ane.sources import SeededSource
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -27,3 +28,12 @@ def test_an_unknown_family(name: str) -> None:
         f"No family {name!r}; there is: {', '.join(FAMILIES)}. A module of that name is neither "
         "beside the manifest nor installed."
     )
+
+
+@pytest.mark.parametrize(("name", "shard"), [("zaya", "L00"), ("gemma4", "L00.attn")])
+def test_a_token_beyond_the_vocabulary_is_an_error(name: str, shard: str) -> None:
+    """Of synthetic weights too, which have a row for any number."""
+    family = get_family(name)
+    model = family.open_model(SeededSource(1, family.spread), Cut((shard,)))
+    with pytest.raises(SourceError, match="has no row 300000"):
+        model.embed([2, 300_000])

@@ -77,3 +77,26 @@ def test_no_input_at_all(shard: Path) -> None:
 def test_one_bad_input_among_good_ones(shard: Path) -> None:
     with pytest.raises(ExecutionError, match="'x'"):
         Session(read_model(shard)).predict_all([*inputs([1]), {}])
+
+
+def test_a_product_of_constants_and_one_with_a_computed_bias(tmp_path: Path) -> None:
+    """The first has no varying parameter, the second has two: neither is joined."""
+    program = Program()
+    rows = (1 << 20) // ROWS + 1  # Too large a product to be kept as a constant.
+    program.input("x", (1, COLUMNS), "FLOAT16", kind=65552)
+    program.input("bias", (ROWS,), "FLOAT16", kind=65552)
+    program.blob("ones", "FLOAT16", (rows, COLUMNS), np.ones((rows, COLUMNS), "<f2").tobytes())
+    palette(program, "w", 4, 16, 2)
+    program.op("linear", "h", "FLOAT16", (rows, ROWS), x="ones", weight="w")
+    program.op("linear", "y", "FLOAT16", (1, ROWS), x="x", weight="w", bias="bias")
+    for name in ("h", "y"):
+        program.output(name, 65552)
+    session = Session(read_model(program.save(tmp_path)), memory_budget=0)
+    given = [
+        {"x": np.full((1, COLUMNS), n, np.float16), "bias": np.full(ROWS, n, np.float16)}
+        for n in (1, 2)
+    ]
+    for one, x in zip(session.predict_all(given), given, strict=True):
+        alone = session.predict(x)
+        for name in ("h", "y"):
+            np.testing.assert_array_equal(one[name], alone[name])

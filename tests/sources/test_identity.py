@@ -64,10 +64,26 @@ def test_a_checkpoint_is_identified_by_all_its_files(checkpoint: Path, tmp_path:
     (checkpoint / "tokenizer.json").write_text("{}")
     found = identify(Origin(path=checkpoint, config={"layers": 1}), tmp_path)
     names = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    names += ["model.safetensors.index.json", "config.json", "tokenizer.json"]
     assert found == {
-        "files": {n: sha256(checkpoint / n) for n in (*names, "config.json", "tokenizer.json")},
+        "files": {n: sha256(checkpoint / n) for n in names},
         "config": {"layers": 1},
     }
+
+
+def test_an_index_is_part_of_a_checkpoint(tmp_path: Path) -> None:
+    """Two files hold a tensor of one name, and the index says which one is read."""
+    one, other = ({"w": ("F32", np.full(2, n, np.float32))} for n in (1, 2))
+    folder = write_checkpoint(tmp_path / "model", one, other)
+    index = folder / "model.safetensors.index.json"
+    found = []
+    for first, second in ((1, 2), (2, 1)):
+        homes = {"w": f"model-0000{first}-of-00002.safetensors"}
+        homes["v"] = f"model-0000{second}-of-00002.safetensors"
+        index.write_text(json.dumps({"weight_map": homes}))
+        found.append(identify(Origin(path=folder)))
+        assert identify(Origin(path=index)) == found[-1]
+    assert found[0] != found[1]
 
 
 def test_seeded_weights_are_identified_by_seed_generator_and_configuration() -> None:
@@ -162,6 +178,18 @@ def test_a_damaged_record_is_written_anew(tmp_path: Path, hashed: list[str], tex
     (record,) = (root / "digests").glob("*.json")
     record.write_text(text)
     assert digests({"w": path}, root) == digests({"w": path}, root) == {"w": sha256(path)}
+    assert hashed == ["w", "w"]
+
+
+def test_a_record_without_its_digest_is_written_anew(tmp_path: Path, hashed: list[str]) -> None:
+    path, root = tmp_path / "w", tmp_path / "cache"
+    path.write_bytes(b"one")
+    digests({"w": path}, root)
+    (record,) = (root / "digests").glob("*.json")
+    known = json.loads(record.read_text())
+    del known["sha256"]
+    record.write_text(json.dumps(known))
+    assert digests({"w": path}, root) == {"w": sha256(path)}
     assert hashed == ["w", "w"]
 
 

@@ -221,12 +221,30 @@ def test_a_tensor_that_is_not_where_the_index_has_it(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["../w.safetensors", "/etc/passwd", "a/b.safetensors", "a\\b.safetensors", "", 3, ".."]
+    "name",
+    [
+        "../w.safetensors",
+        "/etc/passwd",
+        "a/b.safetensors",
+        "a\\b.safetensors",
+        "",
+        3,
+        "..",
+        ["a"],
+        {},
+    ],
 )
 def test_an_index_names_files_of_its_own_folder_only(folder: Path, name: object) -> None:
     (folder / INDEX).write_text(json.dumps({"weight_map": {"w": name}}))
     assert complaint(lambda: SafetensorsSource(folder)) == (
         f"{folder / INDEX}: names the file {name!r}, which is no name in its folder."
+    )
+
+
+def test_an_index_that_names_a_file_no_disk_can_hold(folder: Path) -> None:
+    (folder / INDEX).write_text(json.dumps({"weight_map": {"w": "x" * 300}}))
+    assert complaint(lambda: SafetensorsSource(folder)) == (
+        f"{folder / INDEX}: names {'x' * 100}, which is not there; fetch the missing file."
     )
 
 

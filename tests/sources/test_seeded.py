@@ -130,6 +130,13 @@ def test_rows_across_the_chunks_of_a_large_tensor() -> None:
     np.testing.assert_array_equal(source().rows("w", range(400), 999), whole)
 
 
+def test_a_row_beyond_the_height_is_none() -> None:
+    assert source().rows("w", [3, 4], 2, 5).shape == (2, 2)
+    for index in ([3, 4, 5], [9], [-1]):
+        with pytest.raises(SourceError, match=rf"w has no row {index[-1]}\."):
+            source().rows("w", index, 2, 5)
+
+
 def test_a_row_far_out_costs_nothing_before_it() -> None:
     row = source().rows("w", [10**12], 8)
     assert row.shape == (1, 8)

@@ -137,16 +137,19 @@ class _Rewriter:
     def find(self, op: Operation, choice: Choice) -> Palettes:
         method, weight = choice.method, load(self.model, op.attributes["val"])
         nbits, version = method.nbits, self.model.specification_version
-        if version < _IOS16 or (version < _IOS18 and (choice.groups > 1 or nbits == 3)):
+        narrow = nbits == 3 and method.mode != "unique"
+        if version < _IOS16 or (version < _IOS18 and (choice.groups > 1 or narrow)):
             raise BuildError(
                 f"{self.model.path}: {constant_name(op)} was to have {choice.groups} palettes of "
                 f"{nbits} bits, which need a newer deployment target; convert it for iOS18."
             )
         try:
-            return find_palettes(
+            found = find_palettes(
                 weight, method.mode, nbits,
                 groups=choice.groups, axis=choice.axis, threads=self.threads,
             )  # fmt: skip
+            # Before iOS 18 there are no indices of 3 bits, which `unique` may come to.
+            return found.widened(4) if found.nbits == 3 and version < _IOS18 else found
         except TooManyValues:
             raise
         except ValueError as why:

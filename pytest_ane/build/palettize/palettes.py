@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -41,6 +41,12 @@ class Palettes:
     def nbits(self) -> int:
         """Bits of an index."""
         return int(self.luts.shape[1]).bit_length() - 1
+
+    def widened(self, nbits: int) -> Palettes:
+        """The same with indices of more bits; zeros fill the tables up."""
+        luts = np.zeros((len(self.luts), 1 << nbits), np.float16)
+        luts[:, : self.luts.shape[1]] = self.luts
+        return replace(self, luts=luts)
 
 
 def default_threads() -> int:

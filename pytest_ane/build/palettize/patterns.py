@@ -35,9 +35,16 @@ _STEPS = np.ldexp(1.0, np.maximum(np.arange(32), 1) - 25)
 
 
 def compiled(function: F) -> F:
-    """Compile at the first call; kept on disk for later processes."""
-    decorate: Any = numba.njit(nogil=True, cache=True, error_model="numpy")
-    return cast(F, decorate(function))
+    """Compile at the first call; kept on disk for later processes, where any folder takes it."""
+
+    def decorated(cache: bool) -> Any:
+        return numba.njit(nogil=True, cache=cache, error_model="numpy")(function)
+
+    try:
+        return cast(F, decorated(cache=True))
+    # An installation that cannot be written, and no home folder: usual in containers.
+    except RuntimeError:
+        return cast(F, decorated(cache=False))
 
 
 @compiled

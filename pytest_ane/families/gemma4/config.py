@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_ane.errors import SourceError
 from pytest_ane.sources import Source
+from pytest_ane.sources.settings import MOST, MOST_LAYERS, positive, whole
 
 VERSION = "gemma4/1"
 
@@ -126,21 +126,27 @@ class Gemma4Config:
                     f"{source.label}: {key} is {found!r}, and family 'gemma4' computes "
                     f"{accepted[0]!r} only."
                 )
-        counts: dict[str, Any] = {n: int(_number(source, key)) for n, key in _COUNTS.items()}
-        reals: dict[str, Any] = {n: _number(source, key) for n, key in _REALS.items()}
+        counts: dict[str, Any] = {n: _count(source, key) for n, key in _COUNTS.items()}
+        reals: dict[str, Any] = {
+            n: positive(_value(source, key), f"{source.label}: {key}") for n, key in _REALS.items()
+        }
         shared = bool(_value(source, "attention_k_eq_v"))
         kv_heads = "num_global_key_value_heads" if shared else "num_key_value_heads"
         config = cls(
             **counts,
             **reals,
             shared=shared,
-            global_kv_heads=int(_number(source, kv_heads)),
+            global_kv_heads=_count(source, kv_heads),
             global_layers=_global_layers(source, counts["layers"]),
         )
         config._check(source.label)
         return config
 
     def _check(self, label: str) -> None:
+        if self.global_rotated > 1:
+            raise SourceError(
+                f"{label}: {self.global_rotated:g} of a head's channels turn, which is over 1."
+            )
         if self.experts % PACKS or self.top > self.experts:
             raise SourceError(
                 f"{label}: {self.experts} experts, {self.top} chosen; they are cut into {PACKS} "
@@ -186,11 +192,9 @@ def _global_layers(source: Source, layers: int) -> tuple[int, ...]:
     return tuple(i for i, kind in enumerate(types) if kind == "full_attention")
 
 
-def _number(source: Source, key: str) -> float:
-    found = _value(source, key)
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 < found < math.inf:
-        raise SourceError(f"{source.label}: {key} is {found!r}, no positive number.")
-    return found
+def _count(source: Source, key: str) -> int:
+    most = MOST_LAYERS if key == _COUNTS["layers"] else MOST
+    return whole(_value(source, key), f"{source.label}: {key}", most)
 
 
 def _value(source: Source, key: str, otherwise: Any = None) -> Any:

@@ -50,9 +50,9 @@ class Gemma4Model:
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
         """Embedding rows `[T, C]` times sqrt(C)."""
-        width = self.config.width
-        rows = self.source.rows(f"{root(self.source)}embed_tokens.weight", ids, width)
-        scaled: FloatArray = rows * np.float32(width**0.5)
+        c, name = self.config, f"{root(self.source)}embed_tokens.weight"
+        rows = self.source.rows(name, ids, c.width, c.vocabulary)
+        scaled: FloatArray = rows * np.float32(c.width**0.5)
         return scaled
 
     def reference(self, shard: str) -> Reference:

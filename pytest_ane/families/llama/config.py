@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from pytest_ane.errors import SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Cut, Wire
 from pytest_ane.sources import Source
+from pytest_ane.sources.settings import MOST, MOST_LAYERS, positive, whole
 
 VERSION = "llama/2"
 
@@ -46,14 +46,14 @@ class LlamaConfig:
         if (architecture := source.value("general.architecture")) != "llama":
             raise SourceError(f"{source.label}: architecture {architecture!r}, expected 'llama'.")
 
-        def number(name: str) -> float:
-            found = source.value(f"llama.{name}")
-            if not isinstance(found, (int, float)) or not 0 < found < math.inf:
-                raise SourceError(f"{source.label}: llama.{name} is {found!r}, no positive number.")
-            return found
+        def real(name: str) -> float:
+            return positive(source.value(f"llama.{name}"), f"{source.label}: llama.{name}")
 
-        width, heads = int(number("embedding_length")), int(number("attention.head_count"))
-        kv_heads = int(number("attention.head_count_kv"))
+        def count(name: str, most: int = MOST) -> int:
+            return whole(source.value(f"llama.{name}"), f"{source.label}: llama.{name}", most)
+
+        width, heads = count("embedding_length"), count("attention.head_count")
+        kv_heads = count("attention.head_count_kv")
         if width % (2 * heads) or heads % kv_heads:
             raise SourceError(
                 f"{source.label}: {width} channels, {heads} query heads and {kv_heads} key heads "
@@ -63,15 +63,15 @@ class LlamaConfig:
         _check(source, {"rope.dimension_count": head, "attention.key_length": head})
         _check(source, {"rope.scaling.type": "none"})
         return cls(
-            layers=int(number("block_count")),
+            layers=count("block_count", MOST_LAYERS),
             width=width,
-            ffn=int(number("feed_forward_length")),
+            ffn=count("feed_forward_length"),
             heads=heads,
             kv_heads=kv_heads,
             head=head,
-            epsilon=float(number("attention.layer_norm_rms_epsilon")),
-            theta=float(number("rope.freq_base")),
-            vocabulary=int(number("vocab_size")),
+            epsilon=real("attention.layer_norm_rms_epsilon"),
+            theta=real("rope.freq_base"),
+            vocabulary=count("vocab_size"),
             slices=slices,
             context=cut.context if cut.stateful else None,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from pytest_ane.errors import SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Cut, Wire
 from pytest_ane.sources import Source
+from pytest_ane.sources.settings import MOST, MOST_LAYERS, positive, whole
 
 VERSION = "zaya/1"
 
@@ -30,6 +30,7 @@ _PUBLISHED: dict[str, tuple[float, tuple[str, ...]]] = {
 }
 """ZAYA1-8B's value of each dimension, and the keys that give it, the telling one first."""
 
+_REALS = ("rotary", "theta", "epsilon")
 _ONLY: dict[str, tuple[Any, ...]] = {
     "zaya_use_mod": (True,),
     "clamp_temp": (False,),
@@ -106,25 +107,24 @@ class ZayaConfig:
             SourceError: a key is missing, absurd, or of a variant that this family lacks.
         """
         _check_variant(source)
-        found = {name: _number(source, name) for name in _PUBLISHED}
-        head, fc1 = int(found["head"]), int(found["fc1"])
+        reals = {name: positive(*_value(source, name)) for name in _REALS}
+        counts = {
+            name: whole(*_value(source, name), MOST_LAYERS if name == "layers" else MOST)
+            for name in _PUBLISHED
+            if name not in _REALS
+        }
+        head, fc1 = counts["head"], counts.pop("fc1")
         config = cls(
-            layers=int(found["layers"]),
-            width=int(found["width"]),
-            heads=int(found["heads"]),
-            kv_heads=int(found["kv_heads"]),
-            head=head,
-            rotary=int(head * found["rotary"]),
-            theta=found["theta"],
-            experts=int(found["experts"]),
+            **counts,
+            rotary=int(head * reals["rotary"]),
+            theta=reals["theta"],
+            epsilon=reals["epsilon"],
             ffn=fc1 // 2,
-            router=int(found["router"]),
-            epsilon=found["epsilon"],
-            vocabulary=int(found["vocabulary"]),
             slices=slices,
             context=cut.context,
         )
-        if config.heads % config.kv_heads or config.kv_channels % 2 or config.rotary % 2 or fc1 % 2:
+        odd = config.kv_channels % 2 or config.rotary % 2 or fc1 % 2
+        if config.heads % config.kv_heads or odd or config.rotary > head:
             raise SourceError(
                 f"{source.label}: {config.heads} query heads, {config.kv_heads} key heads of "
                 f"{head} channels, {config.rotary} of them rotated, and {fc1} channels of an "
@@ -133,23 +133,25 @@ class ZayaConfig:
         return config
 
 
-def _number(source: Source, name: str) -> float:
+def _value(source: Source, name: str) -> tuple[Any, str]:
+    """A dimension's value, and what a sentence about it begins with."""
     default, keys = _PUBLISHED[name]
     for key in keys:
         try:
             value = source.value(key)
         except SourceError:
             continue
+        what = f"{source.label}: {key}"
+        if not isinstance(value, list):
+            return value, what
         # One entry a layer in some releases: 0 where the layer has none of it.
-        entries = value if isinstance(value, list) else [value]
-        numbers = [n for n in entries if isinstance(n, (int, float)) and not isinstance(n, bool)]
-        found = max(numbers, default=0)
-        if len(numbers) < len(entries) or not 0 < found < math.inf:
-            raise SourceError(f"{source.label}: {key} is {value!r}, no positive number.")
-        return found
+        numbers = [n for n in value if isinstance(n, (int, float)) and not isinstance(n, bool)]
+        if len(numbers) < len(value) or not numbers:
+            positive(value, what)
+        return max(numbers), what
     if not source.synthetic:
         raise SourceError(f"{source.label}: config.json has none of {', '.join(keys)}.")
-    return default
+    return default, name
 
 
 def _check_variant(source: Source) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_ane.build.census import take_census
 from pytest_ane.build.palettize import constants, palettize
 from pytest_ane.build.quiet import converter_notes, import_coremltools
 from pytest_ane.errors import BuildError
@@ -243,3 +244,39 @@ def one_conv(folder: Path, weight: Any, version: int = 9) -> Path:
     program.op("conv", "y", kind, (1, weight.shape[0], 1, 1), x="x", weight="w")
     program.output("y", 65552 if kind == "FLOAT16" else 65568)
     return program.save(folder)
+
+
+@pytest.mark.parametrize(("target", "nbits"), [("iOS17", 4), ("iOS18", 3)])
+def test_unique_takes_bits_that_the_target_knows(tmp_path: Path, target: str, nbits: int) -> None:
+    """Six values need 3 bits, and before iOS 18 tables have 2, 4, 16, 64 or 256 entries."""
+    ct = import_coremltools()
+    import torch
+
+    class Six(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = torch.nn.Conv2d(64, 64, 1, bias=False)
+            self.conv.weight.data = (torch.arange(4096) % 6 - 2.0).reshape(64, 64, 1, 1)
+
+        def forward(self, x: Any) -> Any:
+            return self.conv(x)
+
+    x = torch.zeros(1, 64, 2, 1)
+    with converter_notes():
+        ct.convert(
+            torch.jit.trace(Six().eval(), x),
+            inputs=[ct.TensorType("x", x.shape, dtype=np.float16)],
+            minimum_deployment_target=getattr(ct.target, target),
+            skip_model_load=True,
+        ).save(str(tmp_path / "plain.mlpackage"))
+    method = Palettize(mode="unique", granularity="per_tensor")
+    names = constants(tmp_path / "plain.mlpackage")
+    palettize(
+        tmp_path / "plain.mlpackage", tmp_path / "made.mlpackage", dict.fromkeys(names, method)
+    )
+    plain, made = (read_model(tmp_path / f"{name}.mlpackage") for name in ("plain", "made"))
+    [weight] = take_census(made).weights
+    assert (weight.storage, weight.nbits) == ("constexpr_lut_to_dense", nbits)
+    x = {"x": np.random.default_rng(0).standard_normal((1, 64, 2, 1)).astype(np.float16)}
+    for name, expected in Session(plain).predict(x).items():
+        np.testing.assert_array_equal(Session(made).predict(x)[name], expected)

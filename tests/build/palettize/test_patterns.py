@@ -49,3 +49,11 @@ def test_packing_is_a_stream_of_bits(nbits: int, numbers: list[int]) -> None:
     patterns.pack(indices, nbits, packed)
     bits = np.unpackbits(indices[:, None], axis=1, bitorder="little")[:, :nbits]
     assert packed.tolist() == np.packbits(bits.reshape(-1), bitorder="little").tolist()
+
+
+def test_where_no_folder_takes_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installation that cannot be written, and no home folder either."""
+    from numba.core import caching
+
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
+    assert patterns.compiled(lambda x: x + 1)(1) == 2

@@ -76,6 +76,22 @@ def test_other_releases_say_the_same(drop: tuple[str, ...], changes: dict[str, A
         ((), {"num_experts": True}, "tiny: num_experts is True, no positive number."),
         ((), {"num_experts": []}, "tiny: num_experts is [], no positive number."),
         ((), {"num_experts": ["a", 2]}, "tiny: num_experts is ['a', 2], no positive number."),
+        (
+            (),
+            {"num_query_groups": 0.5},
+            "tiny: num_query_groups is 0.5, no whole number up to 16,777,216.",
+        ),
+        (
+            (),
+            {"num_hidden_layers": 10**10},
+            "tiny: num_hidden_layers is 10000000000, no whole number up to 10,000.",
+        ),
+        (
+            (),
+            {"partial_rotary_factor": 2},
+            "tiny: 4 query heads, 2 key heads of 4 channels, 8 of them rotated, and 16 channels of "
+            "an expert's two halves do not divide evenly.",
+        ),
         ((), {"hidden_size": "2048"}, "tiny: hidden_size is '2048', no positive number."),
         (
             (),
