@@ -78,8 +78,9 @@ class SeededSource:
         out = np.empty((len(index), width), dtype=np.float32)
         table = self._table(name, (height or 0, width), out.dtype)
         for first, last in _runs(index):
-            if index[first] < 0:
-                raise SourceError(f"{self.label}: {name} has no row {index[first]}.")
+            if index[first] < 0 or (height is not None and index[last - 1] >= height):
+                row = index[first] if index[first] < 0 else max(index[first], height or 0)
+                raise SourceError(f"{self.label}: {name} has no row {row}.")
             self._fill(out[first:last].reshape(-1), name, table, index[first] * width)
         return out
 

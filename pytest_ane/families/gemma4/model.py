@@ -51,7 +51,9 @@ class Gemma4Model:
     def embed(self, ids: Sequence[int]) -> FloatArray:
         """Embedding rows `[T, C]` times sqrt(C)."""
         width = self.config.width
-        rows = self.source.rows(f"{root(self.source)}embed_tokens.weight", ids, width)
+        rows = self.source.rows(
+            f"{root(self.source)}embed_tokens.weight", ids, width, self.config.vocabulary
+        )
         scaled: FloatArray = rows * np.float32(width**0.5)
         return scaled
 

@@ -48,7 +48,7 @@ class ZayaModel:
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
         """Embedding rows `[T, C]`."""
-        return self.source.rows(EMBEDDING, ids, self.config.width)
+        return self.source.rows(EMBEDDING, ids, self.config.width, self.config.vocabulary)
 
     def reference(self, shard: str) -> Reference:
         """The float32 module of a shard on sequences `[T, C]`."""
