@@ -115,11 +115,6 @@ def open_model(source: Source, cut: Cut) -> LlamaModel:
     """
     ids = [wire.shard for wire in wiring(cut.shards)]
     slices = blocks.slices(ids)
-    if source.synthetic:
-        raise SourceError(
-            f"{source.label}: family 'llama' reads GGUF files and takes no seeded source; give "
-            "a path, or package and file."
-        )
     check_names(source)
     config = LlamaConfig.read(source, slices=slices, cut=cut)
     for shard in ids:

@@ -9,8 +9,7 @@ import pytest
 
 from pytest_ane.errors import ManifestError, SourceError
 from pytest_ane.families import Cut, Port
-from pytest_ane.families.llama import layout, open_model, spread
-from pytest_ane.sources import SeededSource
+from pytest_ane.families.llama import layout, open_model
 from tests.families.llama.tiny import tiny_model, tiny_source
 
 
@@ -75,15 +74,6 @@ def test_a_block_the_model_does_not_have() -> None:
     with pytest.raises(SourceError) as error:
         tiny_model(("L00", "L01"))
     assert str(error.value) == "tiny.gguf: has 1 blocks, so no shard L01."
-
-
-def test_synthetic_weights_are_refused_in_a_sentence() -> None:
-    with pytest.raises(SourceError) as error:
-        open_model(SeededSource(1, spread), Cut(("L00",), 4, 16))
-    assert str(error.value) == (
-        "seeded 1: family 'llama' reads GGUF files and takes no seeded source; give a path, or "
-        "package and file."
-    )
 
 
 @pytest.mark.parametrize("heads", [("head.1",), ("head.0", "head.2"), ("head.0", "head.00")])
