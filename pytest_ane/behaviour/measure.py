@@ -42,7 +42,10 @@ class PromptResult:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """All prompts, and each shard alone: its lowest cosine on the reference's own states."""
+    """All prompts, and each shard alone: its lowest cosine on the reference's own states.
+
+    A shard that rightly gives nothing but zeros is not in `alone`.
+    """
 
     prompts: tuple[PromptResult, ...]
     alone: tuple[tuple[str, float], ...]
@@ -63,10 +66,11 @@ def measure(
     """
     prompts = tuple(_run(chain, g, decode) for g in golden)
     names = [g.name for g in golden]
-    alone = tuple(
-        (step.shard, _alone(step, [states(name, step.shard) for name in names]))
+    lowest = {
+        step.shard: _alone(step, [states(name, step.shard) for name in names])
         for step in chain.blocks
-    )
+    }
+    alone = tuple((shard, value) for shard, value in lowest.items() if value is not None)
     return Behaviour(prompts, alone, dict(provenance))
 
 
@@ -83,6 +87,16 @@ def _run(chain: Chain, golden: Golden, decode: Callable[[Sequence[int]], str]) -
     )
 
 
-def _alone(step: Step, pairs: list[tuple[FloatArray, FloatArray]]) -> float:
-    """Lowest cosine of a position; NaN, which `min` of numpy propagates, is worst of all."""
-    return float(np.min([cosine(step.open()(before), after).min() for before, after in pairs]))
+def _alone(step: Step, pairs: list[tuple[FloatArray, FloatArray]]) -> float | None:
+    """Lowest cosine of a position; NaN, which `min` of numpy propagates, is worst of all.
+
+    Where both sides are zero, as a pack of experts is that none was chosen of, they agree and
+    there is nothing to compare; None where that is so at every position.
+    """
+    found = []
+    for before, after in pairs:
+        output = step.open()(before)
+        live = output.any(axis=1) | after.any(axis=1)
+        found.append(cosine(output[live], after[live]))
+    cosines = np.concatenate(found)
+    return float(cosines.min()) if len(cosines) else None

@@ -151,7 +151,8 @@ def _stored(weight: Weight) -> str:
 
 def _words(step: Step) -> str:
     if isinstance(step, PalettizeStep):
-        return f"palettized ({step.mode}, {step.nbits} bits, {step.granularity})"
+        bits = "" if step.mode == "unique" else f"{step.nbits} bits, "
+        return f"palettized ({step.mode}, {bits}{step.granularity})"
     if isinstance(step, LinearStep):
         return f"quantized ({step.dtype}, {step.granularity})"
     ways = {key: getattr(step, key) for key in ("target_sparsity", "n_m_ratio", "threshold")}

@@ -35,7 +35,7 @@ def compress(model: Any, compression: Compression, package: Path, subject: str) 
             model.save(str(saved))
         asked = {n: compression.for_weight(n, ops) for n, ops in constants(saved).items()}
         if settings := {name: method for name, method in asked.items() if _fast(method)}:
-            return notes + palettize(saved, package, settings)
+            return notes + palettize(saved, package, settings, subject=subject)
         saved.replace(package)
     return notes
 

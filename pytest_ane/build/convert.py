@@ -12,6 +12,9 @@ from pytest_ane.families import Conversion
 _TRACED = 2
 """Positions at tracing. More than one, or torch would specialise axes of length one."""
 
+_STATES = 18
+"""The first iOS whose programs have states (Core ML Tools guide, "Stateful Models")."""
+
 
 def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: str) -> Any:
     """Trace and convert to an ML Program in fp16 with a flexible T of 1 to `max_tokens`.
@@ -25,6 +28,11 @@ def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: st
     import numpy as np
     import torch
 
+    if conversion.states and int(target.removeprefix("iOS")) < _STATES:
+        raise BuildError(
+            f"{subject} keeps states, which target = {target!r} does not have; set target = "
+            f"'iOS{_STATES}' in the manifest."
+        )
     ct = import_coremltools()
     dtype = _dtype(conversion.module)
     examples = tuple(
@@ -66,7 +74,15 @@ def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: st
         raise
     # Whatever the tracer or the converter raises, the person needs to know which shard it was.
     except Exception as error:
-        raise BuildError(f"{subject} could not be converted: {error}") from error
+        why = _not_a_number(conversion.module) or error
+        raise BuildError(f"{subject} could not be converted: {why}") from error
+
+
+def _not_a_number(module: Any) -> str | None:
+    """That a weight holds NaN, which the converter takes for weights that do not match."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    name = next((name for name, tensor in tensors.items() if bool(tensor.isnan().any())), None)
+    return name and f"its weight {name} holds NaN; mend the source of its weights."
 
 
 def _dtype(module: Any) -> Any:

@@ -48,9 +48,11 @@ class BuilderModel:
             BuildError: the function fails, or gives something else than a sound `Conversion`.
         """
         subject = f"{self._model.name}:{shard}"
+        function = self._function
         try:
-            made = self._function(shard)
-        except Exception as error:
+            made = function(shard)
+        # It is the user's code, which may raise anything, SystemExit included.
+        except (Exception, SystemExit) as error:
             raise BuildError(
                 f"{subject}: builder {self.target!r} failed: {said(error, self._module)}."
             ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
 from importlib.metadata import version
@@ -72,6 +73,14 @@ class OpenModel:
         """The source's own tokenizer."""
         return self.language_model.source.tokenizer
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids; the ids themselves where no tokenizer came with the weights."""
+        try:
+            text: str = self.tokenizer.decode(ids)
+        except SourceError:
+            return " ".join(map(str, ids))
+        return text
+
     @cached_property
     def prompts(self) -> list[Prompt]:
         """Golden prompts as token ids; `SourceError` where one does not fit the shards."""
@@ -121,7 +130,7 @@ class OpenModel:
             spec=self.prompt_spec,
             wiring=self.wiring,
             model=lambda: self.language_model,
-            decode=lambda ids: self.tokenizer.decode(ids),
+            decode=self.decode,
         )
 
     @cached_property
@@ -164,6 +173,6 @@ class OpenModel:
             raise SourceError(
                 f"Golden prompt {prompt.name!r} of {self.model.name} has {len(ids)} tokens; with "
                 f"{prompt.greedy} greedy ones it must fit "
-                f"{'context' if self.model.stateful else 'max-tokens'} = {limit}."
+                f"{'max-tokens' if limit == self.model.max_tokens else 'context'} = {limit}."
             )
         return tuple(ids)

@@ -48,7 +48,7 @@ def open_stack(
         chain=Chain(model.embed, tuple(map(step, opened.wiring))),
         golden=opened.golden,
         states=opened.states,
-        decode=opened.tokenizer.decode,
+        decode=opened.decode,
         policy=opened.model.policy.behaviour,
         provenance=backend.provenance() | {s: a.digest for s, a in paths.items()},
     )

@@ -12,10 +12,10 @@ from pytest_ane.backends import Backend, get_backend
 from pytest_ane.build import Artifact, Cache, build_shard
 from pytest_ane.build.slots import default_count
 from pytest_ane.errors import ManifestError
-from pytest_ane.families import Buildable, get_family, search_beside
+from pytest_ane.families import Buildable, Wire, get_family, search_beside
 from pytest_ane.fidelity import Case
 from pytest_ane.fidelity.package import package_cases
-from pytest_ane.manifest import Manifest, Shard, load, of_package, select
+from pytest_ane.manifest import Manifest, Model, Shard, load, of_package, select
 from pytest_ane.plugin import options, suite
 from pytest_ane.plugin.built import BuiltModel
 from pytest_ane.plugin.canary import Canaries
@@ -77,7 +77,7 @@ class Workspace:
         if manifest.tmpdir is not None:
             config.add_cleanup(use_folder(manifest.tmpdir, manifest.path).close)
         minimum = options.minimum_cosine(config)
-        return cls(
+        space = cls(
             manifest=manifest,
             asked=selection if package is None else package.name,
             shards=tuple(_overridden(shard, minimum) for shard in shards),
@@ -89,6 +89,8 @@ class Workspace:
             gates=suite.in_use(config),
             config=config,
         )
+        _ = space.complete_models  # A family that knows no such shard says so here.
+        return space
 
     def __post_init__(self, config: pytest.Config) -> None:
         self.progress = Progress(config, len(self.shards), lambda: self.run)
@@ -119,7 +121,7 @@ class Workspace:
         """The CPU executor."""
         return get_backend("cpu")
 
-    @property
+    @cached_property
     def complete_models(self) -> list[str]:
         """Models with a family and a head whose every shard is selected."""
         chosen = {shard.qualified for shard in self.shards}
@@ -128,7 +130,7 @@ class Workspace:
             for model in self.manifest.models
             if model.family
             and all(shard.qualified in chosen for shard in model.shards)
-            and any(w.mode == "append" for w in get_family(model.family).wiring(model.ids))
+            and any(wire.mode == "append" for wire in _wiring(model, model.family))
         ]
 
     def allows_unproven(self, subject: str) -> bool:
@@ -213,6 +215,13 @@ class Workspace:
             words += [f"{first} first"] if first else []
             words += [f"{absent} not selected"] if absent else []
         return words
+
+
+def _wiring(model: Model, family: str) -> tuple[Wire, ...]:
+    try:
+        return get_family(family).wiring(model.ids)
+    except ManifestError as error:
+        raise ManifestError(f"{model.name}: {error}") from None
 
 
 def _overridden(shard: Shard, minimum: float | None) -> Shard:

@@ -19,6 +19,8 @@ from pytest_ane.sources.settings import lookup, overridden
 from pytest_ane.sources.tensorfile import TensorFile
 from pytest_ane.sources.tokenizer_files import read_tokenizer
 
+_CONFIG = "config.json"
+
 
 class SafetensorsSource:
     """A checkpoint in the published layout; tensors in bf16, fp16 or fp32, read one at a time.
@@ -28,7 +30,8 @@ class SafetensorsSource:
         config: values over those of `config.json`, nested tables key by key.
 
     Raises:
-        SourceError: a file is missing or is none that is read without running code.
+        SourceError: a file is missing or broken, or is none that is read without running
+            code.
     """
 
     synthetic = False
@@ -36,6 +39,9 @@ class SafetensorsSource:
     def __init__(self, path: Path, config: Mapping[str, Any] | None = None) -> None:
         self._checkpoint = Checkpoint.find(path)
         self._overrides = config or {}
+        if (self._checkpoint.folder / _CONFIG).is_file():
+            # Now, for families take a key that cannot be had for one that is not there.
+            _ = self._config
         folder = self._checkpoint.folder
         self._files = {name: TensorFile(folder / name) for name in self._checkpoint.files}
 
@@ -91,7 +97,7 @@ class SafetensorsSource:
 
     @cached_property
     def _config(self) -> dict[str, Any]:
-        path = self._checkpoint.folder / "config.json"
+        path = self._checkpoint.folder / _CONFIG
         found = read_json(path) if path.is_file() or not self._overrides else {}
         return overridden(found, self._overrides)
 

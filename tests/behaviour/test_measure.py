@@ -71,3 +71,38 @@ def test_one_nan_of_a_block_is_its_lowest_cosine() -> None:
     assert alone[0] == ("L00", pytest.approx(1))
     assert math.isnan(alone[1][1])
     assert math.isnan(prompt.positions[0].kl)
+
+
+def only(*live: int, gives: float = 1.0) -> Chain:
+    """A block that adds nothing but at some positions."""
+
+    def pack(x: FloatArray) -> FloatArray:
+        out = np.zeros_like(x)
+        out[list(live)] = gives
+        return out
+
+    return Chain(embed, (block("L00", pack), head("head.0", following)))
+
+
+def alone(chain: Chain, expected: FloatArray) -> tuple[tuple[str, float], ...]:
+    return measure(chain, [GOLDEN], lambda *_: (embed(IDS), expected), decode, {}).alone
+
+
+def test_zero_on_both_sides_is_agreement_and_no_evidence() -> None:
+    """A pack of experts none of which was chosen, at one position and at all."""
+    ones, zeros = np.ones_like(embed(IDS)), np.zeros_like(embed(IDS))
+    half = ones * np.array([[0.0], [1.0]], dtype=np.float32)
+    assert alone(only(1), half) == (("L00", pytest.approx(1)),)
+    assert alone(only(), zeros) == ()
+
+
+@pytest.mark.parametrize("live", [(), (0, 1)])
+def test_zero_on_one_side_alone_is_none(live: tuple[int, ...]) -> None:
+    half = np.ones_like(embed(IDS)) * np.array([[0.0], [1.0]], dtype=np.float32)
+    ((_, value),) = alone(only(*live), half)
+    assert math.isnan(value)
+
+
+def test_nan_where_the_reference_is_zero_is_no_agreement() -> None:
+    ((_, value),) = alone(only(0, 1, gives=math.nan), np.zeros_like(embed(IDS)))
+    assert math.isnan(value)

@@ -83,3 +83,21 @@ def test_the_shard_is_named_where_tracing_fails() -> None:
     message = "m:L00 could not be converted: no such thing"
     with converter_notes(), pytest.raises(BuildError, match=message):
         convert(conversion, max_tokens=4, target="iOS18", subject="m:L00")
+
+
+def test_states_need_a_target_that_has_them() -> None:
+    conversion = Conversion(Sum(), (X,), (Y,), (Port("total", (1, 2, 1, 1)),))
+    with pytest.raises(BuildError) as error:
+        convert(conversion, max_tokens=4, target="iOS17", subject="m:L00")
+    assert str(error.value) == (
+        "m:L00 keeps states, which target = 'iOS17' does not have; set target = 'iOS18' in the "
+        "manifest."
+    )
+
+
+def test_a_weight_that_is_nan_is_named() -> None:
+    module = nn.Conv2d(2, 2, 1, bias=False)
+    module.weight.data[1, 0] = float("nan")
+    message = "m:L00 could not be converted: its weight weight holds NaN; mend the source"
+    with converter_notes(), pytest.raises(BuildError, match=message):
+        convert(Conversion(module, (X,), (Y,)), max_tokens=4, target="iOS18", subject="m:L00")

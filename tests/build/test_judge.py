@@ -117,6 +117,9 @@ def test_another_number_of_bits_than_asked_for() -> None:
         "but has 4 bits.",
     )
     assert of(Q, asked={**FOUR_BITS, "nbits": 6, "mode": "unique"}).status == "passed"
+    plain = stored("w", (64, 64, 1, 1), "const", 16, 0, 0, 8192)
+    said = of(plain, asked={**FOUR_BITS, "mode": "unique"}).reasons[0]
+    assert said.startswith("w [64, 64, 1, 1] was to be palettized (unique, per_grouped_channel) ")
     wide = stored("w", (64, 64, 1, 1), SCALE, 8, 64, 1, 4224)
     assert of(wide, asked={**EIGHT_BITS, "dtype": "uint4"}).reasons == (
         "w [64, 64, 1, 1] was to be quantized (uint4, per_channel) but has 8 bits.",

@@ -46,3 +46,37 @@ def test_a_pack_that_is_not_chosen_agrees_with_its_reference(project: Project) -
     result.stdout.fnmatch_lines(["passed   small:L00.p0 synthetic    fidelity    cosine*"])
     verbose = project.gate("-rA", shards="L00.p0")
     verbose.stdout.fnmatch_lines(["gaussian T=4 * positions zero on both sides, *"])
+
+
+WHOLE = SMALL.replace("p{0-7}", "p{0-7}, head.0").replace("layers = 2", "layers = 1")
+PROMPT = """
+[[models.small.prompts]]
+name = "ids"
+ids = {ids}
+greedy = 4
+"""
+
+
+@pytest.mark.slow
+def test_behaviour_of_synthetic_weights(project: Project) -> None:
+    """Prompts are ids, the text is ids as well, and most packs are idle at some position."""
+    project.manifest(WHOLE + PROMPT.format(ids=[1, 2, 100]))
+    result = project.gate("-k", "behaviour", "-rA", "--ane-cache=cache")
+    result.assert_outcomes(passed=1, deselected=30)
+    result.stdout.fnmatch_lines(["ids: top-1 100.0%*greedy 4/4: '* * * *'"])
+    project.manifest(WHOLE + PROMPT.format(ids=[1, 256]))
+    result = project.gate("-k", "behaviour", "--ane-cache=cache")
+    result.stdout.fnmatch_lines(["*embed_tokens.weight has no row 256."])
+    project.manifest(WHOLE + PROMPT.format(ids=[1] * 13))
+    result = project.gate("-k", "behaviour", "--ane-cache=cache")
+    result.stdout.fnmatch_lines(["*has 13 tokens; with 4 greedy ones it must fit context = 16."])
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_a_shard_that_the_family_does_not_know(project: Project, workers: tuple[str, ...]) -> None:
+    project.manifest(SMALL.replace("p{0-7}", "p8"))
+    result = project.gate(*workers)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        ["ERROR: small: Family 'gemma4' has no shard 'L00.p8'; there are *"]
+    )

@@ -215,6 +215,11 @@ def test_another_reference_is_what_the_shard_is_held_against(project: Project) -
             "own:ffn.0: its float32 reference failed: ZeroDivisionError: division by zero",
         ),
         (
+            "raise SystemExit(3)",
+            "",
+            "own:ffn.0: builder 'small_model:build' failed: SystemExit: 3 (small_model.py:",
+        ),
+        (
             "module.forward = lambda x: x.nothing()",
             "",
             "own:ffn.0 could not be converted: 'Tensor' object has no attribute 'nothing'",

@@ -176,6 +176,8 @@ def test_what_it_says_of_itself() -> None:
             "4,294,967,296 values.",
         ),
         (lambda s: s.rows("w", [3, -1], 4), "seeded 7: w has no row -1."),
+        (lambda s: s.rows("w", [3, 8], 4, 8), "seeded 7: w has no row 8."),
+        (lambda s: s.rows("w", [6, 7, 8, 9, 10], 4, 9), "seeded 7: w has no row 9."),
         (
             lambda s: s.tensor("w", (4,), np.int8),
             "seeded 7: w is given as float16 or float32, not int8.",

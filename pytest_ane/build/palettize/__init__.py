@@ -24,11 +24,12 @@ def palettize(
     settings: Mapping[str, Palettize],
     *,
     threads: int | None = None,
+    subject: str | None = None,
 ) -> tuple[str, ...]:
     """Write a palettized copy of a package; see `package.palettize`."""
     from pytest_ane.build.palettize import package
 
-    return package.palettize(source, destination, settings, threads=threads)
+    return package.palettize(source, destination, settings, threads=threads, subject=subject)
 
 
 def palette(

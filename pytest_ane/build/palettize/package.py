@@ -44,6 +44,7 @@ def palettize(
     settings: Mapping[str, Palettize],
     *,
     threads: int | None = None,
+    subject: str | None = None,
 ) -> tuple[str, ...]:
     """Write a copy of an uncompressed package in which weights are palettized.
 
@@ -53,6 +54,7 @@ def palettize(
         settings: what is asked for weights, by the names of their `const` operations; scalar
             palettes without a scale per channel.
         threads: at most so many at once; the default is what the environment says.
+        subject: what errors call the package; its path if absent.
 
     Returns:
         A note on each weight that was asked for and left as it is: its name and why.
@@ -72,7 +74,10 @@ def palettize(
     target = destination / weights.relative_to(source)
     target.mkdir(exist_ok=True)
     with blob_writer(target / "weight.bin") as writer:
-        rewriter = _Rewriter(model, settings, Uses(function), writer, threads or default_threads())
+        rewriter = _Rewriter(
+            model, settings, Uses(function), writer, threads or default_threads(),
+            subject or str(model.path),
+        )  # fmt: skip
         rewriter.block(block, function.block, {})
     (destination / file.relative_to(source)).write_bytes(message.SerializeToString())
     return tuple(rewriter.notes)
@@ -97,9 +102,10 @@ class _Rewriter:
         uses: Uses,
         writer: BlobWriter,
         threads: int,
+        subject: str,
     ) -> None:
         self.model, self.settings, self.uses = model, settings, uses
-        self.writer, self.threads = writer, threads
+        self.writer, self.threads, self.subject = writer, threads, subject
         self.notes: list[str] = []
         self.moved: dict[Blob, int] = {}
 
@@ -140,7 +146,7 @@ class _Rewriter:
         narrow = nbits == 3 and method.mode != "unique"
         if version < _IOS16 or (version < _IOS18 and (choice.groups > 1 or narrow)):
             raise BuildError(
-                f"{self.model.path}: {constant_name(op)} was to have {choice.groups} palettes of "
+                f"{self.subject}: {constant_name(op)} was to have {choice.groups} palettes of "
                 f"{nbits} bits, which need a newer deployment target; convert it for iOS18."
             )
         try:
@@ -154,7 +160,7 @@ class _Rewriter:
             raise
         except ValueError as why:
             raise BuildError(
-                f"{self.model.path}: {constant_name(op)} {why}; it cannot be palettized, so "
+                f"{self.subject}: {constant_name(op)} {why}; it cannot be palettized, so "
                 "mend its source or name it in compression.keep."
             ) from None
 

@@ -208,9 +208,11 @@ def test_constants_and_who_takes_them(models: dict[str, Any]) -> None:
 def test_a_weight_that_is_no_number(value: float, tmp_path: Path) -> None:
     weight = np.ones((32, 8, 1, 1), np.float16)
     weight[3, 4] = value
-    path = one_conv(tmp_path, weight)
+    path, settings = one_conv(tmp_path, weight), {"w": Palettize(weight_threshold=0)}
     with pytest.raises(BuildError, match=r"model.mlpackage: w holds a NaN .* compression.keep"):
-        palettize(path, tmp_path / "o.mlpackage", {"w": Palettize(weight_threshold=0)})
+        palettize(path, tmp_path / "o.mlpackage", settings)
+    with pytest.raises(BuildError, match=r"^m:L00: w holds a NaN"):
+        palettize(path, tmp_path / "n.mlpackage", settings, subject="m:L00")
 
 
 @pytest.mark.parametrize("settings", [{}, {"granularity": "per_tensor", "nbits": 3}])
