@@ -80,7 +80,7 @@ class SeededSource:
         for first, last in _runs(index):
             outside = height is not None and index[last - 1] >= height
             if index[first] < 0 or outside:
-                row = index[last - 1] if outside else index[first]
+                row = max(index[first], height or 0) if outside else index[first]
                 raise SourceError(f"{self.label}: {name} has no row {row}.")
             self._fill(out[first:last].reshape(-1), name, table, index[first] * width)
         return out
