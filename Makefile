@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # The tests start many processes; without stored bytecode each compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: gate gate-all examples test conformance conformance-slice lint fuzz clean
+.PHONY: gate gate-all examples test test-heavy conformance conformance-slice lint fuzz clean
 
 gate: $(STAMP)
 	$(BIN)/pytest --ane-shards=L01 -m gate
@@ -21,7 +21,10 @@ examples: $(STAMP)
 	$(BIN)/pytest --ane-manifest=examples/gemma4.toml --ane-shards=L00.attn,L00.p0 -m gate
 
 test: $(STAMP)
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2 --dist worksteal -m "not heavy"
+
+test-heavy: $(STAMP)
+	$(BIN)/pytest -n 2 --dist worksteal -m heavy
 
 conformance: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group conformance

@@ -91,6 +91,7 @@ def test_cache_that_cannot_be_written(gate: Gate, tmp_path: Path) -> None:
     assert "choose another with --ane-cache=DIR" in run.output
 
 
+@pytest.mark.heavy
 def test_full_disk_during_a_build(gate: Gate, tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         "import errno\n"
@@ -109,6 +110,7 @@ def test_full_disk_during_a_build(gate: Gate, tmp_path: Path) -> None:
     assert gate(UNIFORM8, "L03", f"--ane-cache={tmp_path / 'cache'}", *PLACEMENT).code == 0
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_the_run_after_an_interrupted_build_is_green(
     gate: Gate, tmp_path: Path, how: signal.Signals
@@ -126,6 +128,7 @@ def test_the_run_after_an_interrupted_build_is_green(
     assert list((cache / "tmp").iterdir()) == []
 
 
+@pytest.mark.heavy
 def test_two_processes_build_a_shard_once(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     (tmp_path / "conftest.py").write_text(

@@ -215,7 +215,7 @@ def test_nothing_else_is_built(project: Project) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("mode", ["load", "loadfile"])
 def test_nothing_else_is_built_by_any_worker(project: Project, mode: str) -> None:
     mini(project, 10)
@@ -227,7 +227,7 @@ def test_nothing_else_is_built_by_any_worker(project: Project, mode: str) -> Non
     result.stdout.fnmatch_lines(["not run: canary L01 failed compression"])
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_canary_that_passes_lets_every_worker_build(project: Project) -> None:
     mini(project, 10_000_000)
     result = project.pytester.runpytest_subprocess(
@@ -238,7 +238,7 @@ def test_a_canary_that_passes_lets_every_worker_build(project: Project) -> None:
     assert not list((project.path / "cache" / "tmp").iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_worker_that_dies_over_the_canary_leaves_no_one_waiting(project: Project) -> None:
     mini(project, 10_000_000)
     die = "    if not Path('died').exists():\n        Path('died').touch()\n        os._exit(1)\n"

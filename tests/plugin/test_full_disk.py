@@ -14,7 +14,7 @@ import pytest
 
 from tests.plugin.conftest import Project
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 
 COUNT = """
 from pathlib import Path

@@ -93,7 +93,7 @@ shard._build = slow
 """
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_workers_are_shown_by_the_process_that_started_them(project: Project) -> None:
     project.llama().pytester.makeconftest(SLOW)
     options = ("-n2", "--ane-shards=head*", "-k", "placement", "--ane-cache=cache")

@@ -65,7 +65,7 @@ print(model.predict({"x": np.ones(3)})["y"].tolist())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_what_model_files_rely_on_and_the_examples() -> None:
     """One process for `served.py` and `examples/predict`: importing coremltools takes seconds."""
     run = subprocess.run(
