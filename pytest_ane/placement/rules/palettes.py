@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_ane.mil.records import Dim, Operation
+from pytest_ane.mil.records import Dim, Operation, TensorType
 from pytest_ane.placement.graph import Site
 from pytest_ane.placement.rules.base import OpRule
 
 _VECTORS = frozenset({1, 2, 4, 5})
 
 
+def _rank(operation: Operation) -> int:
+    weight = operation.outputs[0].type if operation.outputs else None
+    return len(weight.shape) if isinstance(weight, TensorType) else 0
+
+
 def _palettes(site: Site) -> Iterator[tuple[Operation, tuple[Dim, ...], int]]:
     """The op, how many palettes along each axis of the weight, and the entries' vector size.
 
-    An iOS 18 look-up table has the weight's axes, then entries, then the vector; older ones have
-    one axis and are no concern here.
+    A look-up table of iOS 18 has the weight's axes, then entries, then the vector; older ones
+    have one axis and are no concern here.
     """
     for _, argument in site.arguments():
         for operation in site.compressed_by(argument):
             lut = next(iter(operation.inputs.get("lut", ())), None)
             kind = None if lut is None else site.graph.tensor(lut)
-            if kind and len(kind.shape) >= 3:
+            rank = _rank(operation)
+            if kind and rank and len(kind.shape) == rank + 2:
                 yield operation, kind.shape[:-2], kind.shape[-1] or 1
 
 
