@@ -167,7 +167,7 @@ def program(row: Row, op: str) -> Model:
     op = "conv" if op.startswith("constexpr_") else op
     shapes, quant = row["shapes"], row["quant"]
     shape = extents(shapes)
-    kind = TensorType(DType.FP32 if "fp32" in quant else DType.FP16, shape)
+    kind = TensorType(DType.FP32 if "fp32" in quant.lower() else DType.FP16, shape)
     inputs: dict[str, ValueType] = {"x": kind, "indices": TensorType(DType.INT32, (1,))}
     given: dict[str, Argument] = {"x": Ref("r")}
     made = [Operation("relu", {"x": (Ref("x"),)}, (Named("r", kind),))]
