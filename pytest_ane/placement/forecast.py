@@ -107,7 +107,7 @@ class Forecast:
     def warned(self) -> int:
         """Number of compute operations that are eligible but warned of."""
         off = {finding.index for finding in self.of("ineligible")}
-        return len({finding.index for finding in self.of("warned")} - off)
+        return len({f.index for f in self.of("warned") if f.index is not None} - off)
 
     def eligible(self, op: str) -> int:
         """Number of operations of a type that no rule keeps off, warned ones included."""

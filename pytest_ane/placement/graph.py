@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,7 @@ EXTENT_PARAMETERS = {
     "topk": ("k",),
 }
 _FROM_VALUES = frozenset({"cond", "non_zero", "while_loop"})
+_UPDATES = {"slice_update": "x", "write_state": "data"}
 _UNKNOWN = Origin(Depends.VALUES)
 
 
@@ -86,6 +88,17 @@ class Graph:
         for operation in self.function.walk():
             self._enter(operation)
             yield Site(self, operation)
+
+    @cached_property
+    def updates(self) -> frozenset[str]:
+        """Names of values that are written to a state, or updated once more before."""
+        return frozenset(
+            argument.name
+            for operation in self.function.walk()
+            if operation.op in _UPDATES
+            for argument in operation.inputs.get(_UPDATES[operation.op], ())
+            if isinstance(argument, Ref)
+        )
 
     def tensor(self, argument: Argument) -> TensorType | None:
         """The tensor type of an argument; `None` where it is no tensor or unknown."""

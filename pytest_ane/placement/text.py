@@ -14,13 +14,20 @@ NOTE = (
 )
 WORK_NOTE = (
     "Core ML may keep a small program on the CPU even where every op is eligible (R081): an fp16 "
-    "matmul alone moved to the ANE between 384 and 512 square on M4."
+    "matmul alone moved to the ANE between 384 and 512 square on M4, a 3x3 convolution between 128 "
+    "and 256 channels of 32 x 32 on M5, and stacks of one or two layers stayed on the CPU of an M4 "
+    "where four did not. A large matmul or convolution takes its neighbours along (R082)."
 )
+_OUTCOMES = {
+    "eligible": "eligible, needs device evidence",
+    "ineligible": "ineligible (forecast)",
+    "unproven": "unproven (forecast)",
+}
 
 
 def summary(forecast: Forecast) -> str:
     """The forecast in one line: outcome, convolutions, compute ops, what was not counted."""
-    parts = [f"{forecast.outcome} (forecast)"]
+    parts = [_OUTCOMES[forecast.outcome]]
     if convs := forecast.compute.get("conv", 0):
         parts.append(f"conv {forecast.eligible('conv')}/{convs}")
     counts = [plural(forecast.compute_ops, "op")]

@@ -27,7 +27,7 @@ def test_an_eligible_shard_passes_and_says_that_it_is_a_forecast() -> None:
     assert (verdict.gate, verdict.subject) == ("placement", "smollm2:L01")
     assert (verdict.status, verdict.reasons) == ("passed", ())
     assert verdict.summary == (
-        "eligible (forecast) · conv 7/7 · compute 58 ops · left out: 44 const, "
+        "eligible, needs device evidence · conv 7/7 · compute 58 ops · left out: 44 const, "
         "4 constexpr_lut_to_dense, 2 boundary casts"
     )
     assert verdict.details == (
@@ -94,7 +94,7 @@ def test_a_warning_passes_and_is_told() -> None:
     warning = Finding("R011", "warned", "s", "cumsum", "`cumsum` is placed on the CPU.", "main", 0)
     verdict = of(Forecast(1, {"cumsum": 1}, {}, (warning,)))
     assert verdict.status == "passed"
-    assert verdict.summary == "eligible (forecast) · compute 1 op, 1 warned"
+    assert verdict.summary == "eligible, needs device evidence · compute 1 op, 1 warned"
     assert verdict.details[1] == "  cumsum `s`: `cumsum` is placed on the CPU."
 
 
@@ -133,5 +133,6 @@ def test_it_never_claims_more_than_a_forecast_can(found: tuple[Finding, ...], si
     words = "\n".join((verdict.summary, *verdict.reasons, *verdict.details)).lower()
     assert "resident" not in words
     assert "%" not in words
-    assert "(forecast)" in verdict.summary
+    claim = "ineligible (forecast)" if blocked else "eligible, needs device evidence"
+    assert verdict.summary.startswith(claim)
     assert "forecast" in verdict.details[-1]

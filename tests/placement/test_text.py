@@ -26,7 +26,10 @@ def test_explain_goes_from_the_outcome_through_the_rules_to_the_limits_of_a_fore
         "This is a forecast from documented rules: which device runs an op, only a plan recorded "
         "on a Mac can say.",
         "Core ML may keep a small program on the CPU even where every op is eligible (R081): an "
-        "fp16 matmul alone moved to the ANE between 384 and 512 square on M4.",
+        "fp16 matmul alone moved to the ANE between 384 and 512 square on M4, a 3x3 convolution "
+        "between 128 and 256 channels of 32 x 32 on M5, and stacks of one or two layers stayed on "
+        "the CPU of an M4 where four did not. A large matmul or convolution takes its neighbours "
+        "along (R082).",
     ]
     assert "  lstm `cell` in decode: Recurrent ops have no kernel." in lines
     assert "  conv `w1`: Its weight has blocks." in lines

@@ -20,7 +20,7 @@ def test_a_good_package_passes_three_gates(project: Project) -> None:
             "ane: good.mlpackage · shards 1 of 1 · *",
             "passed   package:good  compression 0.0* MB*",
             "passed   package:good  fidelity    runs, all finite (no reference: cosine ...",
-            "passed   package:good  placement   eligible (forecast) · conv 1/1 *",
+            "passed   package:good  placement   eligible, needs device evidence ...",
         ]
     )
 

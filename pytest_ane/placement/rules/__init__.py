@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from pytest_ane.placement.rules import attention, dtypes, dynamic, ops, quantization, shapes, state
+from pytest_ane.placement.rules import (
+    attention,
+    conv,
+    dtypes,
+    dynamic,
+    matmul,
+    ops,
+    palettes,
+    quantization,
+    shapes,
+    state,
+)
 from pytest_ane.placement.rules.base import Grade, OpRule, Outcome, ProgramRule, Rule, Subject
 from pytest_ane.placement.rules.size import SIZE_RULE, limit_bytes, too_large
 
@@ -26,9 +37,13 @@ OP_RULES: tuple[OpRule, ...] = (
     *ops.RULES,
     *dtypes.RULES,
     *shapes.RULES,
+    *matmul.RULES,
+    *conv.RULES,
     *quantization.RULES,
+    *palettes.RULES,
     *dynamic.RULES,
     *attention.RULES,
+    *state.RULES,
 )
 PROGRAM_RULES: tuple[ProgramRule, ...] = (*dynamic.PROGRAM_RULES, *state.PROGRAM_RULES)
 ALL_RULES: tuple[Rule, ...] = tuple(

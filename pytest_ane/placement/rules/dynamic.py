@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import Model, StateType
 from pytest_ane.placement.graph import Depends, Site
 from pytest_ane.placement.rules.base import OpRule, ProgramRule, Subject
 
@@ -28,6 +28,19 @@ def _unbounded(model: Model) -> Iterator[Subject]:
         if axes:
             why = f"Axis {' and '.join(axes)} of input `{feature.name}` has no upper bound."
             yield Subject(feature.name, "input", why)
+
+
+def _enumerated(model: Model) -> Iterator[Subject]:
+    for feature in model.inputs:
+        if count := len(feature.enumerated):
+            why = f"Input `{feature.name}` has {count} enumerated shapes."
+            yield Subject(feature.name, "input", why)
+
+
+def _enumerated_with_state(model: Model) -> Iterator[Subject]:
+    inputs = (one for function in model.program.functions.values() for one in function.inputs)
+    if any(isinstance(one.type, StateType) for one in inputs):
+        yield from _enumerated(model)
 
 
 RULES = (
@@ -56,5 +69,29 @@ PROGRAM_RULES = (
         scope="all; small bounded ranges do run on the ANE",
         source="coremltools guide, Flexible Input Shapes; eiln/ane",
         fix="give the RangeDim an upper_bound",
+    ),
+    ProgramRule(
+        id="R055",
+        title="Programs with enumerated shapes are often kept off the ANE.",
+        matches="an input with enumerated shapes",
+        why=_enumerated,
+        outcome="warned",
+        consequence="every op runs on the CPU, or the load fails",
+        scope="macOS 13 to 27, five projects; some audio models are reported to run",
+        source="coremltools #1909, #2730; smpanaro/more-ane-transformers, "
+        "src/experiments/NOTES.md; videlalvaro/ane-book@4ab89e2, book/experiments/26",
+        fix="build one program for each shape, or use a small bounded RangeDim",
+    ),
+    ProgramRule(
+        id="R062",
+        title="Enumerated shapes and states do not go together.",
+        matches="an input with enumerated shapes in a program with states",
+        why=_enumerated_with_state,
+        outcome="warned",
+        grade="B",
+        consequence="prediction fails with std::bad_cast",
+        scope="M4 Max on macOS 26",
+        source="videlalvaro/ane-book@4ab89e2, book/experiments/26",
+        fix="build one program for each shape, or pass the cache as an input and an output",
     ),
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_ane.mil.records import DType, Model, StateType
-from pytest_ane.placement.rules.base import ProgramRule, Subject
+from pytest_ane.placement.graph import Site
+from pytest_ane.placement.rules.base import OpRule, ProgramRule, Subject
 
 
 def _not_half(model: Model) -> Iterator[Subject]:
@@ -16,6 +17,28 @@ def _not_half(model: Model) -> Iterator[Subject]:
                 yield Subject(named.name, "state", f"State `{named.name}` is {kind}, not fp16.")
 
 
+def _standalone(site: Site) -> str | None:
+    if any(named.name in site.graph.updates for named in site.operation.outputs):
+        return None
+    return "Its result goes into no state."
+
+
+RULES = (
+    OpRule(
+        id="R059",
+        title="The ANE takes a `slice_update` only where it updates a state.",
+        matches="`slice_update` whose result neither a `write_state` nor another `slice_update` "
+        "takes",
+        ops=frozenset({"slice_update"}),
+        why=_standalone,
+        outcome="warned",
+        grade="B",
+        consequence='"Cannot support standalone slice_update": runs on CPU or GPU',
+        scope="M series",
+        source="Anemll/anemll-profile, README",
+        fix="write the result into a state and read it again, or use a one-hot multiply-add",
+    ),
+)
 PROGRAM_RULES = (
     ProgramRule(
         id="R061",

@@ -1,10 +1,11 @@
-"""R021: fp32 in the compute path."""
+"""R021 (fp32), R022 (int32), R024 (bool) and R026 (bf16) in the compute path."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from pytest_ane.mil.records import DType, TensorType
+from pytest_ane.mil.records import DType, Operation, TensorType
 from tests.placement.programs import const, foretell, full, half, ints, op, rules, value
 
 IN = {"x": full(1, 8, 1, 4)}
@@ -56,3 +57,51 @@ def test_fp32_constants_and_integers_are_no_fp32_computation() -> None:
     norm = op("layer_norm", "n", half(1, 8, 1, 4), x="x", epsilon="eps")
     shape = op("slice_by_index", "s", ints(2), x=value([1, 2, 3]), begin=value([0]))
     assert rules(const("eps", np.float32(1e-5)), norm, shape) == []
+
+
+FLAGS = TensorType(DType.BOOL, (1, 8))
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        op("add", "y", ints(1), x="n", y=value([1])),
+        op("less", "y", TensorType(DType.BOOL, (1,)), x="n", y=value([4])),
+        op("relu", "y", ints(1), x="n"),
+        op("cast", "y", half(1), x="m"),
+    ],
+    ids=lambda operation: operation.op,
+)
+def test_arithmetic_on_runtime_integers_is_warned_of(operation: Operation) -> None:
+    after = op("relu", "z", half(1), x="h")
+    made = op("reduce_argmax", "m", ints(1), x="h")
+    found = rules(made, operation, after, inputs={"n": ints(1), "h": half(1)})
+    assert ("y", "R022", "warned") in found
+
+
+def test_integers_that_follow_a_shape_or_index_a_gather_are_not() -> None:
+    found = rules(
+        op("shape", "s", ints(4), x="x"),
+        op("add", "t", ints(4), x="s", y=value([1])),
+        op("gather", "y", half(1, 8), x="x", indices="n", axis=value(3)),
+        inputs={"x": half(1, 8, 1, None), "n": ints(1)},
+    )
+    assert "R022" not in [rule for _, rule, _ in found]
+
+
+def test_a_tile_of_bools_is_warned_of() -> None:
+    tile = op("tile", "y", TensorType(DType.BOOL, (2, 8)), x="x", reps=value([2, 1]))
+    assert rules(tile, inputs={"x": FLAGS}) == [("y", "R024", "warned")]
+
+
+def test_a_tile_of_fp16_is_fine() -> None:
+    assert rules(op("tile", "y", half(2, 8, 1, 4), x="x", reps=value([2, 1, 1, 1]))) == []
+
+
+def test_bf16_is_warned_of() -> None:
+    kind = TensorType(DType.BF16, (1, 8))
+    assert rules(op("relu", "y", kind, x="x"), inputs={"x": kind}) == [("y", "R026", "warned")]
+
+
+def test_fp16_is_fine() -> None:
+    assert rules(op("relu", "y", half(1, 8, 1, 4), x="x")) == []

@@ -33,6 +33,11 @@ def test_a_rule_on_op_types_fires_on_each_of_its_ops(rule: OpRule, kind: str) ->
         ("R009", ["topk", "argsort"]),
         ("R010", ["reduce_argmax", "reduce_argmin"]),
         ("R011", ["cumsum"]),
+        ("R015", ["non_maximum_suppression"]),
+        ("R016", ["affine", "crop_resize", "resample"]),
+        ("R017", ["classify", "conv_quantized"]),
+        ("R048", ["reduce_log_sum_exp"]),
+        ("R071", ["quantize"]),
     ],
 )
 def test_the_ops_of_a_rule_are_the_documented_ones(rule_id: str, kinds: list[str]) -> None:
