@@ -25,6 +25,7 @@ _BACKENDS: dict[str, Device] = {
 }
 _STOP = re.compile(r'"(?:[^"\\]|\\.)*"|;|"')
 _HEADER = re.compile(r"\bfunc\s+(\w+)")
+_ENDS = re.compile(r"\s*(?:\}\s*(?:->\s*\([^()]*\)\s*)?)*")
 _FIRST = re.compile(r"(?:>|\b(?:string|bool|u?int\d{1,2}|b?fp\d{2}))\s+([\w.]+)\s*[,=]")
 _CALL = re.compile(r"(?:^|[\s=])([A-Za-z_][\w.]*)\(")
 _SELECTED = re.compile(r'SelectedBackend\s*=\s*string\("([^"]*)"\)')
@@ -54,7 +55,12 @@ def read(text: str) -> Plan:
         if head := _HEADER.search(statement):
             current = head[1]
             statement = _body(statement, head.end(), line)
+        statement = _ENDS.sub("", statement, count=1)
+        if not statement.strip():
+            continue
         functions.setdefault(current, []).append(_operation(statement, line))
+    if _HEADER.search(text) and not text.rstrip().endswith("}"):
+        raise PlanError("the text ends inside a function")
     return Plan(
         "analytics.mil",
         tuple(PlannedFunction(name, tuple(ops)) for name, ops in functions.items()),
@@ -86,7 +92,6 @@ def _body(statement: str, begin: int, line: int) -> str:
 
 
 def _operation(statement: str, line: int) -> PlannedOperation:
-    # A block's end, `} -> (y)`, may stand before the next statement.
     head = statement.split("[SelectedBackend", 1)[0].split("[BackendSupport", 1)[0]
     name, op = _call(head.strip(), line)
     selected = _SELECTED.search(statement)

@@ -26,6 +26,7 @@ _OPERATION = re.compile(
     r"^\s*op=(?P<op>[\w.]+)\s+preferred=(?P<preferred>[\w?]*)\s+supported=\[(?P<supported>[^\]]*)\]"
 )
 _PAIR = re.compile(r"\b([a-z]\w{0,60}?)_(total|ane|non_ane)=(\d{1,12})(?:/(\d{1,12}))?(?!\w)")
+_ANE = re.compile(r"[a-z]_ane=\d")
 _SHARE = re.compile(r"^\s*(ANE|GPU|CPU):\s+(\d{1,12}) / (\d{1,12})\b")
 
 
@@ -37,9 +38,9 @@ def recognises_data(data: Any) -> bool:
 
 def recognises(text: str) -> bool:
     """Whether a text has a line of one of the forms, JSON lines among them."""
-    return any(
-        one.search(line) for line in text.splitlines() for one in (_OPERATION, _PAIR, _SHARE)
-    ) or is_lines(text)
+    forms = (_OPERATION, _ANE, _SHARE)
+    lines = text.splitlines()
+    return any(one.search(line) for line in lines for one in forms) or is_lines(text)
 
 
 def read_data(data: Any) -> Plan:
@@ -149,6 +150,8 @@ def _pairs(line: str, number: int) -> Iterator[Tally]:
                 raise PlanError(f"line {number}: {kind}_{name} is {counts[name]} and {digits}")
     for kind, counts in kinds.items():
         where, ane, off = f"line {number}: {kind}", counts.get("ane"), counts.get("non_ane")
+        if ane is None and off is None:
+            continue
         if ane is None or ("total" not in counts and off is None):
             raise PlanError(f"{where}_ane, or what it is counted of, is missing")
         total = counts.get("total", ane + (off or 0))

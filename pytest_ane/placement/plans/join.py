@@ -21,7 +21,8 @@ def join(plan: Plan, model: Model) -> Plan:
     """
     if plan.source in ("espresso", "log") or not any(one.name for _, one in plan.walk()):
         return plan
-    functions, unmatched = [], []
+    functions: list[PlannedFunction] = []
+    unmatched: list[str] = []
     planned = {function.name: function.operations for function in plan.functions}
     for name, function in model.program.functions.items():
         joined = _Joined(planned.pop(name, ()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from stat import S_ISREG
 
@@ -23,6 +25,8 @@ _FORMATS = (
     "coremltools compute-plan JSON, Xcode's report.json, CoreMLInspect's text, counts of "
     "operations, a log of Core ML or Espresso, analytics.mil"
 )
+# Lines of a log may begin with a bracket: `[CostModelFeature],...`.
+_LIKE_JSON = re.compile(r"\s*(?:\{|\[\s*[\[\]{])")
 _JSON = (
     (coremltools.recognises, coremltools.read),
     (xcode.recognises, xcode.read),
@@ -31,9 +35,9 @@ _JSON = (
 _TEXT = (
     (analytics.recognises, analytics.read),
     (coremlinspect.recognises, coremlinspect.read),
+    (counts.recognises, counts.read),
     (espresso.recognises, espresso.read),
     (errors.recognises, errors.read),
-    (counts.recognises, counts.read),
 )
 
 
@@ -62,7 +66,7 @@ def parse_plan(data: bytes) -> Plan:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise PlanError(f"byte {error.start} is no UTF-8 text") from None
-    if text.lstrip()[:1] in ("{", "[") and not counts.is_lines(text):
+    if _LIKE_JSON.match(text) and not counts.is_lines(text):
         parsed = fields.parse_json(text)
         for recognises, read in _JSON:
             if recognises(parsed):
@@ -70,7 +74,8 @@ def parse_plan(data: bytes) -> Plan:
     else:
         for recognises_text, read_text in _TEXT:
             if recognises_text(text):
-                return read_text(text)
+                plan = read_text(text)
+                return replace(plan, messages=plan.messages or errors.explain(text))
     raise PlanError(f"is none of these: {_FORMATS}")
 
 

@@ -172,7 +172,7 @@ def _judged(
         return "inconclusive", (why,)
     reasons = []
     if away := assigned - devices.get("ANE", 0):
-        reasons.append(f"{_ops(away)} of {assigned + len(lost):,} not on the ANE.")
+        reasons.append(f"{_ops(away)} not on the ANE, of {assigned + len(lost):,}.")
     if lost:
         named = plain(lost[0].name or lost[0].op or "?")
         reasons.append(f"{_ops(len(lost))} without a device, `{named}` first.")
@@ -182,6 +182,8 @@ def _judged(
 def _inconclusive(plan: Plan, assigned: int, lost: list[PlannedOperation]) -> str | None:
     if plan.source in ("espresso", "log"):
         return "A log does not say where operations run; record a compute plan."
+    if failed := next((one for one in plan.messages if one.failure), None):
+        return f"The file records a failure on line {failed.line}: {plain(failed.meaning)}"
     if plan.unmatched:
         first = plain(plan.unmatched[0])
         return (
