@@ -1,4 +1,4 @@
-"""The command line: `pytest-ane init | schema | doctor | cache | explain | weights | ...`."""
+"""The command line: `pytest-ane init | schema | doctor | cache | explain | plan | weights | ...`."""
 
 from __future__ import annotations
 
