@@ -1,4 +1,4 @@
-"""The command line: `pytest-ane init | schema | doctor | cache | explain | plan | weights | ...`."""
+"""The command line: `pytest-ane init | schema | doctor | cache | explain | plan | ...`."""
 
 from __future__ import annotations
 
