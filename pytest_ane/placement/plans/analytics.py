@@ -30,10 +30,10 @@ _FIRST = re.compile(r"(?:>|\b(?:string|bool|u?int\d{1,2}|b?fp\d{2}))\s+([\w.]+)\
 _CALL = re.compile(r"(?:^|[\s=])([A-Za-z_][\w.]*)\(")
 _SELECTED = re.compile(r'SelectedBackend\s*=\s*string\("([^"]*)"\)')
 _NAME = re.compile(r'\bname\s*=\s*string\("([^"]*)"\)')
-_DICT = r"\s*=\s*dict<[^>]{0,100}>\(\{((?:\{[^{}]*\}|[\s,])*)\}\)"
+_DICT = r"\s*=\s*dict<[^<>]{0,100}>\(\{((?:\{[^{}]*\}|[\s,])*)\}\)"
 _RUNTIME = re.compile("EstimatedRuntime" + _DICT)
 _MESSAGES = re.compile("ValidationMessage" + _DICT)
-_SUPPORT = re.compile(r"BackendSupport\s*=\s*list<[^>]{0,100}>\(\[([^\]]{0,1000})\]\)")
+_SUPPORT = re.compile(r"BackendSupport\s*=\s*list<[^<>]{0,100}>\(\[([^][]{0,1000})\]\)")
 _PAIR = re.compile(r'\{\s*"([^"]*)"\s*,\s*(?:"([^"]*)"|([-+.\deE]{1,40}))\s*\}')
 _QUOTED = re.compile(r'"([^"]*)"')
 
