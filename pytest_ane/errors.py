@@ -38,6 +38,16 @@ class ProgramError(AneError):
         super().__init__(_shown(message))
 
 
+class PlanError(AneError):
+    """A recorded placement plan cannot be read: damaged, contradictory or of an unknown format.
+
+    It shows what stands in a file as `ProgramError` does.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_shown(message))
+
+
 class ExecutionError(AneError):
     """A program cannot be run on the given inputs: wrong name, dtype, shape, or unknown op."""
 

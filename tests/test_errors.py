@@ -13,6 +13,7 @@ from pytest_ane import errors
         "ManifestError",
         "SourceError",
         "ProgramError",
+        "PlanError",
         "ExecutionError",
         "BuildError",
         "CacheError",

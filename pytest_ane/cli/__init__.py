@@ -1,4 +1,4 @@
-"""The command line: `pytest-ane init | schema | doctor | cache | explain | weights | ...`."""
+"""The command line: `pytest-ane init | schema | doctor | cache | explain | plan | ...`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_ane import __version__
-from pytest_ane.cli import cache, doctor, explain, init, schema
+from pytest_ane.cli import cache, doctor, explain, init, plan, schema
 from pytest_ane.errors import AneError
 
 
@@ -51,6 +51,15 @@ def parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--os", default="macOS 26", help="target system (default: macOS 26)")
     command.set_defaults(run=lambda o: explain.run(o.package, o.os))
+
+    command = commands.add_parser("plan", help="what a recorded compute plan says, and proves")
+    command.add_argument("file", type=Path, help="a plan or log that a Mac's tools recorded")
+    command.add_argument(
+        "--package",
+        type=Path,
+        help="the .mlmodelc or .mlpackage it is of, for types and what the plan leaves out",
+    )
+    command.set_defaults(run=lambda o: plan.run(o.file, o.package))
 
     command = commands.add_parser("weights", help="what compression made of every weight")
     command.add_argument("package", type=Path, help="an .mlpackage or .mlmodelc")

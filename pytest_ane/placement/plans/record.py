@@ -1,0 +1,118 @@
+"""One record for every recorded placement plan, whatever tool wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+Device = Literal["ANE", "GPU", "CPU"]
+Source = Literal[
+    "coremltools", "xcode", "CoreMLInspect", "counts", "espresso", "log", "analytics.mil"
+]
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class PlannedOperation:
+    """What a plan says of one operation.
+
+    Attributes:
+        name: the first output's name, the key that joins plan and program; empty where the
+            source gives types alone.
+        op: the type without opset prefix, such as `conv`; `None` where the source has none.
+        preferred: the device Core ML intends to use: the placement. `None` for no device.
+        supported: the devices that could run it, which is eligibility and no placement.
+        cost: `estimatedCost`, a fraction of the whole; milliseconds in `analytics.mil`.
+        scope: the operations whose nested blocks it lies in, outermost first, each with the
+            index of the block.
+        boundary: whether it is a cast of a function's input or output, which is counted apart.
+        extra: fields of the source that have no place above.
+    """
+
+    name: str
+    op: str | None = None
+    preferred: Device | None = None
+    supported: tuple[Device, ...] = ()
+    cost: float | None = None
+    scope: tuple[tuple[str, int], ...] = ()
+    boundary: bool = False
+    extra: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+
+
+@dataclass(frozen=True)
+class PlannedFunction:
+    """A function's operations in the order of the file, those of nested blocks included."""
+
+    name: str
+    operations: tuple[PlannedOperation, ...]
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Operations that a source counts without naming them.
+
+    Attributes:
+        op: their type; `None` for all types together.
+        ane, total: how many the ANE runs, of how many that have a device.
+        label: what was counted, such as a chunk's name.
+    """
+
+    op: str | None
+    ane: int
+    total: int
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A line of a log that is known to mean something.
+
+    Attributes:
+        text: the line, shortened.
+        meaning: what it says, in one sentence.
+        failure: whether something failed; the rest informs.
+        line: its number in the file, from 1.
+    """
+
+    text: str
+    meaning: str
+    failure: bool
+    line: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A recorded plan.
+
+    Attributes:
+        source: the format it was read from.
+        functions: what is said of single operations.
+        tallies: what is said of numbers of operations, by sources that name none.
+        messages: known lines of logs.
+        compute_units: what Core ML was allowed to use, in the source's words; empty if unknown.
+        ane_cores: `totalCoreCount` of the ANE, where told.
+        unmatched: names that the package beside the plan does not have; set by `join`.
+        extra: fields of the file that have no place above.
+    """
+
+    source: Source
+    functions: tuple[PlannedFunction, ...] = ()
+    tallies: tuple[Tally, ...] = ()
+    messages: tuple[Message, ...] = ()
+    compute_units: str = ""
+    ane_cores: int | None = None
+    unmatched: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+
+    @property
+    def experimental(self) -> bool:
+        """Whether the format was never verified against a file of its tool."""
+        return self.source == "analytics.mil"
+
+    def walk(self) -> Iterator[tuple[str, PlannedOperation]]:
+        """Every operation with the name of its function."""
+        for function in self.functions:
+            for operation in function.operations:
+                yield function.name, operation
