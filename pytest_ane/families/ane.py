@@ -31,6 +31,26 @@ class ScaledRMSNorm(nn.Module):
         return settled(scaled_to_unit(x, self.root_epsilon) * self.weight, x.dtype)
 
 
+class AneHead(nn.Module):
+    """Final norm and one vocabulary slice: `x [1, C, T, 1]` to logits `y [1, V / slices, T, 1]`."""
+
+    def __init__(self, norm: Tensor, projection: Tensor, epsilon: float) -> None:
+        super().__init__()
+        self.norm = ScaledRMSNorm(norm, epsilon)
+        self.head = pointwise(projection)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of the slice."""
+        logits: Tensor = self.head(self.norm(x))
+        return logits
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate-half RoPE along axis 2 of `[KV, G, d, T]`, with tables `[1, 1, d, T]`."""
+    low, high = x.chunk(2, dim=2)
+    return x * cos + torch.cat([-high, low], dim=2) * sin
+
+
 def settled(x: Tensor, dtype: torch.dtype) -> Tensor:
     """`x` in a dtype, as the converter sees it too.
 

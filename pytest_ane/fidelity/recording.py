@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -123,11 +123,12 @@ def record_cases(
     return _load_cases(folder, shard.id, get_family(shard.family))
 
 
-def load_hidden(folder: Path, prompt: str, shard: str) -> tuple[FloatArray, ...]:
-    """A prompt's hidden states `[T, C]` entering a shard, and leaving it if it is no head."""
-    names = [f"{prompt}/{shard}/in", f"{prompt}/{shard}/out"]
-    tensors = load(folder)[0]
-    return tuple(tensors[name] for name in names if name in tensors)
+def load_hidden(
+    folder: Path, prompt: str, shard: str, end: Literal["in", "out"] = "in"
+) -> FloatArray:
+    """A prompt's hidden states `[T, C]` entering a shard, or leaving it if it is no head."""
+    name = f"{prompt}/{shard}/{end}"
+    return load(folder, name)[0][name]
 
 
 @dataclass(frozen=True, eq=False)

@@ -106,7 +106,7 @@ class OpenModel:
         wire = next(wire for wire in self.wiring if wire.shard == shard.id)
         if wire.mode == "append":
             self.check_whole()
-        return [(p.name, self.states(p.name, shard.id)[0]) for p in self.prompts]
+        return [(p.name, load_hidden(self._hidden, p.name, shard.id)) for p in self.prompts]
 
     def _captured_spec(self, shard: Shard) -> Any:
         """What the captured states depend on beside the source; None where none are asked for."""
@@ -115,9 +115,10 @@ class OpenModel:
         self._check_start()
         return [self.prompt_spec, shard.id, [wire.shard for wire in self.wiring]]
 
-    def states(self, prompt: str, shard: str) -> Any:
-        """The reference's hidden states `[T, C]` of a prompt entering and leaving a shard."""
-        return load_hidden(self._hidden, prompt, shard)
+    def states(self, prompt: str, shard: str) -> tuple[FloatArray, FloatArray]:
+        """The reference's hidden states `[T, C]` of a prompt entering and leaving a block."""
+        entering = load_hidden(self._hidden, prompt, shard)
+        return entering, load_hidden(self._hidden, prompt, shard, "out")
 
     @cached_property
     def golden(self) -> list[Golden]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pytest_ane.families.ane import pointwise, settled
+from pytest_ane.families.ane import pointwise, rotate, settled
 from pytest_ane.families.gemma4.config import Gemma4Config
 from pytest_ane.families.gemma4.norm import AneNorm, AneUnit
 from pytest_ane.families.gemma4.weights import AttentionWeights, HeadWeights
@@ -45,8 +45,8 @@ class AneAttention(nn.Module):
         key = self.k_proj(h).reshape(self.kv_heads, self.head, -1, 1)
         value = key if self.v_proj is None else self.v_proj(h).reshape(key.shape)
         groups = self.heads // self.kv_heads
-        q = _rotate(q.reshape(self.kv_heads, groups, self.head, -1), cos, sin)
-        k = _rotate(self.k_norm(key).reshape(self.kv_heads, 1, self.head, -1), cos, sin)
+        q = rotate(q.reshape(self.kv_heads, groups, self.head, -1), cos, sin)
+        k = rotate(self.k_norm(key).reshape(self.kv_heads, 1, self.head, -1), cos, sin)
         v = self.unit(value).reshape(self.kv_heads, 1, self.head, -1)
         keys, values = self.remembered(k, v, write)
         weights = torch.softmax(q.transpose(2, 3) @ keys + mask, dim=-1)
@@ -78,8 +78,3 @@ class AneHead(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Logits of the slice."""
         return torch.tanh(self.head(self.norm(x)) / self.cap) * self.cap
-
-
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    low, high = x.chunk(2, dim=2)
-    return x * cos + torch.cat([-high, low], dim=2) * sin

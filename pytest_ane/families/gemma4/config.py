@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_ane.errors import SourceError
+from pytest_ane.families.refusals import check_variant
 from pytest_ane.sources import Source
 from pytest_ane.sources.settings import MOST, MOST_LAYERS, positive, whole
 
@@ -120,12 +121,7 @@ class Gemma4Config:
         Raises:
             SourceError: a key is missing or absurd, or the variant is none that is computed here.
         """
-        for key, accepted in _ONLY.items():
-            if (found := _value(source, key, accepted[0])) not in accepted:
-                raise SourceError(
-                    f"{source.label}: {key} is {found!r}, and family 'gemma4' computes "
-                    f"{accepted[0]!r} only."
-                )
+        check_variant(source.label, "gemma4", lambda key: _value(source, key, _ONLY[key][0]), _ONLY)
         counts: dict[str, Any] = {n: _count(source, key) for n, key in _COUNTS.items()}
         reals: dict[str, Any] = {
             n: positive(_value(source, key), f"{source.label}: {key}") for n, key in _REALS.items()

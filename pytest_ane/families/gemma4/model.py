@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.errors import SourceError
+from pytest_ane.families import blocks
 from pytest_ane.families.base import Conversion, Cut, Port, Reference
 from pytest_ane.families.gemma4 import shards
 from pytest_ane.families.gemma4.config import Gemma4Config
@@ -25,7 +26,7 @@ class Gemma4Model:
 
     def __init__(self, source: Source, config: Gemma4Config, cut: Cut) -> None:
         self.source, self.config, self._cut = source, config, cut
-        self._slices = shards.slices(cut.shards)
+        self._slices = blocks.slices(cut.shards)
 
     @property
     def positions(self) -> int:

@@ -78,21 +78,6 @@ def layer_shards(layer: int) -> tuple[str, ...]:
     return (f"L{layer:02d}.attn", *(f"L{layer:02d}.p{pack}" for pack in range(PACKS)))
 
 
-def slices(shards: Sequence[str]) -> int:
-    """How many vocabulary slices the head is cut into, 0 without a head.
-
-    Raises:
-        ManifestError: they are not numbered from 0 without a gap.
-    """
-    heads = sorted(p.index for p in map(part, shards) if p.kind == "head")
-    if heads != list(range(len(heads))):
-        raise ManifestError(
-            f"The head's slices are {', '.join(f'head.{i}' for i in heads)}; number them head.0 "
-            f"to head.{len(heads) - 1}, so that together they are the whole vocabulary."
-        )
-    return len(heads)
-
-
 def starts_whole(shards: Sequence[str]) -> bool:
     """Whether no shard is missing before the last of these.
 

@@ -1,13 +1,13 @@
-"""The ANE form of a Llama block and head: all projections are 1x1 convolutions."""
+"""The ANE form of a Llama block: all projections are 1x1 convolutions."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from pytest_ane.families.ane import ScaledRMSNorm, pointwise
+from pytest_ane.families.ane import ScaledRMSNorm, pointwise, rotate
 from pytest_ane.families.llama.config import LlamaConfig
-from pytest_ane.families.llama.weights import BlockWeights, HeadWeights
+from pytest_ane.families.llama.weights import BlockWeights
 
 
 class AneBlock(nn.Module):
@@ -39,19 +39,18 @@ class AneBlock(nn.Module):
     ) -> Tensor:
         """Heads grouped by the keys they share: q `[KV, G, d, T]` against k `[KV, 1, d, T]`."""
         c = self.config
-        q = _rotate(self.q_proj(h).reshape(c.kv_heads, c.heads // c.kv_heads, c.head, -1), cos, sin)
-        k = _rotate(self.k_proj(h).reshape(c.kv_heads, 1, c.head, -1), cos, sin)
+        q = rotate(self.q_proj(h).reshape(c.kv_heads, c.heads // c.kv_heads, c.head, -1), cos, sin)
+        k = rotate(self.k_proj(h).reshape(c.kv_heads, 1, c.head, -1), cos, sin)
         v = self.v_proj(h).reshape(c.kv_heads, 1, c.head, -1)
-        if write is not None:
-            k, v = self.remembered(k, v, write)
+        k, v = self.seen(k, v, write)
         weights = torch.softmax(q.transpose(2, 3) @ k + mask, dim=-1)
         mixed = v @ weights.transpose(2, 3)
         projected: Tensor = self.o_proj(mixed.reshape(1, c.heads * c.head, -1, 1))
         return projected
 
-    def remembered(self, k: Tensor, v: Tensor, write: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of all positions so far, given the new ones."""
-        raise NotImplementedError
+    def seen(self, k: Tensor, v: Tensor, write: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Keys and values that are looked at: those of the call."""
+        return k, v
 
 
 class StatefulBlock(AneBlock):
@@ -70,30 +69,12 @@ class StatefulBlock(AneBlock):
         for name in ("k_cache", "v_cache"):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float16))
 
-    def remembered(self, k: Tensor, v: Tensor, write: Tensor) -> tuple[Tensor, Tensor]:
-        """Update both states; `[KV, 1, d, S]` each."""
+    def seen(self, k: Tensor, v: Tensor, write: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Those of all positions so far, `[KV, 1, d, S]` each; both states are updated."""
+        assert write is not None
         kept = 1 - write.sum(dim=2, keepdim=True)
         keys = self.k_cache * kept + k @ write
         values = self.v_cache * kept + v @ write
         self.k_cache[:] = keys
         self.v_cache[:] = values
         return keys, values
-
-
-class AneHead(nn.Module):
-    """Final norm and one vocabulary slice: `x [1, C, T, 1]` to logits `y [1, V / slices, T, 1]`."""
-
-    def __init__(self, config: LlamaConfig, weights: HeadWeights) -> None:
-        super().__init__()
-        self.norm = ScaledRMSNorm(weights.norm, config.epsilon)
-        self.head = pointwise(weights.projection)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits of the slice."""
-        logits: Tensor = self.head(self.norm(x))
-        return logits
-
-
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    low, high = x.chunk(2, dim=2)
-    return x * cos + torch.cat([-high, low], dim=2) * sin

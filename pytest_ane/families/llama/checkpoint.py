@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from pytest_ane.errors import SourceError
 from pytest_ane.families.llama.names import EMBEDDING, OUTPUT
+from pytest_ane.families.refusals import check_variant
 from pytest_ane.sources import FloatArray, Source, Tokenizer
 
 _EMBEDDING = "model.embed_tokens.weight"
@@ -40,10 +41,21 @@ _KEYS = {
     "llama.attention.key_length": ("head_dim",),
     "llama.attention.layer_norm_rms_epsilon": ("rms_norm_eps",),
     "llama.rope.freq_base": ("rope_theta", "rope_parameters.rope_theta"),
-    "llama.rope.scaling.type": ("rope_scaling.rope_type", "rope_parameters.rope_type"),
+    "llama.rope.scaling.type": (
+        "rope_scaling.rope_type",
+        "rope_scaling.type",
+        "rope_parameters.rope_type",
+    ),
     "llama.vocab_size": ("vocab_size",),
 }
 _NO_SCALING = ("default", None)
+_ONLY: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu",),
+    "partial_rotary_factor": (1.0,),
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+}
+"""What a GGUF file of this architecture cannot say otherwise."""
 
 
 def is_checkpoint(source: Source) -> bool:
@@ -52,9 +64,14 @@ def is_checkpoint(source: Source) -> bool:
 
 
 class CheckpointAsGGUF:
-    """A source in the published layout; rows of queries and keys are as published, not permuted."""
+    """A source in the published layout; rows of queries and keys are as published, not permuted.
+
+    Raises:
+        SourceError: a variant that this family does not compute.
+    """
 
     def __init__(self, source: Source) -> None:
+        check_variant(source.label, "llama", source.value, _ONLY)
         self._source = source
 
     @property
@@ -71,7 +88,16 @@ class CheckpointAsGGUF:
     def names(self) -> Collection[str]:
         """All tensors; one that has no name in GGUF under its own."""
         ours = {theirs: name for name, theirs in _WHOLE.items()}
-        return [ours.get(name) or _in_gguf(name) for name in self._source.names]
+        found = [ours.get(name) or _in_gguf(name) for name in self._source.names]
+        # Where the head is said to have weights of its own, the embedding must not stand for them.
+        return found if self._tied or OUTPUT in found else [*found, OUTPUT]
+
+    @property
+    def _tied(self) -> bool:
+        try:
+            return self._source.value("tie_word_embeddings") is not False
+        except SourceError:
+            return True
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pytest_ane.errors import SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Cut, Wire
+from pytest_ane.families.refusals import check_variant
 from pytest_ane.sources import Source
 from pytest_ane.sources.settings import MOST, MOST_LAYERS, positive, whole
 
@@ -60,8 +61,11 @@ class LlamaConfig:
                 "do not divide one another."
             )
         head = width // heads
-        _check(source, {"rope.dimension_count": head, "attention.key_length": head})
-        _check(source, {"rope.scaling.type": "none"})
+        check_variant(source.label, "llama", source.value, {
+            "llama.rope.dimension_count": (head,),
+            "llama.attention.key_length": (head,),
+            "llama.rope.scaling.type": ("none",),
+        })  # fmt: skip
         return cls(
             layers=count("block_count", MOST_LAYERS),
             width=width,
@@ -75,20 +79,6 @@ class LlamaConfig:
             slices=slices,
             context=cut.context if cut.stateful else None,
         )
-
-
-def _check(source: Source, only: dict[str, int | str]) -> None:
-    """Refuse a variant this family does not compute, rather than compute another model."""
-    for name, wanted in only.items():
-        try:
-            found = source.value(f"llama.{name}")
-        except SourceError:
-            continue
-        if found != wanted:
-            raise SourceError(
-                f"{source.label}: llama.{name} is {found!r}, and family 'llama' computes "
-                f"{wanted!r} only."
-            )
 
 
 def wiring(shards: Sequence[str]) -> tuple[Wire, ...]:

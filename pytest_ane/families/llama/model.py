@@ -14,7 +14,8 @@ from pytest_ane.families.host import causal_mask, rotary
 from pytest_ane.families.llama.checkpoint import CheckpointAsGGUF, is_checkpoint
 from pytest_ane.families.llama.config import LlamaConfig, wiring
 from pytest_ane.families.llama.layout import LlamaLayout, layout
-from pytest_ane.families.llama.names import EMBEDDING, check_names
+from pytest_ane.families.llama.names import EMBEDDING, KNOWN
+from pytest_ane.families.refusals import check_names
 from pytest_ane.sources import Source, Spread
 from pytest_ane.sources.base import FloatArray
 
@@ -85,7 +86,8 @@ class LlamaModel:
 
     def conversion(self, shard: str) -> Conversion:
         """The shard's ANE form."""
-        from pytest_ane.families.llama.ane import AneBlock, AneHead, StatefulBlock
+        from pytest_ane.families.ane import AneHead
+        from pytest_ane.families.llama.ane import AneBlock, StatefulBlock
         from pytest_ane.families.llama.weights import read_block, read_head
 
         c = self.config
@@ -93,7 +95,7 @@ class LlamaModel:
         module: nn.Module
         if is_head(shard):
             weights = read_head(self.source, c, head_index(shard))
-            module = AneHead(c, weights)
+            module = AneHead(weights.norm, weights.projection, c.epsilon)
             return Conversion(module, (x,), (Port("y", (1, len(weights.projection), "T", 1)),))
         block = read_block(self.source, c, block_index(shard))
         tables = (Port("cos", (1, 1, c.head, "T")), Port("sin", (1, 1, c.head, "T")))
@@ -117,7 +119,8 @@ def open_model(source: Source, cut: Cut) -> LlamaModel:
     ids = [wire.shard for wire in wiring(cut.shards)]
     slices = blocks.slices(ids)
     source = CheckpointAsGGUF(source) if is_checkpoint(source) else source
-    check_names(source)
+    because = ", so its reference would be another model."
+    check_names(source.label, "llama", source.names, KNOWN, because)
     config = LlamaConfig.read(source, slices=slices, cut=cut)
     for shard in ids:
         if not is_head(shard) and block_index(shard) >= config.layers:

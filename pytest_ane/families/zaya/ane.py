@@ -11,6 +11,7 @@ from pytest_ane.families.ane import (
     ScaledRMSNorm,
     convolution,
     pointwise,
+    rotate,
     scaled_to_unit,
     settled,
 )
@@ -128,8 +129,8 @@ class AneAttention(nn.Module):
         seen, current = self.projected(x)
         q, k = self.queries_and_keys(seen[:, : c.qk_channels])
         v = torch.cat([current, seen[:, c.qk_channels :, 1:-1]], dim=1)
-        q = _rotate(scaled_to_unit(q, TINY, dim=2) * c.head**-0.5, cos, sin)
-        k = _rotate(scaled_to_unit(k, TINY, dim=2) * self.temperature, cos, sin)
+        q = _rotate_part(scaled_to_unit(q, TINY, dim=2) * c.head**-0.5, cos, sin)
+        k = _rotate_part(scaled_to_unit(k, TINY, dim=2) * self.temperature, cos, sin)
         v = v.reshape(c.kv_heads, 1, c.head, -1)
         keys, values = self.remembered(torch.cat([k, v]).transpose(2, 3), write)
         weights = torch.softmax(q.transpose(2, 3) @ keys.transpose(2, 3) + mask, dim=-1)
@@ -176,20 +177,6 @@ class AneAttention(nn.Module):
         return keys, values
 
 
-class AneHead(nn.Module):
-    """Final norm and one vocabulary slice: `x [1, C, T, 1]` to logits `y [1, V / slices, T, 1]`."""
-
-    def __init__(self, config: ZayaConfig, norm: Tensor, projection: Tensor) -> None:
-        super().__init__()
-        self.norm = ScaledRMSNorm(norm, config.epsilon)
-        self.head = pointwise(projection)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits of the slice."""
-        logits: Tensor = self.head(self.norm(x))
-        return logits
-
-
 def state_shapes(config: ZayaConfig) -> dict[str, tuple[int, ...]]:
     """An attention layer's states."""
     return {
@@ -198,11 +185,10 @@ def state_shapes(config: ZayaConfig) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotate_part(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate-half RoPE of the first channels of `[KV, G, d, T]`, as many as the tables have."""
     rotated, rest = x[:, :, : cos.shape[2]], x[:, :, cos.shape[2] :]
-    low, high = rotated.chunk(2, dim=2)
-    return torch.cat([rotated * cos + torch.cat([-high, low], dim=2) * sin, rest], dim=2)
+    return torch.cat([rotate(rotated, cos, sin), rest], dim=2)
 
 
 def _channels(weight: Tensor) -> nn.Parameter:

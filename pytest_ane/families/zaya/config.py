@@ -9,6 +9,7 @@ from typing import Any
 from pytest_ane.errors import SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Cut, Wire
+from pytest_ane.families.refusals import check_variant
 from pytest_ane.sources import Source
 from pytest_ane.sources.settings import MOST, MOST_LAYERS, positive, whole
 
@@ -106,7 +107,7 @@ class ZayaConfig:
         Raises:
             SourceError: a key is missing, absurd, or of a variant that this family lacks.
         """
-        _check_variant(source)
+        check_variant(source.label, "zaya", source.value, _ONLY)
         reals = {name: positive(*_value(source, name)) for name in _REALS}
         counts = {
             name: whole(*_value(source, name), MOST_LAYERS if name == "layers" else MOST)
@@ -152,19 +153,6 @@ def _value(source: Source, name: str) -> tuple[Any, str]:
     if not source.synthetic:
         raise SourceError(f"{source.label}: config.json has none of {', '.join(keys)}.")
     return default, name
-
-
-def _check_variant(source: Source) -> None:
-    for key, computed in _ONLY.items():
-        try:
-            found = source.value(key)
-        except SourceError:
-            continue
-        if found not in computed:
-            raise SourceError(
-                f"{source.label}: {key} is {found!r}, and family 'zaya' computes "
-                f"{computed[0]!r} only."
-            )
 
 
 def wiring(shards: Sequence[str]) -> tuple[Wire, ...]:

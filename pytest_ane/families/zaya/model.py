@@ -69,13 +69,12 @@ class ZayaModel:
         return self._attention(x, index) if is_attention(index) else self._mixture(x, index)
 
     def _head(self, x: Port, index: int) -> Conversion:
-        from pytest_ane.families.zaya.ane import AneHead
+        from pytest_ane.families.ane import AneHead
         from pytest_ane.families.zaya.weights import read_final_norm, read_head
 
         projection = read_head(self.source, self.config, index)
-        module = AneHead(
-            self.config, read_final_norm(self.source, self.config, np.float16), projection
-        )
+        norm = read_final_norm(self.source, self.config, np.float16)
+        module = AneHead(norm, projection, self.config.epsilon)
         return Conversion(module, (x,), (Port("y", (1, len(projection), "T", 1)),))
 
     def _mixture(self, x: Port, index: int) -> Conversion:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pytest_ane.errors import SourceError
+from pytest_ane.families.refusals import check_names as check_known
 from pytest_ane.sources import Source
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -42,10 +42,10 @@ def check_names(source: Source) -> None:
     Raises:
         SourceError: names the first such tensor.
     """
-    unknown = sorted(name for name in source.names if not _KNOWN.fullmatch(name))
-    if unknown:
-        raise SourceError(
-            f"{source.label}: family 'zaya' does not compute with its tensor {unknown[0]!r} "
-            f"({len(unknown)} such in all); it reads the names of the first release, which "
-            "Zyphra keeps as ZAYA1-8B-legacy."
-        )
+    check_known(
+        source.label,
+        "zaya",
+        source.names,
+        _KNOWN,
+        "; it reads the names of the first release, which Zyphra keeps as ZAYA1-8B-legacy.",
+    )

@@ -27,9 +27,9 @@ WEIGHTS = "Data/com.apple.CoreML/weights/weight.bin"
 @pytest.fixture(scope="module")
 def network() -> Any:
     """Weights on either axis, one that no group of 16 divides, one too small, a bias, a matmul."""
-    torch = pytest.importorskip("torch")
+    import torch
 
-    class Network(torch.nn.Module):  # type: ignore[misc, name-defined]
+    class Network(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             torch.manual_seed(0)
@@ -125,7 +125,6 @@ def test_kmeans_writes_the_operations_of_coremltools(
     nbits: int, models: dict[str, Any], tmp_path: Path
 ) -> None:
     model, path = models["iOS18"]
-    pytest.importorskip("sklearn")
     settings: Any = {"mode": "kmeans", "nbits": nbits, "group_size": 16}
     method = Palettize(**settings)
     expected, _ = theirs(

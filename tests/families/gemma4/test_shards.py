@@ -7,8 +7,9 @@ import pytest
 
 from pytest_ane.errors import ManifestError
 from pytest_ane.families import Wire, entering, merge
+from pytest_ane.families.blocks import slices
 from pytest_ane.families.gemma4 import starts_whole, wiring
-from pytest_ane.families.gemma4.shards import layer_shards, slices
+from pytest_ane.families.gemma4.shards import layer_shards
 
 LAYER = ("L00.attn", *(f"L00.p{i}" for i in range(8)))
 

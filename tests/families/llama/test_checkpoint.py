@@ -95,6 +95,9 @@ def test_newer_configurations_keep_theta_in_a_table(tmp_path: Path) -> None:
     [
         ({"model_type": "mistral"}, "architecture 'mistral', expected 'llama'"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "'llama3', and family 'llama' computes 'none'"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "'linear', and family 'llama'"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu', and family 'llama' computes 'silu' only"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
         ({"head_dim": 8}, "is 8, and family 'llama' computes 4 only"),
         ({"hidden_size": None}, "is None, no positive number"),
     ],
@@ -102,6 +105,12 @@ def test_newer_configurations_keep_theta_in_a_table(tmp_path: Path) -> None:
 def test_variants_are_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(SourceError, match=said):
         pair(tmp_path, **changes)
+
+
+def test_a_head_of_its_own_that_is_missing(tmp_path: Path) -> None:
+    _, checkpoint = pair(tmp_path, tie_word_embeddings=False)
+    with pytest.raises(SourceError, match=r"no tensor 'lm_head\.weight'"):
+        checkpoint.reference("head.0")
 
 
 def test_a_bias_is_refused_by_its_published_name(tmp_path: Path) -> None:

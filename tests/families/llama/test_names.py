@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from pytest_ane.errors import SourceError
-from pytest_ane.families.llama.names import check_names
+from pytest_ane.families import Cut
+from pytest_ane.families.llama import open_model
 from pytest_ane.sources import Source
 from tests.families.llama.tiny import tiny_source
 
 
 def test_the_known_tensors(smollm2: Source) -> None:
-    check_names(tiny_source(layers=2, tied=False))
-    check_names(smollm2)
+    open_model(tiny_source(layers=2, tied=False), Cut(("L00",)))
+    open_model(smollm2, Cut(("L00",)))
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ def test_an_unknown_tensor(name: str) -> None:
     source.tensors[name] = np.zeros(4, np.float32)
     source.tensors["z.weight"] = np.zeros(4, np.float32)
     with pytest.raises(SourceError) as error:
-        check_names(source)
+        open_model(source, Cut(("L00",)))
     assert str(error.value) == (
         f"tiny.gguf: family 'llama' does not compute with its tensor {name!r} (2 such in all), so "
         "its reference would be another model."
