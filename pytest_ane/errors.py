@@ -60,6 +60,20 @@ class NotRunError(AneError):
     """A gate was not asked, because something else has to be put right first."""
 
 
+class EvidenceError(AneError):
+    """An evidence file cannot be read: damaged, too large or no in-toto statement of ours.
+
+    It shows what stands in a file as `ProgramError` does.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_shown(message))
+
+
+class UnprovenError(AneError):
+    """What a policy asks for is not proven: evidence is missing, stale or not to be trusted."""
+
+
 class DoctorError(AneError):
     """`pytest-ane doctor` found problems."""
 
