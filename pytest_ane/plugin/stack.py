@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,40 +18,55 @@ from pytest_ane.plugin.models import OpenModel
 from pytest_ane.sources import FloatArray
 
 
-@dataclass(frozen=True)
 class Stack:
-    """What `gates/test_behaviour.py` measures and judges."""
+    """What `gates/test_behaviour.py` measures and judges; opened when first asked for.
 
-    model: str
-    chain: Chain
-    golden: Sequence[Golden]
-    states: Callable[[str, str], tuple[FloatArray, FloatArray]]
-    decode: Callable[[Sequence[int]], str]
-    policy: BehaviourPolicy
-    provenance: Mapping[str, Any]
+    Attributes:
+        model: the model's name.
+        policy: what it must reach.
+        artifacts: every shard with its package, in the manifest's order.
+    """
 
+    def __init__(
+        self, opened: OpenModel, artifacts: Sequence[tuple[Shard, Artifact]], backend: Backend
+    ) -> None:
+        self.model: str = opened.model.name
+        self.policy: BehaviourPolicy = opened.model.policy.behaviour
+        self.artifacts = tuple(artifacts)
+        self._opened = opened
+        self._backend = backend
 
-def open_stack(
-    opened: OpenModel, artifacts: Sequence[tuple[Shard, Artifact]], backend: Backend
-) -> Stack:
-    """Load every artifact and chain them in running order."""
-    opened.check_whole()
-    model = opened.language_model
-    paths = {shard.id: artifact for shard, artifact in artifacts}
+    @cached_property
+    def chain(self) -> Chain:
+        """All artifacts, loaded and chained in running order."""
+        self._opened.check_whole()
+        model = self._opened.language_model
+        by_id = {shard.id: artifact for shard, artifact in self.artifacts}
+        limit = self._opened.model.max_tokens
 
-    def step(wire: Wire) -> Step:
-        limit = opened.model.max_tokens
-        return _step(wire, backend, paths[wire.shard], model.layout(wire.shard), limit)
+        def step(wire: Wire) -> Step:
+            layout = model.layout(wire.shard)
+            return _step(wire, self._backend, by_id[wire.shard], layout, limit)
 
-    return Stack(
-        model=opened.model.name,
-        chain=Chain(model.embed, tuple(map(step, opened.wiring))),
-        golden=opened.golden,
-        states=opened.states,
-        decode=opened.decode,
-        policy=opened.model.policy.behaviour,
-        provenance=backend.provenance() | {s: a.digest for s, a in paths.items()},
-    )
+        return Chain(model.embed, tuple(map(step, self._opened.wiring)))
+
+    @property
+    def golden(self) -> Sequence[Golden]:
+        """What the reference says to the golden prompts."""
+        return self._opened.golden
+
+    def states(self, prompt: str, shard: str) -> tuple[FloatArray, FloatArray]:
+        """The reference's hidden states of a prompt entering and leaving a block."""
+        return self._opened.states(prompt, shard)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids."""
+        return self._opened.decode(ids)
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """The backend's, and every artifact's digest."""
+        return self._backend.provenance() | {s.id: a.digest for s, a in self.artifacts}
 
 
 def _step(wire: Wire, backend: Backend, artifact: Artifact, layout: Layout, limit: int) -> Step:

@@ -23,7 +23,7 @@ from pytest_ane.plugin.models import OpenModel
 from pytest_ane.plugin.preflight import Preflight
 from pytest_ane.plugin.progress import Progress
 from pytest_ane.plugin.run import Run, run_id, use_folder
-from pytest_ane.plugin.stack import Stack, open_stack
+from pytest_ane.plugin.stack import Stack
 from pytest_ane.report.text import header
 
 KEY = pytest.StashKey["Workspace"]()
@@ -184,13 +184,11 @@ class Workspace:
         return package_cases(self.backend, artifact.path, reference, shard.probes)
 
     def stack(self, name: str) -> Stack:
-        """A whole model, every shard built and loaded."""
+        """A whole model, every shard built."""
         opened = self.model(name)
         assert isinstance(opened, OpenModel)  # A builder's shards are no chain.
-        return open_stack(
-            opened, [(s, self.artifact(s)) for s in self.shards if s.model == name],
-            self.backend,
-        )  # fmt: skip
+        shards = [shard for shard in self.shards if shard.model == name]
+        return Stack(opened, [(shard, self.artifact(shard)) for shard in shards], self.backend)
 
     def header(self) -> str:
         """One line with what decides the verdicts."""
