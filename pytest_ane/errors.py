@@ -78,6 +78,16 @@ class UnprovenError(AneError):
     """What a policy asks for is not proven: evidence is missing, stale or not to be trusted."""
 
 
+class RecordingError(AneError):
+    """A recording of Core ML's answers cannot be read, or does not hold what was asked for.
+
+    It shows what stands in a file as `ProgramError` does.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_shown(message))
+
+
 class DoctorError(AneError):
     """`pytest-ane doctor` found problems."""
 

@@ -31,20 +31,30 @@ def patch() -> None:
     """Set what coremltools found out about this machine, in every module that took a copy."""
     from pytest_ane.predict import native
 
-    names: dict[str, Any] = {
-        "_IS_MACOS": True,
-        "_is_macos": lambda: True,
-        "_macos_version": lambda: MACOS,
-    }
-    names |= {name: value for name, value in vars(native).items() if name.endswith("Proxy")}
-    for module in _modules():
+    names = proxies(native) | on_macos(MACOS)
+    for module in modules():
         for name, value in names.items():
             if name in vars(module):
                 setattr(module, name, value)
     sys.modules["coremltools"].libcoremlpython = native  # type: ignore[attr-defined]
 
 
-def _modules() -> Sequence[ModuleType]:
+def proxies(native: ModuleType) -> dict[str, Any]:
+    """The classes that coremltools' modules take from the native one."""
+    return {name: value for name, value in vars(native).items() if name.endswith("Proxy")}
+
+
+def on_macos(version: tuple[int, ...]) -> dict[str, Any]:
+    """What coremltools' modules would find out about the system on macOS."""
+    return {
+        "_IS_MACOS": True,
+        "_is_macos": lambda: True,
+        "_macos_version": lambda: version,
+    }
+
+
+def modules() -> Sequence[ModuleType]:
+    """Those of coremltools that are imported."""
     return [m for name, m in list(sys.modules.items()) if name.split(".")[0] == "coremltools"]
 
 

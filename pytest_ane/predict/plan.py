@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Argument, Block, Function, Named, Operation, Ref
+from pytest_ane.mil.records import Argument, Block, Function, Named, Operation, Program, Ref
 
 
 class _MLCPUComputeDeviceProxy:
@@ -80,11 +80,16 @@ def structure(path: Path) -> Any:
     Raises:
         ProgramError: the model cannot be read.
     """
+    return structure_of(read_model(path).program)
+
+
+def structure_of(program: Program) -> Any:
+    """A program's structure; `__proxy__` of an operation's record is our own record of it."""
     from coremltools.models import compute_plan as ct
 
-    functions = read_model(path).program.functions
-    program = ct.MLModelStructureProgram({name: _function(f) for name, f in functions.items()})
-    return ct.MLModelStructure(neuralnetwork=None, program=program, pipeline=None)
+    functions = {name: _function(function) for name, function in program.functions.items()}
+    structured = ct.MLModelStructureProgram(functions)
+    return ct.MLModelStructure(neuralnetwork=None, program=structured, pipeline=None)
 
 
 def _function(function: Function) -> Any:

@@ -1,0 +1,163 @@
+"""What a replayed Mac answers: a frozen record, and a JSON file of it that may be hand-written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+
+from pytest_ane.errors import RecordingError
+
+NAME = "script.json"
+BUILT_BY = "replayed.json"
+"""Lies in every model that a replayed compiler made, and names its build of macOS."""
+
+Units = Literal["ALL", "CPU_AND_GPU", "CPU_AND_NE", "CPU_ONLY"]
+Device = Literal["ANE", "GPU", "CPU"]
+Point = Literal["compile", "load", "plan", "predict"]
+_STRICT = ConfigDict(extra="forbid")
+_MOST_BYTES = 16 << 20
+_CODE_14 = (
+    "Failed to build the model execution plan using a model architecture file "
+    "'{path}/model.mil' with error code: -14."
+)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The Mac.
+
+    Attributes:
+        chip: as `sysctl -n machdep.cpu.brand_string` prints it.
+        os, build: `sw_vers -productVersion` and `-buildVersion`.
+        cores: of its Neural Engine; 0 for a Mac without one.
+        compiler: what `xcrun coremlcompiler version` prints; empty for a Mac without Xcode.
+    """
+
+    __pydantic_config__ = _STRICT
+    chip: str = "Apple M4 Max"
+    os: str = "26.1"
+    build: str = "25B78"
+    cores: NonNegativeInt = 16
+    compiler: str = "3500.32.1"
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Where operations run; of several rules the first that matches counts.
+
+    Attributes:
+        preferred: `none` for operations that have no device.
+        name, op, function: patterns (`*`, `?`, `[...]`) of the first output's name, of the type
+            without opset prefix, of the function.
+        units: the compute units that it holds for; empty for all.
+        supported: the eligible devices; by default all that the compute units allow.
+        cost: `estimatedCost`; None for nil.
+    """
+
+    __pydantic_config__ = _STRICT
+    preferred: Literal["ANE", "GPU", "CPU", "none"]
+    name: str = "*"
+    op: str = "*"
+    function: str = "*"
+    units: tuple[Units, ...] = ()
+    supported: tuple[Device, ...] | None = None
+    cost: float | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error of Core ML, a `RuntimeError` in Python.
+
+    Attributes:
+        at: compiling, loading a model, loading its plan, or predicting.
+        message: its text; `{path}` stands for the model's path.
+        after: how often the question it matches is answered first.
+        times: how often it then fails; None for ever.
+        path: a pattern of the model's path.
+        when: `other-build` limits it to models that another build of macOS compiled.
+    """
+
+    __pydantic_config__ = _STRICT
+    at: Point
+    message: str
+    after: NonNegativeInt = 0
+    times: PositiveInt | None = 1
+    path: str = "*"
+    when: Literal["always", "other-build"] = "always"
+
+
+@dataclass(frozen=True)
+class Script:
+    """All that a replayed Mac answers.
+
+    Attributes:
+        machine: what its tools and devices say.
+        devices: rules of placement. What none matches runs on the best unit that is allowed: the
+            ANE, else the GPU, else the CPU. `const` and `constexpr_*` never have a device.
+        unassigned_paths: plans of so many paths, the first that are asked about, have no device at
+            all, as of a broken cache; copies of the models elsewhere have.
+        failures: errors of Core ML.
+        compute: whether predictions that are not recorded are computed by the executor; without,
+            they are a `RecordingError`.
+    """
+
+    __pydantic_config__ = _STRICT
+    machine: Machine = field(default_factory=Machine)
+    devices: tuple[Devices, ...] = ()
+    unassigned_paths: NonNegativeInt = 0
+    failures: tuple[Failure, ...] = ()
+    compute: bool = True
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Script:
+        """Read `script.json` of a folder.
+
+        Raises:
+            RecordingError: it is missing, damaged, or has a field that is unknown or wrong.
+        """
+        file = Path(folder) / NAME
+        try:
+            if file.stat().st_size > _MOST_BYTES:
+                raise RecordingError(f"{file}: has more than {_MOST_BYTES >> 20} MiB.")
+            return _adapter().validate_json(file.read_bytes(), strict=True)
+        except OSError as error:
+            raise RecordingError(
+                f"{file}: cannot be read ({error.strerror}); give a folder that the Recorder or "
+                "Script.save wrote."
+            ) from None
+        except ValidationError as error:
+            raise RecordingError(f"{file}: {_first(error.errors()[0])}") from None
+
+    def save(self, folder: Path | str) -> Path:
+        """Write `script.json` into a folder, which is made; returns the folder."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        new = folder / f".{NAME}.{os.getpid()}"
+        new.write_bytes(_adapter().dump_json(self, indent=1, exclude_defaults=True) + b"\n")
+        new.replace(folder / NAME)
+        return folder
+
+
+def stale(at: Point = "plan") -> Failure:
+    """Error -14 for every model that another build of macOS compiled."""
+    return Failure(at, _CODE_14, times=None, when="other-build")
+
+
+def code_14(at: Point = "plan", *, times: int | None = 1) -> Failure:
+    """Error -14, the first `times` times; None for ever."""
+    return Failure(at, _CODE_14, times=times)
+
+
+def _adapter() -> TypeAdapter[Script]:
+    return TypeAdapter(Script)
+
+
+def _first(error: Mapping[str, Any]) -> str:
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])
+    message = str(error["msg"])
+    return f"{where.lstrip('.') or 'the script'}: {message[:1].lower()}{message[1:]}."
