@@ -52,6 +52,10 @@ class ExecutionError(AneError):
     """A program cannot be run on the given inputs: wrong name, dtype, shape, or unknown op."""
 
 
+class BackendError(AneError):
+    """A backend cannot be used on this machine."""
+
+
 class BuildError(AneError):
     """A shard could not be converted, compressed or stored."""
 

@@ -1,14 +1,30 @@
-"""What runs an artifact: `cpu`, our executor, anywhere."""
+"""What runs an artifact: `cpu`, our executor, anywhere; `coreml`, Core ML, on macOS."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pytest_ane.backends.base import Backend, Runner
+from pytest_ane.backends.coreml import ComputeUnits, CoreMLBackend
 from pytest_ane.backends.cpu import CpuBackend
+from pytest_ane.build import Cache
 
-__all__ = ["Backend", "CpuBackend", "Runner", "get_backend"]
+__all__ = ["Backend", "ComputeUnits", "CoreMLBackend", "CpuBackend", "Runner", "get_backend"]
 
 
-def get_backend(name: str) -> Backend:
-    """A backend by name; there is `cpu`."""
+def get_backend(
+    name: str,
+    *,
+    cache: Cache | None = None,
+    units: ComputeUnits = "CPU_AND_NE",
+    say: Callable[[str], None] = print,
+) -> Backend:
+    """A backend by name, `cpu` or `coreml`; the rest is for `coreml` and as its class takes it.
+
+    Raises:
+        BackendError: there is no native Core ML here.
+    """
+    if name == "coreml":
+        return CoreMLBackend(cache or Cache(), units, say)
     assert name == "cpu", name
     return CpuBackend()

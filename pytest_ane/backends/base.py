@@ -45,9 +45,11 @@ class Backend(Protocol):
     """Loads artifacts; its provenance goes into every measurement."""
 
     name: str
+    on_device: bool
+    """Whether it runs artifacts on the hardware they are for, so that it may prove placement."""
 
     def load(self, artifact: Path) -> Runner:
-        """Load a package; `ProgramError` where it cannot be read."""
+        """Load a package or a compiled model; `ProgramError` where it cannot be read."""
         ...
 
     def provenance(self) -> dict[str, str]:

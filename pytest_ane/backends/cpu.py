@@ -54,6 +54,7 @@ class CpuBackend:
     """Runs packages op by op with numpy."""
 
     name = "cpu"
+    on_device = False
 
     def load(self, artifact: Path) -> CpuRunner:
         """Read and prepare a package."""

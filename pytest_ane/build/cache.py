@@ -23,7 +23,7 @@ from pytest_ane.build.slots import Slots
 from pytest_ane.digests import tree_bytes
 from pytest_ane.errors import BuildError, CacheError
 
-KINDS = ("artifacts", "recordings")
+KINDS = ("artifacts", "compiled", "recordings")
 
 _WRITER = "[MIL FileWriter]"
 """How coremltools' writer of weights begins when the system refuses to write; it is no OSError."""

@@ -119,7 +119,11 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Note what the gates say of a canary."""
+    """Keep what the backend said with the test, and note what the gates say of a canary."""
+    if wanted(item.config):
+        from pytest_ane.plugin import conductor
+
+        conductor.keep(item)
     report = yield
     if wanted(item.config):
         from pytest_ane.plugin import conductor

@@ -41,6 +41,13 @@ def conducting(session: pytest.Session) -> Iterator[None]:
             watcher.stop()
 
 
+def keep(item: pytest.Item) -> None:
+    """Give a test what the backend said while it ran; the summary shows it, whatever came of it."""
+    notes = workspace.of(item.config).notes
+    item.user_properties += [("ane.note", text) for text in notes]
+    notes.clear()
+
+
 def note(item: pytest.Item, report: pytest.TestReport) -> None:
     """Note what a gate says of a canary: others wait for it."""
     if isinstance(item, pytest.Function) and collection.is_canary(item.config, item):

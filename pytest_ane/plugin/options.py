@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
 
 import pytest
+
+if TYPE_CHECKING:
+    from pytest_ane.backends import ComputeUnits
 
 GATE_MARKERS = {
     "gate": "a quality gate of a model shard; runs only with --ane-shards or --ane-package.",
@@ -12,12 +18,16 @@ GATE_MARKERS = {
 }
 
 _FATES = ("fail", "allow")
+_BACKENDS = ("auto", "cpu", "coreml")
+_UNITS = ("ALL", "CPU_AND_GPU", "CPU_AND_NE", "CPU_ONLY")
 
 _INI = {
     "ane_manifest": "the manifest, relative to the ini file",
     "ane_cache": "cache folder, relative to the ini file",
     "ane_min_cosine": "overrides every fidelity policy's min-cosine",
     "ane_builds": "how many shards are built at once, over all workers",
+    "ane_backend": "'auto', 'cpu' or 'coreml': what runs artifacts",
+    "ane_compute_units": "where Core ML may run a model, with the backend coreml",
     "ane_unproven": "'fail' or 'allow': overrides what becomes of an unproven verdict",
 }
 
@@ -62,6 +72,17 @@ def add(parser: pytest.Parser) -> None:
         "--ane-unproven",
         choices=_FATES,
         help="override what becomes of a gate that could compare nothing (default: fail)",
+    )
+    group.addoption(
+        "--ane-backend",
+        choices=_BACKENDS,
+        help="what runs artifacts: Core ML, or the CPU executor (default: auto, which is coreml on "
+        "macOS and cpu elsewhere)",
+    )
+    group.addoption(
+        "--ane-compute-units",
+        choices=_UNITS,
+        help="where Core ML may run a model, with the backend coreml (default: CPU_AND_NE)",
     )
     for name, meaning in _INI.items():
         option = name.replace("_", "-")
@@ -149,10 +170,48 @@ def unproven(config: pytest.Config) -> str:
     Raises:
         pytest.UsageError: the ini value is neither.
     """
-    given = text(config, "ane_unproven")
-    if given not in ("", *_FATES):
-        raise pytest.UsageError(f"ane_unproven = {given}: give 'fail' or 'allow'.")
+    return _choice(config, "ane_unproven", _FATES)
+
+
+def backend(config: pytest.Config) -> Literal["cpu", "coreml"]:
+    """What runs artifacts; `auto` is settled by the system.
+
+    Raises:
+        pytest.UsageError: the ini value is none of the choices.
+    """
+    given = _choice(config, "ane_backend", _BACKENDS) or "auto"
+    if given == "auto":
+        return "coreml" if sys.platform == "darwin" else "cpu"
+    return "coreml" if given == "coreml" else "cpu"
+
+
+def compute_units(config: pytest.Config) -> ComputeUnits:
+    """Where Core ML may run a model.
+
+    Raises:
+        pytest.UsageError: the ini value is none of the choices, or the option was given beside
+            `cpu`, which has none.
+    """
+    given = _choice(config, "ane_compute_units", _UNITS)
+    asked_here = config.getoption("ane_compute_units", None) is not None
+    if asked_here and text(config, "ane_backend") == "cpu":
+        raise pytest.UsageError(
+            f"--ane-compute-units={given} is for --ane-backend=coreml; leave it out with cpu."
+        )
+    return cast("ComputeUnits", given or "CPU_AND_NE")
+
+
+def _choice(config: pytest.Config, name: str, choices: Sequence[str]) -> str:
+    """A value of a few; argparse has looked at the command line, nobody yet at ini."""
+    given = text(config, name)
+    if given not in ("", *choices):
+        raise pytest.UsageError(f"{name} = {given}: give {_alternatives(choices)}.")
     return given
+
+
+def _alternatives(choices: Sequence[str]) -> str:
+    *most, last = map(repr, choices)
+    return f"{', '.join(most)} or {last}"
 
 
 def _given(config: pytest.Config, name: str) -> str | None:

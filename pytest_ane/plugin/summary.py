@@ -29,9 +29,18 @@ def write(reporter: TerminalReporter, config: pytest.Config) -> None:
     reporter.write_sep("=", "ane gates")
     # The last column stays free: a terminal would wrap a line that fills it.
     width = reporter._tw.fullwidth - 1
+    for note in _notes(reporter):
+        reporter.write_line(f"note: {note}")
     for line in table(rows, width=width, everything=config.get_verbosity() > 0):
         color = _COLORS.get(line.status, "")
         reporter.write_line(line.text, **({color: True} if color else {}))
+
+
+def _notes(reporter: TerminalReporter) -> dict[str, None]:
+    """What the backend said during tests, each once."""
+    reports = [r for of in reporter.stats.values() for r in of if isinstance(r, pytest.TestReport)]
+    found = [str(value) for r in reports for name, value in r.user_properties if name == "ane.note"]
+    return dict.fromkeys(found)
 
 
 def _row(report: Any) -> Row | None:

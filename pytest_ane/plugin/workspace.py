@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.backends import Backend, get_backend
+from pytest_ane.backends import Backend, ComputeUnits, get_backend
+from pytest_ane.backends.coreml import Machine, check_native
 from pytest_ane.build import Artifact, Cache, build_shard
 from pytest_ane.build.slots import default_count
 from pytest_ane.errors import ManifestError
@@ -40,6 +41,8 @@ class Workspace:
 
     Attributes:
         shards: those selected; `scope` those whose gates are run, where that is known.
+        machine: this Mac, where artifacts run on it.
+        notes: what the backend said since the latest test was reported.
     """
 
     manifest: Manifest
@@ -49,11 +52,15 @@ class Workspace:
     min_cosine: float | None
     unproven: str
     builds: int
+    backend_name: str
+    units: ComputeUnits
     run_id: str
     gates: Path
     config: InitVar[pytest.Config]
     progress: Progress = field(init=False)
     scope: tuple[Shard, ...] | None = None
+    machine: Machine | None = None
+    notes: list[str] = field(default_factory=list)
     _models: dict[str, OpenModel | BuiltModel] = field(default_factory=dict)
     _artifacts: dict[str, Artifact] = field(default_factory=dict)
 
@@ -63,6 +70,7 @@ class Workspace:
 
         Raises:
             ManifestError: either is wrong, or both a selection and a package are given.
+            BackendError: the backend cannot be used on this machine.
         """
         package, selection = options.package(config), config.getoption("ane_shards")
         if package is not None and selection is not None:
@@ -85,10 +93,15 @@ class Workspace:
             min_cosine=minimum,
             unproven=options.unproven(config),
             builds=options.builds(config) or default_count(),
+            backend_name=options.backend(config),
+            units=options.compute_units(config),
             run_id=run_id(config),
             gates=suite.in_use(config),
             config=config,
         )
+        if space.backend_name == "coreml":
+            check_native()
+            space.machine = Machine.ask()
         _ = space.complete_models  # A family that knows no such shard says so here.
         return space
 
@@ -118,8 +131,16 @@ class Workspace:
 
     @cached_property
     def backend(self) -> Backend:
-        """The CPU executor."""
-        return get_backend("cpu")
+        """What runs artifacts."""
+        if self.machine is None:
+            return get_backend("cpu")
+        return get_backend("coreml", cache=self.cache, units=self.units, say=self._note)
+
+    def _note(self, text: str) -> None:
+        """Keep what the backend says for the test that is running; its shard is named by id."""
+        for name, artifact in self._artifacts.items():
+            text = text.replace(str(artifact.path), name)
+        self.notes.append(text)
 
     @cached_property
     def complete_models(self) -> list[str]:
@@ -196,7 +217,8 @@ class Workspace:
             asked=self.asked,
             selected=self.shards,
             of=len(self.manifest.shards),
-            backend=self.backend.name,
+            backend=self.backend_name,
+            device=f"{self.machine} · {self.units}" if self.machine else "",
             min_cosine=self.min_cosine,
             unproven=self.unproven,
             cache=self.cache_root,

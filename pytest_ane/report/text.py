@@ -38,19 +38,24 @@ def header(
     selected: Sequence[Shard],
     of: int,
     backend: str,
+    device: str = "",
     min_cosine: float | None = None,
     unproven: str = "",
     cache: Path | None = None,
     canaries: Sequence[str] = (),
 ) -> str:
-    """`ane: L01 · shards 1 of 34 · ...`: what was asked, and what decides the verdicts."""
+    """`ane: L01 · shards 1 of 34 · ...`: what was asked, and what decides the verdicts.
+
+    `device` names machine and compute units where the backend runs on a device, whose plan then
+    says where operations run.
+    """
     made_up = {s.source.synthetic for s in selected if s.source and s.source.synthetic}
     seeds = ", ".join(dict.fromkeys(str(shard.probes.seed) for shard in selected))
     parts = [
         asked,
         f"shards {len(selected)} of {of}",
         f"backend {backend}",
-        "placement by forecast",
+        *([device, "placement by Core ML's plan"] if device else ["placement by forecast"]),
         f"seed {seeds}",
     ]
     parts += [f"weights {text}" for text in sorted(made_up)]

@@ -1,0 +1,9 @@
+"""The `coreml` backend: artifacts compiled, loaded and run by Core ML, on macOS."""
+
+from __future__ import annotations
+
+from pytest_ane.backends.coreml.backend import ComputeUnits, CoreMLBackend
+from pytest_ane.backends.coreml.machine import Machine
+from pytest_ane.backends.coreml.native import check_native
+
+__all__ = ["ComputeUnits", "CoreMLBackend", "Machine", "check_native"]

@@ -1,0 +1,102 @@
+"""Compiled models, kept: one for a package's bytes, a build of macOS and a compiler's version.
+
+An entry is never compiled into again. A stale one gets a successor with the next number, so that
+processes which notice together compile once, and Core ML, whose own caches go by path, starts
+afresh.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pytest_ane.backends.coreml.compile import compile_package
+from pytest_ane.backends.coreml.machine import Machine
+from pytest_ane.build.cache import Cache, Entry
+from pytest_ane.digests import key_digest, tree_digest
+
+KIND = "compiled"
+MODEL = "model.mlmodelc"
+RECORD = "compiled.json"
+
+
+class CompiledModels:
+    """Compiled models of one machine in the cache; `say` is told what is compiled again."""
+
+    def __init__(self, cache: Cache, machine: Machine, say: Callable[[str], None]) -> None:
+        self._cache = cache
+        self._machine = machine
+        self._say = say
+
+    def of(self, package: Path) -> Path:
+        """A package's `.mlmodelc`, compiled if it is not there.
+
+        Raises:
+            BuildError: the disk is full or failing.
+            ExecutionError: it cannot be compiled.
+        """
+        record = self._record(package)
+        return self._entry(package, record, self._latest(record))
+
+    def after(self, package: Path, stale: Path) -> Path:
+        """Another one, compiled anew unless another process has done so already.
+
+        Raises:
+            BuildError: the disk is full or failing.
+            ExecutionError: it cannot be compiled.
+        """
+        number = int(stale.parent.name.rpartition("-")[2]) + 1
+        record = self._record(package)
+        return self._entry(package, record, max(number, self._latest(record)))
+
+    def _entry(self, package: Path, record: dict[str, Any], number: int) -> Path:
+        key = f"{key_digest(record)}-{number}"
+        make = partial(self._make, package, record, number)
+        return self._cache.get_or_make(KIND, key, make) / MODEL
+
+    def _make(self, package: Path, record: dict[str, Any], number: int, folder: Path) -> None:
+        compile_package(package, folder / MODEL, self._machine)
+        (folder / RECORD).write_text(json.dumps(record, indent=1, sort_keys=True))
+        if number:
+            self._say(f"{package}: Core ML refused its compiled model (-14); it is compiled again.")
+        for entry, build in self._older(record, number):
+            if build != record["os_build"]:
+                self._say(
+                    f"{package}: its compiled model was of macOS build {build}, and this is "
+                    f"{record['os_build']}; it is compiled again."
+                )
+            with suppress(OSError):
+                self._cache.remove(entry)
+
+    def _record(self, package: Path) -> dict[str, Any]:
+        """What a compiled model depends on."""
+        machine = self._machine
+        return {
+            "artifact": tree_digest(package),
+            "os_build": machine.os_build,
+            "compiler": machine.compiler,
+        }
+
+    def _latest(self, record: dict[str, Any]) -> int:
+        numbers = [
+            int(path.name.rpartition("-")[2])
+            for path in (self._cache.root / KIND).glob(f"{key_digest(record)}-*")
+        ]
+        return max(numbers, default=0)
+
+    def _older(self, record: dict[str, Any], number: int) -> Iterator[tuple[Entry, str]]:
+        """Entries of the same bytes that nothing will use again, with their build of macOS."""
+        for path in (self._cache.root / KIND).iterdir():
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                found = json.loads((path / RECORD).read_text())
+                superseded = path.name != f"{key_digest(record)}-{number}"
+                same = found["artifact"] == record["artifact"]
+                if same and superseded and (found == record or self._other_system(found)):
+                    yield Entry(KIND, path.name, path, 0, 0.0), str(found["os_build"])
+
+    def _other_system(self, found: dict[str, Any]) -> bool:
+        return bool(found["os_build"] != self._machine.os_build)

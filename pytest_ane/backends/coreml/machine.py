@@ -1,0 +1,89 @@
+"""What a measurement on a device depends on: chip, system and compiler, as macOS' own tools say.
+
+`platform` is not asked: under Rosetta and older SDKs it names another chip or system.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from pytest_ane.errors import BackendError
+
+XCODE = "coremlcompiler"
+_SECONDS = 60
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A Mac.
+
+    Attributes:
+        chip: such as `Apple M4 Max`.
+        os: such as `macOS 26.1`.
+        os_build: such as `25B78`.
+        compiler: what makes an `.mlmodelc`: `coremlcompiler 3520.4.1` of Xcode, else the one
+            behind `coremltools 9.0`, which is the system's own.
+    """
+
+    chip: str
+    os: str
+    os_build: str
+    compiler: str
+
+    @property
+    def has_xcode(self) -> bool:
+        """Whether `xcrun coremlcompiler` compiles here."""
+        return self.compiler.startswith(XCODE)
+
+    @classmethod
+    def ask(cls) -> Machine:
+        """This machine.
+
+        Raises:
+            BackendError: a tool of macOS is missing or fails.
+        """
+        return cls(
+            chip=_asked("sysctl", "-n", "machdep.cpu.brand_string"),
+            os=f"macOS {_asked('sw_vers', '-productVersion')}",
+            os_build=_asked("sw_vers", "-buildVersion"),
+            compiler=_compiler(),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.chip}, {self.os} ({self.os_build})"
+
+
+def _compiler() -> str:
+    """Without Xcode there is no `coremlcompiler`; the command line tools alone lack it."""
+    try:
+        found = _VERSION.search(_asked("xcrun", XCODE, "version"))
+    except BackendError:
+        found = None
+    return f"{XCODE} {found[0]}" if found else f"coremltools {version('coremltools')}"
+
+
+def _asked(*command: str) -> str:
+    words = " ".join(command)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False
+        )
+    except FileNotFoundError:
+        raise BackendError(
+            f"The backend coreml asks `{words}` what machine this is, and there is no "
+            f"{command[0]} here; it runs on macOS, elsewhere use --ane-backend=cpu."
+        ) from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BackendError(f"`{words}` failed ({error}); check this Mac's {command[0]}.") from None
+    said = done.stdout.strip()
+    if done.returncode or not said:
+        why = " ".join(done.stderr.split()) or "it says nothing"
+        raise BackendError(
+            f"`{words}` failed ({why[:200]}, exit code {done.returncode}); "
+            f"check this Mac's {command[0]}."
+        )
+    return said
