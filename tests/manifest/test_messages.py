@@ -81,7 +81,7 @@ SENTENCES = [
         "5: [models.m.policy.placement] os = \"Linux\": must be a system such as 'macOS 26'.",
     ),
     (
-        MODEL + 'policy.placement.require = "plan"',
+        MODEL + 'policy.placement.require = "proof"',
         "5: [models.m.policy.placement] require = \"plan\": must be 'forecast'.",
     ),
     (
