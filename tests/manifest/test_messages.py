@@ -82,7 +82,7 @@ SENTENCES = [
     ),
     (
         MODEL + 'policy.placement.require = "proof"',
-        "5: [models.m.policy.placement] require = \"plan\": must be 'forecast'.",
+        "5: [models.m.policy.placement] require = \"proof\": must be one of 'forecast', 'plan'.",
     ),
     (
         MODEL + 'policy.unproven = "pass"',
