@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.build import Artifact, judge, losses, take_census
+from pytest_ane.build import Artifact, judge, measure
 from pytest_ane.manifest import Shard
 from pytest_ane.mil.records import Model
 from pytest_ane.plugin.keeper import GateKeeper
@@ -16,12 +16,9 @@ def test_compression(shard: Shard, artifact: Artifact, program: Model, gate: Gat
     """Every weight that was to be compressed is, and the package keeps its budget."""
     gate(
         judge(
-            take_census(program),
-            size=artifact.size,
+            measure(artifact, program, shard.reference),
             asked=shard.compression,
             policy=shard.policy.compression,
             subject=shard.qualified,
-            notes=artifact.record.notes if artifact.record else (),
-            distortions=losses(artifact, program, shard.reference),
         )
     )

@@ -10,8 +10,8 @@ import numpy as np
 
 from pytest_ane.behaviour.chain import Chain, Step
 from pytest_ane.behaviour.golden import Golden
-from pytest_ane.behaviour.statistics import Position, compare
-from pytest_ane.fidelity.metrics import cosine
+from pytest_ane.behaviour.statistics import Likeliest, Position, compare, likeliest
+from pytest_ane.fidelity.metrics import cosine, is_cosine
 from pytest_ane.sources import FloatArray
 
 
@@ -21,6 +21,7 @@ class PromptResult:
 
     Attributes:
         greedy: tokens of the shards; `expected` those of the reference, `leads` its certainty.
+        likeliest: the shards' likeliest tokens by position; the verdict does not depend on them.
     """
 
     name: str
@@ -30,6 +31,20 @@ class PromptResult:
     leads: tuple[float, ...]
     text: str
     expected_text: str
+    likeliest: tuple[Likeliest, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not len(self.greedy) == len(self.expected) == len(self.leads):
+            raise ValueError(
+                f"{len(self.greedy)} greedy tokens, {len(self.expected)} expected ones and "
+                f"{len(self.leads)} leads are no match"
+            )
+        if any(lead < 0 for lead in self.leads):
+            raise ValueError("a lead is negative")
+        if self.likeliest and len(self.likeliest) != len(self.positions):
+            raise ValueError(
+                f"{len(self.likeliest)} of {len(self.positions)} positions have tokens"
+            )
 
     @property
     def agreed(self) -> int:
@@ -50,6 +65,10 @@ class Behaviour:
     prompts: tuple[PromptResult, ...]
     alone: tuple[tuple[str, float], ...]
     provenance: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if not all(is_cosine(value) for _, value in self.alone):
+            raise ValueError("a cosine of a shard alone is neither in -1..1 nor NaN")
 
 
 def measure(
@@ -76,14 +95,16 @@ def measure(
 
 def _run(chain: Chain, golden: Golden, decode: Callable[[Sequence[int]], str]) -> PromptResult:
     tokens, _ = chain.greedy(golden.ids, len(golden.greedy))
+    logits = chain.logits(golden.ids)
     return PromptResult(
         name=golden.name,
-        positions=compare(golden.logits, chain.logits(golden.ids)),
+        positions=compare(golden.logits, logits),
         greedy=tokens,
         expected=golden.greedy,
         leads=golden.leads,
         text=decode(tokens),
         expected_text=golden.text,
+        likeliest=likeliest(logits),
     )
 
 

@@ -6,6 +6,7 @@ from pytest_ane.build.cache import Cache
 from pytest_ane.build.census import Census, take_census
 from pytest_ane.build.distortion import Distortion, distortions
 from pytest_ane.build.judge import judge
+from pytest_ane.build.measure import CompressionMeasurement, measure
 from pytest_ane.build.record import Artifact, BuildRecord, losses
 from pytest_ane.build.shard import build_shard
 
@@ -14,10 +15,12 @@ __all__ = [
     "BuildRecord",
     "Cache",
     "Census",
+    "CompressionMeasurement",
     "Distortion",
     "build_shard",
     "distortions",
     "judge",
     "losses",
+    "measure",
     "take_census",
 ]

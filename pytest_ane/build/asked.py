@@ -126,7 +126,8 @@ def _least_sparsity(weight: Weight, step: PruneStep) -> float:
         return math.floor(weight.elements * step.target_sparsity) / weight.elements
     if step.n_m_ratio is not None:
         n, m = step.n_m_ratio
-        channels = weight.shape[1 if step.dim is None else step.dim]
+        axis = 1 if step.dim is None else step.dim
+        channels = weight.shape[axis] if axis < len(weight.shape) else 1
         # The last group is filled up with zeros, which are the first to be chosen.
         zeros = channels // m * n + max(0, n - m + channels % m) * (channels % m > 0)
         return zeros / channels

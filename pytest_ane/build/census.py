@@ -14,10 +14,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pytest_ane.build.stages import Stage, bits_of, bytes_of, bytes_stored, sparsity, stages_of
+from pytest_ane.errors import ProgramError
 from pytest_ane.mil.records import Function, Model, Operation, Ref, TensorType
 
 _SUFFIXES = re.compile(r"(_palettized|_pcs|_quantized|_sparsified|_pruned)+$")
 """What coremltools' compression passes append to a weight's name."""
+_MOST_ELEMENTS = 2**53
 _FLOATS = ("fp16", "fp32", "bf16")
 
 
@@ -43,6 +45,12 @@ class Weight:
     stages: tuple[Stage, ...] = ()
     sparsity: float = 0.0
     op_types: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.shape or min(self.shape) < 0 or self.elements > _MOST_ELEMENTS:
+            raise ValueError("no weight has such a shape")
+        if min(self.compressed_bytes, self.nbits) < 0 or not 0 <= self.sparsity <= 1:
+            raise ValueError("its bytes or bits are negative, or its sparsity is no share")
 
     @property
     def elements(self) -> int:
@@ -110,7 +118,11 @@ class Found:
 
 
 def take_census(model: Model) -> Census:
-    """Census of every function's weights; one shared by several operations counts once."""
+    """Census of every function's weights; one shared by several operations counts once.
+
+    Raises:
+        ProgramError: a weight's shape is none that a weight can have.
+    """
     takers: dict[Weight, set[str]] = {}
     for found in find_weights(model):
         alone = replace(found.weight, op_types=())
@@ -131,7 +143,13 @@ def find_weights(model: Model) -> Iterator[Found]:
                     takers.setdefault(argument.name, set()).add(op.op)
         for name, ops in takers.items():
             operation = producers[name]
-            if (weight := _weight(operation, producers)) is not None:
+            try:
+                weight = _weight(operation, producers)
+            except ValueError as error:
+                raise ProgramError(
+                    f"{model.path}: the weight {name} is damaged: {error}."
+                ) from None
+            if weight is not None:
                 weight = replace(weight, op_types=tuple(sorted(ops)))
                 yield Found(weight, operation, function, producers)
 

@@ -40,6 +40,10 @@ class Distortion:
     sse: float
     energy: float
 
+    def __post_init__(self) -> None:
+        if self.sse < 0 or self.energy < 0:
+            raise ValueError("a sum of squares is negative")
+
     @property
     def snr(self) -> float:
         """Signal-to-noise ratio in dB, `10 log10(energy / sse)`; infinite where nothing is lost."""
@@ -47,7 +51,8 @@ class Distortion:
             return math.nan
         if not self.sse:
             return math.inf
-        return 10 * math.log10(self.energy / self.sse) if self.energy else -math.inf
+        ratio = self.energy / self.sse
+        return 10 * math.log10(ratio) if ratio else -math.inf
 
 
 def distortions(model: Model, against: Model) -> tuple[Distortion, ...]:

@@ -9,26 +9,24 @@ from collections.abc import Iterator, Sequence
 from pytest_ane.build.asked import expected, undone
 from pytest_ane.build.census import Census, Weight
 from pytest_ane.build.distortion import Distortion
+from pytest_ane.build.measure import CompressionMeasurement
 from pytest_ane.build.weights import line
 from pytest_ane.manifest import Compression, CompressionPolicy, Uncompressed
 from pytest_ane.verdict import Status, Verdict
 
 
 def judge(
-    census: Census,
+    found: CompressionMeasurement,
     *,
-    size: int,
     asked: Compression | None,
     policy: CompressionPolicy,
     subject: str,
-    notes: tuple[str, ...] = (),
-    distortions: Sequence[Distortion] = (),
 ) -> Verdict:
-    """Hold every weight against what was asked for it, and `size` in bytes against the budget.
+    """Hold every weight against what was asked for it, and the size against the budget.
 
-    `asked` None, for a package of unknown making, holds only the budget. `distortions` are the
-    errors of its weights, where there is an uncompressed package to compare with.
+    `asked` None, for a package of unknown making, holds only the budget.
     """
+    census, size, notes, distortions = found.census, found.size, found.notes, found.distortions
     coarse = list(_coarse(census, policy))
     warned = coarse if policy.int8_per_tensor_action == "warn" else []
     reasons = [*_undone(census, asked, notes), *_budget(census, size, policy)]

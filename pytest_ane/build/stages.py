@@ -45,6 +45,10 @@ class Stage:
     of_table: bool = False
     vector: int = 1
 
+    def __post_init__(self) -> None:
+        if min(self.nbits, self.groups, self.blocks, self.vector) < 0:
+            raise ValueError(f"a count of {self.op} is negative")
+
     @property
     def is_palette(self) -> bool:
         """Whether it looks indices up in tables."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from pytest_ane.backends import Runner
 from pytest_ane.errors import ExecutionError
 from pytest_ane.fidelity.cases import Case, Rows
-from pytest_ane.fidelity.metrics import cosine, finite_fraction, max_abs_error
+from pytest_ane.fidelity.metrics import cosine, finite_fraction, is_cosine, max_abs_error
 from pytest_ane.sources import FloatArray
 
 
@@ -42,6 +43,16 @@ class Comparison:
     one_zero: tuple[int, ...]
     finite: float
     error_max: float
+
+    def __post_init__(self) -> None:
+        if len(self.cosines) != len(self.positions):
+            raise ValueError(f"{len(self.cosines)} cosines at {len(self.positions)} positions")
+        if not all(is_cosine(value) for value in self.cosines):
+            raise ValueError("a cosine is neither in -1..1 nor NaN")
+        if not all(map(_ascending, (self.positions, self.both_zero, self.one_zero))):
+            raise ValueError("positions do not ascend from 0 on")
+        if not 0 <= self.finite <= 1:
+            raise ValueError(f"{self.finite} is no share of finite values")
 
     @property
     def live(self) -> bool:
@@ -162,3 +173,7 @@ def _mismatch(case: Case, name: str, outputs: Rows, expected: FloatArray) -> str
 
 def _indices(mask: Any, start: int) -> tuple[int, ...]:
     return tuple(start + int(i) for i in np.flatnonzero(mask))
+
+
+def _ascending(positions: tuple[int, ...]) -> bool:
+    return all(a < b for a, b in pairwise((-1, *positions)))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from pytest_ane.build import Census, Distortion, judge
+from pytest_ane.build import Census, CompressionMeasurement, Distortion, judge
 from pytest_ane.build.census import Weight
 from pytest_ane.build.stages import Stage
 from pytest_ane.manifest import Compression, CompressionPolicy
@@ -42,13 +42,10 @@ def of(
 ) -> Verdict:
     compression = asked and TypeAdapter(Compression).validate_python(asked)
     return judge(
-        Census(weights),
-        size=size,
+        CompressionMeasurement(Census(weights), size, notes, distortions),
         asked=compression,
         policy=CompressionPolicy.model_validate(policy),
         subject="smollm2:L01",
-        notes=notes,
-        distortions=distortions,
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from pytest_ane.build import Census, distortions, judge, take_census
+from pytest_ane.build import Census, CompressionMeasurement, distortions, judge, take_census
 from pytest_ane.build.compress import compress
 from pytest_ane.build.quiet import converter_notes, import_coremltools
 from pytest_ane.errors import BuildError
@@ -161,13 +161,12 @@ def build(tmp_path: Path) -> Build:
         found = read_model(path)
         census = take_census(found)
         verdict = judge(
-            census,
-            size=1,
+            CompressionMeasurement(
+                census, 1, notes, distortions(found, read_model(network(target).package_path))
+            ),
             asked=compression,
             policy=CompressionPolicy.model_validate(policy),
             subject="m:L00",
-            notes=notes,
-            distortions=distortions(found, read_model(network(target).package_path)),
         )
         return verdict, census, found
 

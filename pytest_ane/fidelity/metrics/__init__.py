@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_ane.fidelity.metrics.cosine import cosine
+from pytest_ane.fidelity.metrics.cosine import cosine, is_cosine
 from pytest_ane.fidelity.metrics.error import max_abs_error
 from pytest_ane.fidelity.metrics.finite import finite_fraction
 
-__all__ = ["cosine", "finite_fraction", "max_abs_error"]
+__all__ = ["cosine", "finite_fraction", "is_cosine", "max_abs_error"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+_ROUNDING = 1e-6
 
 
 def cosine(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -26,6 +29,11 @@ def cosine(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         result = (a * b).sum(axis=1) / norms
     clipped: npt.NDArray[np.float64] = np.clip(result, -1.0, 1.0)
     return clipped
+
+
+def is_cosine(value: float) -> bool:
+    """Whether a number may be a cosine: in -1..1 but for rounding, or NaN for an undefined one."""
+    return math.isnan(value) or abs(value) <= 1 + _ROUNDING
 
 
 def _scaled(x: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

@@ -64,6 +64,10 @@ class Tally:
     total: int
     label: str = ""
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.ane <= self.total:
+            raise ValueError(f"{self.ane} operations on the ANE, of {self.total}")
+
 
 @dataclass(frozen=True)
 class Message:

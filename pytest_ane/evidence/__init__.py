@@ -1,0 +1,10 @@
+"""Evidence: measurements kept as files, so that another machine can judge them."""
+
+from __future__ import annotations
+
+from pytest_ane.evidence.change import changes
+from pytest_ane.evidence.codec import Measurement
+from pytest_ane.evidence.statement import Statement, plain
+from pytest_ane.evidence.store import Store
+
+__all__ = ["Measurement", "Statement", "Store", "changes", "plain"]

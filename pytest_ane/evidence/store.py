@@ -1,0 +1,99 @@
+"""The folder of evidence, in git beside the manifest: one file per shard and gate."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+from pytest_ane.errors import EvidenceError
+from pytest_ane.evidence.statement import Statement
+from pytest_ane.evidence.text import MOST_BYTES
+from pytest_ane.manifest.ids import is_id
+from pytest_ane.verdict import Gate
+
+SIGNATURES = (".dsse.json", ".sigstore.json")
+"""What is appended to a file's name for the signature beside it."""
+
+
+class Store:
+    """Evidence files below a folder: `smollm2/L01.placement.json`, `smollm2/behaviour.json`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, gate: Gate, subject: str) -> Path:
+        """Where evidence of a shard, or of a model, is kept.
+
+        Raises:
+            EvidenceError: the subject is none, so that it could lead out of the folder.
+        """
+        model, colon, shard = subject.partition(":")
+        if not is_id(model) or (colon and not is_id(shard)):
+            raise EvidenceError(f"{subject!r} is neither a model nor a shard.")
+        return self.folder / model / (f"{shard}.{gate}.json" if shard else f"{gate}.json")
+
+    def read(self, gate: Gate, subject: str) -> bytes | None:
+        """A file's bytes; None where there is none.
+
+        Raises:
+            EvidenceError: it cannot be read, or is larger than any evidence.
+        """
+        return read_file(self.path(gate, subject))
+
+    def write(self, statement: Statement) -> Path:
+        """Store a statement in place of an older one; its signature, which no longer fits, goes.
+
+        Raises:
+            EvidenceError: the folder cannot be written.
+        """
+        path = self.path(statement.gate, statement.subject)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _replace(path, statement.to_json().encode())
+            for suffix in SIGNATURES:
+                signature(path, suffix).unlink(missing_ok=True)
+        except OSError as error:
+            raise EvidenceError(f"{path} cannot be written ({error.strerror}).") from None
+        return path
+
+    def files(self) -> list[Path]:
+        """All evidence files, sorted; signatures are not among them."""
+        found = self.folder.glob("*/*.json")
+        return sorted(path for path in found if not path.name.endswith(SIGNATURES))
+
+
+def signature(path: Path, suffix: str) -> Path:
+    """Where an evidence file's signature lies: `L01.placement.json.dsse.json`."""
+    return path.with_name(path.name + suffix)
+
+
+def read_file(path: Path) -> bytes | None:
+    """A file's bytes, at most as many as evidence may have; None where there is none.
+
+    Raises:
+        EvidenceError: it cannot be read, or is larger than any evidence.
+    """
+    try:
+        if not path.is_file() and not path.exists():
+            return None
+        if path.stat().st_size > MOST_BYTES:
+            raise EvidenceError(f"{path} has more bytes than any evidence should.")
+        return path.read_bytes()
+    except OSError as error:
+        raise EvidenceError(f"{path} cannot be read ({error.strerror}).") from None
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file atomically."""
+    with NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
+        try:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+            Path(file.name).chmod(0o644)
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
