@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 _LONGEST = 1000
 
 
@@ -74,8 +76,25 @@ class EvidenceError(AneError):
         super().__init__(_shown(message))
 
 
+UnprovenKind: TypeAlias = Literal[
+    "missing", "damaged", "edited", "stale", "backend", "chip", "os", "compute-units", "age",
+    "future", "unsigned", "signer", "signature", "library",
+]  # fmt: skip
+"""Why evidence proves nothing; `stale` is of other bytes, or of another question."""
+
+
 class UnprovenError(AneError):
-    """What a policy asks for is not proven: evidence is missing, stale or not to be trusted."""
+    """What a policy asks for is not proven: evidence is missing, stale or not to be trusted.
+
+    It shows what stands in a file as `ProgramError` does.
+
+    Attributes:
+        kind: what is the matter, for those who record anew.
+    """
+
+    def __init__(self, message: str, kind: UnprovenKind = "missing") -> None:
+        super().__init__(_shown(message))
+        self.kind = kind
 
 
 class RecordingError(AneError):

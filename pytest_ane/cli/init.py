@@ -34,6 +34,11 @@ overrides = [{ weights = "[qk]_proj*", group_size = 4 }]
 [models.smollm2.policy.fidelity]
 min-cosine = 0.97
 
+# Accept only what Core ML itself said on a Mac, then or now; pytest --ane-record keeps it:
+# [models.smollm2.policy.placement]
+# require = "plan"                    # in place of "forecast"
+# evidence = { os = ["macOS 26"], max-age = "90 days" }
+
 [[models.smollm2.prompts]]          # golden prompts: asked when the whole chain is selected
 name = "france"
 text = "The capital of France is"

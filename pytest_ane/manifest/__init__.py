@@ -11,11 +11,13 @@ from pytest_ane.manifest.compression import (
     Settings,
     Uncompressed,
 )
+from pytest_ane.manifest.evidence import ComputeUnits, EvidencePolicy
 from pytest_ane.manifest.load import load, of_package
 from pytest_ane.manifest.policy import (
     BehaviourPolicy,
     CompressionPolicy,
     FidelityPolicy,
+    Gate,
     PlacementPolicy,
     Policy,
 )
@@ -30,7 +32,10 @@ __all__ = [
     "BehaviourPolicy",
     "Compression",
     "CompressionPolicy",
+    "ComputeUnits",
+    "EvidencePolicy",
     "FidelityPolicy",
+    "Gate",
     "Linear",
     "LinearStep",
     "Manifest",

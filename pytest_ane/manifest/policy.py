@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from pytest_ane.manifest.base import Form, Record, misplaced
+from pytest_ane.manifest.evidence import EvidencePolicy
+
+Gate: TypeAlias = Literal["placement", "compression", "fidelity", "behaviour"]
+GATES: tuple[Gate, ...] = ("placement", "compression", "fidelity", "behaviour")
 
 _SIZE = r"(\d{1,15}(?:\.\d{1,15})?)\s*([kMG]i?)?B"
 _COUNT = r"(\d{1,15}(?:\.\d{1,15})?)\s*([kMG])"
@@ -57,16 +62,24 @@ System = Annotated[
 ]
 
 
-class PlacementPolicy(Record):
+class GatePolicy(Record):
+    """What all gates have."""
+
+    evidence: EvidencePolicy | None = None
+    """Which recorded evidence of this gate counts, in place of `policy.evidence` as a whole."""
+
+
+class PlacementPolicy(GatePolicy):
     """Where a shard must run."""
 
-    require: Literal["forecast"] = "forecast"
-    """What counts as evidence: `forecast`, from documented rules."""
+    require: Literal["forecast", "plan"] = "forecast"
+    """What counts: `forecast`, from documented rules, or only Core ML's own `plan`, read on a
+    device or recorded there."""
     os: System = "macOS 26"
     """System the shards are for; decides the size rule: 2 GiB up to macOS 26, 1 GiB from 27."""
 
 
-class CompressionPolicy(Record):
+class CompressionPolicy(GatePolicy):
     """How small a shard must be, and how not."""
 
     max_bytes: Size | None = None
@@ -88,9 +101,11 @@ class CompressionPolicy(Record):
         return self
 
 
-class FidelityPolicy(Record):
+class FidelityPolicy(GatePolicy):
     """How close a shard must be to its reference."""
 
+    require: Literal["any", "device"] = "any"
+    """Where it must have been measured: on `any` machine, or on a `device`, now or recorded."""
     min_cosine: Cosine = 0.97
     """Lowest cosine of any position of any live probe."""
     min_cosine_first: Cosine = 0.9
@@ -100,9 +115,11 @@ class FidelityPolicy(Record):
     """Probes on which artifact and reference are not both zero."""
 
 
-class BehaviourPolicy(Record):
+class BehaviourPolicy(GatePolicy):
     """How close the whole stack must be. Position 0 of each prompt is left out."""
 
+    require: Literal["any", "device"] = "any"
+    """Where it must have been measured: on `any` machine, or on a `device`, now or recorded."""
     min_top1: Annotated[float, Field(ge=0, le=1)] = 0.9
     """Share of positions with the reference's likeliest token."""
     max_kl: NotNegative = 0.05
@@ -126,5 +143,32 @@ class Policy(Record):
     """How close to its reference."""
     behaviour: BehaviourPolicy = BehaviourPolicy()
     """How close the whole stack must be."""
+    evidence: EvidencePolicy = EvidencePolicy()
+    """Which recorded evidence counts, for gates that do not say it themselves."""
     unproven: Literal["fail", "allow"] = "fail"
     """What becomes of a gate that could compare nothing."""
+
+    def of(self, gate: Gate) -> GatePolicy:
+        """The policy of one gate."""
+        policy = getattr(self, gate)
+        assert isinstance(policy, GatePolicy)
+        return policy
+
+    def evidence_for(self, gate: Gate) -> EvidencePolicy:
+        """Which recorded evidence of a gate counts: its own table, else the common one."""
+        own = self.of(gate).evidence
+        return self.evidence if own is None else own
+
+    def requires_evidence(self, gate: Gate) -> bool:
+        """Whether a gate passes only on what a device measured, now or in recorded evidence."""
+        return getattr(self.of(gate), "require", "any") in ("plan", "device")
+
+    def anchored(self, folder: Path) -> Policy:
+        """The same with the paths of signers taken from a folder."""
+        changed: dict[str, Record] = {"evidence": self.evidence.anchored(folder)}
+        for gate in GATES:
+            policy = self.of(gate)
+            if policy.evidence is not None:
+                evidence = policy.evidence.anchored(folder)
+                changed[gate] = policy.model_copy(update={"evidence": evidence})
+        return self.model_copy(update=changed)

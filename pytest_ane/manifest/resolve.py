@@ -17,6 +17,7 @@ from pytest_ane.manifest.layers import Layers, only, without
 from pytest_ane.manifest.origins import model_problems
 from pytest_ane.manifest.problems import Problem, at_key, at_table, at_value, dotted
 from pytest_ane.manifest.records import Manifest, Model, Shard, Source
+from pytest_ane.manifest.signers import signer_problems
 from pytest_ane.manifest.tables import Common, Defaults, ManifestTable, ModelTable, ShardTable
 from pytest_ane.manifest.targets import beyond
 
@@ -81,6 +82,8 @@ class Resolver:
         settings = self._validated(Common, common)
         for key, table in tables.items():
             self._validated(Common, common.over((*here, "shard", key), only(table, _SHARED)))
+        if settings is not None:
+            self.problems += signer_problems(settings.policy, common, self._folder)
         if model is None:
             return None
         ids = self._ids(here, model, tables)
@@ -98,7 +101,7 @@ class Resolver:
             canary=canaries(model.canary, ids),
             prompts=model.prompts,
             baselines=self._absolute(model.baselines) if model.baselines else None,
-            policy=settings.policy,
+            policy=settings.policy.anchored(self._folder),
             max_tokens=settings.max_tokens,
             context=settings.context,
             stateful=model.stateful,
@@ -142,6 +145,7 @@ class Resolver:
         problems = [
             *_shard_problems((*here, "shard", shard), model, table, own),
             *_setting_problems(model, settings, layers),
+            *signer_problems(settings.policy, layers, self._folder),
         ]
         self.problems += problems
         if problems:
@@ -156,7 +160,7 @@ class Resolver:
             reference=self._reference(table.reference),
             compression=None if unknown else settings.compression or Uncompressed(),
             probes=settings.probes,
-            policy=settings.policy,
+            policy=settings.policy.anchored(self._folder),
             max_tokens=settings.max_tokens,
             context=settings.context,
             target=settings.target,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from pathlib import Path
 
 from pytest_ane.manifest import (
     BehaviourPolicy,
     CompressionPolicy,
+    EvidencePolicy,
     FidelityPolicy,
     Linear,
     Palettize,
@@ -35,12 +37,15 @@ PREFIXES: dict[type[Record], str] = {
     CompressionPolicy: "compression.",
     FidelityPolicy: "fidelity.",
     BehaviourPolicy: "behaviour.",
+    EvidencePolicy: "evidence.",
 }
 
 
 def test_the_example_loads(read: Read, tmp_path: Path) -> None:
     for module in ("my_model.py", "my_family.py"):
         (tmp_path / module).touch()
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "lab.pub").touch()
     manifest = read(EXAMPLE)
     assert [model.name for model in manifest.models] == ["smollm2", "trial", "torch", "mine"]
     assert len(manifest.shards) == 36 + 4 + 2
@@ -49,6 +54,8 @@ def test_the_example_loads(read: Read, tmp_path: Path) -> None:
     assert isinstance(block.compression, Palettize)
     assert (block.compression.nbits, block.compression.group_size) == (8, 16)
     assert isinstance(block.compression.for_weight("embed_tokens"), Linear)
+    assert block.policy.evidence.signers == (tmp_path / "keys" / "lab.pub",)
+    assert block.policy.evidence_for("behaviour").max_age == timedelta(weeks=2)
     assert manifest.shard("mine:decoder").reference == "none"
 
 

@@ -81,8 +81,8 @@ SENTENCES = [
         "5: [models.m.policy.placement] os = \"Linux\": must be a system such as 'macOS 26'.",
     ),
     (
-        MODEL + 'policy.placement.require = "plan"',
-        "5: [models.m.policy.placement] require = \"plan\": must be 'forecast'.",
+        MODEL + 'policy.placement.require = "proof"',
+        "5: [models.m.policy.placement] require = \"proof\": must be one of 'forecast', 'plan'.",
     ),
     (
         MODEL + 'policy.unproven = "pass"',

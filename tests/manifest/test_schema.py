@@ -40,6 +40,8 @@ def test_the_documented_example_is_valid() -> None:
         {**MODEL, "shard": {"L0[0-3]": {"compression": {"nbits": 8}}}},
         {**MODEL, "policy": {"compression": {"max-bytes": "5 MB"}}},
         {**MODEL, "policy": {"compression": {"max-bytes": 5}}},
+        {**MODEL, "policy": {"placement": {"require": "plan", "evidence": {}}}},
+        {**MODEL, "policy": {"evidence": {"os": ["macOS 26*"], "max-age": "90 days"}}},
         {"shard": {"x": {"artifact": "x.mlpackage", "reference": "none"}}},
         {**MODEL, "source": {"seeded": 7, "config": {"text_config": {"layers": [1, 2.5, "a"]}}}},
         {**MODEL, "family": "my_package.my_family"},
@@ -53,6 +55,10 @@ def test_valid_models(model: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "model",
     [
+        {**MODEL, "policy": {"fidelity": {"require": "plan"}}},
+        {**MODEL, "policy": {"evidence": {"chips": []}}},
+        {**MODEL, "policy": {"evidence": {"os": ["Tahoe"]}}},
+        {**MODEL, "policy": {"evidence": {"max-age": "long"}}},
         3,
         {**MODEL, "family": "la ma"},
         {**MODEL, "source": {"seeded": -1}},

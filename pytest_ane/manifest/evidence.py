@@ -1,0 +1,110 @@
+"""Which recorded evidence counts: chips, systems, compute units, age and signers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, WithJsonSchema
+
+from pytest_ane.manifest.base import Form, Record
+
+ComputeUnits: TypeAlias = Literal["ALL", "CPU_AND_GPU", "CPU_AND_NE", "CPU_ONLY"]
+
+_AGE = r"(\d{1,5})\s*(hour|day|week)s?"
+_VERSION = r"\d{1,3}(\.\d{1,3}){0,2}"
+_SYSTEM = rf"(macOS|iOS|iPadOS) (\*|{_VERSION}(\.?\*)?)"
+
+
+def age(value: object) -> object:
+    """The time of `"90 days"`, `"12 hours"` or `"2 weeks"`; one that is read already as it is.
+
+    Raises:
+        ValueError: no text of that form, or no time at all.
+    """
+    if isinstance(value, timedelta):
+        return value
+    match = re.fullmatch(_AGE, value.strip()) if isinstance(value, str) else None
+    if match is None or not int(match[1]):
+        raise ValueError('must be a time such as "90 days", "12 hours" or "2 weeks"')
+    return timedelta(**{f"{match[2]}s": int(match[1])})
+
+
+def takes_in(pattern: str, text: str) -> bool:
+    """Whether a pattern names a chip or a system as a whole.
+
+    `*` stands for any characters and `?` for one, but numbers are whole: after a digit, `*` does
+    not begin with another, so that `Apple M1*` takes in `Apple M1 Max` and never `Apple M10`.
+    """
+    wild = re.sub(r"(?<=\d)\\\*", r"(?!\\d).*", re.escape(pattern))
+    wild = wild.replace(r"\*", ".*").replace(r"\?", ".")
+    return re.fullmatch(wild, text, re.DOTALL) is not None
+
+
+def _some(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not values:
+        raise ValueError("is empty and would accept nothing; leave it out to accept any")
+    return values
+
+
+Item = TypeVar("Item")
+# Looked at after the values, for a list of one bad value is not empty.
+Some: TypeAlias = Annotated[
+    tuple[Item, ...],
+    Strict(False),
+    AfterValidator(_some),
+    Field(json_schema_extra={"minItems": 1}),
+]
+Chip = Annotated[str, Field(min_length=1, max_length=100)]
+System = Annotated[
+    str, Form(_SYSTEM, "must be a system such as 'macOS 26', which takes in 26.1, or 'macOS *'")
+]
+Age = Annotated[
+    timedelta,
+    BeforeValidator(age),
+    WithJsonSchema({"type": "string", "pattern": f"^{_AGE}$"}),
+]
+PublicKey = Annotated[Path, Strict(False)]
+
+
+class EvidencePolicy(Record):
+    """Which recorded evidence counts; a key that is absent asks for nothing."""
+
+    chips: Some[Chip] | None = None
+    """Chips, as the machine calls them, such as `"Apple M4*"`; `*` never continues a number."""
+    os: Some[System] | None = None
+    """Systems: `"macOS 26"`, which is the same as `"macOS 26*"`, takes in 26 and 26.1, not 260."""
+    compute_units: Some[ComputeUnits] | None = None
+    """Compute units Core ML was asked for, such as `CPU_AND_NE`."""
+    max_age: Age | None = None
+    """How old a record may be: `"90 days"`, `"12 hours"` or `"2 weeks"`."""
+    signers: Some[PublicKey] | None = None
+    """Public keys (PEM files, relative to the manifest); one of them must have signed."""
+
+    def takes_system(self, system: str) -> bool:
+        """Whether evidence of this system, such as `macOS 26.1`, counts."""
+        return self.os is None or any(_takes_system(pattern, system) for pattern in self.os)
+
+    def takes_chip(self, chip: str) -> bool:
+        """Whether evidence of this chip, such as `Apple M4 Max`, counts."""
+        return self.chips is None or any(takes_in(pattern, chip) for pattern in self.chips)
+
+    def anchored(self, folder: Path) -> EvidencePolicy:
+        """The same with the paths of signers taken from a folder."""
+        if self.signers is None:
+            return self
+        return self.model_copy(update={"signers": under(folder, self.signers)})
+
+
+def under(folder: Path, paths: Sequence[Path]) -> tuple[Path, ...]:
+    """Paths that a manifest in a folder names; `..` is kept."""
+    return tuple(folder / path.expanduser() for path in paths)
+
+
+def _takes_system(pattern: str, system: str) -> bool:
+    """A version takes in what is below it, with or without an asterisk."""
+    stem = pattern.rstrip("*.")
+    return system == stem or system.startswith(stem if stem.endswith(" ") else f"{stem}.")

@@ -1,0 +1,169 @@
+"""Which recorded evidence counts: patterns, ages, and the tables that say so."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from pytest_ane.manifest import EvidencePolicy
+from pytest_ane.manifest.evidence import age, takes_in
+from tests.manifest.conftest import Complaints, Read
+
+MODEL = """\
+[models.m]
+family = "llama"
+source = { seeded = 1 }
+shards = "L00-L03"
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("90 days", timedelta(days=90)),
+        ("1 day", timedelta(days=1)),
+        ("12 hours", timedelta(hours=12)),
+        ("2weeks", timedelta(weeks=2)),
+        (timedelta(days=3), timedelta(days=3)),
+    ],
+)
+def test_ages(text: object, time: timedelta) -> None:
+    assert age(text) == time
+
+
+@pytest.mark.parametrize(
+    "value", ["", "90", "0 days", "-1 days", "1.5 days", "3 months", "999999 days", 91, True, None]
+)
+def test_no_ages(value: object) -> None:
+    with pytest.raises(ValueError, match=r'^must be a time such as "90 days", "12 hours" or'):
+        age(value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "taken"),
+    [
+        ("Apple M4*", "Apple M4 Max", True),
+        ("Apple M4*", "Apple M4", True),
+        ("Apple M4", "Apple M4 Max", False),
+        ("Apple M1*", "Apple M10", False),
+        ("Apple M? *", "Apple M4 Pro", True),
+        ("*", "Apple M4", True),
+        ("apple m4", "Apple M4", False),
+        ("Apple [M]4", "Apple M4", False),
+        ("M4", "Apple M4", False),
+        ("Apple M4*", "Apple M4\n", True),
+        ("Apple M4", "Apple M4\n", False),
+    ],
+)
+def test_chips(pattern: str, text: str, taken: bool) -> None:
+    assert takes_in(pattern, text) is taken
+    assert EvidencePolicy(chips=(pattern,)).takes_chip(text) is taken
+
+
+@given(text=st.text(), after=st.text())
+def test_a_text_takes_in_itself_and_with_an_asterisk_what_follows(text: str, after: str) -> None:
+    assert takes_in(text.replace("*", "?"), text)
+    assert takes_in(f"{text} *".replace("*", "?")[:-1] + "*", f"{text} {after}")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "system", "taken"),
+    [
+        ("macOS 26", "macOS 26", True),
+        ("macOS 26", "macOS 26.1", True),
+        ("macOS 26*", "macOS 26.1.2", True),
+        ("macOS 26.*", "macOS 26.1", True),
+        ("macOS 26.1", "macOS 26.1.2", True),
+        ("macOS 26.1", "macOS 26.10", False),
+        ("macOS 26*", "macOS 260", False),
+        ("macOS 2*", "macOS 26", False),
+        ("macOS *", "macOS 26.1", True),
+        ("macOS *", "iOS 26.1", False),
+        ("macOS 26", "", False),
+    ],
+)
+def test_systems(pattern: str, system: str, taken: bool) -> None:
+    assert EvidencePolicy(os=(pattern,)).takes_system(system) is taken
+
+
+def test_nothing_asked_takes_everything() -> None:
+    assert EvidencePolicy().takes_chip("")
+    assert EvidencePolicy().takes_system("")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"chips": ()},
+        {"chips": ("",)},
+        {"os": ()},
+        {"os": ("Tahoe",)},
+        {"os": ("macOS 2?",)},
+        {"compute_units": ()},
+        {"compute_units": ("NPU",)},
+        {"signers": ()},
+        {"max_age": "never"},
+    ],
+)
+def test_what_would_accept_nothing_or_anything(values: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        EvidencePolicy.model_validate(values)
+
+
+def test_layers_and_the_gate_that_has_its_own(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "a.pub").touch()
+    manifest = read(
+        "[defaults.policy.evidence]\nchips = ['Apple M4*']\nmax-age = '90 days'\n"
+        + MODEL
+        + "[models.m.policy]\nevidence.os = ['macOS 26']\nfidelity.require = 'device'\n"
+        + "[models.m.policy.placement]\nrequire = 'plan'\nevidence = { signers = ['a.pub'] }\n"
+        + "[models.m.shard.'L0[0-1]'.policy.evidence]\nmax-age = '1 day'\n"
+    )
+    first, last = manifest.shard("m:L00").policy, manifest.shard("m:L03").policy
+    common = EvidencePolicy(chips=("Apple M4*",), os=("macOS 26",), max_age=timedelta(days=90))
+    assert last.evidence_for("fidelity") == last.evidence_for("behaviour") == common
+    assert first.evidence_for("fidelity").max_age == timedelta(days=1)
+    assert first.evidence_for("placement") == EvidencePolicy(signers=(tmp_path / "a.pub",))
+    assert manifest.model_of("m").policy.evidence_for("behaviour") == common
+    required = [g for g in ("placement", "fidelity", "behaviour") if last.requires_evidence(g)]
+    assert required == ["placement", "fidelity"]
+    assert not last.requires_evidence("compression")
+
+
+def test_a_signer_that_is_not_there(complaints: Complaints, tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    lines = complaints(
+        MODEL
+        + "[models.m.policy.evidence]\nsigners = ['lab.pub']\n"
+        + "[models.m.shard.'L*'.policy.fidelity.evidence]\nsigners = ['keys']\n"
+    )
+    end = "is no file; put the signer's public key (PEM) there."
+    assert lines == [
+        f'shards.toml:6: [models.m.policy.evidence] signers[0] = "lab.pub": '
+        f"{tmp_path / 'lab.pub'} {end}",
+        f'shards.toml:8: [models.m.shard."L*".policy.fidelity.evidence] signers[0] = "keys": '
+        f"{tmp_path / 'keys'} {end}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("policy.evidence.chips = []", "chips = []: is empty and would accept nothing; leave it"),
+        ("policy.evidence.os = ['Tahoe']", 'os[0] = "Tahoe": must be a system such as'),
+        ("policy.evidence.compute-units = ['NPU']", "must be one of 'ALL', 'CPU_AND_GPU'"),
+        ("policy.evidence.max-age = 90", "max-age = 90: must be a time such as"),
+        ("policy.fidelity.require = 'plan'", "must be one of 'any', 'device'"),
+        ("policy.placement.require = 'device'", "must be one of 'forecast', 'plan'"),
+        ("policy.placement.chips = ['a']", "it belongs in [models.m.policy.placement.evidence]"),
+    ],
+)
+def test_messages(complaints: Complaints, line: str, says: str) -> None:
+    (problem,) = complaints(MODEL + line)
+    assert says in problem
