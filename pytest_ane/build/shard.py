@@ -16,7 +16,7 @@ from pytest_ane.families import Buildable
 from pytest_ane.manifest import Shard
 from pytest_ane.mil import read_model
 
-BUILD_VERSION = 4
+BUILD_VERSION = 5
 """Raised whenever a change in this package alters what is built."""
 
 
@@ -64,6 +64,7 @@ def artifact_key(shard: Shard, identity: dict[str, Any]) -> dict[str, Any]:
 
 
 def _build(shard: Shard, key: dict[str, Any], model: Buildable, folder: Path) -> None:
+    from pytest_ane.build.canonical import canonicalize
     from pytest_ane.build.compress import compress
     from pytest_ane.build.convert import convert
     from pytest_ane.build.distortion import distortions
@@ -79,6 +80,7 @@ def _build(shard: Shard, key: dict[str, Any], model: Buildable, folder: Path) ->
             subject=shard.qualified,
         )
     notes = compress(converted, shard.asked, folder / PACKAGE, shard.qualified)
+    canonicalize(folder / PACKAGE)
     # A package that the disk cut short must not become an entry.
     check_blobs(built := read_model(folder / PACKAGE))
     errors = distortions(built, read_model(converted.package_path))
