@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,15 @@ GATE_MARKERS = {
 
 _FATES = ("fail", "allow")
 
+_WHERE = ("auto", "on", "off")
+
 _INI = {
     "ane_manifest": "the manifest, relative to the ini file",
     "ane_cache": "cache folder, relative to the ini file",
     "ane_min_cosine": "overrides every fidelity policy's min-cosine",
     "ane_builds": "how many shards are built at once, over all workers",
     "ane_unproven": "'fail' or 'allow': overrides what becomes of an unproven verdict",
+    "ane_github": "'auto', 'on' or 'off': job summary and annotations for GitHub Actions",
 }
 
 
@@ -62,6 +66,12 @@ def add(parser: pytest.Parser) -> None:
         "--ane-unproven",
         choices=_FATES,
         help="override what becomes of a gate that could compare nothing (default: fail)",
+    )
+    group.addoption(
+        "--ane-github",
+        choices=_WHERE,
+        help="job summary and annotations for GitHub Actions (default: auto, where "
+        "GITHUB_ACTIONS=true)",
     )
     for name, meaning in _INI.items():
         option = name.replace("_", "-")
@@ -153,6 +163,18 @@ def unproven(config: pytest.Config) -> str:
     if given not in ("", *_FATES):
         raise pytest.UsageError(f"ane_unproven = {given}: give 'fail' or 'allow'.")
     return given
+
+
+def github(config: pytest.Config) -> bool:
+    """Whether to report to GitHub Actions.
+
+    Raises:
+        pytest.UsageError: the ini value is no word we know.
+    """
+    given = text(config, "ane_github") or "auto"
+    if given not in _WHERE:
+        raise pytest.UsageError(f"ane_github = {given}: give 'auto', 'on' or 'off'.")
+    return given == "on" or (given == "auto" and os.environ.get("GITHUB_ACTIONS") == "true")
 
 
 def _given(config: pytest.Config, name: str) -> str | None:
