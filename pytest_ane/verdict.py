@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 Status = Literal["passed", "failed", "unproven"]
 Gate = Literal["placement", "compression", "fidelity", "behaviour", "throughput"]
@@ -21,6 +22,8 @@ class Verdict:
         reasons: one sentence for each thing that is wrong; empty exactly when `passed`.
         facts: numbers and words for `user_properties`, keyed `ane.<fact>` by the plugin.
         details: lines shown in the failure section, most important first.
+        provenance: where the numbers come from: backend, machine, versions, digests; keyed
+            `ane.provenance.<key>`.
     """
 
     gate: Gate
@@ -30,6 +33,7 @@ class Verdict:
     reasons: tuple[str, ...] = ()
     facts: dict[str, float | int | str] = field(default_factory=dict)
     details: tuple[str, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if (self.status == "passed") == bool(self.reasons):

@@ -18,7 +18,10 @@ def judge(behaviour: Behaviour, policy: BehaviourPolicy, model: str) -> Verdict:
     positions = [p for prompt in behaviour.prompts for p in prompt.positions[1:]]
     if not positions:
         reason = "No golden prompt has a second position, so nothing was compared; add prompts."
-        return Verdict("behaviour", model, "unproven", "nothing was compared", (reason,))
+        return Verdict(
+            "behaviour", model, "unproven", "nothing was compared", (reason,),
+            provenance=behaviour.provenance,
+        )  # fmt: skip
     reasons = [
         *_statistics(behaviour, positions, policy),
         *_greedy(behaviour, policy),
@@ -45,6 +48,7 @@ def judge(behaviour: Behaviour, policy: BehaviourPolicy, model: str) -> Verdict:
             "greedy.agreed": min(p.agreed for p in behaviour.prompts),
         },
         details=tuple(_details(behaviour)),
+        provenance=behaviour.provenance,
     )
 
 

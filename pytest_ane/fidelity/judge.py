@@ -16,7 +16,10 @@ def judge(fidelity: Fidelity, policy: FidelityPolicy, subject: str) -> Verdict:
     """Passed only if something was compared and everything compared is close and finite."""
     if not fidelity.comparisons:
         reason = "No probe was run, so nothing was compared; name probe kinds in shards.toml."
-        return Verdict("fidelity", subject, "unproven", "nothing was compared", (reason,))
+        return Verdict(
+            "fidelity", subject, "unproven", "nothing was compared", (reason,),
+            provenance=fidelity.provenance,
+        )  # fmt: skip
     reasons = tuple(_reasons(fidelity, policy))
     return Verdict(
         gate="fidelity",
@@ -26,6 +29,7 @@ def judge(fidelity: Fidelity, policy: FidelityPolicy, subject: str) -> Verdict:
         reasons=reasons,
         facts=_facts(fidelity),
         details=tuple(_line(c) for c in _worst_first(fidelity.comparisons)),
+        provenance=fidelity.provenance,
     )
 
 

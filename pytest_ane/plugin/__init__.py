@@ -59,6 +59,10 @@ def pytest_configure(config: pytest.Config) -> None:
     except AneError as error:
         raise pytest.UsageError(str(error)) from None
     suite.add_to(config)
+    if options.github(config):
+        from pytest_ane.plugin import github
+
+        github.add_to(config)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

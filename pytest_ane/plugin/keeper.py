@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from pytest_ane.build import Artifact
 from pytest_ane.errors import AneError, NotRunError
 from pytest_ane.plugin.workspace import Workspace
-from pytest_ane.report.text import brief, failure
+from pytest_ane.report.text import brief, failure, reasons
 from pytest_ane.verdict import Verdict
 
 
@@ -22,6 +23,7 @@ class GateKeeper:
     def __call__(self, verdict: Verdict) -> None:
         """Record the facts as `user_properties`; fail the test unless the verdict allows it."""
         synthetic = self.workspace.synthetic(verdict.subject)
+        provenance = _artifact(self.item) | dict(verdict.provenance)
         self.item.user_properties += _properties(
             gate=verdict.gate,
             subject=verdict.subject,
@@ -29,6 +31,8 @@ class GateKeeper:
             summary=verdict.summary,
             **verdict.facts,
             **({"source": synthetic} if synthetic else {}),
+            **({"reasons": "\n".join(reasons(verdict))} if verdict.reasons else {}),
+            **{f"provenance.{key}": str(value) for key, value in provenance.items()},
         )
         if verdict.details:
             self.item.add_report_section("call", f"ane {verdict.gate}", "\n".join(verdict.details))
@@ -46,13 +50,19 @@ def record_error(node: pytest.Item | pytest.Collector, error: AneError) -> None:
         status = "not run" if isinstance(error, NotRunError) else "error"
         summary = brief(str(error)).removeprefix(f"{status}: ")
         node.user_properties += _properties(
-            gate=gate_of(node), subject=spec.id, status=status, summary=summary
+            gate=gate_of(node), subject=spec.id, status=status, summary=summary, reasons=summary
         )
 
 
 def gate_of(item: pytest.Function) -> str:
     """`placement` for `test_placement[smollm2:L01]`."""
     return (item.originalname or item.name).removeprefix("test_")
+
+
+def _artifact(item: pytest.Item) -> dict[str, str]:
+    """The digest of the artifact that a gate was given, for measurements that do not name it."""
+    found = getattr(item, "funcargs", {}).get("artifact")
+    return {"artifact": found.digest} if isinstance(found, Artifact) else {}
 
 
 def _properties(**facts: float | str) -> list[tuple[str, object]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ _FATES = ("fail", "allow")
 _BACKENDS = ("auto", "cpu", "coreml")
 _UNITS = ("ALL", "CPU_AND_GPU", "CPU_AND_NE", "CPU_ONLY")
 
+_WHERE = ("auto", "on", "off")
+
 _INI = {
     "ane_manifest": "the manifest, relative to the ini file",
     "ane_cache": "cache folder, relative to the ini file",
@@ -29,6 +32,7 @@ _INI = {
     "ane_backend": "'auto', 'cpu' or 'coreml': what runs artifacts",
     "ane_compute_units": "where Core ML may run a model, with the backend coreml",
     "ane_unproven": "'fail' or 'allow': overrides what becomes of an unproven verdict",
+    "ane_github": "'auto', 'on' or 'off': job summary and annotations for GitHub Actions",
 }
 
 
@@ -83,6 +87,12 @@ def add(parser: pytest.Parser) -> None:
         "--ane-compute-units",
         choices=_UNITS,
         help="where Core ML may run a model, with the backend coreml (default: CPU_AND_NE)",
+    )
+    group.addoption(
+        "--ane-github",
+        choices=_WHERE,
+        help="job summary and annotations for GitHub Actions (default: auto, where "
+        "GITHUB_ACTIONS=true)",
     )
     for name, meaning in _INI.items():
         option = name.replace("_", "-")
@@ -212,6 +222,18 @@ def _choice(config: pytest.Config, name: str, choices: Sequence[str]) -> str:
 def _alternatives(choices: Sequence[str]) -> str:
     *most, last = map(repr, choices)
     return f"{', '.join(most)} or {last}"
+
+
+def github(config: pytest.Config) -> bool:
+    """Whether to report to GitHub Actions.
+
+    Raises:
+        pytest.UsageError: the ini value is no word we know.
+    """
+    given = text(config, "ane_github") or "auto"
+    if given not in _WHERE:
+        raise pytest.UsageError(f"ane_github = {given}: give 'auto', 'on' or 'off'.")
+    return given == "on" or (given == "auto" and os.environ.get("GITHUB_ACTIONS") == "true")
 
 
 def _given(config: pytest.Config, name: str) -> str | None:

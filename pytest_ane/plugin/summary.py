@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.report.terminal import Row, table
+from pytest_ane.report.rows import Row
+from pytest_ane.report.terminal import table
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -23,7 +24,7 @@ _COLORS = {
 
 def write(reporter: TerminalReporter, config: pytest.Config) -> None:
     """Write the table; nothing where no gate came to a verdict."""
-    rows = [row for reports in reporter.stats.values() for row in map(_row, reports) if row]
+    rows = [row for reports in reporter.stats.values() for row in map(row_of, reports) if row]
     if not rows or config.get_verbosity() < -1:
         return
     reporter.write_sep("=", "ane gates")
@@ -43,7 +44,7 @@ def _notes(reporter: TerminalReporter) -> dict[str, None]:
     return dict.fromkeys(found)
 
 
-def _row(report: Any) -> Row | None:
+def row_of(report: Any) -> Row | None:
     """The verdict, or the error before it, that a test report carries, if any."""
     if not isinstance(report, pytest.TestReport):
         return None
@@ -58,4 +59,6 @@ def _row(report: Any) -> Row | None:
         status=str(facts["ane.status"]),
         summary=str(facts["ane.summary"]),
         warned=facts["ane.status"] == "passed" and "ane.warnings" in facts,
+        allowed=facts["ane.status"] != "passed" and report.passed,
+        reasons=tuple(str(facts.get("ane.reasons", "")).splitlines()),
     )

@@ -14,6 +14,13 @@ _FOLDERS = re.compile(r"(?<![^\s'\"(])/(?:[^/\s:,;'\"]+/)+")
 """The folders of an absolute path, which begins a word."""
 
 
+def reasons(verdict: Verdict) -> list[str]:
+    """What is wrong, a sentence each: the first eight, then how many more."""
+    shown = list(verdict.reasons[:_MOST])
+    more = len(verdict.reasons) - _MOST
+    return [*shown, f"and {more} more"] if more > 0 else shown
+
+
 def failure(verdict: Verdict, weights: str = "") -> str:
     """The message of a failed gate: what and where, then every reason, at most eight.
 
@@ -21,10 +28,7 @@ def failure(verdict: Verdict, weights: str = "") -> str:
     """
     lines = [f"{verdict.subject}: {verdict.gate} {verdict.status}"]
     lines[0] += f"; weights are {weights}" if weights else ""
-    lines += [f"  - {reason}" for reason in verdict.reasons[:_MOST]]
-    if (more := len(verdict.reasons) - _MOST) > 0:
-        lines.append(f"  - and {more} more")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"  - {reason}" for reason in reasons(verdict))])
 
 
 def brief(sentence: str) -> str:

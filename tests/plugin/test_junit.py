@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from pytest_ane.backends.cpu import CpuBackend
 from tests.plugin.conftest import Project
 
 
@@ -44,3 +46,36 @@ def test_an_error_before_the_verdict_has_its_subject_too(project: Project) -> No
     assert found["ane.subject"] == "own:absent"
     assert found["ane.status"] == "error"
     assert "absent.mlpackage" in found["ane.summary"]
+
+
+def test_every_gate_names_the_bytes_it_judged(project: Project) -> None:
+    project.llama().gate("--junitxml=out.xml")
+    found = properties(project.path / "out.xml")
+    shards = {name: facts for name, facts in found.items() if "behaviour" not in name}
+    assert len(shards) == 12
+    for name, facts in shards.items():
+        assert re.fullmatch("[0-9a-f]{64}", facts["ane.provenance.artifact"]), name
+    digests = {facts["ane.subject"]: facts["ane.provenance.artifact"] for facts in shards.values()}
+    assert len(set(digests.values())) == 4
+    behaviour = found["test_behaviour[mini]"]
+    for subject, digest in digests.items():
+        assert behaviour[f"ane.provenance.{subject.removeprefix('mini:')}"] == digest
+
+
+def test_what_was_run_names_backend_and_machine(project: Project) -> None:
+    project.packages(good="float32").gate("--junitxml=out.xml")
+    fidelity = properties(project.path / "out.xml")["test_fidelity[own:good]"]
+    assert fidelity["ane.provenance.backend"] == "cpu"
+    for key in CpuBackend().provenance():
+        assert fidelity[f"ane.provenance.{key}"]
+
+
+def test_reasons_are_a_line_each(project: Project) -> None:
+    project.packages(weightless="none", absent="none").gate("--junitxml=out.xml")
+    found = properties(project.path / "out.xml")
+    assert found["test_compression[own:weightless]"]["ane.reasons"] == (
+        "The program has no weights, so there was nothing to check."
+    )
+    assert "ane.reasons" not in found["test_fidelity[own:weightless]"]
+    absent = found["test_placement[own:absent]"]
+    assert absent["ane.reasons"] == absent["ane.summary"]

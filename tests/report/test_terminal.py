@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.report.terminal import Line, Row, fitted, table
+from pytest_ane.report.rows import Row
+from pytest_ane.report.terminal import Line, fitted, table
 
 STATUSES = ("error", "failed", "unproven", "passed")
 ROWS = st.lists(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.manifest import Probes, Shard
-from pytest_ane.report.text import brief, failure, header
+from pytest_ane.report.text import brief, failure, header, reasons
 from pytest_ane.verdict import Verdict
 
 
@@ -65,3 +65,8 @@ def test_overrides_are_in_the_header() -> None:
 )
 def test_paths_are_shortened_for_the_table(sentence: str, shown: str) -> None:
     assert brief(sentence) == shown
+
+
+def test_many_reasons_are_counted() -> None:
+    verdict = failed(*(f"{i}." for i in range(10)))
+    assert reasons(verdict) == [*(f"{i}." for i in range(8)), "and 2 more"]

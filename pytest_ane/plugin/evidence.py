@@ -1,0 +1,130 @@
+"""What a gate's measurement rests on: made here, recorded here, or recorded on a Mac and verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import pytest
+
+from pytest_ane.digests import tree_files
+from pytest_ane.errors import EvidenceError, UnprovenError
+from pytest_ane.evidence import Statement, asked, changes, verify
+from pytest_ane.manifest import Policy, Shard
+from pytest_ane.plugin.stack import Stack
+from pytest_ane.verdict import Gate
+
+if TYPE_CHECKING:
+    from pytest_ane.plugin.workspace import Workspace
+
+T = TypeVar("T")
+NOTED = "ane.evidence"
+"""The property of a test that says what became of a file of evidence."""
+
+
+class Evidence:
+    """The evidence on one shard, or on one model's stack.
+
+    Args:
+        space: the run's workspace.
+        subject: a shard, or a whole model.
+        item: the test that asks; what was recorded, or not used, is noted on it.
+    """
+
+    def __init__(
+        self, space: Workspace, subject: Shard | Stack, item: pytest.Item | None = None
+    ) -> None:
+        self._space = space
+        self._subject = subject
+        self._item = item
+
+    def of(self, gate: Gate, here: Callable[[], T]) -> T:
+        """A gate's measurement.
+
+        On a device it is made by `here`, and kept as a file with `--ane-record`. Elsewhere it is
+        what was recorded, where the policy asks for a device; a plan that was recorded also goes
+        before a forecast. Everything else is measured here.
+
+        Raises:
+            UnprovenError: the policy asks for evidence, and there is none that counts.
+        """
+        if self._space.backend.on_device:
+            return self._recording(gate, here) if self._space.recording else here()
+        if self._policy.requires_device(gate):
+            return cast(T, self._verified(gate).measurement)
+        if gate == "placement":
+            try:
+                return cast(T, self._verified(gate).measurement)
+            except UnprovenError as error:
+                if error.kind != "missing":
+                    self._note("not used", gate, [str(error)])
+        return here()
+
+    def _recording(self, gate: Gate, here: Callable[[], T]) -> T:
+        """Measure, and write what `--ane-record` names; what is valid need not be done again."""
+        try:
+            valid = self._verified(gate, signed=False)
+        except UnprovenError as error:
+            state = "missing" if error.kind == "missing" else "stale"
+        else:
+            if "all" not in self._space.recording:
+                self._note("kept", gate)
+                return cast(T, valid.measurement)
+            state = "all"
+        found = here()
+        if {state, "all"} & self._space.recording:
+            self._write(gate, found)
+        else:
+            self._note(f"left {state}", gate)
+        return found
+
+    def _write(self, gate: Gate, measurement: Any) -> None:
+        store = self._space.evidence
+        new = Statement(
+            gate=gate,
+            subject=self._name,
+            files=self._files(),
+            environment=self._space.backend.provenance(),
+            asked=self._asked(gate),
+            recorded=datetime.now(timezone.utc).replace(microsecond=0),
+            measurement=measurement,
+        )
+        old = store.read(gate, self._name)
+        if old is None:
+            self._note("recorded", gate)
+        else:
+            self._note("recorded anew", gate, _changes(old, new))
+        store.write(new)
+        try:
+            self._verified(gate, signed=False)
+        except UnprovenError as error:
+            self._note("does not count", gate, [str(error)])
+
+    def _verified(self, gate: Gate, *, signed: bool = True) -> Statement:
+        policy = self._policy.evidence_for(gate)
+        if not signed:
+            # Signatures are made of what was recorded.
+            policy = policy.model_copy(update={"signers": ()})
+        return verify(
+            self._space.evidence,
+            gate,
+            self._name,
+            files=self._files(),
+            asked=self._asked(gate),
+            policy=policy,
+            now=datetime.now(timezone.utc),
+        )
+
+    def _note(self, what: str, gate: Gate, lines: Sequence[str] = ()) -> None:
+        """Note on the test what became of a file, for the summary; what changes is said at once."""
+        store = self._space.evidence
+        file = store.path(gate, self._name).relative_to(store.folder).as_posix()
+        if self._item is None:
+            return
+        self._item.user_properties.append((NOTED, "\n".join([what, file, *lines])))
+        reporter = self._item.config.pluginmanager.getplugin("terminalreporter")
+        if lines and reporter is not None and self._item.config.get_verbosity() >= 0:
+            reporter.ensure_newline()
+            for line in (f"{what} {file}", *(f"  {line}" for line in lines)):
+                reporter.write_line(line)

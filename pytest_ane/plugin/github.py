@@ -1,0 +1,111 @@
+"""Verdicts for GitHub Actions: gathered from all workers, written once, in the first process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from pytest_ane.manifest import Manifest
+from pytest_ane.manifest.locate import key_lines, line_of
+from pytest_ane.plugin import workspace
+from pytest_ane.plugin.run import is_worker
+from pytest_ane.plugin.summary import row_of
+from pytest_ane.report.github import ROOM, Place, commands, summary
+from pytest_ane.report.rows import Row
+
+
+def add_to(config: pytest.Config) -> None:
+    """Report this run, unless it is part of another or runs nothing."""
+    if not is_worker(config) and not config.option.collectonly:
+        config.pluginmanager.register(GitHub(config), "ane-github")
+
+
+class GitHub:
+    """Listens to reports, those of the terminal plugin's absence included."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._rows: dict[str, Row] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep a test's verdict, or that it broke down before it came to one."""
+        if (row := row_of(report) or broken(report)) is not None:
+            self._rows[report.nodeid] = row
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Keep what could not be collected."""
+        if (row := broken(report)) is not None:
+            self._rows[report.nodeid] = row
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self) -> Generator[None, object, object]:
+        """Write when all others have: annotations stand at the end of the log."""
+        result = yield
+        # The tests have their outcome by now, and keep it.
+        try:
+            self._write()
+        except Exception as error:
+            self._say(f"ane: the report for GitHub failed: {error!r}")
+        return result
+
+    def _write(self) -> None:
+        rows = list(self._rows.values())
+        space = workspace.of(self._config)
+        for line in commands(rows, space.header(), places(space.manifest)):
+            self._say(line)
+        if given := os.environ.get("GITHUB_STEP_SUMMARY"):
+            try:
+                append(Path(given), rows, space.header())
+            except OSError as error:
+                why = error.strerror or error
+                self._say(f"ane: the job summary {given} cannot be written: {why}")
+
+    def _say(self, line: str) -> None:
+        reporter = self._config.pluginmanager.getplugin("terminalreporter")
+        if reporter is not None:
+            reporter.ensure_newline()
+            reporter.write_line(line)
+        else:
+            print(f"\n{line}", file=sys.stdout, flush=True)
+
+
+def append(file: Path, rows: list[Row], header: str) -> None:
+    """Add the summary to a step's file, in the room that what is there already leaves.
+
+    Raises:
+        OSError: the file cannot be written, or is full.
+    """
+    before = file.stat().st_size if file.exists() else 0
+    text = summary(rows, header, ROOM - before - 1)
+    if not text:
+        raise OSError(f"it has {before:,} bytes already, and GitHub drops what is over 1 MiB")
+    with file.open("ab") as stream:
+        stream.write(f"\n{text}".encode() if before else text.encode())
+
+
+def broken(report: pytest.TestReport | pytest.CollectReport) -> Row | None:
+    """A test, or file of tests, that failed without a verdict: it must not go unmentioned."""
+    if not report.failed:
+        return None
+    lines = report.longreprtext.strip().splitlines()
+    return Row(gate="", subject=report.nodeid, status="error", summary=lines[-1] if lines else "")
+
+
+def places(manifest: Manifest) -> Callable[[Row], Place | None]:
+    """Where a manifest speaks of a shard or model, for files inside the repository."""
+    root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd()).resolve()
+    path = manifest.path.resolve()
+    if not (path.is_file() and path.is_relative_to(root)):
+        return lambda _: None
+    file = path.relative_to(root).as_posix()
+    lines = key_lines(path.read_bytes().decode("utf-8-sig"))
+
+    def place(row: Row) -> Place | None:
+        model, _, shard = row.subject.partition(" ")[0].partition(":")
+        return Place(file, line_of(lines, ("models", model, "shard", shard))) if row.gate else None
+
+    return place

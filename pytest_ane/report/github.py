@@ -1,0 +1,173 @@
+"""A run as GitHub shows it: the job summary in Markdown, and annotations as workflow commands.
+
+Limits and escapes are those of the runner (github.com/actions/runner): a summary of more than 1 MiB
+is dropped as a whole, and of each kind only the first ten annotations of a step are shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from pytest_ane.report.rows import Row, count, ranked
+
+ROOM = 1_000_000
+"""Bytes of a step's summary file that we fill at most; GitHub drops more than 1,048,576."""
+ANNOTATIONS = 10
+"""Annotations of one kind that GitHub shows of a step."""
+
+_LONGEST = 4000
+"""Characters of a message; the runner cuts at 4,096."""
+_NOTE = 200
+"""Bytes kept free for the line that counts what was left out."""
+_LISTED = ("passed", "warned")
+_MEANINGFUL = re.compile(r"([]!#$&()*+.:<>@[\\^_`{|}~-])")
+"""Punctuation that can mean something in GitHub's Markdown, links and formulas included."""
+_LEVELS = ("error", "warning")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line (from 1) of a file, relative to the repository's root."""
+
+    file: str
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class _Section:
+    opening: str
+    items: Sequence[str]
+    closing: str = ""
+
+
+def summary(rows: Sequence[Row], header: str, room: int = ROOM) -> str:
+    """Markdown of at most `room` bytes of UTF-8, worst first; empty where no head fits."""
+    head = f"## {_headline(rows)}\n\n{_code(header)}\n\n{markdown(count(ranked(rows)))}\n"
+    left = room - _size(head) - _NOTE
+    if left < 0:
+        return ""
+    parts, out = [head], 0
+    for section in _sections(rows):
+        left -= _size(section.opening + section.closing)
+        taken = []
+        for item in section.items:
+            left -= _size(item)
+            if left < 0:
+                break
+            taken.append(item)
+        out += len(section.items) - len(taken)
+        if taken:
+            parts += [section.opening, *taken, section.closing]
+    if out:
+        parts.append(f"\n{out} more left out: GitHub takes 1 MiB a step; the log has them all.\n")
+    return "".join(parts)
+
+
+def commands(
+    rows: Sequence[Row], header: str, place: Callable[[Row], Place | None] = lambda _: None
+) -> Iterator[str]:
+    """Workflow commands, a line each: errors and warnings worst first, and one notice."""
+    ordered = ranked(rows)
+    of_level = {
+        "error": [row for row in ordered if row.red],
+        "warning": [row for row in ordered if row.allowed or row.warned],
+    }
+    for level in _LEVELS:
+        found = of_level[level]
+        # The last one shown counts those that are not.
+        shown = found if len(found) <= ANNOTATIONS else found[: ANNOTATIONS - 1]
+        for row in shown:
+            yield _command(level, _title(row), _sentences(row), place(row))
+        if more := found[len(shown) :]:
+            yield _command(level, f"{len(more)} more", f"Also {_counts(more)}; see the summary.")
+    yield _command("notice", "ane gates", f"{_headline(rows)} ({header})")
+
+
+def markdown(text: str) -> str:
+    """A text on one line that renders as itself, whatever Markdown or HTML it holds."""
+    return _MEANINGFUL.sub(r"\\\1", _plain(text))
+
+
+def _sections(rows: Sequence[Row]) -> Iterator[_Section]:
+    for label, group in groupby(ranked(rows), key=lambda row: row.label):
+        found = list(group)
+        title = f"{label} ({len(found)})"
+        if label not in _LISTED:
+            yield _Section(f"\n### {title}\n\n", [_item(row) for row in found])
+            continue
+        table = "| | gate | |\n|---|---|---|\n"
+        cells = [_cells(row) for row in found]
+        if label == "warned":
+            yield _Section(f"\n### {title}\n\n{table}", cells)
+        else:
+            opening = f"\n<details><summary>{title}</summary>\n\n{table}"
+            yield _Section(opening, cells, "\n</details>\n")
+
+
+def _item(row: Row) -> str:
+    """A bullet with the verdict, and below it one for each reason."""
+    gate = f" {row.gate}" if row.gate else ""
+    allowed = ", allowed by the policy" if row.allowed else ""
+    first = f"- **{markdown(row.subject)}**{gate}{allowed}: {markdown(row.summary)}\n"
+    more = () if row.reasons == (row.summary,) else row.reasons
+    return first + "".join(f"  - {markdown(reason)}\n" for reason in more)
+
+
+def _cells(row: Row) -> str:
+    return f"| {markdown(row.subject)} | {row.gate} | {markdown(row.summary)} |\n"
+
+
+def _headline(rows: Sequence[Row]) -> str:
+    return f"ane gates: {_counts(rows) if rows else 'none came to a verdict'}"
+
+
+def _counts(rows: Sequence[Row]) -> str:
+    """`2 failed, 1 unproven, 30 passed`."""
+    groups = groupby(ranked(rows), key=lambda row: row.label)
+    return ", ".join(f"{len(list(group))} {label}" for label, group in groups)
+
+
+def _title(row: Row) -> str:
+    return " ".join(filter(None, (row.subject, row.gate, row.label)))
+
+
+def _sentences(row: Row) -> str:
+    return "\n".join(row.reasons or (row.summary,))
+
+
+def _command(level: str, title: str, message: str, place: Place | None = None) -> str:
+    """`::error file=shards.toml,line=3,title=...::...`."""
+    properties = {}
+    if place is not None:
+        properties["file"] = place.file
+        if place.line is not None:
+            properties["line"] = str(place.line)
+    properties["title"] = _plain(title)
+    given = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
+    return f"::{level} {given}::{_data(message[:_LONGEST])}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _plain(text: str) -> str:
+    """On one line, control characters as escapes."""
+    joined = " ".join(text.split())
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in joined)
+
+
+def _code(text: str) -> str:
+    """A code span; it cannot hold a backtick."""
+    return f"`{_plain(text).replace('`', chr(39))}`"
+
+
+def _size(text: str) -> int:
+    return len(text.encode())

@@ -1,0 +1,58 @@
+"""One verdict as people read it, and the order in which they read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+_ORDER = {"error": 0, "failed": 1, "unproven": 2, "not run": 3, "warned": 4, "passed": 5}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One verdict, or with status `error` the sentence of what kept a gate from being asked.
+
+    Attributes:
+        gate: which gate speaks; empty where a test broke down before it came to one.
+        subject: shard, model, or the id of such a test.
+        status: the verdict's, or `error` or `not run`.
+        summary: one line.
+        warned: it passed, and its summary begins with a warning.
+        allowed: it is not passed, and the policy lets that be.
+        reasons: a sentence for each thing that is wrong.
+    """
+
+    gate: str
+    subject: str
+    status: str
+    summary: str
+    warned: bool = False
+    allowed: bool = False
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The status, or `warned`."""
+        return "warned" if self.warned else self.status
+
+    @property
+    def red(self) -> bool:
+        """Whether it fails the run."""
+        return self.status != "passed" and not self.allowed
+
+
+def ranked(rows: Iterable[Row]) -> list[Row]:
+    """Errors, failed, unproven, not run, warned, passed; each with behaviour first, by subject."""
+    return sorted(
+        rows, key=lambda r: (_ORDER.get(r.label, 0), r.gate != "behaviour", r.subject, r.gate)
+    )
+
+
+def count(rows: Sequence[Row]) -> str:
+    """`passed: compression 2/3, fidelity 3/3`, by gate."""
+    parts = []
+    for gate in dict.fromkeys(row.gate for row in rows if row.gate):
+        of_gate = [row for row in rows if row.gate == gate]
+        passed = sum(1 for row in of_gate if row.status == "passed")
+        parts.append(f"{gate} {passed}/{len(of_gate)}")
+    return "passed: " + ", ".join(parts)

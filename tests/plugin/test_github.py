@@ -1,0 +1,154 @@
+"""`--ane-github`: job summary and annotations, written once, never in the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.plugin.conftest import Project
+
+
+@pytest.fixture
+def summary(project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a step of GitHub Actions finds its summary."""
+    file = project.path / "summary.md"
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(file))
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(project.path))
+    return file
+
+
+def annotations(result: pytest.RunResult) -> list[str]:
+    return [line for line in result.outlines if line.startswith("::")]
+
+
+def test_a_green_run(project: Project, summary: Path) -> None:
+    result = project.packages(good="none").gate()
+    assert result.ret == pytest.ExitCode.OK
+    assert len(annotations(result)) == 1
+    result.stdout.fnmatch_lines(["=* 3 passed*", "::notice title=ane gates::*3 passed*cpu*"])
+    text = summary.read_text()
+    assert text.startswith("## ane gates: 3 passed\n\n`ane: all · shards 1 of 1 · backend cpu ")
+    assert "<details><summary>passed (3)</summary>" in text
+
+
+def test_a_red_run_after_another_commands_text(project: Project, summary: Path) -> None:
+    summary.write_text("# mine\n")
+    result = project.packages(nan="none", good="other").gate()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    errors = [line for line in annotations(result) if line.startswith("::error ")]
+    assert [error.partition("title=")[2].partition("::")[0] for error in errors] == [
+        "own%3Agood fidelity failed", "own%3Anan fidelity failed"
+    ]  # fmt: skip
+    assert "file=shards.toml,line=5," in errors[0]
+    assert "file=shards.toml,line=1," in errors[1]
+    text = summary.read_text()
+    assert text.startswith("# mine\n\n## ane gates: 2 failed, 4 passed\n")
+    assert "live probes are below cosine" in text
+
+
+@pytest.mark.parametrize("more", [["-q"], ["-qq"], ["--no-summary"], ["-p", "no:terminal"]])
+def test_written_however_quiet_the_run_is(
+    project: Project, summary: Path, more: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    project.packages(good="other").gate("--junitxml=out.xml", *more)
+    shown = capfd.readouterr().out.splitlines()
+    assert [line.partition(" ")[0] for line in shown if line.startswith("::")] == [
+        "::error",
+        "::notice",
+    ]
+    assert summary.read_text().count("## ane gates: 1 failed, 2 passed") == 1
+    assert (project.path / "out.xml").is_file()
+
+
+def test_workers_write_nothing_of_their_own(project: Project, summary: Path) -> None:
+    result = project.packages(good="other", nan="none").pytester.runpytest_subprocess(
+        "-n2", "--ane-shards=all", "-m", "gate", "--ane-cache=cache", "-k", "not behaviour"
+    )
+    result.assert_outcomes(passed=4, failed=2)
+    assert len(annotations(result)) == 3
+    assert summary.read_text().count("## ane gates: 2 failed, 4 passed") == 1
+
+
+def test_what_is_allowed_is_a_warning(project: Project, summary: Path) -> None:
+    result = project.packages(weightless="none").gate("-k", "compression", "--ane-unproven=allow")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["::warning *own%3Aweightless compression unproven::*no weights*"])
+    assert "allowed by the policy" in summary.read_text()
+
+
+def test_what_broke_without_a_verdict_is_not_left_out(project: Project, summary: Path) -> None:
+    gates = project.path / "gates"
+    gates.mkdir()
+    (gates / "test_fidelity.py").write_text(
+        "import pytest\n\n@pytest.mark.gate\ndef test_fidelity(shard):\n    1 / 0\n"
+    )
+    result = project.packages(good="none").gate()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["::error title=gates/test_fidelity.py*ZeroDivisionError*"])
+    assert "## ane gates: 1 error\n" in summary.read_text()
+
+
+def test_a_summary_that_cannot_be_written_fails_nothing(
+    project: Project, summary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary / "below" / "nothing.md"))
+    result = project.packages(good="none").gate()
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["ane: the job summary * cannot be written: No such file*"])
+
+
+def test_a_full_summary_is_left_as_it_is(project: Project, summary: Path) -> None:
+    summary.write_text("x" * 999_990)
+    result = project.packages(good="none").gate()
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["ane: the job summary * cannot be written: it has 999,990 bytes*"])
+    assert summary.stat().st_size == 999_990
+
+
+def test_a_fault_in_the_report_leaves_the_outcome_alone(
+    project: Project, summary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("no lines")
+
+    monkeypatch.setattr("pytest_ane.plugin.github.places", fail)
+    result = project.packages(good="none").gate()
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["ane: the report for GitHub failed: ZeroDivisionError(*)"])
+
+
+@pytest.mark.parametrize("options", [["--ane-github=off"], ["--co"]])
+def test_off(project: Project, summary: Path, options: list[str]) -> None:
+    assert not annotations(project.packages(good="none").gate(*options))
+    assert not summary.exists()
+
+
+def test_elsewhere_nothing_is_written_unless_asked(
+    project: Project, summary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GITHUB_ACTIONS")
+    assert not annotations(project.packages(good="none").gate())
+    assert not summary.exists()
+    assert annotations(project.gate("--ane-github=on"))
+    assert summary.exists()
+
+
+def test_the_ini_twin_and_the_command_line_over_it(project: Project, summary: Path) -> None:
+    project.packages(good="none").pytester.makeini("[pytest]\nane_github = off\n")
+    assert not annotations(project.gate())
+    assert annotations(project.gate("--ane-github=auto"))
+
+
+def test_other_words_are_usage_errors(project: Project) -> None:
+    project.packages(good="none").pytester.makeini("[pytest]\nane_github = yes\n")
+    result = project.gate()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: ane_github = yes: give 'auto', 'on' or 'off'."])
+
+
+def test_a_package_without_a_manifest_has_no_place(project: Project, summary: Path) -> None:
+    package = project.workshop.packages["nan"]
+    result = project.run(f"--ane-package={package}", "-m", "gate")
+    result.stdout.fnmatch_lines(["::error title=package%3Anan fidelity failed::*"])
