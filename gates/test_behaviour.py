@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.behaviour import judge, measure
+from pytest_ane.behaviour import Behaviour, judge, measure
+from pytest_ane.plugin.evidence import Evidence
 from pytest_ane.plugin.keeper import GateKeeper
 from pytest_ane.plugin.stack import Stack
 
 pytestmark = pytest.mark.gate
 
 
-def test_behaviour(chain: Stack, gate: GateKeeper) -> None:
+def test_behaviour(chain: Stack, evidence: Evidence, gate: GateKeeper) -> None:
     """Golden prompts through all shards: logits position by position, and greedy text."""
-    found = measure(chain.chain, chain.golden, chain.states, chain.decode, chain.provenance)
+
+    def measured() -> Behaviour:
+        return measure(chain.chain, chain.golden, chain.states, chain.decode, chain.provenance)
+
+    found = evidence.of("behaviour", measured)
     gate(judge(found, chain.policy, chain.model))

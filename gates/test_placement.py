@@ -1,19 +1,32 @@
-"""Placement: where will it run? Forecast from documented rules; only a device can prove it."""
+"""Placement: where will it run? Core ML's plan says on a Mac, rules forecast it elsewhere."""
 
 from __future__ import annotations
 
 import pytest
 
+from pytest_ane.backends import Backend
 from pytest_ane.build import Artifact
 from pytest_ane.manifest import Shard
 from pytest_ane.mil.records import Model
-from pytest_ane.placement import forecast, judge
+from pytest_ane.placement import Placement, judge, measure
+from pytest_ane.plugin.evidence import Evidence
 from pytest_ane.plugin.keeper import GateKeeper
 
 pytestmark = pytest.mark.gate
 
 
-def test_placement(shard: Shard, artifact: Artifact, program: Model, gate: GateKeeper) -> None:
-    """No operation of the shard breaks a rule that would keep it off the ANE."""
-    found = forecast(program, size_bytes=artifact.size)
+def test_placement(
+    shard: Shard,
+    artifact: Artifact,
+    program: Model,
+    backend: Backend,
+    evidence: Evidence,
+    gate: GateKeeper,
+) -> None:
+    """Every operation runs on the ANE; or, without a device, no rule keeps one off it."""
+
+    def measured() -> Placement:
+        return measure(backend, artifact.path, program, size_bytes=artifact.size)
+
+    found = evidence.of("placement", measured)
     gate(judge(found, subject=shard.qualified, os=shard.policy.placement.os))

@@ -5,6 +5,6 @@ from __future__ import annotations
 from pytest_ane.evidence.change import changes
 from pytest_ane.evidence.codec import Measurement
 from pytest_ane.evidence.statement import Statement, plain
-from pytest_ane.evidence.store import Store
+from pytest_ane.evidence.store import FOLDER, Store
 
-__all__ = ["Measurement", "Statement", "Store", "changes", "plain"]
+__all__ = ["FOLDER", "Measurement", "Statement", "Store", "changes", "plain"]

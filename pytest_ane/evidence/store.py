@@ -12,6 +12,8 @@ from pytest_ane.evidence.text import MOST_BYTES
 from pytest_ane.manifest.ids import is_id
 from pytest_ane.verdict import Gate
 
+FOLDER = "evidence"
+"""The folder's name, beside the manifest, unless another is given."""
 SIGNATURES = (".dsse.json", ".sigstore.json")
 """What is appended to a file's name for the signature beside it."""
 

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.errors import AneError
-from pytest_ane.plugin import options, suite, threads
+from pytest_ane.errors import AneError, UnprovenError
+from pytest_ane.plugin import options, settings, suite, threads
 from pytest_ane.plugin.fixtures import (
     artifact,
     backend,
+    cases,
     chain,
+    evidence,
     gate,
     probes,
     program,
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
 __all__ = [
     "artifact",
     "backend",
+    "cases",
     "chain",
+    "evidence",
     "gate",
     "probes",
     "program",
@@ -59,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
     except AneError as error:
         raise pytest.UsageError(str(error)) from None
     suite.add_to(config)
-    if options.github(config):
+    if settings.github(config):
         from pytest_ane.plugin import github
 
         github.add_to(config)
@@ -174,6 +178,9 @@ def _sentence(node: pytest.Item | pytest.Collector) -> Generator[None, object, o
     # Outside of the handler, or pytest would print both exceptions.
     from pytest_ane.plugin import keeper
 
+    if isinstance(problem, UnprovenError) and isinstance(node, pytest.Function):
+        keeper.unproven(node, problem)
+        return True
     keeper.record_error(node, problem)
     # pytest remarks on a traceback that is hidden altogether.
     __tracebackhide__ = False

@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.errors import AneError, NotRunError
+from pytest_ane.errors import AneError, NotRunError, UnprovenError
 from pytest_ane.manifest import Shard
 from pytest_ane.mil import read_model
+from pytest_ane.plugin.evidence import Evidence
 from pytest_ane.plugin.suite import shipped
 from pytest_ane.report.text import brief
-from pytest_ane.verdict import Verdict
+from pytest_ane.verdict import Gate, Verdict
 
 if TYPE_CHECKING:
     from pytest_ane.plugin.workspace import Workspace
 
-GATES = ("placement", "compression", "fidelity")
+GATES: tuple[Gate, ...] = ("placement", "compression", "fidelity")
 """What a canary is asked."""
 
 
@@ -90,7 +92,7 @@ class Canaries:
         known = self._known.items()
         return {gate: says for (subject, gate), says in known if subject == canary.qualified}
 
-    def _ask(self, gate: str, canary: Shard) -> str:
+    def _ask(self, gate: Gate, canary: Shard) -> str:
         """Call the gate's own test function with what its fixtures would give."""
         verdicts: list[Verdict] = []
         artifact = self._space.artifact
@@ -101,11 +103,16 @@ class Canaries:
             "backend": lambda: self._space.backend,
             "probes": lambda: canary.probes,
             "reference": lambda: self._space.cases(canary, artifact(canary)),
+            "cases": lambda: partial(self._space.cases, canary, artifact(canary)),
+            "evidence": lambda: Evidence(self._space, canary),
             "gate": lambda: verdicts.append,
         }
         try:
             ask = _function(gate, self._gates, frozenset(values))
             ask(**{name: values[name]() for name in inspect.signature(ask).parameters})
+        except UnprovenError as error:
+            says = str(error)
+            verdicts.append(Verdict(gate, canary.qualified, "unproven", brief(says), (says,)))
         except AneError as error:
             return unknown(gate, brief(str(error)))
         except (AssertionError, pytest.fail.Exception):

@@ -1,16 +1,18 @@
-"""What a gate's measurement rests on: made here, recorded here, or recorded on a Mac and verified."""
+"""What a gate judges: measured here, recorded here, or recorded on a Mac and verified here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pytest
 
-from pytest_ane.digests import tree_files
 from pytest_ane.errors import EvidenceError, UnprovenError
-from pytest_ane.evidence import Statement, asked, changes, verify
+from pytest_ane.evidence import Statement, changes
+from pytest_ane.evidence.asked import files_of, question
+from pytest_ane.evidence.verify import verify
 from pytest_ane.manifest import Policy, Shard
 from pytest_ane.plugin.stack import Stack
 from pytest_ane.verdict import Gate
@@ -80,26 +82,34 @@ class Evidence:
         return found
 
     def _write(self, gate: Gate, measurement: Any) -> None:
+        """Keep a measurement; what changes is said before anything is overwritten."""
         store = self._space.evidence
         new = Statement(
             gate=gate,
             subject=self._name,
-            files=self._files(),
+            files=self._files,
             environment=self._space.backend.provenance(),
             asked=self._asked(gate),
             recorded=datetime.now(timezone.utc).replace(microsecond=0),
             measurement=measurement,
         )
-        old = store.read(gate, self._name)
-        if old is None:
-            self._note("recorded", gate)
+        if store.path(gate, self._name).exists():
+            self._note("recorded anew", gate, list(self._changes(gate, new)))
         else:
-            self._note("recorded anew", gate, _changes(old, new))
+            self._note("recorded", gate)
         store.write(new)
         try:
             self._verified(gate, signed=False)
         except UnprovenError as error:
             self._note("does not count", gate, [str(error)])
+
+    def _changes(self, gate: Gate, new: Statement) -> Iterator[str]:
+        try:
+            old = Statement.from_json(self._space.evidence.read(gate, self._name) or b"")
+        except EvidenceError as error:
+            yield f"what was there could not be read: {error}"
+        else:
+            yield from changes(old, new)
 
     def _verified(self, gate: Gate, *, signed: bool = True) -> Statement:
         policy = self._policy.evidence_for(gate)
@@ -110,11 +120,34 @@ class Evidence:
             self._space.evidence,
             gate,
             self._name,
-            files=self._files(),
+            files=self._files,
             asked=self._asked(gate),
             policy=policy,
             now=datetime.now(timezone.utc),
         )
+
+    def _asked(self, gate: Gate) -> dict[str, Any]:
+        model = self._space.manifest.model_of(self._name.partition(":")[0])
+        subject = self._subject if isinstance(self._subject, Shard) else model
+        return question(gate, subject, model, lambda: self._space.model(model.name).identity)
+
+    @cached_property
+    def _files(self) -> dict[str, str]:
+        """Digests of the artifact's files, or of those of all shards."""
+        if isinstance(self._subject, Shard):
+            shard = self._subject
+            return files_of({shard.id: self._space.artifact(shard).path})
+        return files_of({shard.id: artifact.path for shard, artifact in self._subject.artifacts})
+
+    @property
+    def _policy(self) -> Policy:
+        if isinstance(self._subject, Shard):
+            return self._subject.policy
+        return self._space.manifest.model_of(self._name).policy
+
+    @property
+    def _name(self) -> str:
+        return self._subject.qualified if isinstance(self._subject, Shard) else self._subject.model
 
     def _note(self, what: str, gate: Gate, lines: Sequence[str] = ()) -> None:
         """Note on the test what became of a file, for the summary; what changes is said at once."""

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_ane.backends import Backend
     from pytest_ane.build import Artifact
     from pytest_ane.fidelity import Case
     from pytest_ane.manifest import Probes, Shard
     from pytest_ane.mil.records import Model
+    from pytest_ane.plugin.evidence import Evidence
     from pytest_ane.plugin.keeper import GateKeeper
     from pytest_ane.plugin.stack import Stack
     from pytest_ane.plugin.workspace import Workspace
@@ -54,6 +57,25 @@ def probes(shard: Shard) -> Probes:
 def reference(request: pytest.FixtureRequest, shard: Shard, artifact: Artifact) -> list[Case]:
     """Cases: every probe with what the shard's reference makes of it."""
     return _workspace(request).cases(shard, artifact)
+
+
+@pytest.fixture
+def cases(
+    request: pytest.FixtureRequest, shard: Shard, artifact: Artifact
+) -> Callable[[], list[Case]]:
+    """Makes what `reference` gives, when called: where evidence is verified nobody needs it."""
+    space = _workspace(request)
+    return lambda: space.cases(shard, artifact)
+
+
+@pytest.fixture
+def evidence(request: pytest.FixtureRequest) -> Evidence:
+    """Measures here, records what was measured, or finds what was recorded on a Mac."""
+    from pytest_ane.plugin.evidence import Evidence
+
+    space, params = _workspace(request), request.node.callspec.params
+    subject = space.stack(params["chain"]) if "chain" in params else params["shard"]
+    return Evidence(space, subject, request.node)
 
 
 @pytest.fixture

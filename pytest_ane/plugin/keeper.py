@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import pytest
 
 from pytest_ane.build import Artifact
-from pytest_ane.errors import AneError, NotRunError
+from pytest_ane.errors import AneError, NotRunError, UnprovenError
+from pytest_ane.plugin import workspace
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.report.text import brief, failure, reasons
-from pytest_ane.verdict import Verdict
+from pytest_ane.verdict import Gate, Verdict
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,14 @@ def record_error(node: pytest.Item | pytest.Collector, error: AneError) -> None:
         node.user_properties += _properties(
             gate=gate_of(node), subject=spec.id, status=status, summary=summary, reasons=summary
         )
+
+
+def unproven(item: pytest.Function, error: UnprovenError) -> None:
+    """Record that evidence is wanting; fail the test unless the policy allows it."""
+    gate, sentence = cast(Gate, gate_of(item)), str(error)
+    subject = item.callspec.id
+    verdict = Verdict(gate, subject, "unproven", brief(sentence), (sentence,))
+    GateKeeper(item, workspace.of(item.config))(verdict)
 
 
 def gate_of(item: pytest.Function) -> str:

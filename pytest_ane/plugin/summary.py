@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ane.plugin import workspace
+from pytest_ane.plugin.evidence import NOTED
+from pytest_ane.report.evidence import Note, lines
 from pytest_ane.report.rows import Row
 from pytest_ane.report.terminal import table
 
@@ -30,18 +34,41 @@ def write(reporter: TerminalReporter, config: pytest.Config) -> None:
     reporter.write_sep("=", "ane gates")
     # The last column stays free: a terminal would wrap a line that fills it.
     width = reporter._tw.fullwidth - 1
-    for note in _notes(reporter):
+    for note in _said(reporter):
         reporter.write_line(f"note: {note}")
     for line in table(rows, width=width, everything=config.get_verbosity() > 0):
         color = _COLORS.get(line.status, "")
         reporter.write_line(line.text, **({color: True} if color else {}))
 
 
-def _notes(reporter: TerminalReporter) -> dict[str, None]:
+    _evidence(reporter, config)
+
+
+def _said(reporter: TerminalReporter) -> dict[str, None]:
     """What the backend said during tests, each once."""
     reports = [r for of in reporter.stats.values() for r in of if isinstance(r, pytest.TestReport)]
     found = [str(value) for r in reports for name, value in r.user_properties if name == "ane.note"]
     return dict.fromkeys(found)
+
+
+def _evidence(reporter: TerminalReporter, config: pytest.Config) -> None:
+    """What became of evidence; nothing where none was asked for or found."""
+    reports = [report for group in reporter.stats.values() for report in group]
+    notes = [note for report in reports for note in _notes(report)]
+    space = workspace.of(config)
+    said = list(lines(notes, space.unused_evidence(), space.evidence.folder.name))
+    if said:
+        reporter.write_sep("=", "ane evidence")
+        for line in said:
+            reporter.write_line(line)
+
+
+def _notes(report: Any) -> Iterator[Note]:
+    if isinstance(report, pytest.TestReport) and report.when == "call":
+        for name, value in report.user_properties:
+            if name == NOTED:
+                what, file, *more = str(value).split("\n")
+                yield Note(what, file, tuple(more))
 
 
 def row_of(report: Any) -> Row | None:

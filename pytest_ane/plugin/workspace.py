@@ -12,12 +12,13 @@ from pytest_ane.backends import Backend, ComputeUnits, get_backend
 from pytest_ane.backends.coreml import Machine, check_native
 from pytest_ane.build import Artifact, Cache, build_shard
 from pytest_ane.build.slots import default_count
-from pytest_ane.errors import ManifestError
+from pytest_ane.errors import BackendError, ManifestError
+from pytest_ane.evidence import FOLDER, Store
 from pytest_ane.families import Buildable, Wire, get_family, search_beside
 from pytest_ane.fidelity import Case
 from pytest_ane.fidelity.package import package_cases
 from pytest_ane.manifest import Manifest, Model, Shard, load, of_package, select
-from pytest_ane.plugin import options, suite
+from pytest_ane.plugin import settings, suite
 from pytest_ane.plugin.built import BuiltModel
 from pytest_ane.plugin.canary import Canaries
 from pytest_ane.plugin.models import OpenModel
@@ -56,6 +57,8 @@ class Workspace:
     units: ComputeUnits
     run_id: str
     gates: Path
+    recording: frozenset[str]
+    evidence: Store
     config: InitVar[pytest.Config]
     progress: Progress = field(init=False)
     scope: tuple[Shard, ...] | None = None
@@ -63,6 +66,7 @@ class Workspace:
     notes: list[str] = field(default_factory=list)
     _models: dict[str, OpenModel | BuiltModel] = field(default_factory=dict)
     _artifacts: dict[str, Artifact] = field(default_factory=dict)
+    _stacks: dict[str, Stack] = field(default_factory=dict)
 
     @classmethod
     def of_config(cls, config: pytest.Config) -> Workspace:
@@ -72,33 +76,40 @@ class Workspace:
             ManifestError: either is wrong, or both a selection and a package are given.
             BackendError: the backend cannot be used on this machine.
         """
-        package, selection = options.package(config), config.getoption("ane_shards")
+        package, selection = settings.package(config), config.getoption("ane_shards")
         if package is not None and selection is not None:
             raise ManifestError("Give either --ane-shards or --ane-package, not both.")
         if package is not None:
             manifest = of_package(package)
             shards = manifest.shards
         else:
-            manifest = load(options.path(config, "ane_manifest") or config.rootpath / "shards.toml")
+            manifest = load(settings.path(config, "ane_manifest") or config.rootpath / "shards.toml")
             shards = select(manifest, selection)
             search_beside(manifest)
         if manifest.tmpdir is not None:
             config.add_cleanup(use_folder(manifest.tmpdir, manifest.path).close)
-        minimum = options.minimum_cosine(config)
+        minimum = settings.minimum_cosine(config)
         space = cls(
             manifest=manifest,
             asked=selection if package is None else package.name,
             shards=tuple(_overridden(shard, minimum) for shard in shards),
-            cache_root=options.path(config, "ane_cache"),
+            cache_root=settings.path(config, "ane_cache"),
             min_cosine=minimum,
-            unproven=options.unproven(config),
-            builds=options.builds(config) or default_count(),
-            backend_name=options.backend(config),
-            units=options.compute_units(config),
+            unproven=settings.unproven(config),
+            builds=settings.builds(config) or default_count(),
+            backend_name=settings.backend(config),
+            units=settings.compute_units(config),
             run_id=run_id(config),
             gates=suite.in_use(config),
+            recording=settings.recording(config),
+            evidence=Store(settings.path(config, "ane_evidence") or manifest.path.parent / FOLDER),
             config=config,
         )
+        if space.recording and space.backend_name != "coreml":
+            raise BackendError(
+                "--ane-record: evidence is recorded on a Mac, by the backend coreml; this run uses "
+                f"{space.backend_name}."
+            )
         if space.backend_name == "coreml":
             check_native()
             space.machine = Machine.ask()
@@ -206,6 +217,11 @@ class Workspace:
 
     def stack(self, name: str) -> Stack:
         """A whole model, every shard built."""
+        if name not in self._stacks:
+            self._stacks[name] = self._stack(name)
+        return self._stacks[name]
+
+    def _stack(self, name: str) -> Stack:
         opened = self.model(name)
         assert isinstance(opened, OpenModel)  # A builder's shards are no chain.
         shards = [shard for shard in self.shards if shard.model == name]

@@ -1,0 +1,46 @@
+"""What became of evidence in a run: recorded, kept, not used, and files that no shard uses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+_SHOWN = 10
+_QUIET = ("recorded", "kept")
+"""What is only counted: nothing was lost, and nothing needs doing."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What became of one file.
+
+    Attributes:
+        what: `recorded`, `recorded anew`, `kept`, `left stale`, `does not count`, `not used`.
+        file: relative to the evidence folder.
+        lines: what changed, or why.
+    """
+
+    what: str
+    file: str
+    lines: tuple[str, ...] = ()
+
+
+def lines(notes: Sequence[Note], unused: Sequence[str], folder: str) -> Iterator[str]:
+    """The notes in lines: counts first, then what somebody should look at."""
+    counts = Counter(note.what for note in notes)
+    if counts:
+        yield f"{folder}: " + ", ".join(f"{count} {what}" for what, count in counts.items())
+    for note in (loud := [note for note in notes if note.what not in _QUIET])[:_SHOWN]:
+        yield f"{note.what} {note.file}"
+        yield from (f"  {line}" for line in note.lines)
+    if len(loud) > _SHOWN:
+        yield f"... and {len(loud) - _SHOWN} more"
+    if unused:
+        files = "1 file that no shard uses" if len(unused) == 1 else _files(unused)
+        named = ", ".join(unused[:3]) + (", ..." if len(unused) > 3 else "")
+        yield f"{folder}: {files}: {named}; pytest-ane evidence prune removes what is not needed"
+
+
+def _files(unused: Sequence[str]) -> str:
+    return f"{len(unused)} files that no shard uses"
