@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.build import Artifact, judge, measure
+from pytest_ane.build import Artifact, CompressionMeasurement, judge, measure
 from pytest_ane.manifest import Shard
 from pytest_ane.mil.records import Model
+from pytest_ane.plugin.evidence import Evidence
 from pytest_ane.plugin.keeper import GateKeeper
 
 pytestmark = pytest.mark.gate
 
 
-def test_compression(shard: Shard, artifact: Artifact, program: Model, gate: GateKeeper) -> None:
+def test_compression(
+    shard: Shard, artifact: Artifact, program: Model, evidence: Evidence, gate: GateKeeper
+) -> None:
     """Every weight that was to be compressed is, and the package keeps its budget."""
-    gate(
-        judge(
-            measure(artifact, program, shard.reference),
-            asked=shard.compression,
-            policy=shard.policy.compression,
-            subject=shard.qualified,
-        )
-    )
+
+    def measured() -> CompressionMeasurement:
+        return measure(artifact, program, shard.reference)
+
+    found = evidence.of("compression", measured)
+    policy = shard.policy.compression
+    gate(judge(found, asked=shard.compression, policy=policy, subject=shard.qualified))

@@ -7,7 +7,7 @@ The forecast applies documented rules to the program and runs anywhere. It says 
 from __future__ import annotations
 
 from pytest_ane.placement.forecast import Finding, Forecast, forecast
-from pytest_ane.placement.measure import judge, measure
+from pytest_ane.placement.measure import Placement, judge, measure
 from pytest_ane.placement.text import explain
 
-__all__ = ["Finding", "Forecast", "explain", "forecast", "judge", "measure"]
+__all__ = ["Finding", "Forecast", "Placement", "explain", "forecast", "judge", "measure"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeAlias
 
 from pytest_ane.backends import Backend, CoreMLBackend
 from pytest_ane.mil.records import Model
@@ -13,8 +14,11 @@ from pytest_ane.placement.forecast import Forecast, forecast
 from pytest_ane.placement.plans import Plan
 from pytest_ane.verdict import Verdict
 
+Placement: TypeAlias = Plan | Forecast
+"""What is known of where a shard runs."""
 
-def measure(backend: Backend, artifact: Path, program: Model, *, size_bytes: int) -> Plan | Forecast:
+
+def measure(backend: Backend, artifact: Path, program: Model, *, size_bytes: int) -> Placement:
     """Where an artifact's operations run, or what the rules say of that.
 
     Args:
@@ -31,7 +35,7 @@ def measure(backend: Backend, artifact: Path, program: Model, *, size_bytes: int
     return forecast(program, size_bytes=size_bytes)
 
 
-def judge(found: Plan | Forecast, *, subject: str, os: str) -> Verdict:
+def judge(found: Placement, *, subject: str, os: str) -> Verdict:
     """The verdict of either; `os` decides the forecast's size rule.
 
     Raises:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import pytest
 
 from pytest_ane.errors import EvidenceError, UnprovenError
-from pytest_ane.evidence import Statement, changes
+from pytest_ane.evidence import Measurement, Statement, changes
 from pytest_ane.evidence.asked import files_of, question
+from pytest_ane.evidence.judge import origin
 from pytest_ane.evidence.verify import verify
 from pytest_ane.manifest import Policy, Shard
 from pytest_ane.plugin.stack import Stack
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from pytest_ane.plugin.workspace import Workspace
 
 T = TypeVar("T")
+ORIGIN = pytest.StashKey[str]()
+"""Where and when what a test judges was recorded, if it was."""
 NOTED = "ane.evidence"
 """The property of a test that says what became of a file of evidence."""
 
@@ -53,11 +56,11 @@ class Evidence:
         """
         if self._space.backend.on_device:
             return self._recording(gate, here) if self._space.recording else here()
-        if self._policy.requires_device(gate):
-            return cast(T, self._verified(gate).measurement)
+        if self._policy.requires_evidence(gate):
+            return cast(T, self._found(self._verified(gate)))
         if gate == "placement":
             try:
-                return cast(T, self._verified(gate).measurement)
+                return cast(T, self._found(self._verified(gate)))
             except UnprovenError as error:
                 if error.kind != "missing":
                     self._note("not used", gate, [str(error)])
@@ -72,7 +75,7 @@ class Evidence:
         else:
             if "all" not in self._space.recording:
                 self._note("kept", gate)
-                return cast(T, valid.measurement)
+                return cast(T, self._found(valid))
             state = "all"
         found = here()
         if {state, "all"} & self._space.recording:
@@ -80,6 +83,12 @@ class Evidence:
         else:
             self._note(f"left {state}", gate)
         return found
+
+    def _found(self, statement: Statement) -> Measurement:
+        """What was recorded; its verdict will say where and when."""
+        if self._item is not None:
+            self._item.stash[ORIGIN] = origin(statement)
+        return statement.measurement
 
     def _write(self, gate: Gate, measurement: Any) -> None:
         """Keep a measurement; what changes is said before anything is overwritten."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from pytest_ane.build import Artifact
 from pytest_ane.errors import AneError, NotRunError, UnprovenError
 from pytest_ane.plugin import workspace
+from pytest_ane.plugin.evidence import ORIGIN
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.report.text import brief, failure, reasons
 from pytest_ane.verdict import Gate, Verdict
@@ -24,6 +25,9 @@ class GateKeeper:
 
     def __call__(self, verdict: Verdict) -> None:
         """Record the facts as `user_properties`; fail the test unless the verdict allows it."""
+        if recorded := self.item.stash.get(ORIGIN, ""):
+            facts = verdict.facts | {"evidence": recorded}
+            verdict = replace(verdict, summary=f"{verdict.summary} · {recorded}", facts=facts)
         synthetic = self.workspace.synthetic(verdict.subject)
         provenance = _artifact(self.item) | dict(verdict.provenance)
         self.item.user_properties += _properties(

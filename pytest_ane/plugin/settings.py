@@ -139,9 +139,7 @@ def recording(config: pytest.Config) -> frozenset[str]:
         return frozenset()
     verbs = [verb.strip() for verb in given.split(",")]
     if unknown := next((verb for verb in verbs if verb not in VERBS), None):
-        raise pytest.UsageError(
-            f"--ane-record={given}: {unknown!r} is none of {', '.join(VERBS)}."
-        )
+        raise pytest.UsageError(f"--ane-record={given}: {unknown!r} is none of {', '.join(VERBS)}.")
     if not config.getoption("ane_record_force"):
         _refuse_recording(config)
     return frozenset(verbs)

@@ -40,7 +40,6 @@ def write(reporter: TerminalReporter, config: pytest.Config) -> None:
         color = _COLORS.get(line.status, "")
         reporter.write_line(line.text, **({color: True} if color else {}))
 
-
     _evidence(reporter, config)
 
 

@@ -14,6 +14,7 @@ from pytest_ane.build import Artifact, Cache, build_shard
 from pytest_ane.build.slots import default_count
 from pytest_ane.errors import BackendError, ManifestError
 from pytest_ane.evidence import FOLDER, Store
+from pytest_ane.evidence.uses import unused
 from pytest_ane.families import Buildable, Wire, get_family, search_beside
 from pytest_ane.fidelity import Case
 from pytest_ane.fidelity.package import package_cases
@@ -83,7 +84,9 @@ class Workspace:
             manifest = of_package(package)
             shards = manifest.shards
         else:
-            manifest = load(settings.path(config, "ane_manifest") or config.rootpath / "shards.toml")
+            manifest = load(
+                settings.path(config, "ane_manifest") or config.rootpath / "shards.toml"
+            )
             shards = select(manifest, selection)
             search_beside(manifest)
         if manifest.tmpdir is not None:
@@ -170,6 +173,12 @@ class Workspace:
         policies = {shard.qualified: shard.policy for shard in self.shards}
         policies |= {model.name: model.policy for model in self.manifest.models}
         return (self.unproven or policies[subject].unproven) == "allow"
+
+    def unused_evidence(self) -> list[str]:
+        """Evidence files, relative to their folder, that no shard of the manifest uses."""
+        folder = self.evidence.folder
+        found = unused(self.evidence, self.manifest)
+        return [path.relative_to(folder).as_posix() for path in found]
 
     def synthetic(self, subject: str) -> str:
         """How the weights of a shard or model were made up; empty for real ones."""

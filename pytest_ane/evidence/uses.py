@@ -1,0 +1,40 @@
+"""Which evidence files a manifest has a use for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+from pytest_ane.evidence.store import SIGNATURES, Store
+from pytest_ane.manifest import Gate, Manifest, Model, Shard
+
+Subject: TypeAlias = Shard | Model
+GATES_OF_SHARD: tuple[Gate, ...] = ("placement", "compression", "fidelity")
+
+
+def used(store: Store, manifest: Manifest) -> Mapping[Path, tuple[Gate, Subject]]:
+    """Where evidence of the manifest's shards and models is or would be."""
+    found: list[tuple[Gate, Subject]] = [
+        (gate, shard) for shard in manifest.shards for gate in GATES_OF_SHARD
+    ]
+    found += [("behaviour", model) for model in manifest.models]
+    return {store.path(gate, name_of(subject)): (gate, subject) for gate, subject in found}
+
+
+def unused(store: Store, manifest: Manifest) -> list[Path]:
+    """Evidence files that no shard uses, with their signatures, and signatures of nothing."""
+    known = used(store, manifest)
+    lost = [path for path in store.files() if path not in known]
+    for path in sorted(store.folder.glob("*/*.json")):
+        ending = next((ending for ending in SIGNATURES if path.name.endswith(ending)), "")
+        if ending:
+            signed = path.with_name(path.name.removesuffix(ending))
+            if signed in lost or not signed.exists():
+                lost.append(path)
+    return lost
+
+
+def name_of(subject: Subject) -> str:
+    """A shard's qualified id, or a model's name."""
+    return subject.name if isinstance(subject, Model) else subject.qualified
