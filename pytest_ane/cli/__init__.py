@@ -1,4 +1,4 @@
-"""The command line: `pytest-ane init | schema | doctor | cache | explain | plan | ...`."""
+"""The command line: `pytest-ane init | schema | doctor | cache | explain | evidence | ...`."""
 
 from __future__ import annotations
 
@@ -61,6 +61,20 @@ def parser() -> argparse.ArgumentParser:
     )
     command.set_defaults(run=lambda o: plan.run(o.file, o.package))
 
+    command = commands.add_parser("evidence", help="what a Mac recorded, and what it is worth")
+    command.add_argument("action", choices=("list", "show", "verify", "prune"))
+    command.add_argument("what", nargs="?", help="show: an evidence file, a shard or a model")
+    command.add_argument(
+        "--ane-shards", default="all", metavar="SHARDS", help="verify: which (default: all)"
+    )
+    command.add_argument("--ane-manifest", type=Path, metavar="FILE", help="default: shards.toml")
+    command.add_argument(
+        "--ane-evidence", type=Path, metavar="DIR", help="default: evidence, beside the manifest"
+    )
+    command.add_argument("--ane-cache", type=Path, metavar="DIR", help="the cache folder")
+    command.add_argument("--yes", action="store_true", help="prune: delete what no shard uses")
+    command.set_defaults(run=_evidence)
+
     command = commands.add_parser("weights", help="what compression made of every weight")
     command.add_argument("package", type=Path, help="an .mlpackage or .mlmodelc")
     command.add_argument(
@@ -118,6 +132,21 @@ def _run(options: argparse.Namespace) -> Iterator[str]:
 
     o = options
     return run.run(o.package, o.input, o.out, o.precision, o.function)
+
+
+def _evidence(options: argparse.Namespace) -> Iterator[str]:
+    from pytest_ane.cli import evidence
+
+    o = options
+    return evidence.run(
+        o.action,
+        o.what,
+        manifest=o.ane_manifest,
+        folder=o.ane_evidence,
+        cache=o.ane_cache,
+        shards=o.ane_shards,
+        yes=o.yes,
+    )
 
 
 def _weights(options: argparse.Namespace) -> Iterator[str]:

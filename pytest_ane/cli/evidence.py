@@ -1,0 +1,186 @@
+"""`pytest-ane evidence list`, `show`, `verify` and `prune`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_ane.errors import AneError, EvidenceError, UnprovenError
+
+if TYPE_CHECKING:
+    from pytest_ane.cli.desk import Desk
+    from pytest_ane.evidence import Statement
+    from pytest_ane.manifest import Gate, Model, Shard
+    from pytest_ane.report.terminal import Row
+    from pytest_ane.verdict import Verdict
+
+_COLUMNS = ("subject", "gate", "recorded", "age", "chip", "system", "units", "state")
+_LONGEST = 300
+
+
+def run(
+    action: str,
+    what: str | None,
+    *,
+    manifest: Path | None,
+    folder: Path | None,
+    cache: Path | None,
+    shards: str,
+    yes: bool,
+) -> Iterator[str]:
+    """Look at recorded evidence; only `prune` with `yes` deletes anything, and nothing is built.
+
+    Args:
+        action: `list`, `show`, `verify` or `prune`.
+        what: for `show`, an evidence file, a shard or a model.
+        manifest: default `shards.toml` here.
+        folder: where evidence is; default `evidence` beside the manifest.
+        cache: the cache folder, where built shards are.
+        shards: for `verify`, a selection as `--ane-shards` takes it.
+        yes: for `prune`, delete.
+
+    Raises:
+        AneError: one sentence, also where `verify` finds anything red.
+    """
+    from pytest_ane.cli.desk import Desk
+
+    desk = Desk(manifest, folder, cache)
+    if (action == "show") != (what is not None):
+        needs = "needs an evidence file, a shard or a model" if what is None else "takes no file"
+        raise EvidenceError(f"evidence {action} {needs}; pytest-ane evidence --help shows how.")
+    if action == "list":
+        yield from _list(desk)
+    elif action == "verify":
+        yield from _verify(desk, shards)
+    elif action == "prune":
+        yield from _prune(desk, yes)
+    else:
+        yield from _show(desk, what or "")
+
+
+def _list(desk: Desk) -> Iterator[str]:
+    """A table of all evidence files, what each is worth at its end."""
+    rows = [_COLUMNS, *(_columns(desk, path) for path in desk.store.files())]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows if len(rows) > 1 else ():
+        yield "  ".join(
+            f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)
+        ).rstrip()
+    yield f"{_files(len(rows) - 1)} in {desk.store.folder}"
+
+
+def _columns(desk: Desk, path: Path) -> tuple[str, ...]:
+    from pytest_ane.evidence.verify import time_in_words
+
+    try:
+        found = desk.read(path)
+    except EvidenceError:
+        name = path.relative_to(desk.store.folder).as_posix()
+        return (name, *("" for _ in _COLUMNS[2:]), desk.state(path))
+    env = found.environment
+    return (
+        found.subject,
+        found.gate,
+        f"{found.recorded:%Y-%m-%d}",
+        time_in_words(max(desk.now, found.recorded) - found.recorded),
+        *(env.get(key, "") for key in ("chip", "os", "compute_units")),
+        desk.state(path),
+    )
+
+
+def _show(desk: Desk, what: str) -> Iterator[str]:
+    """Statements in words, and what they are worth now."""
+    paths = desk.paths(what)
+    for number, path in enumerate(paths):
+        yield from ("",) if number else ()
+        yield from _statement(desk, desk.read(path))
+        if (known := desk.used.get(path)) is None:
+            yield "verdict      none: no shard of the manifest uses this file"
+        else:
+            yield from _worth(desk, *known)
+
+
+def _statement(desk: Desk, found: Statement) -> Iterator[str]:
+    from pytest_ane.evidence.change import figures
+    from pytest_ane.evidence.verify import time_in_words
+
+    age = time_in_words(max(desk.now, found.recorded) - found.recorded)
+    yield f"{found.subject} {found.gate}"
+    yield f"recorded     {found.recorded:%Y-%m-%d %H:%M} UTC, {age} ago"
+    yield f"of           {_files(len(found.files))}, {next(iter(found.files))} first"
+    for key, value in sorted(found.environment.items()):
+        yield f"{key:<12} {value}"
+    if found.asked:
+        text = json.dumps(found.asked, sort_keys=True)
+        yield f"asked        {text if len(text) <= _LONGEST else f'{text[:_LONGEST]}...'}"
+    for key, value in figures(found.measurement).items():
+        yield f"  {key}: {value}"
+
+
+def _worth(desk: Desk, gate: Gate, subject: Shard | Model) -> Iterator[str]:
+    try:
+        verdict = desk.verdict(gate, subject)
+    except AneError as error:
+        yield f"verdict      unproven: {error}"
+        return
+    yield f"verdict      {verdict.status}: {verdict.summary}"
+    yield from (f"  - {reason}" for reason in verdict.reasons)
+
+
+def _verify(desk: Desk, selection: str) -> Iterator[str]:
+    """All gates whose policy asks for a device's evidence, judged; raises where one is red."""
+    from pytest_ane.report.terminal import table
+    from pytest_ane.report.text import failure
+
+    required = desk.required(selection)
+    if not required:
+        raise EvidenceError(
+            "No policy of the selected shards requires evidence, so nothing was verified; it is "
+            'required by policy.placement.require = "plan" and policy.fidelity.require or '
+            'policy.behaviour.require = "device".'
+        )
+    verdicts = [(desk.proven(gate, subject), subject) for gate, subject in required]
+    width = shutil.get_terminal_size((10_000, 0)).columns - 1
+    yield from (line.text for line in table([_row(v) for v, _ in verdicts], width=width))
+    bad = [(v, subject) for v, subject in verdicts if v.status != "passed"]
+    for verdict, _ in bad:
+        yield from ("", failure(verdict))
+    red = [v for v, subject in bad if v.status == "failed" or subject.policy.unproven == "fail"]
+    if red:
+        raise UnprovenError(f"{len(red)} of {len(verdicts)} verdicts are red.")
+
+
+def _row(verdict: Verdict) -> Row:
+    from pytest_ane.report.terminal import Row
+
+    return Row(
+        verdict.gate,
+        verdict.subject,
+        verdict.status,
+        verdict.summary,
+        warned=verdict.status == "passed" and "warnings" in verdict.facts,
+    )
+
+
+def _prune(desk: Desk, yes: bool) -> Iterator[str]:
+    unused = desk.unused()
+    for path in unused:
+        yield f"{'removed' if yes else 'unused'} {path}"
+        if yes:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise EvidenceError(f"{path} cannot be removed: {error.strerror}.") from None
+    if not unused:
+        yield f"no unused file in {desk.store.folder}"
+    elif yes:
+        yield f"{_files(len(unused))} removed from {desk.store.folder}"
+    else:
+        yield f"{_files(len(unused))} unused; remove with: pytest-ane evidence prune --yes"
+
+
+def _files(count: int) -> str:
+    return f"{count} file{'' if count == 1 else 's'}"

@@ -1,0 +1,71 @@
+"""What a measurement is of, and what it was asked: the same on every machine, and no more.
+
+Who records and who verifies calls these two, so that both speak of the same things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_ane.digests import key_digest, tree_files
+from pytest_ane.manifest import Gate, Model, Shard
+
+ELSEWHERE = ("versions",)
+"""What a model's identity says of the machine it is read on, not of the model."""
+
+
+def files_of(
+    artifacts: Mapping[str, Path], digests: Callable[[Path], Mapping[str, str]] = tree_files
+) -> dict[str, str]:
+    """SHA-256 of all files of artifacts as in-toto names them: `L01/Manifest.json`.
+
+    Args:
+        artifacts: packages by shard id: the one of a shard, or all of a model's for behaviour.
+        digests: SHA-256 of a package's files by path inside it.
+    """
+    return {
+        f"{shard}/{name}": digest
+        for shard, path in artifacts.items()
+        for name, digest in digests(path).items()
+    }
+
+
+def question(
+    gate: Gate, subject: Shard | Model, model: Model, identity: Callable[[], Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What decides a measurement beside the artifact and the machine, as JSON data.
+
+    Of a plan and of compression nothing does. Of fidelity: probes, the reference, the largest T,
+    and golden prompts where states are captured from them; of behaviour: golden prompts.
+
+    Args:
+        gate: whose question it is.
+        subject: a shard, or for behaviour the model.
+        model: the shard's model, or the model itself.
+        identity: what the model's weights and code depend on (`OpenModel.identity`); called where
+            its float32 modules are the reference. Versions of packages are left out of it, for
+            they differ between a Mac and the machine that verifies.
+    """
+    prompts = [prompt.model_dump(mode="json", exclude_none=True) for prompt in model.prompts]
+    if isinstance(subject, Model):
+        return {"prompts": prompts, "reference": "float32", "source": _source(identity)}
+    if gate != "fidelity":
+        return {}
+    asked: dict[str, Any] = {
+        "probes": subject.probes.model_dump(mode="json"),
+        "reference": subject.reference,
+        "max_tokens": subject.max_tokens,
+    }
+    if isinstance(subject.reference, Path):
+        asked["reference"] = key_digest(tree_files(subject.reference))
+    elif subject.reference == "float32":
+        asked["source"] = _source(identity)
+    if "captured" in subject.probes.kinds:
+        asked["prompts"] = prompts
+    return asked
+
+
+def _source(identity: Callable[[], Mapping[str, Any]]) -> str:
+    return key_digest({key: part for key, part in identity().items() if key not in ELSEWHERE})

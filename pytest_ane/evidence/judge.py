@@ -1,0 +1,48 @@
+"""Recorded measurements judged afresh: today's policy, whatever was thought of them then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_ane import behaviour, build, fidelity
+from pytest_ane.behaviour import Behaviour
+from pytest_ane.build import CompressionMeasurement
+from pytest_ane.evidence.statement import Statement
+from pytest_ane.fidelity import Fidelity
+from pytest_ane.manifest import Model, Shard
+from pytest_ane.placement import plans
+from pytest_ane.placement.plans import Plan
+from pytest_ane.verdict import Verdict
+
+
+def judge(statement: Statement, subject: Shard | Model) -> Verdict:
+    """The verdict on a statement of this shard, or of this model; it names where it is from."""
+    verdict = _judged(statement, subject)
+    where = origin(statement)
+    return replace(
+        verdict,
+        summary=f"{verdict.summary} · {where}",
+        facts=verdict.facts | {"evidence": where},
+    )
+
+
+def origin(statement: Statement) -> str:
+    """`recorded 2026-11-21, Apple M4 Max, macOS 26.1, CPU_AND_NE`."""
+    known = (statement.environment.get(key) for key in ("chip", "os", "compute_units"))
+    return ", ".join((f"recorded {statement.recorded:%Y-%m-%d}", *filter(None, known)))
+
+
+def _judged(statement: Statement, subject: Shard | Model) -> Verdict:
+    name, policy = statement.subject, subject.policy
+    match statement.measurement, subject:
+        case Plan() as plan, Shard():
+            return plans.judge(plan, subject=name)
+        case CompressionMeasurement() as found, Shard():
+            return build.judge(
+                found, asked=subject.compression, policy=policy.compression, subject=name
+            )
+        case Fidelity() as found, Shard():
+            return fidelity.judge(found, policy.fidelity, name)
+        case Behaviour() as found, Model():
+            return behaviour.judge(found, policy.behaviour, name)
+    raise TypeError(f"{type(statement.measurement).__name__} is no measurement of {name}")

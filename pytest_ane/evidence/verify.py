@@ -1,0 +1,207 @@
+"""Whether a recorded measurement may stand for one made now: digests first, then the policy.
+
+Nothing here looks at the numbers, and no opinion is read from a file: what passes is judged anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pytest_ane.errors import EvidenceError, UnprovenError, UnprovenKind
+from pytest_ane.evidence.signatures import same_value, signed_payload, signing_command
+from pytest_ane.evidence.statement import Statement, plain, sealed
+from pytest_ane.evidence.store import Store
+from pytest_ane.evidence.text import parse
+from pytest_ane.manifest import EvidencePolicy
+from pytest_ane.manifest.problems import label, shown
+from pytest_ane.verdict import Gate
+
+DEVICES = ("coreml",)
+"""Backends that ask a device; what the CPU executor computes is no evidence of one."""
+UNSIGNED: frozenset[UnprovenKind] = frozenset(("unsigned", "signer", "signature", "library"))
+"""What recording anew does not mend: the file has to be signed, or the signature to be read."""
+SKEW = timedelta(minutes=10)
+"""How far two machines' clocks may be apart."""
+
+
+def verify(
+    store: Store,
+    gate: Gate,
+    subject: str,
+    *,
+    files: Mapping[str, str],
+    asked: Mapping[str, Any],
+    policy: EvidencePolicy,
+    now: datetime,
+) -> Statement:
+    """The statement of a gate and subject, if it is of these bytes and the policy takes it.
+
+    Args:
+        store: where evidence is kept.
+        gate: whose evidence is wanted.
+        subject: qualified shard id, or for behaviour the model.
+        files: SHA-256 of the artifact's files as they are now, `asked.files_of`.
+        asked: what is asked now, `asked.question`.
+        policy: which evidence counts.
+        now: with a time zone.
+
+    Raises:
+        UnprovenError: it proves nothing; one sentence, with the command that mends it.
+        ManifestError: a signer of the policy is no public key.
+    """
+    record = Record(store.path(gate, subject), gate, subject)
+    data = record.content(store)
+    found = record.statement(data)
+    for kind, says in record.complaints(found, files, plain(asked), policy, now):
+        raise record.refused(kind, says)
+    if policy.signers:
+        payload = signed_payload(record.path, policy.signers)
+        if not same_value(payload, data):
+            says = "is not what was signed: the file was changed, or recorded anew"
+            raise record.refused("signature", says)
+    return found
+
+
+@dataclass(frozen=True)
+class Record:
+    """An evidence file that is looked at."""
+
+    path: Path
+    gate: Gate
+    subject: str
+
+    def content(self, store: Store) -> bytes:
+        """What is in the file; `UnprovenError` where there is none."""
+        try:
+            data = store.read(self.gate, self.subject)
+        except EvidenceError as error:
+            raise self._damaged(error) from None
+        if data is None:
+            raise self.refused("missing", "is missing")
+        return data
+
+    def statement(self, data: bytes) -> Statement:
+        """The statement, of the right subject; `UnprovenError` where it is not whole."""
+        try:
+            found = Statement.from_json(data)
+        except EvidenceError as error:
+            if _edited(data):
+                raise self.refused("edited", "was edited after it was recorded") from None
+            raise self._damaged(error) from None
+        if (found.gate, found.subject) != (self.gate, self.subject):
+            says = f"is damaged: it is evidence of {found.gate} of {found.subject}"
+            raise self.refused("damaged", says)
+        return found
+
+    def complaints(
+        self,
+        found: Statement,
+        files: Mapping[str, str],
+        asked: Mapping[str, Any],
+        policy: EvidencePolicy,
+        now: datetime,
+    ) -> Iterator[tuple[UnprovenKind, str]]:
+        """All that speaks against a statement, signatures apart, the weightiest first."""
+        if count := len(names := _changed(found.files, files)):
+            yield "stale", f"is of other bytes: {_file(names[0], found.files, files, count)}"
+        if (difference := next(_differences(found.asked, asked), None)) is not None:
+            yield "stale", f"answers another question: {difference}"
+        yield from _elsewhere(found, policy)
+        yield from _untimely(found.recorded, policy, now)
+
+    def _damaged(self, error: EvidenceError) -> UnprovenError:
+        return self.refused("damaged", f"is damaged: {str(error).removeprefix(f'{self.path} ')}")
+
+    def refused(self, kind: UnprovenKind, says: str) -> UnprovenError:
+        """The error of a complaint, with what mends it."""
+        mends = f"on a Mac, {recording_command(self.subject, kind)}"
+        if kind in UNSIGNED:
+            mends = f"sign it: {signing_command(self.path)}"
+        return UnprovenError(f"{label(self.path)} {says}; {mends}", kind)
+
+
+def recording_command(subject: str, kind: UnprovenKind) -> str:
+    """What records the evidence of a shard, or of a model, that is not there or no good."""
+    shards = subject if ":" in subject else f"'{subject}:*'"
+    which = "missing" if kind == "missing" else "stale"
+    return f"pytest --ane-shards={shards} -m gate --ane-record={which}"
+
+
+def _edited(data: bytes) -> bool:
+    """Whether a statement's own digest does not fit it."""
+    try:
+        top = parse(data)
+        return bool(sealed(top)["predicate"]["sha256"] != top["predicate"]["sha256"])
+    except (EvidenceError, AttributeError, KeyError, TypeError):
+        return False
+
+
+def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    return sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+
+
+def _file(name: str, old: Mapping[str, str], new: Mapping[str, str], count: int) -> str:
+    """What is the matter with the first file that differs."""
+    if name not in new:
+        says = "is gone"
+    elif name not in old:
+        says = "is new"
+    else:
+        says = f"was {old[name][:8]}, now is {new[name][:8]}"
+    return f"{name} {says}" + (f", first of {count} files" if count > 1 else "")
+
+
+def _differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
+    """Each key of a question that differs, with both values."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+    elif old != new:
+        yield f"{path} was {_said(old)}, now is {_said(new)}"
+
+
+def _said(value: Any) -> str:
+    return "absent" if value is None else shown(value)
+
+
+def _elsewhere(found: Statement, policy: EvidencePolicy) -> Iterator[tuple[UnprovenKind, str]]:
+    """Where it was measured, and where it should have been."""
+    of = found.environment.get
+    backend, units = of("backend", ""), of("compute_units", "")
+    if found.gate != "compression" and backend not in DEVICES:
+        yield "backend", f"was measured by the backend {backend or 'unknown'}, not on a device"
+    if not policy.takes_chip(chip := of("chip", "")):
+        yield "chip", _where("on", chip, "chip", policy.chips)
+    if not policy.takes_system(system := of("os", "")):
+        yield "os", _where("on", system, "system", policy.os)
+    if policy.compute_units is not None and units not in policy.compute_units:
+        yield "compute-units", _where("with", units, "compute units", policy.compute_units)
+
+
+def _where(how: str, found: str, what: str, wanted: tuple[str, ...] | None) -> str:
+    taken = ", ".join(map(repr, wanted or ()))
+    return f"was recorded {how} {found or f'unknown {what}'}, and the policy takes {taken}"
+
+
+def _untimely(
+    recorded: datetime, policy: EvidencePolicy, now: datetime
+) -> Iterator[tuple[UnprovenKind, str]]:
+    if recorded > now + SKEW:
+        yield "future", f"was recorded at {recorded:%Y-%m-%d %H:%M} UTC, which is still to come"
+    if policy.max_age is not None and now - recorded > policy.max_age:
+        yield (
+            "age",
+            f"was recorded {time_in_words(now - recorded)} ago, on {recorded:%Y-%m-%d}, and the "
+            f"policy takes {time_in_words(policy.max_age)} at most",
+        )
+
+
+def time_in_words(time: timedelta) -> str:
+    """`90 days`, or below two days `12 hours`."""
+    hours = int(time / timedelta(hours=1))
+    number, unit = (hours // 24, "day") if hours >= 48 else (hours, "hour")
+    return f"{number} {unit}{'' if number == 1 else 's'}"
