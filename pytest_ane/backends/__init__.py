@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pytest_ane.backends.base import Backend, Runner
-from pytest_ane.backends.coreml import ComputeUnits, CoreMLBackend
+from pytest_ane.backends.coreml import ComputeUnits, CoreMLBackend, Machine
 from pytest_ane.backends.cpu import CpuBackend
 from pytest_ane.build import Cache
 
@@ -18,13 +18,21 @@ def get_backend(
     cache: Cache | None = None,
     units: ComputeUnits = "CPU_AND_NE",
     say: Callable[[str], None] = print,
+    machine: Machine | None = None,
 ) -> Backend:
-    """A backend by name, `cpu` or `coreml`; the rest is for `coreml` and as its class takes it.
+    """A backend by name, `cpu` or `coreml`; what else there is, is for `coreml`.
+
+    Args:
+        name: the backend's.
+        cache: where compiled models are kept; the user's own by default.
+        units: where Core ML may run a model.
+        say: told in a sentence what is compiled again.
+        machine: this Mac, where it was asked already.
 
     Raises:
         BackendError: there is no native Core ML here.
     """
     if name == "coreml":
-        return CoreMLBackend(cache or Cache(), units, say)
+        return CoreMLBackend(cache or Cache(), units, say, machine)
     assert name == "cpu", name
     return CpuBackend()

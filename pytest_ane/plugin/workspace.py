@@ -148,7 +148,9 @@ class Workspace:
         """What runs artifacts."""
         if self.machine is None:
             return get_backend("cpu")
-        return get_backend("coreml", cache=self.cache, units=self.units, say=self._note)
+        return get_backend(
+            "coreml", cache=self.cache, units=self.units, say=self._note, machine=self.machine
+        )
 
     def _note(self, text: str) -> None:
         """Keep what the backend says for the test that is running; its shard is named by id."""

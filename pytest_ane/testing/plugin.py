@@ -25,10 +25,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Replay until the run ends; early, because the backend looks for Core ML in configuring."""
+    _replay(early_config, early_config.known_args_namespace.ane_replay)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Replay until the run ends; in workers of xdist too."""
-    folder = config.getoption("--ane-replay")
-    if folder is None:
+    """In workers of xdist too, which load no initial conftests."""
+    _replay(config, config.getoption("--ane-replay"))
+
+
+def _replay(config: pytest.Config, folder: str | None) -> None:
+    if folder is None or _KEY in config.stash:
         return
     try:
         replayer = Replayer((config.invocation_params.dir / folder).resolve())

@@ -36,6 +36,15 @@ def test_the_header_says_what_was_asked_and_what_decides() -> None:
     assert len(line) <= 80
 
 
+def test_on_a_device_the_header_says_so_and_that_the_plan_places() -> None:
+    device = "Apple M4 Max, macOS 26.1 (25B78) · CPU_AND_NE"
+    line = header(asked="L01", selected=[shard("L01")], of=34, backend="coreml", device=device)
+    assert line == (
+        f"ane: L01 · shards 1 of 34 · backend coreml · {device} · placement by Core ML's plan · "
+        "seed 7"
+    )
+
+
 def test_overrides_are_in_the_header() -> None:
     line = header(
         asked="all",

@@ -41,6 +41,7 @@ class CoreMLBackend:
         cache: where compiled models are kept.
         units: where Core ML may run a model; `CPU_ONLY` is for comparison.
         say: told in a sentence what is compiled again.
+        machine: this Mac, where it was asked already.
 
     Raises:
         BackendError: there is no native Core ML here.
@@ -54,17 +55,19 @@ class CoreMLBackend:
         cache: Cache,
         units: ComputeUnits = "CPU_AND_NE",
         say: Callable[[str], None] = _silent,
+        machine: Machine | None = None,
     ) -> None:
         check_native()
         self.units = units
+        self.say = say
         self._cache = cache
-        self._say = say
+        self._machine = machine
         self._again: set[Path] = set()
 
     @cached_property
     def machine(self) -> Machine:
         """This Mac; `BackendError` where its tools do not say."""
-        return Machine.ask()
+        return self._machine or Machine.ask()
 
     def load(self, artifact: Path) -> runner.CoreMLRunner:
         """Load a package or a compiled model; the default function of several.
@@ -116,7 +119,7 @@ class CoreMLBackend:
 
     @cached_property
     def _compiled(self) -> CompiledModels:
-        return CompiledModels(self._cache, self.machine, self._say)
+        return CompiledModels(self._cache, self.machine, self.say)
 
     def _use(self, artifact: Path, compiled: Path, use: Callable[[Path], T]) -> T:
         try:

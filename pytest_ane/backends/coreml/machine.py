@@ -46,9 +46,11 @@ class Machine:
         Raises:
             BackendError: a tool of macOS is missing or fails.
         """
+        # First what only macOS has: other systems have a sysctl too.
+        system = _asked("sw_vers", "-productVersion")
         return cls(
             chip=_asked("sysctl", "-n", "machdep.cpu.brand_string"),
-            os=f"macOS {_asked('sw_vers', '-productVersion')}",
+            os=f"macOS {system}",
             os_build=_asked("sw_vers", "-buildVersion"),
             compiler=_compiler(),
         )

@@ -1,0 +1,53 @@
+"""A Mac that is not there, and backends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from pytest_ane.backends import CoreMLBackend
+from pytest_ane.build import Cache
+from pytest_ane.testing import Machine, Replayer, Script
+
+Backend = Callable[..., CoreMLBackend]
+
+
+@pytest.fixture
+def mac() -> Iterator[Callable[[Script], None]]:
+    """`mac(script)`: from now on this is such a Mac; the one before is gone."""
+    with ExitStack() as stack:
+
+        def become(script: Script) -> None:
+            stack.close()
+            stack.enter_context(Replayer(script))
+
+        yield become
+
+
+@pytest.fixture
+def said() -> list[str]:
+    """What backends said."""
+    return []
+
+
+@pytest.fixture
+def backend(mac: Callable[[Script], None], tmp_path: Path, said: list[str]) -> Backend:
+    """A backend in a new process, so to speak: `backend(*failures, build=..., compiler=...)`.
+
+    Without Xcode unless a compiler is named: the one of the system answers in this process.
+    """
+
+    def make(*failures: object, units: str = "CPU_AND_NE", **machine: str) -> CoreMLBackend:
+        mac(Script(Machine(**{"compiler": "", **machine}), failures=failures))
+        return CoreMLBackend(Cache(tmp_path / "cache"), units, said.append)
+
+    return make
+
+
+@pytest.fixture
+def compiled(tmp_path: Path) -> Callable[[], list[Path]]:
+    """All compiled models in the cache."""
+    return lambda: sorted((tmp_path / "cache" / "compiled").glob("*/model.mlmodelc"))

@@ -1,0 +1,184 @@
+"""Loading, compiling again, and what is said when Core ML fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_ane.backends import CpuBackend, get_backend
+from pytest_ane.build import Cache
+from pytest_ane.errors import BackendError, ExecutionError, ProgramError
+from pytest_ane.mil import read_model
+from pytest_ane.mil.compile import write_compiled
+from pytest_ane.testing import Failure, code_14, stale
+from tests.backends.coreml.conftest import Backend
+from tests.mil.packages import doubling
+
+X = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
+Compiled = Callable[[], list[Path]]
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    return doubling().save(tmp_path)
+
+
+def test_it_answers_as_the_executor_does(backend: Backend, package: Path, said: list[str]) -> None:
+    ours, theirs = CpuBackend(), backend()
+    assert (ours.on_device, theirs.on_device) == (False, True)
+    expected = ours.load(package).predict(X)
+    found = theirs.load(package).predict(X)
+    assert found.keys() == expected.keys()
+    assert found["y"].dtype == np.float32
+    assert found["y"].tolist() == expected["y"].tolist()
+    assert said == []
+
+
+def test_it_is_compiled_once(backend: Backend, package: Path, compiled: Compiled) -> None:
+    failure = Failure("compile", "twice", after=1, times=None)
+    backend(failure).load(package)
+    (first,) = compiled()
+    backend(failure).load(package)
+    assert compiled() == [first]
+
+
+@pytest.mark.slow
+def test_xcode_compiles_where_it_is(backend: Backend, package: Path, compiled: Compiled) -> None:
+    runner = backend(compiler="3500.32.1").load(package)
+    assert runner.predict(X)["y"].tolist() == (2 * X["x"]).tolist()
+    (found,) = compiled()
+    assert list(found.parent.iterdir()) != []
+    assert read_model(found).inputs == read_model(package).inputs
+
+
+def test_a_stale_model_is_compiled_again_and_said_so(
+    backend: Backend, package: Path, compiled: Compiled, said: list[str]
+) -> None:
+    backend().load(package)
+    (before,) = compiled()
+    assert backend(code_14("load")).load(package).predict(X)["y"][1, 2] == 10
+    (after,) = compiled()
+    assert after != before
+    assert said == [f"{package}: Core ML refused its compiled model (-14); it is compiled again."]
+    backend().load(package)
+    assert compiled() == [after]
+
+
+def test_a_model_of_another_system_is_compiled_again_and_said_so(
+    backend: Backend, package: Path, compiled: Compiled, said: list[str]
+) -> None:
+    backend(stale("load"), build="25A354").load(package)
+    (before,) = compiled()
+    backend(stale("load"), build="25B78").load(package)
+    (after,) = compiled()
+    assert after != before
+    assert said == [
+        f"{package}: its compiled model was of macOS build 25A354, and this is 25B78; it is "
+        "compiled again."
+    ]
+
+
+def test_another_compiler_makes_another_entry_in_silence(
+    backend: Backend, package: Path, compiled: Compiled, said: list[str]
+) -> None:
+    backend().load(package)
+    backend(compiler="3500.32.1").load(package)
+    assert (len(compiled()), said) == (2, [])
+
+
+def test_a_second_failure_is_one_sentence(backend: Backend, package: Path, said: list[str]) -> None:
+    mine = backend(code_14("load", times=None))
+    with pytest.raises(ExecutionError) as raised:
+        mine.load(package)
+    text = str(raised.value)
+    assert text.startswith(
+        f"{package}: Core ML failed, though it was compiled anew: Failed to build the model "
+        "execution plan"
+    )
+    assert "(Core ML built no plan (-14): per-block quantization" in text
+    assert len(said) == 1
+    with pytest.raises(ExecutionError):
+        mine.load(package)
+    assert len(said) == 1, "compiled again once in a process, not at every attempt"
+
+
+def test_what_two_processes_find_stale_is_compiled_once(
+    backend: Backend, package: Path, said: list[str], compiled: Compiled
+) -> None:
+    one = backend(code_14("load", times=2))
+    other = get_backend("coreml", cache=Cache(compiled_root(one)), say=said.append)
+    before = one._compiled.of(package)
+    after = one._compiled.after(package, before)
+    assert other._compiled.after(package, before) == after  # type: ignore[attr-defined]
+    assert len(said) == 1
+    assert compiled() == [after]
+
+
+def compiled_root(backend: object) -> Path:
+    return backend._cache.root  # type: ignore[attr-defined]
+
+
+def test_other_errors_are_explained_and_nothing_is_compiled_again(
+    backend: Backend, package: Path, said: list[str]
+) -> None:
+    mine = backend(Failure("load", "Program load failure (0x20004)"))
+    with pytest.raises(ExecutionError, match=r"0x20004\) \(The ANE could not load the compiled"):
+        mine.load(package)
+    assert said == []
+
+
+def test_what_cannot_be_compiled_is_one_sentence(backend: Backend, package: Path) -> None:
+    mine = backend(Failure("compile", "Error compiling model: no such op"))
+    with pytest.raises(ExecutionError, match=r"could not compile it: Error compiling .* op"):
+        mine.load(package)
+    assert mine.load(package).predict(X)["y"][0, 1] == 2
+
+
+@pytest.mark.slow
+def test_what_xcode_cannot_compile_is_one_sentence(backend: Backend, package: Path) -> None:
+    mine = backend(Failure("compile", "no such op"), compiler="3500.32.1")
+    with pytest.raises(ExecutionError, match=r"compile` \(exit code 1\) could not .* no such op"):
+        mine.load(package)
+
+
+def test_a_folder_of_another_name_is_not_compiled(backend: Backend, package: Path) -> None:
+    other = package.rename(package.with_suffix(".folder"))
+    with pytest.raises(ExecutionError, match=r"folders named \*.mlpackage"):
+        backend().load(other)
+
+
+def test_what_cannot_be_read_is_not_handed_to_core_ml(backend: Backend, tmp_path: Path) -> None:
+    with pytest.raises(ProgramError, match="no such folder"):
+        backend().load(tmp_path / "absent.mlpackage")
+
+
+def test_a_compiled_artifact_is_used_as_it_is(
+    backend: Backend, package: Path, compiled: Compiled
+) -> None:
+    own = write_compiled(read_model(package), package.with_suffix(".mlmodelc"))
+    assert backend().load(own).predict(X)["y"][1, 0] == 6
+    assert compiled() == []
+
+
+def test_a_stale_compiled_artifact_is_one_sentence(backend: Backend, package: Path) -> None:
+    own = write_compiled(read_model(package), package.with_suffix(".mlmodelc"))
+    with pytest.raises(ExecutionError, match="no package here to compile again, so compile its"):
+        backend(code_14("load")).load(own)
+
+
+def test_the_provenance_names_machine_units_and_versions(backend: Backend) -> None:
+    found = backend(chip="Apple M2", os="26.1", build="25B78", units="CPU_ONLY").provenance()
+    assert list(found) == ["backend", "chip", "os", "os_build", "compute_units", "compiler",
+                           "coremltools", "pytest-ane", "numpy", "python"]  # fmt: skip
+    assert [found[key] for key in list(found)[:5]] == [
+        "coreml", "Apple M2", "macOS 26.1", "25B78", "CPU_ONLY"
+    ]  # fmt: skip
+    assert all(found.values())
+
+
+def test_without_core_ml_there_is_no_backend(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="use --ane-backend=cpu"):
+        get_backend("coreml", cache=Cache(tmp_path))

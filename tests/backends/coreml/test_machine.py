@@ -1,0 +1,56 @@
+"""What macOS' own tools say of a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from pytest_ane.backends.coreml import Machine
+from pytest_ane.errors import BackendError
+from pytest_ane.testing import Machine as Replayed
+from pytest_ane.testing import Script
+
+
+def test_a_mac_with_xcode(mac: Callable[[Script], None]) -> None:
+    mac(Script(Replayed("Apple M2", "26.1", "25B78", compiler="3500.32.1")))
+    machine = Machine.ask()
+    assert machine == Machine("Apple M2", "macOS 26.1", "25B78", "coremlcompiler 3500.32.1")
+    assert machine.has_xcode
+    assert str(machine) == "Apple M2, macOS 26.1 (25B78)"
+
+
+def test_without_xcode_the_compiler_is_the_system_s(mac: Callable[[Script], None]) -> None:
+    mac(Script(Replayed(compiler="")))
+    machine = Machine.ask()
+    assert machine.compiler == f"coremltools {version('coremltools')}"
+    assert not machine.has_xcode
+
+
+def test_another_system_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BackendError, match=r"there is no sw_vers here; it runs on macOS.*=cpu\.$"):
+        Machine.ask()
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("echo 'unknown oid' >&2; exit 1", "unknown oid, exit code 1"),
+        ("exit 0", "it says nothing, exit code 0"),
+    ],
+)
+def test_a_tool_that_fails_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, why: str
+) -> None:
+    tool = tmp_path / "sw_vers"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BackendError) as raised:
+        Machine.ask()
+    assert str(raised.value) == (
+        f"`sw_vers -productVersion` failed ({why}); check this Mac's sw_vers."
+    )

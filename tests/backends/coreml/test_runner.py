@@ -1,0 +1,187 @@
+"""What goes into Core ML and what comes out of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_ane.backends.coreml.runner import CoreMLRunner
+from pytest_ane.errors import ExecutionError
+from pytest_ane.mil import read_model
+from pytest_ane.testing import Failure
+from tests.backends.coreml.conftest import Backend
+from tests.mil.packages import Program, doubling
+
+FP16, INT32 = 65552, 131104
+
+
+class Native:
+    """A loaded model that notes what it is given."""
+
+    def __init__(self, **outputs: Any) -> None:
+        self.outputs = outputs
+        self.given: dict[str, Any] = {}
+
+    def predict(self, data: dict[str, Any], state: Any = None) -> dict[str, Any]:
+        self.given = data
+        return self.outputs
+
+
+def mixed(folder: Path) -> Path:
+    """`h [1, 4]` in fp16 and `i [1]` in int32; `y`, twice `h`, in fp16."""
+    program = Program()
+    program.input("h", (1, 4), "FLOAT16", kind=FP16)
+    program.input("i", (1,), "INT32", kind=INT32)
+    program.op("add", "y", "FLOAT16", (1, 4), x="h", y="h")
+    program.output("y", FP16)
+    return program.save(folder)
+
+
+def test_inputs_have_the_declared_types_and_undeclared_ones_stay_out(tmp_path: Path) -> None:
+    native = Native(y=np.zeros((1, 4), np.float32))
+    runner = CoreMLRunner(read_model(mixed(tmp_path)), native)
+    hidden = np.array([[1 / 3, 1e-9, 1e6, np.nan]])
+    runner.predict({"h": hidden, "i": np.array([7], np.int64), "mask": np.zeros(3)})
+    assert list(native.given) == ["h", "i"]
+    assert (native.given["h"].dtype, native.given["i"].dtype) == (np.float32, np.int32)
+    np.testing.assert_array_equal(
+        native.given["h"], np.array([[np.float16(1 / 3), 0, np.inf, np.nan]], np.float32)
+    )
+
+
+def test_arrays_are_contiguous(tmp_path: Path) -> None:
+    native = Native(y=np.zeros((1, 4), np.float32))
+    runner = CoreMLRunner(read_model(mixed(tmp_path)), native)
+    runner.predict({"h": np.ones((4, 2), np.float16).T[:1], "i": np.ones(1, np.int32)})
+    assert native.given["h"].flags.c_contiguous
+
+
+def test_outputs_are_float32_of_the_program_s_names_and_nan_stays(tmp_path: Path) -> None:
+    native = Native(y=np.array([[np.nan, np.inf, -0.0, 2]], np.float64), extra=np.zeros(1))
+    runner = CoreMLRunner(read_model(mixed(tmp_path)), native)
+    found = runner.predict({"h": np.zeros((1, 4)), "i": np.zeros(1, int)})
+    assert list(found) == ["y"]
+    assert found["y"].dtype == np.float32
+    np.testing.assert_array_equal(found["y"], [[np.nan, np.inf, -0.0, 2]])
+
+
+def test_an_output_that_is_missing_is_one_sentence(tmp_path: Path) -> None:
+    runner = CoreMLRunner(read_model(mixed(tmp_path)), Native(z=np.zeros(1)))
+    with pytest.raises(ExecutionError, match=r"gave no output 'y', but z; the compiled model is"):
+        runner.predict({"h": np.zeros((1, 4)), "i": np.zeros(1, int)})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "text"),
+    [
+        ({"h": np.zeros((1, 4))}, r"input 'i' is missing; it takes int32 \[1\]\."),
+        ({"h": np.zeros((1, 5)), "i": np.zeros(1, int)}, r"has shape \[1, 5\]; it takes fp16"),
+        ({"h": np.zeros((1, 4)), "i": np.zeros(1)}, "has dtype float64; it takes int32"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence_as_on_every_backend(
+    tmp_path: Path, inputs: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ExecutionError, match=text):
+        CoreMLRunner(read_model(mixed(tmp_path)), Native()).predict(inputs)
+
+
+def test_images_are_handed_over_as_they_are(tmp_path: Path) -> None:
+    program = doubling()
+    image = program.model.description.input.add()
+    image.name = "picture"
+    image.type.imageType.width = image.type.imageType.height = 2
+    image.type.imageType.colorSpace = 20
+    named = program.function.inputs.add()
+    named.CopyFrom(program.function.inputs[0])
+    named.name = "picture"
+    for dimension, size in zip(named.type.tensorType.dimensions, (3, 2), strict=False):
+        dimension.constant.size = size
+    native, picture = Native(y=np.zeros((2, 3), np.float32)), object()
+    CoreMLRunner(read_model(program.save(tmp_path)), native).predict(
+        {"x": np.zeros((2, 3), np.float32), "picture": picture}
+    )
+    assert native.given["picture"] is picture
+
+
+def test_a_failed_prediction_is_explained(backend: Backend, tmp_path: Path) -> None:
+    package = doubling().save(tmp_path)
+    text = "ANEProgramProcessRequestDirect() Failed with status=0x1d : Program Inference error"
+    runner = backend(Failure("predict", text)).load(package)
+    x = {"x": np.ones((2, 3), np.float32)}
+    with pytest.raises(ExecutionError) as raised:
+        runner.predict(x)
+    assert str(raised.value) == (
+        f"{package}: Core ML could not predict: {text} (A prediction failed on the ANE at run "
+        "time; see whether it runs with --ane-compute-units=CPU_ONLY)."
+    )
+    assert runner.predict(x)["y"].tolist() == [[2, 2, 2]] * 2
+
+
+def counter(folder: Path) -> Path:
+    """`s += x; y = s`, with a state `s [2]`."""
+    program = Program()
+    program.input("x", (2,))
+    named = program.function.inputs.add()
+    named.name = "s"
+    named.type.stateType.wrappedType.CopyFrom(program.function.inputs[0].type)
+    feature = program.model.description.state.add()
+    feature.name = "s"
+    feature.type.stateType.arrayType.dataType = 65568
+    feature.type.stateType.arrayType.shape.append(2)
+    program.op("read_state", "r", shape=(2,), input="s")
+    program.op("add", "sum", shape=(2,), x="r", y="x")
+    program.op("write_state", "w", shape=(2,), input="s", data="sum").outputs.pop()
+    program.op("identity", "y", shape=(2,), x="sum")
+    program.output("y")
+    return program.save(folder)
+
+
+def test_states_go_along_and_do_not_share(backend: Backend, tmp_path: Path) -> None:
+    runner = backend().load(counter(tmp_path))
+    one, other = runner.make_state(), runner.make_state()
+    ones, twos = {"x": np.ones(2, np.float32)}, {"x": np.full(2, 2, np.float32)}
+    first, second = runner.predict_all([ones, twos], [one, other])
+    assert (first["y"].tolist(), second["y"].tolist()) == ([1, 1], [2, 2])
+    assert runner.predict(ones, one)["y"].tolist() == [2, 2]
+    assert other.read_state("s").tolist() == [2, 2]
+
+
+def test_without_states_there_are_none(backend: Backend, tmp_path: Path) -> None:
+    assert backend().load(doubling().save(tmp_path)).make_state() is None
+
+
+def test_states_that_core_ml_does_not_make_are_one_sentence(tmp_path: Path) -> None:
+    class Broken(Native):
+        def make_state(self) -> None:
+            raise RuntimeError("out of memory.")
+
+    with pytest.raises(ExecutionError, match=r"Core ML made no states: out of memory\.$"):
+        CoreMLRunner(read_model(counter(tmp_path)), Broken()).make_state()
+
+
+def test_of_several_functions_the_default_one_runs(backend: Backend, tmp_path: Path) -> None:
+    program = doubling()
+    described, functions = program.model.description, program.model.mlProgram.functions
+    for name, op in (("square", "mul"), ("double", "add")):
+        functions[name].CopyFrom(program.function)
+        functions[name].block_specializations["CoreML8"].operations[-1].type = op
+        described.functions.add(name=name, input=described.input, output=described.output)
+    described.defaultFunctionName = "square"
+    del functions["main"], described.input[:], described.output[:]
+    runner = backend().load(program.save(tmp_path))
+    assert runner.predict({"x": np.full((2, 3), 3, np.float32)})["y"].tolist() == [[9, 9, 9]] * 2
+
+
+@pytest.mark.parametrize("length", [1, 8])
+def test_flexible_shapes_are_handed_over(backend: Backend, tmp_path: Path, length: int) -> None:
+    program = Program()
+    program.input("x", (1, 2), ranges=((1, 1), (1, 8)))
+    program.op("add", "y", shape=(1, None), x="x", y="x")
+    program.output("y")
+    runner = backend().load(program.save(tmp_path))
+    found = runner.predict({"x": np.ones((1, length), np.float32)})
+    assert found["y"].tolist() == [[2] * length]

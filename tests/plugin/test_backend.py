@@ -1,0 +1,170 @@
+"""`--ane-backend` and its ini twin: gates run by Core ML, on a Mac that is not there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pytest_ane.testing import Failure, Machine, Replayer, Script, code_14
+from tests.plugin.conftest import Project
+
+CORE_ML = "--ane-backend=coreml"
+NOT_RUN = "ANEProgramProcessRequestDirect() Failed with status=0x1d : Program Inference error"
+
+
+@contextmanager
+def mac(*failures: Failure) -> Iterator[None]:
+    """A Mac without Xcode."""
+    with Replayer(Script(Machine("Apple M4 Max", "26.1", "25B78", compiler=""), failures=failures)):
+        yield
+
+
+@pytest.fixture
+def mixed(project: Project) -> Project:
+    """Packages that pass, fail and cannot be compared."""
+    return project.packages(good="float32", other="good", nan="none", weightless="none")
+
+
+def verdicts(result: pytest.RunResult) -> list[str]:
+    """The table's lines, and what says why."""
+    return [line for line in result.outlines if line.startswith(("passed  ", "failed  ", "  - "))]
+
+
+def test_verdicts_are_those_of_the_executor(mixed: Project) -> None:
+    cpu = mixed.gate("-k", "fidelity or placement")
+    with mac():
+        found = mixed.gate("-k", "fidelity or placement", CORE_ML, "--ane-cache=cache")
+    assert verdicts(found) == verdicts(cpu)
+    assert len(verdicts(cpu)) > 8
+    assert found.parseoutcomes() == cpu.parseoutcomes()
+    assert len(list((mixed.path / "cache" / "compiled").iterdir())) == 5
+
+
+def test_the_header_names_chip_system_and_units(mixed: Project) -> None:
+    with mac():
+        found = mixed.gate("-k", "weightless and fidelity", CORE_ML)
+    found.stdout.fnmatch_lines(
+        [
+            "ane: all · shards 4 of 4 · backend coreml · Apple M4 Max, macOS 26.1 (25B78) · "
+            "CPU_AND_NE · placement by Core ML's plan · *"
+        ]
+    )
+
+
+def test_behaviour_runs_on_it_too(project: Project) -> None:
+    project.llama()
+    cpu = project.gate("-k", "behaviour")
+    with mac():
+        found = project.gate("-k", "behaviour", CORE_ML)
+    assert verdicts(found) == verdicts(cpu)
+    found.assert_outcomes(passed=1, deselected=12)
+
+
+def test_what_is_compiled_again_is_said_in_the_summary(project: Project) -> None:
+    project.packages(good="none")
+    with mac():
+        project.gate("-k", "fidelity", CORE_ML, "--ane-cache=cache")
+    with mac(code_14("load")):
+        found = project.gate("-k", "fidelity", CORE_ML, "--ane-cache=cache")
+    found.assert_outcomes(passed=1, deselected=3)
+    found.stdout.fnmatch_lines(
+        [
+            "note: own:good: Core ML refused its compiled model (-14); it is compiled again.",
+            "passed   own:good  fidelity *",
+        ]
+    )
+
+
+def test_a_model_that_stays_refused_is_one_sentence(project: Project) -> None:
+    project.packages(good="none")
+    with mac(code_14("load", times=None)):
+        found = project.gate("-k", "fidelity", CORE_ML, "--ane-cache=cache")
+    found.assert_outcomes(errors=1, deselected=3)
+    found.stdout.fnmatch_lines(
+        [
+            "*good.mlpackage: Core ML failed, though it was compiled anew: Failed to build *",
+            "error    own:good  fidelity    good.mlpackage: Core ML failed, *",
+        ]
+    )
+
+
+def test_a_failure_at_run_time_is_one_sentence(project: Project) -> None:
+    project.packages(good="none")
+    with mac(Failure("predict", NOT_RUN, times=None)):
+        found = project.gate("-k", "fidelity", CORE_ML)
+    found.assert_outcomes(failed=1, deselected=3)
+    found.stdout.fnmatch_lines(
+        [f"*good.mlpackage: Core ML could not predict: {NOT_RUN} (A prediction failed on the ANE *"]
+    )
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS has Core ML")
+def test_without_core_ml_it_is_a_usage_error(mixed: Project) -> None:
+    result = mixed.gate(CORE_ML)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = [line for line in result.errlines if line]
+    assert line.startswith("ERROR: The backend coreml needs Core ML, and coremltools has none here")
+    assert "use --ane-backend=cpu" in line
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS has its tools")
+def test_a_native_module_without_a_mac_is_a_usage_error(mixed: Project) -> None:
+    result = mixed.pytester.runpytest_subprocess(
+        "-p", "pytest_ane.predict", "--ane-shards=all", "-m", "gate", CORE_ML
+    )
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        ["ERROR: *there is no sw_vers here; it runs on macOS, elsewhere use *"]
+    )
+
+
+@pytest.mark.parametrize(("platform", "backend"), [("darwin", "coreml"), ("linux", "cpu")])
+def test_by_default_the_system_settles_it(
+    mixed: Project, monkeypatch: pytest.MonkeyPatch, platform: str, backend: str
+) -> None:
+    monkeypatch.setattr("pytest_ane.plugin.options.sys.platform", platform)
+    with mac():
+        for auto in ((), ("--ane-backend=auto",)):
+            found = mixed.gate("-k", "weightless and fidelity", *auto)
+            found.stdout.fnmatch_lines([f"ane: all · * · backend {backend} · *"])
+
+
+def test_the_ini_twin_settles_it_and_yields_to_the_command_line(mixed: Project) -> None:
+    mixed.pytester.makeini("[pytest]\nane_backend = coreml\n")
+    with mac():
+        found = mixed.gate("-k", "weightless and fidelity")
+        found.stdout.fnmatch_lines(["ane: * · backend coreml · *"])
+        found = mixed.gate("-k", "weightless and fidelity", "--ane-backend=cpu")
+        found.stdout.fnmatch_lines(["ane: * · backend cpu · placement by forecast · *"])
+
+
+def test_a_wrong_ini_value_is_a_usage_error(mixed: Project) -> None:
+    mixed.pytester.makeini("[pytest]\nane_backend = gpu\n")
+    result = mixed.gate()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: ane_backend = gpu: give 'auto', 'cpu' or 'coreml'."])
+
+
+def test_a_wrong_option_is_a_usage_error(mixed: Project) -> None:
+    result = mixed.gate("--ane-backend=gpu")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--ane-backend: invalid choice: 'gpu' *"])
+
+
+@pytest.mark.slow
+def test_workers_run_it_and_their_notes_arrive(project: Project) -> None:
+    script: Path = Script(Machine(compiler=""), failures=(code_14("load"),)).save(
+        project.path / "script"
+    )
+    result = project.packages(good="none").pytester.runpytest_subprocess(
+        "-p", "pytest_ane.testing.plugin", f"--ane-replay={script}", "-n1", "--ane-shards=all",
+        "-m", "gate", "-k", "fidelity", CORE_ML, "--ane-cache=cache",
+    )  # fmt: skip
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["note: own:good: Core ML refused its compiled model (-14); it is compiled again."]
+    )
