@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_ane.behaviour import Behaviour, judge, measure
-from pytest_ane.plugin.evidence import Evidence
 from pytest_ane.plugin.keeper import GateKeeper
+from pytest_ane.plugin.recording import Evidence
 from pytest_ane.plugin.stack import Stack
 
 pytestmark = pytest.mark.gate

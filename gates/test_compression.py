@@ -7,8 +7,8 @@ import pytest
 from pytest_ane.build import Artifact, CompressionMeasurement, judge, measure
 from pytest_ane.manifest import Shard
 from pytest_ane.mil.records import Model
-from pytest_ane.plugin.evidence import Evidence
 from pytest_ane.plugin.keeper import GateKeeper
+from pytest_ane.plugin.recording import Evidence
 
 pytestmark = pytest.mark.gate
 

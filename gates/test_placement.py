@@ -9,8 +9,8 @@ from pytest_ane.build import Artifact
 from pytest_ane.manifest import Shard
 from pytest_ane.mil.records import Model
 from pytest_ane.placement import Placement, judge, measure
-from pytest_ane.plugin.evidence import Evidence
 from pytest_ane.plugin.keeper import GateKeeper
+from pytest_ane.plugin.recording import Evidence
 
 pytestmark = pytest.mark.gate
 

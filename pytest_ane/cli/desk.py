@@ -6,26 +6,24 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from pytest_ane.build import Cache
 from pytest_ane.build.record import PACKAGE
 from pytest_ane.build.shard import artifact_key
 from pytest_ane.digests import key_digest
 from pytest_ane.errors import AneError, BuildError, EvidenceError, UnprovenError
-from pytest_ane.evidence import Statement, Store
+from pytest_ane.evidence import FOLDER, Statement, Store
 from pytest_ane.evidence.asked import files_of, question
 from pytest_ane.evidence.judge import judge
-from pytest_ane.evidence.store import SIGNATURES, read_file
+from pytest_ane.evidence.store import read_file
+from pytest_ane.evidence.uses import GATES_OF_SHARD, Subject, name_of, unused, used
 from pytest_ane.evidence.verify import verify
 from pytest_ane.families import get_family, search_beside
 from pytest_ane.manifest import Gate, Model, Shard, load, select
 from pytest_ane.plugin.built import BuiltModel
 from pytest_ane.plugin.models import OpenModel
 from pytest_ane.verdict import Verdict
-
-Subject: TypeAlias = "Shard | Model"
-_OF_SHARD: tuple[Gate, ...] = ("placement", "compression", "fidelity")
 
 
 class Desk:
@@ -38,7 +36,7 @@ class Desk:
     def __init__(self, manifest: Path | None, folder: Path | None, cache: Path | None) -> None:
         self.manifest = load(manifest or Path("shards.toml"))
         search_beside(self.manifest)
-        self.store = Store(folder or self.manifest.path.parent / "evidence")
+        self.store = Store(folder or self.manifest.path.parent / FOLDER)
         self.now = datetime.now(timezone.utc)
         self._cache_root = cache
         self._models: dict[str, OpenModel | BuiltModel] = {}
@@ -46,22 +44,11 @@ class Desk:
     @cached_property
     def used(self) -> Mapping[Path, tuple[Gate, Subject]]:
         """Where evidence of the manifest's shards and models is or would be."""
-        found: list[tuple[Gate, Subject]] = [
-            (gate, shard) for shard in self.manifest.shards for gate in _OF_SHARD
-        ]
-        found += [("behaviour", model) for model in self.manifest.models]
-        return {self.store.path(gate, _name(subject)): (gate, subject) for gate, subject in found}
+        return used(self.store, self.manifest)
 
     def unused(self) -> list[Path]:
         """Evidence files that no shard uses with their signatures, and signatures of nothing."""
-        lost = [path for path in self.store.files() if path not in self.used]
-        for path in sorted(self.store.folder.glob("*/*.json")):
-            signed = next(
-                (path.name.removesuffix(s) for s in SIGNATURES if path.name.endswith(s)), ""
-            )
-            if signed and (path.with_name(signed) in lost or not path.with_name(signed).exists()):
-                lost.append(path)
-        return lost
+        return unused(self.store, self.manifest)
 
     def paths(self, what: str) -> list[Path]:
         """The evidence files that a file's name, a shard or a model means.
@@ -71,7 +58,7 @@ class Desk:
         """
         if (path := Path(what)).is_file():
             return [next((used for used in self.used if _same(used, path)), path)]
-        found = [p for p, (_, s) in self.used.items() if _name(s) == what and p.is_file()]
+        found = [p for p, (_, s) in self.used.items() if name_of(s) == what and p.is_file()]
         if not found:
             raise EvidenceError(
                 f"{what} is neither an evidence file nor a shard or model with evidence in "
@@ -104,7 +91,9 @@ class Desk:
         """Gates of selected shards, and of whole models, that pass only on a device's evidence."""
         shards = select(self.manifest, selection)
         chosen = {shard.qualified for shard in shards}
-        wanted: list[tuple[Gate, Subject]] = [(g, shard) for shard in shards for g in _OF_SHARD]
+        wanted: list[tuple[Gate, Subject]] = [
+            (g, shard) for shard in shards for g in GATES_OF_SHARD
+        ]
         wanted += [("behaviour", m) for m in self.manifest.models if _is_asked(m, chosen)]
         return [(gate, one) for gate, one in wanted if one.policy.requires_evidence(gate)]
 
@@ -114,7 +103,7 @@ class Desk:
             return self.verdict(gate, subject)
         except AneError as error:
             says = str(error)
-            return Verdict(gate, _name(subject), "unproven", says, reasons=(says,))
+            return Verdict(gate, name_of(subject), "unproven", says, reasons=(says,))
 
     def verdict(self, gate: Gate, subject: Subject) -> Verdict:
         """Today's policy applied to what was recorded.
@@ -126,12 +115,12 @@ class Desk:
 
     def verified(self, gate: Gate, subject: Subject) -> Statement:
         """The evidence of a gate, if it is of what is built and the policy takes it."""
-        model = self.manifest.model_of(_name(subject).partition(":")[0])
+        model = self.manifest.model_of(name_of(subject).partition(":")[0])
         shards = model.shards if isinstance(subject, Model) else (subject,)
         return verify(
             self.store,
             gate,
-            _name(subject),
+            name_of(subject),
             files=files_of({shard.id: self._artifact(shard) for shard in shards}),
             asked=question(gate, subject, model, lambda: self._identity(model.name)),
             policy=subject.policy.evidence_for(gate),
@@ -161,10 +150,6 @@ class Desk:
             model = self.manifest.model_of(name)
             self._models[name] = (BuiltModel if model.builder else OpenModel)(model, self._cache)
         return self._models[name].identity
-
-
-def _name(subject: Subject) -> str:
-    return subject.name if isinstance(subject, Model) else subject.qualified
 
 
 def _is_asked(model: Model, chosen: set[str]) -> bool:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_ane.cli.desk import Desk
     from pytest_ane.evidence import Statement
     from pytest_ane.manifest import Gate, Model, Shard
-    from pytest_ane.report.terminal import Row
+    from pytest_ane.report.rows import Row
     from pytest_ane.verdict import Verdict
 
 _COLUMNS = ("subject", "gate", "recorded", "age", "chip", "system", "units", "state")
@@ -154,7 +154,7 @@ def _verify(desk: Desk, selection: str) -> Iterator[str]:
 
 
 def _row(verdict: Verdict) -> Row:
-    from pytest_ane.report.terminal import Row
+    from pytest_ane.report.rows import Row
 
     return Row(
         verdict.gate,

@@ -19,7 +19,7 @@ import pytest
 from pytest_ane.errors import AneError, NotRunError, UnprovenError
 from pytest_ane.manifest import Shard
 from pytest_ane.mil import read_model
-from pytest_ane.plugin.evidence import Evidence
+from pytest_ane.plugin.recording import Evidence
 from pytest_ane.plugin.suite import shipped
 from pytest_ane.report.text import brief
 from pytest_ane.verdict import Gate, Verdict

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pytest_ane.fidelity import Case
     from pytest_ane.manifest import Probes, Shard
     from pytest_ane.mil.records import Model
-    from pytest_ane.plugin.evidence import Evidence
     from pytest_ane.plugin.keeper import GateKeeper
+    from pytest_ane.plugin.recording import Evidence
     from pytest_ane.plugin.stack import Stack
     from pytest_ane.plugin.workspace import Workspace
 
@@ -71,7 +71,7 @@ def cases(
 @pytest.fixture
 def evidence(request: pytest.FixtureRequest) -> Evidence:
     """Measures here, records what was measured, or finds what was recorded on a Mac."""
-    from pytest_ane.plugin.evidence import Evidence
+    from pytest_ane.plugin.recording import Evidence
 
     space, params = _workspace(request), request.node.callspec.params
     subject = space.stack(params["chain"]) if "chain" in params else params["shard"]

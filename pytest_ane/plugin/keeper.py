@@ -10,7 +10,7 @@ import pytest
 from pytest_ane.build import Artifact
 from pytest_ane.errors import AneError, NotRunError, UnprovenError
 from pytest_ane.plugin import workspace
-from pytest_ane.plugin.evidence import ORIGIN
+from pytest_ane.plugin.recording import ORIGIN
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.report.text import brief, failure, reasons
 from pytest_ane.verdict import Gate, Verdict

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ane.plugin import workspace
-from pytest_ane.plugin.evidence import NOTED
+from pytest_ane.plugin.recording import NOTED
 from pytest_ane.report.evidence import Note, lines
 from pytest_ane.report.rows import Row
 from pytest_ane.report.terminal import table

@@ -116,7 +116,7 @@ def judge(plan: Plan, *, subject: str) -> Verdict:
         reasons=found.reasons,
         facts={
             "instrument": "plan",
-            "source": plan.source,
+            "format": plan.source,
             "outcome": found.outcome,
             "compute_ops": found.compute,
             "ane_ops": found.devices.get("ANE", 0),

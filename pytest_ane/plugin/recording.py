@@ -14,9 +14,8 @@ from pytest_ane.evidence import Measurement, Statement, changes
 from pytest_ane.evidence.asked import files_of, question
 from pytest_ane.evidence.judge import origin
 from pytest_ane.evidence.verify import verify
-from pytest_ane.manifest import Policy, Shard
+from pytest_ane.manifest import Gate, Policy, Shard
 from pytest_ane.plugin.stack import Stack
-from pytest_ane.verdict import Gate
 
 if TYPE_CHECKING:
     from pytest_ane.plugin.workspace import Workspace
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 ORIGIN = pytest.StashKey[str]()
 """Where and when what a test judges was recorded, if it was."""
-NOTED = "ane.evidence"
+NOTED = "ane.evidence.file"
 """The property of a test that says what became of a file of evidence."""
 
 
