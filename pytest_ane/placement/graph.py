@@ -100,6 +100,17 @@ class Graph:
             if isinstance(argument, Ref)
         )
 
+    @cached_property
+    def readers(self) -> dict[str, Operation]:
+        """The first operation that reads a value, by the value's name."""
+        found: dict[str, Operation] = {}
+        for operation in self.function.walk():
+            for arguments in operation.inputs.values():
+                for argument in arguments:
+                    if isinstance(argument, Ref):
+                        found.setdefault(argument.name, operation)
+        return found
+
     def tensor(self, argument: Argument) -> TensorType | None:
         """The tensor type of an argument; `None` where it is no tensor or unknown."""
         if isinstance(argument, Ref):

@@ -42,8 +42,9 @@ def summary(forecast: Forecast) -> str:
 
 
 def by_rule(findings: Iterator[Finding]) -> Iterator[tuple[str, tuple[Finding, ...]]]:
-    """Findings grouped by rule, rules in order of their ids."""
-    for rule, group in groupby(sorted(findings, key=lambda f: f.rule), key=lambda f: f.rule):
+    """Findings grouped by rule, rules in order of their ids; casts follow what they are for."""
+    ordered = sorted(findings, key=lambda f: (f.rule, f.type == "cast"))
+    for rule, group in groupby(ordered, key=lambda f: f.rule):
         yield rule, tuple(group)
 
 
@@ -86,7 +87,8 @@ def explain(forecast: Forecast, *, os: str = "macOS 26") -> Iterator[str]:
     for outcome in outcomes:
         yield from listing(judged, outcome)
     yield NOTE
-    yield WORK_NOTE
+    if judged.outcome == "eligible":
+        yield WORK_NOTE
 
 
 def plural(count: int, noun: str) -> str:
@@ -98,7 +100,8 @@ def _rule(rule_id: str, outcome: Outcome, findings: tuple[Finding, ...]) -> Iter
     rule = find(rule_id, outcome)
     yield f"{rule_id} · {outcome} · {rule.title if rule else 'a rule this version does not have.'}"
     for finding in findings:
-        yield f"  {finding.type} `{finding.op}`{_where(finding)}: {finding.why}"
+        why = "" if rule and finding.why == rule.title else f": {finding.why}"
+        yield f"  {finding.type} `{finding.op}`{_where(finding)}{why}"
     if rule:
         yield f"  seen: {rule.consequence} ({rule.scope})"
         yield f"  source: {rule.source}"

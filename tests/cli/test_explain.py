@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.cli import main
+from pytest_ane.cli.explain import wrapped
 from tests.packages import save_conv
 
 
@@ -25,6 +26,35 @@ def test_says_what_the_forecast_is_and_what_it_is_not(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("eligible, needs device evidence · conv 1/1 · compute 1 op")
     assert any(line.startswith("This is a forecast from documented rules") for line in lines)
+
+
+def test_lines_are_broken_for_a_terminal_and_whole_in_a_pipe(
+    package: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["explain", str(package)]) == 0
+    whole = capsys.readouterr().out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert main(["explain", str(package)]) == 0
+    broken = capsys.readouterr().out
+    assert max(map(len, whole.splitlines())) > 200
+    assert max(map(len, broken.splitlines())) <= 60
+    assert broken.split() == whole.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("R001 · ineligible · " + "word " * 8 + "end", ["R001", "    word"]),
+        ("  fix: " + "word " * 10 + "end", ["  fix: word", "      word"]),
+        ("  conv `" + "a" * 60 + "`: no", ["  conv", f"      `{'a' * 60}`:", "      no"]),
+        ("short", ["short"]),
+    ],
+)
+def test_what_is_continued_stands_under_its_beginning(line: str, shown: list[str]) -> None:
+    lines = list(wrapped([line], 44))
+    assert [one[: len(two)] for one, two in zip(lines, shown, strict=True)] == shown
+    assert " ".join(lines).split() == line.split()
 
 
 def test_weights_may_be_absent(

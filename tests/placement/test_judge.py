@@ -95,7 +95,7 @@ def test_a_warning_passes_and_is_told() -> None:
     verdict = of(Forecast(1, {"cumsum": 1}, {}, (warning,)))
     assert verdict.status == "passed"
     assert verdict.summary == "eligible, needs device evidence · compute 1 op, 1 warned"
-    assert verdict.details[1] == "  cumsum `s`: `cumsum` is placed on the CPU."
+    assert verdict.details[:2] == ("R011 · warned · `cumsum` is placed on the CPU.", "  cumsum `s`")
 
 
 def test_a_program_without_compute_ops_is_unproven() -> None:

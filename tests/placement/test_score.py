@@ -156,6 +156,12 @@ def test_a_compile_time_op_is_asked_about_where_it_is_used() -> None:
     assert rules(op_type="constexpr_blockwise_shift_scale", quant="int4 per_block") == ("R064",)
 
 
+def test_a_state_of_an_odd_width_is_warned_of() -> None:
+    told = {"op_type": "read_state/write_state", "label": "RUN_FAIL"}
+    results, _ = scored([row(shapes=f"w={width}", **told) for width in (256, 270)])
+    assert [one.warned for one in results] == [(), ("R058",)]
+
+
 def test_enumerated_shapes_are_warned_of() -> None:
     (one,), _ = scored([row(op_type="all", shapes="EnumeratedShapes", label="NOT_ANE")])
     assert (one.verdict, one.warned) == ("miss", ("R055",))

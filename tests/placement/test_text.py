@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_ane.placement import Finding, Forecast, explain
 from pytest_ane.placement.rules import ALL_RULES
-from pytest_ane.placement.text import plural
+from pytest_ane.placement.text import by_rule, plural, reason
 
 KINDS = (
     Finding("R064", "ineligible", "w1", "conv", "Its weight has blocks.", "main", 0),
@@ -25,16 +25,35 @@ def test_explain_goes_from_the_outcome_through_the_rules_to_the_limits_of_a_fore
         "R011 · warned · `cumsum` is placed on the CPU.",
         "This is a forecast from documented rules: which device runs an op, only a plan recorded "
         "on a Mac can say.",
-        "Core ML may keep a small program on the CPU even where every op is eligible (R081): an "
-        "fp16 matmul alone moved to the ANE between 384 and 512 square on M4, a 3x3 convolution "
-        "between 128 and 256 channels of 32 x 32 on M5, and stacks of one or two layers stayed on "
-        "the CPU of an M4 where four did not. A large matmul or convolution takes its neighbours "
-        "along (R082).",
     ]
     assert "  lstm `cell` in decode: Recurrent ops have no kernel." in lines
     assert "  conv `w1`: Its weight has blocks." in lines
     assert sum(line.startswith("  source: ") for line in lines) == 3
     assert sum(line.startswith("  fix: ") for line in lines) == 3
+
+
+def test_how_much_work_the_ane_takes_is_told_of_an_eligible_program() -> None:
+    *_, note, work = explain(Forecast(1, {"conv": 1}, {}))
+    assert note.startswith("This is a forecast")
+    assert work.startswith("Core ML may keep a small program on the CPU even where every op is")
+
+
+def test_what_a_rule_says_of_every_op_is_said_once() -> None:
+    title = "Recurrent ops have no kernel on the ANE at any precision."
+    found = Finding("R001", "ineligible", "cell", "lstm", title, "main", 0)
+    lines = list(explain(Forecast(1, {"lstm": 1}, {}, (found,))))
+    assert lines[2:4] == [f"R001 · ineligible · {title}", "  lstm `cell`"]
+
+
+def test_an_op_comes_before_the_casts_that_are_there_for_it() -> None:
+    kinds = ("cast", "batch_norm", "cast")
+    found = tuple(
+        Finding("R021", "ineligible", f"o{i}", kind, "It computes fp32.", "main", i)
+        for i, kind in enumerate(kinds)
+    )
+    ((_, ordered),) = by_rule(iter(found))
+    assert [finding.op for finding in ordered] == ["o1", "o0", "o2"]
+    assert reason("R021", ordered).startswith("R021: batch_norm `o1` (and 2 more) is ineligible:")
 
 
 def test_explain_applies_the_size_rule_of_the_system() -> None:

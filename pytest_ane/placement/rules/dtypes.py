@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from pytest_ane.mil.records import DType
 from pytest_ane.placement.graph import Depends, Site
 from pytest_ane.placement.rules.base import OpRule
+from pytest_ane.placement.rules.ops import RECURRENT
 
 _INTS = frozenset({DType.INT32, DType.INT64, DType.UINT32, DType.UINT64})
 # Ops whose integers have a rule of their own.
@@ -14,20 +19,49 @@ _INDEX_OPS = frozenset(
 )
 _DATA = ("x", "y", "a", "b", "values")
 _WIDE = frozenset({DType.FP32, DType.FP64})
+FP16_MAX, _INFINITE = 65504, 1e38
+_FP16_ONLY = "the ANE computes in fp16 only."
+_MOST = 1 << 16
+"""Elements of a constant that is looked at: biases and statistics, not weights."""
 # A cast that leaves fp32 is where the ANE's part begins; `shape` reads no element.
 _HARMLESS_READERS = frozenset({"cast", "shape"})
 
 
 def _wide(site: Site) -> str | None:
+    if site.op in RECURRENT:  # No precision helps.
+        return None
     for kind in site.outputs():
         if kind.dtype in _WIDE:
-            return f"It computes {kind.dtype}, and the ANE computes in fp16 only."
+            does = _converts(site) if site.op == "cast" else "computes"
+            return f"It {does} {kind.dtype}{_too_large(site)}, and {_FP16_ONLY}"
     if site.op in _HARMLESS_READERS:
         return None
     for kind in site.inputs():
         if kind.dtype in _WIDE:
-            return f"It reads {kind.dtype}, and the ANE computes in fp16 only."
+            return f"It reads {kind.dtype}{_too_large(site)}, and {_FP16_ONLY}"
     return None
+
+
+def _converts(site: Site) -> str:
+    reader = site.graph.readers.get(site.operation.name)
+    return f"gives {reader.op} `{reader.name}`" if reader else "converts to"
+
+
+def _too_large(site: Site) -> str:
+    """Why coremltools left an op in fp32: a constant that fp16 cannot hold.
+
+    Infinite in fp16 is what is meant from 1e38 on (`fp16_overflow` in
+    converters/mil/mil/passes/defs/quantization.py of coremltools 9.0).
+    """
+    for parameter, argument in site.arguments():
+        kind = site.graph.tensor(argument)
+        if kind is None or kind.dtype not in _WIDE or math.prod(d or 0 for d in kind.shape) > _MOST:
+            continue
+        array = site.graph.array(argument)
+        sizes = np.abs(array[np.abs(array) < _INFINITE]) if array is not None else np.zeros(0)
+        if sizes.size and (largest := sizes.max()) > FP16_MAX:
+            return f", as its {parameter} of up to {largest:,.0f} is beyond fp16's 65,504"
+    return ""
 
 
 def _integers(site: Site) -> str | None:
@@ -60,13 +94,14 @@ RULES = (
         id="R021",
         title="The ANE computes in fp16; ops on fp32 are never placed on it.",
         matches="any op that reads or computes fp32 or fp64 at run time; a `cast` of a function's "
-        "input or output is not counted, nor is one that leaves fp32",
+        "input or output is not counted, nor is one that leaves fp32, nor what R001 names",
         why=_wide,
         consequence="runs on CPU or GPU; one fp32 literal can break a whole region",
         scope="all; the same graph: fp16 140 of 140 ops on the ANE, fp32 138 of 138 on the GPU",
         source="vx-lang/Vx #173, #435, #436, #437; coreai-model-zoo #36; the compiler's message "
         '"Invalid output tensor format: fp32"',
-        fix="convert with compute_precision=FLOAT16 and trace modules in half precision",
+        fix="convert with compute_precision=FLOAT16 and trace modules in half precision; rescale "
+        "or fold a constant that fp16 cannot hold (a batch_norm into a factor and a summand)",
     ),
     OpRule(
         id="R022",

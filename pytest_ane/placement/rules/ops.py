@@ -13,6 +13,8 @@ _GUIDE = "sbryngelson/ane-guide@9eb1afe, appendix A and chapter 17 (arXiv 2606.2
 _NOTES = "smpanaro/more-ane-transformers, src/experiments/NOTES.md"
 _FLUID = "FluidInference/FluidAudio, Documentation/ANE_Profiler.md and ANE_Candidates.md"
 
+RECURRENT = frozenset({"gru", "lstm", "rnn"})
+
 
 @cache
 def mil_ops() -> frozenset[str]:
@@ -38,7 +40,7 @@ RULES = (
     OpRule(
         id="R001",
         title="Recurrent ops have no kernel on the ANE at any precision.",
-        ops=frozenset({"lstm", "gru", "rnn"}),
+        ops=RECURRENT,
         consequence="the op and the glue around its state run on the CPU",
         scope="A13 to A19, M1 to M5; macOS 13 to 27",
         source=f"coremltools #1780 (an Apple engineer); {_FLUID}; {_SWEEP}",

@@ -8,6 +8,9 @@ from pytest_ane.mil.records import DType, Model, StateType
 from pytest_ane.placement.graph import Site
 from pytest_ane.placement.rules.base import OpRule, ProgramRule, Subject
 
+_WIDTH = 32
+"""Elements of fp16 in 64 bytes, which rows of ANE tensors are aligned to."""
+
 
 def _not_half(model: Model) -> Iterator[Subject]:
     for function in model.program.functions.values():
@@ -15,6 +18,17 @@ def _not_half(model: Model) -> Iterator[Subject]:
             kind = named.type.wrapped if isinstance(named.type, StateType) else None
             if kind is not None and kind.dtype is not DType.FP16:
                 yield Subject(named.name, "state", f"State `{named.name}` is {kind}, not fp16.")
+
+
+def _odd_width(model: Model) -> Iterator[Subject]:
+    for function in model.program.functions.values():
+        for named in function.inputs:
+            kind = named.type.wrapped if isinstance(named.type, StateType) else None
+            if kind is not None and kind.shape and (width := kind.shape[-1] or 0) % _WIDTH:
+                yield Subject(
+                    named.name, "state",
+                    f"State `{named.name}` is {kind}; {width} is no multiple of {_WIDTH}.",
+                )  # fmt: skip
 
 
 def _standalone(site: Site) -> str | None:
@@ -40,6 +54,18 @@ RULES = (
     ),
 )
 PROGRAM_RULES = (
+    ProgramRule(
+        id="R058",
+        title="A state whose last axis is no multiple of 32 may fail when it is run.",
+        matches="a function input of state type whose last extent is no multiple of 32",
+        why=_odd_width,
+        outcome="warned",
+        grade="C",
+        consequence="prediction fails on the ANE; CPU and GPU run it",
+        scope="M4 on macOS 15.2: a width of 270 fails where 256 runs",
+        source="coremltools #2631 (a reproduction, open); Anemll #27 suspects the same alignment",
+        fix="pad the axis to a multiple of 32, or move a longer axis last",
+    ),
     ProgramRule(
         id="R061",
         title="States are fp16 only.",

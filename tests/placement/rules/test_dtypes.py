@@ -42,6 +42,53 @@ def test_fp32_in_the_middle_is_ineligible_and_the_cast_to_it_too() -> None:
     assert found == [("up", "R021", "ineligible"), ("e", "R021", "ineligible")]
 
 
+def upcast(*after: Operation) -> list[str]:
+    """Why, of fp16 that is cast to fp32 in the middle of a program."""
+    found = foretell(
+        op("relu", "r", half(1, 8, 1, 4), x="x"),
+        op("cast", "up", full(1, 8, 1, 4), x="r"),
+        *after,
+        inputs={"x": half(1, 8, 1, 4)},
+    )
+    return [finding.why for finding in found.findings if finding.rule == "R021"]
+
+
+def test_a_cast_names_the_op_that_it_is_for() -> None:
+    exp = op("exp", "e", full(1, 8, 1, 4), x="up")
+    only = "and the ANE computes in fp16 only."
+    assert upcast(exp, exp) == [
+        f"It gives exp `e` fp32, {only}",
+        *[f"It computes fp32, {only}"] * 2,
+    ]
+    unread = op("relu", "y", half(1, 8, 1, 4), x="r")
+    assert upcast(unread) == [f"It converts to fp32, {only}"]
+
+
+def test_a_constant_beyond_fp16_is_named() -> None:
+    only = "and the ANE computes in fp16 only."
+    shape = full(1, 8, 1, 4)
+
+    def of(variance: float) -> str:
+        vector = np.full(8, variance, np.float32)
+        made = const("v", vector), const("m", np.ones(8, np.float32))
+        return upcast(*made, op("batch_norm", "n", shape, x="up", variance="v", mean="m"))[-1]
+
+    why = "as its variance of up to 497,160 is beyond fp16's 65,504"
+    assert of(497160) == of(-497160) == f"It computes fp32, {why}, {only}"
+    # What fp16 holds, and what is infinite in fp16 as it was meant to be.
+    for fine in (65504.0, float("inf"), -3.0e38, float("nan")):
+        assert of(fine) == f"It computes fp32, {only}"
+
+
+def test_recurrent_ops_have_no_kernel_at_any_precision_and_are_named_once() -> None:
+    lstm = op("lstm", "l", full(1, 8, 1, 4), x="up")
+    found = foretell(
+        op("relu", "r", half(1, 8, 1, 4), x="x"), op("cast", "up", full(1, 8, 1, 4), x="r"), lstm
+    )
+    named = [(f.op, f.rule) for f in found.findings]
+    assert named == [("up", "R021"), ("l", "R001")]
+
+
 def test_casts_at_the_boundary_are_not_counted() -> None:
     found = foretell(
         op("cast", "x16", half(1, 8, 1, 4), x="x"),
