@@ -64,7 +64,20 @@ def _machine() -> Iterator[str]:
         f"machine: {system} {platform.machine()}, {os.cpu_count()} cores, "
         f"{amount(memory())} of memory, {default_count()} builds at once unless --ane-builds says"
     )
+    yield f"Core ML: {_core_ml()}"
     yield "threads: " + ", ".join(f"{name} {os.environ.get(name, 'not set')}" for name in _THREADS)
+
+
+def _core_ml() -> str:
+    """`Apple M4 Max, macOS 26.1 (25B78), compiler ...`, or that there is none."""
+    from pytest_ane.backends.coreml import Machine, check_native
+
+    try:
+        check_native()
+        machine = Machine.ask()
+    except AneError:
+        return "none here; artifacts run on the CPU executor, placement is forecast"
+    return f"{machine}, compiler {machine.compiler}"
 
 
 def _manifest(

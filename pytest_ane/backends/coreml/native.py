@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from importlib.machinery import PathFinder
 from typing import Any
 
@@ -34,11 +35,20 @@ def coremltools() -> Any:
     """coremltools, imported without its remarks.
 
     Raises:
-        BackendError: it has no native module here.
+        BackendError: it has no native module here, or one that cannot be loaded.
     """
     check_native()
     from pytest_ane.build.quiet import converter_notes, held_interrupt
 
     with converter_notes(), held_interrupt():
         import coremltools
+
+        # coremltools goes on without it, and fails later with a traceback.
+        try:
+            import_module(NAME)
+        except ImportError as error:
+            raise BackendError(
+                f"The native module {NAME} of coremltools cannot be loaded ({error}); install "
+                "coremltools again for this Python."
+            ) from None
     return coremltools

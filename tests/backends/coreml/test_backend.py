@@ -13,6 +13,7 @@ from pytest_ane.build import Cache
 from pytest_ane.errors import BackendError, ExecutionError, ProgramError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.compile import write_compiled
+from pytest_ane.placement.device import plan_on_device
 from pytest_ane.testing import Failure, code_14, stale
 from tests.backends.coreml.conftest import Backend
 from tests.mil.packages import doubling
@@ -167,6 +168,14 @@ def test_a_stale_compiled_artifact_is_one_sentence(backend: Backend, package: Pa
     own = write_compiled(read_model(package), package.with_suffix(".mlmodelc"))
     with pytest.raises(ExecutionError, match="no package here to compile again, so compile its"):
         backend(code_14("load")).load(own)
+
+
+def test_a_plan_is_read_through_it(backend: Backend, package: Path, said: list[str]) -> None:
+    mine = backend(code_14("plan"))
+    plan = plan_on_device(mine, package, read_model(package))
+    assert plan.compute_units == "CPU_AND_NE"
+    assert [(op.name, op.preferred) for op in plan.functions[0].operations][-1] == ("y", "ANE")
+    assert said == [f"{package}: Core ML refused its compiled model (-14); it is compiled again."]
 
 
 def test_the_provenance_names_machine_units_and_versions(backend: Backend) -> None:

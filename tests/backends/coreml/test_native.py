@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
-from pytest_ane.backends.coreml import check_native
+from pytest_ane.backends.coreml import check_native, native
 from pytest_ane.backends.coreml.native import NAME, has_native
 from pytest_ane.errors import BackendError
 from pytest_ane.testing import Replayer, Script
@@ -24,6 +25,19 @@ def test_elsewhere_there_is_none() -> None:
 def test_a_replayed_one_counts() -> None:
     with Replayer(Script()):
         check_native()
+
+
+def test_one_that_cannot_be_loaded_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Such as one for another architecture."""
+    import coremltools
+
+    (tmp_path / "libcoremlpython.so").write_bytes(b"none")
+    monkeypatch.setattr(coremltools, "__path__", [*coremltools.__path__, str(tmp_path)])
+    monkeypatch.setattr(native, "has_native", lambda: True)
+    with pytest.raises(BackendError, match=r"cannot be loaded \(.*\); install coremltools again"):
+        native.coremltools()
 
 
 def test_looking_for_it_imports_nothing(pytester: pytest.Pytester) -> None:
