@@ -35,11 +35,11 @@ def verdicts(result: pytest.RunResult) -> list[str]:
 
 
 def test_verdicts_are_those_of_the_executor(mixed: Project) -> None:
-    cpu = mixed.gate("-k", "fidelity or placement")
+    cpu = mixed.gate("-k", "fidelity")
     with mac():
-        found = mixed.gate("-k", "fidelity or placement", CORE_ML, "--ane-cache=cache")
+        found = mixed.gate("-k", "fidelity", CORE_ML, "--ane-cache=cache")
     assert verdicts(found) == verdicts(cpu)
-    assert len(verdicts(cpu)) > 8
+    assert len(verdicts(cpu)) > 4
     assert found.parseoutcomes() == cpu.parseoutcomes()
     assert len(list((mixed.path / "cache" / "compiled").iterdir())) == 5
 

@@ -1,0 +1,186 @@
+"""`--ane-record`: evidence is written on a Mac, and only what was asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ane.testing import Devices, Machine, Replayer, Script
+from tests.plugin.conftest import Project
+
+CORE_ML = "--ane-backend=coreml"
+GATES = ("compression", "fidelity", "placement")
+
+
+@pytest.fixture(autouse=True)
+def _not_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+
+
+def record(project: Project, *options: str, script: Script | None = None) -> pytest.RunResult:
+    with Replayer(script or Script()):
+        return project.gate(CORE_ML, *options)
+
+
+def files(project: Project) -> list[str]:
+    folder = project.path / "evidence"
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.json"))
+
+
+def statement(project: Project, name: str) -> Any:
+    return json.loads((project.path / "evidence" / name).read_text())
+
+
+def test_one_file_per_shard_and_gate(project: Project) -> None:
+    result = record(project.packages(good="float32", other="none"), "--ane-record")
+    result.assert_outcomes(passed=6, deselected=1)
+    assert files(project) == [
+        f"own/{shard}.{gate}.json" for shard in ("good", "other") for gate in GATES
+    ]
+    result.stdout.fnmatch_lines(["*= ane evidence =*", "evidence: 6 recorded"])
+
+
+def test_a_model_has_one_file_of_behaviour_over_all_its_shards(project: Project) -> None:
+    project.llama()
+    record(project, "--ane-record", "-k", "behaviour").assert_outcomes(passed=1, deselected=12)
+    assert files(project) == ["mini/behaviour.json"]
+    subjects = {entry["name"] for entry in statement(project, "mini/behaviour.json")["subject"]}
+    assert {name.partition("/")[0] for name in subjects} == {"L00", "L01", "head.0", "head.1"}
+
+
+def test_what_is_recorded_says_where_it_was_measured(project: Project) -> None:
+    machine = Machine("Apple M3", "15.4", "24E248")
+    record(project.packages(good="none"), "--ane-record", script=Script(machine))
+    environment = statement(project, "own/good.placement.json")["predicate"]["environment"]
+    assert environment["chip"] == "Apple M3"
+    assert (environment["os"], environment["os_build"]) == ("macOS 15.4", "24E248")
+    assert environment["compute_units"] == "CPU_AND_NE"
+
+
+def test_what_fails_is_recorded_too(project: Project) -> None:
+    result = record(project.packages(nan="none"), "--ane-record", "-k", "fidelity")
+    result.assert_outcomes(failed=1, deselected=3)
+    assert files(project) == ["own/nan.fidelity.json"]
+
+
+def test_valid_evidence_is_kept_and_not_measured_again(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(project.packages(good="none"), "--ane-record")
+    before = statement(project, "own/good.placement.json")
+    result = record(
+        project, "--ane-record", script=Script(devices=(Devices("CPU"),), machine=Machine(os="15"))
+    )
+    result.assert_outcomes(passed=3, deselected=1)
+    result.stdout.fnmatch_lines(["evidence: 3 kept"])
+    assert statement(project, "own/good.placement.json") == before
+
+
+def test_all_records_again_and_says_what_changes(project: Project) -> None:
+    record(project.packages(good="none"), "--ane-record")
+    script = Script(devices=(Devices("CPU", op="conv"),), machine=Machine(build="25C1"))
+    result = record(project, "--ane-record=all", "-k", "placement", script=script)
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        ["recorded anew own/good.placement.json", "  *os_build 25B78 -> 25C1*"]
+    )
+    environment = statement(project, "own/good.placement.json")["predicate"]["environment"]
+    assert environment["os_build"] == "25C1"
+
+
+def test_stale_evidence_is_recorded_again_and_missing_is_not(project: Project) -> None:
+    package = project.copy("good")
+    project.packages(good="none", other="none")
+    record(project, "--ane-record", "-k", "compression and good")
+    (package / "more").write_text("another file")
+    result = record(project, "--ane-record=stale", "-k", "compression")
+    result.assert_outcomes(passed=2, deselected=5)
+    assert files(project) == ["own/good.compression.json"]
+    result.stdout.fnmatch_lines(
+        [
+            "evidence: 1 recorded anew, 1 left missing",
+            "recorded anew own/good.compression.json",
+            "  *1 file*",
+            "left missing own/other.compression.json",
+        ]
+    )
+
+
+def test_damaged_evidence_is_stale(project: Project) -> None:
+    record(project.packages(good="none"), "--ane-record", "-k", "placement")
+    file = project.path / "evidence" / "own" / "good.placement.json"
+    file.write_text("{")
+    record(project, "--ane-record=missing", "-k", "placement")
+    assert file.read_text() == "{"
+    result = record(project, "--ane-record=stale", "-k", "placement")
+    assert statement(project, "own/good.placement.json")
+    result.stdout.fnmatch_lines(["recorded anew *", "  what was there could not be read: *"])
+
+
+def test_evidence_that_the_policy_does_not_count_is_said_so(project: Project) -> None:
+    project.packages('[models.own.policy.evidence]\nchips = ["Apple M9"]\n', good="none")
+    result = record(project, "--ane-record", "-k", "placement")
+    result.assert_outcomes(passed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        ["does not count own/good.placement.json", "  *Apple M4 Max*takes 'Apple M9'*"]
+    )
+
+
+def test_evidence_goes_where_it_is_told(project: Project) -> None:
+    record(project.packages(good="none"), "--ane-record", "--ane-evidence=proof")
+    assert len(list((project.path / "proof" / "own").iterdir())) == 3
+
+
+def test_files_that_no_shard_uses_are_reported(project: Project) -> None:
+    record(project.packages(good="none", other="none"), "--ane-record")
+    result = record(project.packages(good="none"))
+    result.stdout.fnmatch_lines(
+        ["evidence: 3 files that no shard uses: own/other.compression.json, *prune*"]
+    )
+
+
+def refusal(project: Project, *options: str) -> str:
+    with Replayer(Script()):
+        result = project.packages(good="none").gate(*options)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = [line for line in result.errlines if line]
+    assert not (project.path / "evidence").exists()
+    return line
+
+
+def test_the_executor_records_nothing(project: Project) -> None:
+    says = refusal(project, "--ane-backend=cpu", "--ane-record")
+    assert "evidence is recorded on a Mac, by the backend coreml; this run uses cpu." in says
+
+
+def test_unknown_evidence_is_refused(project: Project) -> None:
+    says = refusal(project, CORE_ML, "--ane-record=new")
+    assert "--ane-record=new: 'new' is none of missing, stale, all." in says
+
+
+def test_workers_are_refused(project: Project) -> None:
+    assert "--ane-record under xdist" in refusal(project, CORE_ML, "--ane-record", "-n2")
+
+
+def test_ci_is_refused_unless_forced(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "true")
+    assert "--ane-record in CI" in refusal(project, CORE_ML, "--ane-record")
+    record(project, "--ane-record", "--ane-record-force").assert_outcomes(passed=3, deselected=1)
+    assert len(files(project)) == 3
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(project: Project) -> None:
+    (project.path / "evidence").write_text("a file")
+    result = record(project.packages(good="none"), "--ane-record", "-k", "compression")
+    result.assert_outcomes(errors=0, failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["*evidence/own/good.compression.json cannot be *"])
+
+
+def test_evidence_is_small(project: Project) -> None:
+    record(project.llama(), "--ane-record")
+    sizes = [path.stat().st_size for path in Path(project.path, "evidence").rglob("*.json")]
+    assert len(sizes) == 13
+    assert max(sizes) < 40_000
