@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -11,12 +12,12 @@ from typing import Any, TypeAlias
 from pytest_ane.build import Cache
 from pytest_ane.build.record import PACKAGE
 from pytest_ane.build.shard import artifact_key
-from pytest_ane.digests import key_digest
+from pytest_ane.digests import key_digest, remembered
 from pytest_ane.errors import AneError, BuildError, EvidenceError, UnprovenError
 from pytest_ane.evidence import Statement, Store
 from pytest_ane.evidence.asked import files_of, question
 from pytest_ane.evidence.judge import judge
-from pytest_ane.evidence.store import SIGNATURES, read_file
+from pytest_ane.evidence.store import SIGNATURES, read_file, signature
 from pytest_ane.evidence.verify import verify
 from pytest_ane.families import get_family, search_beside
 from pytest_ane.manifest import Gate, Model, Shard, load, select
@@ -43,6 +44,10 @@ class Desk:
         self._cache_root = cache
         self._models: dict[str, OpenModel | BuiltModel] = {}
 
+    def remembering(self, *, rehash: bool) -> AbstractContextManager[None]:
+        """Digests of unchanged files are remembered between commands."""
+        return remembered(self._cache.root / "digests", rehash=rehash)
+
     @cached_property
     def used(self) -> Mapping[Path, tuple[Gate, Subject]]:
         """Where evidence of the manifest's shards and models is or would be."""
@@ -54,14 +59,11 @@ class Desk:
 
     def unused(self) -> list[Path]:
         """Evidence files that no shard uses with their signatures, and signatures of nothing."""
-        lost = [path for path in self.store.files() if path not in self.used]
-        for path in sorted(self.store.folder.glob("*/*.json")):
-            signed = next(
-                (path.name.removesuffix(s) for s in SIGNATURES if path.name.endswith(s)), ""
-            )
-            if signed and (path.with_name(signed) in lost or not path.with_name(signed).exists()):
-                lost.append(path)
-        return lost
+        files = self.store.files()
+        lost = [path for path in files if path not in self.used]
+        kept = {signature(path, end) for path in files if path in self.used for end in SIGNATURES}
+        every = self.store.folder.glob("*/*.json")
+        return lost + sorted(p for p in every if p.name.endswith(SIGNATURES) and p not in kept)
 
     def paths(self, what: str) -> list[Path]:
         """The evidence files that a file's name, a shard or a model means.

@@ -29,6 +29,7 @@ def run(
     folder: Path | None,
     cache: Path | None,
     shards: str,
+    rehash: bool,
     yes: bool,
 ) -> Iterator[str]:
     """Look at recorded evidence; only `prune` with `yes` deletes anything, and nothing is built.
@@ -40,6 +41,7 @@ def run(
         folder: where evidence is; default `evidence` beside the manifest.
         cache: the cache folder, where built shards are.
         shards: for `verify`, a selection as `--ane-shards` takes it.
+        rehash: read every file, changed or not.
         yes: for `prune`, delete.
 
     Raises:
@@ -47,18 +49,19 @@ def run(
     """
     from pytest_ane.cli.desk import Desk
 
-    desk = Desk(manifest, folder, cache)
     if (action == "show") != (what is not None):
         needs = "needs an evidence file, a shard or a model" if what is None else "takes no file"
         raise EvidenceError(f"evidence {action} {needs}; pytest-ane evidence --help shows how.")
-    if action == "list":
-        yield from _list(desk)
-    elif action == "verify":
-        yield from _verify(desk, shards)
-    elif action == "prune":
-        yield from _prune(desk, yes)
-    else:
-        yield from _show(desk, what or "")
+    desk = Desk(manifest, folder, cache)
+    with desk.remembering(rehash=rehash):
+        if action == "list":
+            yield from _list(desk)
+        elif action == "verify":
+            yield from _verify(desk, shards)
+        elif action == "prune":
+            yield from _prune(desk, yes)
+        else:
+            yield from _show(desk, what or "")
 
 
 def _list(desk: Desk) -> Iterator[str]:

@@ -16,19 +16,16 @@ ELSEWHERE = ("versions",)
 """What a model's identity says of the machine it is read on, not of the model."""
 
 
-def files_of(
-    artifacts: Mapping[str, Path], digests: Callable[[Path], Mapping[str, str]] = tree_files
-) -> dict[str, str]:
+def files_of(artifacts: Mapping[str, Path]) -> dict[str, str]:
     """SHA-256 of all files of artifacts as in-toto names them: `L01/Manifest.json`.
 
     Args:
         artifacts: packages by shard id: the one of a shard, or all of a model's for behaviour.
-        digests: SHA-256 of a package's files by path inside it.
     """
     return {
         f"{shard}/{name}": digest
         for shard, path in artifacts.items()
-        for name, digest in digests(path).items()
+        for name, digest in tree_files(path).items()
     }
 
 
