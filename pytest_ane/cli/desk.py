@@ -116,7 +116,8 @@ class Desk:
             return self.verdict(gate, subject)
         except AneError as error:
             says = str(error)
-            return Verdict(gate, _name(subject), "unproven", says, reasons=(says,))
+            what, _, _ = says.partition("; ")
+            return Verdict(gate, _name(subject), "unproven", what, reasons=(says,))
 
     def verdict(self, gate: Gate, subject: Subject) -> Verdict:
         """Today's policy applied to what was recorded.
