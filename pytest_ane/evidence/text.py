@@ -70,7 +70,7 @@ def _walk(value: Any) -> Iterator[tuple[str, Any]]:
     waiting: list[tuple[str, Any, int]] = [("", value, 0)]
     while waiting:
         key, one, depth = waiting.pop()
-        if depth > _DEEPEST:
+        if depth >= _DEEPEST:
             raise EvidenceError(f"the JSON is nested more than {_DEEPEST} deep")
         if isinstance(one, dict):
             for name in one:
