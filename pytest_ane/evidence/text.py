@@ -13,7 +13,7 @@ from pytest_ane.placement.plans.fields import parse_json
 MOST_BYTES = 16 << 20
 _DEEPEST = 32
 _MOST = 2**64
-_WIDTH = 160
+_WIDTH = 180
 _NUMBERS = ("NaN", "Infinity", "-Infinity")
 _OBEYED = re.compile("[\0-\b\v-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Controls but tab and newline, changes of direction, halves of characters."""
@@ -70,7 +70,7 @@ def _walk(value: Any) -> Iterator[tuple[str, Any]]:
     waiting: list[tuple[str, Any, int]] = [("", value, 0)]
     while waiting:
         key, one, depth = waiting.pop()
-        if depth > _DEEPEST:
+        if depth >= _DEEPEST:
             raise EvidenceError(f"the JSON is nested more than {_DEEPEST} deep")
         if isinstance(one, dict):
             for name in one:
