@@ -42,8 +42,8 @@ def question(
         subject: a shard, or for behaviour the model.
         model: the shard's model, or the model itself.
         identity: what the model's weights and code depend on (`OpenModel.identity`); called where
-            its float32 modules are the reference. Versions of packages are left out of it, for
-            they differ between a Mac and the machine that verifies.
+            its float32 modules are the reference. Versions of packages and folders are left out of
+            it, for they differ between a Mac and the machine that verifies.
     """
     prompts = [prompt.model_dump(mode="json", exclude_none=True) for prompt in model.prompts]
     if isinstance(subject, Model):
@@ -65,4 +65,7 @@ def question(
 
 
 def _source(identity: Callable[[], Mapping[str, Any]]) -> str:
-    return key_digest({key: part for key, part in identity().items() if key not in ELSEWHERE})
+    parts = {key: part for key, part in identity().items() if key not in ELSEWHERE}
+    if "depends" in parts:  # What a builder reads, by absolute paths: they differ as well.
+        parts["depends"] = sorted(parts["depends"].values())
+    return key_digest(parts)

@@ -52,6 +52,12 @@ def test_fidelity_against_the_source() -> None:
     assert [key for key in asked if asked[key] != other[key]] == ["source"]
 
 
+def test_where_a_builder_s_files_lie_is_no_part_of_it() -> None:
+    here, there, other = ({"depends": d} for d in ({"/a/w": "1"}, {"/b/w": "1"}, {"/a/w": "2"}))
+    asked = [question("fidelity", SHARD, MODEL, lambda i=i: i) for i in (here, there, other)]
+    assert asked[0] == asked[1] != asked[2]
+
+
 def test_captured_states_come_from_the_prompts() -> None:
     shard = SHARD.model_copy(update={"probes": Probes(kinds=("captured",))})
     assert ask(shard)["prompts"] == [

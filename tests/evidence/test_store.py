@@ -92,3 +92,8 @@ def test_a_file_too_large_is_not_read(store: Store) -> None:
         file.truncate(1 << 40)
     with pytest.raises(EvidenceError, match="more bytes than any evidence"):
         store.read("placement", "m:L01")
+
+
+def test_every_name_that_a_manifest_gives_a_model(tmp_path: Path) -> None:
+    path = Store(tmp_path).path("placement", "7b-it.v2:L00.p1")
+    assert path == tmp_path / "7b-it.v2" / "L00.p1.placement.json"
