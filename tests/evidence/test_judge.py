@@ -20,6 +20,7 @@ from pytest_ane.manifest import (
     Gate,
     Model,
     Policy,
+    Prompt,
     Shard,
 )
 from pytest_ane.placement.plans import Plan
@@ -27,12 +28,13 @@ from tests.evidence.test_verify import FOUND, PLAN
 
 WHERE = "recorded 2026-11-18, Apple M4 Max, macOS 26.1, CPU_AND_NE"
 POSITIONS = (Position(1.0, 0.0, True, 0), Position(0.99, 0.01, True, 0))
+FIDELITY = Fidelity(
+    (Comparison("gaussian", "g", "y", 1, 1.0, (0.98,), (0,), (), (), 1.0, 0.1),), True, {}
+)
 MEASURED: dict[Gate, Measurement] = {
     "placement": PLAN,
     "compression": CompressionMeasurement(Census(()), 5_000, (), ()),
-    "fidelity": Fidelity(
-        (Comparison("gaussian", "g", "y", 1, 1.0, (0.98,), (0,), (), (), 1.0, 0.1),), True, {}
-    ),
+    "fidelity": FIDELITY,
     "behaviour": Behaviour(
         (PromptResult("p", POSITIONS, (5,), (5,), (4.0,), " a", " a"),), (("L01", 0.99),), {}
     ),
@@ -78,3 +80,17 @@ def test_a_plan_off_the_ane() -> None:
 
 def test_an_unknown_machine() -> None:
     assert origin(replace(FOUND, environment={})) == "recorded 2026-11-18"
+
+
+def test_what_the_judges_would_not_miss() -> None:
+    shard, model = of("fidelity", Policy()), of("behaviour", Policy())
+    alone = replace(FIDELITY, compared=False)
+    verdict = judge(replace(recorded("fidelity"), measurement=alone), shard)
+    assert verdict.status == "unproven"
+    assert verdict.reasons == ("The evidence compares with no reference; record it again.",)
+    model = model.model_copy(update={"prompts": (Prompt(name="p", text="x"),)})
+    assert judge(recorded("behaviour"), model).status == "passed"
+    model = model.model_copy(update={"prompts": (Prompt(name="q", text="x"),)})
+    assert judge(recorded("behaviour"), model).reasons == (
+        "The evidence leaves out q; record it again.",
+    )
