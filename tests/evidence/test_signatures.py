@@ -55,16 +55,11 @@ def test_a_bundle_as_cosign_writes_it(file: Path) -> None:
 
 
 def test_an_envelope_of_securesystemslib(file: Path) -> None:
-    signer = CryptoSigner.generate_ed25519()
+    key = new_key("ed25519")
     made = dsse.Envelope(PAYLOAD, "application/vnd.in-toto+json", {})
-    made.sign(signer)
+    made.sign(CryptoSigner(key))
     write_json(beside(file, "dsse"), made.to_dict())
-    public = file.parent / "lab.pub"
-    raw = signer.public_key._crypto_key()
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
-    public.write_bytes(raw.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    assert signed_payload(file, [public]) == PAYLOAD
+    assert signed_payload(file, [write_public(key, file.parent / "lab.pub")]) == PAYLOAD
 
 
 def test_one_of_several_signatures_is_enough(file: Path) -> None:
