@@ -50,3 +50,11 @@ def test_long_names_lose_their_middle(letter: str) -> None:
     assert len(text) == 1003
     assert text.startswith("model.mlmodel: ")
     assert text.endswith(" is not defined.")
+
+
+def test_what_is_unproven_says_of_which_kind() -> None:
+    error = errors.UnprovenError("L01.json\x1b is of other bytes; record it again.", "stale")
+    assert (error.kind, str(error)) == (
+        "stale",
+        r"L01.json\x1b is of other bytes; record it again.",
+    )

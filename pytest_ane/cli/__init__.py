@@ -72,6 +72,7 @@ def parser() -> argparse.ArgumentParser:
         "--ane-evidence", type=Path, metavar="DIR", help="default: evidence, beside the manifest"
     )
     command.add_argument("--ane-cache", type=Path, metavar="DIR", help="the cache folder")
+    command.add_argument("--ane-rehash", action="store_true", help="read unchanged files too")
     command.add_argument("--yes", action="store_true", help="prune: delete what no shard uses")
     command.set_defaults(run=_evidence)
 
@@ -145,6 +146,7 @@ def _evidence(options: argparse.Namespace) -> Iterator[str]:
         folder=o.ane_evidence,
         cache=o.ane_cache,
         shards=o.ane_shards,
+        rehash=o.ane_rehash,
         yes=o.yes,
     )
 

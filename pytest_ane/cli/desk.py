@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from pytest_ane.build import Cache
 from pytest_ane.build.record import PACKAGE
 from pytest_ane.build.shard import artifact_key
-from pytest_ane.digests import key_digest
+from pytest_ane.digests import key_digest, remembered
 from pytest_ane.errors import AneError, BuildError, EvidenceError, UnprovenError
 from pytest_ane.evidence import FOLDER, Statement, Store
 from pytest_ane.evidence.asked import files_of, question
@@ -40,6 +41,10 @@ class Desk:
         self.now = datetime.now(timezone.utc)
         self._cache_root = cache
         self._models: dict[str, OpenModel | BuiltModel] = {}
+
+    def remembering(self, *, rehash: bool) -> AbstractContextManager[None]:
+        """Digests of unchanged files are remembered between commands."""
+        return remembered(self._cache.root / "digests", rehash=rehash)
 
     @cached_property
     def used(self) -> Mapping[Path, tuple[Gate, Subject]]:
@@ -103,7 +108,8 @@ class Desk:
             return self.verdict(gate, subject)
         except AneError as error:
             says = str(error)
-            return Verdict(gate, name_of(subject), "unproven", says, reasons=(says,))
+            what, _, _ = says.partition("; ")
+            return Verdict(gate, name_of(subject), "unproven", what, reasons=(says,))
 
     def verdict(self, gate: Gate, subject: Subject) -> Verdict:
         """Today's policy applied to what was recorded.

@@ -29,6 +29,7 @@ def run(
     folder: Path | None,
     cache: Path | None,
     shards: str,
+    rehash: bool,
     yes: bool,
 ) -> Iterator[str]:
     """Look at recorded evidence; only `prune` with `yes` deletes anything, and nothing is built.
@@ -40,6 +41,7 @@ def run(
         folder: where evidence is; default `evidence` beside the manifest.
         cache: the cache folder, where built shards are.
         shards: for `verify`, a selection as `--ane-shards` takes it.
+        rehash: read every file, changed or not.
         yes: for `prune`, delete.
 
     Raises:
@@ -47,18 +49,19 @@ def run(
     """
     from pytest_ane.cli.desk import Desk
 
-    desk = Desk(manifest, folder, cache)
     if (action == "show") != (what is not None):
         needs = "needs an evidence file, a shard or a model" if what is None else "takes no file"
         raise EvidenceError(f"evidence {action} {needs}; pytest-ane evidence --help shows how.")
-    if action == "list":
-        yield from _list(desk)
-    elif action == "verify":
-        yield from _verify(desk, shards)
-    elif action == "prune":
-        yield from _prune(desk, yes)
-    else:
-        yield from _show(desk, what or "")
+    desk = Desk(manifest, folder, cache)
+    with desk.remembering(rehash=rehash):
+        if action == "list":
+            yield from _list(desk)
+        elif action == "verify":
+            yield from _verify(desk, shards)
+        elif action == "prune":
+            yield from _prune(desk, yes)
+        else:
+            yield from _show(desk, what or "")
 
 
 def _list(desk: Desk) -> Iterator[str]:
@@ -98,7 +101,7 @@ def _show(desk: Desk, what: str) -> Iterator[str]:
         yield from ("",) if number else ()
         yield from _statement(desk, desk.read(path))
         if (known := desk.used.get(path)) is None:
-            yield "verdict      none: no shard of the manifest uses this file"
+            yield "verdict        none: no shard of the manifest uses this file"
         else:
             yield from _worth(desk, *known)
 
@@ -109,13 +112,13 @@ def _statement(desk: Desk, found: Statement) -> Iterator[str]:
 
     age = time_in_words(max(desk.now, found.recorded) - found.recorded)
     yield f"{found.subject} {found.gate}"
-    yield f"recorded     {found.recorded:%Y-%m-%d %H:%M} UTC, {age} ago"
-    yield f"of           {_files(len(found.files))}, {next(iter(found.files))} first"
+    yield f"recorded       {found.recorded:%Y-%m-%d %H:%M} UTC, {age} ago"
+    yield f"of             {_files(len(found.files))}, {next(iter(found.files))} first"
     for key, value in sorted(found.environment.items()):
-        yield f"{key:<12} {value}"
+        yield f"{key:<14} {value}"
     if found.asked:
         text = json.dumps(found.asked, sort_keys=True)
-        yield f"asked        {text if len(text) <= _LONGEST else f'{text[:_LONGEST]}...'}"
+        yield f"asked          {text if len(text) <= _LONGEST else f'{text[:_LONGEST]}...'}"
     for key, value in figures(found.measurement).items():
         yield f"  {key}: {value}"
 
@@ -124,9 +127,9 @@ def _worth(desk: Desk, gate: Gate, subject: Shard | Model) -> Iterator[str]:
     try:
         verdict = desk.verdict(gate, subject)
     except AneError as error:
-        yield f"verdict      unproven: {error}"
+        yield f"verdict        unproven: {error}"
         return
-    yield f"verdict      {verdict.status}: {verdict.summary}"
+    yield f"verdict        {verdict.status}: {verdict.summary}"
     yield from (f"  - {reason}" for reason in verdict.reasons)
 
 
@@ -144,7 +147,8 @@ def _verify(desk: Desk, selection: str) -> Iterator[str]:
         )
     verdicts = [(desk.proven(gate, subject), subject) for gate, subject in required]
     width = shutil.get_terminal_size((10_000, 0)).columns - 1
-    yield from (line.text for line in table([_row(v) for v, _ in verdicts], width=width))
+    rows = table([_row(v) for v, _ in verdicts], width=width, everything=True)
+    yield from (line.text for line in rows)
     bad = [(v, subject) for v, subject in verdicts if v.status != "passed"]
     for verdict, _ in bad:
         yield from ("", failure(verdict))

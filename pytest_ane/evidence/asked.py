@@ -16,19 +16,16 @@ ELSEWHERE = ("versions",)
 """What a model's identity says of the machine it is read on, not of the model."""
 
 
-def files_of(
-    artifacts: Mapping[str, Path], digests: Callable[[Path], Mapping[str, str]] = tree_files
-) -> dict[str, str]:
+def files_of(artifacts: Mapping[str, Path]) -> dict[str, str]:
     """SHA-256 of all files of artifacts as in-toto names them: `L01/Manifest.json`.
 
     Args:
         artifacts: packages by shard id: the one of a shard, or all of a model's for behaviour.
-        digests: SHA-256 of a package's files by path inside it.
     """
     return {
         f"{shard}/{name}": digest
         for shard, path in artifacts.items()
-        for name, digest in digests(path).items()
+        for name, digest in tree_files(path).items()
     }
 
 
@@ -45,8 +42,8 @@ def question(
         subject: a shard, or for behaviour the model.
         model: the shard's model, or the model itself.
         identity: what the model's weights and code depend on (`OpenModel.identity`); called where
-            its float32 modules are the reference. Versions of packages are left out of it, for
-            they differ between a Mac and the machine that verifies.
+            its float32 modules are the reference. Versions of packages and folders are left out of
+            it, for they differ between a Mac and the machine that verifies.
     """
     prompts = [prompt.model_dump(mode="json", exclude_none=True) for prompt in model.prompts]
     if isinstance(subject, Model):
@@ -68,4 +65,7 @@ def question(
 
 
 def _source(identity: Callable[[], Mapping[str, Any]]) -> str:
-    return key_digest({key: part for key, part in identity().items() if key not in ELSEWHERE})
+    parts = {key: part for key, part in identity().items() if key not in ELSEWHERE}
+    if "depends" in parts:  # What a builder reads, by absolute paths: they differ as well.
+        parts["depends"] = sorted(parts["depends"].values())
+    return key_digest(parts)

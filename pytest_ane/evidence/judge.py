@@ -17,7 +17,10 @@ from pytest_ane.verdict import Verdict
 
 def judge(statement: Statement, subject: Shard | Model) -> Verdict:
     """The verdict on a statement of this shard, or of this model; it names where it is from."""
-    verdict = _judged(statement, subject)
+    if lack := _lack(statement, subject):
+        verdict = Verdict(statement.gate, statement.subject, "unproven", lack, reasons=(lack,))
+    else:
+        verdict = _judged(statement, subject)
     where = origin(statement)
     return replace(
         verdict,
@@ -30,6 +33,18 @@ def origin(statement: Statement) -> str:
     """`recorded 2026-11-21, Apple M4 Max, macOS 26.1, CPU_AND_NE`."""
     known = (statement.environment.get(key) for key in ("chip", "os", "compute_units"))
     return ", ".join((f"recorded {statement.recorded:%Y-%m-%d}", *filter(None, known)))
+
+
+def _lack(statement: Statement, subject: Shard | Model) -> str:
+    """What a measurement leaves out of what was asked, which the judges do not know."""
+    match statement.measurement, subject:
+        case Fidelity(compared=False), Shard(reference=reference) if reference != "none":
+            return "The evidence compares with no reference; record it again."
+        case Behaviour(prompts=found), Model(prompts=asked):
+            lost = {prompt.name for prompt in asked} - {prompt.name for prompt in found}
+            if lost:
+                return f"The evidence leaves out {', '.join(sorted(lost))}; record it again."
+    return ""
 
 
 def _judged(statement: Statement, subject: Shard | Model) -> Verdict:

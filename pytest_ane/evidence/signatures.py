@@ -1,4 +1,4 @@
-"""Signatures of evidence: DSSE envelopes, alone or in a sigstore bundle, held against public keys.
+"""Signatures of evidence: DSSE envelopes held against the public keys that a policy names.
 
 DSSE 1.0: https://github.com/secure-systems-lab/dsse. The cryptography, the encoding that is signed
 and the choice of a hash by the curve are securesystemslib's. A key's id is a hint and no more, so
@@ -8,45 +8,22 @@ every signature is tried with every key.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pytest_ane.errors import EvidenceError, ManifestError, UnprovenError
-from pytest_ane.evidence.store import SIGNATURES, read_file, signature
-from pytest_ane.evidence.text import parse
+from pytest_ane.errors import ManifestError, UnprovenError
+from pytest_ane.evidence.dsse import PAYLOAD_TYPE, Envelope, read_envelope
+from pytest_ane.evidence.store import SIGNATURES, signature
 from pytest_ane.manifest.problems import label
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-PAYLOAD_TYPE = "application/vnd.in-toto+json"
-MOST_SIGNATURES = 32
 _MOST_KEY = 1 << 16
 _KINDS = "it must be a PEM file of an ed25519 key, or of an ECDSA key on P-256, P-384 or P-521"
-
-
-@dataclass(frozen=True)
-class Envelope:
-    """A DSSE envelope, read but not believed.
-
-    Attributes:
-        file: where it was read.
-        payload: the bytes that were signed.
-        signatures: their bytes.
-        named: ids by which the envelope calls its keys.
-        keyless: whether it brings a certificate in place of a key.
-    """
-
-    file: Path
-    payload: bytes
-    signatures: tuple[bytes, ...]
-    named: frozenset[str]
-    keyless: bool
 
 
 def signed_payload(statement: Path, signers: Sequence[Path]) -> bytes:
@@ -106,65 +83,6 @@ def read_key(file: Path) -> SSlibKey:
     except (ValueError, UnsupportedAlgorithm):
         pass
     raise ManifestError(f"The signer {label(file)} {says}.")
-
-
-def read_envelope(file: Path) -> Envelope:
-    """An envelope from `*.dsse.json`, or from the sigstore bundle `*.sigstore.json`.
-
-    Raises:
-        UnprovenError: it is damaged, too large, or signs something else than a statement.
-    """
-    try:
-        return _envelope(file, parse(read_file(file) or b""))
-    except EvidenceError as error:
-        says = f"{label(file)} is no signature: {error}; sign the evidence again."
-        raise UnprovenError(says, "signature") from None
-
-
-def _envelope(file: Path, top: Any) -> Envelope:
-    if not isinstance(top, dict):
-        raise EvidenceError("it holds no JSON object")
-    if "messageSignature" in top:
-        raise EvidenceError("it signs a file as such, not a statement (cosign attest-blob does)")
-    envelope = top.get("dsseEnvelope", top)
-    if not isinstance(envelope, dict) or "payload" not in envelope:
-        raise EvidenceError("it is neither a DSSE envelope nor a sigstore bundle with one")
-    if envelope.get("payloadType") != PAYLOAD_TYPE:
-        raise EvidenceError(f"its payloadType is not {PAYLOAD_TYPE}")
-    signatures = envelope.get("signatures")
-    if not isinstance(signatures, list) or not signatures:
-        raise EvidenceError("it has no signatures")
-    if len(signatures) > MOST_SIGNATURES:
-        raise EvidenceError(f"it has {len(signatures):,} signatures, more than {MOST_SIGNATURES}")
-    material = top.get("verificationMaterial")
-    material = material if isinstance(material, dict) else {}
-    return Envelope(
-        file=file,
-        payload=_base64(envelope["payload"], "payload"),
-        signatures=tuple(_base64(_field(one, "sig"), "signature") for one in signatures),
-        named=frozenset(_named(signatures, material)),
-        keyless=bool(material.keys() & {"certificate", "x509CertificateChain"}),
-    )
-
-
-def _named(signatures: list[Any], material: dict[str, Any]) -> Iterator[str]:
-    found = [_field(one, "keyid") for one in signatures]
-    for name in (*found, _field(material.get("publicKey"), "hint")):
-        if isinstance(name, str) and name:
-            yield name
-
-
-def _field(value: Any, key: str) -> Any:
-    return value.get(key) if isinstance(value, dict) else None
-
-
-def _base64(text: Any, what: str) -> bytes:
-    """Standard or URL-safe, as DSSE allows."""
-    try:
-        plain = text.encode("ascii").translate(bytes.maketrans(b"-_", b"+/"))
-        return base64.b64decode(plain, validate=True)
-    except (AttributeError, UnicodeEncodeError, binascii.Error):
-        raise EvidenceError(f"a {what} is not base64") from None
 
 
 def _fits(envelope: Envelope, key: SSlibKey) -> bool:

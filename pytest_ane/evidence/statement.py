@@ -60,7 +60,7 @@ class Statement:
             ],
             "predicate": {
                 "shard": self.subject,
-                "recorded": self.recorded.astimezone(timezone.utc).strftime(_TIME),
+                "recorded": _written(self.recorded),
                 "environment": dict(self.environment),
                 "asked": plain(self.asked),
                 "measurement": to_data(self.measurement),
@@ -127,6 +127,11 @@ def _files(value: Any) -> dict[str, str]:
             raise EvidenceError(f"subject names {name} twice")
         files[name] = digest
     return files
+
+
+def _written(time: datetime) -> str:
+    utc = time.astimezone(timezone.utc).replace(microsecond=0, tzinfo=None)
+    return f"{utc.isoformat()}Z"
 
 
 def _time(text: str) -> datetime:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 from pytest_ane.errors import EvidenceError
 from pytest_ane.evidence.statement import Statement
 from pytest_ane.evidence.text import MOST_BYTES
-from pytest_ane.manifest.ids import is_id
+from pytest_ane.manifest.ids import MODEL, is_id
 from pytest_ane.verdict import Gate
 
 FOLDER = "evidence"
@@ -31,7 +32,7 @@ class Store:
             EvidenceError: the subject is none, so that it could lead out of the folder.
         """
         model, colon, shard = subject.partition(":")
-        if not is_id(model) or (colon and not is_id(shard)):
+        if not re.fullmatch(MODEL, model) or (colon and not is_id(shard)):
             raise EvidenceError(f"{subject!r} is neither a model nor a shard.")
         return self.folder / model / (f"{shard}.{gate}.json" if shard else f"{gate}.json")
 

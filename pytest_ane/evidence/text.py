@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from pytest_ane.errors import EvidenceError, PlanError
@@ -13,7 +12,7 @@ from pytest_ane.placement.plans.fields import parse_json
 MOST_BYTES = 16 << 20
 _DEEPEST = 32
 _MOST = 2**64
-_WIDTH = 160
+_WIDTH = 180
 _NUMBERS = ("NaN", "Infinity", "-Infinity")
 _OBEYED = re.compile("[\0-\b\v-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Controls but tab and newline, changes of direction, halves of characters."""
@@ -35,11 +34,7 @@ def parse(data: bytes) -> Any:
         raise EvidenceError(f"byte {error.start} is no UTF-8 text") from None
     except PlanError as error:
         raise EvidenceError(str(error)) from None
-    for key, one in _walk(value):
-        if isinstance(one, str) and key not in _FREE and _OBEYED.search(one):
-            raise EvidenceError(f"{key or 'a name'} holds characters that a terminal would obey")
-        if isinstance(one, int) and abs(one) > _MOST:
-            raise EvidenceError(f"{key} has a number of {len(str(one))} digits")
+    _check(value)
     return value
 
 
@@ -65,18 +60,30 @@ def _is_row(value: Any) -> bool:
     )
 
 
-def _walk(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every key and every plain value with the key it stands under; not recursive."""
-    waiting: list[tuple[str, Any, int]] = [("", value, 0)]
+def _check(top: Any) -> None:
+    """Depth, texts and whole numbers of everything in a value; not recursive."""
+    waiting: list[tuple[str, Any, int]] = [("", top, 0)]
     while waiting:
         key, one, depth = waiting.pop()
-        if depth > _DEEPEST:
+        if depth >= _DEEPEST:
             raise EvidenceError(f"the JSON is nested more than {_DEEPEST} deep")
         if isinstance(one, dict):
             for name in one:
-                yield "", name
+                _check_plain("a name", name)
             waiting += [(name, inner, depth + 1) for name, inner in one.items()]
         elif isinstance(one, list):
-            waiting += [(key, inner, depth + 1) for inner in one]
+            kinds = set(map(type, one))
+            if kinds == {int}:
+                _check_plain(key, max(one, key=abs))
+            elif kinds != {float}:  # Most of a file is lists of numbers.
+                waiting += [(key, inner, depth + 1) for inner in one]
         else:
-            yield key, one
+            _check_plain(key, one)
+
+
+def _check_plain(key: str, value: Any) -> None:
+    if isinstance(value, str):
+        if key not in _FREE and _OBEYED.search(value):
+            raise EvidenceError(f"{key or 'a text'} holds characters that a terminal would obey")
+    elif isinstance(value, int) and abs(value) > _MOST:
+        raise EvidenceError(f"{key} has a number of {len(str(abs(value)))} digits")

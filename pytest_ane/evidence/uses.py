@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from pytest_ane.evidence.store import SIGNATURES, Store
+from pytest_ane.evidence.store import SIGNATURES, Store, signature
 from pytest_ane.manifest import Gate, Manifest, Model, Shard
 
 Subject: TypeAlias = Shard | Model
@@ -24,15 +24,11 @@ def used(store: Store, manifest: Manifest) -> Mapping[Path, tuple[Gate, Subject]
 
 def unused(store: Store, manifest: Manifest) -> list[Path]:
     """Evidence files that no shard uses, with their signatures, and signatures of nothing."""
-    known = used(store, manifest)
-    lost = [path for path in store.files() if path not in known]
-    for path in sorted(store.folder.glob("*/*.json")):
-        ending = next((ending for ending in SIGNATURES if path.name.endswith(ending)), "")
-        if ending:
-            signed = path.with_name(path.name.removesuffix(ending))
-            if signed in lost or not signed.exists():
-                lost.append(path)
-    return lost
+    known, files = used(store, manifest), store.files()
+    kept = {signature(path, end) for path in files if path in known for end in SIGNATURES}
+    every = sorted(store.folder.glob("*/*.json"))
+    signatures = [path for path in every if path.name.endswith(SIGNATURES) and path not in kept]
+    return [path for path in files if path not in known] + signatures
 
 
 def name_of(subject: Subject) -> str:

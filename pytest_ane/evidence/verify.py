@@ -118,7 +118,7 @@ class Record:
 
     def refused(self, kind: UnprovenKind, says: str) -> UnprovenError:
         """The error of a complaint, with what mends it."""
-        mends = f"on a Mac, {recording_command(self.subject, kind)}"
+        mends = f"on a Mac, run: {recording_command(self.subject, kind)}"
         if kind in UNSIGNED:
             mends = f"sign it: {signing_command(self.path)}"
         return UnprovenError(f"{label(self.path)} {says}; {mends}", kind)

@@ -89,8 +89,10 @@ class EvidencePolicy(Record):
         return self.os is None or any(_takes_system(pattern, system) for pattern in self.os)
 
     def takes_chip(self, chip: str) -> bool:
-        """Whether evidence of this chip, such as `Apple M4 Max`, counts."""
-        return self.chips is None or any(takes_in(pattern, chip) for pattern in self.chips)
+        """Whether evidence of this chip, such as `Apple M4 Max`, counts; an unknown one is ''."""
+        if self.chips is None:
+            return True
+        return bool(chip) and any(takes_in(pattern, chip) for pattern in self.chips)
 
     def anchored(self, folder: Path) -> EvidencePolicy:
         """The same with the paths of signers taken from a folder."""

@@ -9,6 +9,8 @@ from itertools import product
 
 ID = r"[A-Za-z][A-Za-z0-9_.\-]{0,63}"
 """Short ASCII: fit for test ids, file names and selections (no colon, comma, bracket, space)."""
+MODEL = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}"
+"""Names of models, fit for the same."""
 GLOB = r"[A-Za-z*?\[][A-Za-z0-9_.\-*?\[\]!]{0,63}"
 MOST = 10_000
 """Shards in one range; more is a slip of the keyboard."""

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, Strict, WithJsonSchema
 
 from pytest_ane.manifest.base import Form, Record
 from pytest_ane.manifest.compression import Compression
-from pytest_ane.manifest.ids import GLOB, ID, as_range, expand
+from pytest_ane.manifest.ids import GLOB, ID, MODEL, as_range, expand
 from pytest_ane.manifest.policy import Policy
 from pytest_ane.manifest.records import Probes, Prompt, Source, Target
 
@@ -31,9 +31,7 @@ def _terms(value: object) -> object:
     return tuple(terms)
 
 
-ModelName = Annotated[
-    str, Form(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}", "must be letters, digits, '_', '-' and '.'")
-]
+ModelName = Annotated[str, Form(MODEL, "must be letters, digits, '_', '-' and '.'")]
 ShardKey = Annotated[
     str, Form(GLOB, "must be a shard id such as L00, or a glob such as 'L*' (letters, digits, _.-)")
 ]

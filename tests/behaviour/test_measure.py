@@ -41,6 +41,7 @@ def test_the_reference_itself() -> None:
     ] * 2
     assert (prompt.greedy, prompt.agreed) == ((4, 5, 6), 3)
     assert (prompt.text, prompt.expected_text) == ("4 5 6", "4 5 6")
+    assert [p.tokens[0] for p in prompt.likeliest] == [3, 4]
     assert alone == (("L00", pytest.approx(1)),)
 
 

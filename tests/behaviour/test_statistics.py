@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from pytest_ane.behaviour.statistics import Position, compare, kl
+from pytest_ane.behaviour.statistics import Likeliest, Position, compare, kl, likeliest
 
 LOGITS = arrays.arrays(
     np.float32,
@@ -124,3 +124,32 @@ def test_a_shift_of_all_logits_changes_nothing_and_a_scale_no_order(
     assert kl(wide, wide + shift) == pytest.approx(0, abs=1e-9)
     for found in compare(wide, wide * scale + shift):
         assert math.isnan(found.centred_cosine) or found.centred_cosine == pytest.approx(1)
+
+
+def test_the_likeliest_tokens() -> None:
+    """Probabilities 1/2, 1/4, 1/8, 1/8; of equal ones the lower token comes first."""
+    logits = np.log(np.array([[1, 2, 8, 4, 1]], np.float32) / 16)
+    (found,) = likeliest(logits, count=4)
+    assert found.tokens == (2, 3, 1, 0)
+    assert found.logprobs == (-0.6931, -1.3863, -2.0794, -2.7726)
+    assert found.tail == -2.7726
+    (all_of_them,) = likeliest(logits)
+    assert (len(all_of_them.tokens), all_of_them.tail) == (5, -math.inf)
+
+
+def test_a_certain_token_has_the_logarithm_0() -> None:
+    (found,) = likeliest(np.array([[0.0, 1e4]], np.float32), count=1)
+    assert found == Likeliest((1,), (0.0,), -math.inf)
+
+
+def test_no_token_is_likeliest_where_a_logit_is_not_finite() -> None:
+    first, second = likeliest(np.array([[1, math.nan], [2, 1]], np.float32))
+    assert (first.tokens, first.logprobs, math.isnan(first.tail)) == ((), (), True)
+    assert second.tokens == (0, 1)
+
+
+@given(LOGITS)
+def test_probabilities_sum_to_one(logits: np.ndarray) -> None:
+    for found in likeliest(logits, count=3):
+        assert math.fsum(map(math.exp, (*found.logprobs, found.tail))) == pytest.approx(1, abs=1e-3)
+        assert list(found.logprobs) == sorted(found.logprobs, reverse=True)

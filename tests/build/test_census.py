@@ -12,6 +12,7 @@ import pytest
 from pytest_ane.build.census import Census, Weight, take_census
 from pytest_ane.build.quiet import converter_notes, import_coremltools
 from pytest_ane.build.stages import Stage
+from pytest_ane.errors import ProgramError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import (
     Block,
@@ -268,3 +269,11 @@ def test_operations_that_expand_one_another_without_end_are_given_up() -> None:
         inputs = {"data": (Ref(f"l{i - 1}"),), "scale": (Ref(f"l{i - 1}"),)}
         levels.append(Operation("constexpr_cast", inputs, (Named(f"l{i}", HALF),)))
     assert census_of(main=[*levels, add("a", "l63")]) == ["l63"]
+
+
+def test_a_shape_that_no_weight_has() -> None:
+    huge = Operation("const", {}, (Named("w", TensorType(DType.FP16, (2**40, 2**40))),), {})
+    with pytest.raises(
+        ProgramError, match="m: the weight w is damaged: no weight has such a shape"
+    ):
+        census_of(main=[huge, add("a", "w")])

@@ -138,3 +138,13 @@ def test_a_package_that_cannot_be_is_one_sentence(
     model = read_model(palette(tmp_path / "a", rows, depth))
     with pytest.raises(AneError, match=says):
         distortions(model, model)
+
+
+@pytest.mark.parametrize(("sse", "energy"), [(1e300, 1e-300), (1e-300, 1e300)])
+def test_a_ratio_beyond_all_numbers_is_infinite(sse: float, energy: float) -> None:
+    assert Distortion("u", sse, energy).snr == math.copysign(math.inf, energy - sse)
+
+
+def test_sums_of_squares_are_never_negative() -> None:
+    with pytest.raises(ValueError, match="negative"):
+        Distortion("u", -1.0, 1.0)

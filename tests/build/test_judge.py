@@ -341,3 +341,10 @@ def test_a_declined_weight_says_so_in_its_line() -> None:
         "router_weight [17, 576, 1, 1]: const, 16 bits, 0 groups, 19,584 bytes; declined: 17 "
         "output channels are not divisible by group_size 32",
     )
+
+
+def test_a_weight_of_one_dimension_that_was_to_be_pruned_along_another() -> None:
+    """It has one channel there, which n:m pruning leaves."""
+    sparse = Weight("w", (64,), 100, 16, (Stage("constexpr_sparse_to_dense", 16),), 0.25)
+    asked = {"method": "prune", "n_m_ratio": [2, 4], "weight_threshold": 0}
+    assert of(sparse, asked=asked).status == "passed"

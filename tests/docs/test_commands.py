@@ -74,7 +74,7 @@ def _call(program: str, arguments: list[str], folder: Path) -> subprocess.Comple
     if ">" in arguments:
         arguments = arguments[: arguments.index(">")]
     command = [sys.executable, "-m", modules[program], *arguments]
-    if arguments[:1] == ["cache"]:
+    if arguments[:1] in (["cache"], ["evidence"]):
         command += ["--ane-cache", str(folder / "cache")]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 

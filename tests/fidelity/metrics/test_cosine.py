@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from pytest_ane.fidelity.metrics import cosine
+from pytest_ane.fidelity.metrics import cosine, is_cosine
 
 VALUES = st.floats(-1000, 1000, width=32)
 
@@ -112,3 +112,8 @@ def test_the_order_of_channels_does_not_change_it_and_neither_does_that_of_sides
     order = np.random.default_rng(random.getrandbits(32)).permutation(a.shape[1])
     np.testing.assert_allclose(cosine(a[:, order], b[:, order]), cosine(a, b), atol=1e-12)
     np.testing.assert_allclose(cosine(b, a), cosine(a, b), atol=1e-12)
+
+
+def test_what_may_be_a_cosine() -> None:
+    assert all(map(is_cosine, (-1.0, 0.0, 1.0000001, float("nan"))))
+    assert not any(map(is_cosine, (1.001, -1.001, float("inf"), -float("inf"))))

@@ -1,0 +1,236 @@
+"""`pytest-ane evidence list`, `show`, `verify` and `prune`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from pytest_ane.cli import main
+from pytest_ane.evidence import Statement, Store
+from pytest_ane.evidence.asked import files_of
+from pytest_ane.placement.plans import Plan, PlannedFunction, PlannedOperation
+from tests.evidence.signing import bundle, new_key, write_json, write_public
+
+Call = Callable[..., list[str]]
+SHARDS = """\
+[models.m.shard.L00]
+artifact = "L00.mlpackage"
+reference = "none"
+
+[models.m.shard.L01]
+artifact = "L01.mlpackage"
+reference = "none"
+"""
+REQUIRED = "[models.m.policy]\nplacement.require = 'plan'\n"
+
+
+def plan(device: str = "ANE") -> Plan:
+    operation = PlannedOperation("y", "conv", device)  # type: ignore[arg-type]
+    return Plan("coremltools", (PlannedFunction("main", (operation,)),))
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Two packages and, recorded three days ago, both their plans."""
+    monkeypatch.chdir(tmp_path)
+    kept = Store(Path("evidence"))
+    for shard in ("L00", "L01"):
+        folder = Path(f"{shard}.mlpackage")
+        folder.mkdir()
+        (folder / "Manifest.json").write_text(shard)
+        kept.write(recorded(shard))
+    Path("shards.toml").write_text(REQUIRED + SHARDS)
+    return kept
+
+
+def recorded(shard: str) -> Statement:
+    now = datetime.now(timezone.utc).replace(microsecond=0)
+    return Statement(
+        gate="placement",
+        subject=f"m:{shard}",
+        files=files_of({shard: Path(f"{shard}.mlpackage")}),
+        environment={"backend": "coreml", "chip": "Apple M4", "os": "macOS 26.1"},
+        asked={},
+        recorded=now - timedelta(days=3, minutes=5),
+        measurement=plan(),
+    )
+
+
+@pytest.fixture
+def call(store: Store, capsys: pytest.CaptureFixture[str]) -> Call:
+    def run(*arguments: str, code: int = 0) -> list[str]:
+        assert main(["evidence", *arguments, "--ane-cache=cache"]) == code
+        out, err = capsys.readouterr()
+        return out.splitlines() + err.splitlines()
+
+    return run
+
+
+def test_list(call: Call, store: Store) -> None:
+    store.write(replace(recorded("L01"), files={"L01/Manifest.json": "0" * 64}))
+    store.write(replace(recorded("L00"), subject="old:L00"))
+    (store.folder / "m" / "L00.fidelity.json").write_text("{")
+    header, *lines, last = call("list")
+    assert header.split() == [
+        "subject", "gate", "recorded", "age", "chip", "system", "units", "state",
+    ]  # fmt: skip
+    rows = [line.split("  ") for line in lines]
+    assert [(row[0], row[-1].strip()) for row in rows] == [
+        ("m/L00.fidelity.json", "damaged"),
+        ("m:L00", "valid"),
+        ("m:L01", "stale"),
+        ("old:L00", "unused"),
+    ]
+    assert "3 days" in rows[1]
+    assert last == "4 files in evidence"
+
+
+def test_list_of_nothing(call: Call, store: Store) -> None:
+    for path in store.files():
+        path.unlink()
+    assert call("list") == ["0 files in evidence"]
+
+
+def test_verify(call: Call) -> None:
+    lines = call("verify")
+    assert [line.split()[:3] for line in lines[:-1]] == [
+        ["passed", "m:L00", "placement"],
+        ["passed", "m:L01", "placement"],
+    ]
+    assert "compute 1/1 ANE · GPU 0 · CPU 0 · recorded " in lines[0]
+    assert lines[-1] == "passed: placement 2/2"
+
+
+def test_verify_says_the_worst_first(call: Call, store: Store) -> None:
+    store.path("placement", "m:L00").unlink()
+    store.write(replace(recorded("L01"), measurement=plan("CPU")))
+    lines = call("verify", code=1)
+    assert [line.split()[:2] for line in lines[:2]] == [["failed", "m:L01"], ["unproven", "m:L00"]]
+    assert (
+        "  - evidence/m/L00.placement.json is missing; on a Mac, run: pytest --ane-shards=m:L00 "
+        "-m gate --ane-record=missing"
+    ) in lines
+    assert "  - 1 operation is not on the ANE, of 1." in lines
+    assert lines[-1] == "pytest-ane: 2 of 2 verdicts are red."
+
+
+def test_one_byte_of_a_package(call: Call) -> None:
+    Path("L00.mlpackage/Manifest.json").write_text("L0O")
+    assert "evidence/m/L00.placement.json is of other bytes: " in "\n".join(call("verify", code=1))
+    call("verify", "--ane-shards=L01")
+
+
+def test_unproven_may_be_allowed_but_never_failed(call: Call, store: Store) -> None:
+    Path("shards.toml").write_text(f"{REQUIRED}unproven = 'allow'\n{SHARDS}")
+    store.path("placement", "m:L00").unlink()
+    assert "passed: placement 1/2" in call("verify")
+    store.write(replace(recorded("L01"), measurement=plan("CPU")))
+    assert call("verify", code=1)[-1] == "pytest-ane: 1 of 2 verdicts are red."
+
+
+def test_what_no_policy_requires_is_not_verified(call: Call) -> None:
+    Path("shards.toml").write_text(SHARDS)
+    (line,) = call("verify", code=1)
+    assert line.startswith(
+        "pytest-ane: No policy of the selected shards requires evidence, so nothing was verified"
+    )
+
+
+def test_policies_of_chips_and_signers(call: Call, store: Store) -> None:
+    key = new_key()
+    write_public(key, Path("lab.pub"))
+    Path("shards.toml").write_text(f"{REQUIRED}evidence.signers = ['lab.pub']\n{SHARDS}")
+    assert "L00.placement.json is not signed" in "\n".join(call("verify", code=1))
+    for path in store.files():
+        write_json(path.with_name(f"{path.name}.sigstore.json"), bundle(key, path.read_bytes()))
+    call("verify")
+    Path("shards.toml").write_text(f"{REQUIRED}evidence.chips = ['Apple M5*']\n{SHARDS}")
+    assert "was recorded on Apple M4, and the policy takes 'Apple M5*'" in "\n".join(
+        call("verify", code=1)
+    )
+
+
+def test_what_is_not_built_is_not_built_here(call: Call, store: Store) -> None:
+    Path("shards.toml").write_text(
+        "[models.m]\nfamily = 'llama'\nsource = { seeded = 1, config = { hidden_size = 64 } }\n"
+        "shards = 'L00'\npolicy.placement.require = 'plan'\n"
+    )
+    lines = call("verify", code=1)
+    assert (
+        "  - m:L00 is not built, and nothing is built here; run: pytest --ane-shards=m:L00 -m gate"
+    ) in lines
+    assert call("list")[1].split()[-2:] == ["not", "built"]
+
+
+def test_a_package_that_is_gone(call: Call) -> None:
+    Path("L00.mlpackage/Manifest.json").unlink()
+    Path("L00.mlpackage").rmdir()
+    assert "L00.mlpackage does not exist" in "\n".join(call("verify", code=1))
+
+
+@pytest.mark.parametrize("what", ["m:L01", "evidence/m/L01.placement.json"])
+def test_show(call: Call, what: str) -> None:
+    lines = call("show", what)
+    assert lines[0] == "m:L01 placement"
+    assert lines[1].startswith("recorded ")
+    assert lines[1].endswith(" UTC, 3 days ago")
+    assert "of             1 file, L01/Manifest.json first" in lines
+    assert "chip           Apple M4" in lines
+    assert "  ops on ANE: 1/1" in lines
+    assert lines[-1].startswith("verdict        passed: conv_ane=1/1")
+
+
+def test_show_what_is_stale_or_of_nobody(call: Call, store: Store) -> None:
+    Path("L01.mlpackage/Manifest.json").write_text("L0l")
+    assert "is of other bytes: " in call("show", "m:L01")[-1]
+    path = store.write(replace(recorded("L01"), subject="old:L01"))
+    assert call("show", str(path))[-1] == (
+        "verdict        none: no shard of the manifest uses this file"
+    )
+
+
+def test_prune(call: Call, store: Store) -> None:
+    lost = store.write(replace(recorded("L01"), subject="old:L01"))
+    signature = write_json(lost.with_name(f"{lost.name}.dsse.json"), {})
+    orphan = write_json(store.folder / "m" / "L01.fidelity.json.sigstore.json", {})
+    kept = write_json(store.folder / "m" / "L01.placement.json.sigstore.json", {})
+    lines = call("prune")
+    assert lines[-1] == "3 files unused; remove with: pytest-ane evidence prune --yes"
+    assert lines[:-1] == [f"unused {lost}", f"unused {orphan}", f"unused {signature}"]
+    assert all(path.exists() for path in (lost, signature, orphan))
+    assert call("prune", "--yes")[-1] == "3 files removed from evidence"
+    assert not any(path.exists() for path in (lost, signature, orphan))
+    assert kept.exists()
+    assert len(store.files()) == 2
+    assert call("prune") == ["no unused file in evidence"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["show"], "evidence show needs an evidence file, a shard or a model"),
+        (["verify", "x"], "evidence verify takes no file"),
+        (["show", "m:L99"], "m:L99 is neither an evidence file nor a shard or model with evidence"),
+        (["verify", "--ane-shards=L99"], "L99"),
+        (["list", "--ane-manifest=no.toml"], "no.toml does not exist"),
+    ],
+)
+def test_sentences(call: Call, arguments: list[str], says: str) -> None:
+    (line,) = call(*arguments, code=1)
+    assert says in line
+
+
+def test_show_of_a_damaged_file(call: Call, store: Store) -> None:
+    store.path("placement", "m:L00").write_bytes(b"{")
+    (line,) = call("show", "m:L00", code=1)
+    assert line.startswith("pytest-ane: evidence/m/L00.placement.json: ")
+
+
+def test_another_folder(call: Call, store: Store) -> None:
+    store.folder.rename("elsewhere")
+    call("verify", code=1)
+    call("verify", "--ane-evidence=elsewhere")

@@ -1,0 +1,141 @@
+"""A statement of every gate, and what the judges make of it."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timezone
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from pytest_ane import behaviour, build, fidelity
+from pytest_ane.behaviour.measure import PromptResult
+from pytest_ane.behaviour.statistics import Likeliest, Position
+from pytest_ane.build import Census, CompressionMeasurement, Distortion
+from pytest_ane.build.census import Weight
+from pytest_ane.build.stages import Stage
+from pytest_ane.evidence import Measurement, Statement
+from pytest_ane.fidelity import Comparison, Fidelity
+from pytest_ane.manifest import BehaviourPolicy, Compression, CompressionPolicy, FidelityPolicy
+from pytest_ane.placement import plans
+from pytest_ane.placement.plans import Message, Plan, PlannedFunction, PlannedOperation, Tally
+from pytest_ane.verdict import Gate, Verdict
+
+ENVIRONMENT = {
+    "backend": "coreml",
+    "chip": "Apple M4 Max",
+    "compute_units": "CPU_AND_NE",
+    "coremltools": "9.0",
+    "os": "macOS 26.1",
+    "os_build": "25B78",
+}
+PLAN = Plan(
+    "coremltools",
+    (
+        PlannedFunction(
+            "main",
+            (
+                PlannedOperation("w", "const"),
+                PlannedOperation("y", "conv", "ANE", ("CPU", "GPU", "ANE"), 0.875, (("loop", 0),)),
+                PlannedOperation("z", "cast", "CPU", boundary=True, extra={"note": ["kept", 1]}),
+            ),
+        ),
+    ),
+    tallies=(Tally("conv", 2, 2, "chunk 0"), Tally(None, 3, 3)),
+    messages=(Message("a line", "It says so.", False, 7),),
+    compute_units="CPU_AND_NE",
+    ane_cores=16,
+)
+COMPRESSION = CompressionMeasurement(
+    Census(
+        (
+            Weight(
+                "q_proj_weight",
+                (576, 576, 1, 1),
+                166_464,
+                4,
+                (Stage("constexpr_lut_to_dense", 4, 18),),
+                op_types=("conv",),
+            ),
+            Weight("mask", (64, 64, 1, 1), 5_000, 16, (Stage("constexpr_sparse_to_dense", 16),),
+                   0.5, ("conv",)),
+            Weight("norm_weight", (576,), 1152, 16),
+        )
+    ),
+    700_000,
+    ("norm_weight: left as it is.",),
+    (Distortion("q_proj_weight", 12.5, 3000.0), Distortion("mask", 0.0, 7.0)),
+)  # fmt: skip
+FIDELITY = Fidelity(
+    (
+        Comparison("gaussian", "gaussian T=2 #0", "y", 2, 4.25, (0.999, 0.998), (0, 1), (), (),
+                   1.0, 0.125),
+        Comparison("captured", "captured chat T=4", "y", 4, 21953.4, (0.9, math.nan), (0, 3),
+                   (1,), (2,), 0.875, math.inf),
+    ),
+    True,
+    {"backend": "coreml"},
+)  # fmt: skip
+BEHAVIOUR = behaviour.Behaviour(
+    (
+        PromptResult(
+            "facts",
+            (Position(0.5, 9.0, False, 700), Position(0.999, 0.01, True, 0)),
+            (5, 6),
+            (5, 7),
+            (4.0, 0.25),
+            " a\x1b b",
+            " a c",
+            (
+                Likeliest((5, 9), (-0.1054, -2.9957), -2.9957),
+                Likeliest((), (), math.nan),
+            ),
+        ),
+    ),
+    (("L00", 0.9991), ("L01", math.nan)),
+    {"backend": "coreml"},
+)
+MEASURED: dict[Gate, Measurement] = {
+    "placement": PLAN,
+    "compression": COMPRESSION,
+    "fidelity": FIDELITY,
+    "behaviour": BEHAVIOUR,
+}
+ASKED = [
+    {"method": "palettize", "nbits": 4, "group_size": 32, "weight_threshold": 0},
+    {"method": "linear", "dtype": "int4", "granularity": "per_block", "weight_threshold": 0},
+    {"method": "prune", "n_m_ratio": [3, 4], "dim": 1, "weight_threshold": 0},
+    {"method": "prune", "target_sparsity": 0.5, "weight_threshold": 0},
+]
+
+
+def statement(gate: Gate, **changes: Any) -> Statement:
+    """What a Mac records of `smollm2:L01`, or of the whole model."""
+    fields: dict[str, Any] = {
+        "gate": gate,
+        "subject": "smollm2" if gate == "behaviour" else "smollm2:L01",
+        "files": {"L01/Manifest.json": "0" * 64, "L01/Data/weights/weight.bin": "1f" * 32},
+        "environment": ENVIRONMENT,
+        "asked": {"probes": [{"kind": "gaussian", "count": 2, "seed": 0}], "reference": "float32"},
+        "recorded": datetime(2026, 11, 21, 16, 5, 59, tzinfo=timezone.utc),
+        "measurement": MEASURED[gate],
+    }
+    return Statement(**{**fields, **changes})
+
+
+def judged(found: Measurement) -> list[Verdict]:
+    """The verdicts of a measurement under several policies."""
+    if isinstance(found, Plan):
+        return [plans.judge(found, subject="m:L01")]
+    if isinstance(found, Fidelity):
+        mild = FidelityPolicy(min_cosine=0.5)
+        return [fidelity.judge(found, policy, "m:L01") for policy in (FidelityPolicy(), mild)]
+    if isinstance(found, behaviour.Behaviour):
+        return [behaviour.judge(found, BehaviourPolicy(), "m")]
+    policies = [CompressionPolicy(), CompressionPolicy(max_bytes=10, min_ratio=3.5)]
+    asked = [TypeAdapter(Compression).validate_python(one) for one in ASKED]
+    return [
+        build.judge(found, asked=one, policy=policy, subject="m:L01")
+        for one in [None, *asked]
+        for policy in policies
+    ]

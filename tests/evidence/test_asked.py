@@ -1,0 +1,91 @@
+"""What a measurement is of and was asked, alike for who records and for who verifies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pytest_ane.digests import key_digest, tree_files
+from pytest_ane.evidence.asked import files_of, question
+from pytest_ane.manifest import Model, Probes, Prompt, Shard
+
+IDENTITY = {"source": {"seeded": 1}, "family": {"name": "llama", "version": 3}, "versions": "mac"}
+SHARD = Shard(model="m", id="L01", family="llama", probes=Probes(kinds=("gaussian",), seed=7))
+PROMPTS = (Prompt(name="france", text="The capital of France is"),)
+MODEL = Model(name="m", family="llama", shards=(SHARD,), prompts=PROMPTS)
+
+
+def unread() -> NoReturn:
+    raise AssertionError("the source was looked at")
+
+
+def ask(shard: Shard, gate: Any = "fidelity") -> dict[str, Any]:
+    asked = question(gate, shard, MODEL, lambda: IDENTITY)
+    json.dumps(asked, allow_nan=False)
+    return asked
+
+
+def test_files_are_named_by_shard(tmp_path: Path) -> None:
+    for shard in ("L00", "L01"):
+        (tmp_path / shard / "Data").mkdir(parents=True)
+        (tmp_path / shard / "Data" / "weight.bin").write_bytes(shard.encode())
+    found = files_of({"L01": tmp_path / "L01", "head.0": tmp_path / "L00"})
+    assert found == {
+        "L01/Data/weight.bin": tree_files(tmp_path / "L01")["Data/weight.bin"],
+        "head.0/Data/weight.bin": tree_files(tmp_path / "L00")["Data/weight.bin"],
+    }
+
+
+def test_nothing_but_bytes_decides_a_plan_and_compression() -> None:
+    assert question("placement", SHARD, MODEL, unread) == {}
+    assert question("compression", SHARD, MODEL, unread) == {}
+
+
+def test_fidelity_against_the_source() -> None:
+    asked = ask(SHARD)
+    assert asked["probes"] == {"kinds": ["gaussian"], "count": 2, "seed": 7}
+    assert (asked["reference"], asked["max_tokens"]) == ("float32", 64)
+    assert "prompts" not in asked
+    assert asked == question("fidelity", SHARD, MODEL, lambda: {**IDENTITY, "versions": "linux"})
+    other = question("fidelity", SHARD, MODEL, lambda: {**IDENTITY, "source": {"seeded": 2}})
+    assert [key for key in asked if asked[key] != other[key]] == ["source"]
+
+
+def test_where_a_builder_s_files_lie_is_no_part_of_it() -> None:
+    here, there, other = ({"depends": d} for d in ({"/a/w": "1"}, {"/b/w": "1"}, {"/a/w": "2"}))
+    asked = [question("fidelity", SHARD, MODEL, lambda i=i: i) for i in (here, there, other)]
+    assert asked[0] == asked[1] != asked[2]
+
+
+def test_captured_states_come_from_the_prompts() -> None:
+    shard = SHARD.model_copy(update={"probes": Probes(kinds=("captured",))})
+    assert ask(shard)["prompts"] == [
+        {"name": "france", "text": "The capital of France is", "greedy": 10}
+    ]
+
+
+def test_fidelity_without_a_source(tmp_path: Path) -> None:
+    (tmp_path / "Manifest.json").write_text("{}")
+    package = SHARD.model_copy(update={"reference": tmp_path})
+    asked = question("fidelity", package, MODEL, unread)
+    assert asked["reference"] == key_digest(tree_files(tmp_path))
+    assert str(tmp_path) not in json.dumps(asked)
+    alone = question("fidelity", SHARD.model_copy(update={"reference": "none"}), MODEL, unread)
+    assert alone["reference"] == "none"
+
+
+def test_behaviour() -> None:
+    asked = question("behaviour", MODEL, MODEL, lambda: IDENTITY)
+    assert (
+        asked["prompts"]
+        == ask(SHARD.model_copy(update={"probes": Probes(kinds=("captured",))}))["prompts"]
+    )
+    assert asked["source"] == ask(SHARD)["source"]
+
+
+def test_policies_are_no_part_of_a_question() -> None:
+    strict = SHARD.model_copy(
+        update={"policy": SHARD.policy.model_copy(update={"unproven": "allow"})}
+    )
+    assert ask(strict) == ask(SHARD)

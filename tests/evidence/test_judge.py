@@ -1,0 +1,96 @@
+"""Recorded measurements under today's policy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_ane.behaviour import Behaviour
+from pytest_ane.behaviour.measure import PromptResult
+from pytest_ane.behaviour.statistics import Position
+from pytest_ane.build import Census, CompressionMeasurement
+from pytest_ane.evidence import Measurement, Statement
+from pytest_ane.evidence.judge import judge, origin
+from pytest_ane.fidelity import Comparison, Fidelity
+from pytest_ane.manifest import (
+    BehaviourPolicy,
+    CompressionPolicy,
+    FidelityPolicy,
+    Gate,
+    Model,
+    Policy,
+    Prompt,
+    Shard,
+)
+from pytest_ane.placement.plans import Plan
+from tests.evidence.test_verify import FOUND, PLAN
+
+WHERE = "recorded 2026-11-18, Apple M4 Max, macOS 26.1, CPU_AND_NE"
+POSITIONS = (Position(1.0, 0.0, True, 0), Position(0.99, 0.01, True, 0))
+FIDELITY = Fidelity(
+    (Comparison("gaussian", "g", "y", 1, 1.0, (0.98,), (0,), (), (), 1.0, 0.1),), True, {}
+)
+MEASURED: dict[Gate, Measurement] = {
+    "placement": PLAN,
+    "compression": CompressionMeasurement(Census(()), 5_000, (), ()),
+    "fidelity": FIDELITY,
+    "behaviour": Behaviour(
+        (PromptResult("p", POSITIONS, (5,), (5,), (4.0,), " a", " a"),), (("L01", 0.99),), {}
+    ),
+}
+STRICT = Policy(
+    compression=CompressionPolicy(max_bytes=10),
+    fidelity=FidelityPolicy(min_cosine=0.99),
+    behaviour=BehaviourPolicy(max_kl=0.001),
+)
+
+
+def recorded(gate: Gate) -> Statement:
+    subject = "m" if gate == "behaviour" else "m:L01"
+    return replace(FOUND, gate=gate, subject=subject, measurement=MEASURED[gate])
+
+
+def of(gate: Gate, policy: Policy) -> Shard | Model:
+    shard = Shard(model="m", id="L01", policy=policy)
+    return Model(name="m", shards=(shard,), policy=policy) if gate == "behaviour" else shard
+
+
+@pytest.mark.parametrize("gate", ["placement", "fidelity", "behaviour"])
+def test_what_passes_says_where_it_is_from(gate: Gate) -> None:
+    verdict = judge(recorded(gate), of(gate, Policy()))
+    assert (verdict.gate, verdict.status) == (gate, "passed")
+    assert verdict.subject == recorded(gate).subject
+    assert verdict.summary.endswith(f" · {WHERE}")
+    assert verdict.facts["evidence"] == WHERE
+
+
+@pytest.mark.parametrize("gate", ["compression", "fidelity", "behaviour"])
+def test_another_policy_gives_another_verdict(gate: Gate) -> None:
+    assert judge(recorded(gate), of(gate, STRICT)).status == "failed"
+    assert judge(recorded(gate), of(gate, Policy())).status != "failed"
+
+
+def test_a_plan_off_the_ane() -> None:
+    (function,) = PLAN.functions
+    elsewhere = replace(function, operations=(replace(function.operations[0], preferred="CPU"),))
+    found = replace(recorded("placement"), measurement=Plan("coremltools", (elsewhere,)))
+    assert judge(found, of("placement", Policy())).status == "failed"
+
+
+def test_an_unknown_machine() -> None:
+    assert origin(replace(FOUND, environment={})) == "recorded 2026-11-18"
+
+
+def test_what_the_judges_would_not_miss() -> None:
+    shard, model = of("fidelity", Policy()), of("behaviour", Policy())
+    alone = replace(FIDELITY, compared=False)
+    verdict = judge(replace(recorded("fidelity"), measurement=alone), shard)
+    assert verdict.status == "unproven"
+    assert verdict.reasons == ("The evidence compares with no reference; record it again.",)
+    model = model.model_copy(update={"prompts": (Prompt(name="p", text="x"),)})
+    assert judge(recorded("behaviour"), model).status == "passed"
+    model = model.model_copy(update={"prompts": (Prompt(name="q", text="x"),)})
+    assert judge(recorded("behaviour"), model).reasons == (
+        "The evidence leaves out q; record it again.",
+    )

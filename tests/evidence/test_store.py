@@ -1,0 +1,99 @@
+"""The folder of evidence: where files are, and how they are replaced."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_ane.errors import EvidenceError
+from pytest_ane.evidence import Statement, Store
+from pytest_ane.evidence.store import signature
+from tests.evidence.makers import statement
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty folder that is not there yet."""
+    return Store(tmp_path / "evidence")
+
+
+def test_where_evidence_is_kept(store: Store) -> None:
+    assert store.path("placement", "smollm2:L01") == store.folder / "smollm2/L01.placement.json"
+    assert store.path("fidelity", "g:L00.p7") == store.folder / "g/L00.p7.fidelity.json"
+    assert store.path("behaviour", "smollm2") == store.folder / "smollm2/behaviour.json"
+
+
+@pytest.mark.parametrize(
+    "subject", ["..", "../x", "m:../x", "", ":L01", "m:", "m:a/b", ".git", "m\n"]
+)
+def test_nothing_leads_out_of_the_folder(store: Store, subject: str) -> None:
+    with pytest.raises(EvidenceError, match="is neither a model nor a shard"):
+        store.path("placement", subject)
+
+
+def test_written_and_read(store: Store) -> None:
+    assert store.read("placement", "smollm2:L01") is None
+    assert store.files() == []
+    path = store.write(statement("placement"))
+    data = store.read("placement", "smollm2:L01")
+    assert data == path.read_bytes() == statement("placement").to_json().encode()
+    assert Statement.from_json(data).subject == "smollm2:L01"
+    assert [one.name for one in path.parent.iterdir()] == ["L01.placement.json"]
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_all_files_but_signatures(store: Store) -> None:
+    for gate in ("placement", "fidelity", "behaviour"):
+        path = store.write(statement(gate))
+        signature(path, ".dsse.json").write_text("{}")
+        signature(path, ".sigstore.json").write_text("{}")
+    names = [path.relative_to(store.folder).as_posix() for path in store.files()]
+    assert names == [
+        "smollm2/L01.fidelity.json", "smollm2/L01.placement.json", "smollm2/behaviour.json",
+    ]  # fmt: skip
+
+
+def test_a_new_statement_takes_the_old_signature_away(store: Store) -> None:
+    path = store.write(statement("placement"))
+    beside = signature(path, ".dsse.json")
+    beside.write_text("{}")
+    store.write(statement("placement"))
+    assert not beside.exists()
+
+
+def test_a_write_that_fails_leaves_the_old_file(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = store.write(statement("placement"))
+    before = path.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(EvidenceError, match=r"cannot be written \(No space left on device\)"):
+        store.write(statement("placement", subject="smollm2:L01", environment={}))
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_what_is_no_file_cannot_be_read(store: Store) -> None:
+    store.path("placement", "m:L01").mkdir(parents=True)
+    with pytest.raises(EvidenceError, match="cannot be read"):
+        store.read("placement", "m:L01")
+
+
+def test_a_file_too_large_is_not_read(store: Store) -> None:
+    path = store.path("placement", "m:L01")
+    path.parent.mkdir(parents=True)
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(EvidenceError, match="more bytes than any evidence"):
+        store.read("placement", "m:L01")
+
+
+def test_every_name_that_a_manifest_gives_a_model(tmp_path: Path) -> None:
+    path = Store(tmp_path).path("placement", "7b-it.v2:L00.p1")
+    assert path == tmp_path / "7b-it.v2" / "L00.p1.placement.json"

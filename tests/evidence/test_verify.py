@@ -1,0 +1,266 @@
+"""Every way in which evidence proves nothing, each with its own sentence."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ane.errors import UnprovenError
+from pytest_ane.evidence import Statement, Store
+from pytest_ane.evidence.statement import sealed
+from pytest_ane.evidence.verify import verify
+from pytest_ane.manifest import EvidencePolicy
+from pytest_ane.placement.plans import Plan, PlannedFunction, PlannedOperation
+from tests.evidence.signing import bundle, envelope, new_key, write_json, write_public
+
+NOW = datetime(2026, 11, 21, 16, 0, 0, tzinfo=timezone.utc)
+FILES = {"L01/Manifest.json": "a" * 64, "L01/Data/weight.bin": "b" * 64}
+ASKED = {"probes": {"seed": 0, "kinds": ["gaussian"]}, "reference": "float32"}
+PLAN = Plan("coremltools", (PlannedFunction("main", (PlannedOperation("y", "conv", "ANE"),)),))
+FOUND = Statement(
+    gate="placement",
+    subject="m:L01",
+    files=FILES,
+    environment={
+        "backend": "coreml",
+        "chip": "Apple M4 Max",
+        "os": "macOS 26.1",
+        "compute_units": "CPU_AND_NE",
+    },
+    asked=ASKED,
+    recorded=NOW - timedelta(days=3),
+    measurement=PLAN,
+)
+FILE = "evidence/m/L01.placement.json"
+MISSING = "on a Mac, run: pytest --ane-shards=m:L01 -m gate --ane-record=missing"
+STALE = "on a Mac, run: pytest --ane-shards=m:L01 -m gate --ane-record=stale"
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """One statement, in the folder that sentences are relative to."""
+    monkeypatch.chdir(tmp_path)
+    kept = Store(tmp_path / "evidence")
+    kept.write(FOUND)
+    return kept
+
+
+def look(store: Store, policy: EvidencePolicy | None = None, **changes: Any) -> Statement:
+    given = {"files": FILES, "asked": ASKED, "now": NOW, **changes}
+    return verify(store, "placement", "m:L01", policy=policy or EvidencePolicy(), **given)
+
+
+def refusal(store: Store, policy: EvidencePolicy | None = None, **changes: Any) -> tuple[str, str]:
+    with pytest.raises(UnprovenError) as caught:
+        look(store, policy, **changes)
+    return caught.value.kind, str(caught.value)
+
+
+def test_what_fits_is_taken(store: Store) -> None:
+    assert look(store) == FOUND
+    policy = EvidencePolicy(
+        chips=("Apple M4*",),
+        os=("macOS 26",),
+        compute_units=("CPU_AND_NE",),
+        max_age=timedelta(days=3),
+    )
+    assert look(store, policy, asked={**ASKED, "probes": {"seed": 0, "kinds": ("gaussian",)}}) == (
+        FOUND
+    )
+
+
+def test_missing(store: Store) -> None:
+    store.path("placement", "m:L01").unlink()
+    assert refusal(store) == ("missing", f"{FILE} is missing; {MISSING}")
+
+
+def test_missing_of_a_model(store: Store) -> None:
+    with pytest.raises(UnprovenError) as caught:
+        verify(store, "behaviour", "m", files={}, asked={}, policy=EvidencePolicy(), now=NOW)
+    assert str(caught.value) == (
+        "evidence/m/behaviour.json is missing; on a Mac, run: pytest --ane-shards='m:*' -m gate "
+        "--ane-record=missing"
+    )
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"{}", b"[" * 99_999, b'{"a": 1'])
+def test_damaged(store: Store, data: bytes) -> None:
+    store.path("placement", "m:L01").write_bytes(data)
+    kind, says = refusal(store)
+    assert kind == "damaged"
+    assert says.startswith(f"{FILE} is damaged: ")
+    assert says.endswith(STALE)
+
+
+def test_of_another_shard(store: Store) -> None:
+    store.write(replace(FOUND, subject="m:L02"))
+    store.path("placement", "m:L02").replace(store.path("placement", "m:L01"))
+    assert refusal(store) == (
+        "damaged", f"{FILE} is damaged: it is evidence of placement of m:L02; {STALE}",
+    )  # fmt: skip
+
+
+def test_of_another_gate(store: Store) -> None:
+    store.path("placement", "m:L01").replace(store.path("fidelity", "m:L01"))
+    with pytest.raises(UnprovenError, match="it is evidence of placement of m:L01"):
+        verify(
+            store, "fidelity", "m:L01", files=FILES, asked=ASKED, policy=EvidencePolicy(), now=NOW
+        )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"ANE"', '"GPU"'), ("Apple M4 Max", "Apple M9 Max"), ("aaaa", "aaab"), ("2026-", "2027-")],
+)
+def test_edited(store: Store, old: str, new: str) -> None:
+    path = store.path("placement", "m:L01")
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    assert refusal(store) == ("edited", f"{FILE} was edited after it was recorded; {STALE}")
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        (
+            {**FILES, "L01/Data/weight.bin": "c" * 64},
+            "L01/Data/weight.bin was bbbbbbbb, now is cccccccc",
+        ),
+        ({"L01/Manifest.json": "a" * 64}, "L01/Data/weight.bin is gone"),
+        ({**FILES, "L01/x": "d" * 64}, "L01/x is new"),
+        ({}, "L01/Data/weight.bin is gone, first of 2 files"),
+    ],
+)
+def test_other_bytes(store: Store, files: dict[str, str], says: str) -> None:
+    assert refusal(store, files=files) == ("stale", f"{FILE} is of other bytes: {says}; {STALE}")
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({**ASKED, "probes": {"seed": 1, "kinds": ["gaussian"]}}, "probes.seed was 0, now is 1"),
+        ({**ASKED, "prompts": []}, "prompts was absent, now is []"),
+        ({"reference": "float32"}, 'probes was { kinds = ["gaussian"], seed = 0 }, now is absent'),
+    ],
+)
+def test_another_question(store: Store, asked: dict[str, Any], says: str) -> None:
+    assert refusal(store, asked=asked) == (
+        "stale", f"{FILE} answers another question: {says}; {STALE}",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("policy", "kind", "says"),
+    [
+        (
+            {"chips": ("Apple M3*", "Apple M5")},
+            "chip",
+            "was recorded on Apple M4 Max, and the policy takes 'Apple M3*', 'Apple M5'",
+        ),
+        (
+            {"os": ("macOS 27",)},
+            "os",
+            "was recorded on macOS 26.1, and the policy takes 'macOS 27'",
+        ),
+        (
+            {"compute_units": ("ALL",)},
+            "compute-units",
+            "was recorded with CPU_AND_NE, and the policy takes 'ALL'",
+        ),
+        (
+            {"max_age": timedelta(hours=71)},
+            "age",
+            "was recorded 3 days ago, on 2026-11-18, and the policy takes 2 days at most",
+        ),
+    ],
+)
+def test_policies(store: Store, policy: dict[str, Any], kind: str, says: str) -> None:
+    assert refusal(store, EvidencePolicy(**policy)) == (kind, f"{FILE} {says}; {STALE}")
+
+
+@pytest.mark.parametrize(
+    ("backend", "says"),
+    [("cpu", "the backend cpu"), (None, "the backend unknown")],
+)
+def test_what_no_device_measured(store: Store, backend: str | None, says: str) -> None:
+    env = {k: v for k, v in FOUND.environment.items() if k != "backend"}
+    store.write(replace(FOUND, environment={**env, **({"backend": backend} if backend else {})}))
+    assert refusal(store) == (
+        "backend", f"{FILE} was measured by {says}, not on a device; {STALE}",
+    )  # fmt: skip
+
+
+def test_unknown_machines_are_not_taken(store: Store) -> None:
+    store.write(replace(FOUND, environment={"backend": "coreml"}))
+    assert look(store).environment == {"backend": "coreml"}
+    for policy in ({"chips": ("*",)}, {"os": ("macOS *",)}, {"compute_units": ("ALL",)}):
+        kind, says = refusal(store, EvidencePolicy(**policy))  # type: ignore[arg-type]
+        assert kind in ("chip", "os", "compute-units")
+        assert "unknown" in says
+
+
+def test_from_the_future(store: Store) -> None:
+    now = FOUND.recorded - timedelta(minutes=9)
+    assert look(store, now=now) == FOUND
+    now = FOUND.recorded - timedelta(minutes=11)
+    says = f"{FILE} was recorded at 2026-11-18 16:00 UTC, which is still to come; {STALE}"
+    assert refusal(store, now=now) == ("future", says)
+
+
+def test_bytes_are_looked_at_first(store: Store) -> None:
+    policy = EvidencePolicy(chips=("Apple M1",), max_age=timedelta(hours=1))
+    assert refusal(store, policy, files={})[0] == "stale"
+    assert refusal(store, policy)[0] == "chip"
+
+
+def test_signed(store: Store, tmp_path: Path) -> None:
+    key, path = new_key(), store.path("placement", "m:L01")
+    policy = EvidencePolicy(signers=(write_public(key, tmp_path / "lab.pub"),))
+    assert refusal(store, policy)[0] == "unsigned"
+    write_json(path.with_name(f"{path.name}.sigstore.json"), bundle(key, path.read_bytes()))
+    assert look(store, policy) == FOUND
+
+
+def test_a_statement_that_the_signing_tool_wrote_anew(store: Store, tmp_path: Path) -> None:
+    key, path = new_key(), store.path("placement", "m:L01")
+    policy = EvidencePolicy(signers=(write_public(key, tmp_path / "lab.pub"),))
+    anew = json.dumps(json.loads(path.read_bytes()), separators=(",", ":")).encode()
+    assert anew != path.read_bytes()
+    write_json(path.with_name(f"{path.name}.dsse.json"), envelope(key, anew))
+    assert look(store, policy) == FOUND
+
+
+def test_what_is_signed_is_not_what_lies_there(store: Store, tmp_path: Path) -> None:
+    """Somebody edits a number and seals the file again: only the signature tells."""
+    key, path = new_key(), store.path("placement", "m:L01")
+    policy = EvidencePolicy(signers=(write_public(key, tmp_path / "lab.pub"),))
+    write_json(path.with_name(f"{path.name}.dsse.json"), envelope(key, path.read_bytes()))
+    data = json.loads(path.read_text().replace('"Apple M4 Max"', '"Apple M5 Max"'))
+    path.write_text(json.dumps(sealed(data)))
+    assert look(store).environment["chip"] == "Apple M5 Max"
+    kind, says = refusal(store, policy)
+    assert kind == "signature"
+    assert says.startswith(
+        f"{FILE} is not what was signed: the file was changed, or recorded anew; sign it: cosign"
+    )
+
+
+def test_signed_by_another_key(store: Store, tmp_path: Path) -> None:
+    path = store.path("placement", "m:L01")
+    policy = EvidencePolicy(signers=(write_public(new_key(), tmp_path / "lab.pub"),))
+    write_json(path.with_name(f"{path.name}.dsse.json"), envelope(new_key(), path.read_bytes()))
+    assert refusal(store, policy)[0] == "signer"
+
+
+def test_a_file_s_own_opinion_is_not_read(store: Store) -> None:
+    path = store.path("placement", "m:L01")
+    data = json.loads(path.read_text())
+    data["predicate"]["verdict"] = "passed"
+    path.write_text(json.dumps(sealed(data)))
+    assert look(store) == FOUND
