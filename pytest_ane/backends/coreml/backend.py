@@ -16,7 +16,7 @@ from pytest_ane.backends.coreml import runner
 from pytest_ane.backends.coreml.compiled import CompiledModels
 from pytest_ane.backends.coreml.known import explained, is_stale
 from pytest_ane.backends.coreml.machine import Machine
-from pytest_ane.backends.coreml.native import check_native, coremltools
+from pytest_ane.backends.coreml.native import check_native, coremltools, is_replaced
 from pytest_ane.build.cache import Cache
 from pytest_ane.errors import ExecutionError
 from pytest_ane.mil import read_model
@@ -102,8 +102,9 @@ class CoreMLBackend:
         return self._use(artifact, self._compiled.after(artifact, compiled), use)
 
     def provenance(self) -> dict[str, str]:
-        """Chip, system, compute units and versions."""
+        """Chip, system, compute units, versions; `native` where Core ML itself did not answer."""
         machine = self.machine
+        replaced = {"native": "replaced by pytest-ane, not Core ML"} if is_replaced() else {}
         return {
             "backend": self.name,
             "chip": machine.chip,
@@ -115,6 +116,7 @@ class CoreMLBackend:
             "pytest-ane": pytest_ane.__version__,
             "numpy": np.__version__,
             "python": platform.python_version(),
+            **replaced,
         }
 
     @cached_property

@@ -55,6 +55,16 @@ def test_xcode_compiles_where_it_is(backend: Backend, package: Path, compiled: C
     assert read_model(found).inputs == read_model(package).inputs
 
 
+def test_compiled_models_are_entries_of_the_cache(backend: Backend, package: Path) -> None:
+    mine = backend()
+    mine.load(package)
+    cache = Cache(compiled_root(mine))
+    (entry,) = cache.entries()
+    assert (entry.kind, entry.size > 0) == ("compiled", True)
+    cache.remove(entry)
+    assert mine.load(package).predict(X)["y"][0, 1] == 2
+
+
 def test_a_stale_model_is_compiled_again_and_said_so(
     backend: Backend, package: Path, compiled: Compiled, said: list[str]
 ) -> None:
@@ -178,8 +188,16 @@ def test_a_plan_is_read_through_it(backend: Backend, package: Path, said: list[s
     assert said == [f"{package}: Core ML refused its compiled model (-14); it is compiled again."]
 
 
-def test_the_provenance_names_machine_units_and_versions(backend: Backend) -> None:
-    found = backend(chip="Apple M2", os="26.1", build="25B78", units="CPU_ONLY").provenance()
+def test_a_number_that_core_ml_did_not_make_says_so(backend: Backend) -> None:
+    assert backend().provenance()["native"] == "replaced by pytest-ane, not Core ML"
+
+
+def test_the_provenance_names_machine_units_and_versions(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = backend(chip="Apple M2", os="26.1", build="25B78", units="CPU_ONLY")
+    monkeypatch.delattr("coremltools.libcoremlpython.PYTEST_ANE")
+    found = mine.provenance()
     assert list(found) == ["backend", "chip", "os", "os_build", "compute_units", "compiler",
                            "coremltools", "pytest-ane", "numpy", "python"]  # fmt: skip
     assert [found[key] for key in list(found)[:5]] == [
