@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol, TypeVar
@@ -15,10 +16,7 @@ from pytest_ane.errors import ExecutionError
 from pytest_ane.mil.records import Model
 from pytest_ane.placement.plans import Plan, PlannedFunction, PlannedOperation, join, summarise
 from pytest_ane.placement.plans.fields import op_type
-from pytest_ane.placement.plans.record import Device
-
-RETRIED = "retriedFromCopy"
-"""Field of a plan that was read a second time, from a copy of the model at another path."""
+from pytest_ane.placement.plans.record import RETRIED, Device
 
 T = TypeVar("T")
 _Scope = tuple[tuple[str, int], ...]
@@ -137,7 +135,7 @@ class _Walker:
             op_type(operation.operator_name),
             None if usage is None else self._device(usage.preferred_compute_device),
             () if usage is None else tuple(map(self._device, usage.supported_compute_devices)),
-            None if cost is None else float(cost.weight),
+            float(cost.weight) if cost is not None and isfinite(cost.weight) else None,
             scope,
         )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from pytest_ane.testing.recorder import Recorder
 from pytest_ane.testing.replayer import Replayer
 from pytest_ane.testing.script import Devices, Failure, Machine, Script, code_14, stale
 
-__all__ = ["Devices", "Failure", "Machine", "Replayer", "Script", "code_14", "stale"]
+__all__ = ["Devices", "Failure", "Machine", "Recorder", "Replayer", "Script", "code_14", "stale"]

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import mkdtemp
 from types import ModuleType
 from typing import Any
 
+from pytest_ane.errors import RecordingError
 from pytest_ane.mil import read_model
+from pytest_ane.mil.records import Model, Operation
 from pytest_ane.predict import native as served
 from pytest_ane.testing import placed
 from pytest_ane.testing.compiler import compile_model
 from pytest_ane.testing.failing import Failures
+from pytest_ane.testing.recorded import VALUE, Identity, Recording, question, read_identity
 from pytest_ane.testing.script import Script
+from pytest_ane.testing.state import State
 
 
 class Answers:
-    """What the native module asks: a script, and how far it has been played."""
+    """What the native module asks: a script, and how far it has been played.
 
-    def __init__(self, script: Script, folder: Path) -> None:
+    Args:
+        script: what is answered.
+        folder: for counts of questions.
+        recording: recorded answers, which come first.
+    """
+
+    def __init__(self, script: Script, folder: Path, recording: Recording | None) -> None:
         self.script = script
+        self.recording = recording
         self.failures = Failures(script, folder)
         self._paths: list[str] = []
 
@@ -30,6 +42,7 @@ class Answers:
             RuntimeError: a failure is due; or the model is a package, for which Core ML would end
                 the whole process.
             ProgramError: the model cannot be read.
+            RecordingError: the recording has plans, but not this one.
         """
         if Path(path).suffix != ".mlmodelc":
             raise RuntimeError(
@@ -37,8 +50,33 @@ class Answers:
             )
         self.failures.raise_due("plan", path)
         model = read_model(path, weights=False)
-        usages = {} if self._broken(path) else placed.by_rules(self.script, model, units)
-        return placed.compute_plan(model, usages, self.script.machine.cores)
+        return placed.compute_plan(
+            model, self._usages(path, model, units), self.script.machine.cores
+        )
+
+    def values(self, key: str | None, path: str, *, computed: bool) -> dict[str, Any] | None:
+        """Recorded arrays; None where they are to be computed.
+
+        Raises:
+            RecordingError: they are not recorded, and the script or the state forbids to compute.
+        """
+        found = self.recording.values(key) if self.recording and key else None
+        if found is None and not (computed and self.script.compute):
+            raise RecordingError(
+                f"{path}: the recording does not have this prediction; record it again, or let "
+                "the executor compute all of them."
+            )
+        return found
+
+    def identity(self, path: str) -> Identity | None:
+        """A model's identity where a recording needs it."""
+        return read_identity(path) if self.recording else None
+
+    def _usages(self, path: str, model: Model, units: str) -> dict[Operation, placed.Usage]:
+        if self._broken(path):
+            return {}
+        recorded = self.recording.usages(path, model, units) if self.recording else None
+        return placed.by_rules(self.script, model, units) if recorded is None else recorded
 
     def _broken(self, path: str) -> bool:
         resolved = str(Path(path).resolve())
@@ -71,11 +109,37 @@ def _proxy(answers: Answers) -> type:
         ) -> None:
             failures.raise_due("load", path)
             super().__init__(path, compute_units, function_name, hints, asset)
+            self._asked = (function_name, compute_units)
+            self._model = answers.identity(str(self._path))
 
         def predict(self, data: dict[str, Any], state: Any = None) -> dict[str, Any]:
-            """A prediction of the executor."""
-            failures.raise_due("predict", str(self._path))
-            return super().predict(data, state)
+            """A recorded prediction, or one of the executor."""
+            path, key = str(self._path), self._key(data, state)
+            failures.raise_due("predict", path)
+            outputs = answers.values(key, path, computed=state is None or not state.played)
+            if outputs is None:
+                outputs = super().predict(data, None if state is None else state.inner)
+            elif state is not None:
+                state.played = True
+            if state is not None:
+                state.then(key)
+            return outputs
+
+        def newState(self) -> Any:
+            """Fresh states."""
+
+            def read(state: State, key: str, ask: Callable[[], Any]) -> Any:
+                found = answers.values(key, str(self._path), computed=not state.played)
+                return ask() if found is None else found[VALUE]
+
+            return State(super().newState(), read)
+
+        def _key(self, data: dict[str, Any], state: State | None) -> str | None:
+            if self._model is None:
+                return None
+            return question(
+                self._model, *self._asked, data, None if state is None else state.digest
+            )
 
         @staticmethod
         def compileModel(path: str) -> str:

@@ -20,7 +20,7 @@ class Replayer:
     Everything is as before afterwards. Counts of failures start anew each time it is entered.
 
     Args:
-        script: a script, or a folder with `script.json`.
+        script: a script, or a folder with `script.json` and perhaps recorded answers.
 
     Raises:
         RecordingError: the folder cannot be read.
@@ -41,11 +41,13 @@ class Replayer:
         # Not on top: a script is a light thing, and coremltools takes seconds.
         from pytest_ane.testing.native import Answers, native
         from pytest_ane.testing.place import in_place
+        from pytest_ane.testing.recorded import Recording
 
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="pytest-ane-")))
         write_tools(self.script, folder)
+        recording = Recording(self.folder) if self.folder else None
         version = tuple(int(part) for part in self.script.machine.os.split(".") if part.isdigit())
-        stack.enter_context(in_place(native(Answers(self.script, folder)), version))
+        stack.enter_context(in_place(native(Answers(self.script, folder, recording)), version))
         stack.enter_context(_first_on_path(folder))
 
     def __exit__(self, *error: Any) -> None:

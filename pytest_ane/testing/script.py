@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
 from pytest_ane.errors import RecordingError
 
@@ -19,6 +19,7 @@ BUILT_BY = "replayed.json"
 Units = Literal["ALL", "CPU_AND_GPU", "CPU_AND_NE", "CPU_ONLY"]
 Device = Literal["ANE", "GPU", "CPU"]
 Point = Literal["compile", "load", "plan", "predict"]
+Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _STRICT = ConfigDict(extra="forbid")
 _MOST_BYTES = 16 << 20
 _CODE_14 = (
@@ -66,7 +67,7 @@ class Devices:
     function: str = "*"
     units: tuple[Units, ...] = ()
     supported: tuple[Device, ...] | None = None
-    cost: float | None = None
+    cost: Cost | None = None
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ _SW_VERS = """case "$1" in
 *) echo "ProductName:    macOS"; echo "ProductVersion: "{os}; echo "BuildVersion:   "{build} ;;
 esac
 """
-_NOT_FOUND = """echo "xcrun: error: unable to find utility \\"$1\\", not a developer tool or in PATH" >&2
+_NOT_FOUND = """echo "xcrun: error: unable to find utility '$1', not a developer tool" >&2
 exit 72
 """
 _XCRUN = """case "$1 $2" in

@@ -11,6 +11,8 @@ Device = Literal["ANE", "GPU", "CPU"]
 Source = Literal[
     "coremltools", "xcode", "CoreMLInspect", "counts", "espresso", "log", "analytics.mil"
 ]
+RETRIED = "retriedFromCopy"
+"""Field of a plan that was read once more, from a copy of the model at another path."""
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 

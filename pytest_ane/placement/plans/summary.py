@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_ane.placement.plans.record import Device, Plan, PlannedOperation
+from pytest_ane.placement.plans.record import RETRIED, Device, Plan, PlannedOperation
 from pytest_ane.verdict import Status, Verdict
 
 Outcome = Literal["resident", "not resident", "inconclusive"]
@@ -189,6 +189,11 @@ def _inconclusive(plan: Plan, assigned: int, lost: list[PlannedOperation]) -> st
         return (
             f"{_ops(len(plan.unmatched))} of the plan not in the package, `{first}` first; give "
             "the .mlmodelc the plan was made of, or record the plan again."
+        )
+    if not assigned and lost and plan.extra.get(RETRIED) is True:
+        return (
+            "No operation has a device, nor in a copy at another path: Core ML's caches are "
+            "broken; restart the Mac and ask again."
         )
     if not assigned and lost:
         return (

@@ -1,0 +1,79 @@
+"""Recording what Core ML answers, for a `Replayer` to answer the same elsewhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pytest_ane.errors import RecordingError
+from pytest_ane.testing.script import NAME, Machine, Script
+
+
+class Recorder:
+    """While it is entered, every answer of Core ML is kept; on leaving, a recording is complete.
+
+    Args:
+        folder: where `script.json`, `plans/` and `values/` are written; made if need be.
+
+    Raises:
+        RecordingError: on entering, there is no native module to record, or the folder holds a
+            recording already.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self._exit = ExitStack()
+        self._tape: Any = None
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """What could not be kept, a sentence each."""
+        return tuple(self._tape.skipped) if self._tape else ()
+
+    def __enter__(self) -> Recorder:
+        from pytest_ane.build.quiet import import_coremltools
+        from pytest_ane.predict.hook import NATIVE
+        from pytest_ane.testing.place import in_place
+        from pytest_ane.testing.tape import Tape, taped
+
+        import_coremltools()
+        inner = sys.modules.get(NATIVE)
+        if inner is None:
+            raise RecordingError("there is no Core ML on this machine; record on a Mac.")
+        if (self.folder / NAME).exists():
+            raise RecordingError(
+                f"{self.folder}: holds a recording; delete it, or record into another folder."
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._tape = Tape(self.folder)
+        self._exit.enter_context(in_place(taped(inner, self._tape), None))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._exit.close()
+        tape = self._tape
+        machine = replace(_machine(), cores=tape.cores)
+        script = Script(machine, failures=tuple(tape.failures), compute=not tape.predicted)
+        script.save(self.folder)
+
+
+def _machine() -> Machine:
+    return Machine(
+        chip=_said("sysctl", "-n", "machdep.cpu.brand_string"),
+        os=_said("sw_vers", "-productVersion"),
+        build=_said("sw_vers", "-buildVersion"),
+        compiler=_said("xcrun", "coremlcompiler", "version"),
+    )
+
+
+def _said(*command: str) -> str:
+    """What a tool prints; empty where there is none, or where it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

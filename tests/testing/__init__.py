@@ -1,0 +1,1 @@
+"""A Mac that is not there."""
