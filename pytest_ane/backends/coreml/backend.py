@@ -96,10 +96,8 @@ class CoreMLBackend:
         try:
             return use(compiled)
         except RuntimeError as error:
-            if not is_stale(error) or artifact in self._again:
-                raise _failed(artifact, error) from None
-        self._again.add(artifact)
-        return self._use(artifact, self._compiled.after(artifact, compiled), use)
+            another = self._another(artifact, compiled, error)
+        return self._use(artifact, another, use)
 
     def provenance(self) -> dict[str, str]:
         """Chip, system, compute units, versions; `native` where Core ML itself did not answer."""
@@ -122,6 +120,15 @@ class CoreMLBackend:
     @cached_property
     def _compiled(self) -> CompiledModels:
         return CompiledModels(self._cache, self.machine, self.say)
+
+    def _another(self, artifact: Path, compiled: Path, error: RuntimeError) -> Path:
+        """A compiled model in place of one that is gone or stale; else the error is raised."""
+        if not compiled.is_dir():  # Another process replaced or pruned it.
+            return self._compiled.of(artifact)
+        if not is_stale(error) or artifact in self._again:
+            raise _failed(artifact, error) from None
+        self._again.add(artifact)
+        return self._compiled.after(artifact, compiled)
 
     def _use(self, artifact: Path, compiled: Path, use: Callable[[Path], T]) -> T:
         try:

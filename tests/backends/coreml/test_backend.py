@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -126,6 +127,22 @@ def test_what_two_processes_find_stale_is_compiled_once(
     assert other._compiled.after(package, before) == after  # type: ignore[attr-defined]
     assert len(said) == 1
     assert compiled() == [after]
+
+
+def test_what_another_process_deletes_meanwhile_is_compiled_once_more(
+    backend: Backend, package: Path, said: list[str]
+) -> None:
+    seen = []
+
+    def use(model: Path) -> str:
+        seen.append(model)
+        if len(seen) == 1:
+            shutil.rmtree(model.parent)
+            raise RuntimeError("The file does not exist")
+        return "used"
+
+    assert backend().with_compiled(package, use) == "used"
+    assert (seen[1].is_dir(), said) == (True, [])
 
 
 def compiled_root(backend: object) -> Path:
