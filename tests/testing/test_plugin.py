@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -104,3 +105,21 @@ def test_a_folder_that_cannot_be_replayed(pytester: pytest.Pytester, text: str |
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: --ane-replay: {pytester.path}/recording/script.json: *"])
     result.stderr.no_fnmatch_line("*Traceback*")
+
+
+def test_the_example_of_the_docs(pytester: pytest.Pytester) -> None:
+    page = (Path(__file__).parents[2] / "docs/testing.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    doubling().save(pytester.path)
+    pytester.makeconftest('pytest_plugins = ["pytest_ane.testing.plugin"]')
+    pytester.makepyfile(code)
+    pytester.runpytest_inprocess().assert_outcomes(passed=3)
+
+
+def test_the_script_of_the_docs(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/testing.md").read_text()
+    (text,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "script.json").write_text(text)
+    script = Script.load(tmp_path)
+    assert script.machine == Machine()
+    assert [rule.preferred for rule in script.devices] == ["CPU", "GPU", "none"]
