@@ -57,11 +57,11 @@ class Recorder:
 
     def __exit__(self, *error: Any) -> None:
         self._exit.close()
-        tape = self._tape
-        script = Script(
-            _machine(self._cores), failures=tuple(tape.failures), compute=not tape.predicted
-        )
-        script.save(self.folder)
+        Script(
+            _machine(self._cores),
+            failures=tuple(self._tape.failures),
+            compute=not self._tape.predicted,
+        ).save(self.folder)
 
 
 def _cores(native: ModuleType) -> int:
