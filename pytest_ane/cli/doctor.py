@@ -74,9 +74,12 @@ def _core_ml() -> str:
 
     try:
         check_native()
-        machine = Machine.ask()
     except AneError:
         return "none here; artifacts run on the CPU executor, placement is forecast"
+    try:
+        machine = Machine.ask()
+    except AneError as error:
+        return str(error)
     return f"{machine}, compiler {machine.compiler}"
 
 

@@ -167,8 +167,8 @@ def _plan(file: Path) -> tuple[Identity, Plan]:
 
 def _usages(model: Model, plan: Plan) -> dict[Operation, Usage]:
     planned: dict[object, list[PlannedOperation]] = {}
-    for name, one in plan.walk():
-        planned.setdefault((name, one.scope, one.name, one.op), []).append(one)
+    for name, entry in plan.walk():
+        planned.setdefault((name, entry.scope, entry.name, entry.op), []).append(entry)
     found = {}
     for function, scope, operation in walk(model):
         # What has no outputs, such as `write_state`, has no name, and comes in the file's order.

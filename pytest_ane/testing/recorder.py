@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pytest_ane.errors import RecordingError
@@ -28,6 +28,7 @@ class Recorder:
         self.folder = Path(folder)
         self._exit = ExitStack()
         self._tape: Any = None
+        self._cores = 0
 
     @property
     def skipped(self) -> tuple[str, ...]:
@@ -50,19 +51,28 @@ class Recorder:
             )
         self.folder.mkdir(parents=True, exist_ok=True)
         self._tape = Tape(self.folder)
+        self._cores = _cores(inner)
         self._exit.enter_context(in_place(taped(inner, self._tape), None))
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._exit.close()
-        tape = self._tape
-        machine = replace(_machine(), cores=tape.cores)
-        script = Script(machine, failures=tuple(tape.failures), compute=not tape.predicted)
-        script.save(self.folder)
+        Script(
+            _machine(self._cores),
+            failures=tuple(self._tape.failures),
+            compute=not self._tape.predicted,
+        ).save(self.folder)
 
 
-def _machine() -> Machine:
+def _cores(native: ModuleType) -> int:
+    """Cores of the Neural Engine; 0 without one."""
+    devices = native._MLModelProxy.get_all_compute_devices()
+    return sum(getattr(device, "total_core_count", 0) for device in devices)
+
+
+def _machine(cores: int) -> Machine:
     return Machine(
+        cores=cores,
         chip=_said("sysctl", "-n", "machdep.cpu.brand_string"),
         os=_said("sw_vers", "-productVersion"),
         build=_said("sw_vers", "-buildVersion"),

@@ -30,7 +30,6 @@ class Tape:
 
     Attributes:
         failures: errors, each after as many answers of its kind as came before it.
-        cores: of the Neural Engine, as far as plans told.
         predicted: whether predictions are kept.
         skipped: what could not be kept, a sentence each.
     """
@@ -38,7 +37,6 @@ class Tape:
     def __init__(self, folder: Path) -> None:
         self.recording = Recording(folder)
         self.failures: list[Failure] = []
-        self.cores = 0
         self.predicted = False
         self.skipped: list[str] = []
         self._asked: Counter[str] = Counter()
@@ -62,7 +60,6 @@ class Tape:
         except ExecutionError as error:
             self.skipped.append(str(error))
             return
-        self.cores = record.ane_cores or self.cores
         if model is None:
             self.skipped.append(f"{path}: its plan is not kept; it cannot be read as a program.")
         else:

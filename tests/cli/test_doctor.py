@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest
 
 from pytest_ane.build.plans import PlanCache
 from pytest_ane.cli import main
+from pytest_ane.testing import Machine, Replayer, Script
 from tests.plugin.projects import LLAMA, make_llama
 
 OWN = '[models.own.shard.{name}]\nartifact = "{name}.mlpackage"\nreference = "none"\n'
@@ -45,6 +47,22 @@ def test_a_machine_without_a_manifest(
     assert line(out, "temporary files").endswith(" free")
     assert line(out, "manifest").startswith("no shards.toml here")
     assert out[-1] == "no problems found"
+
+
+def test_the_mac_is_named_where_there_is_one(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    with Replayer(Script(Machine("Apple M2", "26.1", "25B78", compiler="3500.32.1"))):
+        _, out, _ = doctor(capsys)
+    assert line(out, "Core ML") == (
+        "Apple M2, macOS 26.1 (25B78), compiler coremlcompiler 3500.32.1"
+    )
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS has Core ML")
+def test_elsewhere_there_is_no_core_ml(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    _, out, _ = doctor(capsys)
+    assert line(out, "Core ML").startswith("none here; ")
 
 
 def test_a_package_that_is_not_installed(

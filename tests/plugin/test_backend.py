@@ -55,13 +55,17 @@ def test_the_header_names_chip_system_and_units(mixed: Project) -> None:
     )
 
 
-def test_behaviour_runs_on_it_too(project: Project) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("keeps", ["", "stateful = true\ncontext = 32\n"])
+def test_a_whole_model_runs_on_it_too(project: Project, keeps: str) -> None:
     project.llama()
-    cpu = project.gate("-k", "behaviour")
+    manifest = project.path / "shards.toml"
+    manifest.write_text(manifest.read_text().replace("max-tokens", f"{keeps}max-tokens"))
+    cpu = project.gate("-k", "behaviour or (fidelity and L01)")
     with mac():
-        found = project.gate("-k", "behaviour", CORE_ML)
+        found = project.gate("-k", "behaviour or (fidelity and L01)", CORE_ML)
     assert verdicts(found) == verdicts(cpu)
-    found.assert_outcomes(passed=1, deselected=12)
+    found.assert_outcomes(passed=2, deselected=11)
 
 
 def test_what_is_compiled_again_is_said_in_the_summary(project: Project) -> None:

@@ -16,7 +16,7 @@ from pytest_ane.backends.coreml import runner
 from pytest_ane.backends.coreml.compiled import CompiledModels
 from pytest_ane.backends.coreml.known import explained, is_stale
 from pytest_ane.backends.coreml.machine import Machine
-from pytest_ane.backends.coreml.native import check_native, coremltools
+from pytest_ane.backends.coreml.native import check_native, coremltools, is_replaced
 from pytest_ane.build.cache import Cache
 from pytest_ane.errors import ExecutionError
 from pytest_ane.mil import read_model
@@ -96,14 +96,13 @@ class CoreMLBackend:
         try:
             return use(compiled)
         except RuntimeError as error:
-            if not is_stale(error) or artifact in self._again:
-                raise _failed(artifact, error) from None
-        self._again.add(artifact)
-        return self._use(artifact, self._compiled.after(artifact, compiled), use)
+            another = self._another(artifact, compiled, error)
+        return self._use(artifact, another, use)
 
     def provenance(self) -> dict[str, str]:
-        """Chip, system, compute units and versions."""
+        """Chip, system, compute units, versions; `native` where Core ML itself did not answer."""
         machine = self.machine
+        replaced = {"native": "replaced by pytest-ane, not Core ML"} if is_replaced() else {}
         return {
             "backend": self.name,
             "chip": machine.chip,
@@ -115,11 +114,21 @@ class CoreMLBackend:
             "pytest-ane": pytest_ane.__version__,
             "numpy": np.__version__,
             "python": platform.python_version(),
+            **replaced,
         }
 
     @cached_property
     def _compiled(self) -> CompiledModels:
         return CompiledModels(self._cache, self.machine, self.say)
+
+    def _another(self, artifact: Path, compiled: Path, error: RuntimeError) -> Path:
+        """A compiled model in place of one that is gone or stale; else the error is raised."""
+        if not compiled.is_dir():  # Another process replaced or pruned it.
+            return self._compiled.of(artifact)
+        if not is_stale(error) or artifact in self._again:
+            raise _failed(artifact, error) from None
+        self._again.add(artifact)
+        return self._compiled.after(artifact, compiled)
 
     def _use(self, artifact: Path, compiled: Path, use: Callable[[Path], T]) -> T:
         try:

@@ -63,7 +63,7 @@ class CompiledModels:
         (folder / RECORD).write_text(json.dumps(record, indent=1, sort_keys=True))
         if number:
             self._say(f"{package}: Core ML refused its compiled model (-14); it is compiled again.")
-        for entry, build in self._older(record, number):
+        for entry, build in list(self._older(record, number)):
             if build != record["os_build"]:
                 self._say(
                     f"{package}: its compiled model was of macOS build {build}, and this is "

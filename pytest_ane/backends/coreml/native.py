@@ -21,6 +21,11 @@ def has_native() -> bool:
     return bool(found)
 
 
+def is_replaced() -> bool:
+    """Whether a module of ours answers in its place, from the executor or a recording."""
+    return bool(getattr(sys.modules.get(NAME), "PYTEST_ANE", False))
+
+
 def check_native() -> None:
     """Raise `BackendError` where there is no native module."""
     if not has_native():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,6 +54,16 @@ def test_xcode_compiles_where_it_is(backend: Backend, package: Path, compiled: C
     (found,) = compiled()
     assert list(found.parent.iterdir()) != []
     assert read_model(found).inputs == read_model(package).inputs
+
+
+def test_compiled_models_are_entries_of_the_cache(backend: Backend, package: Path) -> None:
+    mine = backend()
+    mine.load(package)
+    cache = Cache(compiled_root(mine))
+    (entry,) = cache.entries()
+    assert (entry.kind, entry.size > 0) == ("compiled", True)
+    cache.remove(entry)
+    assert mine.load(package).predict(X)["y"][0, 1] == 2
 
 
 def test_a_stale_model_is_compiled_again_and_said_so(
@@ -118,6 +129,22 @@ def test_what_two_processes_find_stale_is_compiled_once(
     assert compiled() == [after]
 
 
+def test_what_another_process_deletes_meanwhile_is_compiled_once_more(
+    backend: Backend, package: Path, said: list[str]
+) -> None:
+    seen = []
+
+    def use(model: Path) -> str:
+        seen.append(model)
+        if len(seen) == 1:
+            shutil.rmtree(model.parent)
+            raise RuntimeError("The file does not exist")
+        return "used"
+
+    assert backend().with_compiled(package, use) == "used"
+    assert (seen[1].is_dir(), said) == (True, [])
+
+
 def compiled_root(backend: object) -> Path:
     return backend._cache.root  # type: ignore[attr-defined]
 
@@ -178,8 +205,16 @@ def test_a_plan_is_read_through_it(backend: Backend, package: Path, said: list[s
     assert said == [f"{package}: Core ML refused its compiled model (-14); it is compiled again."]
 
 
-def test_the_provenance_names_machine_units_and_versions(backend: Backend) -> None:
-    found = backend(chip="Apple M2", os="26.1", build="25B78", units="CPU_ONLY").provenance()
+def test_a_number_that_core_ml_did_not_make_says_so(backend: Backend) -> None:
+    assert backend().provenance()["native"] == "replaced by pytest-ane, not Core ML"
+
+
+def test_the_provenance_names_machine_units_and_versions(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = backend(chip="Apple M2", os="26.1", build="25B78", units="CPU_ONLY")
+    monkeypatch.delattr("coremltools.libcoremlpython.PYTEST_ANE")
+    found = mine.provenance()
     assert list(found) == ["backend", "chip", "os", "os_build", "compute_units", "compiler",
                            "coremltools", "pytest-ane", "numpy", "python"]  # fmt: skip
     assert [found[key] for key in list(found)[:5]] == [

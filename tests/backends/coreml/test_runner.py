@@ -185,3 +185,16 @@ def test_flexible_shapes_are_handed_over(backend: Backend, tmp_path: Path, lengt
     runner = backend().load(program.save(tmp_path))
     found = runner.predict({"x": np.ones((1, length), np.float32)})
     assert found["y"].tolist() == [[2] * length]
+
+
+def test_a_number_is_handed_over_as_one(tmp_path: Path) -> None:
+    program = Program()
+    program.input("x", ())
+    program.model.description.input[0].type.doubleType.SetInParent()
+    program.op("add", "y", shape=(), x="x", y="x")
+    program.output("y")
+    native = Native(y=np.float64(3))
+    found = CoreMLRunner(read_model(program.save(tmp_path)), native).predict({"x": 1.5})
+    assert native.given == {"x": 1.5}
+    assert type(native.given["x"]) is float
+    assert found["y"] == 3

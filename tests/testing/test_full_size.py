@@ -1,0 +1,105 @@
+"""The lines of the notes: shards at full size, compiled and planned on a replayed Mac."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from pytest_ane.build import Cache
+from pytest_ane.build.shard import build_shard
+from pytest_ane.manifest import load
+from pytest_ane.mil import read_model
+from pytest_ane.placement.device import plan_on_device
+from pytest_ane.placement.plans import Plan, judge, summarise
+from pytest_ane.plugin.models import OpenModel
+from pytest_ane.testing import Devices, Replayer, Script
+from tests.mil.packages import Program
+
+T = TypeVar("T")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+class Compiling:
+    """Compiles with coremltools into a folder, once."""
+
+    units = "CPU_AND_NE"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def say(self, text: str) -> None:
+        raise AssertionError(text)
+
+    def with_compiled(self, artifact: Path, use: Callable[[Path], T]) -> T:
+        from coremltools.models.utils import compile_model
+
+        target = self.folder / f"{artifact.stem}.mlmodelc"
+        if not target.exists():
+            compile_model(str(artifact), str(target))
+        return use(target)
+
+
+def _plan(package: Path, folder: Path, *rules: Devices) -> Plan:
+    with Replayer(Script(devices=rules)):
+        return plan_on_device(Compiling(folder), package, read_model(package, weights=False))
+
+
+def _built(example: str, shard: str, folder: Path) -> Path:
+    model = load(EXAMPLES / example).models[0]
+    opened = OpenModel(model, Cache(folder / "cache"))
+    (wanted,) = (one for one in model.shards if one.id == shard)
+    return build_shard(
+        wanted, opened.cache, identity=opened.identity, model=lambda: opened.language_model
+    ).path
+
+
+@pytest.mark.heavy
+def test_a_mixture_of_zaya(tmp_path: Path) -> None:
+    package = _built("zaya1-8b.toml", "L01", tmp_path)
+    plan = _plan(package, tmp_path)
+    assert summarise(plan).line == (
+        "conv_ane=36/36 conv_non_ane=0 · compute 165/165 ANE · GPU 0 · CPU 0 · "
+        "328 compile-time (296 const, 32 constexpr_lut_to_dense)"
+    )
+    assert judge(plan, subject="zaya1-8b:L01").status == "passed"
+    plan = _plan(package, tmp_path, Devices("CPU", op="softmax"))
+    verdict = judge(plan, subject="zaya1-8b:L01")
+    assert verdict.status == "failed"
+    assert verdict.reasons == ("1 operation is not on the ANE, of 165.",)
+
+
+@pytest.mark.heavy
+def test_a_pack_of_gemma(tmp_path: Path) -> None:
+    """34 compute ops as in the notes; one constant more, of its routing without top-k."""
+    plan = _plan(_built("gemma4.toml", "L00.p0", tmp_path), tmp_path)
+    assert summarise(plan).line == (
+        "conv_ane=4/4 conv_non_ane=0 · compute 34/34 ANE · GPU 0 · CPU 0 · "
+        "49 compile-time (45 const, 4 constexpr_lut_to_dense)"
+    )
+    assert judge(plan, subject="gemma4:L00.p0").status == "passed"
+
+
+def test_the_line_of_the_notes(tmp_path: Path) -> None:
+    """A program of as many operations of each kind as the notes counted in their pack."""
+    program = Program()
+    program.input("x", (1, 4))
+    for index in range(44):
+        program.const(f"c{index}", [1.0], "FLOAT32")
+    for index in range(4):
+        program.op("ios18.constexpr_lut_to_dense", f"w{index}", shape=(1, 4), lut="c0")
+    for index in range(34):
+        before = f"y{index - 1}" if index else "x"
+        weight = f"w{index}" if index < 4 else "c1"
+        kind = "ios18.conv" if index < 4 else "ios18.mul"
+        program.op(kind, f"y{index}", shape=(1, 4), x=before, weight=weight)
+    program.output("y33")
+    package = program.save(tmp_path)
+    line = summarise(_plan(package, tmp_path)).line
+    assert line.endswith(
+        "compute 34/34 ANE · GPU 0 · CPU 0 · 48 compile-time (44 const, 4 constexpr_lut_to_dense)"
+    )
+    moved = summarise(_plan(package, tmp_path, Devices("GPU", name="y3?"))).line
+    assert "compute 30/34 ANE · GPU 4 · CPU 0" in moved

@@ -1,0 +1,125 @@
+"""`-p pytest_ane.testing.plugin`: whole runs on a replayed Mac, and tests that replay one."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_ane.testing import Devices, Machine, Script
+from tests.mil.packages import doubling
+
+PLUGIN = ("-p", "pytest_ane.testing.plugin")
+ASKS = """
+    import subprocess
+
+    import coremltools as ct
+    from coremltools.models.compute_plan import MLComputePlan
+
+    def device():
+        compiled = ct.models.utils.compile_model("model.mlpackage")
+        plan = MLComputePlan.load_from_path(compiled)
+        *_, add = plan.model_structure.program.functions["main"].block.operations
+        usage = plan.get_compute_device_usage_for_mlprogram_operation(add)
+        return type(usage.preferred_compute_device).__name__
+
+    def chip():
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+"""
+WHOLE = """
+    def test_the_run_is_replayed():
+        assert device() == "MLGPUComputeDevice"
+        assert chip() == "Apple M5"
+"""
+ONE = """
+    from pytest_ane.testing import Devices, Script
+
+    def test_cpu(coreml_replay):
+        coreml_replay(Script(devices=(Devices("CPU"),)))
+        assert device() == "MLCPUComputeDevice"
+
+    def test_folder(coreml_replay):
+        replayer = coreml_replay("recording")
+        assert replayer.script.machine.chip == chip() == "Apple M5"
+        assert device() == "MLGPUComputeDevice"
+
+    def test_afterwards_none():
+        assert not ct.utils._is_macos()
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _loaded() -> None:
+    """Pytester drops what a run in this process imports, and numpy cannot be imported twice."""
+    from pytest_ane.build.quiet import import_coremltools
+    from pytest_ane.testing import native, recorded, tape  # noqa: F401
+
+    import_coremltools()
+
+
+@pytest.fixture
+def recording(pytester: pytest.Pytester) -> Path:
+    doubling().save(pytester.path)
+    return Script(Machine("Apple M5"), (Devices("GPU"),)).save(pytester.path / "recording")
+
+
+@pytest.mark.usefixtures("recording")
+def test_a_whole_run(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(ASKS + WHOLE)
+    before = os.environ["PATH"], "coremltools.libcoremlpython" in sys.modules
+    result = pytester.runpytest_inprocess(*PLUGIN, "--ane-replay=recording")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["Core ML: replayed from recording (Apple M5, macOS 26.1)"])
+    assert (os.environ["PATH"], "coremltools.libcoremlpython" in sys.modules) == before
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("recording")
+@pytest.mark.parametrize("workers", [(), ("-n", "1")])
+def test_a_whole_run_in_a_process_of_its_own(
+    pytester: pytest.Pytester, workers: tuple[str, ...]
+) -> None:
+    pytester.makepyfile(ASKS + WHOLE)
+    result = pytester.runpytest_subprocess(*PLUGIN, "--ane-replay=recording", *workers)
+    result.assert_outcomes(passed=1)
+
+
+@pytest.mark.usefixtures("recording")
+@pytest.mark.skipif(sys.platform == "darwin", reason="there Core ML answers afterwards")
+def test_one_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(ASKS + ONE)
+    result = pytester.runpytest_inprocess(*PLUGIN)
+    result.assert_outcomes(passed=3)
+    result.stdout.no_fnmatch_line("*replayed*")
+
+
+@pytest.mark.parametrize("text", [None, '{"device": []}'])
+def test_a_folder_that_cannot_be_replayed(pytester: pytest.Pytester, text: str | None) -> None:
+    if text:
+        pytester.mkdir("recording").joinpath("script.json").write_text(text)
+    result = pytester.runpytest_inprocess(*PLUGIN, "--ane-replay=recording")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: --ane-replay: {pytester.path}/recording/script.json: *"])
+    result.stderr.no_fnmatch_line("*Traceback*")
+
+
+def test_the_example_of_the_docs(pytester: pytest.Pytester) -> None:
+    page = (Path(__file__).parents[2] / "docs/testing.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    doubling().save(pytester.path)
+    pytester.makeconftest('pytest_plugins = ["pytest_ane.testing.plugin"]')
+    pytester.makepyfile(code)
+    pytester.runpytest_inprocess().assert_outcomes(passed=3)
+
+
+def test_the_script_of_the_docs(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/testing.md").read_text()
+    (text,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "script.json").write_text(text)
+    script = Script.load(tmp_path)
+    assert script.machine == Machine()
+    assert [rule.preferred for rule in script.devices] == ["CPU", "GPU", "none"]
