@@ -55,19 +55,27 @@ def plan_on_device(backend: DeviceBackend, artifact: Path, program: Model) -> Pl
             f"{artifact}: coremltools reads compute plans with Python 3.13 and older; this is "
             f"{sys.version_info.major}.{sys.version_info.minor}."
         )
-    return join(backend.with_compiled(artifact, lambda path: _settled(backend, path)), program)
+    plan = backend.with_compiled(artifact, lambda path: _settled(backend, artifact, path))
+    return join(plan, program)
 
 
-def _settled(backend: DeviceBackend, compiled: Path) -> Plan:
+def _settled(backend: DeviceBackend, artifact: Path, compiled: Path) -> Plan:
     plan = _load(compiled, backend.units)
     if summarise(plan).devices:
         return plan
     backend.say(
-        f"{compiled.name}: no operation has a device, so Core ML's cache is broken; the plan is "
+        f"{artifact}: no operation has a device, so Core ML's cache is broken; the plan is "
         "read once more, from a copy at another path."
     )
     with TemporaryDirectory(prefix="pytest-ane-") as folder:
-        copy = shutil.copytree(compiled, Path(folder) / compiled.name)
+        copy = Path(folder) / compiled.name
+        try:
+            shutil.copytree(compiled, copy)
+        except OSError as error:
+            raise ExecutionError(
+                f"{artifact}: its compiled model cannot be copied to {folder} to read the plan "
+                f"once more ({error.strerror or error}); free space, or set TMPDIR."
+            ) from None
         return replace(_load(copy, backend.units), extra={RETRIED: True})
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -121,14 +123,23 @@ def test_a_compute_operation_without_a_device(ask: Ask) -> None:
     assert "conv_ane=1/2 conv_non_ane=1 · compute 2/3 ANE" in asked.line()
 
 
-def test_a_broken_cache_is_read_again_from_a_copy(ask: Ask) -> None:
+def test_a_broken_cache_is_read_again_from_a_copy(ask: Ask, packages: dict[str, Path]) -> None:
     asked = ask("conv", unassigned_paths=1)
     (said,) = asked.said
     assert said == (
-        "conv1.mlmodelc: no operation has a device, so Core ML's cache is broken; the plan is "
+        f"{packages['conv']}: no operation has a device, so Core ML's cache is broken; the plan is "
         "read once more, from a copy at another path."
     )
     assert judge(asked.plan, subject="a").status == "passed"
+
+
+def test_a_disk_that_is_too_full_for_a_copy(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copytree", full)
+    with pytest.raises(ExecutionError, match=r"\(No space left on device\); free space, or set TM"):
+        ask("conv", unassigned_paths=1)
 
 
 def test_a_copy_without_a_device_is_inconclusive(ask: Ask) -> None:

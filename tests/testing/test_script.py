@@ -63,7 +63,7 @@ def test_a_folder_without_a_script(tmp_path: Path) -> None:
         Script.load(tmp_path)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(text=st.binary(max_size=80))
 def test_any_bytes_are_a_script_or_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, text: bytes
