@@ -7,6 +7,7 @@ is dropped as a whole, and of each kind only the first ten annotations of a step
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -125,9 +126,12 @@ def _headline(rows: Sequence[Row]) -> str:
 
 
 def _counts(rows: Sequence[Row]) -> str:
-    """`2 failed, 1 unproven, 30 passed`."""
-    groups = groupby(ranked(rows), key=lambda row: row.label)
-    return ", ".join(f"{len(list(group))} {label}" for label, group in groups)
+    """`2 errors, 1 failed, 30 passed`."""
+    numbers = Counter(row.label for row in ranked(rows))
+    return ", ".join(
+        f"{n} errors" if label == "error" and n > 1 else f"{n} {label}"
+        for label, n in numbers.items()
+    )
 
 
 def _title(row: Row) -> str:
