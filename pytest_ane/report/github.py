@@ -139,7 +139,7 @@ def _title(row: Row) -> str:
 
 
 def _sentences(row: Row) -> str:
-    return "\n".join(row.reasons or (row.summary,))
+    return "\n".join(map(_plain, row.reasons or (row.summary,)))
 
 
 def _command(level: str, title: str, message: str, place: Place | None = None) -> str:
