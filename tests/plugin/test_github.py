@@ -158,7 +158,7 @@ def test_a_worker_that_dies_is_not_left_out(project: Project, summary: Path) -> 
     gates = project.path / "gates"
     gates.mkdir()
     (gates / "test_fidelity.py").write_text(
-        "import os\nimport pytest\n\n@pytest.mark.gate\ndef test_fidelity(shard):\n    os._exit(1)\n"
+        "import os\nimport pytest\n@pytest.mark.gate\ndef test_fidelity(shard):\n    os._exit(1)\n"
     )
     result = project.packages(good="none").pytester.runpytest_subprocess(
         "-n1", "--max-worker-restart=0", "--ane-shards=all", "-m", "gate", "--ane-cache=cache"
