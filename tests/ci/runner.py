@@ -20,6 +20,7 @@ ACTION = "./.github/actions/gates"
 
 _EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
 _CONDITION = re.compile(r"([\w.-]+) (==|!=) '([^']*)'")
+_OUTPUT = re.compile(r"(\w+)<<(\w+)\n(.*?)\n?\2\n", re.S)
 
 
 def load(name: str) -> dict[str, Any]:
@@ -77,7 +78,7 @@ class Runner:
     def _steps(
         self, steps: list[dict[str, Any]], known: Mapping[str, str], overrides: Mapping[str, str]
     ) -> Iterator[Done]:
-        failed = False
+        failed, known = False, dict(known)
         for step in steps:
             condition = str(step.get("if", "success()"))
             if not _holds(condition, known, failed):
@@ -94,6 +95,7 @@ class Runner:
                 self.used.append(step["uses"])
             else:
                 done = self._run(step, known)
+                known |= self._outputs(step.get("id"))
                 failed = failed or done.code != 0
                 yield done
 
@@ -103,9 +105,11 @@ class Runner:
         folder.mkdir(exist_ok=True)
         script = folder / "step.sh"
         script.write_text(step["run"])
+        (folder / "output").write_text("")
         env = {key: value for key, value in os.environ.items() if not key.startswith("GITHUB_")}
         env |= {
             "GITHUB_ACTIONS": "true",
+            "GITHUB_OUTPUT": str(folder / "output"),
             "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
             "GITHUB_WORKSPACE": str(self.workspace),
             "RUNNER_TEMP": str(folder),
@@ -120,6 +124,10 @@ class Runner:
         )  # fmt: skip
         return Done(step["name"], done.returncode, done.stdout)
 
+    def _outputs(self, step: str | None) -> dict[str, str]:
+        text = (self.workspace / ".runner/output").read_text()
+        return {f"steps.{step}.outputs.{name}": value for name, _, value in _OUTPUT.findall(text)}
+
 
 def _filled(text: str, known: Mapping[str, str]) -> str:
     return _EXPRESSION.sub(lambda found: known[found[1]], str(text))
@@ -133,6 +141,8 @@ def _holds(condition: str, known: Mapping[str, str], failed: bool) -> bool:
         return True
     if condition == "success()":
         return not failed
+    if " && " in condition:
+        return all(_holds(part, known, failed) for part in condition.split(" && "))
     compared = _CONDITION.fullmatch(condition)
     assert compared is not None, condition
     name, operator, value = compared.groups()

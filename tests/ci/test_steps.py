@@ -151,6 +151,7 @@ def test_a_manifest_that_cannot_be_read_is_red(project: Project) -> None:
     assert "shards.toml:1:" in done.output
 
 
+@pytest.mark.heavy
 def test_the_installation_is_its_own_environment(project: Project, tmp_path: Path) -> None:
     """With tools that only note how they were called: nothing is downloaded here."""
     tools = fakes(tmp_path, "python3")
@@ -163,25 +164,43 @@ def test_the_installation_is_its_own_environment(project: Project, tmp_path: Pat
 
 def test_what_was_recorded_is_signed_and_proposed(tmp_path: Path) -> None:
     repository, origin = cloned(tmp_path)
-    old, new = repository / "evidence/own/L00.placement.json", repository / "evidence/own/L01.json"
+    old, new = (repository / f"evidence/own/L0{i}.placement.json" for i in range(2))
     old.write_text("{}\n")
     new.write_text("{}\n")
-    done = steps(tmp_path, repository, "Sign", "Propose", EVIDENCE="signed")
-    assert [step.code for step in done] == [0, 0], [step.output for step in done]
+    done = steps(tmp_path, repository, "Find what is new", "Sign", "Propose", EVIDENCE="signed")
+    assert [step.code for step in done] == [0, 0, 0], [step.output for step in done]
     signed = "cosign attest-blob --yes --key env://COSIGN_PRIVATE_KEY --statement evidence/own/"
     said = calls(tmp_path)
-    assert sorted(said[:2]) == [
-        f"{signed}L00.placement.json --bundle evidence/own/L00.placement.sigstore.json",
-        f"{signed}L01.json --bundle evidence/own/L01.sigstore.json",
+    assert said[:2] == [
+        f"{signed}L0{i}.placement.json --bundle evidence/own/L0{i}.placement.json.sigstore.json"
+        for i in range(2)
     ]
     assert said[2].startswith("gh pr create --base feature --head evidence/42-1 --title ")
     changed = git(origin, "diff", "--name-only", "main", "evidence/42-1")
-    assert changed.split() == ["evidence/own/L00.placement.json", "evidence/own/L01.json"]
+    assert changed.split() == ["evidence/own/L00.placement.json", "evidence/own/L01.placement.json"]
+
+
+def test_what_was_there_before_is_not_signed_again(tmp_path: Path) -> None:
+    repository, _ = cloned(tmp_path)
+    (repository / "evidence/own/L00.placement.json").unlink()
+    done = steps(tmp_path, repository, "Find what is new", "Sign", EVIDENCE="signed")
+    assert [step.code for step in done] == [0, 0]
+    assert calls(tmp_path) == []
+
+
+@pytest.mark.parametrize(("new", "attested"), [(True, ["actions/attest@v4"]), (False, [])])
+def test_only_what_is_new_is_attested(tmp_path: Path, new: bool, attested: list[str]) -> None:
+    repository, _ = cloned(tmp_path)
+    if new:
+        (repository / "evidence/own/L01.placement.json").write_text("{}\n")
+    runner = machine(tmp_path, repository, EVIDENCE="attested")
+    assert [done.code for done in runner.some("record", ["Find what is new", "Attest"])] == [0]
+    assert runner.used == attested
 
 
 def test_nothing_new_is_not_proposed(tmp_path: Path) -> None:
     repository, origin = cloned(tmp_path)
-    (done,) = steps(tmp_path, repository, "Propose")
+    (done,) = steps(tmp_path, repository, "Propose", EVIDENCE="")
     assert done.code == 0
     assert done.output == "::notice title=evidence::Everything was recorded already.\n"
     assert calls(tmp_path) == []
@@ -219,8 +238,13 @@ def cloned(tmp_path: Path) -> tuple[Path, Path]:
 def steps(
     tmp_path: Path, repository: Path, *names: str, job: str = "record", code: int = 0, **env: str
 ) -> list[Done]:
-    """Run some steps of a job, with tools of GitHub and Sigstore that only note how called."""
-    runner = Runner(
+    """Run some steps of a job."""
+    return machine(tmp_path, repository, code, **env).some(job, names)
+
+
+def machine(tmp_path: Path, repository: Path, code: int = 0, **env: str) -> Runner:
+    """With tools of GitHub and Sigstore that only note how they were called."""
+    return Runner(
         repository,
         {**CONTEXT, **{f"env.{key}": value for key, value in env.items()}},
         path=(fakes(tmp_path, "gh", "cosign", code=code),),
@@ -231,7 +255,6 @@ def steps(
             "GITHUB_SERVER_URL": "https://github.com",
         },
     )
-    return runner.some(job, names)
 
 
 def fakes(tmp_path: Path, *names: str, code: int = 0) -> Path:
