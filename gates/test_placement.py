@@ -29,4 +29,4 @@ def test_placement(
         return measure(backend, artifact.path, program, size_bytes=artifact.size)
 
     found = evidence.of("placement", measured)
-    gate(judge(found, subject=shard.qualified, os=shard.policy.placement.os))
+    gate(judge(found, subject=shard.qualified, os=shard.policy.placement.os, program=program))

@@ -42,10 +42,11 @@ def remembered(folder: Path, *, rehash: bool = False) -> Iterator[None]:
 
     Args:
         folder: made if need be; processes may share it.
-        rehash: read every file once more, and remember anew.
+        rehash: read every file once more, and remember anew; holds for what is nested in it too.
     """
     global _memory
-    before, _memory = _memory, _Memory(folder / "files.jsonl", rehash)
+    before = _memory
+    _memory = _Memory(folder / "files.jsonl", rehash or (before is not None and before.rehash))
     _file_digest.cache_clear()
     try:
         yield
@@ -61,6 +62,7 @@ class _Memory:
 
     def __init__(self, file: Path, rehash: bool) -> None:
         self._file = file
+        self.rehash = rehash
         self._known: dict[str, tuple[_State, str]] = {}
         with suppress(OSError):
             if not rehash:

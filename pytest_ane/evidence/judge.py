@@ -17,15 +17,21 @@ from pytest_ane.verdict import Verdict
 
 def judge(statement: Statement, subject: Shard | Model) -> Verdict:
     """The verdict on a statement of this shard, or of this model; it names where it is from."""
-    if lack := _lack(statement, subject):
-        verdict = Verdict(statement.gate, statement.subject, "unproven", lack, reasons=(lack,))
+    if says := lack(statement, subject):
+        verdict = Verdict(statement.gate, statement.subject, "unproven", says, reasons=(says,))
     else:
         verdict = _judged(statement, subject)
+    return of_record(verdict, statement)
+
+
+def of_record(verdict: Verdict, statement: Statement) -> Verdict:
+    """A verdict on what a statement holds, with where and when that was recorded."""
     where = origin(statement)
     return replace(
         verdict,
         summary=f"{verdict.summary} · {where}",
         facts=verdict.facts | {"evidence": where},
+        provenance=dict(verdict.provenance) | dict(statement.environment),
     )
 
 
@@ -35,7 +41,7 @@ def origin(statement: Statement) -> str:
     return ", ".join((f"recorded {statement.recorded:%Y-%m-%d}", *filter(None, known)))
 
 
-def _lack(statement: Statement, subject: Shard | Model) -> str:
+def lack(statement: Statement, subject: Shard | Model) -> str:
     """What a measurement leaves out of what was asked, which the judges do not know."""
     match statement.measurement, subject:
         case Fidelity(compared=False), Shard(reference=reference) if reference != "none":

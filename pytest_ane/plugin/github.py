@@ -92,7 +92,8 @@ def broken(report: pytest.TestReport | pytest.CollectReport) -> Row | None:
     if not report.failed:
         return None
     lines = report.longreprtext.strip().splitlines()
-    return Row(gate="", subject=report.nodeid, status="error", summary=lines[-1] if lines else "")
+    says = lines[-1].removeprefix("E   ") if lines else ""
+    return Row(gate="", subject=report.nodeid, status="error", summary=says)
 
 
 def places(manifest: Manifest) -> Callable[[Row], Place | None]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import pytest
 
 from pytest_ane.build import Artifact
 from pytest_ane.errors import AneError, NotRunError, UnprovenError
+from pytest_ane.evidence.judge import of_record
 from pytest_ane.plugin import workspace
-from pytest_ane.plugin.recording import ORIGIN
+from pytest_ane.plugin.recording import RECORDED
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.report.text import brief, failure, reasons
 from pytest_ane.verdict import Gate, Verdict
@@ -25,11 +26,12 @@ class GateKeeper:
 
     def __call__(self, verdict: Verdict) -> None:
         """Record the facts as `user_properties`; fail the test unless the verdict allows it."""
-        if recorded := self.item.stash.get(ORIGIN, ""):
-            facts = verdict.facts | {"evidence": recorded}
-            verdict = replace(verdict, summary=f"{verdict.summary} · {recorded}", facts=facts)
+        recorded = self.item.stash.get(RECORDED, None)
+        where = self.workspace.backend.provenance()
+        if recorded is not None:
+            verdict, where = of_record(verdict, recorded), {}
         synthetic = self.workspace.synthetic(verdict.subject)
-        provenance = _artifact(self.item) | dict(verdict.provenance)
+        provenance = where | _artifact(self.item) | dict(verdict.provenance)
         self.item.user_properties += _properties(
             gate=verdict.gate,
             subject=verdict.subject,

@@ -12,7 +12,8 @@ import pytest
 from pytest_ane.errors import EvidenceError, UnprovenError
 from pytest_ane.evidence import Measurement, Statement, changes
 from pytest_ane.evidence.asked import files_of, question
-from pytest_ane.evidence.judge import origin
+from pytest_ane.evidence.judge import lack
+from pytest_ane.evidence.uses import Subject
 from pytest_ane.evidence.verify import verify
 from pytest_ane.manifest import Gate, Policy, Shard
 from pytest_ane.plugin.stack import Stack
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from pytest_ane.plugin.workspace import Workspace
 
 T = TypeVar("T")
-ORIGIN = pytest.StashKey[str]()
-"""Where and when what a test judges was recorded, if it was."""
+RECORDED = pytest.StashKey[Statement]()
+"""What a test judges, if it was recorded."""
 NOTED = "ane.evidence.file"
 """The property of a test that says what became of a file of evidence."""
 
@@ -84,9 +85,15 @@ class Evidence:
         return found
 
     def _found(self, statement: Statement) -> Measurement:
-        """What was recorded; its verdict will say where and when."""
+        """What was recorded; its verdict will say where and when.
+
+        Raises:
+            UnprovenError: it leaves out something that was asked.
+        """
+        if says := lack(statement, self._asked_of):
+            raise UnprovenError(says, "stale")
         if self._item is not None:
-            self._item.stash[ORIGIN] = origin(statement)
+            self._item.stash[RECORDED] = statement
         return statement.measurement
 
     def _write(self, gate: Gate, measurement: Any) -> None:
@@ -136,8 +143,14 @@ class Evidence:
 
     def _asked(self, gate: Gate) -> dict[str, Any]:
         model = self._space.manifest.model_of(self._name.partition(":")[0])
-        subject = self._subject if isinstance(self._subject, Shard) else model
-        return question(gate, subject, model, lambda: self._space.model(model.name).identity)
+        return question(gate, self._asked_of, model, lambda: self._space.model(model.name).identity)
+
+    @property
+    def _asked_of(self) -> Subject:
+        """The shard or the model, as the manifest has it."""
+        if isinstance(self._subject, Shard):
+            return self._subject
+        return self._space.manifest.model_of(self._name)
 
     @cached_property
     def _files(self) -> dict[str, str]:
@@ -149,9 +162,7 @@ class Evidence:
 
     @property
     def _policy(self) -> Policy:
-        if isinstance(self._subject, Shard):
-            return self._subject.policy
-        return self._space.manifest.model_of(self._name).policy
+        return self._asked_of.policy
 
     @property
     def _name(self) -> str:

@@ -86,5 +86,5 @@ def row_of(report: Any) -> Row | None:
         summary=str(facts["ane.summary"]),
         warned=facts["ane.status"] == "passed" and "ane.warnings" in facts,
         allowed=facts["ane.status"] != "passed" and report.passed,
-        reasons=tuple(str(facts.get("ane.reasons", "")).splitlines()),
+        reasons=tuple(filter(None, str(facts.get("ane.reasons", "")).split("\n"))),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 from pytest_ane.backends import Backend, ComputeUnits, get_backend
 from pytest_ane.backends.coreml import Machine, check_native
 from pytest_ane.build import Artifact, Cache, build_shard
+from pytest_ane.build.cache import default_root
 from pytest_ane.build.slots import default_count
+from pytest_ane.digests import remembered
 from pytest_ane.errors import BackendError, ManifestError
 from pytest_ane.evidence import FOLDER, Store
 from pytest_ane.evidence.uses import unused
@@ -89,6 +92,8 @@ class Workspace:
             )
             shards = select(manifest, selection)
             search_beside(manifest)
+        cache_root = settings.path(config, "ane_cache")
+        _remember(config, cache_root or default_root())
         if manifest.tmpdir is not None:
             config.add_cleanup(use_folder(manifest.tmpdir, manifest.path).close)
         minimum = settings.minimum_cosine(config)
@@ -96,7 +101,7 @@ class Workspace:
             manifest=manifest,
             asked=selection if package is None else package.name,
             shards=tuple(_overridden(shard, minimum) for shard in shards),
-            cache_root=settings.path(config, "ane_cache"),
+            cache_root=cache_root,
             min_cosine=minimum,
             unproven=settings.unproven(config),
             builds=settings.builds(config) or default_count(),
@@ -262,6 +267,14 @@ class Workspace:
             words += [f"{first} first"] if first else []
             words += [f"{absent} not selected"] if absent else []
         return words
+
+
+def _remember(config: pytest.Config, cache: Path) -> None:
+    """Until the run ends, digests of files that do not change are kept in the cache."""
+    stack = ExitStack()
+    rehash = bool(config.getoption("ane_rehash"))
+    stack.enter_context(remembered(cache / "digests", rehash=rehash))
+    config.add_cleanup(stack.close)
 
 
 def _wiring(model: Model, family: str) -> tuple[Wire, ...]:

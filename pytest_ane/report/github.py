@@ -7,6 +7,7 @@ is dropped as a whole, and of each kind only the first ten annotations of a step
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -125,9 +126,12 @@ def _headline(rows: Sequence[Row]) -> str:
 
 
 def _counts(rows: Sequence[Row]) -> str:
-    """`2 failed, 1 unproven, 30 passed`."""
-    groups = groupby(ranked(rows), key=lambda row: row.label)
-    return ", ".join(f"{len(list(group))} {label}" for label, group in groups)
+    """`2 errors, 1 failed, 30 passed`."""
+    numbers = Counter(row.label for row in ranked(rows))
+    return ", ".join(
+        f"{n} errors" if label == "error" and n > 1 else f"{n} {label}"
+        for label, n in numbers.items()
+    )
 
 
 def _title(row: Row) -> str:
@@ -135,7 +139,7 @@ def _title(row: Row) -> str:
 
 
 def _sentences(row: Row) -> str:
-    return "\n".join(row.reasons or (row.summary,))
+    return "\n".join(map(_plain, row.reasons or (row.summary,)))
 
 
 def _command(level: str, title: str, message: str, place: Place | None = None) -> str:

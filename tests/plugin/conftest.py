@@ -95,6 +95,4 @@ def project(
 ) -> Project:
     """An empty project on a screen of 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
-    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
-        monkeypatch.delenv(name, raising=False)
     return Project(pytester, workshop)

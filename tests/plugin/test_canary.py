@@ -202,7 +202,7 @@ def test_changed_gates_are_asked_in_their_changed_form(project: Project) -> None
     own(project, L00="good", L01="ineligible")
     shutil.copytree(shipped(), project.path / "gates")
     file = project.path / "gates" / "test_placement.py"
-    file.write_text(file.read_text().replace("found = forecast", "return\n    found = forecast"))
+    file.write_text(file.read_text().replace("    found =", "    return\n    found ="))
     project.gate("-k", "L00").assert_outcomes(passed=3, deselected=4)
 
 

@@ -152,3 +152,37 @@ def test_a_package_without_a_manifest_has_no_place(project: Project, summary: Pa
     package = project.workshop.packages["nan"]
     result = project.run(f"--ane-package={package}", "-m", "gate")
     result.stdout.fnmatch_lines(["::error title=package%3Anan fidelity failed::*"])
+
+
+def test_a_worker_that_dies_is_not_left_out(project: Project, summary: Path) -> None:
+    gates = project.path / "gates"
+    gates.mkdir()
+    (gates / "test_fidelity.py").write_text(
+        "import os\nimport pytest\n@pytest.mark.gate\ndef test_fidelity(shard):\n    os._exit(1)\n"
+    )
+    result = project.packages(good="none").pytester.runpytest_subprocess(
+        "-n1", "--max-worker-restart=0", "--ane-shards=all", "-m", "gate", "--ane-cache=cache"
+    )
+    result.stdout.fnmatch_lines(["::error title=gates/test_fidelity.py*crashed*"])
+    assert "## ane gates: 1 error\n" in summary.read_text()
+
+
+def test_what_cannot_be_collected_is_not_left_out(project: Project, summary: Path) -> None:
+    gates = project.path / "gates"
+    gates.mkdir()
+    (gates / "test_fidelity.py").write_text("import nothing_of_this_name\n")
+    result = project.packages(good="none").pytester.runpytest_inprocess("--ane-shards=all")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(
+        ["::error title=gates/test_fidelity.py error::ModuleNotFoundError: *of_this_name*"]
+    )
+    assert "## ane gates: 1 error\n" in summary.read_text()
+
+
+def test_without_a_file_there_are_annotations_alone(
+    project: Project, summary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY")
+    result = project.packages(good="none").gate()
+    assert len(annotations(result)) == 1
+    result.stdout.no_fnmatch_line("ane: *GitHub*")

@@ -176,8 +176,15 @@ def test_no_text_breaks_out_of_its_command(subject: str, reason: str) -> None:
     line = next(commands([row], HEADER, lambda _: Place("a,b:c.toml")))
     found = re.fullmatch(r"::error file=a%2Cb%3Ac\.toml,title=([^:,\r\n]*)::([^\r\n]*)", line)
     assert found is not None
-    message = found[2].replace("%0D", "\r").replace("%0A", "\n").replace("%25", "%")
-    assert message == (reason or "")
+    assert "%" not in re.sub("%(25|0A|0D)", "", found[2])
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(reason.split()))
+    assert found[2].replace("%25", "%") == shown
+
+
+def test_what_utf_8_cannot_say_is_escaped() -> None:
+    row = Row("fidelity", "m:\ud800", "failed", "\udfff", reasons=("\ud800",))
+    assert "\\ud800" in summary([row], HEADER)
+    assert next(commands([row], HEADER)) == "::error title=m%3A\\ud800 fidelity failed::\\ud800"
 
 
 def test_a_long_message_is_cut_below_the_runners_limit() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from pytest_ane.digests import remembered
 from pytest_ane.errors import SourceError
 from pytest_ane.manifest import Source as Origin
 from pytest_ane.sources import SeededSource, Spread, identify, open_source, source_path
@@ -132,68 +133,51 @@ def test_pickles_are_not_opened(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the files that were hashed, every one of them counted as large."""
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that were read, each time; all count as large and as not new."""
     import pytest_ane.sources.identity as module
 
-    names: list[str] = []
-    whole = module.file_digest
+    found: list[str] = []
+    opened, now = Path.open, time.time_ns
 
-    def digest(path: Path) -> str:
-        names.append(path.name)
-        return whole(path)
+    def note(self: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if mode == "rb":
+            found.append(self.name)
+        return opened(self, mode, *args, **kwargs)
 
-    monkeypatch.setattr(module, "file_digest", digest)
-    monkeypatch.setattr(module, "REMEMBERED", 0)
-    return names
+    monkeypatch.setattr(Path, "open", note)
+    monkeypatch.setattr("pytest_ane.digests.time.time_ns", lambda: now() + 10**10)
+    monkeypatch.setattr(module, "LARGE", 0)
+    return found
 
 
-def test_a_large_file_is_hashed_once(tmp_path: Path, hashed: list[str]) -> None:
+def test_a_file_is_hashed_once(tmp_path: Path, reads: list[str]) -> None:
     path, root = tmp_path / "w", tmp_path / "cache"
     path.write_bytes(b"one")
-    assert digests({"w": path}, root) == digests({"w": path}, root) == {"w": sha256(path)}
-    assert hashed == ["w"]
-    (record,) = (root / "digests").glob("*.json")
-    assert json.loads(record.read_text())["path"] == str(path)
+    expected = {"w": hashlib.sha256(b"one").hexdigest()}
+    assert digests({"w": path}, root) == digests({"w": path}, root) == expected
+    assert reads == ["w"]
 
 
-def test_a_changed_file_is_hashed_again(tmp_path: Path, hashed: list[str]) -> None:
+def test_a_changed_file_is_hashed_again(tmp_path: Path, reads: list[str]) -> None:
     path, root = tmp_path / "w", tmp_path / "cache"
-    path.write_bytes(b"one")
-    digests({"w": path}, root)
-    stat = path.stat()
-    path.write_bytes(b"two")
-    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
-    assert digests({"w": path}, root) == {"w": sha256(path)}
-    path.write_bytes(b"three")
-    assert digests({"w": path}, root) == {"w": sha256(path)}
-    assert hashed == ["w", "w", "w"]
+    for text in (b"one", b"two", b"three"):
+        path.write_bytes(text)
+        assert digests({"w": path}, root) == {"w": hashlib.sha256(text).hexdigest()}
+    assert reads == ["w", "w", "w"]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"size": 3}', "\x00"])
-def test_a_damaged_record_is_written_anew(tmp_path: Path, hashed: list[str], text: str) -> None:
+def test_rehash_around_it_reads_again(tmp_path: Path, reads: list[str]) -> None:
     path, root = tmp_path / "w", tmp_path / "cache"
     path.write_bytes(b"one")
     digests({"w": path}, root)
-    (record,) = (root / "digests").glob("*.json")
-    record.write_text(text)
-    assert digests({"w": path}, root) == digests({"w": path}, root) == {"w": sha256(path)}
-    assert hashed == ["w", "w"]
-
-
-def test_a_record_without_its_digest_is_written_anew(tmp_path: Path, hashed: list[str]) -> None:
-    path, root = tmp_path / "w", tmp_path / "cache"
-    path.write_bytes(b"one")
+    with remembered(root / "digests", rehash=True):
+        digests({"w": path}, root)
     digests({"w": path}, root)
-    (record,) = (root / "digests").glob("*.json")
-    known = json.loads(record.read_text())
-    del known["sha256"]
-    record.write_text(json.dumps(known))
-    assert digests({"w": path}, root) == {"w": sha256(path)}
-    assert hashed == ["w", "w"]
+    assert reads == ["w", "w"]
 
 
-def test_a_cache_that_cannot_be_written_costs_time_only(tmp_path: Path, hashed: list[str]) -> None:
+def test_a_cache_that_cannot_be_written_costs_time_only(tmp_path: Path, reads: list[str]) -> None:
     path, root = tmp_path / "w", tmp_path / "no-folder"
     path.write_bytes(b"one")
     root.write_text("")

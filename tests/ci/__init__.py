@@ -1,0 +1,1 @@
+"""The examples for CI, run as they stand."""

@@ -1,0 +1,280 @@
+"""The `run:` steps of the workflow and the action, run as they stand: green, and every red."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.ci.runner import Done, Runner
+from tests.plugin.projects import make_packages
+
+MANIFEST = """\
+[models.own.shard.good]
+artifact = "good.mlpackage"
+reference = "reference.mlpackage"
+"""
+CONTEXT = {
+    "runner.environment": "github-hosted",
+    "github.token": "token-of-the-run",
+    "github.ref_name": "feature",
+    "secrets.EVIDENCE_KEY": "a key",
+    "secrets.EVIDENCE_PASSWORD": "a password",
+}
+AS_IT_IS = {"install": ""}
+"""The action without its own installation: the python that is there."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """A repository whose check is green, to be spoilt."""
+
+    path: Path
+    packages: dict[str, Path]
+
+    def package(self, name: str) -> None:
+        shutil.rmtree(self.path / "good.mlpackage")
+        shutil.copytree(self.packages[name], self.path / "good.mlpackage")
+
+    def alone(self, name: str) -> None:
+        """Another package, and no reference."""
+        self.package(name)
+        text = MANIFEST.replace("reference.mlpackage", "none")
+        (self.path / "shards.toml").write_text(text)
+
+    def policy(self, text: str) -> None:
+        with (self.path / "shards.toml").open("a") as file:
+            file.write(f"\n[models.own.policy]\n{text}\n")
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return make_packages(tmp_path_factory.mktemp("packages"))
+
+
+@pytest.fixture
+def project(tmp_path: Path, packages: dict[str, Path]) -> Project:
+    (tmp_path / "shards.toml").write_text(MANIFEST)
+    shutil.copytree(packages["good"], tmp_path / "good.mlpackage")
+    shutil.copytree(packages["float32"], tmp_path / "reference.mlpackage")
+    return Project(tmp_path, packages)
+
+
+def check(project: Project, **inputs: str) -> tuple[Runner, Done]:
+    """Run the required check."""
+    runner = Runner(project.path, CONTEXT, path=(Path(sys.executable).parent,))
+    done = runner.job("verify", AS_IT_IS | inputs)
+    assert [step.name for step in done] == ["Gates"]
+    return runner, done[0]
+
+
+@pytest.mark.heavy
+def test_green(project: Project) -> None:
+    runner, done = check(project)
+    assert done.code == 0, done.output
+    assert "::error" not in done.output
+    assert "::notice title=ane gates::ane gates: 3 passed (ane: all " in done.output
+    assert runner.summary.startswith("## ane gates: 3 passed\n\n`ane: all · shards 1 of 1 ")
+    cases = list(ElementTree.parse(project.path / "gates.xml").iter("testcase"))
+    assert len(cases) == 3
+    assert (project.path / ".ane-cache").is_dir()
+    kept = ["actions/checkout", "actions/setup-python", "actions/cache", "actions/upload-artifact"]
+    assert [name.partition("@")[0] for name in runner.used] == kept
+
+
+@dataclass(frozen=True)
+class Red:
+    """What spoils the check, and what people read then.
+
+    Attributes:
+        title: subject, gate and status in the annotation.
+        says: part of the sentence.
+    """
+
+    spoil: Callable[[Project], object]
+    title: str
+    says: str
+
+
+# Whatever is wrong with evidence belongs here too: a row for each kind.
+REDS = {
+    "fidelity": Red(lambda p: p.package("other"), "fidelity failed", "below cosine 0.97"),
+    "not a number": Red(lambda p: p.alone("nan"), "fidelity failed", "is NaN or infinite"),
+    "placement": Red(lambda p: p.package("ineligible"), "placement failed", "tangent"),
+    "budget": Red(
+        lambda p: p.policy("compression.max-bytes = 10"), "compression failed", "over the budget"
+    ),
+    "no weights": Red(
+        lambda p: p.package("weightless"), "compression unproven", "there was nothing to check"
+    ),
+    "few live probes": Red(
+        lambda p: p.policy("fidelity.min-live-probes = 99"), "fidelity failed", "too little was"
+    ),
+    "no package": Red(
+        lambda p: shutil.rmtree(p.path / "good.mlpackage"), "fidelity error", "does not exist"
+    ),
+    "no reference": Red(
+        lambda p: shutil.rmtree(p.path / "reference.mlpackage"), "fidelity error", "no such folder"
+    ),
+}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", REDS)
+def test_red(name: str, project: Project) -> None:
+    red = REDS[name]
+    red.spoil(project)
+    runner, done = check(project, arguments="")
+    assert done.code == 1, done.output
+    errors = [line for line in done.output.splitlines() if line.startswith("::error ")]
+    title = f"file=shards.toml,line=1,title=own%3Agood {red.title}::"
+    assert any(title in line and red.says in line for line in errors), done.output
+    assert f"- **own\\:good** {red.title.split()[0]}: " in runner.summary
+    assert red.says in runner.summary.replace("\\", "")
+    # The report is kept of a red run as well.
+    assert runner.used[-1].startswith("actions/upload-artifact")
+    assert (project.path / "gates.xml").is_file()
+
+
+@pytest.mark.heavy
+def test_a_manifest_that_cannot_be_read_is_red(project: Project) -> None:
+    (project.path / "shards.toml").write_text("[models\n")
+    _, done = check(project)
+    assert done.code == 4
+    assert "shards.toml:1:" in done.output
+
+
+@pytest.mark.heavy
+def test_the_installation_is_its_own_environment(project: Project, tmp_path: Path) -> None:
+    """With tools that only note how they were called: nothing is downloaded here."""
+    tools = fakes(tmp_path, "python3")
+    runner = Runner(project.path, CONTEXT, path=(tools, Path(sys.executable).parent))
+    done = runner.job("verify", {"install": "-r requirements.txt"})
+    # No environment was made, so its pip is missing, and the gates do not run without it.
+    assert [(step.name, step.code) for step in done] == [("Install", 127)]
+    assert calls(tmp_path) == [f"python3 -m venv {project.path}/.runner/gates"]
+
+
+def test_what_was_recorded_is_signed_and_proposed(tmp_path: Path) -> None:
+    repository, origin = cloned(tmp_path)
+    old, new = (repository / f"evidence/own/L0{i}.placement.json" for i in range(2))
+    old.write_text("{}\n")
+    new.write_text("{}\n")
+    done = steps(tmp_path, repository, "Find what is new", "Sign", "Propose", EVIDENCE="signed")
+    assert [step.code for step in done] == [0, 0, 0], [step.output for step in done]
+    signed = "cosign attest-blob --yes --key env://COSIGN_PRIVATE_KEY --statement evidence/own/"
+    said = calls(tmp_path)
+    assert said[:2] == [
+        f"{signed}L0{i}.placement.json --bundle evidence/own/L0{i}.placement.json.sigstore.json"
+        for i in range(2)
+    ]
+    assert said[2].startswith("gh pr create --base feature --head evidence/42-1 --title ")
+    changed = git(origin, "diff", "--name-only", "main", "evidence/42-1")
+    assert changed.split() == ["evidence/own/L00.placement.json", "evidence/own/L01.placement.json"]
+
+
+def test_what_was_there_before_is_not_signed_again(tmp_path: Path) -> None:
+    repository, _ = cloned(tmp_path)
+    (repository / "evidence/own/L00.placement.json").unlink()
+    done = steps(tmp_path, repository, "Find what is new", "Sign", EVIDENCE="signed")
+    assert [step.code for step in done] == [0, 0]
+    assert calls(tmp_path) == []
+
+
+@pytest.mark.parametrize(("new", "attested"), [(True, ["actions/attest@v4"]), (False, [])])
+def test_only_what_is_new_is_attested(tmp_path: Path, new: bool, attested: list[str]) -> None:
+    repository, _ = cloned(tmp_path)
+    if new:
+        (repository / "evidence/own/L01.placement.json").write_text("{}\n")
+    runner = machine(tmp_path, repository, EVIDENCE="attested")
+    assert [done.code for done in runner.some("record", ["Find what is new", "Attest"])] == [0]
+    assert runner.used == attested
+
+
+def test_nothing_new_is_not_proposed(tmp_path: Path) -> None:
+    repository, origin = cloned(tmp_path)
+    (done,) = steps(tmp_path, repository, "Propose", EVIDENCE="")
+    assert done.code == 0
+    assert done.output == "::notice title=evidence::Everything was recorded already.\n"
+    assert calls(tmp_path) == []
+    assert git(origin, "branch", "--list", "evidence/*") == ""
+
+
+@pytest.mark.parametrize(("code", "asked"), [(0, 2), (1, 1)])
+def test_who_recorded_it_is_asked_of_every_file(tmp_path: Path, code: int, asked: int) -> None:
+    repository, _ = cloned(tmp_path)
+    (repository / "evidence/own/L 01.json").write_text("{}\n")
+    (done,) = steps(
+        tmp_path, repository, "Who recorded it", job="verify", code=code, EVIDENCE="attested"
+    )
+    assert done.code == code
+    assert len(calls(tmp_path)) == asked
+    assert calls(tmp_path)[0].startswith("gh attestation verify evidence/own/L")
+    assert calls(tmp_path)[0].endswith("--signer-workflow me/mine/.github/workflows/gates.yml")
+
+
+def cloned(tmp_path: Path) -> tuple[Path, Path]:
+    """A clone with one evidence file, and its origin."""
+    origin, repository = tmp_path / "origin.git", tmp_path / "repository"
+    git(tmp_path, "init", "--quiet", "--bare", "--initial-branch=main", str(origin))
+    git(tmp_path, "clone", "--quiet", str(origin), str(repository))
+    (repository / "evidence/own").mkdir(parents=True)
+    (repository / "evidence/own/L00.placement.json").write_text("{ }\n")
+    (repository / ".gitignore").write_text(".runner\n")
+    git(repository, "add", ".")
+    who = ("-c", "user.name=me", "-c", "user.email=me@example.org")
+    git(repository, *who, "commit", "--quiet", "--message=first")
+    git(repository, "push", "--quiet", "origin", "HEAD:main")
+    return repository, origin
+
+
+def steps(
+    tmp_path: Path, repository: Path, *names: str, job: str = "record", code: int = 0, **env: str
+) -> list[Done]:
+    """Run some steps of a job."""
+    return machine(tmp_path, repository, code, **env).some(job, names)
+
+
+def machine(tmp_path: Path, repository: Path, code: int = 0, **env: str) -> Runner:
+    """With tools of GitHub and Sigstore that only note how they were called."""
+    return Runner(
+        repository,
+        {**CONTEXT, **{f"env.{key}": value for key, value in env.items()}},
+        path=(fakes(tmp_path, "gh", "cosign", code=code),),
+        env={
+            "GITHUB_RUN_ID": "42",
+            "GITHUB_RUN_ATTEMPT": "1",
+            "GITHUB_REPOSITORY": "me/mine",
+            "GITHUB_SERVER_URL": "https://github.com",
+        },
+    )
+
+
+def fakes(tmp_path: Path, *names: str, code: int = 0) -> Path:
+    folder = tmp_path / "tools"
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        tool = folder / name
+        tool.write_text(f'#!/bin/sh\necho "{name} $*" >> "{tmp_path}/calls.txt"\nexit {code}\n')
+        tool.chmod(0o755)
+    return folder
+
+
+def calls(tmp_path: Path) -> list[str]:
+    file = tmp_path / "calls.txt"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=folder, check=True, capture_output=True, text=True,
+        env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull},
+    )  # fmt: skip
+    return done.stdout

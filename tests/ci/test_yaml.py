@@ -1,0 +1,66 @@
+"""The workflow and the action: valid, minimal in what they may do, and safe from injected text."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ci.runner import ACTION, CI, load
+
+SHARED = "actions/(checkout|setup-python|cache|upload-artifact|attest)|sigstore/cosign-installer"
+
+
+def steps() -> list[dict[str, Any]]:
+    jobs = load("gates.yml")["jobs"].values()
+    return [*(s for job in jobs for s in job["steps"]), *load("action.yml")["runs"]["steps"]]
+
+
+@pytest.mark.parametrize(
+    ("file", "schema"),
+    [("gates.yml", "vendor.github-workflows"), ("action.yml", "vendor.github-actions")],
+)
+def test_the_schema_of_github_holds(file: str, schema: str) -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, CI / file]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_zizmor_finds_nothing() -> None:
+    """Its default audits, offline; actions are named by version here, which docs/ci.md explains."""
+    command = [Path(sys.executable).with_name("zizmor"), "--offline", "--no-progress"]
+    command += ["--min-severity=medium", "--config", Path(__file__).with_name("zizmor.yml")]
+    done = subprocess.run(
+        [*command, CI / "gates.yml", CI / "action.yml"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_expression_stands_in_a_script() -> None:
+    assert [step["name"] for step in steps() if "${{" in step.get("run", "")] == []
+
+
+def test_actions_are_few_and_have_a_version() -> None:
+    used = {step["uses"] for step in steps() if "uses" in step} - {ACTION}
+    assert {name for name in used if not re.fullmatch(rf"({SHARED})@v\d+", name)} == set()
+
+
+def test_the_mac_runs_nothing_from_a_pull_request() -> None:
+    workflow = load("gates.yml")
+    mac = [job for job in workflow["jobs"].values() if "self-hosted" in job["runs-on"]]
+    assert [job["if"] for job in mac] == ["github.event_name == 'workflow_dispatch'"]
+    assert "pull_request_target" not in workflow[True]
+
+
+def test_the_required_check_is_never_skipped_and_may_only_read() -> None:
+    workflow = load("gates.yml")
+    assert workflow["permissions"] == {}
+    verify = workflow["jobs"]["verify"]
+    assert "if" not in verify
+    assert set(verify["permissions"].values()) == {"read"}
+    # A filter by path would leave the check pending, and the pull request with it.
+    assert workflow[True]["pull_request"] is None
