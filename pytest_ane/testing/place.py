@@ -40,9 +40,10 @@ def in_place(native: ModuleType, macos: tuple[int, ...] | None) -> Iterator[None
     try:
         yield
     finally:
+        # First, so that `native` is none of coremltools' modules and keeps its own names.
+        _restore(coremltools, before, attribute)
         # By value: a module that was imported meanwhile took the new ones.
         _replace(new, old)
-        _restore(coremltools, before, attribute)
 
 
 def _replace(old: dict[str, Any], new: dict[str, Any]) -> None:

@@ -39,6 +39,7 @@ class Replayer:
 
     def _enter(self, stack: ExitStack) -> None:
         # Not on top: a script is a light thing, and coremltools takes seconds.
+        from pytest_ane.predict.hook import MACOS
         from pytest_ane.testing.native import Answers, native
         from pytest_ane.testing.place import in_place
         from pytest_ane.testing.recorded import Recording
@@ -47,7 +48,9 @@ class Replayer:
         write_tools(self.script, folder)
         recording = Recording(self.folder) if self.folder else None
         version = tuple(int(part) for part in self.script.machine.os.split(".") if part.isdigit())
-        stack.enter_context(in_place(native(Answers(self.script, folder, recording)), version))
+        stack.enter_context(
+            in_place(native(Answers(self.script, folder, recording)), version or MACOS)
+        )
         stack.enter_context(_first_on_path(folder))
 
     def __exit__(self, *error: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from pytest_ane.testing.state import State
 
 T = TypeVar("T")
 _STATIC = (
+    "auto_set_specification_version",
     "create_model_asset_from_memory",
     "create_model_asset_from_path",
     "get_all_compute_devices",
@@ -148,6 +150,6 @@ def _proxy(inner: ModuleType, tape: Tape) -> type:
             tape.plan(plan, path, compute_units)
             return plan
 
-    for name in _STATIC:
+    for name in filter(partial(hasattr, native), _STATIC):
         setattr(_MLModelProxy, name, staticmethod(getattr(native, name)))
     return _MLModelProxy

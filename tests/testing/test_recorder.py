@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from pytest_ane.errors import RecordingError
 from pytest_ane.mil import read_model
 from pytest_ane.placement.device import to_record
 from pytest_ane.placement.plans import Plan, read_plan
+from pytest_ane.predict import native
 from pytest_ane.testing import Devices, Failure, Machine, Recorder, Replayer, Script, code_14
+from pytest_ane.testing.place import in_place
 from pytest_ane.testing.recorded import identity
 from tests import device_models
 
@@ -251,6 +254,31 @@ def test_a_recording_is_not_written_over(recording: Path, mac: None) -> None:
         Recorder(recording).__enter__()
 
 
+def test_the_executor_in_place_of_a_mac(
+    packages: dict[str, Path], recording: Path, ct: Any, tmp_path: Path
+) -> None:
+    """Its plans say CPU, its states and predictions are those that are kept."""
+    with in_place(native, (26, 0)), Recorder(recording) as recorder:
+        plan = _plan(_compiled(packages["conv"], tmp_path), "ALL")
+        model = ct.models.MLModel(str(packages["state"]))
+        state = model.make_state()
+        outputs = [model.predict({"x": np.array([1.0, 2.0])}, state)["y"] for _ in range(2)]
+        with pytest.raises(RuntimeError, match="keeps states"):
+            model.predict({"x": np.array([1.0, 2.0])})
+    assert recorder.skipped == ()
+    assert {one.preferred for _, one in plan.walk()} == {"CPU", None}
+    with Replayer(recording) as replayer:
+        assert replayer.script.machine.cores == 0
+        assert _plan(_compiled(packages["conv"], tmp_path), "ALL") == plan
+        model = ct.models.MLModel(str(packages["state"]))
+        state = model.make_state()
+        again = [model.predict({"x": np.array([1.0, 2.0])}, state)["y"] for _ in range(2)]
+        np.testing.assert_array_equal(again, outputs)
+        with pytest.raises(RuntimeError, match="keeps states"):
+            model.predict({"x": np.array([1.0, 2.0])})
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="there is Core ML to record")
 def test_nothing_to_record(recording: Path) -> None:
     with pytest.raises(RecordingError, match=r"no Core ML on this machine; record on a Mac\.$"):
         Recorder(recording).__enter__()
