@@ -12,7 +12,7 @@ import numpy as np
 from pytest_ane.behaviour import Behaviour
 from pytest_ane.build import CompressionMeasurement
 from pytest_ane.evidence.codec import Measurement, to_data
-from pytest_ane.evidence.statement import Statement
+from pytest_ane.evidence.statement import Statement, plain
 from pytest_ane.fidelity import Fidelity
 from pytest_ane.placement.plans import Plan, summarise
 
@@ -30,7 +30,7 @@ def changes(old: Statement, new: Statement) -> Iterator[str]:
     if count := sum(old.files.get(name) != new.files.get(name) for name in names):
         yield f"{count} file{'s' if count > 1 else ''} changed, of {len(names)}"
     yield from _differences(old.environment, new.environment)
-    yield from _differences(old.asked, new.asked, "asked ")
+    yield from _differences(plain(old.asked), plain(new.asked), "asked ")
     if type(old.measurement) is not type(new.measurement):
         return
     lines = list(_differences(figures(old.measurement), figures(new.measurement)))

@@ -49,6 +49,10 @@ class Statement:
     recorded: datetime
     measurement: Measurement
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.measurement, KINDS.get(self.gate, ())):
+            raise ValueError(f"a {type(self.measurement).__name__} answers no {self.gate} gate")
+
     def to_json(self) -> str:
         """The file's text; ends with a newline."""
         data = {

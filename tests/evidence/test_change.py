@@ -127,3 +127,8 @@ def test_another_subject() -> None:
     assert between("placement", subject="smollm2:L02") == [
         "smollm2:L01 placement -> smollm2:L02 placement"
     ]
+
+
+def test_what_json_does_not_tell_apart_is_no_change() -> None:
+    probes = ({"kind": "gaussian", "count": 2, "seed": 0},)
+    assert between("fidelity", asked={"probes": probes, "reference": "float32"}) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -98,6 +99,12 @@ def test_a_file_without_its_digest_is_no_evidence() -> None:
     del data["predicate"]["sha256"]
     with pytest.raises(EvidenceError, match="edited"):
         Statement.from_json(json.dumps(data).encode())
+
+
+def test_a_measurement_of_another_gate_is_a_mistake() -> None:
+    for gate in ("fidelity", "throughput"):
+        with pytest.raises(ValueError, match=f"a Plan answers no {gate} gate"):
+            replace(statement("placement"), gate=gate)
 
 
 @pytest.mark.parametrize(
