@@ -123,7 +123,7 @@ def test_a_declined_weight_is_noted(model: Any, tmp_path: Path) -> None:
 def test_nothing_is_left_of_a_build_that_fails(
     model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*arguments: Any) -> None:
+    def fail(*arguments: Any, subject: str) -> None:
         raise BuildError("no")
 
     monkeypatch.setattr(module, "palettize", fail)
