@@ -28,6 +28,7 @@ class Note:
 
 def lines(notes: Sequence[Note], unused: Sequence[str], folder: str) -> Iterator[str]:
     """The notes in lines: counts first, then what somebody should look at."""
+    notes = sorted(notes, key=lambda note: (note.what, note.file))
     counts = Counter(note.what for note in notes)
     if counts:
         yield f"{folder}: " + ", ".join(f"{count} {what}" for what, count in counts.items())

@@ -28,9 +28,9 @@ def digests(files: Mapping[str, Path], root: Path | None = None) -> dict[str, st
         root: the cache folder; the user's own by default.
     """
     folder = (root or user_cache_path("pytest-ane")) / "digests"
-    with _alone(files.values(), folder), remembered(folder):
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return dict(zip(files, pool.map(file_digest, files.values()), strict=True))
+    pool = ThreadPoolExecutor(os.cpu_count())
+    with _alone(files.values(), folder), remembered(folder), pool:
+        return dict(zip(files, pool.map(file_digest, files.values()), strict=True))
 
 
 def present(folder: Path, names: Iterable[str]) -> dict[str, Path]:

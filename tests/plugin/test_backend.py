@@ -87,7 +87,7 @@ def test_a_model_that_stays_refused_is_one_sentence(project: Project) -> None:
     project.packages(good="none")
     with mac(code_14("load", times=None)):
         found = project.gate("-k", "fidelity", CORE_ML, "--ane-cache=cache")
-    found.assert_outcomes(errors=1, deselected=3)
+    found.assert_outcomes(failed=1, deselected=3)
     found.stdout.fnmatch_lines(
         [
             "*good.mlpackage: Core ML failed, though it was compiled anew: Failed to build *",

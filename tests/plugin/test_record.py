@@ -102,10 +102,10 @@ def test_stale_evidence_is_recorded_again_and_missing_is_not(project: Project) -
     assert files(project) == ["own/good.compression.json"]
     result.stdout.fnmatch_lines(
         [
-            "evidence: 1 recorded anew, 1 left missing",
-            "recorded anew own/good.compression.json",
-            "  * file*",
+            "evidence: 1 left missing, 1 recorded anew",
             "left missing own/other.compression.json",
+            "recorded anew own/good.compression.json",
+            "  1 file changed, of 4",
         ]
     )
 

@@ -141,7 +141,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     opened, now = Path.open, time.time_ns
 
     def note(self: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if mode == "rb":
+        if mode == "rb" and self.name == "w":
             found.append(self.name)
         return opened(self, mode, *args, **kwargs)
 

@@ -1,0 +1,278 @@
+"""Evidence recorded on one machine and verified on another, `--ane-evidence` and `--ane-rehash`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ane.evidence import Statement
+from pytest_ane.evidence.statement import sealed
+from pytest_ane.evidence.text import pretty
+from pytest_ane.testing import Devices, Replayer, Script
+from tests.evidence.signing import PrivateKey, envelope, new_key, write_json, write_public
+from tests.plugin.conftest import Project
+
+CORE_ML = "--ane-backend=coreml"
+REQUIRED = """\
+[models.own.policy.placement]
+require = "plan"
+
+[models.own.policy.fidelity]
+require = "device"
+"""
+PLACEMENT, FIDELITY = "own/good.placement.json", "own/good.fidelity.json"
+
+
+@pytest.fixture(autouse=True)
+def _not_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A project whose evidence was recorded, as another machine has it."""
+
+    project: Project
+
+    def manifest(self, more: str = "") -> None:
+        held = self.project.workshop.packages["float32"]
+        own = f'[models.own.shard.good]\nartifact = "good.mlpackage"\nreference = "{held}"\n'
+        self.project.manifest(own + REQUIRED + more)
+
+    def verify(self, *options: str) -> pytest.RunResult:
+        return self.project.gate("--ane-backend=cpu", *options)
+
+    def sign(self, key: PrivateKey) -> None:
+        for name in (PLACEMENT, FIDELITY):
+            file = self.path(name)
+            write_json(file.with_name(f"{file.name}.dsse.json"), envelope(key, file.read_bytes()))
+
+    def path(self, name: str) -> Path:
+        return self.project.path / "evidence" / name
+
+    def edit(self, name: str, change: Callable[[Any], None], *, seal: bool = True) -> None:
+        data = json.loads(self.path(name).read_text())
+        change(data)
+        self.path(name).write_text(pretty(sealed(data) if seal else data) + "\n")
+
+
+@pytest.fixture
+def recorded(project: Project) -> Recorded:
+    """Evidence that conv runs on the ANE and computes what it should."""
+    found = Recorded(project)
+    shutil.copytree(project.workshop.packages["good"], project.path / "good.mlpackage")
+    found.manifest()
+    with Replayer(Script()):
+        project.gate(CORE_ML, "--ane-record").assert_outcomes(passed=3, deselected=1)
+    return found
+
+
+def red(result: pytest.RunResult, *lines: str, failed: int = 2) -> None:
+    result.assert_outcomes(passed=3 - failed, failed=failed, deselected=1)
+    result.stdout.fnmatch_lines(list(lines))
+
+
+def test_what_was_recorded_passes_without_core_ml(recorded: Recorded) -> None:
+    result = recorded.verify()
+    result.assert_outcomes(passed=3, deselected=1)
+    table = [line for line in result.outlines if line.startswith("passed  ")]
+    assert "conv_ane=1/1 conv_non_ane=0" in table[-1]
+
+
+def test_the_verdict_says_where_it_is_from(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    today = f"{datetime.now(timezone.utc):%Y-%m-%d}"
+    recorded.verify().stdout.fnmatch_lines(
+        [f"passed   own:good  placement *recorded {today}, Apple M4 Max, macOS 26.1, CPU_AND_NE"]
+    )
+
+
+def test_nothing_is_run_where_evidence_answers(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no(*_: object) -> None:
+        raise AssertionError("the executor was asked")
+
+    monkeypatch.setattr("pytest_ane.backends.cpu.CpuRunner", no)
+    monkeypatch.setattr("pytest_ane.plugin.workspace.package_cases", no)
+    recorded.verify().assert_outcomes(passed=3, deselected=1)
+
+
+def test_missing(recorded: Recorded) -> None:
+    recorded.path(PLACEMENT).unlink()
+    red(
+        recorded.verify(),
+        "own:good: placement unproven",
+        "  - *good.placement.json is missing; on a Mac, run: pytest --ane-shards=own:good -m gate "
+        "--ane-record=missing",
+        failed=1,
+    )
+
+
+def test_one_byte_of_the_package(recorded: Recorded) -> None:
+    (weights,) = (recorded.project.path / "good.mlpackage").rglob("*.bin")
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    red(recorded.verify(), "  - *is of other bytes: good/Data/*weight.bin was *, now is *")
+
+
+def test_one_number_of_the_evidence(recorded: Recorded) -> None:
+    def better(data: Any) -> None:
+        data["predicate"]["measurement"]["comparisons"][0]["cosines"] = [1.0]
+
+    recorded.edit(FIDELITY, better, seal=False)
+    red(recorded.verify(), "  - *good.fidelity.json was edited after it was recorded*", failed=1)
+
+
+def test_operations_that_were_taken_out_of_a_plan_are_missed(recorded: Recorded) -> None:
+    def fewer(data: Any) -> None:
+        function = data["predicate"]["measurement"]["functions"][0]
+        function["operations"] = [one for one in function["operations"] if one["op"] != "conv"]
+
+    recorded.edit(PLACEMENT, fewer)
+    red(
+        recorded.verify(),
+        "own:good: placement unproven",
+        "  conv `projection`: no device",
+        failed=1,
+    )
+
+
+def test_a_plan_of_the_cpu_fails(recorded: Recorded) -> None:
+    with Replayer(Script(devices=(Devices("CPU", op="conv"),))):
+        recorded.project.gate(CORE_ML, "--ane-record=all", "-k", "placement")
+    red(
+        recorded.verify(),
+        "own:good: placement failed",
+        "  - 1 operation is not on the ANE, of *",
+        failed=1,
+    )
+
+
+def test_another_threshold_is_applied_to_the_numbers(recorded: Recorded) -> None:
+    recorded.manifest("min-cosine = 1.0\n")
+
+    def worse(data: Any) -> None:
+        data["predicate"]["measurement"]["comparisons"][0]["cosines"] = [0.98]
+
+    recorded.edit(FIDELITY, worse)
+    red(recorded.verify(), "own:good: fidelity failed", "  - *below cosine 1*", failed=1)
+
+
+def test_another_question(recorded: Recorded) -> None:
+    recorded.manifest('[models.own.probes]\nkinds = ["gaussian"]\nseed = 5\n')
+    says = "  - *answers another question: probes.seed was 0, now is 5*"
+    red(recorded.verify(), says, failed=1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        ('chips = ["Apple M9"]', "was recorded on Apple M4 Max, and the policy takes 'Apple M9'"),
+        ('os = ["macOS 27"]', "was recorded on macOS 26.1, and the policy takes 'macOS 27'"),
+        ('compute-units = ["ALL"]', "was recorded with CPU_AND_NE, and the policy takes 'ALL'"),
+    ],
+)
+def test_another_machine_than_the_policy_takes(recorded: Recorded, policy: str, says: str) -> None:
+    recorded.manifest(f"[models.own.policy.evidence]\n{policy}\n")
+    red(recorded.verify(), f"  - *{says}; on a Mac, run: *")
+
+
+def test_an_age_the_policy_does_not_take(recorded: Recorded) -> None:
+    recorded.manifest('[models.own.policy.evidence]\nmax-age = "90 days"\n')
+    recorded.verify().assert_outcomes(passed=3, deselected=1)
+    old = datetime.now(timezone.utc) - timedelta(days=120)
+
+    def age(data: Any) -> None:
+        data["predicate"]["recorded"] = f"{old:%Y-%m-%dT%H:%M:%SZ}"
+
+    recorded.edit(PLACEMENT, age)
+    red(recorded.verify(), "  - *was recorded 120 days ago*90 days at most*", failed=1)
+
+
+def test_signatures(recorded: Recorded) -> None:
+    lab, other = new_key(), new_key("ed25519")
+    write_public(lab, recorded.project.path / "lab.pub")
+    recorded.manifest('[models.own.policy.evidence]\nsigners = ["lab.pub"]\n')
+    red(recorded.verify(), "  - *is not signed, and the policy wants a signature by *lab.pub*")
+    recorded.sign(other)
+    red(recorded.verify(), "  - *is signed by none of *lab.pub*")
+    recorded.sign(lab)
+    recorded.verify().assert_outcomes(passed=3, deselected=1)
+
+    def better(data: Any) -> None:
+        data["predicate"]["measurement"]["comparisons"][0]["cosines"] = [1.0]
+
+    recorded.edit(FIDELITY, better)
+    red(recorded.verify(), "  - *is not what was signed*", failed=1)
+
+
+def test_allowed_it_is_still_called_unproven(recorded: Recorded) -> None:
+    recorded.path(PLACEMENT).unlink()
+    result = recorded.verify("--ane-unproven=allow")
+    result.assert_outcomes(passed=3, deselected=1)
+    result.stdout.fnmatch_lines(["unproven own:good  placement *is missing*"])
+
+
+def test_a_recorded_plan_goes_before_a_forecast(recorded: Recorded) -> None:
+    recorded.manifest()
+    text = (recorded.project.path / "shards.toml").read_text()
+    recorded.project.manifest(text.replace('"plan"', '"forecast"'))
+    recorded.verify("-k", "placement").stdout.fnmatch_lines(["passed * placement   conv_ane=1/1 *"])
+    recorded.path(PLACEMENT).write_text("{}")
+    result = recorded.verify("-k", "placement")
+    result.assert_outcomes(passed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        [
+            "passed * placement   eligible*",
+            "evidence: 1 not used",
+            "not used own/good.placement.json",
+            "  *is damaged*",
+        ]
+    )
+
+
+def test_rehash_reads_what_only_seems_unchanged(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list of digests is trusted; whoever could have changed it asks for a fresh look."""
+    manifest = recorded.project.path / "good.mlpackage" / "Manifest.json"
+    stat = manifest.stat()
+    os.utime(manifest, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    monkeypatch.setattr("pytest_ane.digests._RACY", -(10**12))
+    recorded.verify("--ane-cache=cache").assert_outcomes(passed=3, deselected=1)
+    memory = recorded.project.path / "cache" / "digests" / "files.jsonl"
+    lines = [json.loads(line) for line in memory.read_text().splitlines() if line]
+    wrong = [[path, state, "0" * 64] for path, state, _ in lines]
+    memory.write_text("\n".join(map(json.dumps, wrong)))
+    red(recorded.verify("--ane-cache=cache"), "  - *is of other bytes: *")
+    result = recorded.verify("--ane-cache=cache", "--ane-rehash")
+    result.assert_outcomes(passed=3, deselected=1)
+
+
+def test_behaviour_is_verified_for_the_whole_model(project: Project) -> None:
+    project.llama('[models.mini.policy.behaviour]\nrequire = "device"\nmin-greedy = 3\n')
+    text = (project.path / "shards.toml").read_text()
+    doubled = "[models.mini.policy.behaviour]\nmin-greedy = 3\n"
+    project.manifest(text.replace(doubled, "", 1))
+    with Replayer(Script()):
+        project.gate(CORE_ML, "--ane-record", "-k", "behaviour")
+    result = project.gate("--ane-backend=cpu", "-k", "behaviour")
+    result.assert_outcomes(passed=1, deselected=12)
+    file = project.path / "evidence" / "mini" / "behaviour.json"
+    assert Statement.from_json(file.read_bytes()).subject == "mini"
+    file.unlink()
+    result = project.gate("--ane-backend=cpu", "-k", "behaviour")
+    result.assert_outcomes(failed=1, deselected=12)
+    result.stdout.fnmatch_lines(["mini: behaviour unproven", "*behaviour.json is missing*"])
