@@ -14,6 +14,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from pytest_ane.digests import file_digest, tree_digest
 from pytest_ane.mil.package import parse_package
+from pytest_ane.mil.serialize import canonical_bytes
 
 _OF_COREMLTOOLS = "com.github.apple.coremltools."
 """The metadata keys that coremltools 9.0 sets itself (`models/model.py`)."""
@@ -31,7 +32,7 @@ def canonicalize(package: Path) -> None:
     """
     file, message = parse_package(package)
     _without_machine(message)
-    file.write_bytes(message.SerializeToString(deterministic=True))
+    file.write_bytes(canonical_bytes(message))
     manifest = package / "Manifest.json"
     manifest.write_text(_identified(json.loads(manifest.read_text()), package / "Data"))
 
