@@ -40,6 +40,7 @@ def plan(device: str = "ANE") -> Plan:
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """Two packages and, recorded three days ago, both their plans."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
     kept = Store(Path("evidence"))
     for shard in ("L00", "L01"):
         doubling().save(Path(shard)).rename(f"{shard}.mlpackage")

@@ -109,6 +109,6 @@ def test_a_bug_keeps_its_traceback(project: Project) -> None:
     project.pytester.makeconftest(
         "import pytest\n@pytest.fixture\ndef program():\n    return {}['key']\n"
     )
-    result = project.packages(good="none").gate("-k", "placement")
+    result = project.packages(good="none").gate("-k", "compression")
     result.stdout.fnmatch_lines([">*return {}[[]'key'[]]*", "E*KeyError: 'key'"])
     result.stdout.no_fnmatch_line("*pytest_ane/plugin/*")
