@@ -7,7 +7,7 @@ import pytest
 from pytest_ane.backends import Backend
 from pytest_ane.build import Artifact
 from pytest_ane.manifest import Shard
-from pytest_ane.mil.records import Model
+from pytest_ane.mil import read_model
 from pytest_ane.placement import Placement, judge, measure
 from pytest_ane.plugin.keeper import GateKeeper
 from pytest_ane.plugin.recording import Evidence
@@ -16,17 +16,13 @@ pytestmark = pytest.mark.gate
 
 
 def test_placement(
-    shard: Shard,
-    artifact: Artifact,
-    program: Model,
-    backend: Backend,
-    evidence: Evidence,
-    gate: GateKeeper,
+    shard: Shard, artifact: Artifact, backend: Backend, evidence: Evidence, gate: GateKeeper
 ) -> None:
     """Every operation runs on the ANE; or, without a device, no rule keeps one off it."""
 
     def measured() -> Placement:
+        program = read_model(artifact.path)
         return measure(backend, artifact.path, program, size_bytes=artifact.size)
 
     found = evidence.of("placement", measured)
-    gate(judge(found, subject=shard.qualified, os=shard.policy.placement.os, program=program))
+    gate(judge(found, subject=shard.qualified, os=shard.policy.placement.os))

@@ -117,7 +117,8 @@ class Desk:
         Raises:
             AneError: it proves nothing, the shard is not built, or its source is missing.
         """
-        return judge(self.verified(gate, subject), subject)
+        artifact = self._artifact(subject) if isinstance(subject, Shard) else None
+        return judge(self.verified(gate, subject), subject, artifact)
 
     def verified(self, gate: Gate, subject: Subject) -> Statement:
         """The evidence of a gate, if it is of what is built and the policy takes it."""

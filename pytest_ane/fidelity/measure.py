@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -59,7 +60,7 @@ class Comparison:
         """Whether anything was compared."""
         return bool(self.cosines)
 
-    @property
+    @cached_property
     def worst(self) -> float:
         """Lowest cosine of a position, NaN if any is undefined or none was compared."""
         return float(np.min(self.cosines)) if self.cosines else float("nan")
@@ -69,12 +70,12 @@ class Comparison:
         """Position of `worst`; NaN counts as lowest."""
         return self.positions[int(np.argmin(self.cosines))]
 
-    @property
+    @cached_property
     def first(self) -> Comparison:
         """The part at position 0 of a captured probe, which is reported apart; else nothing."""
         return self._part(lambda position: self.kind == "captured" and position == 0)
 
-    @property
+    @cached_property
     def rest(self) -> Comparison:
         """All positions but those of `first`."""
         return self._part(lambda position: self.kind != "captured" or position > 0)
@@ -93,12 +94,12 @@ class Fidelity:
     compared: bool
     provenance: Mapping[str, Any]
 
-    @property
+    @cached_property
     def first(self) -> tuple[Comparison, ...]:
         """Position 0 of captured probes, which is reported apart."""
         return tuple(c.first for c in self.comparisons)
 
-    @property
+    @cached_property
     def rest(self) -> tuple[Comparison, ...]:
         """All that is not in `first`."""
         return tuple(c.rest for c in self.comparisons)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_ane.mil.blob import byte_size, load
+from pytest_ane.mil.counts import count_operations
 from pytest_ane.mil.open import read_any, read_model
 
-__all__ = ["byte_size", "load", "read_any", "read_model"]
+__all__ = ["byte_size", "count_operations", "load", "read_any", "read_model"]

@@ -35,19 +35,17 @@ def measure(backend: Backend, artifact: Path, program: Model, *, size_bytes: int
     return forecast(program, size_bytes=size_bytes)
 
 
-def judge(found: Placement, *, subject: str, os: str, program: Model | None = None) -> Verdict:
+def judge(found: Placement, *, subject: str, os: str) -> Verdict:
     """The verdict on where a shard runs.
 
     Args:
         found: the measurement.
         subject: qualified shard id, such as `smollm2:L01`.
         os: the system the shard is for; decides the size rule of a forecast.
-        program: with which a plan is joined once more, for it may have been recorded elsewhere:
-            what it leaves out is without a device.
 
     Raises:
         ManifestError: `os` names no system.
     """
     if isinstance(found, Plan):
-        return plans.judge(plans.join(found, program) if program else found, subject=subject)
+        return plans.judge(found, subject=subject)
     return forecasts.judge(found, subject=subject, os=os)

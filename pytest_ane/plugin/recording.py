@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pytest
@@ -90,7 +91,7 @@ class Evidence:
         Raises:
             UnprovenError: it leaves out something that was asked.
         """
-        if says := lack(statement, self._asked_of):
+        if says := lack(statement, self._asked_of, self._artifact):
             raise UnprovenError(says, "stale")
         if self._item is not None:
             self._item.stash[RECORDED] = statement
@@ -151,6 +152,11 @@ class Evidence:
         if isinstance(self._subject, Shard):
             return self._subject
         return self._space.manifest.model_of(self._name)
+
+    @property
+    def _artifact(self) -> Path | None:
+        subject = self._subject
+        return self._space.artifact(subject).path if isinstance(subject, Shard) else None
 
     @cached_property
     def _files(self) -> dict[str, str]:

@@ -14,6 +14,7 @@ from pytest_ane.evidence import Statement, Store
 from pytest_ane.evidence.asked import files_of
 from pytest_ane.placement.plans import Plan, PlannedFunction, PlannedOperation
 from tests.evidence.signing import bundle, new_key, write_json, write_public
+from tests.mil.packages import doubling
 
 Call = Callable[..., list[str]]
 SHARDS = """\
@@ -29,8 +30,10 @@ REQUIRED = "[models.m.policy]\nplacement.require = 'plan'\n"
 
 
 def plan(device: str = "ANE") -> Plan:
-    operation = PlannedOperation("y", "conv", device)  # type: ignore[arg-type]
-    return Plan("coremltools", (PlannedFunction("main", (operation,)),))
+    """The plan of `doubling`."""
+    weight = PlannedOperation("w", "const")
+    operation = PlannedOperation("y", "add", device)  # type: ignore[arg-type]
+    return Plan("coremltools", (PlannedFunction("main", (weight, operation)),))
 
 
 @pytest.fixture
@@ -39,9 +42,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.chdir(tmp_path)
     kept = Store(Path("evidence"))
     for shard in ("L00", "L01"):
-        folder = Path(f"{shard}.mlpackage")
-        folder.mkdir()
-        (folder / "Manifest.json").write_text(shard)
+        doubling().save(Path(shard)).rename(f"{shard}.mlpackage")
         kept.write(recorded(shard))
     Path("shards.toml").write_text(REQUIRED + SHARDS)
     return kept
@@ -101,7 +102,7 @@ def test_verify(call: Call) -> None:
         ["passed", "m:L00", "placement"],
         ["passed", "m:L01", "placement"],
     ]
-    assert "compute 1/1 ANE · GPU 0 · CPU 0 · recorded " in lines[0]
+    assert "compute 1/1 ANE · GPU 0 · CPU 0 · 1 compile-time (1 const) · recorded " in lines[0]
     assert lines[-1] == "passed: placement 2/2"
 
 
@@ -116,6 +117,13 @@ def test_verify_says_the_worst_first(call: Call, store: Store) -> None:
     ) in lines
     assert "  - 1 operation is not on the ANE, of 1." in lines
     assert lines[-1] == "pytest-ane: 2 of 2 verdicts are red."
+
+
+def test_a_plan_with_an_operation_left_out(call: Call, store: Store) -> None:
+    left = Plan("coremltools", (PlannedFunction("main", plan().functions[0].operations[:1]),))
+    store.write(replace(recorded("L01"), measurement=left))
+    says = "  - The evidence's plan is not of the whole program: it has 0 add, the program 1; "
+    assert any(line.startswith(says) for line in call("verify", code=1))
 
 
 def test_one_byte_of_a_package(call: Call) -> None:
@@ -167,8 +175,7 @@ def test_what_is_not_built_is_not_built_here(call: Call, store: Store) -> None:
 
 
 def test_a_package_that_is_gone(call: Call) -> None:
-    Path("L00.mlpackage/Manifest.json").unlink()
-    Path("L00.mlpackage").rmdir()
+    Path("L00.mlpackage").rename("gone")
     assert "L00.mlpackage does not exist" in "\n".join(call("verify", code=1))
 
 
@@ -178,7 +185,7 @@ def test_show(call: Call, what: str) -> None:
     assert lines[0] == "m:L01 placement"
     assert lines[1].startswith("recorded ")
     assert lines[1].endswith(" UTC, 3 days ago")
-    assert "of             1 file, L01/Manifest.json first" in lines
+    assert any(line.startswith("of             3 files, L01/") for line in lines)
     assert "chip           Apple M4" in lines
     assert "  ops on ANE: 1/1" in lines
     assert lines[-1].startswith("verdict        passed: conv_ane=1/1")

@@ -144,7 +144,7 @@ def test_operations_that_were_taken_out_of_a_plan_are_missed(recorded: Recorded)
     red(
         recorded.verify(),
         "own:good: placement unproven",
-        "  conv `projection`: no device",
+        "  - *not of the whole program: it has 0 conv, the program 1; record it again.",
         failed=1,
     )
 
