@@ -188,7 +188,7 @@ def test_show(call: Call, what: str) -> None:
     assert any(line.startswith("of             3 files, L01/") for line in lines)
     assert "chip           Apple M4" in lines
     assert "  ops on ANE: 1/1" in lines
-    assert lines[-1].startswith("verdict        passed: conv_ane=1/1")
+    assert lines[-1].startswith("verdict        passed: conv_ane=0/0 conv_non_ane=0 · compute 1/1")
 
 
 def test_show_what_is_stale_or_of_nobody(call: Call, store: Store) -> None:
