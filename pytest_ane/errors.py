@@ -90,11 +90,13 @@ class UnprovenError(AneError):
 
     Attributes:
         kind: what is the matter, for those who record anew.
+        summary: the same for a table that names the subject: without the file and what to do.
     """
 
-    def __init__(self, message: str, kind: UnprovenKind = "missing") -> None:
+    def __init__(self, message: str, kind: UnprovenKind = "missing", summary: str = "") -> None:
         super().__init__(_shown(message))
         self.kind = kind
+        self.summary = _shown(summary or message)
 
 
 class RecordingError(AneError):

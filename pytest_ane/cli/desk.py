@@ -63,7 +63,7 @@ class Desk:
         """
         if (path := Path(what)).is_file():
             return [next((used for used in self.used if _same(used, path)), path)]
-        found = [p for p, (_, s) in self.used.items() if name_of(s) == what and p.is_file()]
+        found = [p for p, (_, s) in self.used.items() if what in _names(s) and p.is_file()]
         if not found:
             raise EvidenceError(
                 f"{what} is neither an evidence file nor a shard or model with evidence in "
@@ -108,7 +108,7 @@ class Desk:
             return self.verdict(gate, subject)
         except AneError as error:
             says = str(error)
-            what, _, _ = says.partition("; ")
+            what = error.summary if isinstance(error, UnprovenError) else says.partition("; ")[0]
             return Verdict(gate, name_of(subject), "unproven", what, reasons=(says,))
 
     def verdict(self, gate: Gate, subject: Subject) -> Verdict:
@@ -166,6 +166,12 @@ def _is_asked(model: Model, chosen: set[str]) -> bool:
         and all(shard.qualified in chosen for shard in model.shards)
         and any(wire.mode == "append" for wire in get_family(model.family).wiring(model.ids))
     )
+
+
+def _names(subject: Subject) -> tuple[str, ...]:
+    """What a shard or model may be called."""
+    name = name_of(subject)
+    return (name, subject.id) if isinstance(subject, Shard) else (name,)
 
 
 def _same(one: Path, other: Path) -> bool:

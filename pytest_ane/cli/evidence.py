@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_ane.report.rows import Row
     from pytest_ane.verdict import Verdict
 
-_COLUMNS = ("subject", "gate", "recorded", "age", "chip", "system", "units", "state")
+_COLUMNS = ("subject", "gate", "age", "chip", "system", "units", "state")
 _LONGEST = 300
 
 
@@ -76,21 +76,21 @@ def _list(desk: Desk) -> Iterator[str]:
 
 
 def _columns(desk: Desk, path: Path) -> tuple[str, ...]:
+    from pytest_ane.evidence.judge import replayed
     from pytest_ane.evidence.verify import time_in_words
 
+    name = path.relative_to(desk.store.folder).as_posix()
     try:
         found = desk.read(path)
     except EvidenceError:
-        name = path.relative_to(desk.store.folder).as_posix()
         return (name, *("" for _ in _COLUMNS[2:]), desk.state(path))
     env = found.environment
     return (
-        found.subject,
+        found.subject if path in desk.used else name,
         found.gate,
-        f"{found.recorded:%Y-%m-%d}",
         time_in_words(max(desk.now, found.recorded) - found.recorded),
         *(env.get(key, "") for key in ("chip", "os", "compute_units")),
-        desk.state(path),
+        desk.state(path) + (", replayed" if replayed(found) else ""),
     )
 
 

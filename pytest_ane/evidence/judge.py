@@ -34,20 +34,36 @@ def judge(statement: Statement, subject: Shard | Model, artifact: Path | None = 
 
 
 def of_record(verdict: Verdict, statement: Statement) -> Verdict:
-    """A verdict on what a statement holds, with where and when that was recorded."""
-    where = origin(statement)
+    """A verdict on what a statement holds, with where and when that was recorded.
+
+    What another module than Core ML answered is no evidence of a device, and warned of.
+    """
+    where, summary, facts = origin(statement), verdict.summary, dict(verdict.facts)
+    if replayed(statement) and verdict.status == "passed":
+        summary = f"no device was asked (Core ML was replayed) · {summary}"
+        facts["warnings"] = int(facts.get("warnings", 0)) + 1
     return replace(
         verdict,
-        summary=f"{verdict.summary} · {where}",
-        facts=verdict.facts | {"evidence": where},
+        summary=f"{summary} · {where}",
+        facts=facts | {"evidence": where},
         provenance=dict(verdict.provenance) | dict(statement.environment),
     )
 
 
+def replayed(statement: Statement) -> bool:
+    """Whether something else than Core ML itself answered."""
+    return "native" in statement.environment
+
+
 def origin(statement: Statement) -> str:
     """`recorded 2026-11-21, Apple M4 Max, macOS 26.1, CPU_AND_NE`."""
+    return ", ".join(filter(None, (f"recorded {statement.recorded:%Y-%m-%d}", machine(statement))))
+
+
+def machine(statement: Statement) -> str:
+    """`Apple M4 Max, macOS 26.1, CPU_AND_NE`, or `replayed Apple M4 Max, ...`."""
     known = (statement.environment.get(key) for key in ("chip", "os", "compute_units"))
-    return ", ".join((f"recorded {statement.recorded:%Y-%m-%d}", *filter(None, known)))
+    return ("replayed " if replayed(statement) else "") + ", ".join(filter(None, known))
 
 
 def lack(statement: Statement, subject: Shard | Model, artifact: Path | None = None) -> str:

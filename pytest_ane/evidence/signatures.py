@@ -106,24 +106,23 @@ def _refused(
     """Why no envelope will do."""
     sign = f"sign it: {signing_command(statement)}"
     if not envelopes:
-        return UnprovenError(
-            f"{label(statement)} is not signed, and the policy wants a signature by {signers}; "
-            f"{sign}",
-            "unsigned",
-        )
+        says = f"is not signed, and the policy wants a signature by {signers}"
+        return UnprovenError(f"{label(statement)} {says}; {sign}", "unsigned", f"evidence {says}")
     names = frozenset[str]().union(*map(_names, keys))
     if broken := next((one for one in envelopes if one.named & names), None):
         return UnprovenError(
             f"{label(broken.file)}: the signature does not fit what it signs, which was changed; "
             f"record {label(statement)} again and {sign}",
             "signature",
+            "the evidence's signature does not fit what it signs",
         )
     first = envelopes[0]
     brings = " (it brings a certificate, which gh attestation verify checks)"
+    says = f"is signed by none of {signers}"
     return UnprovenError(
-        f"{label(first.file)} is signed by none of {signers}{brings if first.keyless else ''}; "
-        f"{sign}",
+        f"{label(first.file)} {says}{brings if first.keyless else ''}; {sign}",
         "signer",
+        f"evidence {says}",
     )
 
 

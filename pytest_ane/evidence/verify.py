@@ -121,7 +121,7 @@ class Record:
         mends = f"on a Mac, run: {recording_command(self.subject, kind)}"
         if kind in UNSIGNED:
             mends = f"sign it: {signing_command(self.path)}"
-        return UnprovenError(f"{label(self.path)} {says}; {mends}", kind)
+        return UnprovenError(f"{label(self.path)} {says}; {mends}", kind, f"evidence {says}")
 
 
 def recording_command(subject: str, kind: UnprovenKind) -> str:

@@ -54,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register markers; with shards selected, read the manifest and add the gate suite."""
     options.add_markers(config)
     if not wanted(config):
+        options.refuse_recording_nothing(config)
         return
     threads.choose()
     from pytest_ane.plugin import workspace

@@ -66,7 +66,7 @@ def unproven(item: pytest.Function, error: UnprovenError) -> None:
     """Record that evidence is wanting; fail the test unless the policy allows it."""
     gate, sentence = cast(Gate, gate_of(item)), str(error)
     subject = item.callspec.id
-    verdict = Verdict(gate, subject, "unproven", brief(sentence), (sentence,))
+    verdict = Verdict(gate, subject, "unproven", brief(error.summary), (sentence,))
     GateKeeper(item, workspace.of(item.config))(verdict)
 
 

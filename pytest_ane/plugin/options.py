@@ -123,3 +123,16 @@ def add_markers(config: pytest.Config) -> None:
 def wanted(config: pytest.Config) -> bool:
     """Whether any shard or package was asked for."""
     return any(config.getoption(name, None) is not None for name in ("ane_shards", "ane_package"))
+
+
+def refuse_recording_nothing(config: pytest.Config) -> None:
+    """Without shards no gate runs, so nothing would be recorded, and nobody would notice.
+
+    Raises:
+        pytest.UsageError: recording was asked for, of nothing.
+    """
+    if config.getoption("ane_record", None) is not None:
+        raise pytest.UsageError(
+            "--ane-record records the gates of selected shards, and none is selected; add "
+            "--ane-shards=all -m gate."
+        )

@@ -13,7 +13,7 @@ import pytest
 from pytest_ane.errors import EvidenceError, UnprovenError
 from pytest_ane.evidence import Measurement, Statement, changes
 from pytest_ane.evidence.asked import files_of, question
-from pytest_ane.evidence.judge import lack
+from pytest_ane.evidence.judge import lack, machine
 from pytest_ane.evidence.uses import Subject
 from pytest_ane.evidence.verify import verify
 from pytest_ane.manifest import Gate, Policy, Shard
@@ -58,10 +58,10 @@ class Evidence:
         if self._space.backend.on_device:
             return self._recording(gate, here) if self._space.recording else here()
         if self._policy.requires_evidence(gate):
-            return cast(T, self._found(self._verified(gate)))
+            return cast(T, self._proven(gate))
         if gate == "placement":
             try:
-                return cast(T, self._found(self._verified(gate)))
+                return cast(T, self._proven(gate))
             except UnprovenError as error:
                 if error.kind != "missing":
                     self._note("not used", gate, [str(error)])
@@ -83,6 +83,13 @@ class Evidence:
             self._write(gate, found)
         else:
             self._note(f"left {state}", gate)
+        return found
+
+    def _proven(self, gate: Gate) -> Measurement:
+        """What was recorded, if it counts; the summary names the machine."""
+        statement = self._verified(gate)
+        found = self._found(statement)
+        self._keep("verified", gate, [machine(statement)])
         return found
 
     def _found(self, statement: Statement) -> Measurement:
@@ -109,11 +116,12 @@ class Evidence:
             recorded=datetime.now(timezone.utc).replace(microsecond=0),
             measurement=measurement,
         )
+        what, lines = "recorded", list[str]()
         if store.path(gate, self._name).exists():
-            self._note("recorded anew", gate, list(self._changes(gate, new)))
-        else:
-            self._note("recorded", gate)
+            what, lines = "recorded anew", list(self._changes(gate, new))
+            self._say(f"recording anew {self._file(gate)}", lines)
         store.write(new)
+        self._keep(what, gate, lines)
         try:
             self._verified(gate, signed=False)
         except UnprovenError as error:
@@ -175,14 +183,26 @@ class Evidence:
         return self._subject.qualified if isinstance(self._subject, Shard) else self._subject.model
 
     def _note(self, what: str, gate: Gate, lines: Sequence[str] = ()) -> None:
-        """Note on the test what became of a file, for the summary; what changes is said at once."""
-        store = self._space.evidence
-        file = store.path(gate, self._name).relative_to(store.folder).as_posix()
+        """Say and keep what became of a file."""
+        self._say(f"{what} {self._file(gate)}", lines)
+        self._keep(what, gate, lines)
+
+    def _keep(self, what: str, gate: Gate, lines: Sequence[str] = ()) -> None:
+        """Note on the test what became of a file, for the summary."""
+        if self._item is not None:
+            note = "\n".join([what, self._file(gate), *lines])
+            self._item.user_properties.append((NOTED, note))
+
+    def _say(self, head: str, lines: Sequence[str]) -> None:
+        """Say at once what changes, or why a file does not count; nothing without lines."""
         if self._item is None:
             return
-        self._item.user_properties.append((NOTED, "\n".join([what, file, *lines])))
         reporter = self._item.config.pluginmanager.getplugin("terminalreporter")
         if lines and reporter is not None and self._item.config.get_verbosity() >= 0:
             reporter.ensure_newline()
-            for line in (f"{what} {file}", *(f"  {line}" for line in lines)):
+            for line in (head, *(f"  {line}" for line in lines)):
                 reporter.write_line(line)
+
+    def _file(self, gate: Gate) -> str:
+        store = self._space.evidence
+        return store.path(gate, self._name).relative_to(store.folder).as_posix()

@@ -251,11 +251,15 @@ class Workspace:
             of=len(self.manifest.shards),
             backend=self.backend_name,
             device=f"{self.machine} · {self.units}" if self.machine else "",
+            recorded=any(map(self._has_plan, self.shards)),
             min_cosine=self.min_cosine,
             unproven=self.unproven,
             cache=self.cache_root,
             canaries=self._canaries_in_words(),
         )
+
+    def _has_plan(self, shard: Shard) -> bool:
+        return self.evidence.path("placement", shard.qualified).exists()
 
     def _canaries_in_words(self) -> list[str]:
         """`L01 first`, or that the selection leaves a canary out."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 _SHOWN = 10
-_QUIET = ("recorded", "kept")
+_QUIET = ("recorded", "kept", "verified")
 """What is only counted: nothing was lost, and nothing needs doing."""
 
 
@@ -16,9 +16,10 @@ class Note:
     """What became of one file.
 
     Attributes:
-        what: `recorded`, `recorded anew`, `kept`, `left stale`, `does not count`, `not used`.
+        what: `recorded`, `recorded anew`, `kept`, `left stale`, `does not count`, `not used`,
+            `verified`.
         file: relative to the evidence folder.
-        lines: what changed, or why.
+        lines: what changed, or why; of what is verified the machine that it is of.
     """
 
     what: str
@@ -31,7 +32,12 @@ def lines(notes: Sequence[Note], unused: Sequence[str], folder: str) -> Iterator
     notes = sorted(notes, key=lambda note: (note.what, note.file))
     counts = Counter(note.what for note in notes)
     if counts:
-        yield f"{folder}: " + ", ".join(f"{count} {what}" for what, count in counts.items())
+        machines = {line: None for note in notes if note.what == "verified" for line in note.lines}
+        of = f" ({'; '.join(machines)})" if machines else ""
+        said = (
+            f"{count} {what}{of if what == 'verified' else ''}" for what, count in counts.items()
+        )
+        yield f"{folder}: {', '.join(said)}"
     for note in (loud := [note for note in notes if note.what not in _QUIET])[:_SHOWN]:
         yield f"{note.what} {note.file}"
         yield from (f"  {line}" for line in note.lines)

@@ -43,6 +43,7 @@ def header(
     of: int,
     backend: str,
     device: str = "",
+    recorded: bool = False,
     min_cosine: float | None = None,
     unproven: str = "",
     cache: Path | None = None,
@@ -51,7 +52,7 @@ def header(
     """`ane: L01 · shards 1 of 34 · ...`: what was asked, and what decides the verdicts.
 
     `device` names machine and compute units where the backend runs on a device, whose plan then
-    says where operations run.
+    says where operations run; `recorded` says that there are recorded plans.
     """
     made_up = {s.source.synthetic for s in selected if s.source and s.source.synthetic}
     seeds = ", ".join(dict.fromkeys(str(shard.probes.seed) for shard in selected))
@@ -59,7 +60,7 @@ def header(
         asked,
         f"shards {len(selected)} of {of}",
         f"backend {backend}",
-        *([device, "placement by Core ML's plan"] if device else ["placement by forecast"]),
+        *([device, "placement by Core ML's plan"] if device else [_placement(selected, recorded)]),
         f"seed {seeds}",
     ]
     parts += [f"weights {text}" for text in sorted(made_up)]
@@ -71,3 +72,13 @@ def header(
     if cache is not None:
         parts.append(f"cache {cache}")
     return "ane: " + " · ".join(parts)
+
+
+def _placement(shards: Sequence[Shard], recorded: bool) -> str:
+    """What says where operations run, where no device is asked."""
+    required = [shard.policy.requires_evidence("placement") for shard in shards]
+    if required and all(required):
+        return "placement by recorded plans"
+    if recorded or any(required):
+        return "placement by recorded plans and forecast"
+    return "placement by forecast"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.ci.repository import AS_IT_IS, CONTEXT, calls, clone, fakes, git, machine
 from tests.ci.runner import Done, Runner
 from tests.plugin.projects import make_packages
 
@@ -21,15 +20,6 @@ MANIFEST = """\
 artifact = "good.mlpackage"
 reference = "reference.mlpackage"
 """
-CONTEXT = {
-    "runner.environment": "github-hosted",
-    "github.token": "token-of-the-run",
-    "github.ref_name": "feature",
-    "secrets.EVIDENCE_KEY": "a key",
-    "secrets.EVIDENCE_PASSWORD": "a password",
-}
-AS_IT_IS = {"install": ""}
-"""The action without its own installation: the python that is there."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +93,6 @@ class Red:
     says: str
 
 
-# Whatever is wrong with evidence belongs here too: a row for each kind.
 REDS = {
     "fidelity": Red(lambda p: p.package("other"), "fidelity failed", "below cosine 0.97"),
     "not a number": Red(lambda p: p.alone("nan"), "fidelity failed", "is NaN or infinite"),
@@ -222,59 +211,12 @@ def test_who_recorded_it_is_asked_of_every_file(tmp_path: Path, code: int, asked
 
 def cloned(tmp_path: Path) -> tuple[Path, Path]:
     """A clone with one evidence file, and its origin."""
-    origin, repository = tmp_path / "origin.git", tmp_path / "repository"
-    git(tmp_path, "init", "--quiet", "--bare", "--initial-branch=main", str(origin))
-    git(tmp_path, "clone", "--quiet", str(origin), str(repository))
-    (repository / "evidence/own").mkdir(parents=True)
-    (repository / "evidence/own/L00.placement.json").write_text("{ }\n")
-    (repository / ".gitignore").write_text(".runner\n")
-    git(repository, "add", ".")
-    who = ("-c", "user.name=me", "-c", "user.email=me@example.org")
-    git(repository, *who, "commit", "--quiet", "--message=first")
-    git(repository, "push", "--quiet", "origin", "HEAD:main")
-    return repository, origin
+    files = {"evidence/own/L00.placement.json": "{ }\n", ".gitignore": ".runner\n"}
+    return clone(tmp_path, files)
 
 
 def steps(
     tmp_path: Path, repository: Path, *names: str, job: str = "record", code: int = 0, **env: str
 ) -> list[Done]:
     """Run some steps of a job."""
-    return machine(tmp_path, repository, code, **env).some(job, names)
-
-
-def machine(tmp_path: Path, repository: Path, code: int = 0, **env: str) -> Runner:
-    """With tools of GitHub and Sigstore that only note how they were called."""
-    return Runner(
-        repository,
-        {**CONTEXT, **{f"env.{key}": value for key, value in env.items()}},
-        path=(fakes(tmp_path, "gh", "cosign", code=code),),
-        env={
-            "GITHUB_RUN_ID": "42",
-            "GITHUB_RUN_ATTEMPT": "1",
-            "GITHUB_REPOSITORY": "me/mine",
-            "GITHUB_SERVER_URL": "https://github.com",
-        },
-    )
-
-
-def fakes(tmp_path: Path, *names: str, code: int = 0) -> Path:
-    folder = tmp_path / "tools"
-    folder.mkdir(exist_ok=True)
-    for name in names:
-        tool = folder / name
-        tool.write_text(f'#!/bin/sh\necho "{name} $*" >> "{tmp_path}/calls.txt"\nexit {code}\n')
-        tool.chmod(0o755)
-    return folder
-
-
-def calls(tmp_path: Path) -> list[str]:
-    file = tmp_path / "calls.txt"
-    return file.read_text().splitlines() if file.exists() else []
-
-
-def git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["git", *arguments], cwd=folder, check=True, capture_output=True, text=True,
-        env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull},
-    )  # fmt: skip
-    return done.stdout
+    return machine(tmp_path, repository, code=code, **env).some(job, names)

@@ -1,0 +1,255 @@
+"""Recorded by the `record` job on a replayed Mac, verified by the `verify` job on a fresh clone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from pytest_ane.evidence.statement import sealed
+from pytest_ane.evidence.text import pretty
+from pytest_ane.testing import Devices, Script
+from tests.ci.repository import AS_IT_IS, CONTEXT, calls, clone, commit, git, machine
+from tests.ci.runner import Done, Runner
+from tests.evidence.signing import envelope, new_key, write_json, write_public
+from tests.plugin.projects import make_packages
+
+MANIFEST = """\
+[models.own.shard.good]
+artifact = "good.mlpackage"
+reference = "reference.mlpackage"
+
+[models.own.policy.placement]
+require = "plan"
+
+[models.own.policy.fidelity]
+require = "device"
+"""
+PYTHON = Path(sys.executable).parent
+GATES = ("compression", "fidelity", "placement")
+
+
+@dataclass(frozen=True)
+class Mac:
+    """What a run of the job `record` left behind.
+
+    Attributes:
+        repository: its checkout, with the evidence that is kept as an artifact.
+        origin: where it pushes to.
+        done: the steps that ran.
+        used: the actions.
+        calls: of gh and cosign.
+    """
+
+    repository: Path
+    origin: Path
+    done: list[Done]
+    used: list[str]
+    calls: list[str]
+
+
+def record(folder: Path, packages: dict[str, Path], script: Script) -> Mac:
+    """Run the job, with CI=true as GitHub sets it, on a Mac that is played."""
+    repository, origin = clone(folder, {"shards.toml": MANIFEST, ".gitignore": ".*\n*.xml\n"})
+    shutil.copytree(packages["good"], repository / "good.mlpackage")
+    shutil.copytree(packages["float32"], repository / "reference.mlpackage")
+    commit(repository)
+    script.save(folder / "mac")
+    replay = f"-p pytest_ane.testing.plugin --ane-replay={folder / 'mac'}"
+    runner = machine(folder, repository, PYTHON)
+    runner.env = {**runner.env, "CI": "true", "PYTEST_ADDOPTS": replay}
+    done = runner.job("record", AS_IT_IS | {"cache": ".ane-cache"})
+    return Mac(repository, origin, done, runner.used, calls(folder))
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return make_packages(tmp_path_factory.mktemp("packages"))
+
+
+@pytest.fixture(scope="module")
+def mac(tmp_path_factory: pytest.TempPathFactory, packages: dict[str, Path]) -> Mac:
+    return record(tmp_path_factory.mktemp("mac"), packages, Script())
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """Another machine's checkout of what the Mac proposed."""
+
+    path: Path
+
+    def file(self, gate: str) -> Path:
+        return self.path / f"evidence/own/good.{gate}.json"
+
+    def edit(self, gate: str, change: Callable[[Any], object], *, seal: bool = True) -> None:
+        data = json.loads(self.file(gate).read_text())
+        change(data["predicate"])
+        self.file(gate).write_text(pretty(sealed(data) if seal else data) + "\n")
+
+    def manifest(self, text: str) -> None:
+        with (self.path / "shards.toml").open("a") as file:
+            file.write(f"\n{text}\n")
+
+    def byte(self) -> None:
+        (weights,) = (self.path / "good.mlpackage").rglob("*.bin")
+        data = bytearray(weights.read_bytes())
+        data[-1] ^= 1
+        weights.write_bytes(data)
+
+    def age(self) -> None:
+        old = datetime.now(timezone.utc) - timedelta(days=120)
+        self.edit("placement", lambda p: p.update(recorded=f"{old:%Y-%m-%dT%H:%M:%SZ}"))
+        self.manifest('[models.own.policy.evidence]\nmax-age = "90 days"')
+
+    def signers(self) -> None:
+        """The policy names a key."""
+        write_public(new_key(), self.path / "lab.pub")
+        self.manifest('[models.own.policy.evidence]\nsigners = ["lab.pub"]')
+
+    def signed(self) -> None:
+        """By another key than the policy's."""
+        self.signers()
+        for gate in GATES:
+            file = self.file(gate)
+            made = envelope(new_key(), file.read_bytes())
+            write_json(file.with_name(f"{file.name}.dsse.json"), made)
+
+    def verify(self, **inputs: str) -> tuple[Runner, Done]:
+        """Run the required check, where there is no Core ML."""
+        env = {"CI": "true", "PYTEST_ADDOPTS": "--ane-backend=cpu"}
+        runner = Runner(self.path, CONTEXT | {"env.EVIDENCE": ""}, path=(PYTHON,), env=env)
+        (done,) = runner.job("verify", AS_IT_IS | inputs)
+        return runner, done
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, mac: Mac) -> Checkout:
+    git(tmp_path, "clone", "--quiet", "--branch=evidence/42-1", str(mac.origin), "checkout")
+    return Checkout(tmp_path / "checkout")
+
+
+@pytest.mark.heavy
+def test_the_mac_records_and_proposes(mac: Mac) -> None:
+    assert [(step.name, step.code) for step in mac.done] == [
+        ("Gates", 0), ("Find what is new", 0), ("Propose", 0),
+    ], mac.done  # fmt: skip
+    assert "backend coreml · Apple M4 Max" in mac.done[0].output
+    assert "evidence: 3 recorded" in mac.done[0].output
+    changed = git(mac.origin, "diff", "--name-only", "main", "evidence/42-1")
+    assert changed.split() == [f"evidence/own/good.{gate}.json" for gate in GATES]
+    assert [call.split()[:3] for call in mac.calls] == [["gh", "pr", "create"]]
+
+
+@pytest.mark.heavy
+def test_green(checkout: Checkout) -> None:
+    runner, done = checkout.verify()
+    assert done.code == 0, done.output
+    assert "::error" not in done.output
+    assert "::notice title=ane gates::ane gates: 3 passed (ane: all " in done.output
+    assert "conv_ane=1/1 conv_non_ane=0" in runner.summary.replace("\\", "")
+    assert properties(checkout)["placement"]["ane.provenance.chip"] == "Apple M4 Max"
+
+
+@dataclass(frozen=True)
+class Red:
+    """What spoils the check, and what people read then.
+
+    Attributes:
+        gates: whose verdicts turn red.
+        says: part of their sentence.
+    """
+
+    spoil: Callable[[Checkout], object]
+    gates: tuple[str, ...]
+    says: str
+
+
+BOTH = ("fidelity", "placement")
+POLICY = "[models.own.policy.evidence]\n"
+REDS = {
+    "missing": Red(
+        lambda c: c.file("placement").unlink(),
+        ("placement",),
+        "good.placement.json is missing; on a Mac, run: pytest --ane-shards=own:good -m gate "
+        "--ane-record=missing",
+    ),
+    "stale": Red(Checkout.byte, BOTH, "is of other bytes: good/Data/"),
+    "edited": Red(
+        lambda c: c.edit("fidelity", lambda p: p["environment"].update(chip="A"), seal=False),
+        ("fidelity",),
+        "was edited after it was recorded",
+    ),
+    "another question": Red(
+        lambda c: c.manifest('[models.own.probes]\nkinds = ["gaussian"]\nseed = 5'),
+        ("fidelity",),
+        "answers another question: probes.seed was 0, now is 5",
+    ),
+    "chip": Red(
+        lambda c: c.manifest(f'{POLICY}chips = ["Apple M9"]'),
+        BOTH,
+        "was recorded on Apple M4 Max, and the policy takes 'Apple M9'",
+    ),
+    "os": Red(
+        lambda c: c.manifest(f'{POLICY}os = ["macOS 27"]'),
+        BOTH,
+        "was recorded on macOS 26.1, and the policy takes 'macOS 27'",
+    ),
+    "age": Red(Checkout.age, ("placement",), "was recorded 120 days ago"),
+    "unsigned": Red(Checkout.signers, BOTH, "is not signed, and the policy wants a signature by"),
+    "signer": Red(Checkout.signed, BOTH, "is signed by none of"),
+}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", REDS)
+def test_red(name: str, checkout: Checkout) -> None:
+    red = REDS[name]
+    red.spoil(checkout)
+    unproven(checkout, red.gates, red.says)
+
+
+@pytest.mark.heavy
+def test_an_operation_on_the_cpu(tmp_path: Path, packages: dict[str, Path]) -> None:
+    """The Mac's own gate is red, so nothing is proposed; nor does what it kept pass elsewhere."""
+    made = record(tmp_path, packages, Script(devices=(Devices("CPU", op="conv"),)))
+    assert [(step.name, step.code) for step in made.done] == [("Gates", 1)]
+    assert [name.partition("@")[0] for name in made.used[-2:]] == ["actions/upload-artifact"] * 2
+    assert made.calls == []
+    says = "1 operation is not on the ANE"
+    unproven(Checkout(made.repository), ("placement",), says, status="failed")
+
+
+def unproven(
+    checkout: Checkout, gates: tuple[str, ...], says: str, *, status: str = "unproven"
+) -> None:
+    """The sentence is in the annotation, the summary and the report, of these gates only."""
+    (checkout.path / ".runner/summary.md").unlink(missing_ok=True)
+    runner, done = checkout.verify(arguments="")
+    assert done.code == 1, done.output
+    errors = [line for line in done.output.splitlines() if line.startswith("::error ")]
+    reports = properties(checkout)
+    assert len(errors) == len(gates), done.output
+    for gate, error in zip(gates, sorted(errors), strict=True):
+        at = f"::error file=shards.toml,line=1,title=own%3Agood {gate} {status}::"
+        assert error.startswith(at), done.output
+        assert says in error.replace("%25", "%")
+        assert reports[gate]["ane.status"] == status
+        assert says in reports[gate]["ane.reasons"]
+        assert f"- **own\\:good** {gate}: " in runner.summary
+    assert says in runner.summary.replace("\\", "")
+    assert reports["compression"]["ane.status"] == "passed"
+
+
+def properties(checkout: Checkout) -> dict[str, dict[str, str]]:
+    """The properties of every gate in JUnit's report."""
+    cases = ElementTree.parse(checkout.path / "gates.xml").iter("testcase")
+    found = [{p.get("name", ""): p.get("value", "") for p in c.iter("property")} for c in cases]
+    return {case["ane.gate"]: case for case in found}
