@@ -22,6 +22,7 @@ from pytest_ane.evidence.uses import GATES_OF_SHARD, Subject, name_of, unused, u
 from pytest_ane.evidence.verify import verify
 from pytest_ane.families import get_family, search_beside
 from pytest_ane.manifest import Gate, Model, Shard, load, select
+from pytest_ane.mil import read_model
 from pytest_ane.plugin.built import BuiltModel
 from pytest_ane.plugin.models import OpenModel
 from pytest_ane.verdict import Verdict
@@ -117,7 +118,10 @@ class Desk:
         Raises:
             AneError: it proves nothing, the shard is not built, or its source is missing.
         """
-        return judge(self.verified(gate, subject), subject)
+        found = self.verified(gate, subject)
+        if isinstance(subject, Model):
+            return judge(found, subject)
+        return judge(found, subject, lambda: read_model(self._artifact(subject)))
 
     def verified(self, gate: Gate, subject: Subject) -> Statement:
         """The evidence of a gate, if it is of what is built and the policy takes it."""
@@ -126,7 +130,7 @@ class Desk:
         return verify(
             self.store,
             gate,
-            name_of(subject),
+            subject,
             files=files_of({shard.id: self._artifact(shard) for shard in shards}),
             asked=question(gate, subject, model, lambda: self._identity(model.name)),
             policy=subject.policy.evidence_for(gate),

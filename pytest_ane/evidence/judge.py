@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from pytest_ane import behaviour, build, fidelity
@@ -10,18 +11,24 @@ from pytest_ane.build import CompressionMeasurement
 from pytest_ane.evidence.statement import Statement
 from pytest_ane.fidelity import Fidelity
 from pytest_ane.manifest import Model, Shard
+from pytest_ane.mil.records import Model as Program
 from pytest_ane.placement import plans
 from pytest_ane.placement.plans import Plan
 from pytest_ane.verdict import Verdict
 
 
-def judge(statement: Statement, subject: Shard | Model) -> Verdict:
-    """The verdict on a statement of this shard, or of this model; it names where it is from."""
-    if says := lack(statement, subject):
-        verdict = Verdict(statement.gate, statement.subject, "unproven", says, reasons=(says,))
-    else:
-        verdict = _judged(statement, subject)
-    return of_record(verdict, statement)
+def judge(
+    statement: Statement, subject: Shard | Model, program: Callable[[], Program] | None = None
+) -> Verdict:
+    """The verdict on a verified statement of this shard, or of this model; it names its origin.
+
+    Args:
+        statement: what was recorded.
+        subject: whose policy is applied.
+        program: reads what a plan is of: what it leaves out is without a device. Without it, a
+            plan is taken for complete.
+    """
+    return of_record(_judged(statement, subject, program), statement)
 
 
 def of_record(verdict: Verdict, statement: Statement) -> Verdict:
@@ -36,28 +43,23 @@ def of_record(verdict: Verdict, statement: Statement) -> Verdict:
 
 
 def origin(statement: Statement) -> str:
-    """`recorded 2026-11-21, Apple M4 Max, macOS 26.1, CPU_AND_NE`."""
-    known = (statement.environment.get(key) for key in ("chip", "os", "compute_units"))
-    return ", ".join((f"recorded {statement.recorded:%Y-%m-%d}", *filter(None, known)))
+    """`recorded 2026-11-21, Apple M4 Max, macOS 26.1, CPU_AND_NE`.
+
+    `replayed` where not Core ML answered but a recording or the executor, which is for tests.
+    """
+    of = statement.environment.get
+    how = "replayed" if of("native") else "recorded"
+    known = (of(key) for key in ("chip", "os", "compute_units"))
+    return ", ".join((f"{how} {statement.recorded:%Y-%m-%d}", *filter(None, known)))
 
 
-def lack(statement: Statement, subject: Shard | Model) -> str:
-    """What a measurement leaves out of what was asked, which the judges do not know."""
-    match statement.measurement, subject:
-        case Fidelity(compared=False), Shard(reference=reference) if reference != "none":
-            return "The evidence compares with no reference; record it again."
-        case Behaviour(prompts=found), Model(prompts=asked):
-            lost = {prompt.name for prompt in asked} - {prompt.name for prompt in found}
-            if lost:
-                return f"The evidence leaves out {', '.join(sorted(lost))}; record it again."
-    return ""
-
-
-def _judged(statement: Statement, subject: Shard | Model) -> Verdict:
+def _judged(
+    statement: Statement, subject: Shard | Model, program: Callable[[], Program] | None
+) -> Verdict:
     name, policy = statement.subject, subject.policy
     match statement.measurement, subject:
         case Plan() as plan, Shard():
-            return plans.judge(plan, subject=name)
+            return plans.judge(plans.join(plan, program()) if program else plan, subject=name)
         case CompressionMeasurement() as found, Shard():
             return build.judge(
                 found, asked=subject.compression, policy=policy.compression, subject=name

@@ -12,7 +12,6 @@ import pytest
 from pytest_ane.errors import EvidenceError, UnprovenError
 from pytest_ane.evidence import Measurement, Statement, changes
 from pytest_ane.evidence.asked import files_of, question
-from pytest_ane.evidence.judge import lack
 from pytest_ane.evidence.uses import Subject
 from pytest_ane.evidence.verify import verify
 from pytest_ane.manifest import Gate, Policy, Shard
@@ -85,13 +84,7 @@ class Evidence:
         return found
 
     def _found(self, statement: Statement) -> Measurement:
-        """What was recorded; its verdict will say where and when.
-
-        Raises:
-            UnprovenError: it leaves out something that was asked.
-        """
-        if says := lack(statement, self._asked_of):
-            raise UnprovenError(says, "stale")
+        """What was recorded; its verdict will say where and when."""
         if self._item is not None:
             self._item.stash[RECORDED] = statement
         return statement.measurement
@@ -134,7 +127,7 @@ class Evidence:
         return verify(
             self._space.evidence,
             gate,
-            self._name,
+            self._asked_of,
             files=self._files,
             asked=self._asked(gate),
             policy=policy,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -14,6 +15,7 @@ from pytest_ane.evidence import Statement, Store
 from pytest_ane.evidence.asked import files_of
 from pytest_ane.placement.plans import Plan, PlannedFunction, PlannedOperation
 from tests.evidence.signing import bundle, new_key, write_json, write_public
+from tests.packages import save_conv
 
 Call = Callable[..., list[str]]
 SHARDS = """\
@@ -30,18 +32,25 @@ REQUIRED = "[models.m.policy]\nplacement.require = 'plan'\n"
 
 def plan(device: str = "ANE") -> Plan:
     operation = PlannedOperation("y", "conv", device)  # type: ignore[arg-type]
-    return Plan("coremltools", (PlannedFunction("main", (operation,)),))
+    functions = (PlannedFunction("main", (operation,)),)
+    return Plan("coremltools", functions, compute_units="CPU_AND_NE")
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One convolution, `y`."""
+    path = tmp_path_factory.mktemp("package") / "conv.mlpackage"
+    save_conv(path)
+    return path
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(tmp_path: Path, package: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """Two packages and, recorded three days ago, both their plans."""
     monkeypatch.chdir(tmp_path)
     kept = Store(Path("evidence"))
     for shard in ("L00", "L01"):
-        folder = Path(f"{shard}.mlpackage")
-        folder.mkdir()
-        (folder / "Manifest.json").write_text(shard)
+        shutil.copytree(package, f"{shard}.mlpackage")
         kept.write(recorded(shard))
     Path("shards.toml").write_text(REQUIRED + SHARDS)
     return kept
@@ -53,7 +62,12 @@ def recorded(shard: str) -> Statement:
         gate="placement",
         subject=f"m:{shard}",
         files=files_of({shard: Path(f"{shard}.mlpackage")}),
-        environment={"backend": "coreml", "chip": "Apple M4", "os": "macOS 26.1"},
+        environment={
+            "backend": "coreml",
+            "chip": "Apple M4",
+            "os": "macOS 26.1",
+            "compute_units": "CPU_AND_NE",
+        },
         asked={},
         recorded=now - timedelta(days=3, minutes=5),
         measurement=plan(),
@@ -140,6 +154,15 @@ def test_what_no_policy_requires_is_not_verified(call: Call) -> None:
     )
 
 
+def test_a_plan_that_leaves_operations_out(call: Call, store: Store) -> None:
+    (function,) = plan().functions
+    (operation,) = function.operations
+    other = replace(function, operations=(replace(operation, name="other"),))
+    store.write(replace(recorded("L01"), measurement=replace(plan(), functions=(other,))))
+    lines = call("verify", code=1)
+    assert any("1 operation is of the plan not in the package, `other` first" in s for s in lines)
+
+
 def test_policies_of_chips_and_signers(call: Call, store: Store) -> None:
     key = new_key()
     write_public(key, Path("lab.pub"))
@@ -167,8 +190,7 @@ def test_what_is_not_built_is_not_built_here(call: Call, store: Store) -> None:
 
 
 def test_a_package_that_is_gone(call: Call) -> None:
-    Path("L00.mlpackage/Manifest.json").unlink()
-    Path("L00.mlpackage").rmdir()
+    shutil.rmtree("L00.mlpackage")
     assert "L00.mlpackage does not exist" in "\n".join(call("verify", code=1))
 
 
@@ -178,7 +200,7 @@ def test_show(call: Call, what: str) -> None:
     assert lines[0] == "m:L01 placement"
     assert lines[1].startswith("recorded ")
     assert lines[1].endswith(" UTC, 3 days ago")
-    assert "of             1 file, L01/Manifest.json first" in lines
+    assert "of             3 files, L01/Data/com.apple.CoreML/model.mlmodel first" in lines
     assert "chip           Apple M4" in lines
     assert "  ops on ANE: 1/1" in lines
     assert lines[-1].startswith("verdict        passed: conv_ane=1/1")
