@@ -34,6 +34,9 @@ class Evidence:
         space: the run's workspace.
         subject: a shard, or a whole model.
         item: the test that asks; what was recorded, or not used, is noted on it.
+
+    Attributes:
+        found: what was recorded and is judged, if anything is.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class Evidence:
         self._space = space
         self._subject = subject
         self._item = item
+        self.found: Statement | None = None
 
     def of(self, gate: Gate, here: Callable[[], T]) -> T:
         """A gate's measurement.
@@ -85,12 +89,23 @@ class Evidence:
 
     def _found(self, statement: Statement) -> Measurement:
         """What was recorded; its verdict will say where and when."""
+        self.found = statement
         if self._item is not None:
             self._item.stash[RECORDED] = statement
         return statement.measurement
 
     def _write(self, gate: Gate, measurement: Any) -> None:
-        """Keep a measurement; what changes is said before anything is overwritten."""
+        """Keep a measurement; what changes is said before anything is overwritten.
+
+        Raises:
+            EvidenceError: an artifact changed while it was measured, so that nobody knows of which
+                bytes this is, or the folder cannot be written.
+        """
+        if self._files_now() != self._files:
+            raise EvidenceError(
+                f"{self._name} changed while its {gate} was measured, so nothing was recorded; "
+                "run again when nothing else writes it."
+            )
         store = self._space.evidence
         new = Statement(
             gate=gate,
@@ -147,7 +162,10 @@ class Evidence:
 
     @cached_property
     def _files(self) -> dict[str, str]:
-        """Digests of the artifact's files, or of those of all shards."""
+        """Digests of the artifact's files, or of those of all shards, before it is measured."""
+        return self._files_now()
+
+    def _files_now(self) -> dict[str, str]:
         if isinstance(self._subject, Shard):
             shard = self._subject
             return files_of({shard.id: self._space.artifact(shard).path})

@@ -21,7 +21,7 @@ from pytest_ane.evidence.uses import unused
 from pytest_ane.families import Buildable, Wire, get_family, search_beside
 from pytest_ane.fidelity import Case
 from pytest_ane.fidelity.package import package_cases
-from pytest_ane.manifest import Manifest, Model, Shard, load, of_package, select
+from pytest_ane.manifest import Manifest, Model, Policy, Shard, load, of_package, select
 from pytest_ane.plugin import settings, suite
 from pytest_ane.plugin.built import BuiltModel
 from pytest_ane.plugin.canary import Canaries
@@ -177,9 +177,13 @@ class Workspace:
 
     def allows_unproven(self, subject: str) -> bool:
         """Whether an unproven verdict on a shard or model lets its test pass."""
+        return (self.unproven or self.policy_of(subject).unproven) == "allow"
+
+    def policy_of(self, subject: str) -> Policy:
+        """What a selected shard, or a model, must reach."""
         policies = {shard.qualified: shard.policy for shard in self.shards}
         policies |= {model.name: model.policy for model in self.manifest.models}
-        return (self.unproven or policies[subject].unproven) == "allow"
+        return policies[subject]
 
     def unused_evidence(self) -> list[str]:
         """Evidence files, relative to their folder, that no shard of the manifest uses."""

@@ -115,7 +115,7 @@ def test_verify(call: Call) -> None:
         ["passed", "m:L00", "placement"],
         ["passed", "m:L01", "placement"],
     ]
-    assert "compute 1/1 ANE · GPU 0 · CPU 0 · recorded " in lines[0]
+    assert "compute 1/1 ANE · GPU 0 · CPU 0 · 7 compile-time (7 const) · recorded " in lines[0]
     assert lines[-1] == "passed: placement 2/2"
 
 
