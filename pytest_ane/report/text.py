@@ -59,7 +59,7 @@ def header(
         asked,
         f"shards {len(selected)} of {of}",
         f"backend {backend}",
-        *([device, "placement by Core ML's plan"] if device else ["placement by forecast"]),
+        *([device, "placement by Core ML's plan"] if device else [_placement(selected)]),
         f"seed {seeds}",
     ]
     parts += [f"weights {text}" for text in sorted(made_up)]
@@ -71,3 +71,10 @@ def header(
     if cache is not None:
         parts.append(f"cache {cache}")
     return "ane: " + " · ".join(parts)
+
+
+def _placement(selected: Sequence[Shard]) -> str:
+    """What is held to be placement where no device is at hand."""
+    words = {"forecast": "forecast", "plan": "recorded plan"}
+    found = dict.fromkeys(words[shard.policy.placement.require] for shard in selected)
+    return f"placement by {' or '.join(found)}"

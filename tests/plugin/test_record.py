@@ -163,7 +163,8 @@ def test_unknown_evidence_is_refused(project: Project) -> None:
 
 
 def test_workers_are_refused(project: Project) -> None:
-    assert "--ane-record under xdist" in refusal(project, CORE_ML, "--ane-record", "-n2")
+    for spread in (["-n2"], ["--dist=load", "--tx=2*popen"]):
+        assert "--ane-record under xdist" in refusal(project, CORE_ML, "--ane-record", *spread)
 
 
 def test_ci_is_refused_unless_forced(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
