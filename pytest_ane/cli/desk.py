@@ -20,11 +20,12 @@ from pytest_ane.evidence.judge import judge
 from pytest_ane.evidence.store import read_file
 from pytest_ane.evidence.uses import GATES_OF_SHARD, Subject, name_of, unused, used
 from pytest_ane.evidence.verify import verify
-from pytest_ane.families import get_family, search_beside
+from pytest_ane.families import search_beside
 from pytest_ane.manifest import Gate, Model, Shard, load, select
 from pytest_ane.mil import read_model
 from pytest_ane.plugin.built import BuiltModel
 from pytest_ane.plugin.models import OpenModel
+from pytest_ane.plugin.workspace import is_complete
 from pytest_ane.verdict import Verdict
 
 
@@ -100,7 +101,7 @@ class Desk:
         wanted: list[tuple[Gate, Subject]] = [
             (g, shard) for shard in shards for g in GATES_OF_SHARD
         ]
-        wanted += [("behaviour", m) for m in self.manifest.models if _is_asked(m, chosen)]
+        wanted += [("behaviour", m) for m in self.manifest.models if is_complete(m, chosen)]
         return [(gate, one) for gate, one in wanted if one.policy.requires_evidence(gate)]
 
     def proven(self, gate: Gate, subject: Subject) -> Verdict:
@@ -160,15 +161,6 @@ class Desk:
             model = self.manifest.model_of(name)
             self._models[name] = (BuiltModel if model.builder else OpenModel)(model, self._cache)
         return self._models[name].identity
-
-
-def _is_asked(model: Model, chosen: set[str]) -> bool:
-    """Whether behaviour is asked of a model: a whole chain with a head is selected."""
-    return (
-        model.family is not None
-        and all(shard.qualified in chosen for shard in model.shards)
-        and any(wire.mode == "append" for wire in get_family(model.family).wiring(model.ids))
-    )
 
 
 def _same(one: Path, other: Path) -> bool:

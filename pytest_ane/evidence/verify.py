@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_ane.errors import EvidenceError, UnprovenError, UnprovenKind
 from pytest_ane.evidence.complete import lack
-from pytest_ane.evidence.signatures import same_value, signed_payload, signing_command
+from pytest_ane.evidence.signatures import same_value, signed_payloads, signing_command
 from pytest_ane.evidence.statement import Statement, plain, sealed
 from pytest_ane.evidence.store import Store
 from pytest_ane.evidence.text import parse
@@ -67,8 +67,8 @@ def verify(
     if says := lack(found, subject):
         raise record.refused("incomplete", says)
     if policy.signers:
-        payload = signed_payload(record.path, policy.signers)
-        if not same_value(payload, data):
+        signed = signed_payloads(record.path, policy.signers)
+        if not any(same_value(payload, data) for payload in signed):
             says = "is not what was signed: the file was changed, or recorded anew"
             raise record.refused("signature", says)
     return found

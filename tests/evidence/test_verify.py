@@ -253,6 +253,16 @@ def test_signed(store: Store, tmp_path: Path) -> None:
     assert look(store, policy) == FOUND
 
 
+def test_an_older_envelope_beside_one_that_fits(store: Store, tmp_path: Path) -> None:
+    key, path = new_key(), store.path("placement", "m:L01")
+    policy = EvidencePolicy(signers=(write_public(key, tmp_path / "lab.pub"),))
+    older = replace(FOUND, recorded=FOUND.recorded - timedelta(days=1)).to_json().encode()
+    write_json(path.with_name(f"{path.name}.dsse.json"), envelope(key, older))
+    assert refusal(store, policy)[0] == "signature"
+    write_json(path.with_name(f"{path.name}.sigstore.json"), bundle(key, path.read_bytes()))
+    assert look(store, policy) == FOUND
+
+
 def test_a_statement_that_the_signing_tool_wrote_anew(store: Store, tmp_path: Path) -> None:
     key, path = new_key(), store.path("placement", "m:L01")
     policy = EvidencePolicy(signers=(write_public(key, tmp_path / "lab.pub"),))
