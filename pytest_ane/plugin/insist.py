@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_ane.evidence.verify import WITH_ANE
+from pytest_ane.manifest import Gate, Policy
 from pytest_ane.manifest.policy import GATES
 from pytest_ane.report.text import brief
 from pytest_ane.verdict import Verdict
@@ -22,23 +23,23 @@ def insisted(verdict: Verdict, space: Workspace, *, recorded: bool) -> Verdict:
         space: the run's workspace.
         recorded: whether verified evidence was judged.
     """
-    if verdict.status != "passed" or verdict.gate not in GATES or recorded:
+    gate = next((gate for gate in GATES if gate == verdict.gate), None)
+    if verdict.status != "passed" or gate is None or recorded:
         return verdict
-    if not space.policy_of(verdict.subject).requires_evidence(verdict.gate):
+    policy = space.policy_of(verdict.subject)
+    if not policy.requires_evidence(gate) or not (says := _lack(gate, verdict, policy, space)):
         return verdict
-    if not (says := _lack(verdict, space)):
-        return verdict
-    wanted = "Core ML's plan" if verdict.gate == "placement" else "a device"
-    sentence = f"policy.{verdict.gate}.require asks for {wanted}, and {says}."
+    wanted = "Core ML's plan" if gate == "placement" else "a device"
+    sentence = f"policy.{gate}.require asks for {wanted}, and {says}."
     return replace(verdict, status="unproven", summary=brief(sentence), reasons=(sentence,))
 
 
-def _lack(verdict: Verdict, space: Workspace) -> str:
-    asks = f"let it judge what evidence.of({verdict.gate!r}, ...) gives"
+def _lack(gate: Gate, verdict: Verdict, policy: Policy, space: Workspace) -> str:
+    asks = f"let it judge what evidence.of({gate!r}, ...) gives"
     if not space.backend.on_device:
         return f"this gate measured on the backend {space.backend.name}; {asks}"
-    if verdict.gate == "placement" and verdict.facts.get("instrument") != "plan":
+    if gate == "placement" and verdict.facts.get("instrument") != "plan":
         return f"this gate judged a forecast; {asks}"
-    if space.units not in WITH_ANE:
-        return f"--ane-compute-units={space.units} leaves the ANE out; leave it away"
+    if space.units not in (policy.evidence_for(gate).compute_units or WITH_ANE):
+        return f"--ane-compute-units={space.units} is none that the policy takes"
     return ""
