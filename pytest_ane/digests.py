@@ -124,9 +124,11 @@ def _file_digest(path: Path, state: _State) -> str:
 
 
 def tree_files(path: Path) -> dict[str, str]:
-    """SHA-256 of every file below a folder by relative POSIX path, sorted by path."""
-    files = sorted(p for p in path.rglob("*") if p.is_file())
-    return {p.relative_to(path).as_posix(): file_digest(p) for p in files}
+    """SHA-256 of every file below a folder by relative POSIX path, sorted by path.
+
+    Links are followed, for whoever reads a package follows them too.
+    """
+    return {p.relative_to(path).as_posix(): file_digest(p) for p in sorted(_files(path))}
 
 
 def tree_digest(path: Path) -> str:
@@ -137,7 +139,19 @@ def tree_digest(path: Path) -> str:
 
 def tree_bytes(path: Path) -> int:
     """Bytes of all files below a folder."""
-    return sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
+    return sum(p.stat().st_size for p in _files(path))
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """All files below a folder; a linked folder that holds its own link is not entered again."""
+    for folder, folders, names in os.walk(path, followlinks=True):
+        here = Path(folder)
+        folders[:] = [n for n in folders if not (here / n).is_symlink() or not _around(here, n)]
+        yield from (file for file in map(here.joinpath, names) if file.is_file())
+
+
+def _around(folder: Path, link: str) -> bool:
+    return folder.resolve().is_relative_to((folder / link).resolve())
 
 
 def key_digest(parts: object) -> str:

@@ -77,10 +77,11 @@ class EvidenceError(AneError):
 
 
 UnprovenKind: TypeAlias = Literal[
-    "missing", "damaged", "edited", "stale", "backend", "chip", "os", "compute-units", "age",
-    "future", "unsigned", "signer", "signature", "library",
+    "missing", "damaged", "edited", "stale", "incomplete", "backend", "chip", "os",
+    "compute-units", "age", "future", "unsigned", "signer", "signature", "library",
 ]  # fmt: skip
-"""Why evidence proves nothing; `stale` is of other bytes, or of another question."""
+"""Why evidence proves nothing; `stale` is of other bytes, or of another question; `incomplete`
+leaves out something that was asked."""
 
 
 class UnprovenError(AneError):

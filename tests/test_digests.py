@@ -38,6 +38,22 @@ def package(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_linked_folders_are_part_of_a_package(tmp_path: Path) -> None:
+    one, other, package = tmp_path / "one", tmp_path / "other", tmp_path / "X.mlpackage"
+    for folder in (one, other, package):
+        folder.mkdir()
+    (one / "weight.bin").write_bytes(b"abc")
+    (other / "weight.bin").write_bytes(b"abd")
+    (package / "Data").symlink_to(one)
+    (package / "Loop").symlink_to(package)
+    assert tree_files(package) == {"Data/weight.bin": ABC}
+    assert tree_bytes(package) == 3
+    before = tree_digest(package)
+    (package / "Data").unlink()
+    (package / "Data").symlink_to(other)
+    assert tree_digest(package) != before
+
+
 def test_a_file_s_digest_is_sha256_of_its_bytes(package: Path) -> None:
     assert file_digest(package / "Data" / "weight.bin") == ABC
     assert file_digest(package / "Manifest.json") == EMPTY

@@ -16,16 +16,24 @@ from pytest_ane.verdict import Status, Verdict
 
 
 def judge(
-    found: CompressionMeasurement,
+    found: CompressionMeasurement | Census,
     *,
     asked: Compression | None,
     policy: CompressionPolicy,
     subject: str,
+    size: int | None = None,
+    notes: tuple[str, ...] = (),
+    distortions: Sequence[Distortion] = (),
 ) -> Verdict:
     """Hold every weight against what was asked for it, and the size against the budget.
 
-    `asked` None, for a package of unknown making, holds only the budget.
+    `asked` None, for a package of unknown making, holds only the budget. Gates that were copied
+    before there was evidence give a census, with `size` in bytes and the rest beside it.
     """
+    if isinstance(found, Census):
+        if size is None:
+            raise TypeError("a census alone does not tell the package's size")
+        found = CompressionMeasurement(found, size, notes, tuple(distortions))
     census, size, notes, distortions = found.census, found.size, found.notes, found.distortions
     coarse = list(_coarse(census, policy))
     warned = coarse if policy.int8_per_tensor_action == "warn" else []

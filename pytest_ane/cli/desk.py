@@ -20,10 +20,11 @@ from pytest_ane.evidence.judge import judge
 from pytest_ane.evidence.store import read_file
 from pytest_ane.evidence.uses import GATES_OF_SHARD, Subject, name_of, unused, used
 from pytest_ane.evidence.verify import verify
-from pytest_ane.families import get_family, search_beside
+from pytest_ane.families import search_beside
 from pytest_ane.manifest import Gate, Model, Shard, load, select
 from pytest_ane.plugin.built import BuiltModel
 from pytest_ane.plugin.models import OpenModel
+from pytest_ane.plugin.workspace import is_complete
 from pytest_ane.verdict import Verdict
 
 
@@ -99,7 +100,7 @@ class Desk:
         wanted: list[tuple[Gate, Subject]] = [
             (g, shard) for shard in shards for g in GATES_OF_SHARD
         ]
-        wanted += [("behaviour", m) for m in self.manifest.models if _is_asked(m, chosen)]
+        wanted += [("behaviour", m) for m in self.manifest.models if is_complete(m, chosen)]
         return [(gate, one) for gate, one in wanted if one.policy.requires_evidence(gate)]
 
     def proven(self, gate: Gate, subject: Subject) -> Verdict:
@@ -117,8 +118,7 @@ class Desk:
         Raises:
             AneError: it proves nothing, the shard is not built, or its source is missing.
         """
-        artifact = self._artifact(subject) if isinstance(subject, Shard) else None
-        return judge(self.verified(gate, subject), subject, artifact)
+        return judge(self.verified(gate, subject), subject)
 
     def verified(self, gate: Gate, subject: Subject) -> Statement:
         """The evidence of a gate, if it is of what is built and the policy takes it."""
@@ -127,11 +127,12 @@ class Desk:
         return verify(
             self.store,
             gate,
-            name_of(subject),
+            subject,
             files=files_of({shard.id: self._artifact(shard) for shard in shards}),
             asked=question(gate, subject, model, lambda: self._identity(model.name)),
             policy=subject.policy.evidence_for(gate),
             now=self.now,
+            artifact=self._artifact(subject) if isinstance(subject, Shard) else None,
         )
 
     def _artifact(self, shard: Shard) -> Path:
@@ -157,15 +158,6 @@ class Desk:
             model = self.manifest.model_of(name)
             self._models[name] = (BuiltModel if model.builder else OpenModel)(model, self._cache)
         return self._models[name].identity
-
-
-def _is_asked(model: Model, chosen: set[str]) -> bool:
-    """Whether behaviour is asked of a model: a whole chain with a head is selected."""
-    return (
-        model.family is not None
-        and all(shard.qualified in chosen for shard in model.shards)
-        and any(wire.mode == "append" for wire in get_family(model.family).wiring(model.ids))
-    )
 
 
 def _names(subject: Subject) -> tuple[str, ...]:

@@ -26,8 +26,8 @@ _MOST_KEY = 1 << 16
 _KINDS = "it must be a PEM file of an ed25519 key, or of an ECDSA key on P-256, P-384 or P-521"
 
 
-def signed_payload(statement: Path, signers: Sequence[Path]) -> bytes:
-    """What one of the signers signed, from an envelope beside an evidence file.
+def signed_payloads(statement: Path, signers: Sequence[Path]) -> tuple[bytes, ...]:
+    """What signers signed, from the envelopes beside an evidence file; at least one.
 
     Args:
         statement: the evidence file; its signature is `L01.placement.json.dsse.json` or
@@ -42,9 +42,9 @@ def signed_payload(statement: Path, signers: Sequence[Path]) -> bytes:
     keys = [read_key(signer) for signer in signers]
     files = [signature(statement, ending) for ending in SIGNATURES]
     envelopes = [read_envelope(file) for file in files if file.exists()]
-    for envelope in envelopes:
-        if any(_fits(envelope, key) for key in keys):
-            return envelope.payload
+    payloads = (one.payload for one in envelopes if any(_fits(one, key) for key in keys))
+    if found := tuple(payloads):
+        return found
     raise _refused(statement, envelopes, keys, ", ".join(map(label, signers)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from stat import S_ISREG
 from tempfile import NamedTemporaryFile
 
 from pytest_ane.errors import EvidenceError
@@ -78,11 +79,15 @@ def read_file(path: Path) -> bytes | None:
         EvidenceError: it cannot be read, or is larger than any evidence.
     """
     try:
-        if not path.is_file() and not path.exists():
-            return None
-        if path.stat().st_size > MOST_BYTES:
+        status = path.stat()
+        # A link may lead to a device or a pipe, which has no end.
+        if not S_ISREG(status.st_mode):
+            raise EvidenceError(f"{path} is no regular file.")
+        if status.st_size > MOST_BYTES:
             raise EvidenceError(f"{path} has more bytes than any evidence should.")
         return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except OSError as error:
         raise EvidenceError(f"{path} cannot be read ({error.strerror}).") from None
 

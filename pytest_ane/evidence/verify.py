@@ -1,6 +1,6 @@
 """Whether a recorded measurement may stand for one made now: digests first, then the policy.
 
-Nothing here looks at the numbers, and no opinion is read from a file: what passes is judged anew.
+No opinion is read from a file: what passes here is judged anew.
 """
 
 from __future__ import annotations
@@ -12,16 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.errors import EvidenceError, UnprovenError, UnprovenKind
-from pytest_ane.evidence.signatures import same_value, signed_payload, signing_command
+from pytest_ane.evidence.complete import lack
+from pytest_ane.evidence.signatures import same_value, signed_payloads, signing_command
 from pytest_ane.evidence.statement import Statement, plain, sealed
 from pytest_ane.evidence.store import Store
 from pytest_ane.evidence.text import parse
+from pytest_ane.evidence.uses import Subject, name_of
 from pytest_ane.manifest import EvidencePolicy
 from pytest_ane.manifest.problems import label, shown
 from pytest_ane.verdict import Gate
 
 DEVICES = ("coreml",)
 """Backends that ask a device; what the CPU executor computes is no evidence of one."""
+WITH_ANE = ("ALL", "CPU_AND_NE")
+"""Compute units with the ANE in them; others are for comparison, and count where a policy names
+them."""
 UNSIGNED: frozenset[UnprovenKind] = frozenset(("unsigned", "signer", "signature", "library"))
 """What recording anew does not mend: the file has to be signed, or the signature to be read."""
 SKEW = timedelta(minutes=10)
@@ -31,36 +36,41 @@ SKEW = timedelta(minutes=10)
 def verify(
     store: Store,
     gate: Gate,
-    subject: str,
+    subject: Subject,
     *,
     files: Mapping[str, str],
     asked: Mapping[str, Any],
     policy: EvidencePolicy,
     now: datetime,
+    artifact: Path | None = None,
 ) -> Statement:
     """The statement of a gate and subject, if it is of these bytes and the policy takes it.
 
     Args:
         store: where evidence is kept.
         gate: whose evidence is wanted.
-        subject: qualified shard id, or for behaviour the model.
+        subject: a shard, or for behaviour the model.
         files: SHA-256 of the artifact's files as they are now, `asked.files_of`.
         asked: what is asked now, `asked.question`.
         policy: which evidence counts.
         now: with a time zone.
+        artifact: the shard's package, which a plan is counted against.
 
     Raises:
         UnprovenError: it proves nothing; one sentence, with the command that mends it.
         ManifestError: a signer of the policy is no public key.
     """
-    record = Record(store.path(gate, subject), gate, subject)
+    name = name_of(subject)
+    record = Record(store.path(gate, name), gate, name)
     data = record.content(store)
     found = record.statement(data)
     for kind, says in record.complaints(found, files, plain(asked), policy, now):
         raise record.refused(kind, says)
+    if says := lack(found, subject, artifact):
+        raise record.refused("incomplete", says)
     if policy.signers:
-        payload = signed_payload(record.path, policy.signers)
-        if not same_value(payload, data):
+        signed = signed_payloads(record.path, policy.signers)
+        if not any(same_value(payload, data) for payload in signed):
             says = "is not what was signed: the file was changed, or recorded anew"
             raise record.refused("signature", says)
     return found
@@ -178,8 +188,9 @@ def _elsewhere(found: Statement, policy: EvidencePolicy) -> Iterator[tuple[Unpro
         yield "chip", _where("on", chip, "chip", policy.chips)
     if not policy.takes_system(system := of("os", "")):
         yield "os", _where("on", system, "system", policy.os)
-    if policy.compute_units is not None and units not in policy.compute_units:
-        yield "compute-units", _where("with", units, "compute units", policy.compute_units)
+    wanted = policy.compute_units or (WITH_ANE if found.gate != "compression" else None)
+    if wanted is not None and units not in wanted:
+        yield "compute-units", _where("with", units, "compute units", wanted)
 
 
 def _where(how: str, found: str, what: str, wanted: tuple[str, ...] | None) -> str:

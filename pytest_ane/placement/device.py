@@ -148,11 +148,16 @@ class _Walker:
         )
 
     def _device(self, device: Any) -> Device:
-        from coremltools.models.compute_device import MLCPUComputeDevice, MLGPUComputeDevice
+        from coremltools.models import compute_device
 
-        if isinstance(device, MLCPUComputeDevice):
+        if isinstance(device, compute_device.MLCPUComputeDevice):
             return "CPU"
-        if isinstance(device, MLGPUComputeDevice):
+        if isinstance(device, compute_device.MLGPUComputeDevice):
             return "GPU"
-        self.cores = int(device.total_core_count)
-        return "ANE"
+        if isinstance(device, compute_device.MLNeuralEngineComputeDevice):
+            self.cores = int(device.total_core_count)
+            return "ANE"
+        raise ExecutionError(
+            f"Core ML's plan names a {type(device).__name__}, which is no CPU, GPU or Neural "
+            "Engine that this version knows; update pytest-ane."
+        )

@@ -57,10 +57,10 @@ def pytest_configure(config: pytest.Config) -> None:
         options.refuse_recording_nothing(config)
         return
     threads.choose()
-    from pytest_ane.plugin import workspace
+    from pytest_ane.plugin import opening, workspace
 
     try:
-        config.stash[workspace.KEY] = workspace.Workspace.of_config(config)
+        config.stash[workspace.KEY] = opening.workspace_of(config)
     except AneError as error:
         raise pytest.UsageError(str(error)) from None
     suite.add_to(config)
@@ -74,9 +74,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     """One line with what decides the verdicts."""
     if not wanted(config):
         return []
-    from pytest_ane.plugin import workspace
+    from pytest_ane.plugin import header, workspace
 
-    return [workspace.of(config).header()]
+    return [header.line(workspace.of(config))]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -19,6 +19,7 @@ import pytest
 from pytest_ane.errors import AneError, NotRunError, UnprovenError
 from pytest_ane.manifest import Shard
 from pytest_ane.mil import read_model
+from pytest_ane.plugin.insist import insisted
 from pytest_ane.plugin.recording import Evidence
 from pytest_ane.plugin.suite import shipped
 from pytest_ane.report.text import brief
@@ -95,7 +96,7 @@ class Canaries:
     def _ask(self, gate: Gate, canary: Shard) -> str:
         """Call the gate's own test function with what its fixtures would give."""
         verdicts: list[Verdict] = []
-        artifact = self._space.artifact
+        artifact, evidence = self._space.artifact, Evidence(self._space, canary)
         values: Mapping[str, Callable[[], Any]] = {
             "shard": lambda: canary,
             "artifact": lambda: artifact(canary),
@@ -104,7 +105,7 @@ class Canaries:
             "probes": lambda: canary.probes,
             "reference": lambda: self._space.cases(canary, artifact(canary)),
             "cases": lambda: partial(self._space.cases, canary, artifact(canary)),
-            "evidence": lambda: Evidence(self._space, canary),
+            "evidence": lambda: evidence,
             "gate": lambda: verdicts.append,
         }
         try:
@@ -120,7 +121,9 @@ class Canaries:
         # Whatever else went wrong: the canary has not passed, and the others must not be built.
         except (Exception, pytest.skip.Exception) as error:
             return unknown(gate, repr(error))
-        return next(filter(None, map(self._complaint_of, verdicts)), "")
+        recorded = evidence.found is not None
+        held = (insisted(verdict, self._space, recorded=recorded) for verdict in verdicts)
+        return next(filter(None, map(self._complaint_of, held)), "")
 
     def _complaint_of(self, verdict: Verdict) -> str:
         if verdict.status == "unproven" and self._space.allows_unproven(verdict.subject):

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_ane.manifest import Manifest
 from pytest_ane.manifest.locate import key_lines, line_of
-from pytest_ane.plugin import workspace
+from pytest_ane.plugin import header, workspace
 from pytest_ane.plugin.run import is_worker
 from pytest_ane.plugin.summary import row_of
 from pytest_ane.report.github import ROOM, Place, commands, summary
@@ -55,11 +55,12 @@ class GitHub:
     def _write(self) -> None:
         rows = list(self._rows.values())
         space = workspace.of(self._config)
-        for line in commands(rows, space.header(), places(space.manifest)):
+        what = header.line(space)
+        for line in commands(rows, what, places(space.manifest)):
             self._say(line)
         if given := os.environ.get("GITHUB_STEP_SUMMARY"):
             try:
-                append(Path(given), rows, space.header())
+                append(Path(given), rows, what)
             except OSError as error:
                 why = error.strerror or error
                 self._say(f"ane: the job summary {given} cannot be written: {why}")

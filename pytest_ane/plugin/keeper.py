@@ -11,6 +11,7 @@ from pytest_ane.build import Artifact
 from pytest_ane.errors import AneError, NotRunError, UnprovenError
 from pytest_ane.evidence.judge import of_record
 from pytest_ane.plugin import workspace
+from pytest_ane.plugin.insist import insisted
 from pytest_ane.plugin.recording import RECORDED
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.report.text import brief, failure, reasons
@@ -27,6 +28,7 @@ class GateKeeper:
     def __call__(self, verdict: Verdict) -> None:
         """Record the facts as `user_properties`; fail the test unless the verdict allows it."""
         recorded = self.item.stash.get(RECORDED, None)
+        verdict = insisted(verdict, self.workspace, recorded=recorded is not None)
         where = self.workspace.backend.provenance()
         if recorded is not None:
             verdict, where = of_record(verdict, recorded), {}

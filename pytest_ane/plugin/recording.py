@@ -13,7 +13,7 @@ import pytest
 from pytest_ane.errors import EvidenceError, UnprovenError
 from pytest_ane.evidence import Measurement, Statement, changes
 from pytest_ane.evidence.asked import files_of, question
-from pytest_ane.evidence.judge import lack, machine
+from pytest_ane.evidence.judge import machine
 from pytest_ane.evidence.uses import Subject
 from pytest_ane.evidence.verify import verify
 from pytest_ane.manifest import Gate, Policy, Shard
@@ -36,6 +36,9 @@ class Evidence:
         space: the run's workspace.
         subject: a shard, or a whole model.
         item: the test that asks; what was recorded, or not used, is noted on it.
+
+    Attributes:
+        found: what was recorded and is judged, if anything is.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Evidence:
         self._space = space
         self._subject = subject
         self._item = item
+        self.found: Statement | None = None
 
     def of(self, gate: Gate, here: Callable[[], T]) -> T:
         """A gate's measurement.
@@ -93,19 +97,24 @@ class Evidence:
         return found
 
     def _found(self, statement: Statement) -> Measurement:
-        """What was recorded; its verdict will say where and when.
-
-        Raises:
-            UnprovenError: it leaves out something that was asked.
-        """
-        if says := lack(statement, self._asked_of, self._artifact):
-            raise UnprovenError(says, "stale")
+        """What was recorded; its verdict will say where and when."""
+        self.found = statement
         if self._item is not None:
             self._item.stash[RECORDED] = statement
         return statement.measurement
 
     def _write(self, gate: Gate, measurement: Any) -> None:
-        """Keep a measurement; what changes is said before anything is overwritten."""
+        """Keep a measurement; what changes is said before anything is overwritten.
+
+        Raises:
+            EvidenceError: an artifact changed while it was measured, so that nobody knows of which
+                bytes this is, or the folder cannot be written.
+        """
+        if self._files_now() != self._files:
+            raise EvidenceError(
+                f"{self._name} changed while its {gate} was measured, so nothing was recorded; "
+                "run again when nothing else writes it."
+            )
         store = self._space.evidence
         new = Statement(
             gate=gate,
@@ -143,11 +152,12 @@ class Evidence:
         return verify(
             self._space.evidence,
             gate,
-            self._name,
+            self._asked_of,
             files=self._files,
             asked=self._asked(gate),
             policy=policy,
             now=datetime.now(timezone.utc),
+            artifact=self._artifact,
         )
 
     def _asked(self, gate: Gate) -> dict[str, Any]:
@@ -168,7 +178,10 @@ class Evidence:
 
     @cached_property
     def _files(self) -> dict[str, str]:
-        """Digests of the artifact's files, or of those of all shards."""
+        """Digests of the artifact's files, or of those of all shards, before it is measured."""
+        return self._files_now()
+
+    def _files_now(self) -> dict[str, str]:
         if isinstance(self._subject, Shard):
             shard = self._subject
             return files_of({shard.id: self._space.artifact(shard).path})

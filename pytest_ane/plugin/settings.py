@@ -159,7 +159,9 @@ def _alternatives(choices: Sequence[str]) -> str:
 
 
 def _refuse_recording(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput") or config.getoption("numprocesses", None):
+    # `-n`, and what it stands for: `--dist` with `--tx`.
+    spread = config.getoption("numprocesses", None) or config.getoption("tx", None)
+    if hasattr(config, "workerinput") or spread:
         raise pytest.UsageError(
             "--ane-record under xdist: processes that share one device disturb each other; leave "
             "-n out, or add --ane-record-force."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Collection
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,27 +10,22 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.backends import Backend, ComputeUnits, get_backend
-from pytest_ane.backends.coreml import Machine, check_native
+from pytest_ane.backends.coreml import Machine
 from pytest_ane.build import Artifact, Cache, build_shard
-from pytest_ane.build.cache import default_root
-from pytest_ane.build.slots import default_count
-from pytest_ane.digests import remembered
-from pytest_ane.errors import BackendError, ManifestError
-from pytest_ane.evidence import FOLDER, Store
+from pytest_ane.errors import ManifestError
+from pytest_ane.evidence import Store
 from pytest_ane.evidence.uses import unused
-from pytest_ane.families import Buildable, Wire, get_family, search_beside
+from pytest_ane.families import Buildable, get_family
 from pytest_ane.fidelity import Case
 from pytest_ane.fidelity.package import package_cases
-from pytest_ane.manifest import Manifest, Model, Shard, load, of_package, select
-from pytest_ane.plugin import settings, suite
+from pytest_ane.manifest import Manifest, Model, Policy, Shard
 from pytest_ane.plugin.built import BuiltModel
 from pytest_ane.plugin.canary import Canaries
 from pytest_ane.plugin.models import OpenModel
 from pytest_ane.plugin.preflight import Preflight
 from pytest_ane.plugin.progress import Progress
-from pytest_ane.plugin.run import Run, run_id, use_folder
+from pytest_ane.plugin.run import Run
 from pytest_ane.plugin.stack import Stack
-from pytest_ane.report.text import header
 
 KEY = pytest.StashKey["Workspace"]()
 
@@ -71,58 +66,6 @@ class Workspace:
     _models: dict[str, OpenModel | BuiltModel] = field(default_factory=dict)
     _artifacts: dict[str, Artifact] = field(default_factory=dict)
     _stacks: dict[str, Stack] = field(default_factory=dict)
-
-    @classmethod
-    def of_config(cls, config: pytest.Config) -> Workspace:
-        """Read manifest and selection.
-
-        Raises:
-            ManifestError: either is wrong, or both a selection and a package are given.
-            BackendError: the backend cannot be used on this machine.
-        """
-        package, selection = settings.package(config), config.getoption("ane_shards")
-        if package is not None and selection is not None:
-            raise ManifestError("Give either --ane-shards or --ane-package, not both.")
-        if package is not None:
-            manifest = of_package(package)
-            shards = manifest.shards
-        else:
-            manifest = load(
-                settings.path(config, "ane_manifest") or config.rootpath / "shards.toml"
-            )
-            shards = select(manifest, selection)
-            search_beside(manifest)
-        cache_root = settings.path(config, "ane_cache")
-        _remember(config, cache_root or default_root())
-        if manifest.tmpdir is not None:
-            config.add_cleanup(use_folder(manifest.tmpdir, manifest.path).close)
-        minimum = settings.minimum_cosine(config)
-        space = cls(
-            manifest=manifest,
-            asked=selection if package is None else package.name,
-            shards=tuple(_overridden(shard, minimum) for shard in shards),
-            cache_root=cache_root,
-            min_cosine=minimum,
-            unproven=settings.unproven(config),
-            builds=settings.builds(config) or default_count(),
-            backend_name=settings.backend(config),
-            units=settings.compute_units(config),
-            run_id=run_id(config),
-            gates=suite.in_use(config),
-            recording=settings.recording(config),
-            evidence=Store(settings.path(config, "ane_evidence") or manifest.path.parent / FOLDER),
-            config=config,
-        )
-        if space.recording and space.backend_name != "coreml":
-            raise BackendError(
-                "--ane-record: evidence is recorded on a Mac, by the backend coreml; this run uses "
-                f"{space.backend_name}."
-            )
-        if space.backend_name == "coreml":
-            check_native()
-            space.machine = Machine.ask()
-        _ = space.complete_models  # A family that knows no such shard says so here.
-        return space
 
     def __post_init__(self, config: pytest.Config) -> None:
         self.progress = Progress(config, len(self.shards), lambda: self.run)
@@ -165,21 +108,19 @@ class Workspace:
 
     @cached_property
     def complete_models(self) -> list[str]:
-        """Models with a family and a head whose every shard is selected."""
+        """Models that behaviour is asked of."""
         chosen = {shard.qualified for shard in self.shards}
-        return [
-            model.name
-            for model in self.manifest.models
-            if model.family
-            and all(shard.qualified in chosen for shard in model.shards)
-            and any(wire.mode == "append" for wire in _wiring(model, model.family))
-        ]
+        return [model.name for model in self.manifest.models if is_complete(model, chosen)]
 
     def allows_unproven(self, subject: str) -> bool:
         """Whether an unproven verdict on a shard or model lets its test pass."""
+        return (self.unproven or self.policy_of(subject).unproven) == "allow"
+
+    def policy_of(self, subject: str) -> Policy:
+        """What a selected shard, or a model, must reach."""
         policies = {shard.qualified: shard.policy for shard in self.shards}
         policies |= {model.name: model.policy for model in self.manifest.models}
-        return (self.unproven or policies[subject].unproven) == "allow"
+        return policies[subject]
 
     def unused_evidence(self) -> list[str]:
         """Evidence files, relative to their folder, that no shard of the manifest uses."""
@@ -243,55 +184,16 @@ class Workspace:
         shards = [shard for shard in self.shards if shard.model == name]
         return Stack(opened, [(shard, self.artifact(shard)) for shard in shards], self.backend)
 
-    def header(self) -> str:
-        """One line with what decides the verdicts."""
-        return header(
-            asked=self.asked,
-            selected=self.shards,
-            of=len(self.manifest.shards),
-            backend=self.backend_name,
-            device=f"{self.machine} · {self.units}" if self.machine else "",
-            recorded=any(map(self._has_plan, self.shards)),
-            min_cosine=self.min_cosine,
-            unproven=self.unproven,
-            cache=self.cache_root,
-            canaries=self._canaries_in_words(),
-        )
 
-    def _has_plan(self, shard: Shard) -> bool:
-        return self.evidence.path("placement", shard.qualified).exists()
+def is_complete(model: Model, chosen: Collection[str]) -> bool:
+    """Whether a model has a family and a head, and its every shard is chosen by qualified id.
 
-    def _canaries_in_words(self) -> list[str]:
-        """`L01 first`, or that the selection leaves a canary out."""
-        words = []
-        for name in dict.fromkeys(shard.model for shard in self.shards):
-            first = ", ".join(shard.id for shard in self.canaries.of(name))
-            chosen = {shard.id for shard in self.shards if shard.model == name}
-            absent = ", ".join(i for i in self.manifest.model_of(name).canary if i not in chosen)
-            words += [f"{first} first"] if first else []
-            words += [f"{absent} not selected"] if absent else []
-        return words
-
-
-def _remember(config: pytest.Config, cache: Path) -> None:
-    """Until the run ends, digests of files that do not change are kept in the cache."""
-    stack = ExitStack()
-    rehash = bool(config.getoption("ane_rehash"))
-    stack.enter_context(remembered(cache / "digests", rehash=rehash))
-    config.add_cleanup(stack.close)
-
-
-def _wiring(model: Model, family: str) -> tuple[Wire, ...]:
+    Raises:
+        ManifestError: the family knows no such shard.
+    """
+    if not model.family or any(shard.qualified not in chosen for shard in model.shards):
+        return False
     try:
-        return get_family(family).wiring(model.ids)
+        return any(wire.mode == "append" for wire in get_family(model.family).wiring(model.ids))
     except ManifestError as error:
         raise ManifestError(f"{model.name}: {error}") from None
-
-
-def _overridden(shard: Shard, minimum: float | None) -> Shard:
-    """The shard with the threshold given on the command line or in ini, if any."""
-    if minimum is None:
-        return shard
-    fidelity = shard.policy.fidelity.model_copy(update={"min_cosine": minimum})
-    policy = shard.policy.model_copy(update={"fidelity": fidelity})
-    return shard.model_copy(update={"policy": policy})

@@ -1,4 +1,4 @@
-"""The tools of a replayed Mac: `sysctl`, `sw_vers` and `xcrun`, as shell scripts in a folder."""
+"""The tools of a replayed Mac as shell scripts: `sysctl`, `sw_vers`, `xcode-select`, `xcrun`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ _SW_VERS = """case "$1" in
 *) echo "ProductName:    macOS"; echo "ProductVersion: "{os}; echo "BuildVersion:   "{build} ;;
 esac
 """
+_XCODE_SELECT = """case "$*" in
+"-p"|"--print-path") echo {folder} ;;
+*) echo "xcode-select: error: unknown command option '$1'" >&2; exit 64 ;;
+esac
+"""
+_XCODE, _TOOLS = "/Applications/Xcode.app/Contents/Developer", "/Library/Developer/CommandLineTools"
 _NOT_FOUND = """echo "xcrun: error: unable to find utility '$1', not a developer tool" >&2
 exit 72
 """
@@ -38,6 +44,8 @@ def write_tools(script: Script, folder: Path) -> Path:
     machine = script.machine
     _write(folder / "sysctl", _SYSCTL.format(**_quoted(machine)))
     _write(folder / "sw_vers", _SW_VERS.format(**_quoted(machine)))
+    selected = _XCODE if machine.compiler else _TOOLS
+    _write(folder / "xcode-select", _XCODE_SELECT.format(folder=selected))
     xcrun = _XCRUN.format(
         **_quoted(machine),
         root=shlex.quote(str(Path(pytest_ane.__file__).parents[1])),

@@ -33,7 +33,9 @@ def plan(device: str = "ANE") -> Plan:
     """The plan of `doubling`."""
     weight = PlannedOperation("w", "const")
     operation = PlannedOperation("y", "add", device)  # type: ignore[arg-type]
-    return Plan("coremltools", (PlannedFunction("main", (weight, operation)),))
+    return Plan(
+        "coremltools", (PlannedFunction("main", (weight, operation)),), compute_units="CPU_AND_NE"
+    )
 
 
 @pytest.fixture
@@ -55,7 +57,12 @@ def recorded(shard: str) -> Statement:
         gate="placement",
         subject=f"m:{shard}",
         files=files_of({shard: Path(f"{shard}.mlpackage")}),
-        environment={"backend": "coreml", "chip": "Apple M4", "os": "macOS 26.1"},
+        environment={
+            "backend": "coreml",
+            "chip": "Apple M4",
+            "os": "macOS 26.1",
+            "compute_units": "CPU_AND_NE",
+        },
         asked={},
         recorded=now - timedelta(days=3, minutes=5),
         measurement=plan(),
@@ -147,6 +154,15 @@ def test_what_no_policy_requires_is_not_verified(call: Call) -> None:
     assert line.startswith(
         "pytest-ane: No policy of the selected shards requires evidence, so nothing was verified"
     )
+
+
+def test_a_plan_that_leaves_operations_out(call: Call, store: Store) -> None:
+    (function,) = plan().functions
+    (operation,) = function.operations
+    other = replace(function, operations=(replace(operation, name="other"),))
+    store.write(replace(recorded("L01"), measurement=replace(plan(), functions=(other,))))
+    lines = call("verify", code=1)
+    assert any("1 operation is of the plan not in the package, `other` first" in s for s in lines)
 
 
 def test_policies_of_chips_and_signers(call: Call, store: Store) -> None:

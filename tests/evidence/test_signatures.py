@@ -11,7 +11,7 @@ from securesystemslib import dsse
 from securesystemslib.signer import CryptoSigner
 
 from pytest_ane.errors import ManifestError, UnprovenError
-from pytest_ane.evidence.signatures import read_key, same_value, signed_payload
+from pytest_ane.evidence.signatures import read_key, same_value, signed_payloads
 from tests.evidence.signing import (
     bundle,
     envelope,
@@ -45,13 +45,13 @@ def test_an_envelope(file: Path, kind: str, keyid: str | None) -> None:
     key, other = new_key(kind), new_key()
     signers = [write_public(k, file.parent / n) for k, n in ((other, "b.pub"), (key, "a.pub"))]
     write_json(beside(file, "dsse"), envelope(key, PAYLOAD, keyid))
-    assert signed_payload(file, signers) == PAYLOAD
+    assert signed_payloads(file, signers) == (PAYLOAD,)
 
 
 def test_a_bundle_as_cosign_writes_it(file: Path) -> None:
     key = new_key()
     write_json(beside(file, "sigstore"), bundle(key, PAYLOAD))
-    assert signed_payload(file, [write_public(key, file.parent / "cosign.pub")]) == PAYLOAD
+    assert signed_payloads(file, [write_public(key, file.parent / "cosign.pub")]) == (PAYLOAD,)
 
 
 def test_an_envelope_of_securesystemslib(file: Path) -> None:
@@ -59,7 +59,7 @@ def test_an_envelope_of_securesystemslib(file: Path) -> None:
     made = dsse.Envelope(PAYLOAD, "application/vnd.in-toto+json", {})
     made.sign(CryptoSigner(key))
     write_json(beside(file, "dsse"), made.to_dict())
-    assert signed_payload(file, [write_public(key, file.parent / "lab.pub")]) == PAYLOAD
+    assert signed_payloads(file, [write_public(key, file.parent / "lab.pub")]) == (PAYLOAD,)
 
 
 def test_one_of_several_signatures_is_enough(file: Path) -> None:
@@ -67,7 +67,7 @@ def test_one_of_several_signatures_is_enough(file: Path) -> None:
     made = envelope(other, PAYLOAD)
     made["signatures"] += envelope(key, PAYLOAD)["signatures"]
     write_json(beside(file, "dsse"), made)
-    assert signed_payload(file, [write_public(key, file.parent / "a.pub")]) == PAYLOAD
+    assert signed_payloads(file, [write_public(key, file.parent / "a.pub")]) == (PAYLOAD,)
 
 
 def test_url_safe_base64(file: Path) -> None:
@@ -76,13 +76,13 @@ def test_url_safe_base64(file: Path) -> None:
     assert set(made["payload"]) & set("+/")
     made["payload"] = made["payload"].replace("+", "-").replace("/", "_")
     write_json(beside(file, "dsse"), made)
-    assert signed_payload(file, [write_public(key, file.parent / "a.pub")]) == payload
+    assert signed_payloads(file, [write_public(key, file.parent / "a.pub")]) == (payload,)
 
 
 def refusal(file: Path, key: object = None) -> UnprovenError:
     public = write_public(key or new_key(), file.parent / "keys" / "lab.pub")  # type: ignore[arg-type]
     with pytest.raises(UnprovenError) as caught:
-        signed_payload(file, [public])
+        signed_payloads(file, [public])
     return caught.value
 
 

@@ -81,7 +81,7 @@ def test_a_write_that_fails_leaves_the_old_file(
 
 def test_what_is_no_file_cannot_be_read(store: Store) -> None:
     store.path("placement", "m:L01").mkdir(parents=True)
-    with pytest.raises(EvidenceError, match="cannot be read"):
+    with pytest.raises(EvidenceError, match="is no regular file"):
         store.read("placement", "m:L01")
 
 
@@ -97,3 +97,16 @@ def test_a_file_too_large_is_not_read(store: Store) -> None:
 def test_every_name_that_a_manifest_gives_a_model(tmp_path: Path) -> None:
     path = Store(tmp_path).path("placement", "7b-it.v2:L00.p1")
     assert path == tmp_path / "7b-it.v2" / "L00.p1.placement.json"
+
+
+def test_what_has_no_end_is_not_read(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = store.path("placement", "m:L01")
+    path.parent.mkdir()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(EvidenceError, match=r"L01\.placement\.json is no regular file"):
+        store.read("placement", "m:L01")
+    path.unlink()
+    path.symlink_to(path)
+    with pytest.raises(EvidenceError, match="cannot be read"):
+        store.read("placement", "m:L01")

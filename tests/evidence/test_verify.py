@@ -14,14 +14,19 @@ from pytest_ane.errors import UnprovenError
 from pytest_ane.evidence import Statement, Store
 from pytest_ane.evidence.statement import sealed
 from pytest_ane.evidence.verify import verify
-from pytest_ane.manifest import EvidencePolicy
-from pytest_ane.placement.plans import Plan, PlannedFunction, PlannedOperation
+from pytest_ane.manifest import EvidencePolicy, Model, Shard
+from pytest_ane.placement.plans import Plan, PlannedFunction, PlannedOperation, Tally
 from tests.evidence.signing import bundle, envelope, new_key, write_json, write_public
 
 NOW = datetime(2026, 11, 21, 16, 0, 0, tzinfo=timezone.utc)
 FILES = {"L01/Manifest.json": "a" * 64, "L01/Data/weight.bin": "b" * 64}
 ASKED = {"probes": {"seed": 0, "kinds": ["gaussian"]}, "reference": "float32"}
-PLAN = Plan("coremltools", (PlannedFunction("main", (PlannedOperation("y", "conv", "ANE"),)),))
+PLAN = Plan(
+    "coremltools",
+    (PlannedFunction("main", (PlannedOperation("y", "conv", "ANE"),)),),
+    compute_units="CPU_AND_NE",
+)
+SHARD = Shard(model="m", id="L01")
 FOUND = Statement(
     gate="placement",
     subject="m:L01",
@@ -52,7 +57,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 def look(store: Store, policy: EvidencePolicy | None = None, **changes: Any) -> Statement:
     given = {"files": FILES, "asked": ASKED, "now": NOW, **changes}
-    return verify(store, "placement", "m:L01", policy=policy or EvidencePolicy(), **given)
+    return verify(store, "placement", SHARD, policy=policy or EvidencePolicy(), **given)
 
 
 def refusal(store: Store, policy: EvidencePolicy | None = None, **changes: Any) -> tuple[str, str]:
@@ -80,8 +85,9 @@ def test_missing(store: Store) -> None:
 
 
 def test_missing_of_a_model(store: Store) -> None:
+    model = Model(name="m", shards=(SHARD,))
     with pytest.raises(UnprovenError) as caught:
-        verify(store, "behaviour", "m", files={}, asked={}, policy=EvidencePolicy(), now=NOW)
+        verify(store, "behaviour", model, files={}, asked={}, policy=EvidencePolicy(), now=NOW)
     assert str(caught.value) == (
         "evidence/m/behaviour.json is missing; on a Mac, run: pytest --ane-shards='m:*' -m gate "
         "--ane-record=missing"
@@ -108,9 +114,7 @@ def test_of_another_shard(store: Store) -> None:
 def test_of_another_gate(store: Store) -> None:
     store.path("placement", "m:L01").replace(store.path("fidelity", "m:L01"))
     with pytest.raises(UnprovenError, match="it is evidence of placement of m:L01"):
-        verify(
-            store, "fidelity", "m:L01", files=FILES, asked=ASKED, policy=EvidencePolicy(), now=NOW
-        )
+        verify(store, "fidelity", SHARD, files=FILES, asked=ASKED, policy=EvidencePolicy(), now=NOW)
 
 
 @pytest.mark.parametrize(
@@ -197,12 +201,34 @@ def test_what_no_device_measured(store: Store, backend: str | None, says: str) -
 
 
 def test_unknown_machines_are_not_taken(store: Store) -> None:
+    known = {"backend": "coreml", "compute_units": "CPU_AND_NE"}
+    store.write(replace(FOUND, environment=known))
+    assert look(store).environment == known
     store.write(replace(FOUND, environment={"backend": "coreml"}))
-    assert look(store).environment == {"backend": "coreml"}
-    for policy in ({"chips": ("*",)}, {"os": ("macOS *",)}, {"compute_units": ("ALL",)}):
+    for policy in ({}, {"chips": ("*",)}, {"os": ("macOS *",)}, {"compute_units": ("ALL",)}):
         kind, says = refusal(store, EvidencePolicy(**policy))  # type: ignore[arg-type]
         assert kind in ("chip", "os", "compute-units")
         assert "unknown" in says
+
+
+def test_what_was_kept_off_the_ane_counts_where_a_policy_names_it(store: Store) -> None:
+    units = {"compute_units": "CPU_ONLY"}
+    measurement = replace(PLAN, **units)  # type: ignore[arg-type]
+    environment = {**FOUND.environment, **units}
+    found = replace(FOUND, environment=environment, measurement=measurement)
+    store.write(found)
+    assert refusal(store) == (
+        "compute-units",
+        f"{FILE} was recorded with CPU_ONLY, and the policy takes 'ALL', 'CPU_AND_NE'; {STALE}",
+    )
+    assert look(store, EvidencePolicy(compute_units=("CPU_ONLY",))) == found
+
+
+def test_what_leaves_something_out(store: Store) -> None:
+    store.write(replace(FOUND, measurement=Plan("counts", tallies=(Tally(None, 9, 9),))))
+    assert refusal(store) == (
+        "incomplete", f"{FILE} holds counts or a log, not Core ML's plan alone; {STALE}",
+    )  # fmt: skip
 
 
 def test_from_the_future(store: Store) -> None:
@@ -223,6 +249,16 @@ def test_signed(store: Store, tmp_path: Path) -> None:
     key, path = new_key(), store.path("placement", "m:L01")
     policy = EvidencePolicy(signers=(write_public(key, tmp_path / "lab.pub"),))
     assert refusal(store, policy)[0] == "unsigned"
+    write_json(path.with_name(f"{path.name}.sigstore.json"), bundle(key, path.read_bytes()))
+    assert look(store, policy) == FOUND
+
+
+def test_an_older_envelope_beside_one_that_fits(store: Store, tmp_path: Path) -> None:
+    key, path = new_key(), store.path("placement", "m:L01")
+    policy = EvidencePolicy(signers=(write_public(key, tmp_path / "lab.pub"),))
+    older = replace(FOUND, recorded=FOUND.recorded - timedelta(days=1)).to_json().encode()
+    write_json(path.with_name(f"{path.name}.dsse.json"), envelope(key, older))
+    assert refusal(store, policy)[0] == "signature"
     write_json(path.with_name(f"{path.name}.sigstore.json"), bundle(key, path.read_bytes()))
     assert look(store, policy) == FOUND
 

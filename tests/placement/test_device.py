@@ -6,6 +6,7 @@ import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from pytest_ane.errors import ExecutionError
 from pytest_ane.mil import read_model
 from pytest_ane.placement import device
-from pytest_ane.placement.device import plan_on_device
+from pytest_ane.placement.device import plan_on_device, to_record
 from pytest_ane.placement.plans import Plan, judge, summarise
 from pytest_ane.testing import Devices, Replayer, Script, code_14, stale
 from tests import device_models
@@ -227,3 +228,20 @@ def test_what_is_no_program(pipeline: Any, sentence: str) -> None:
 
     with pytest.raises(ExecutionError, match=sentence):
         device.to_record(Given(Structure(None, pipeline)), "ALL", "a")
+
+
+def test_a_device_of_the_future() -> None:
+    plan = SimpleNamespace(
+        get_compute_device_usage_for_mlprogram_operation=lambda _: SimpleNamespace(
+            preferred_compute_device=object(), supported_compute_devices=[]
+        ),
+        get_estimated_cost_for_mlprogram_operation=lambda _: None,
+    )
+    operation = SimpleNamespace(
+        outputs=[SimpleNamespace(name="y")], operator_name="ios18.conv", blocks=[]
+    )
+    block = SimpleNamespace(operations=[operation])
+    functions = {"main": SimpleNamespace(block=block)}
+    plan.model_structure = SimpleNamespace(program=SimpleNamespace(functions=functions))
+    with pytest.raises(ExecutionError, match="names a object, which is no CPU, GPU or Neural"):
+        to_record(plan, "ALL", "x")

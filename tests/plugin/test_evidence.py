@@ -93,7 +93,7 @@ def test_the_verdict_says_where_it_is_from(
     monkeypatch.setenv("COLUMNS", "200")
     today = f"{datetime.now(timezone.utc):%Y-%m-%d}"
     recorded.verify().stdout.fnmatch_lines(
-        [f"passed   own:good  placement *recorded {today}, Apple M4 Max, macOS 26.1, CPU_AND_NE"]
+        [f"passed   own:good  placement *replayed {today}, Apple M4 Max, macOS 26.1, CPU_AND_NE"]
     )
 
 

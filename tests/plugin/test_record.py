@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ane import fidelity
 from pytest_ane.testing import Devices, Machine, Replayer, Script
 from tests.plugin.conftest import Project
 
@@ -163,7 +164,8 @@ def test_unknown_evidence_is_refused(project: Project) -> None:
 
 
 def test_workers_are_refused(project: Project) -> None:
-    assert "--ane-record under xdist" in refusal(project, CORE_ML, "--ane-record", "-n2")
+    for spread in (["-n2"], ["--dist=load", "--tx=2*popen"]):
+        assert "--ane-record under xdist" in refusal(project, CORE_ML, "--ane-record", *spread)
 
 
 def test_ci_is_refused_unless_forced(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,3 +187,34 @@ def test_evidence_is_small(project: Project) -> None:
     sizes = [path.stat().st_size for path in Path(project.path, "evidence").rglob("*.json")]
     assert len(sizes) == 13
     assert max(sizes) < 40_000
+
+
+def test_without_a_terminal(project: Project) -> None:
+    """Nothing is told, and everything is recorded."""
+    project.packages(good="none")
+    for _ in range(2):
+        with Replayer(Script()):
+            project.gate(CORE_ML, "--ane-record=all", "-p", "no:terminal")
+        assert files(project) == [f"own/good.{gate}.json" for gate in GATES]
+
+
+def test_an_artifact_that_changes_while_it_is_measured(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = project.copy("good")
+    project.packages(good="none")
+    text = (project.path / "shards.toml").read_text()
+    project.manifest(text.replace(str(project.workshop.packages["good"]), str(package)))
+    measure = fidelity.measure
+
+    def meddled(*args: Any, **options: Any) -> Any:
+        (package / "new.txt").touch()
+        return measure(*args, **options)
+
+    monkeypatch.setattr("pytest_ane.fidelity.measure", meddled)
+    result = record(project, "--ane-record", "-k", "fidelity")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        ["*own:good changed while its fidelity was measured, so nothing was recorded; run again*"]
+    )
+    assert files(project) == []

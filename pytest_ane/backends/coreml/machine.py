@@ -60,8 +60,13 @@ class Machine:
 
 
 def _compiler() -> str:
-    """Without Xcode there is no `coremlcompiler`; the command line tools alone lack it."""
+    """Without Xcode there is no `coremlcompiler`; the command line tools alone lack it.
+
+    Where there are no tools at all, `xcrun` opens a window that offers to install them, and
+    `xcode-select -p` only says so.
+    """
     try:
+        _asked("xcode-select", "-p")
         found = _VERSION.search(_asked("xcrun", XCODE, "version"))
     except BackendError:
         found = None

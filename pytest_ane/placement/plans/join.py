@@ -41,7 +41,7 @@ class _Joined:
         self._planned = dict(enumerate(planned))
         self._keys: dict[object, list[int]] = {}
         for index, one in reversed(self._planned.items()):
-            for key in {(one.scope, one.name), one.name, one.extra.get("name")} - {None}:
+            for key in {(one.scope, one.name), one.name, _other_name(one)} - {None}:
                 self._keys.setdefault(key, []).append(index)
 
     def walk(self, function: Function) -> Iterator[PlannedOperation]:
@@ -77,6 +77,12 @@ class _Joined:
             return None
         one = self._planned[indices[-1]]
         return indices[-1] if one.op in (None, operation.op) else None
+
+
+def _other_name(one: PlannedOperation) -> str | None:
+    """What some sources call an operation beside its output; files may hold anything there."""
+    name = one.extra.get("name")
+    return name if isinstance(name, str) else None
 
 
 def _walk(block: Block, scope: _Scope) -> Iterator[tuple[_Scope, Operation]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +28,20 @@ def test_without_xcode_the_compiler_is_the_system_s(mac: Callable[[Script], None
     machine = Machine.ask()
     assert machine.compiler == f"coremltools {version('coremltools')}"
     assert not machine.has_xcode
+
+
+def test_without_any_tools_xcrun_is_not_asked(
+    mac: Callable[[Script], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It would open a window that offers to install them."""
+    mac(Script(Replayed(compiler="3500.32.1")))
+    (tmp_path / "xcode-select").write_text("#!/bin/sh\necho 'unable to get path' >&2\nexit 2\n")
+    (tmp_path / "xcrun").write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\n")
+    for tool in ("xcode-select", "xcrun"):
+        (tmp_path / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert not Machine.ask().has_xcode
+    assert not (tmp_path / "asked").exists()
 
 
 def test_another_system_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

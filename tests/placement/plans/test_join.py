@@ -90,3 +90,9 @@ def test_operations_without_outputs_join_in_order() -> None:
         ("mul", "ANE"),
     ]
     assert joined.unmatched == ()
+
+
+def test_what_a_file_calls_a_name_may_be_anything() -> None:
+    odd = PlannedOperation("c", None, "ANE", extra={"name": [1]})
+    found = join(Plan("coremltools", (PlannedFunction("main", (odd,)),)), PROGRAM)
+    assert (found.unmatched, summarise(found).unassigned) == ((), 1)

@@ -1,0 +1,37 @@
+"""The line that says what decides the verdicts of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_ane.plugin.workspace import Workspace
+from pytest_ane.report.text import header
+
+
+def line(space: Workspace) -> str:
+    """One line for the terminal and for GitHub."""
+    return header(
+        asked=space.asked,
+        selected=space.shards,
+        of=len(space.manifest.shards),
+        backend=space.backend_name,
+        device=f"{space.machine} · {space.units}" if space.machine else "",
+        recorded=any(
+            space.evidence.path("placement", shard.qualified).exists() for shard in space.shards
+        ),
+        min_cosine=space.min_cosine,
+        unproven=space.unproven,
+        cache=space.cache_root,
+        canaries=list(_canaries(space)),
+    )
+
+
+def _canaries(space: Workspace) -> Iterator[str]:
+    """`L01 first`, or that the selection leaves a canary out."""
+    for name in dict.fromkeys(shard.model for shard in space.shards):
+        if first := ", ".join(shard.id for shard in space.canaries.of(name)):
+            yield f"{first} first"
+        chosen = {shard.id for shard in space.shards if shard.model == name}
+        named = space.manifest.model_of(name).canary
+        if absent := ", ".join(canary for canary in named if canary not in chosen):
+            yield f"{absent} not selected"

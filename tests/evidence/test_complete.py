@@ -1,0 +1,106 @@
+"""What a measurement leaves out, which the judges of what is in it do not miss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_ane.behaviour import Behaviour
+from pytest_ane.behaviour.measure import PromptResult
+from pytest_ane.behaviour.statistics import Position
+from pytest_ane.evidence.complete import lack
+from pytest_ane.fidelity import Comparison, Fidelity
+from pytest_ane.manifest import Model, Probes, Prompt, Shard
+from pytest_ane.placement.plans import Message, Plan, PlannedFunction, PlannedOperation, Tally
+from tests.evidence.test_verify import FOUND, PLAN
+
+SHARD = Shard(model="m", id="L01", probes=Probes(kinds=("gaussian", "captured"), count=1))
+SEEDED = Comparison("gaussian", "g", "y", 3, 1.0, (0.9, 0.8), (0, 2), (1,), (), 1.0, 0.1)
+CAPTURED = Comparison("captured", "c", "y", 2, 1.0, (0.9, 0.8), (5, 6), (), (), 1.0, 0.1)
+POSITION = Position(1.0, 0.0, True, 0)
+PROMPT = PromptResult("p", (POSITION, POSITION), (5,), (5,), (4.0,), " a", " a")
+
+
+def of_plan(plan: Plan) -> str:
+    return lack(replace(FOUND, measurement=plan), SHARD)
+
+
+def of_fidelity(*found: Comparison, compared: bool = True, shard: Shard = SHARD) -> str:
+    measured = Fidelity(found, compared, {})
+    return lack(replace(FOUND, gate="fidelity", measurement=measured), shard)
+
+
+def of_behaviour(*found: PromptResult, asked: Prompt) -> str:
+    statement = replace(FOUND, gate="behaviour", subject="m", measurement=Behaviour(found, (), {}))
+    return lack(statement, Model(name="m", shards=(SHARD,), prompts=(asked,)))
+
+
+def test_whole_measurements() -> None:
+    assert of_plan(PLAN) == ""
+    assert of_fidelity(SEEDED, CAPTURED) == ""
+    assert of_behaviour(PROMPT, asked=Prompt(name="p", ids=(1, 2), greedy=1)) == ""
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        replace(PLAN, source="counts"),
+        replace(PLAN, tallies=(Tally(None, 9, 9),)),
+        replace(PLAN, messages=(Message("a", "b", False, 1),)),
+    ],
+)
+def test_counts_and_logs(plan: Plan) -> None:
+    assert of_plan(plan) == "holds counts or a log, not Core ML's plan alone"
+
+
+def test_a_plan_without_names() -> None:
+    functions = (PlannedFunction("main", (PlannedOperation("", "conv", "ANE"),)),)
+    for found in (functions, ()):
+        assert of_plan(replace(PLAN, functions=found)) == "holds a plan that names no operation"
+
+
+def test_a_plan_for_other_compute_units() -> None:
+    assert of_plan(replace(PLAN, compute_units="ALL")) == (
+        "holds a plan for ALL, and was recorded with CPU_AND_NE"
+    )
+    assert "unknown compute units" in of_plan(replace(PLAN, compute_units=""))
+
+
+def test_fidelity_without_a_reference() -> None:
+    assert of_fidelity(SEEDED, compared=False) == "compares with no reference"
+    alone = SHARD.model_copy(update={"reference": "none"})
+    assert of_fidelity(SEEDED, compared=False, shard=alone) == ""
+
+
+def test_fewer_probes() -> None:
+    assert of_fidelity(CAPTURED) == "has 0 gaussian probes, and 1 at each length were asked"
+    two = SHARD.model_copy(update={"probes": Probes(kinds=("gaussian",), count=2)})
+    assert of_fidelity(SEEDED, shard=two).startswith("has 1 gaussian probes, and 2 ")
+    assert of_fidelity(SEEDED, replace(SEEDED, probe="h"), shard=two) == ""
+
+
+@pytest.mark.parametrize(
+    ("cosines", "positions"), [((0.9,), (0,)), ((0.9,), (2,)), ((), ()), ((0.9, 0.9), (2, 4))]
+)
+def test_fewer_positions(cosines: tuple[float, ...], positions: tuple[int, ...]) -> None:
+    fewer = replace(SEEDED, cosines=cosines, positions=positions)
+    assert of_fidelity(fewer) == "leaves out positions of g"
+    # An output that the reference does not have stands beside one that it has.
+    other = replace(SEEDED, output="z", cosines=(), positions=(), both_zero=())
+    assert of_fidelity(SEEDED, other) == ""
+
+
+def test_an_output_of_one_row() -> None:
+    row = replace(SEEDED, cosines=(0.9,), positions=(0,), both_zero=())
+    assert of_fidelity(row) == ""
+
+
+def test_fewer_prompts_tokens_or_positions() -> None:
+    assert of_behaviour(PROMPT, asked=Prompt(name="q", text="x")) == "leaves out q"
+    assert (
+        of_behaviour(PROMPT, asked=Prompt(name="p", text="x")) == "has 1 of 10 greedy tokens of p"
+    )
+    assert of_behaviour(PROMPT, asked=Prompt(name="p", ids=(1, 2, 3), greedy=1)) == (
+        "has 2 of 3 positions of p"
+    )

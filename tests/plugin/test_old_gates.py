@@ -1,0 +1,102 @@
+"""Gates that a project copied before there was evidence: they work, and a policy holds them too."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ane.testing import Replayer, Script
+from tests.plugin.conftest import Project
+
+PLACEMENT = """
+import pytest
+from pytest_ane.placement import forecast, judge
+pytestmark = pytest.mark.gate
+def test_placement(shard, artifact, program, gate):
+    found = forecast(program, size_bytes=artifact.size)
+    gate(judge(found, subject=shard.qualified, os=shard.policy.placement.os))
+"""
+COMPRESSION = """
+import pytest
+from pytest_ane.build import judge, losses, take_census
+pytestmark = pytest.mark.gate
+def test_compression(shard, artifact, program, gate):
+    gate(
+        judge(
+            take_census(program),
+            size=artifact.size,
+            asked=shard.compression,
+            policy=shard.policy.compression,
+            subject=shard.qualified,
+            notes=artifact.record.notes if artifact.record else (),
+            distortions=losses(artifact, program, shard.reference),
+        )
+    )
+"""
+FIDELITY = """
+import pytest
+from pytest_ane.fidelity import judge, measure
+pytestmark = pytest.mark.gate
+def test_fidelity(shard, artifact, reference, backend, gate):
+    found = measure(
+        backend.load(artifact.path),
+        reference,
+        compared=shard.reference != "none",
+        provenance=backend.provenance() | {"artifact": artifact.digest},
+    )
+    gate(judge(found, shard.policy.fidelity, shard.qualified))
+"""
+REQUIRED = "[models.own.policy]\nplacement.require = 'plan'\nfidelity.require = 'device'\n"
+
+
+@pytest.fixture
+def old(project: Project) -> Project:
+    """A project with its own gates."""
+    gates = project.path / "gates"
+    gates.mkdir()
+    for name, text in {
+        "placement": PLACEMENT, "compression": COMPRESSION, "fidelity": FIDELITY
+    }.items():  # fmt: skip
+        (gates / f"test_{name}.py").write_text(text)
+    return project
+
+
+def test_they_work(old: Project) -> None:
+    old.packages(good="float32").gate("gates").assert_outcomes(passed=3)
+
+
+def test_a_policy_that_requires_a_device_is_not_passed_without(
+    old: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    result = old.packages(REQUIRED, good="float32").gate("gates", "--ane-backend=cpu")
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*policy.placement.require asks for Core ML's plan, and this gate measured on the "
+            "backend cpu; let it judge what evidence.of('placement', ...) gives.",
+            "*policy.fidelity.require asks for a device, and this gate measured on the backend "
+            "cpu; let it judge what evidence.of('fidelity', ...) gives.",
+        ]
+    )
+
+
+def test_on_a_mac_a_forecast_is_no_plan(old: Project) -> None:
+    old.packages(REQUIRED, good="float32")
+    with Replayer(Script()):
+        result = old.gate("gates", "--ane-backend=coreml")
+        result.assert_outcomes(passed=2, failed=1)
+        result.stdout.fnmatch_lines(["*asks for Core ML's plan, and this gate judged a forecast;*"])
+        result = old.gate("gates", "--ane-backend=coreml", "--ane-compute-units=CPU_ONLY")
+        result.assert_outcomes(passed=1, failed=2)
+        result.stdout.fnmatch_lines(["*units=CPU_ONLY is none that the policy takes*"])
+
+
+def test_a_canary_is_held_likewise(old: Project) -> None:
+    canary = "[models.own]\ncanary = ['good']\n"
+    required = f"{canary}{REQUIRED}"
+    old.packages(good="float32", other="none")
+    text = (old.path / "shards.toml").read_text()
+    old.manifest(required + text)
+    result = old.gate("gates", "-k", "other and fidelity", "--ane-backend=cpu")
+    result.assert_outcomes(errors=1, deselected=5)
+    result.stdout.fnmatch_lines(["*not run: canary good left placement unproven*"])
