@@ -90,7 +90,7 @@ def _columns(desk: Desk, path: Path) -> tuple[str, ...]:
         found.gate,
         time_in_words(max(desk.now, found.recorded) - found.recorded),
         *(env.get(key, "") for key in ("chip", "os", "compute_units")),
-        desk.state(path) + (", replayed" if replayed(found) else ""),
+        "replayed" if (state := desk.state(path)) == "valid" and replayed(found) else state,
     )
 
 

@@ -162,6 +162,12 @@ def test_unknown_evidence_is_refused(project: Project) -> None:
     assert "--ane-record=new: 'new' is none of missing, stale, all." in says
 
 
+def test_of_no_shard_is_refused(project: Project) -> None:
+    result = project.run("--ane-record")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*none is selected; add --ane-shards=all -m gate."])
+
+
 def test_workers_are_refused(project: Project) -> None:
     assert "--ane-record under xdist" in refusal(project, CORE_ML, "--ane-record", "-n2")
 
@@ -178,6 +184,19 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(project: Project) -> No
     result = record(project.packages(good="none"), "--ane-record", "-k", "compression")
     result.assert_outcomes(errors=0, failed=1, deselected=3)
     result.stdout.fnmatch_lines(["*evidence/own/good.compression.json cannot be *"])
+
+
+def test_what_could_not_be_written_is_not_counted(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pytest_ane.evidence.store._replace", full)
+    result = record(project.packages(good="none"), "--ane-record", "-k", "compression")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["*good.compression.json cannot be written (No space left*"])
+    result.stdout.no_fnmatch_line("*1 recorded*")
 
 
 def test_evidence_is_small(project: Project) -> None:
