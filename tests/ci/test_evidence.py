@@ -155,7 +155,7 @@ def test_green(checkout: Checkout) -> None:
     assert "::error" not in done.output
     assert "::notice title=ane gates::ane gates: 2 warned, 1 passed (ane: all " in done.output
     # Green, but nobody takes it for a device's.
-    assert done.output.count("::no device was asked (Core ML was replayed) · ") == 2
+    assert done.output.count("::replayed, no device was asked · ") == 2
     assert "conv_ane=1/1 conv_non_ane=0" in runner.summary.replace("\\", "")
     assert properties(checkout)["placement"]["ane.provenance.chip"] == "Apple M4 Max"
 

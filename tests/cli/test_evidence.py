@@ -95,7 +95,9 @@ def test_what_was_replayed_is_marked(call: Call, store: Store) -> None:
     lines = call("list")
     assert lines[2].endswith("CPU_AND_NE  replayed")
     assert max(map(len, lines)) < 80
-    assert call("verify")[0].startswith("warned   m:L01  placement   no device was asked ")
+    assert call("verify")[0].startswith(
+        "warned   m:L01  placement   replayed, no device was asked "
+    )
 
 
 def test_list_of_nothing(call: Call, store: Store) -> None:

@@ -86,7 +86,7 @@ def test_what_was_recorded_passes_without_core_ml(recorded: Recorded) -> None:
     result.stdout.fnmatch_lines(
         [
             "ane: *backend cpu * placement by recorded plans * seed 0*",
-            "warned   own:good  placement   no device was asked (Core ML was replayed) ...",
+            "warned   own:good  placement   replayed, no device was asked ...",
             "evidence: 2 verified (replayed Apple M4 Max, macOS 26.1, CPU_AND_NE)",
         ]
     )

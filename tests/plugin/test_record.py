@@ -85,10 +85,25 @@ def test_all_records_again_and_says_what_changes(project: Project) -> None:
     result = record(project, "--ane-record=all", "-k", "placement", script=script)
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.fnmatch_lines(
-        ["recorded anew own/good.placement.json", "  *os_build 25B78 -> 25C1*"]
+        [
+            "recording anew own/good.placement.json",
+            "  *os_build 25B78 -> 25C1*",
+            "evidence: 1 recorded anew",
+        ]
     )
+    result.stdout.no_fnmatch_line("*Captured stdout*")
     environment = statement(project, "own/good.placement.json")["predicate"]["environment"]
     assert environment["os_build"] == "25C1"
+
+
+def test_quiet_runs_say_what_changed_at_their_end(project: Project) -> None:
+    record(project.packages(good="none"), "--ane-record", "-k", "placement")
+    script = Script(machine=Machine(build="25C1"))
+    result = record(project, "--ane-record=all", "-k", "placement", "-q", script=script)
+    result.stdout.fnmatch_lines(
+        ["recorded anew own/good.placement.json", "  *os_build 25B78 -> 25C1*"]
+    )
+    result.stdout.no_fnmatch_line("recording anew *")
 
 
 def test_stale_evidence_is_recorded_again_and_missing_is_not(project: Project) -> None:
@@ -102,10 +117,10 @@ def test_stale_evidence_is_recorded_again_and_missing_is_not(project: Project) -
     assert files(project) == ["own/good.compression.json"]
     result.stdout.fnmatch_lines(
         [
+            "recording anew own/good.compression.json",
+            "  1 file changed, of 4",
             "evidence: 1 left missing, 1 recorded anew",
             "left missing own/other.compression.json",
-            "recorded anew own/good.compression.json",
-            "  1 file changed, of 4",
         ]
     )
 
@@ -118,7 +133,7 @@ def test_damaged_evidence_is_stale(project: Project) -> None:
     assert file.read_text() == "{"
     result = record(project, "--ane-record=stale", "-k", "placement")
     assert statement(project, "own/good.placement.json")
-    result.stdout.fnmatch_lines(["recorded anew *", "  what was there could not be read: *"])
+    result.stdout.fnmatch_lines(["recording anew *", "  what was there could not be read: *"])
 
 
 def test_evidence_that_the_policy_does_not_count_is_said_so(project: Project) -> None:
