@@ -120,7 +120,9 @@ class Evidence:
         what, lines = "recorded", list[str]()
         if store.path(gate, self._name).exists():
             what, lines = "recorded anew", list(self._changes(gate, new))
-            if self._say([f"recording anew {self._file(gate)}", *(f"  {line}" for line in lines)]):
+            if lines and self._say(
+                [f"recording anew {self._file(gate)}", *(f"  {line}" for line in lines)]
+            ):
                 lines = []
         store.write(new)
         self._note(what, gate, lines)

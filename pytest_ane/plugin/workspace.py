@@ -122,6 +122,8 @@ class Workspace:
             check_native()
             space.machine = Machine.ask()
         _ = space.complete_models  # A family that knows no such shard says so here.
+        if space.recording:
+            space.evidence.require_writable()  # Not when the first shard has been measured.
         return space
 
     def __post_init__(self, config: pytest.Config) -> None:

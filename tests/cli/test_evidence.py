@@ -75,15 +75,15 @@ def test_list(call: Call, store: Store) -> None:
     store.write(replace(recorded("L01"), files={"L01/Manifest.json": "0" * 64}))
     store.write(replace(recorded("L00"), subject="old:L00"))
     (store.folder / "m" / "L00.fidelity.json").write_text("{")
-    header, *lines, last = call("list")
+    header, *lines, unused, last = call("list")
     assert header.split() == ["subject", "gate", "age", "chip", "system", "units", "state"]
     rows = [line.split("  ") for line in lines]
     assert [(row[0], row[-1].strip()) for row in rows] == [
-        ("m/L00.fidelity.json", "damaged"),
+        ("m:L00", "damaged"),
         ("m:L00", "valid"),
         ("m:L01", "stale"),
-        ("old/L00.placement.json", "unused"),
     ]
+    assert unused == "unused evidence/old/L00.placement.json"
     assert "3 days" in rows[1]
     assert last == "4 files in evidence"
 
