@@ -65,32 +65,35 @@ def run(
 
 
 def _list(desk: Desk) -> Iterator[str]:
-    """A table of all evidence files, what each is worth at its end."""
-    rows = [_COLUMNS, *(_columns(desk, path) for path in desk.store.files())]
+    """A table of the evidence files of shards, what each is worth at its end; then the others."""
+    files = desk.store.files()
+    rows = [_COLUMNS, *(_columns(desk, path) for path in files if path in desk.used)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows if len(rows) > 1 else ():
         yield "  ".join(
             f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)
         ).rstrip()
-    yield f"{_files(len(rows) - 1)} in {desk.store.folder}"
+    yield from (f"unused {path}" for path in files if path not in desk.used)
+    yield f"{_files(len(files))} in {desk.store.folder}"
 
 
 def _columns(desk: Desk, path: Path) -> tuple[str, ...]:
     from pytest_ane.evidence.judge import replayed
+    from pytest_ane.evidence.uses import name_of
     from pytest_ane.evidence.verify import time_in_words
 
-    name = path.relative_to(desk.store.folder).as_posix()
+    gate, subject = desk.used[path]
     try:
         found = desk.read(path)
     except EvidenceError:
-        return (name, *("" for _ in _COLUMNS[2:]), desk.state(path))
+        return (name_of(subject), gate, *("" for _ in _COLUMNS[3:]), desk.state(path))
     env = found.environment
     return (
-        found.subject if path in desk.used else name,
-        found.gate,
+        name_of(subject),
+        gate,
         time_in_words(max(desk.now, found.recorded) - found.recorded),
         *(env.get(key, "") for key in ("chip", "os", "compute_units")),
-        desk.state(path) + (", replayed" if replayed(found) else ""),
+        "replayed" if (state := desk.state(path)) == "valid" and replayed(found) else state,
     )
 
 

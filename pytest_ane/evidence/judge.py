@@ -26,8 +26,8 @@ def of_record(verdict: Verdict, statement: Statement) -> Verdict:
     What another module than Core ML answered is no evidence of a device, and warned of.
     """
     where, summary, facts = origin(statement), verdict.summary, dict(verdict.facts)
-    if replayed(statement) and verdict.status == "passed":
-        summary = f"no device was asked (Core ML was replayed) · {summary}"
+    if replayed(statement) and verdict.status == "passed" and verdict.gate != "compression":
+        summary = f"replayed, no device was asked · {summary}"
         facts["warnings"] = int(facts.get("warnings", 0)) + 1
     return replace(
         verdict,

@@ -61,6 +61,22 @@ class Store:
             raise EvidenceError(f"{path} cannot be written ({error.strerror}).") from None
         return path
 
+    def require_writable(self) -> None:
+        """Make the folder, and a file in it for a moment.
+
+        Raises:
+            EvidenceError: it cannot be made or written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with NamedTemporaryFile(dir=self.folder):
+                pass
+        except OSError as error:
+            raise EvidenceError(
+                f"The folder {self.folder} cannot be written ({error.strerror}); name another with "
+                "--ane-evidence."
+            ) from None
+
     def files(self) -> list[Path]:
         """All evidence files, sorted; signatures are not among them."""
         found = self.folder.glob("*/*.json")

@@ -59,6 +59,8 @@ def workspace_of(config: pytest.Config) -> Workspace:
         check_native()
         space.machine = Machine.ask()
     _ = space.complete_models  # A family that knows no such shard says so here.
+    if space.recording:
+        space.evidence.require_writable()  # Not when the first shard has been measured.
     return space
 
 

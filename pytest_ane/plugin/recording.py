@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -93,7 +94,7 @@ class Evidence:
         """What was recorded, if it counts; the summary names the machine."""
         statement = self._verified(gate)
         found = self._found(statement)
-        self._keep("verified", gate, [machine(statement)])
+        self._note("verified", gate, [machine(statement)])
         return found
 
     def _found(self, statement: Statement) -> Measurement:
@@ -128,9 +129,12 @@ class Evidence:
         what, lines = "recorded", list[str]()
         if store.path(gate, self._name).exists():
             what, lines = "recorded anew", list(self._changes(gate, new))
-            self._say(f"recording anew {self._file(gate)}", lines)
+            if lines and self._say(
+                [f"recording anew {self._file(gate)}", *(f"  {line}" for line in lines)]
+            ):
+                lines = []
         store.write(new)
-        self._keep(what, gate, lines)
+        self._note(what, gate, lines)
         try:
             self._verified(gate, signed=False)
         except UnprovenError as error:
@@ -196,25 +200,24 @@ class Evidence:
         return self._subject.qualified if isinstance(self._subject, Shard) else self._subject.model
 
     def _note(self, what: str, gate: Gate, lines: Sequence[str] = ()) -> None:
-        """Say and keep what became of a file."""
-        self._say(f"{what} {self._file(gate)}", lines)
-        self._keep(what, gate, lines)
-
-    def _keep(self, what: str, gate: Gate, lines: Sequence[str] = ()) -> None:
         """Note on the test what became of a file, for the summary."""
         if self._item is not None:
             note = "\n".join([what, self._file(gate), *lines])
             self._item.user_properties.append((NOTED, note))
 
-    def _say(self, head: str, lines: Sequence[str]) -> None:
-        """Say at once what changes, or why a file does not count; nothing without lines."""
-        if self._item is None:
-            return
-        reporter = self._item.config.pluginmanager.getplugin("terminalreporter")
-        if lines and reporter is not None and self._item.config.get_verbosity() >= 0:
+    def _say(self, lines: Sequence[str]) -> bool:
+        """Say something at once; not under `-q`, in a worker, or where nobody listens."""
+        if self._item is None or self._item.config.get_verbosity() < 0:
+            return False
+        plugins = self._item.config.pluginmanager
+        reporter, capture = map(plugins.getplugin, ("terminalreporter", "capturemanager"))
+        if reporter is None:
+            return False
+        with capture.global_and_fixture_disabled() if capture else nullcontext():
             reporter.ensure_newline()
-            for line in (head, *(f"  {line}" for line in lines)):
+            for line in lines:
                 reporter.write_line(line)
+        return True
 
     def _file(self, gate: Gate) -> str:
         store = self._space.evidence

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 _SHOWN = 10
 _QUIET = ("recorded", "kept", "verified")
-"""What is only counted: nothing was lost, and nothing needs doing."""
+"""What is only counted: nothing was lost, and nothing needs doing. What is recorded anew is too,
+where its lines were said before."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def lines(notes: Sequence[Note], unused: Sequence[str], folder: str) -> Iterator
             f"{count} {what}{of if what == 'verified' else ''}" for what, count in counts.items()
         )
         yield f"{folder}: {', '.join(said)}"
-    for note in (loud := [note for note in notes if note.what not in _QUIET])[:_SHOWN]:
+    for note in (loud := [note for note in notes if _is_loud(note)])[:_SHOWN]:
         yield f"{note.what} {note.file}"
         yield from (f"  {line}" for line in note.lines)
     if len(loud) > _SHOWN:
@@ -47,6 +48,10 @@ def lines(notes: Sequence[Note], unused: Sequence[str], folder: str) -> Iterator
         files = "1 file that no shard uses" if len(unused) == 1 else _files(unused)
         named = ", ".join(unused[:3]) + (", ..." if len(unused) > 3 else "")
         yield f"{folder}: {files}: {named}; pytest-ane evidence prune removes what is not needed"
+
+
+def _is_loud(note: Note) -> bool:
+    return note.what not in _QUIET and (bool(note.lines) or note.what != "recorded anew")
 
 
 def _files(unused: Sequence[str]) -> str:

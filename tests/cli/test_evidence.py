@@ -83,19 +83,29 @@ def test_list(call: Call, store: Store) -> None:
     store.write(replace(recorded("L01"), files={"L01/Manifest.json": "0" * 64}))
     store.write(replace(recorded("L00"), subject="old:L00"))
     (store.folder / "m" / "L00.fidelity.json").write_text("{")
-    header, *lines, last = call("list")
-    assert header.split() == [
-        "subject", "gate", "recorded", "age", "chip", "system", "units", "state",
-    ]  # fmt: skip
+    header, *lines, unused, last = call("list")
+    assert header.split() == ["subject", "gate", "age", "chip", "system", "units", "state"]
     rows = [line.split("  ") for line in lines]
     assert [(row[0], row[-1].strip()) for row in rows] == [
-        ("m/L00.fidelity.json", "damaged"),
+        ("m:L00", "damaged"),
         ("m:L00", "valid"),
         ("m:L01", "stale"),
-        ("old:L00", "unused"),
     ]
+    assert unused == "unused evidence/old/L00.placement.json"
     assert "3 days" in rows[1]
     assert last == "4 files in evidence"
+
+
+def test_what_was_replayed_is_marked(call: Call, store: Store) -> None:
+    units = {"compute_units": "CPU_AND_NE", "chip": "Apple M4 Max"}
+    made = recorded("L01")
+    store.write(replace(made, environment={**made.environment, **units, "native": "replaced"}))
+    lines = call("list")
+    assert lines[2].endswith("CPU_AND_NE  replayed")
+    assert max(map(len, lines)) < 80
+    assert call("verify")[0].startswith(
+        "warned   m:L01  placement   replayed, no device was asked "
+    )
 
 
 def test_list_of_nothing(call: Call, store: Store) -> None:
@@ -196,7 +206,7 @@ def test_a_package_that_is_gone(call: Call) -> None:
     assert "L00.mlpackage does not exist" in "\n".join(call("verify", code=1))
 
 
-@pytest.mark.parametrize("what", ["m:L01", "evidence/m/L01.placement.json"])
+@pytest.mark.parametrize("what", ["m:L01", "L01", "evidence/m/L01.placement.json"])
 def test_show(call: Call, what: str) -> None:
     lines = call("show", what)
     assert lines[0] == "m:L01 placement"

@@ -86,10 +86,25 @@ def test_all_records_again_and_says_what_changes(project: Project) -> None:
     result = record(project, "--ane-record=all", "-k", "placement", script=script)
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.fnmatch_lines(
-        ["recorded anew own/good.placement.json", "  *os_build 25B78 -> 25C1*"]
+        [
+            "recording anew own/good.placement.json",
+            "  *os_build 25B78 -> 25C1*",
+            "evidence: 1 recorded anew",
+        ]
     )
+    result.stdout.no_fnmatch_line("*Captured stdout*")
     environment = statement(project, "own/good.placement.json")["predicate"]["environment"]
     assert environment["os_build"] == "25C1"
+
+
+def test_quiet_runs_say_what_changed_at_their_end(project: Project) -> None:
+    record(project.packages(good="none"), "--ane-record", "-k", "placement")
+    script = Script(machine=Machine(build="25C1"))
+    result = record(project, "--ane-record=all", "-k", "placement", "-q", script=script)
+    result.stdout.fnmatch_lines(
+        ["recorded anew own/good.placement.json", "  *os_build 25B78 -> 25C1*"]
+    )
+    result.stdout.no_fnmatch_line("recording anew *")
 
 
 def test_stale_evidence_is_recorded_again_and_missing_is_not(project: Project) -> None:
@@ -103,10 +118,10 @@ def test_stale_evidence_is_recorded_again_and_missing_is_not(project: Project) -
     assert files(project) == ["own/good.compression.json"]
     result.stdout.fnmatch_lines(
         [
+            "recording anew own/good.compression.json",
+            "  1 file changed, of 4",
             "evidence: 1 left missing, 1 recorded anew",
             "left missing own/other.compression.json",
-            "recorded anew own/good.compression.json",
-            "  1 file changed, of 4",
         ]
     )
 
@@ -119,7 +134,7 @@ def test_damaged_evidence_is_stale(project: Project) -> None:
     assert file.read_text() == "{"
     result = record(project, "--ane-record=stale", "-k", "placement")
     assert statement(project, "own/good.placement.json")
-    result.stdout.fnmatch_lines(["recorded anew *", "  what was there could not be read: *"])
+    result.stdout.fnmatch_lines(["recording anew *", "  what was there could not be read: *"])
 
 
 def test_evidence_that_the_policy_does_not_count_is_said_so(project: Project) -> None:
@@ -163,6 +178,12 @@ def test_unknown_evidence_is_refused(project: Project) -> None:
     assert "--ane-record=new: 'new' is none of missing, stale, all." in says
 
 
+def test_of_no_shard_is_refused(project: Project) -> None:
+    result = project.run("--ane-record")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*none is selected; add --ane-shards=all -m gate."])
+
+
 def test_workers_are_refused(project: Project) -> None:
     for spread in (["-n2"], ["--dist=load", "--tx=2*popen"]):
         assert "--ane-record under xdist" in refusal(project, CORE_ML, "--ane-record", *spread)
@@ -178,8 +199,21 @@ def test_ci_is_refused_unless_forced(project: Project, monkeypatch: pytest.Monke
 def test_a_folder_that_cannot_be_written_is_one_sentence(project: Project) -> None:
     (project.path / "evidence").write_text("a file")
     result = record(project.packages(good="none"), "--ane-record", "-k", "compression")
-    result.assert_outcomes(errors=0, failed=1, deselected=3)
-    result.stdout.fnmatch_lines(["*evidence/own/good.compression.json cannot be *"])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*evidence cannot be written (*); name another with *"])
+
+
+def test_what_could_not_be_written_is_not_counted(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pytest_ane.evidence.store._replace", full)
+    result = record(project.packages(good="none"), "--ane-record", "-k", "compression")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["*good.compression.json cannot be written (No space left*"])
+    result.stdout.no_fnmatch_line("*1 recorded*")
 
 
 def test_evidence_is_small(project: Project) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.manifest import Probes, Shard
+from pytest_ane.manifest import Policy, Probes, Shard
 from pytest_ane.report.text import brief, failure, header, reasons
 from pytest_ane.verdict import Verdict
 
@@ -43,6 +43,17 @@ def test_on_a_device_the_header_says_so_and_that_the_plan_places() -> None:
         f"ane: L01 · shards 1 of 34 · backend coreml · {device} · placement by Core ML's plan · "
         "seed 7"
     )
+
+
+def test_recorded_plans_are_in_the_header() -> None:
+    policy = Policy.model_validate({"placement": {"require": "plan"}})
+    required = shard("L01").model_copy(update={"policy": policy})
+    for shards, words in (
+        ([required], "placement by recorded plans ·"),
+        ([required, shard("L02")], "placement by recorded plans and forecast ·"),
+    ):
+        assert words in header(asked="all", selected=shards, of=2, backend="cpu")
+    assert words in header(asked="L02", selected=shards[1:], of=2, backend="cpu", recorded=True)
 
 
 def test_overrides_are_in_the_header() -> None:

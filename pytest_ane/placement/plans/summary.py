@@ -112,7 +112,8 @@ def judge(plan: Plan, *, subject: str) -> Verdict:
         gate="placement",
         subject=subject,
         status=_STATUS[found.outcome],
-        summary=found.line,
+        # What is wrong comes first: a table may have no room for more.
+        summary=" · ".join((*(reason.rstrip(".") for reason in found.reasons[:1]), found.line)),
         reasons=found.reasons,
         facts={
             "instrument": "plan",

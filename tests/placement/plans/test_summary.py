@@ -44,6 +44,10 @@ def test_one_op_on_the_cpu_is_red_and_named() -> None:
     verdict = judge(plan(*ops(33, "conv"), *ops(1, "norm", "CPU")), subject="m:L01")
     assert verdict.status == "failed"
     assert verdict.reasons == ("1 operation is not on the ANE, of 34.",)
+    assert verdict.summary == (
+        "1 operation is not on the ANE, of 34 · conv_ane=33/33 conv_non_ane=0 · "
+        "compute 33/34 ANE · GPU 0 · CPU 1"
+    )
     assert verdict.details == ("  norm `norm_0`: CPU (supported: CPU, ANE)",)
 
 
