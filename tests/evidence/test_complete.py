@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from pytest_ane.fidelity import Comparison, Fidelity
 from pytest_ane.manifest import Model, Probes, Prompt, Shard
 from pytest_ane.placement.plans import Message, Plan, PlannedFunction, PlannedOperation, Tally
 from tests.evidence.test_verify import FOUND, PLAN
+from tests.mil.packages import doubling
 
 SHARD = Shard(model="m", id="L01", probes=Probes(kinds=("gaussian", "captured"), count=1))
 SEEDED = Comparison("gaussian", "g", "y", 3, 1.0, (0.9, 0.8), (0, 2), (1,), (), 1.0, 0.1)
@@ -104,3 +106,15 @@ def test_fewer_prompts_tokens_or_positions() -> None:
     assert of_behaviour(PROMPT, asked=Prompt(name="p", ids=(1, 2, 3), greedy=1)) == (
         "has 2 of 3 positions of p"
     )
+
+
+def test_a_plan_with_fewer_operations_than_its_package(tmp_path: Path) -> None:
+    package = doubling().save(tmp_path)
+    weight, add = PlannedOperation("w", "const"), PlannedOperation("y", "add", "ANE")
+    for operations, says in (
+        ((weight, add), ""),
+        ((weight,), "holds a plan of 0 add, and the program has 1"),
+        ((add,), "holds a plan of 0 const, and the program has 1"),
+    ):
+        plan = replace(PLAN, functions=(PlannedFunction("main", operations),))
+        assert lack(replace(FOUND, measurement=plan), SHARD, package) == says

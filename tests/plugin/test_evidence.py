@@ -154,7 +154,7 @@ def test_operations_that_were_taken_out_of_a_plan_are_missed(recorded: Recorded)
     red(
         recorded.verify(),
         "own:good: placement unproven",
-        "  - *not of the whole program: it has 0 conv, the program 1; record it again.",
+        "  - *good.placement.json holds a plan of 0 conv, and the program has 1; on a Mac, *",
         failed=1,
     )
 
