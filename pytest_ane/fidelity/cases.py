@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,9 @@ class Case:
         length: positions T.
         input_max: largest magnitude of the hidden state or the floating-point inputs.
         start: position in the prompt that the first row comes from.
+        residual: by output name, the part of `expected` that is the residual path alone, `[T, C]`;
+            an output that is not named has none, or none that is known.
+        routed: experts active in the reference at each position, for a routed shard; else empty.
     """
 
     kind: str
@@ -36,6 +39,8 @@ class Case:
     length: int
     input_max: float
     start: int = 0
+    residual: Rows = field(default_factory=dict)
+    routed: tuple[tuple[int, ...], ...] = ()
 
 
 def hidden_case(
