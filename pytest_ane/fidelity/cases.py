@@ -29,6 +29,8 @@ class Case:
         residual: by output name, the part of `expected` that is the residual path alone, `[T, C]`;
             an output that is not named has none, or none that is known.
         routed: experts active in the reference at each position, for a routed shard; else empty.
+        beside: whether the residual path is unknown, so that, where an input has an output's shape,
+            the component along it is taken out of the output instead.
     """
 
     kind: str
@@ -41,6 +43,7 @@ class Case:
     start: int = 0
     residual: Rows = field(default_factory=dict)
     routed: tuple[tuple[int, ...], ...] = ()
+    beside: bool = False
 
 
 def hidden_case(
@@ -80,6 +83,7 @@ def package_case(kind: str, name: str, inputs: Inputs, length: int) -> Case:
         expected={},
         length=length,
         input_max=max((float(np.abs(x).max(initial=0.0)) for x in floats), default=0.0),
+        beside=True,
     )
 
 

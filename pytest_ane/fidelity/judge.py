@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from pytest_ane.fidelity.measure import Comparison, Fidelity
+from pytest_ane.fidelity.comparison import Comparison, Fidelity
 from pytest_ane.manifest import FidelityPolicy
 from pytest_ane.verdict import Verdict
 

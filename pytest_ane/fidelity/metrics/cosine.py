@@ -1,4 +1,4 @@
-"""Cosine similarity by rows."""
+"""Cosine similarity: of rows, of everything at once, and of groups of channels."""
 
 from __future__ import annotations
 
@@ -25,15 +25,49 @@ def cosine(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         raise ValueError(f"cannot compare {a.shape} with {b.shape}")
     a, b = _scaled(a), _scaled(b)
     with np.errstate(invalid="ignore", divide="ignore"):
-        norms = np.sqrt((a * a).sum(axis=1) * (b * b).sum(axis=1))
-        result = (a * b).sum(axis=1) / norms
+        norms = np.sqrt(_dots(a, a) * _dots(b, b))
+        result = _dots(a, b) / norms
     clipped: npt.NDArray[np.float64] = np.clip(result, -1.0, 1.0)
     return clipped
+
+
+def flat_cosine(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
+    """The cosine of two arrays taken as one vector each; NaN as `cosine` is, and for empty ones."""
+    if a.shape != b.shape:
+        raise ValueError(f"cannot compare {a.shape} with {b.shape}")
+    return float(cosine(a.reshape(1, -1), b.reshape(1, -1))[0])
+
+
+def group_cosines(a: npt.NDArray[Any], b: npt.NDArray[Any], size: int) -> npt.NDArray[np.float64]:
+    """The cosine of each `size` channels over all rows of two `[T, C]` arrays; `[ceil(C / size)]`.
+
+    An error that keeps to a few channels, as one palette's group of output channels may, hardly
+    moves the cosine of a whole row. The last group may be smaller. A group that is zero on both
+    sides agrees, with 1; on one side only its cosine is NaN, as with any value that is not finite.
+    """
+    if a.shape != b.shape:
+        raise ValueError(f"cannot compare {a.shape} with {b.shape}")
+    a, b = _grouped(a, size), _grouped(b, size)
+    idle = ~(a.any(axis=1) | b.any(axis=1))
+    return np.where(idle, 1.0, cosine(a, b))
 
 
 def is_cosine(value: float) -> bool:
     """Whether a number may be a cosine: in -1..1 but for rounding, or NaN for an undefined one."""
     return math.isnan(value) or abs(value) <= 1 + _ROUNDING
+
+
+def _grouped(x: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    """`[groups, T * size]`, filled up with zeros, which change no cosine."""
+    rows, channels = x.shape
+    padded = np.pad(x, ((0, 0), (0, -channels % size)))
+    groups: npt.NDArray[Any] = padded.reshape(rows, -1, size).transpose(1, 0, 2)
+    return groups.reshape(len(groups), -1)
+
+
+def _dots(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    found: npt.NDArray[np.float64] = np.einsum("tc,tc->t", a, b)
+    return found
 
 
 def _scaled(x: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
