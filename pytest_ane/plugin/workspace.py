@@ -30,6 +30,7 @@ from pytest_ane.plugin.preflight import Preflight
 from pytest_ane.plugin.progress import Progress
 from pytest_ane.plugin.run import Run, run_id, use_folder
 from pytest_ane.plugin.stack import Stack
+from pytest_ane.plugin.thresholds import Threshold, overridden, thresholds
 from pytest_ane.report.text import header
 
 KEY = pytest.StashKey["Workspace"]()
@@ -54,7 +55,7 @@ class Workspace:
     asked: str
     shards: tuple[Shard, ...]
     cache_root: Path | None
-    min_cosine: float | None
+    thresholds: tuple[Threshold, ...]
     unproven: str
     builds: int
     backend_name: str
@@ -96,13 +97,13 @@ class Workspace:
         _remember(config, cache_root or default_root())
         if manifest.tmpdir is not None:
             config.add_cleanup(use_folder(manifest.tmpdir, manifest.path).close)
-        minimum = settings.minimum_cosine(config)
+        given = thresholds(config, manifest)
         space = cls(
             manifest=manifest,
             asked=selection if package is None else package.name,
-            shards=tuple(_overridden(shard, minimum) for shard in shards),
+            shards=tuple(overridden(shard, given) for shard in shards),
             cache_root=cache_root,
-            min_cosine=minimum,
+            thresholds=given,
             unproven=settings.unproven(config),
             builds=settings.builds(config) or default_count(),
             backend_name=settings.backend(config),
@@ -251,7 +252,7 @@ class Workspace:
             of=len(self.manifest.shards),
             backend=self.backend_name,
             device=f"{self.machine} · {self.units}" if self.machine else "",
-            min_cosine=self.min_cosine,
+            thresholds=[str(one) for one in self.thresholds],
             unproven=self.unproven,
             cache=self.cache_root,
             canaries=self._canaries_in_words(),
@@ -282,12 +283,3 @@ def _wiring(model: Model, family: str) -> tuple[Wire, ...]:
         return get_family(family).wiring(model.ids)
     except ManifestError as error:
         raise ManifestError(f"{model.name}: {error}") from None
-
-
-def _overridden(shard: Shard, minimum: float | None) -> Shard:
-    """The shard with the threshold given on the command line or in ini, if any."""
-    if minimum is None:
-        return shard
-    fidelity = shard.policy.fidelity.model_copy(update={"min_cosine": minimum})
-    policy = shard.policy.model_copy(update={"fidelity": fidelity})
-    return shard.model_copy(update={"policy": policy})

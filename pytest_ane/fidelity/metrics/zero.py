@@ -28,10 +28,10 @@ class Zeros(NamedTuple):
 def zeros(a: npt.NDArray[Any], b: npt.NDArray[Any], input_max: float) -> Zeros:
     """Which rows of two `[T, C]` arrays are (near) zero.
 
-    Near zero is a row whose largest magnitude is at most 2^-24 max(1, input_max): an expert's weight
-    of 1e-9 is a number in float32 and zero in fp16, and a sum of terms as large as the input that
-    cancel leaves so much of them behind in float32. A row is zero on one side only if the other
-    side's is above twice that, so that no row stands on the edge. NaN is never zero.
+    Near zero is a row whose largest magnitude is at most 2^-24 max(1, input_max): an expert's
+    weight of 1e-9 is a number in float32 and zero in fp16, and terms as large as the input that
+    cancel leave so much behind in float32. A row is zero on one side only if the other side's is
+    above twice that, so that no row stands on the edge. NaN is never zero.
     """
     near = RESOLUTION * (max(1.0, min(input_max, _FP16_MAX)) if np.isfinite(input_max) else 1.0)
     x, y = (np.abs(side).max(axis=1, initial=0.0) for side in (a, b))
