@@ -13,7 +13,7 @@ from pytest_ane.errors import ExecutionError
 from pytest_ane.fidelity.cases import Case, Rows
 from pytest_ane.fidelity.compare import alone, compare
 from pytest_ane.fidelity.comparison import Comparison, Fidelity
-from pytest_ane.fidelity.metrics import flat_cosine
+from pytest_ane.fidelity.metrics import flat_cosine, group_products
 from pytest_ane.sources import FloatArray
 
 
@@ -42,12 +42,21 @@ def _compared(
         if actual is None or actual.shape != expected.shape:
             raise ExecutionError(_mismatch(case, name, outputs, expected))
         inputs = beside.get(name, ())
-        along = max(inputs, key=lambda x: abs(flat_cosine(x, expected)), default=None)
-        yield compare(case, name, actual, expected, along)
+        yield compare(case, name, actual, expected, _nearest(inputs, expected))
     for name in outputs:
         # The reference says nothing of it, so it is not compared; NaN in it still fails.
         if not compared or name not in case.expected:
             yield alone(case, name, outputs[name])
+
+
+def _nearest(inputs: Sequence[FloatArray], expected: FloatArray) -> FloatArray | None:
+    """The input that an output is most like, in angle; what is zero or not finite is like none."""
+
+    def likeness(x: FloatArray) -> float:
+        found = abs(flat_cosine(group_products(x, expected, x.shape[1])))
+        return found if found >= 0 else -1.0
+
+    return max(inputs, key=likeness, default=None)
 
 
 def _outputs(

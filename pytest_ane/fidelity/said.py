@@ -29,8 +29,8 @@ def summary(fidelity: Fidelity) -> str:
     added = _of(fidelity.rest, contributions)
     parts = [text, *([f"contribution min {np.min(added):.4f}"] if added else [])]
     count, live = probes(fidelity.comparisons), probes([c for c in fidelity.comparisons if c.live])
-    parts += [f"{count} probes", f"max |x| {_input(fidelity)}"]
-    return " · ".join([*parts, *([f"{count - live} all zero"] if count > live else [])])
+    parts += [f"{count} probes", *([f"{count - live} all zero"] if count > live else [])]
+    return " · ".join([*parts, f"max |x| {_input(fidelity)}"])
 
 
 def facts(fidelity: Fidelity) -> dict[str, float | int | str]:

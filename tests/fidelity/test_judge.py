@@ -48,7 +48,10 @@ def test_all_close() -> None:
     verdict = of(GOOD, CAPTURED)
     assert (verdict.gate, verdict.subject) == ("fidelity", "smollm2:L01")
     assert (verdict.status, verdict.reasons) == ("passed", ())
-    assert verdict.summary == "cosine min 0.998000 mean 0.998500 · 2 probes · max |x| 21,953"
+    assert verdict.summary == (
+        "cosine min 0.998000 mean 0.998500 · 2 probes · max |x| 21,953 "
+        "(fp16 squares overflow above 255.9)"
+    )
     assert verdict.facts == {
         "probes": 2,
         "probes.live": 2,
@@ -162,7 +165,10 @@ def test_probes_that_are_all_zero_compare_nothing() -> None:
         "0 of 2 probes were live (the rest gave zeros, or are position 0 alone), policy asks "
         "for 1: too little was compared.",
     )
-    assert verdict.summary == ("cosine min nan mean nan · 2 probes · max |x| 21,953 · 2 all zero")
+    assert verdict.summary == (
+        "cosine min nan mean nan · 2 probes · 2 all zero · max |x| 21,953 "
+        "(fp16 squares overflow above 255.9)"
+    )
     assert verdict.details[0] == (
         "captured chat T=2 -> y: nothing live, 2 positions zero on both sides, max |x| 21,953.4"
     )

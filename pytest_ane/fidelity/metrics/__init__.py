@@ -7,7 +7,13 @@ from pytest_ane.fidelity.metrics.contribution import (
     contributions,
     contributions_beside,
 )
-from pytest_ane.fidelity.metrics.cosine import cosine, flat_cosine, group_cosines, is_cosine
+from pytest_ane.fidelity.metrics.cosine import (
+    cosine,
+    flat_cosine,
+    group_cosines,
+    group_products,
+    is_cosine,
+)
 from pytest_ane.fidelity.metrics.error import (
     Extreme,
     max_abs_error,
@@ -30,6 +36,7 @@ __all__ = [
     "finite_fraction",
     "flat_cosine",
     "group_cosines",
+    "group_products",
     "is_cosine",
     "max_abs_error",
     "relative_l2",

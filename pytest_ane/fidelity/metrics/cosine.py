@@ -24,32 +24,45 @@ def cosine(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     if a.shape != b.shape:
         raise ValueError(f"cannot compare {a.shape} with {b.shape}")
     a, b = _scaled(a), _scaled(b)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        norms = np.sqrt(_dots(a, a) * _dots(b, b))
-        result = _dots(a, b) / norms
-    clipped: npt.NDArray[np.float64] = np.clip(result, -1.0, 1.0)
-    return clipped
+    return _angle(_dots(a, b), _dots(a, a), _dots(b, b))
 
 
-def flat_cosine(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
-    """The cosine of two arrays taken as one vector each; NaN as `cosine` is, and for empty ones."""
-    if a.shape != b.shape:
-        raise ValueError(f"cannot compare {a.shape} with {b.shape}")
-    return float(cosine(a.reshape(1, -1), b.reshape(1, -1))[0])
+def group_products(a: npt.NDArray[Any], b: npt.NDArray[Any], size: int) -> npt.NDArray[np.float64]:
+    """a.b, a.a and b.b of each `size` channels over all rows of `[T, C]`; `[3, ceil(C / size)]`.
 
+    They add up: over blocks of rows, and over groups to those of everything. The last group may be
+    smaller. Values of float32, whose squares float64 holds, are expected.
 
-def group_cosines(a: npt.NDArray[Any], b: npt.NDArray[Any], size: int) -> npt.NDArray[np.float64]:
-    """The cosine of each `size` channels over all rows of two `[T, C]` arrays; `[ceil(C / size)]`.
-
-    An error that keeps to a few channels, as one palette's group of output channels may, hardly
-    moves the cosine of a whole row. The last group may be smaller. A group that is zero on both
-    sides agrees, with 1; on one side only its cosine is NaN, as with any value that is not finite.
+    Raises:
+        ValueError: the shapes differ.
     """
     if a.shape != b.shape:
         raise ValueError(f"cannot compare {a.shape} with {b.shape}")
-    a, b = _grouped(a, size), _grouped(b, size)
-    idle = ~(a.any(axis=1) | b.any(axis=1))
-    return np.where(idle, 1.0, cosine(a, b))
+    starts = np.arange(0, a.shape[1], size)
+    if not starts.size:
+        return np.zeros((3, 0))
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    with np.errstate(invalid="ignore"):
+        sums = [np.einsum("tc,tc->c", x, y) for x, y in ((a, b), (a, a), (b, b))]
+        found: npt.NDArray[np.float64] = np.add.reduceat(np.stack(sums), starts, axis=1)
+    return found
+
+
+def flat_cosine(products: npt.NDArray[np.float64]) -> float:
+    """The cosine of everything as one vector, from `group_products`; NaN if it is undefined."""
+    ab, aa, bb = products.sum(axis=1).tolist()
+    return float(_angle(np.array(ab), np.array(aa), np.array(bb)))
+
+
+def group_cosines(products: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The cosine of each group of channels, from `group_products`; `[groups]`.
+
+    An error that keeps to a few channels, as one palette's group of output channels may, hardly
+    moves the cosine of a whole row. A group that is zero on both sides agrees, with 1; on one side
+    only its cosine is NaN, as with any value that is not finite.
+    """
+    ab, aa, bb = products
+    return np.where((aa == 0) & (bb == 0), 1.0, _angle(ab, aa, bb))
 
 
 def is_cosine(value: float) -> bool:
@@ -57,12 +70,12 @@ def is_cosine(value: float) -> bool:
     return math.isnan(value) or abs(value) <= 1 + _ROUNDING
 
 
-def _grouped(x: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
-    """`[groups, T * size]`, filled up with zeros, which change no cosine."""
-    rows, channels = x.shape
-    padded = np.pad(x, ((0, 0), (0, -channels % size)))
-    groups: npt.NDArray[Any] = padded.reshape(rows, -1, size).transpose(1, 0, 2)
-    return groups.reshape(len(groups), -1)
+def _angle(
+    ab: npt.NDArray[np.float64], aa: npt.NDArray[np.float64], bb: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: npt.NDArray[np.float64] = np.clip(ab / (np.sqrt(aa) * np.sqrt(bb)), -1.0, 1.0)
+    return found
 
 
 def _dots(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
