@@ -75,11 +75,15 @@ def _(found: CompressionMeasurement) -> dict[str, str]:
 def _(fidelity: Fidelity) -> dict[str, str]:
     cosines = [value for one in fidelity.rest for value in one.cosines]
     first = [value for one in fidelity.first for value in one.cosines]
+    added = [value for one in fidelity.rest for value in one.contributions]
+    errors = [-value for one in fidelity.rest for value in one.relative]
     return {
         "probes": str(len({one.probe for one in fidelity.comparisons})),
         "cosine min": _lowest(cosines, ".6f"),
         "cosine mean": f"{np.mean(cosines):.6f}" if cosines else "none",
         "cosine min at position 0": _lowest(first, ".6f"),
+        "contribution min": _lowest(added, ".6f"),
+        "relative L2 max": _lowest(errors, ".4g", -1),
         "finite": _lowest([one.finite for one in fidelity.comparisons], ".6g"),
         "largest input": _lowest([-one.input_max for one in fidelity.comparisons], ",.1f", -1),
     }

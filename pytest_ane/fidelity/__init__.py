@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pytest_ane.fidelity.cases import Case
+from pytest_ane.fidelity.comparison import Comparison, Errors, Fidelity
 from pytest_ane.fidelity.judge import judge
-from pytest_ane.fidelity.measure import Comparison, Fidelity, measure
+from pytest_ane.fidelity.measure import measure
 
-__all__ = ["Case", "Comparison", "Fidelity", "judge", "measure"]
+__all__ = ["Case", "Comparison", "Errors", "Fidelity", "judge", "measure"]

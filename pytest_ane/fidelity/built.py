@@ -76,6 +76,7 @@ def _load(folder: Path) -> Iterator[Case]:
             expected=rows(_starting(tensors, f"{i}.out.")),
             length=length,
             input_max=max(float(np.abs(x).max(initial=0.0)) for x in inputs.values()),
+            beside=True,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,11 @@ class Case:
         length: positions T.
         input_max: largest magnitude of the hidden state or the floating-point inputs.
         start: position in the prompt that the first row comes from.
+        residual: by output name, the part of `expected` that is the residual path alone, `[T, C]`;
+            an output that is not named has none, or none that is known.
+        routed: experts active in the reference at each position, for a routed shard; else empty.
+        beside: whether the residual path is unknown, so that, where an input has an output's shape,
+            the component along it is taken out of the output instead.
     """
 
     kind: str
@@ -36,6 +41,9 @@ class Case:
     length: int
     input_max: float
     start: int = 0
+    residual: Rows = field(default_factory=dict)
+    routed: tuple[tuple[int, ...], ...] = ()
+    beside: bool = False
 
 
 def hidden_case(
@@ -75,6 +83,7 @@ def package_case(kind: str, name: str, inputs: Inputs, length: int) -> Case:
         expected={},
         length=length,
         input_max=max((float(np.abs(x).max(initial=0.0)) for x in floats), default=0.0),
+        beside=True,
     )
 
 

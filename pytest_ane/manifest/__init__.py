@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_ane.manifest.closeness import OutputPolicy
 from pytest_ane.manifest.compression import (
     Compression,
     Linear,
@@ -40,6 +41,7 @@ __all__ = [
     "LinearStep",
     "Manifest",
     "Model",
+    "OutputPolicy",
     "Override",
     "Palettize",
     "PalettizeStep",

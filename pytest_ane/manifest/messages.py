@@ -21,6 +21,7 @@ _SAYS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "greater_than_equal": lambda c: f"must be at least {c['ge']:g}",
     "invalid-json-value": lambda _: "must be a number, text, list or table",
     "int_type": lambda _: "must be a whole number",
+    "less_than": lambda c: f"must be less than {c['lt']:g}",
     "less_than_equal": lambda c: f"must be at most {c['le']:g}",
     "literal_error": lambda c: one_of(c["expected"]),
     "misplaced": lambda c: str(c["says"]),

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from pytest_ane.manifest.base import Form, Record, misplaced
+from pytest_ane.manifest.closeness import Cosine, NotNegative, OutputName, OutputPolicy, Share
 from pytest_ane.manifest.evidence import EvidencePolicy
 
 Gate: TypeAlias = Literal["placement", "compression", "fidelity", "behaviour"]
@@ -55,8 +56,6 @@ def _schema(pattern: str) -> WithJsonSchema:
 
 Size = Annotated[int, BeforeValidator(size), Field(ge=1), _schema(_SIZE)]
 Count = Annotated[int, BeforeValidator(count), Field(ge=1), _schema(_COUNT)]
-Cosine = Annotated[float, Field(ge=-1, le=1)]
-NotNegative = Annotated[float, Field(ge=0)]
 System = Annotated[
     str, Form(r"(macOS|iOS|iPadOS) \d{1,3}(\.\d{1,3}){0,2}", "must be a system such as 'macOS 26'")
 ]
@@ -111,8 +110,30 @@ class FidelityPolicy(GatePolicy):
     min_cosine_first: Cosine = 0.9
     """The same for position 0 of captured probes, which is reported apart: there the attention sink
     makes one channel carry nearly the whole norm."""
+    min_contribution: Cosine | None = None
+    """Lowest cosine with the residual path taken out, position 0 of captured probes apart; asked of
+    a shard that has no residual path, it fails."""
+    max_relative_l2: NotNegative | None = None
+    """Greatest |a - b| / |b| of any position, position 0 of captured probes apart."""
+    min_snr: float | None = None
+    """Lowest signal-to-noise ratio of any position in dB, position 0 of captured probes apart."""
+    max_error: NotNegative | None = None
+    """Greatest absolute difference of any value."""
+    max_non_finite: Share = 0.0
+    """Share of values that may be NaN or infinite; positions that have one are not compared."""
     min_live_probes: Annotated[int, Field(ge=1)] = 1
     """Probes on which artifact and reference are not both zero."""
+    outputs: dict[OutputName, OutputPolicy] = Field(default_factory=dict)
+    """Other thresholds for some outputs, by name; a family's shards have one, `y`."""
+
+    def of_output(self, name: str) -> OutputPolicy:
+        """The thresholds of one output: its own, else those of all."""
+        own = self.outputs.get(name, OutputPolicy())
+        merged = {
+            key: getattr(self, key) if getattr(own, key) is None else getattr(own, key)
+            for key in OutputPolicy.model_fields
+        }
+        return OutputPolicy.model_construct(**merged)
 
 
 class BehaviourPolicy(GatePolicy):

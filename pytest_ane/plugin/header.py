@@ -19,7 +19,7 @@ def line(space: Workspace) -> str:
         recorded=any(
             space.evidence.path("placement", shard.qualified).exists() for shard in space.shards
         ),
-        min_cosine=space.min_cosine,
+        thresholds=[str(one) for one in space.thresholds],
         unproven=space.unproven,
         cache=space.cache_root,
         canaries=list(_canaries(space)),

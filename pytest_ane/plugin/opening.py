@@ -17,6 +17,7 @@ from pytest_ane.families import search_beside
 from pytest_ane.manifest import Manifest, Shard, load, of_package, select
 from pytest_ane.plugin import settings, suite
 from pytest_ane.plugin.run import run_id, use_folder
+from pytest_ane.plugin.thresholds import overridden, thresholds
 from pytest_ane.plugin.workspace import Workspace
 
 
@@ -33,13 +34,13 @@ def workspace_of(config: pytest.Config) -> Workspace:
     _remember(config, cache_root or default_root())
     if manifest.tmpdir is not None:
         config.add_cleanup(use_folder(manifest.tmpdir, manifest.path).close)
-    minimum = settings.minimum_cosine(config)
+    given = thresholds(config, manifest)
     space = Workspace(
         manifest=manifest,
         asked=asked,
-        shards=tuple(_overridden(shard, minimum) for shard in shards),
+        shards=tuple(overridden(shard, given) for shard in shards),
         cache_root=cache_root,
-        min_cosine=minimum,
+        thresholds=given,
         unproven=settings.unproven(config),
         builds=settings.builds(config) or default_count(),
         backend_name=settings.backend(config),
@@ -84,12 +85,3 @@ def _remember(config: pytest.Config, cache: Path) -> None:
     rehash = bool(config.getoption("ane_rehash"))
     stack.enter_context(remembered(cache / "digests", rehash=rehash))
     config.add_cleanup(stack.close)
-
-
-def _overridden(shard: Shard, minimum: float | None) -> Shard:
-    """The shard with the threshold given on the command line or in ini, if any."""
-    if minimum is None:
-        return shard
-    fidelity = shard.policy.fidelity.model_copy(update={"min_cosine": minimum})
-    policy = shard.policy.model_copy(update={"fidelity": fidelity})
-    return shard.model_copy(update={"policy": policy})

@@ -18,7 +18,8 @@ VERBS = ("missing", "stale", "all")
 _INI = {
     "ane_manifest": "the manifest, relative to the ini file",
     "ane_cache": "cache folder, relative to the ini file",
-    "ane_min_cosine": "overrides every fidelity policy's min-cosine",
+    "ane_min_cosine": "overrides fidelity policies' min-cosine: a number, or 'L27:0.95,head*:0.98'",
+    "ane_min_contribution": "the same for min-contribution",
     "ane_evidence": "where evidence is kept, relative to the ini file",
     "ane_builds": "how many shards are built at once, over all workers",
     "ane_backend": "'auto', 'cpu' or 'coreml': what runs artifacts",
@@ -55,8 +56,14 @@ def add(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--ane-min-cosine",
-        metavar="X",
-        help="override every fidelity policy's min-cosine",
+        metavar="[SHARDS:]X,...",
+        help="override every fidelity policy's min-cosine, or that of some shards: "
+        "'0.97', 'L27:0.95,head*:0.98'; the last term that names a shard holds",
+    )
+    group.addoption(
+        "--ane-min-contribution",
+        metavar="[SHARDS:]X,...",
+        help="the same for min-contribution, the cosine with the residual path taken out",
     )
     group.addoption(
         "--ane-builds",

@@ -22,6 +22,12 @@ def text(config: pytest.Config, name: str) -> str:
     return given if given is not None else str(config.getini(name) or "")
 
 
+def origin(config: pytest.Config, name: str) -> str:
+    """How a value was given: `--ane-min-cosine` or `ane_min_cosine`."""
+    on_command_line = config.getoption(name, None) is not None
+    return f"--{name.replace('_', '-')}" if on_command_line else name
+
+
 def path(config: pytest.Config, name: str) -> Path | None:
     """A path option: relative to where pytest was called, or to the ini file for an ini value."""
     given = _given(config, name)
@@ -44,26 +50,6 @@ def package(config: pytest.Config) -> Path | None:
     return _below(config.invocation_params.dir, given) if given is not None else None
 
 
-def minimum_cosine(config: pytest.Config) -> float | None:
-    """The overriding threshold, if any.
-
-    Raises:
-        pytest.UsageError: it is no number from -1 to 1.
-    """
-    given = text(config, "ane_min_cosine")
-    if not given:
-        return None
-    try:
-        value = float(given)
-    except ValueError:
-        value = float("nan")
-    if not -1 <= value <= 1:
-        raise pytest.UsageError(
-            f"{_origin(config, 'ane_min_cosine')}={given}: give a number from -1 to 1."
-        )
-    return value
-
-
 def builds(config: pytest.Config) -> int | None:
     """How many builds may run at once, if said.
 
@@ -75,7 +61,7 @@ def builds(config: pytest.Config) -> int | None:
         return None
     if not (given.isascii() and given.isdecimal() and 1 <= int(given[:9]) <= 1000):
         raise pytest.UsageError(
-            f"{_origin(config, 'ane_builds')}={given}: give a number from 1 to 1000."
+            f"{origin(config, 'ane_builds')}={given}: give a number from 1 to 1000."
         )
     return int(given)
 
@@ -185,9 +171,3 @@ def _given(config: pytest.Config, name: str) -> str | None:
 
 def _below(base: Path, given: str) -> Path:
     return Path(base, Path(given).expanduser()).absolute()
-
-
-def _origin(config: pytest.Config, name: str) -> str:
-    """How a value was given: `--ane-min-cosine` or `ane_min_cosine`."""
-    on_command_line = config.getoption(name, None) is not None
-    return f"--{name.replace('_', '-')}" if on_command_line else name

@@ -26,6 +26,7 @@ from pytest_ane.plugin.preflight import Preflight
 from pytest_ane.plugin.progress import Progress
 from pytest_ane.plugin.run import Run
 from pytest_ane.plugin.stack import Stack
+from pytest_ane.plugin.thresholds import Threshold
 
 KEY = pytest.StashKey["Workspace"]()
 
@@ -49,7 +50,7 @@ class Workspace:
     asked: str
     shards: tuple[Shard, ...]
     cache_root: Path | None
-    min_cosine: float | None
+    thresholds: tuple[Threshold, ...]
     unproven: str
     builds: int
     backend_name: str

@@ -44,7 +44,7 @@ def header(
     backend: str,
     device: str = "",
     recorded: bool = False,
-    min_cosine: float | None = None,
+    thresholds: Sequence[str] = (),
     unproven: str = "",
     cache: Path | None = None,
     canaries: Sequence[str] = (),
@@ -65,8 +65,7 @@ def header(
     ]
     parts += [f"weights {text}" for text in sorted(made_up)]
     parts += [f"canary {words}" for words in canaries]
-    if min_cosine is not None:
-        parts.append(f"min-cosine {min_cosine:g} for all")
+    parts += thresholds
     if unproven:
         parts.append({"allow": "unproven allowed", "fail": "unproven fails"}[unproven])
     if cache is not None:

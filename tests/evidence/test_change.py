@@ -85,6 +85,16 @@ def test_fidelity() -> None:
     ]
 
 
+def test_what_older_evidence_does_not_have_has_come() -> None:
+    first, second = FIDELITY.comparisons
+    added = replace(first, contributions=(0.5, 0.75), relative=(0.02, 0.01), residual=9.0)
+    changed = replace(FIDELITY, comparisons=(added, second))
+    assert between("fidelity", measurement=changed) == [
+        "contribution min none -> 0.500000",
+        "relative L2 max none -> 0.02",
+    ]
+
+
 def test_a_number_that_is_in_no_figure() -> None:
     first, second = FIDELITY.comparisons
     changed = replace(FIDELITY, comparisons=(replace(first, error_max=0.25), second))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pytest_ane.errors import EvidenceError
 from pytest_ane.evidence.codec import from_data, to_data
-from pytest_ane.fidelity import Fidelity
+from pytest_ane.fidelity import Errors, Fidelity
 from pytest_ane.placement.plans import Plan, PlannedFunction, PlannedOperation
 from pytest_ane.verdict import Gate
 from tests.evidence.makers import MEASURED
@@ -56,6 +58,50 @@ def test_provenance_is_the_environment_and_not_written_twice() -> None:
     found = from_data("fidelity", data, {"chip": "Apple M4"})
     assert isinstance(found, Fidelity)
     assert found.provenance == {"chip": "Apple M4"}
+
+
+def test_what_fidelity_did_not_always_measure_is_optional() -> None:
+    """Evidence recorded before contributions were measured reads as it did; new ones in full."""
+    found = MEASURED["fidelity"]
+    assert isinstance(found, Fidelity)
+    first = found.comparisons[0]
+    assert to_data(found)["comparisons"][0].keys() == {
+        "kind", "probe", "output", "length", "input_max", "cosines", "positions", "both_zero",
+        "one_zero", "finite", "error_max",
+    }  # fmt: skip
+    deep = replace(
+        first,
+        contributions=(0.5,),
+        idle=(1,),
+        residual=20.0,
+        relative=(0.25, math.inf),
+        spoilt=(1,),
+        one_zero=(7,),
+        experts=((3, 9),),
+        errors=Errors(0.5, -1.0, 32, (0, 5), 0.125, (1, 7)),
+    )
+    known = replace(found, comparisons=(deep,), provenance={})
+    data = to_data(known)
+    assert data["comparisons"][0]["contributions"] == [0.5]
+    assert from_data("fidelity", json.loads(json.dumps(data)), {}) == known
+
+
+@pytest.mark.parametrize(
+    ("errors", "words"),
+    [
+        ({"cosine": 2.0}, "neither in -1..1 nor NaN"),
+        ({"relative": -1.0}, "an error or a place is negative"),
+        ({"absolute_at": [-1, 0]}, "an error or a place is negative"),
+        ({"relative_at": [1]}, r"errors\.relative_at"),
+    ],
+)
+def test_errors_that_cannot_be(errors: dict[str, Any], words: str) -> None:
+    data = to_data(MEASURED["fidelity"])
+    whole = {"cosine": 1.0, "group_cosine": 1.0, "group": 0, "absolute_at": [0, 0]}
+    whole |= {"relative": 0.0, "relative_at": [0, 0], **errors}
+    data["comparisons"][0]["errors"] = whole
+    with pytest.raises(EvidenceError, match=words):
+        from_data("fidelity", data, {})
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -179,3 +180,152 @@ def test_an_output_that_is_missing_or_of_another_shape(
         f"probe: the reference gives y [3, 2], the artifact {given}; outputs are compared by name "
         "and must have one shape."
     )
+
+
+RNG = np.random.default_rng(6)
+WIDE = RNG.standard_normal((3, 64)).astype(np.float32)
+ADDED = RNG.standard_normal((3, 64)).astype(np.float32)
+WRONG = RNG.standard_normal((3, 64)).astype(np.float32)
+
+
+def comparison(actual: np.ndarray, expected: np.ndarray, **changes: Any) -> Comparison:
+    """The one comparison of a case with more known of it."""
+    made = replace(case({"y": expected}), **changes)
+    (found,) = measure(FakeRunner(y=actual), [made], compared=True, provenance={}).comparisons
+    return found
+
+
+def test_a_known_residual_path_is_taken_out() -> None:
+    path = 20 * WIDE
+    found = comparison(path + ADDED + WRONG / 3, path + ADDED, residual={"y": path})
+    assert found.contributions == pytest.approx(compare(ADDED + WRONG / 3, ADDED).cosines, abs=1e-4)
+    assert max(found.contributions) < 0.97 < 0.999 < found.worst
+    assert found.contributing == found.positions
+    assert found.residual == pytest.approx(20, rel=0.2)
+
+
+def test_without_a_residual_path_there_is_no_contribution() -> None:
+    found = comparison(WIDE + WRONG, WIDE)
+    assert (found.contributions, found.idle, found.residual) == ((), (), None)
+
+
+def test_where_it_is_unknown_what_lies_along_the_input_is_taken_out() -> None:
+    path = 20 * WIDE
+    inputs = ({"mask": WRONG, "x": WIDE, "ids": np.ones((3, 64), np.int32), "s": X},)
+    found = comparison(path + ADDED + WRONG / 3, path + ADDED, calls=inputs, beside=True)
+    assert found.contributions == pytest.approx(compare(ADDED + WRONG / 3, ADDED).cosines, abs=0.02)
+    assert found.residual == pytest.approx(20, rel=0.2)
+    without = comparison(path, path, calls=({"s": X},), beside=True)
+    assert without.contributions == ()
+    asked = comparison(path, path, calls=inputs)
+    assert asked.contributions == ()
+
+
+def test_positions_that_add_nothing_on_either_side_have_no_contribution() -> None:
+    some = ADDED * np.array([[1], [0], [1]], np.float32)
+    found = comparison(WIDE + some, WIDE + some, residual={"y": WIDE}, start=4)
+    assert (found.positions, found.idle, found.contributing) == ((4, 5, 6), (5,), (4, 6))
+    assert found.contributions == pytest.approx((1, 1))
+    nothing = comparison(WIDE, WIDE, residual={"y": WIDE})
+    assert (nothing.contributions, nothing.idle, nothing.residual) == ((), (0, 1, 2), None)
+
+
+def test_who_adds_nothing_where_the_reference_does_is_undefined() -> None:
+    found = comparison(WIDE, WIDE + ADDED, residual={"y": WIDE})
+    assert np.isnan(found.contributions).all()
+    assert len(found.contributions) == 3
+
+
+def test_a_contribution_that_is_not_finite_is_undefined() -> None:
+    broken = (WIDE + ADDED).copy()
+    broken[1, 5] = np.nan
+    found = comparison(broken, WIDE + ADDED, residual={"y": WIDE})
+    assert np.isnan(found.contributions).tolist() == [False, True, False]
+    assert np.isnan(found.relative).tolist() == [False, True, False]
+    assert found.spoilt == (1,)
+    assert found.errors is not None
+    assert math.isnan(found.errors.cosine)
+    assert (found.errors.absolute_at, found.errors.relative_at) == ((1, 5), (1, 5))
+
+
+def test_further_metrics_and_where() -> None:
+    actual = WIDE.copy()
+    actual[2, 40] += 8
+    found = comparison(actual, WIDE, start=7)
+    assert found.relative[:2] == (0, 0)
+    assert found.relative[2] == pytest.approx(8 / np.linalg.norm(WIDE[2]), rel=1e-3)
+    assert found.errors is not None
+    assert (found.errors.group, found.errors.absolute_at) == (32, (9, 40))
+    assert found.errors.group_cosine < found.errors.cosine < 1
+
+
+def test_near_zero_on_both_sides_is_agreement() -> None:
+    """A weight that the float32 reference still has and fp16 has not."""
+    tiny = np.array([[1e-9, 0], [3, 4], [5, 6]], np.float32)
+    found = compare(np.where(tiny < 1e-6, 0, tiny).astype(np.float32), tiny)
+    assert (found.both_zero, found.one_zero, found.positions) == ((0,), (), (1, 2))
+
+
+def test_the_experts_of_positions_that_are_zero_on_one_side_are_kept() -> None:
+    zeroed = X * np.array([[1], [0], [0]], np.float32)
+    found = comparison(zeroed, X, routed=((1,), (4, 9), ()), start=2)
+    assert (found.one_zero, found.experts) == ((3, 4), ((4, 9), ()))
+    assert comparison(X, X, routed=((1,), (4, 9), ())).experts == ()
+
+
+def test_many_rows_are_compared_as_few_are() -> None:
+    """More than one block of the wide rows of a head."""
+    expected = RNG.standard_normal((5, 9000)).astype(np.float32)
+    actual = expected + 0.1 * RNG.standard_normal((5, 9000)).astype(np.float32)
+    actual[1], expected[1], actual[4, 8990] = 0, 0, 40
+    found = comparison(actual, expected, residual={"y": expected / 2})
+    assert (found.both_zero, found.positions) == ((1,), (0, 2, 3, 4))
+    for i, position in enumerate(found.positions):
+        one = comparison(
+            actual[[position]], expected[[position]], residual={"y": expected[[position]] / 2}
+        )
+        assert found.cosines[i] == pytest.approx(one.worst, abs=2e-9)
+        assert found.contributions[i] == pytest.approx(one.contributions[0], abs=2e-6)
+    assert found.errors is not None
+    assert found.errors.absolute_at == (4, 8990)
+    assert found.errors.group == 8990 // 32 * 32
+    live = [0, 2, 3, 4]
+    x, y = actual[live].ravel().astype(float), expected[live].ravel().astype(float)
+    flat = x @ y / np.linalg.norm(x) / np.linalg.norm(y)
+    assert found.errors.cosine == pytest.approx(flat, abs=1e-6)
+
+
+def test_contributions_follow_their_positions_into_parts() -> None:
+    found = replace(
+        compare(X, X),
+        kind="captured",
+        cosines=(0.9, 0.8, 0.7),
+        contributions=(0.5, 0.4),
+        idle=(1,),
+        relative=(0.1, 0.2, 0.3),
+    )
+    assert (found.first.contributions, found.first.idle, found.first.relative) == (
+        (0.5,), (), (0.1,),
+    )  # fmt: skip
+    assert (found.rest.contributions, found.rest.idle, found.rest.relative) == (
+        (0.4,), (1,), (0.2, 0.3),
+    )  # fmt: skip
+    assert found.rest.contributing == (2,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"contributions": (0.5,)}, "1 contributions at 3 positions"),
+        ({"contributions": (0.5, 2.0, 0.1)}, "neither in -1..1 nor NaN"),
+        ({"idle": (7,)}, "do not ascend"),
+        ({"relative": (0.5,)}, "1 errors at 3 positions"),
+        ({"relative": (0.5, -0.1, 0.0)}, "is negative"),
+        ({"residual": -1.0}, "is negative"),
+        ({"spoilt": (2, 1)}, "do not ascend"),
+        ({"experts": ((1,),)}, "experts of 1 positions, not 0"),
+    ],
+)
+def test_numbers_that_contradict_one_another(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        replace(compare(X, X), **changes)

@@ -58,6 +58,15 @@ SENTENCES = [
         F + 'min-cosine = "high"',
         '6: [models.m.policy.fidelity] min-cosine = "high": must be a number.',
     ),
+    (
+        F + "max-non-finite = 1",
+        "6: [models.m.policy.fidelity] max-non-finite = 1: must be less than 1.",
+    ),
+    (
+        F + "outputs.y.min-cosin = 1",
+        "6: [models.m.policy.fidelity.outputs.y] unknown key 'min-cosin': did you mean "
+        "'min-cosine'?",
+    ),
     (F + "min-cosine = 1.5", "6: [models.m.policy.fidelity] min-cosine = 1.5: must be at most 1."),
     (
         F + "min-cosine = nan",

@@ -84,6 +84,15 @@ def test_no_systems(os: str) -> None:
         (FidelityPolicy, {"min_cosine": 1.01}),
         (FidelityPolicy, {"min_cosine": True}),
         (FidelityPolicy, {"min_live_probes": 0}),
+        (FidelityPolicy, {"min_contribution": math.nan}),
+        (FidelityPolicy, {"max_relative_l2": math.inf}),
+        (FidelityPolicy, {"max_relative_l2": -0.1}),
+        (FidelityPolicy, {"min_snr": -math.inf}),
+        (FidelityPolicy, {"max_error": math.inf}),
+        (FidelityPolicy, {"max_non_finite": 1.0}),
+        (FidelityPolicy, {"outputs": {"y": {"min_cosine": math.nan}}}),
+        (FidelityPolicy, {"outputs": {"y": {"min_live_probes": 1}}}),
+        (FidelityPolicy, {"outputs": {"": {}}}),
         (BehaviourPolicy, {"max_kl": math.inf}),
         (BehaviourPolicy, {"max_kl": -0.1}),
         (BehaviourPolicy, {"min_top1": math.nan}),
@@ -105,6 +114,16 @@ def test_thresholds_that_would_let_anything_pass(
 
 def test_code_uses_field_names() -> None:
     assert FidelityPolicy(min_cosine=0.9).min_cosine == 0.9
+
+
+def test_an_output_s_thresholds_are_laid_over_the_shard_s() -> None:
+    policy = FidelityPolicy.model_validate(
+        {"min-cosine": 0.9, "min-snr": 20, "outputs": {"z": {"min-cosine": -1, "max-error": 0}}}
+    )
+    y, z = policy.of_output("y"), policy.of_output("z")
+    assert (y.min_cosine, y.min_cosine_first, y.min_snr, y.max_error) == (0.9, 0.9, 20, None)
+    assert (z.min_cosine, z.min_cosine_first, z.min_snr, z.max_error) == (-1, 0.9, 20, 0)
+    assert (y.max_non_finite, y.min_contribution, y.max_relative_l2) == (0, None, None)
 
 
 def test_records_are_frozen() -> None:

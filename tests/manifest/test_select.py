@@ -132,6 +132,9 @@ def test_mistakes(expression: str, sentence: str) -> None:
     with pytest.raises(ManifestError) as caught:
         select(ONE, expression)
     assert str(caught.value) == sentence
+    with pytest.raises(ManifestError) as caught:
+        select(ONE, expression, "--ane-min-cosine")
+    assert str(caught.value) == sentence.replace("--ane-shards", "--ane-min-cosine")
 
 
 @given(count=st.integers(1, 120), size=st.integers(1, 100))

@@ -1,4 +1,4 @@
-"""`--ane-min-cosine` and its ini twin override every fidelity policy."""
+"""`--ane-min-cosine`, `--ane-min-contribution` and their ini twins override fidelity policies."""
 
 from __future__ import annotations
 
@@ -40,15 +40,58 @@ def test_the_ini_twin_overrides_and_yields_to_the_command_line(unlike: Project) 
     result.stdout.fnmatch_lines(["*below cosine 0.99*"])
 
 
-@pytest.mark.parametrize("value", ["abc", "nan", "1.5", "-2", "inf"])
+def test_single_shards_have_thresholds_of_their_own(project: Project) -> None:
+    project.packages(good="other", other="good")
+    result = project.gate("-k", "fidelity", "--ane-min-cosine=0.9, own:good:-1")
+    result.assert_outcomes(passed=1, failed=1, deselected=5)
+    result.stdout.fnmatch_lines(["ane: *min-cosine 0.9, own:good:-1*"])
+    result.stdout.fnmatch_lines(["*below cosine 0.9;*", "passed   own:good *"])
+    result = project.gate("-k", "fidelity", "--ane-min-cosine=g*:-1,o*:-1")
+    result.assert_outcomes(passed=2, deselected=5)
+
+
+def test_the_last_term_that_names_a_shard_holds(project: Project) -> None:
+    project.packages(good="other")
+    result = project.gate("-k", "fidelity", "--ane-min-cosine=good:-1,0.99")
+    result.assert_outcomes(failed=1, deselected=3)
+
+
+def test_it_overrides_thresholds_of_outputs_too(unlike: Project) -> None:
+    manifest = unlike.path / "shards.toml"
+    names = "[models.own.policy.fidelity]\nmin-cosine = -1\noutputs.projection.min-cosine = 1\n"
+    manifest.write_text(manifest.read_text() + names)
+    unlike.gate("-k", "fidelity").assert_outcomes(failed=1, deselected=3)
+    result = unlike.gate("-k", "fidelity", "--ane-min-cosine=-1")
+    result.assert_outcomes(passed=1, deselected=3)
+
+
+def test_a_shard_that_is_not_there(unlike: Project) -> None:
+    result = unlike.gate("--ane-min-cosine=god:0.9")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --ane-min-cosine: 'god' matches no shard; nearest: good."])
+
+
+def test_the_contribution_is_asked_for(project: Project) -> None:
+    """A block of a family: x + f(x); its residual path is known, or nothing passes."""
+    project.llama()
+    result = project.gate("-k", "fidelity", "--ane-min-contribution=L*:1", shards="L00")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["ane: *min-contribution L[*]:1*", "*min-contribution*"])
+
+
+@pytest.mark.parametrize(
+    "value", ["abc", "nan", "1.5", "-2", "inf", ":0.9", "good:", "0.9,", "a:b"]
+)
 def test_what_is_no_cosine_is_a_usage_error(unlike: Project, value: str) -> None:
     result = unlike.gate(f"--ane-min-cosine={value}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: --ane-min-cosine={value}: give a number from -1 to 1."])
+    result.stderr.fnmatch_lines(
+        [f"ERROR: --ane-min-cosine={value}: give a number from -1 to 1, or one for each of *"]
+    )
 
 
 def test_a_wrong_ini_value_is_named_as_such(unlike: Project) -> None:
     unlike.pytester.makeini("[pytest]\nane_min_cosine = high\n")
     result = unlike.gate()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: ane_min_cosine=high: give a number from -1 to 1."])
+    result.stderr.fnmatch_lines(["ERROR: ane_min_cosine=high: give a number from -1 to 1, *"])

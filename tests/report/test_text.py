@@ -62,13 +62,13 @@ def test_overrides_are_in_the_header() -> None:
         selected=[shard("L00", 1), shard("L01", 2), shard("L02", 1)],
         of=3,
         backend="cpu",
-        min_cosine=0.5,
+        thresholds=["min-cosine 0.5 for all", "min-contribution L*:0.9"],
         unproven="allow",
         cache=Path("/tmp/c"),
     )
     assert line == (
         "ane: all · shards 3 of 3 · backend cpu · placement by forecast · seed 1, 2 · "
-        "min-cosine 0.5 for all · unproven allowed · cache /tmp/c"
+        "min-cosine 0.5 for all · min-contribution L*:0.9 · unproven allowed · cache /tmp/c"
     )
 
 

@@ -2,8 +2,46 @@
 
 from __future__ import annotations
 
-from pytest_ane.fidelity.metrics.cosine import cosine, is_cosine
-from pytest_ane.fidelity.metrics.error import max_abs_error
+from pytest_ane.fidelity.metrics.contribution import (
+    Contributions,
+    contributions,
+    contributions_beside,
+)
+from pytest_ane.fidelity.metrics.cosine import (
+    cosine,
+    flat_cosine,
+    group_cosines,
+    group_products,
+    is_cosine,
+)
+from pytest_ane.fidelity.metrics.error import (
+    Extreme,
+    max_abs_error,
+    worst_abs_error,
+    worst_rel_error,
+)
 from pytest_ane.fidelity.metrics.finite import finite_fraction
+from pytest_ane.fidelity.metrics.relative import relative_l2
+from pytest_ane.fidelity.metrics.snr import decibels, snr
+from pytest_ane.fidelity.metrics.zero import Zeros, zeros
 
-__all__ = ["cosine", "finite_fraction", "is_cosine", "max_abs_error"]
+__all__ = [
+    "Contributions",
+    "Extreme",
+    "Zeros",
+    "contributions",
+    "contributions_beside",
+    "cosine",
+    "decibels",
+    "finite_fraction",
+    "flat_cosine",
+    "group_cosines",
+    "group_products",
+    "is_cosine",
+    "max_abs_error",
+    "relative_l2",
+    "snr",
+    "worst_abs_error",
+    "worst_rel_error",
+    "zeros",
+]
