@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.digests import key_digest, tree_files
+from pytest_ane.fidelity.normal import GENERATOR
 from pytest_ane.manifest import Gate, Model, Shard
 
 ELSEWHERE = ("versions",)
@@ -51,7 +52,7 @@ def question(
     if gate != "fidelity":
         return {}
     asked: dict[str, Any] = {
-        "probes": subject.probes.model_dump(mode="json"),
+        "probes": subject.probes.model_dump(mode="json") | {"generator": GENERATOR},
         "reference": subject.reference,
         "max_tokens": subject.max_tokens,
     }
@@ -59,7 +60,7 @@ def question(
         asked["reference"] = key_digest(tree_files(subject.reference))
     elif subject.reference == "float32":
         asked["source"] = _source(identity)
-    if "captured" in subject.probes.kinds:
+    if subject.probes.of_prompts:
         asked["prompts"] = prompts
     return asked
 

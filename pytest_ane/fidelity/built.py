@@ -16,7 +16,8 @@ from pytest_ane.errors import BuildError
 from pytest_ane.families import Conversion, Inputs, Port
 from pytest_ane.families.code import said
 from pytest_ane.fidelity.cases import Case, Rows
-from pytest_ane.fidelity.probes import KINDS, generator
+from pytest_ane.fidelity.normal import generator
+from pytest_ane.fidelity.probes import KINDS, lengths
 from pytest_ane.fidelity.recording import RECORDING_VERSION, load, save
 from pytest_ane.manifest import Shard
 from pytest_ane.sources import FloatArray
@@ -28,7 +29,7 @@ Probe = tuple[str, str, int, Inputs]
 def built_cases(
     cache: Cache, identity: dict[str, Any], shard: Shard, conversion: Callable[[], Conversion]
 ) -> list[Case]:
-    """A shard's seeded probes at T = 1 and the largest T, with what its reference makes of them.
+    """A shard's seeded probes, at three T where it is flexible, with its reference's answers.
 
     Recorded in the cache; `conversion` is called only when there is no recording yet.
 
@@ -41,7 +42,6 @@ def built_cases(
         "shard": shard.id,
         "max": shard.max_tokens,
         "probes": shard.probes.model_dump(mode="json"),
-        "numpy": np.__version__.split(".")[:2],
     }
 
     def make(folder: Path) -> None:
@@ -82,9 +82,8 @@ def _load(folder: Path) -> Iterator[Case]:
 def _probes(shard: Shard, ports: Sequence[Port]) -> Iterator[Probe]:
     asked = shard.probes
     flexible = any("T" in port.shape for port in ports)
-    lengths = dict.fromkeys((1, shard.max_tokens if flexible else 1))
     for kind in (kind for kind in asked.kinds if kind in KINDS):
-        for length in lengths:
+        for length in lengths(shard.max_tokens if flexible else 1):
             for number in range(asked.count):
                 seed = (asked.seed, kind, length, number)
                 yield kind, f"{kind} T={length} #{number}", length, {

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.families import Inputs, Layout
+from pytest_ane.families import Inputs, Layout, Routes
 from pytest_ane.sources import FloatArray
 
 Rows = Mapping[str, FloatArray]
@@ -40,7 +40,7 @@ class Case:
     input_max: float
     start: int = 0
     residual: Rows = field(default_factory=dict)
-    routed: tuple[tuple[int, ...], ...] = ()
+    routed: Routes = ()
 
 
 def hidden_case(
@@ -51,6 +51,8 @@ def hidden_case(
     layout: Layout,
     start: int = 0,
     chunk: int | None = None,
+    residual: FloatArray | None = None,
+    routed: Routes = (),
 ) -> Case:
     """A case of a family's shard: hidden states `[T, C]` in, `[T, C']` out.
 
@@ -66,6 +68,8 @@ def hidden_case(
         length=len(hidden),
         input_max=float(np.abs(hidden).max(initial=0.0)),
         start=start,
+        residual={} if residual is None else {"y": residual},
+        routed=routed,
     )
 
 

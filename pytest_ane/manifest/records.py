@@ -73,20 +73,30 @@ class Source(Record):
         return self
 
 
+OF_PROMPTS = ("captured", "outlier", "extreme")
+
+
 class Probes(Record):
     """Inputs on which a shard is compared with its reference."""
 
     kinds: Annotated[
-        tuple[Literal["gaussian", "unit-norm", "captured"], ...],
+        tuple[Literal["gaussian", "unit-norm", "captured", "outlier", "extreme"], ...],
         Strict(False),
         Field(min_length=1, json_schema_extra={"uniqueItems": True}),
     ] = ("gaussian", "captured")
     """`gaussian` has RMS 1, `unit-norm` rows of norm 1, `captured` are real hidden states of the
-    golden prompts. Without prompts the default is `gaussian` alone."""
+    golden prompts, `outlier` is normal with their means, deviations and largest values by channel,
+    `extreme` as large as they get, and as fp16 can take. The last three need prompts; without any
+    the default is `gaussian` alone."""
     count: Annotated[int, Field(ge=1, le=64)] = 2
     """Probes of each seeded kind at each length."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the seeded kinds."""
+
+    @property
+    def of_prompts(self) -> tuple[str, ...]:
+        """The kinds that are made from the states of golden prompts."""
+        return tuple(kind for kind in self.kinds if kind in OF_PROMPTS)
 
     @model_validator(mode="after")
     def _once_each(self) -> Probes:

@@ -221,8 +221,10 @@ def _shard_problems(
 
 
 def _setting_problems(model: ModelTable, settings: Common, layers: Layers) -> Iterator[Problem]:
-    if "captured" in settings.probes.kinds and not model.prompts:
-        says = '"captured" needs golden prompts to capture from; add prompts or leave it out'
+    if (kinds := settings.probes.of_prompts) and not model.prompts:
+        need, them = ("needs", "it") if len(kinds) == 1 else ("need", "them")
+        named = " and ".join(f'"{kind}"' for kind in kinds)
+        says = f"{named} {need} golden prompts to capture from; add prompts or leave {them} out"
         yield at_value(layers.origin(("probes", "kinds")), list(settings.probes.kinds), says)
     compression = settings.compression
     made = model.family or model.builder

@@ -110,7 +110,7 @@ class OpenModel:
 
     def _captured_spec(self, shard: Shard) -> Any:
         """What the captured states depend on beside the source; None where none are asked for."""
-        if "captured" not in shard.probes.kinds:
+        if not shard.probes.of_prompts:
             return None
         self._check_start()
         return [self.prompt_spec, shard.id, [wire.shard for wire in self.wiring]]
@@ -159,7 +159,7 @@ class OpenModel:
             raise SourceError(
                 f"{self.model.name}: captured probes run the model from its first block, but "
                 f"shards.toml lists {', '.join(self.model.ids[:3])}...; list every block up to the "
-                "last one wanted, or leave 'captured' out of probes.kinds."
+                "last one wanted, or leave 'captured', 'outlier' and 'extreme' out of probes.kinds."
             )
 
     def _ids(self, prompt: Any) -> tuple[int, ...]:

@@ -89,9 +89,9 @@ SENTENCES = [
         "5: [models.m.policy] unproven = \"pass\": must be one of 'fail', 'allow'.",
     ),
     (
-        P + 'kinds = ["gaussian", "outlier"]',
-        "6: [models.m.probes] kinds[1] = \"outlier\": must be one of 'gaussian', 'unit-norm', "
-        "'captured'.",
+        P + 'kinds = ["gaussian", "uniform"]',
+        "6: [models.m.probes] kinds[1] = \"uniform\": must be one of 'gaussian', 'unit-norm', "
+        "'captured', 'outlier', 'extreme'.",
     ),
     (P + "kinds = []", "6: [models.m.probes] kinds = []: must not be empty."),
     (

@@ -166,6 +166,10 @@ CONTRADICTIONS = [
         '5: [models.m.probes] kinds = ["gaussian", "captured"]: "captured" needs golden prompts to '
         "capture from; add prompts or leave it out.",
     ]),
+    (MODEL + 'probes.kinds = ["gaussian", "extreme", "outlier"]', [
+        '5: [models.m.probes] kinds = ["gaussian", "extreme", "outlier"]: "extreme" and "outlier" '
+        "need golden prompts to capture from; add prompts or leave them out.",
+    ]),
     (MODEL + 'target = "iOS17"\n' + PALETTE, [
         "5: [models.m] target = \"iOS17\": must be 'iOS18', for compression has granularity = "
         "per_grouped_channel.",
