@@ -19,9 +19,8 @@ from safetensors.numpy import save_file
 from pytest_ane.build import Cache
 from pytest_ane.digests import key_digest
 from pytest_ane.errors import CacheError
-from pytest_ane.families import LanguageModel, Wire, entering, get_family, merge
-from pytest_ane.fidelity.cases import Case
-from pytest_ane.fidelity.hidden import States, answered, packed, unpacked
+from pytest_ane.families import LanguageModel, Layout, Wire, entering, get_family, merge
+from pytest_ane.fidelity.hidden import HiddenProbe, States, answered, packed, unpacked
 from pytest_ane.manifest import Shard
 from pytest_ane.sources import FloatArray
 
@@ -72,15 +71,15 @@ def record_hidden(
     return cache.get_or_make("recordings", key_digest(key), make)
 
 
-def record_cases(
+def record_probes(
     cache: Cache,
     identity: dict[str, Any],
     shard: Shard,
     model: Callable[[], LanguageModel],
     captured: States,
     captured_spec: Any,
-) -> list[Case]:
-    """A family shard's cases: seeded and captured probes with the reference's outputs.
+) -> tuple[list[HiddenProbe], Layout]:
+    """A family shard's probes with the reference's answers, and the shard's layout.
 
     `captured` gives `(prompt, hidden [T, C])` of the states that enter the shard, `captured_spec`
     what these depend on beside the identity. `model` and `captured` are called only when there is
@@ -105,7 +104,7 @@ def record_cases(
     assert shard.family is not None
     tensors, metadata = load(folder)
     layout = get_family(shard.family).layout(metadata["description"], shard.id)
-    return [probe.case(layout) for probe in unpacked(tensors, metadata["probes"])]
+    return list(unpacked(tensors, metadata["probes"])), layout
 
 
 def load_hidden(

@@ -73,6 +73,7 @@ class Source(Record):
         return self
 
 
+GOLDEN = ".safetensors"
 OF_PROMPTS = ("captured", "outlier", "extreme")
 
 
@@ -149,7 +150,7 @@ class Shard(Record):
         source: where the family's weights come from, its path absolute.
         artifact: the user's own package, absolute; `None` where one is built.
         reference: what it is held against: the family's float32 module, nothing (only finite
-            output is asked), or another package, absolute.
+            output is asked), or, absolute, another package or golden tensors.
         compression: what was asked for; `None` only for an artifact about which the manifest
             says nothing.
         probes: inputs of the comparison.
@@ -176,6 +177,12 @@ class Shard(Record):
     def qualified(self) -> str:
         """`smollm2:L01`."""
         return f"{self.model}:{self.id}"
+
+    @property
+    def golden(self) -> Path | None:
+        """The golden tensors that are its reference, if any."""
+        found = self.reference
+        return found if isinstance(found, Path) and found.suffix == GOLDEN else None
 
     @property
     def asked(self) -> Compression:

@@ -210,13 +210,13 @@ def _shard_problems(
     if table.artifact is None and not made:
         yield at_table(here, "'artifact' is missing; name the shard's .mlpackage")
     if table.artifact is not None and table.reference is None:
-        choices = "a .mlpackage" + (", 'float32'" if made else "")
+        choices = "a .mlpackage, golden .safetensors" + (", 'float32'" if made else "")
         yield at_table(
             own.origin(("artifact",))[:-1],
             f"'reference' is missing; add what the artifact is held against: {choices} or 'none'",
         )
     if table.reference == "float32" and not made:
-        says = "needs a family; name an uncompressed .mlpackage, or 'none'"
+        says = "needs a family; name an uncompressed .mlpackage, golden .safetensors, or 'none'"
         yield at_value(own.origin(("reference",)), "float32", says)
 
 

@@ -12,9 +12,18 @@ from typing import Any
 from pytest_ane.behaviour import Golden, record_golden
 from pytest_ane.build import Cache
 from pytest_ane.errors import SourceError
-from pytest_ane.families import Cut, Family, LanguageModel, Wire, get_family, identify_family
+from pytest_ane.families import (
+    Cut,
+    Family,
+    LanguageModel,
+    Layout,
+    Wire,
+    get_family,
+    identify_family,
+)
 from pytest_ane.fidelity import Case
-from pytest_ane.fidelity.recording import Prompt, load_hidden, record_cases, record_hidden
+from pytest_ane.fidelity.hidden import HiddenProbe
+from pytest_ane.fidelity.recording import Prompt, load_hidden, record_hidden, record_probes
 from pytest_ane.manifest import Model, Shard, Source
 from pytest_ane.sources import FloatArray, identify, open_source
 
@@ -91,9 +100,18 @@ class OpenModel:
         """What the prompts depend on beside the source."""
         return [prompt.model_dump(mode="json") for prompt in self.model.prompts]
 
+    def layout(self, shard: Shard) -> Layout:
+        """How hidden states enter and leave a shard."""
+        return self.language_model.layout(shard.id)
+
     def cases(self, shard: Shard) -> list[Case]:
         """A shard's recorded cases."""
-        return record_cases(
+        probes, layout = self.probes(shard)
+        return [probe.case(layout) for probe in probes]
+
+    def probes(self, shard: Shard) -> tuple[list[HiddenProbe], Layout]:
+        """A shard's recorded probes, and how the artifact takes them."""
+        return record_probes(
             self.cache,
             self.identity,
             shard,
