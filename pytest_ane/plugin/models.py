@@ -25,6 +25,7 @@ from pytest_ane.fidelity import Case
 from pytest_ane.fidelity.hidden import HiddenProbe
 from pytest_ane.fidelity.recording import Prompt, load_hidden, record_hidden, record_probes
 from pytest_ane.manifest import Model, Shard, Source
+from pytest_ane.manifest import Prompt as ManifestPrompt
 from pytest_ane.sources import FloatArray, identify, open_source
 
 _READERS = ("gguf", "numpy", "tokenizers", "torch")
@@ -180,18 +181,33 @@ class OpenModel:
                 "last one wanted, or leave 'captured', 'outlier' and 'extreme' out of probes.kinds."
             )
 
-    def _ids(self, prompt: Any) -> tuple[int, ...]:
+    def _ids(self, prompt: ManifestPrompt) -> tuple[int, ...]:
         if prompt.ids is not None:
             ids = list(prompt.ids)
         elif prompt.chat is not None:
             ids = self.tokenizer.chat(prompt.chat)
         else:
             ids = self.tokenizer.encode(prompt.text)
+        subject = f"Golden prompt {prompt.name!r} of {self.model.name}"
         limit = self.language_model.positions
         if not 0 < len(ids) <= limit - prompt.greedy:
             raise SourceError(
-                f"Golden prompt {prompt.name!r} of {self.model.name} has {len(ids)} tokens; with "
-                f"{prompt.greedy} greedy ones it must fit "
+                f"{subject} has {len(ids)} tokens; with {prompt.greedy} greedy ones it must fit "
                 f"{'max-tokens' if limit == self.model.max_tokens else 'context'} = {limit}."
             )
+        self._check_vocabulary(subject, ids, given=prompt.ids is not None)
         return tuple(ids)
+
+    def _check_vocabulary(self, subject: str, ids: Sequence[int], *, given: bool) -> None:
+        """Raise `SourceError` where the model has no such token; a family may not say how many."""
+        size = self.language_model.description.get("vocabulary")
+        if isinstance(size, int) and max(ids) >= size:
+            mend = (
+                "give ids below that"
+                if given
+                else "the tokenizer is not this model's, so use the one it was trained with"
+            )
+            raise SourceError(
+                f"{subject} has token {max(ids)}, and the model's vocabulary ends at {size - 1}; "
+                f"{mend}."
+            )
