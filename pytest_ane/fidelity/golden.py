@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -133,7 +134,8 @@ def write_golden(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> N
     except GoldenError as error:
         raise GoldenError(str(error).replace(str(new), str(path))) from None
     finally:
-        new.unlink(missing_ok=True)
+        with suppress(OSError):
+            new.unlink()
 
 
 def _read(path: Path) -> tuple[dict[str, npt.NDArray[Any]], Notes]:
