@@ -54,7 +54,8 @@ def question(
         return {}
     if subject.golden is not None:
         # Its probes are in the file.
-        tensors = {"golden": file_digest(subject.golden)} if subject.golden.is_file() else "missing"
+        there = subject.golden.is_file()
+        tensors = {"golden": file_digest(subject.golden) if there else "missing"}
         return {"reference": tensors, "max_tokens": subject.max_tokens}
     asked: dict[str, Any] = {
         "probes": subject.probes.model_dump(mode="json") | {"generator": GENERATOR},

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from pytest_ane.digests import key_digest, tree_files
+from pytest_ane.digests import file_digest, key_digest, tree_files
 from pytest_ane.evidence.asked import files_of, question
 from pytest_ane.manifest import Model, Probes, Prompt, Shard
 
@@ -76,6 +76,17 @@ def test_fidelity_without_a_source(tmp_path: Path) -> None:
     assert str(tmp_path) not in json.dumps(asked)
     alone = question("fidelity", SHARD.model_copy(update={"reference": "none"}), MODEL, unread)
     assert alone["reference"] == "none"
+
+
+def test_golden_tensors_hold_their_probes(tmp_path: Path) -> None:
+    path = tmp_path / "golden.safetensors"
+    shard = SHARD.model_copy(update={"reference": path})
+    assert question("fidelity", shard, MODEL, unread)["reference"] == {"golden": "missing"}
+    path.write_bytes(b"one")
+    one = question("fidelity", shard, MODEL, unread)
+    assert one == {"reference": {"golden": file_digest(path)}, "max_tokens": 64}
+    path.write_bytes(b"other")
+    assert question("fidelity", shard, MODEL, unread) != one
 
 
 def test_behaviour() -> None:
