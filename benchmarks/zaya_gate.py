@@ -169,8 +169,9 @@ def probes() -> list[np.ndarray]:
 
     return [
         hidden
+        for length in LENGTHS
         for _, _, hidden in seeded(
-            ("gaussian",), count=PROBES, seed=SEED, lengths=LENGTHS, width=2048
+            ("gaussian",), count=PROBES, seed=SEED, length=length, width=2048
         )
     ]
 

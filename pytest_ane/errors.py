@@ -110,6 +110,16 @@ class RecordingError(AneError):
         super().__init__(_shown(message))
 
 
+class GoldenError(AneError):
+    """Golden tensors cannot be read or written, or are not those of the shard.
+
+    It shows what stands in a file as `ProgramError` does.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_shown(message))
+
+
 class DoctorError(AneError):
     """`pytest-ane doctor` found problems."""
 

@@ -11,6 +11,7 @@ from typing import Any
 from pytest_ane.build.distortion import Distortion, distortions
 from pytest_ane.digests import tree_bytes, tree_digest
 from pytest_ane.errors import CacheError
+from pytest_ane.manifest import GOLDEN
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Model
 
@@ -91,6 +92,6 @@ def losses(artifact: Artifact, program: Model, reference: Path | str) -> tuple[D
     """
     if artifact.record is not None:
         return artifact.record.distortions
-    if not isinstance(reference, Path):
+    if not isinstance(reference, Path) or reference.suffix == GOLDEN:
         return ()
     return distortions(program, read_model(reference))

@@ -76,6 +76,23 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--yes", action="store_true", help="prune: delete what no shard uses")
     command.set_defaults(run=_evidence)
 
+    command = commands.add_parser("golden", help="keep what a reference answers, as golden tensors")
+    command.add_argument("action", choices=("record",))
+    command.add_argument("what", help="a shard of the manifest, or a package")
+    command.add_argument("--out", type=Path, required=True, metavar="FILE.safetensors")
+    command.add_argument(
+        "--package", type=Path, help="for a shard: run this in place of its float32 module"
+    )
+    command.add_argument("--ane-manifest", type=Path, metavar="FILE", help="default: shards.toml")
+    command.add_argument("--ane-cache", type=Path, metavar="DIR", help="the cache folder")
+    command.add_argument(
+        "--ane-backend",
+        choices=("auto", "cpu", "coreml"),
+        default="auto",
+        help="what runs a package (default: Core ML on a Mac, else the CPU executor)",
+    )
+    command.set_defaults(run=_golden)
+
     command = commands.add_parser("weights", help="what compression made of every weight")
     command.add_argument("package", type=Path, help="an .mlpackage or .mlmodelc")
     command.add_argument(
@@ -148,6 +165,20 @@ def _evidence(options: argparse.Namespace) -> Iterator[str]:
         shards=o.ane_shards,
         rehash=o.ane_rehash,
         yes=o.yes,
+    )
+
+
+def _golden(options: argparse.Namespace) -> Iterator[str]:
+    from pytest_ane.cli import golden
+
+    o = options
+    return golden.run(
+        o.what,
+        o.out,
+        package=o.package,
+        manifest=o.ane_manifest,
+        cache=o.ane_cache,
+        backend=o.ane_backend,
     )
 
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.digests import key_digest, tree_files
+from pytest_ane.digests import file_digest, key_digest, tree_files
+from pytest_ane.fidelity.normal import GENERATOR
 from pytest_ane.manifest import Gate, Model, Shard
 
 ELSEWHERE = ("versions",)
@@ -35,7 +36,8 @@ def question(
     """What decides a measurement beside the artifact and the machine, as JSON data.
 
     Of a plan and of compression nothing does. Of fidelity: probes, the reference, the largest T,
-    and golden prompts where states are captured from them; of behaviour: golden prompts.
+    and golden prompts where states are captured from them; or golden tensors, which hold their
+    probes, and the largest T. Of behaviour: golden prompts.
 
     Args:
         gate: whose question it is.
@@ -50,8 +52,13 @@ def question(
         return {"prompts": prompts, "reference": "float32", "source": _source(identity)}
     if gate != "fidelity":
         return {}
+    if subject.golden is not None:
+        # Its probes are in the file.
+        there = subject.golden.is_file()
+        tensors = {"golden": file_digest(subject.golden) if there else "missing"}
+        return {"reference": tensors, "max_tokens": subject.max_tokens}
     asked: dict[str, Any] = {
-        "probes": subject.probes.model_dump(mode="json"),
+        "probes": subject.probes.model_dump(mode="json") | {"generator": GENERATOR},
         "reference": subject.reference,
         "max_tokens": subject.max_tokens,
     }
@@ -59,7 +66,7 @@ def question(
         asked["reference"] = key_digest(tree_files(subject.reference))
     elif subject.reference == "float32":
         asked["source"] = _source(identity)
-    if "captured" in subject.probes.kinds:
+    if subject.probes.of_prompts:
         asked["prompts"] = prompts
     return asked
 

@@ -15,7 +15,11 @@ from pytest_ane.families.base import (
     Layout,
     Port,
     Reference,
+    Routes,
+    Routing,
     Wire,
+    residual_of,
+    routing_of,
 )
 from pytest_ane.families.code import code_digests, import_code, search_beside
 from pytest_ane.families.streams import Streams, entering, merge
@@ -35,12 +39,16 @@ __all__ = [
     "Layout",
     "Port",
     "Reference",
+    "Routes",
+    "Routing",
     "Streams",
     "Wire",
     "entering",
     "get_family",
     "identify_family",
     "merge",
+    "residual_of",
+    "routing_of",
     "search_beside",
 ]
 

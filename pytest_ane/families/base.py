@@ -22,6 +22,11 @@ Reference: TypeAlias = Callable[[Sequence[FloatArray]], list[FloatArray]]
 """A float32 module over whole sequences `[T, C]`, each from position 0: several at once, so that
 weights which do not fit into memory together are read once for all of them."""
 
+Routes: TypeAlias = tuple[tuple[int, ...], ...]
+"""Numbers of the experts that count at each position, the one of largest weight first."""
+Routing: TypeAlias = Callable[[Sequence[FloatArray]], list[Routes]]
+"""The float32 router over whole sequences `[T, C]`."""
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -164,9 +169,32 @@ class LanguageModel(Protocol):
         """The float32 torch module of one shard."""
         ...
 
+    def residual(self, shard: str) -> Reference | None:
+        """What the residual path alone gives, exactly; None where an output has no such path.
+
+        A family of the user's own may leave it out; so too `routed`.
+        """
+        ...
+
+    def routed(self, shard: str) -> Routing | None:
+        """Which of a shard's experts the reference uses; None where there are none."""
+        ...
+
     def conversion(self, shard: str) -> Conversion:
         """The shard's ANE form, to be traced and converted."""
         ...
+
+
+def residual_of(model: LanguageModel, shard: str) -> Reference | None:
+    """A shard's residual path, where its family tells it."""
+    tell = getattr(model, "residual", None)
+    return tell(shard) if tell is not None else None
+
+
+def routing_of(model: LanguageModel, shard: str) -> Routing | None:
+    """A shard's router, where its family tells it."""
+    tell = getattr(model, "routed", None)
+    return tell(shard) if tell is not None else None
 
 
 class Family(Protocol):

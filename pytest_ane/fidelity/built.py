@@ -16,7 +16,9 @@ from pytest_ane.errors import BuildError
 from pytest_ane.families import Conversion, Inputs, Port
 from pytest_ane.families.code import said
 from pytest_ane.fidelity.cases import Case, Rows
-from pytest_ane.fidelity.probes import KINDS, generator
+from pytest_ane.fidelity.normal import generator
+from pytest_ane.fidelity.ports import flexible_axis, port_rows
+from pytest_ane.fidelity.probes import KINDS, lengths
 from pytest_ane.fidelity.recording import RECORDING_VERSION, load, save
 from pytest_ane.manifest import Shard
 from pytest_ane.sources import FloatArray
@@ -28,7 +30,14 @@ Probe = tuple[str, str, int, Inputs]
 def built_cases(
     cache: Cache, identity: dict[str, Any], shard: Shard, conversion: Callable[[], Conversion]
 ) -> list[Case]:
-    """A shard's seeded probes at T = 1 and the largest T, with what its reference makes of them.
+    """A shard's seeded probes, at three T where it is flexible, with its reference's answers."""
+    return list(_cases(*built_recording(cache, identity, shard, conversion)))
+
+
+def built_recording(
+    cache: Cache, identity: dict[str, Any], shard: Shard, conversion: Callable[[], Conversion]
+) -> tuple[Inputs, dict[str, Any]]:
+    """Probes as `{i}.in.NAME`, answers as `{i}.out.NAME`, and what is known of both.
 
     Recorded in the cache; `conversion` is called only when there is no recording yet.
 
@@ -41,7 +50,6 @@ def built_cases(
         "shard": shard.id,
         "max": shard.max_tokens,
         "probes": shard.probes.model_dump(mode="json"),
-        "numpy": np.__version__.split(".")[:2],
     }
 
     def make(folder: Path) -> None:
@@ -56,15 +64,14 @@ def built_cases(
         ports = [[port.name, port.shape] for port in made.outputs]
         save(folder, tensors, {"probes": listed, "outputs": ports})
 
-    return list(_load(cache.get_or_make("recordings", key_digest(key), make)))
+    return load(cache.get_or_make("recordings", key_digest(key), make))
 
 
-def _load(folder: Path) -> Iterator[Case]:
-    tensors, metadata = load(folder)
+def _cases(tensors: Inputs, metadata: dict[str, Any]) -> Iterator[Case]:
     outputs = tuple(Port(name, tuple(shape)) for name, shape in metadata["outputs"])
 
     def rows(found: Inputs) -> Rows:
-        return {p.name: _rows(found[p.name], p) for p in outputs if p.name in found}
+        return {p.name: port_rows(found[p.name], p) for p in outputs if p.name in found}
 
     for i, (kind, name, length) in enumerate(metadata["probes"]):
         inputs = _starting(tensors, f"{i}.in.")
@@ -83,9 +90,8 @@ def _load(folder: Path) -> Iterator[Case]:
 def _probes(shard: Shard, ports: Sequence[Port]) -> Iterator[Probe]:
     asked = shard.probes
     flexible = any("T" in port.shape for port in ports)
-    lengths = dict.fromkeys((1, shard.max_tokens if flexible else 1))
     for kind in (kind for kind in asked.kinds if kind in KINDS):
-        for length in lengths:
+        for length in lengths(shard.max_tokens if flexible else 1):
             for number in range(asked.count):
                 seed = (asked.seed, kind, length, number)
                 yield kind, f"{kind} T={length} #{number}", length, {
@@ -96,22 +102,13 @@ def _probes(shard: Shard, ports: Sequence[Port]) -> Iterator[Probe]:
 def _array(port: Port, kind: str, length: int, seed: tuple[object, ...]) -> FloatArray:
     """A probe drawn position by position, so that `unit-norm` means each position's norm."""
     shape = _shape(port, length)
-    axis = _axis(port)
+    axis = flexible_axis(port)
     rows = 1 if axis is None else length
     drawn = KINDS[kind](generator(*seed), (rows, math.prod(shape) // rows))
     if axis is None:
         return drawn.reshape(shape)
     others = (*shape[:axis], *shape[axis + 1 :])
     return np.ascontiguousarray(np.moveaxis(drawn.reshape(length, *others), 0, axis))
-
-
-def _rows(array: npt.NDArray[Any], port: Port) -> FloatArray:
-    """`[T, C]` where one axis is flexible, else one row."""
-    axis = _axis(port)
-    if axis is None or array.ndim != len(port.shape):
-        return np.asarray(array, dtype=np.float32).reshape(1, -1)
-    moved = np.moveaxis(np.asarray(array, dtype=np.float32), axis, 0)
-    return moved.reshape(len(moved), -1)
 
 
 def _reference(made: Conversion, inputs: Inputs, length: int, subject: str) -> Inputs:
@@ -138,12 +135,6 @@ def _reference(made: Conversion, inputs: Inputs, length: int, subject: str) -> I
         )
     named = zip(made.outputs, outputs, strict=True)
     return {p.name: torch.as_tensor(x).to(torch.float32).numpy().copy() for p, x in named}
-
-
-def _axis(port: Port) -> int | None:
-    """The one flexible axis; None where there is none or several."""
-    axes = [i for i, size in enumerate(port.shape) if size == "T"]
-    return axes[0] if len(axes) == 1 else None
 
 
 def _shape(port: Port, length: int) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.families import Inputs, Layout
+from pytest_ane.families import Inputs, Layout, Routes
 from pytest_ane.sources import FloatArray
 
 Rows = Mapping[str, FloatArray]
@@ -42,7 +42,7 @@ class Case:
     input_max: float
     start: int = 0
     residual: Rows = field(default_factory=dict)
-    routed: tuple[tuple[int, ...], ...] = ()
+    routed: Routes = ()
     beside: bool = False
 
 
@@ -54,6 +54,8 @@ def hidden_case(
     layout: Layout,
     start: int = 0,
     chunk: int | None = None,
+    residual: FloatArray | None = None,
+    routed: Routes = (),
 ) -> Case:
     """A case of a family's shard: hidden states `[T, C]` in, `[T, C']` out.
 
@@ -69,6 +71,8 @@ def hidden_case(
         length=len(hidden),
         input_max=float(np.abs(hidden).max(initial=0.0)),
         start=start,
+        residual={} if residual is None else {"y": residual},
+        routed=routed,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,8 @@ from pytest_ane.backends import Backend
 from pytest_ane.digests import tree_digest
 from pytest_ane.errors import ProgramError
 from pytest_ane.fidelity.cases import Case, Rows, flat_rows, package_case
-from pytest_ane.fidelity.probes import KINDS, generator
+from pytest_ane.fidelity.normal import generator
+from pytest_ane.fidelity.probes import KINDS
 from pytest_ane.manifest import Probes
 from pytest_ane.mil.records import DType, Feature
 
@@ -27,7 +29,7 @@ def package_cases(
     """Seeded probes of a package's own inputs, with what a reference package makes of them.
 
     Floating-point inputs are drawn as the probe's kind says, integers as 0 or 1, which is inside
-    every vocabulary. Flexible axes are probed at their smallest and largest length.
+    every vocabulary. Flexible axes are probed at their smallest, a middle and their largest length.
 
     Raises:
         ProgramError: a package cannot be read, or takes something else than tensors.
@@ -70,41 +72,45 @@ def _cases(inputs: tuple[Feature, ...], artifact: Path, probes: Probes) -> Itera
             )
     kinds = [kind for kind in probes.kinds if kind in KINDS]
     for kind in kinds:
-        for label, largest in _ends(inputs):
+        for label, at in _ends(inputs).items():
             for number in range(probes.count):
                 arrays = {
-                    f.name: _array(f, kind, largest, (probes.seed, kind, label, f.name, number))
+                    f.name: _array(f, kind, at, (probes.seed, kind, label, f.name, number))
                     for f in inputs
                 }
                 length = max((int(np.prod(a.shape)) for a in arrays.values()), default=0)
                 yield package_case(kind, f"{kind} {label} #{number}", arrays, length)
 
 
-def _ends(inputs: tuple[Feature, ...]) -> list[tuple[str, bool]]:
+def _ends(inputs: tuple[Feature, ...]) -> dict[str, float]:
+    """How far up its range every flexible axis is, by name."""
     flexible = any(low != high for f in inputs for low, high in f.ranges) or any(
         f.enumerated for f in inputs
     )
-    return [("smallest", False), ("largest", True)] if flexible else [("fixed shape", False)]
+    return {"smallest": 0.0, "middle": 0.5, "largest": 1.0} if flexible else {"fixed shape": 0.0}
 
 
-def _array(feature: Feature, kind: str, largest: bool, seed: tuple[object, ...]) -> np.ndarray:
-    shape = _shape(feature, largest)
-    rng = generator(*seed)
+def _array(feature: Feature, kind: str, at: float, seed: tuple[object, ...]) -> np.ndarray:
+    shape = _shape(feature, at)
+    bits = generator(*seed)
     if feature.dtype in _FLOATS:
-        return KINDS[kind](rng, shape or (1,)).reshape(shape)
-    return rng.integers(0, 2, shape).astype(np.int32)
+        return KINDS[kind](bits, shape or (1,)).reshape(shape)
+    coins: np.ndarray = bits.random_raw(int(np.prod(shape))) >> np.uint64(63)
+    return coins.astype(np.int32).reshape(shape)
 
 
-def _shape(feature: Feature, largest: bool) -> tuple[int, ...]:
+def _shape(feature: Feature, at: float) -> tuple[int, ...]:
     if feature.enumerated:
         sizes = sorted(feature.enumerated, key=lambda shape: int(np.prod(shape)))
-        return sizes[-1 if largest else 0]
+        return sizes[int(at * (len(sizes) - 1))]
     if not feature.ranges:
         return feature.shape
     defaults = feature.shape or (1,) * len(feature.ranges)
-    if not largest:
-        return tuple(low for low, _ in feature.ranges)
-    return tuple(
+    highest = (
         default if high is None else min(high, max(_LARGEST, low))
         for default, (low, high) in zip(defaults, feature.ranges, strict=True)
+    )
+    return tuple(
+        low + math.ceil(at * (high - low))
+        for (low, _), high in zip(feature.ranges, highest, strict=True)
     )

@@ -7,7 +7,7 @@ keyed by everything they depend on, so a warm gate runs the artifact afresh and 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,24 +19,13 @@ from safetensors.numpy import save_file
 from pytest_ane.build import Cache
 from pytest_ane.digests import key_digest
 from pytest_ane.errors import CacheError
-from pytest_ane.families import (
-    Family,
-    LanguageModel,
-    Layout,
-    Wire,
-    entering,
-    get_family,
-    merge,
-)
-from pytest_ane.fidelity.cases import Case, hidden_case
-from pytest_ane.fidelity.probes import seeded
+from pytest_ane.families import LanguageModel, Layout, Wire, entering, get_family, merge
+from pytest_ane.fidelity.hidden import HiddenProbe, States, answered, packed, unpacked
 from pytest_ane.manifest import Shard
 from pytest_ane.sources import FloatArray
 
-RECORDING_VERSION = 3
+RECORDING_VERSION = 4
 _FILE = "recording.safetensors"
-_STEPS = 8
-"""Positions of a seeded probe of a shard with states: enough for several calls of the largest T."""
 
 
 @dataclass(frozen=True)
@@ -82,45 +71,40 @@ def record_hidden(
     return cache.get_or_make("recordings", key_digest(key), make)
 
 
-def record_cases(
+def record_probes(
     cache: Cache,
     identity: dict[str, Any],
     shard: Shard,
     model: Callable[[], LanguageModel],
-    captured: Callable[[], Sequence[tuple[str, FloatArray]]],
+    captured: States,
     captured_spec: Any,
-) -> list[Case]:
-    """A family shard's cases: seeded and captured probes with the reference's outputs.
+) -> tuple[list[HiddenProbe], Layout]:
+    """A family shard's probes with the reference's answers, and the shard's layout.
 
     `captured` gives `(prompt, hidden [T, C])` of the states that enter the shard, `captured_spec`
     what these depend on beside the identity. `model` and `captured` are called only when there is
     no recording yet.
     """
-    probes = shard.probes
     key = {
         **identity,
         "recording": RECORDING_VERSION,
         "shard": shard.id,
         "max": shard.max_tokens,
         "context": shard.context,
-        "probes": probes.model_dump(mode="json"),
-        "captured": captured_spec if "captured" in probes.kinds else None,
-        "numpy": np.__version__.split(".")[:2],
+        "probes": shard.probes.model_dump(mode="json"),
+        "captured": captured_spec if shard.probes.of_prompts else None,
     }
 
     def make(folder: Path) -> None:
         opened = model()
-        probes = list(_probes(shard, opened.layout(shard.id), captured))
-        expected = opened.reference(shard.id)([probe.hidden for probe in probes])
-        tensors: dict[str, FloatArray] = {}
-        for i, (probe, rows) in enumerate(zip(probes, expected, strict=True)):
-            tensors[f"{i}.input"], tensors[f"{i}.expected"] = probe.hidden, rows
-        listed = [[p.kind, p.name, p.start, p.chunk] for p in probes]
+        tensors, listed = packed(answered(opened, shard, captured))
         save(folder, tensors, {"probes": listed, "description": opened.description})
 
     folder = cache.get_or_make("recordings", key_digest(key), make)
     assert shard.family is not None
-    return _load_cases(folder, shard.id, get_family(shard.family))
+    tensors, metadata = load(folder)
+    layout = get_family(shard.family).layout(metadata["description"], shard.id)
+    return list(unpacked(tensors, metadata["probes"])), layout
 
 
 def load_hidden(
@@ -129,57 +113,6 @@ def load_hidden(
     """A prompt's hidden states `[T, C]` entering a shard, or leaving it if it is no head."""
     name = f"{prompt}/{shard}/{end}"
     return load(folder, name)[0][name]
-
-
-@dataclass(frozen=True, eq=False)
-class _Probe:
-    """Hidden states `[T, C]`, where in a prompt they begin, and the largest T of a call."""
-
-    kind: str
-    name: str
-    start: int
-    chunk: int
-    hidden: FloatArray
-
-
-def _probes(
-    shard: Shard, layout: Layout, captured: Callable[[], Sequence[tuple[str, FloatArray]]]
-) -> Iterator[_Probe]:
-    probes, stateful = shard.probes, layout.sees == "state"
-    for length, chunk in _lengths(shard, stateful):
-        for kind, name, hidden in seeded(
-            tuple(probes.kinds),
-            count=probes.count,
-            seed=probes.seed,
-            lengths=(length,),
-            width=layout.width,
-        ):
-            by = f" in steps of {chunk}" if stateful else ""
-            yield _Probe(kind, name + by, 0, chunk, hidden)
-    if "captured" not in probes.kinds:
-        return
-    for name, hidden in captured():
-        # Position 0 is unlike any other, so the last stands for a single position; states need all.
-        for start in (0,) if stateful else dict.fromkeys((len(hidden) - 1, 0)):
-            part = hidden[start:]
-            name = f"captured {name} T={len(part)}"
-            yield _Probe("captured", name, start, shard.max_tokens, part)
-
-
-def _lengths(shard: Shard, stateful: bool) -> list[tuple[int, int]]:
-    """`(positions, largest T of a call)` of the seeded probes: the ends of what a call takes."""
-    ends = list(dict.fromkeys((1, shard.max_tokens)))
-    steps = min(_STEPS, shard.context)
-    return [(steps if stateful else end, end) for end in ends]
-
-
-def _load_cases(folder: Path, shard: str, family: Family) -> list[Case]:
-    tensors, metadata = load(folder)
-    host = family.layout(metadata["description"], shard)
-    return [
-        hidden_case(kind, name, tensors[f"{i}.input"], tensors[f"{i}.expected"], host, start, chunk)
-        for i, (kind, name, start, chunk) in enumerate(metadata["probes"])
-    ]
 
 
 def save(folder: Path, tensors: dict[str, FloatArray], metadata: dict[str, Any]) -> None:

@@ -22,7 +22,15 @@ from pytest_ane.manifest.policy import (
     PlacementPolicy,
     Policy,
 )
-from pytest_ane.manifest.records import Manifest, Model, Probes, Prompt, Shard, Source
+from pytest_ane.manifest.records import (
+    GOLDEN,
+    Manifest,
+    Model,
+    Probes,
+    Prompt,
+    Shard,
+    Source,
+)
 from pytest_ane.manifest.schema import json_schema
 from pytest_ane.manifest.select import select
 from pytest_ane.manifest.steps import LinearStep, PalettizeStep, PruneStep, Step
@@ -30,6 +38,7 @@ from pytest_ane.manifest.tables import FAMILIES
 
 __all__ = [
     "FAMILIES",
+    "GOLDEN",
     "BehaviourPolicy",
     "Compression",
     "CompressionPolicy",

@@ -73,20 +73,31 @@ class Source(Record):
         return self
 
 
+GOLDEN = ".safetensors"
+OF_PROMPTS = ("captured", "outlier", "extreme")
+
+
 class Probes(Record):
     """Inputs on which a shard is compared with its reference."""
 
     kinds: Annotated[
-        tuple[Literal["gaussian", "unit-norm", "captured"], ...],
+        tuple[Literal["gaussian", "unit-norm", "captured", "outlier", "extreme"], ...],
         Strict(False),
         Field(min_length=1, json_schema_extra={"uniqueItems": True}),
     ] = ("gaussian", "captured")
     """`gaussian` has RMS 1, `unit-norm` rows of norm 1, `captured` are real hidden states of the
-    golden prompts. Without prompts the default is `gaussian` alone."""
+    golden prompts, `outlier` is normal with their means, deviations and largest values by channel,
+    `extreme` as large as they get, and as fp16 can take. The last three need prompts; without any
+    the default is `gaussian` alone."""
     count: Annotated[int, Field(ge=1, le=64)] = 2
     """Probes of each seeded kind at each length."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the seeded kinds."""
+
+    @property
+    def of_prompts(self) -> tuple[str, ...]:
+        """The kinds that are made from the states of golden prompts."""
+        return tuple(kind for kind in self.kinds if kind in OF_PROMPTS)
 
     @model_validator(mode="after")
     def _once_each(self) -> Probes:
@@ -139,7 +150,7 @@ class Shard(Record):
         source: where the family's weights come from, its path absolute.
         artifact: the user's own package, absolute; `None` where one is built.
         reference: what it is held against: the family's float32 module, nothing (only finite
-            output is asked), or another package, absolute.
+            output is asked), or, absolute, another package or golden tensors.
         compression: what was asked for; `None` only for an artifact about which the manifest
             says nothing.
         probes: inputs of the comparison.
@@ -166,6 +177,12 @@ class Shard(Record):
     def qualified(self) -> str:
         """`smollm2:L01`."""
         return f"{self.model}:{self.id}"
+
+    @property
+    def golden(self) -> Path | None:
+        """The golden tensors that are its reference, if any."""
+        found = self.reference
+        return found if isinstance(found, Path) and found.suffix == GOLDEN else None
 
     @property
     def asked(self) -> Compression:

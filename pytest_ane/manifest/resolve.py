@@ -210,19 +210,21 @@ def _shard_problems(
     if table.artifact is None and not made:
         yield at_table(here, "'artifact' is missing; name the shard's .mlpackage")
     if table.artifact is not None and table.reference is None:
-        choices = "a .mlpackage" + (", 'float32'" if made else "")
+        choices = "a .mlpackage, golden .safetensors" + (", 'float32'" if made else "")
         yield at_table(
             own.origin(("artifact",))[:-1],
             f"'reference' is missing; add what the artifact is held against: {choices} or 'none'",
         )
     if table.reference == "float32" and not made:
-        says = "needs a family; name an uncompressed .mlpackage, or 'none'"
+        says = "needs a family; name an uncompressed .mlpackage, golden .safetensors, or 'none'"
         yield at_value(own.origin(("reference",)), "float32", says)
 
 
 def _setting_problems(model: ModelTable, settings: Common, layers: Layers) -> Iterator[Problem]:
-    if "captured" in settings.probes.kinds and not model.prompts:
-        says = '"captured" needs golden prompts to capture from; add prompts or leave it out'
+    if (kinds := settings.probes.of_prompts) and not model.prompts:
+        need, them = ("needs", "it") if len(kinds) == 1 else ("need", "them")
+        named = " and ".join(f'"{kind}"' for kind in kinds)
+        says = f"{named} {need} golden prompts to capture from; add prompts or leave {them} out"
         yield at_value(layers.origin(("probes", "kinds")), list(settings.probes.kinds), says)
     compression = settings.compression
     made = model.family or model.builder

@@ -41,8 +41,9 @@ Package = Annotated[
 Reference = Annotated[
     str,
     Form(
-        r"float32|none|.*\.(mlpackage|mlmodelc)/?",
-        "must be 'float32' (needs a family), 'none', or the path of a .mlpackage or .mlmodelc",
+        r"float32|none|.*\.(mlpackage|mlmodelc)/?|.*\.safetensors",
+        "must be 'float32' (needs a family), 'none', or the path of a .mlpackage, a .mlmodelc or "
+        "golden .safetensors",
     ),
 ]
 _TERMS = rf"^\s*{ID}(\s*,\s*{ID})*\s*$"
@@ -103,8 +104,8 @@ class ShardTable(Common):
     """The user's own `.mlpackage`, relative to the manifest, in place of one that is built."""
     reference: Reference | None = None
     """What the shard is held against: `float32` (the family's or the builder's module), `none`
-    (only that it runs, with finite output), or an uncompressed `.mlpackage`. Needed with an
-    artifact."""
+    (only that it runs, with finite output), an uncompressed `.mlpackage`, or golden tensors
+    recorded before, a `.safetensors`. Needed with an artifact."""
 
 
 class ModelTable(Common):

@@ -6,9 +6,10 @@ from functools import cached_property
 from typing import Any
 
 from pytest_ane.build import Cache
+from pytest_ane.families import Inputs
 from pytest_ane.families.builder import BuilderModel
 from pytest_ane.fidelity import Case
-from pytest_ane.fidelity.built import built_cases
+from pytest_ane.fidelity.built import built_cases, built_recording
 from pytest_ane.manifest import Model, Shard
 
 
@@ -28,5 +29,11 @@ class BuiltModel:
     def cases(self, shard: Shard) -> list[Case]:
         """A shard's recorded cases."""
         return built_cases(
+            self.cache, self.identity, shard, lambda: self.language_model.conversion(shard.id)
+        )
+
+    def recording(self, shard: Shard) -> tuple[Inputs, dict[str, Any]]:
+        """A shard's recorded probes and answers, as `built_recording` has them."""
+        return built_recording(
             self.cache, self.identity, shard, lambda: self.language_model.conversion(shard.id)
         )

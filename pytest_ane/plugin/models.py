@@ -12,10 +12,20 @@ from typing import Any
 from pytest_ane.behaviour import Golden, record_golden
 from pytest_ane.build import Cache
 from pytest_ane.errors import SourceError
-from pytest_ane.families import Cut, Family, LanguageModel, Wire, get_family, identify_family
+from pytest_ane.families import (
+    Cut,
+    Family,
+    LanguageModel,
+    Layout,
+    Wire,
+    get_family,
+    identify_family,
+)
 from pytest_ane.fidelity import Case
-from pytest_ane.fidelity.recording import Prompt, load_hidden, record_cases, record_hidden
+from pytest_ane.fidelity.hidden import HiddenProbe
+from pytest_ane.fidelity.recording import Prompt, load_hidden, record_hidden, record_probes
 from pytest_ane.manifest import Model, Shard, Source
+from pytest_ane.manifest import Prompt as ManifestPrompt
 from pytest_ane.sources import FloatArray, identify, open_source
 
 _READERS = ("gguf", "numpy", "tokenizers", "torch")
@@ -91,9 +101,18 @@ class OpenModel:
         """What the prompts depend on beside the source."""
         return [prompt.model_dump(mode="json") for prompt in self.model.prompts]
 
+    def layout(self, shard: Shard) -> Layout:
+        """How hidden states enter and leave a shard."""
+        return self.language_model.layout(shard.id)
+
     def cases(self, shard: Shard) -> list[Case]:
         """A shard's recorded cases."""
-        return record_cases(
+        probes, layout = self.probes(shard)
+        return [probe.case(layout) for probe in probes]
+
+    def probes(self, shard: Shard) -> tuple[list[HiddenProbe], Layout]:
+        """A shard's recorded probes, and how the artifact takes them."""
+        return record_probes(
             self.cache,
             self.identity,
             shard,
@@ -110,7 +129,7 @@ class OpenModel:
 
     def _captured_spec(self, shard: Shard) -> Any:
         """What the captured states depend on beside the source; None where none are asked for."""
-        if "captured" not in shard.probes.kinds:
+        if not shard.probes.of_prompts:
             return None
         self._check_start()
         return [self.prompt_spec, shard.id, [wire.shard for wire in self.wiring]]
@@ -159,21 +178,36 @@ class OpenModel:
             raise SourceError(
                 f"{self.model.name}: captured probes run the model from its first block, but "
                 f"shards.toml lists {', '.join(self.model.ids[:3])}...; list every block up to the "
-                "last one wanted, or leave 'captured' out of probes.kinds."
+                "last one wanted, or leave 'captured', 'outlier' and 'extreme' out of probes.kinds."
             )
 
-    def _ids(self, prompt: Any) -> tuple[int, ...]:
+    def _ids(self, prompt: ManifestPrompt) -> tuple[int, ...]:
         if prompt.ids is not None:
             ids = list(prompt.ids)
         elif prompt.chat is not None:
             ids = self.tokenizer.chat(prompt.chat)
         else:
             ids = self.tokenizer.encode(prompt.text)
+        subject = f"Golden prompt {prompt.name!r} of {self.model.name}"
         limit = self.language_model.positions
         if not 0 < len(ids) <= limit - prompt.greedy:
             raise SourceError(
-                f"Golden prompt {prompt.name!r} of {self.model.name} has {len(ids)} tokens; with "
-                f"{prompt.greedy} greedy ones it must fit "
+                f"{subject} has {len(ids)} tokens; with {prompt.greedy} greedy ones it must fit "
                 f"{'max-tokens' if limit == self.model.max_tokens else 'context'} = {limit}."
             )
+        self._check_vocabulary(subject, ids, given=prompt.ids is not None)
         return tuple(ids)
+
+    def _check_vocabulary(self, subject: str, ids: Sequence[int], *, given: bool) -> None:
+        """Raise `SourceError` where the model has no such token; a family may not say how many."""
+        size = self.language_model.description.get("vocabulary")
+        if isinstance(size, int) and max(ids) >= size:
+            mend = (
+                "give ids below that"
+                if given
+                else "the tokenizer is not this model's, so use the one it was trained with"
+            )
+            raise SourceError(
+                f"{subject} has token {max(ids)}, and the model's vocabulary ends at {size - 1}; "
+                f"{mend}."
+            )

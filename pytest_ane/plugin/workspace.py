@@ -17,6 +17,8 @@ from pytest_ane.evidence import Store
 from pytest_ane.evidence.uses import unused
 from pytest_ane.families import Buildable, get_family
 from pytest_ane.fidelity import Case
+from pytest_ane.fidelity.golden import read_golden
+from pytest_ane.fidelity.held import golden_cases
 from pytest_ane.fidelity.package import package_cases
 from pytest_ane.manifest import Manifest, Model, Policy, Shard
 from pytest_ane.plugin.built import BuiltModel
@@ -170,6 +172,11 @@ class Workspace:
         """A shard's probes with what its reference makes of them."""
         if shard.reference == "float32":
             return self.model(shard.model).cases(shard)
+        if shard.golden is not None:
+            model = self.model(shard.model) if shard.family else None
+            layout = model.layout(shard) if isinstance(model, OpenModel) else None
+            golden = read_golden(shard.golden)
+            return golden_cases(golden, shard, layout, self.backend, artifact.path)
         reference = shard.reference if isinstance(shard.reference, Path) else None
         return package_cases(self.backend, artifact.path, reference, shard.probes)
 

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pytest_ane.digests import key_digest, tree_files
+import pytest
+
+from pytest_ane.digests import file_digest, key_digest, tree_files
 from pytest_ane.evidence.asked import files_of, question
 from pytest_ane.manifest import Model, Probes, Prompt, Shard
 
@@ -44,7 +46,7 @@ def test_nothing_but_bytes_decides_a_plan_and_compression() -> None:
 
 def test_fidelity_against_the_source() -> None:
     asked = ask(SHARD)
-    assert asked["probes"] == {"kinds": ["gaussian"], "count": 2, "seed": 7}
+    assert asked["probes"] == {"kinds": ["gaussian"], "count": 2, "seed": 7, "generator": 2}
     assert (asked["reference"], asked["max_tokens"]) == ("float32", 64)
     assert "prompts" not in asked
     assert asked == question("fidelity", SHARD, MODEL, lambda: {**IDENTITY, "versions": "linux"})
@@ -58,8 +60,9 @@ def test_where_a_builder_s_files_lie_is_no_part_of_it() -> None:
     assert asked[0] == asked[1] != asked[2]
 
 
-def test_captured_states_come_from_the_prompts() -> None:
-    shard = SHARD.model_copy(update={"probes": Probes(kinds=("captured",))})
+@pytest.mark.parametrize("kind", ["captured", "outlier", "extreme"])
+def test_captured_states_come_from_the_prompts(kind: Any) -> None:
+    shard = SHARD.model_copy(update={"probes": Probes(kinds=(kind,))})
     assert ask(shard)["prompts"] == [
         {"name": "france", "text": "The capital of France is", "greedy": 10}
     ]
@@ -73,6 +76,17 @@ def test_fidelity_without_a_source(tmp_path: Path) -> None:
     assert str(tmp_path) not in json.dumps(asked)
     alone = question("fidelity", SHARD.model_copy(update={"reference": "none"}), MODEL, unread)
     assert alone["reference"] == "none"
+
+
+def test_golden_tensors_hold_their_probes(tmp_path: Path) -> None:
+    path = tmp_path / "golden.safetensors"
+    shard = SHARD.model_copy(update={"reference": path})
+    assert question("fidelity", shard, MODEL, unread)["reference"] == {"golden": "missing"}
+    path.write_bytes(b"one")
+    one = question("fidelity", shard, MODEL, unread)
+    assert one == {"reference": {"golden": file_digest(path)}, "max_tokens": 64}
+    path.write_bytes(b"other")
+    assert question("fidelity", shard, MODEL, unread) != one
 
 
 def test_behaviour() -> None:

@@ -48,7 +48,7 @@ def test_the_example_loads(read: Read, tmp_path: Path) -> None:
     (tmp_path / "keys" / "lab.pub").touch()
     manifest = read(EXAMPLE)
     assert [model.name for model in manifest.models] == ["smollm2", "trial", "torch", "mine"]
-    assert len(manifest.shards) == 36 + 4 + 2
+    assert len(manifest.shards) == 36 + 4 + 3
     head, block = manifest.shard("smollm2:head.0"), manifest.shard("smollm2:L02")
     assert head.policy.compression.max_bytes == 8 * 2**20
     assert isinstance(block.compression, Palettize)
@@ -57,6 +57,8 @@ def test_the_example_loads(read: Read, tmp_path: Path) -> None:
     assert block.policy.evidence.signers == (tmp_path / "keys" / "lab.pub",)
     assert block.policy.evidence_for("behaviour").max_age == timedelta(weeks=2)
     assert manifest.shard("mine:decoder").reference == "none"
+    assert manifest.shard("mine:vision").golden == tmp_path / "golden" / "vision.safetensors"
+    assert manifest.shard("mine:encoder").golden is None
 
 
 def test_the_example_has_every_key() -> None:

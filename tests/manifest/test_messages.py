@@ -98,9 +98,9 @@ SENTENCES = [
         "5: [models.m.policy] unproven = \"pass\": must be one of 'fail', 'allow'.",
     ),
     (
-        P + 'kinds = ["gaussian", "outlier"]',
-        "6: [models.m.probes] kinds[1] = \"outlier\": must be one of 'gaussian', 'unit-norm', "
-        "'captured'.",
+        P + 'kinds = ["gaussian", "uniform"]',
+        "6: [models.m.probes] kinds[1] = \"uniform\": must be one of 'gaussian', 'unit-norm', "
+        "'captured', 'outlier', 'extreme'.",
     ),
     (P + "kinds = []", "6: [models.m.probes] kinds = []: must not be empty."),
     (
@@ -199,7 +199,7 @@ SENTENCES = [
     (
         MODEL + '[models.m.shard.L00]\nreference = "float16"',
         "6: [models.m.shard.L00] reference = \"float16\": must be 'float32' (needs a family), "
-        "'none', or the path of a .mlpackage or .mlmodelc.",
+        "'none', or the path of a .mlpackage, a .mlmodelc or golden .safetensors.",
     ),
     # Keys.
     (

@@ -110,7 +110,7 @@ def test_prompts() -> None:
     assert Prompt(name="p", chat="Hi?").greedy == 10
 
 
-@pytest.mark.parametrize("values", [{"kinds": []}, {"kinds": ["outlier"]}, {"count": 0}])
+@pytest.mark.parametrize("values", [{"kinds": []}, {"kinds": ["uniform"]}, {"count": 0}])
 def test_probes_that_would_compare_nothing(values: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Probes.model_validate(values)

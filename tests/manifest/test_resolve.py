@@ -142,15 +142,15 @@ CONTRADICTIONS = [
     ]),
     ('[models.m.shard.x]\nartifact = "x.mlpackage"', [
         "1: [models.m.shard.x] 'reference' is missing; add what the artifact is held against: a "
-        ".mlpackage or 'none'.",
+        ".mlpackage, golden .safetensors or 'none'.",
     ]),
     ('[models.m.shard.x]\nartifact = "x.mlpackage"\nreference = "float32"', [
         "3: [models.m.shard.x] reference = \"float32\": needs a family; name an uncompressed "
-        ".mlpackage, or 'none'.",
+        ".mlpackage, golden .safetensors, or 'none'.",
     ]),
     (MODEL + '[models.m.shard.L00]\nartifact = "x.mlpackage"', [
         "5: [models.m.shard.L00] 'reference' is missing; add what the artifact is held against: a "
-        ".mlpackage, 'float32' or 'none'.",
+        ".mlpackage, golden .safetensors, 'float32' or 'none'.",
     ]),
     (MODEL + "[models.m.shard.L04]", [
         "5: [models.m.shard.L04] matches no shard; nearest: L03, L02, L01.",
@@ -165,6 +165,10 @@ CONTRADICTIONS = [
     (MODEL + 'probes.kinds = ["gaussian", "captured"]', [
         '5: [models.m.probes] kinds = ["gaussian", "captured"]: "captured" needs golden prompts to '
         "capture from; add prompts or leave it out.",
+    ]),
+    (MODEL + 'probes.kinds = ["gaussian", "extreme", "outlier"]', [
+        '5: [models.m.probes] kinds = ["gaussian", "extreme", "outlier"]: "extreme" and "outlier" '
+        "need golden prompts to capture from; add prompts or leave them out.",
     ]),
     (MODEL + 'target = "iOS17"\n' + PALETTE, [
         "5: [models.m] target = \"iOS17\": must be 'iOS18', for compression has granularity = "

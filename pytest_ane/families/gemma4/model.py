@@ -11,7 +11,7 @@ import numpy as np
 
 from pytest_ane.errors import SourceError
 from pytest_ane.families import blocks
-from pytest_ane.families.base import Conversion, Cut, Port, Reference
+from pytest_ane.families.base import Conversion, Cut, Port, Reference, Routing
 from pytest_ane.families.gemma4 import shards
 from pytest_ane.families.gemma4.config import Gemma4Config
 from pytest_ane.families.gemma4.layout import Gemma4Layout, layout
@@ -63,6 +63,25 @@ class Gemma4Model:
 
         weights = Weights(self.source, self.config)
         return partial(run, weights, part(shard), self.layout(shard), self._slices)
+
+    def residual(self, shard: str) -> Reference | None:
+        """What enters attention; what enters the last pack, times the layer's scalar."""
+        from pytest_ane.families.gemma4.run import residual
+        from pytest_ane.families.gemma4.weights import Weights
+
+        of = part(shard)
+        if of.kind == "attn":
+            return list
+        return partial(residual, Weights(self.source, self.config), of) if of.combines else None
+
+    def routed(self, shard: str) -> Routing | None:
+        """Which of a pack's own experts are among the chosen."""
+        from pytest_ane.families.gemma4.run import routed
+        from pytest_ane.families.gemma4.weights import Weights
+
+        of = part(shard)
+        weights = Weights(self.source, self.config)
+        return partial(routed, weights, of) if of.kind == "pack" else None
 
     def conversion(self, shard: str) -> Conversion:
         """The shard's ANE form, in fp16."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from pytest_ane.families.base import Routes
 from pytest_ane.families.gemma4 import reference
+from pytest_ane.families.gemma4.config import Gemma4Config
 from pytest_ane.families.gemma4.layout import Gemma4Layout, mask
 from pytest_ane.families.gemma4.shards import Part
 from pytest_ane.families.gemma4.weights import Weights
@@ -36,6 +39,31 @@ def run(
         return [y.numpy() for y in outputs]
 
 
+def residual(weights: Weights, of: Part, sequences: Sequence[FloatArray]) -> list[FloatArray]:
+    """What the last pack of a layer gives of the residual stream alone, `[T, C]` of `[T, 2C]`."""
+    width = weights.config.width
+    scalar = weights.scalar(int(of.layer))
+    return [(torch.from_numpy(both[:, :width]) * scalar).numpy() for both in sequences]
+
+
+def routed(weights: Weights, of: Part, sequences: Sequence[FloatArray]) -> list[Routes]:
+    """A pack's own experts that are chosen at each position, the largest weight first."""
+    c = weights.config
+    w = weights.router(int(of.layer))
+    own = _own(of, c)
+
+    def active(hidden: FloatArray) -> Routes:
+        with torch.inference_mode():
+            x = torch.from_numpy(np.ascontiguousarray(hidden[:, : c.width]))
+            chosen = reference.route(x, w, c)[:, own.start : own.stop]
+        return tuple(
+            tuple(sorted((own[e] for e in np.flatnonzero(row)), key=lambda e: -row[e - own[0]]))
+            for row in chosen.numpy()
+        )
+
+    return [active(hidden) for hidden in sequences]
+
+
 def _attention(
     weights: Weights, layer: int, layout: Gemma4Layout, inputs: Sequence[Tensor]
 ) -> list[Tensor]:
@@ -55,7 +83,7 @@ def _positionwise(weights: Weights, of: Part, slices: int) -> Callable[[Tensor],
         head = weights.head(of.index, slices)
         return lambda x: reference.logits(x, head, c)
     layer = int(of.layer)
-    own = range(of.index * c.pack, (of.index + 1) * c.pack)
+    own = _own(of, c)
     if not of.combines:
         return lambda x: reference.experts(x, layer, own, weights)
 
@@ -65,3 +93,7 @@ def _positionwise(weights: Weights, of: Part, slices: int) -> Callable[[Tensor],
         return reference.combine(x, moe, weights.combiner(layer), c)
 
     return combined
+
+
+def _own(of: Part, c: Gemma4Config) -> range:
+    return range(of.index * c.pack, (of.index + 1) * c.pack)

@@ -113,8 +113,12 @@ class Weights:
             dense_norm=read("post_feedforward_layernorm_1.weight", c.width),
             expert_norm=read("post_feedforward_layernorm_2.weight", c.width),
             post_norm=read("post_feedforward_layernorm.weight", c.width),
-            scalar=read("layer_scalar", 1),
+            scalar=self.scalar(layer),
         )
+
+    def scalar(self, layer: int) -> Tensor:
+        """What a layer's output is multiplied by, `[1]`."""
+        return self._reader(layer)("layer_scalar", 1)
 
     def gate(self, layer: int, expert: int) -> Tensor:
         """An expert's gate `[F, C]`: the first half of its rows of the fused tensor."""

@@ -84,6 +84,13 @@ class LlamaModel:
 
         return lambda sequences: [one(hidden) for hidden in sequences]
 
+    def residual(self, shard: str) -> Reference | None:
+        """What enters a block, as it is."""
+        return None if is_head(shard) else list
+
+    def routed(self, shard: str) -> None:
+        """There are no experts."""
+
     def conversion(self, shard: str) -> Conversion:
         """The shard's ANE form."""
         from pytest_ane.families.ane import AneHead

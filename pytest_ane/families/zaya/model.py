@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_ane.errors import SourceError
 from pytest_ane.families import blocks
-from pytest_ane.families.base import Conversion, Cut, Port, Reference
+from pytest_ane.families.base import Conversion, Cut, Port, Reference, Routing
 from pytest_ane.families.blocks import block_index, head_index, is_head
 from pytest_ane.families.zaya.config import ZayaConfig, is_attention, wiring
 from pytest_ane.families.zaya.layout import ZayaLayout, layout
@@ -59,6 +59,22 @@ class ZayaModel:
         index = block_index(shard)
         layer = reference.attention if is_attention(index) else reference.mixture
         return layer(self.source, self.config, index)
+
+    def residual(self, shard: str) -> Reference | None:
+        """What enters a layer, times its residual scale, plus its residual bias."""
+        from pytest_ane.families.zaya import reference
+
+        if is_head(shard):
+            return None
+        return reference.residual(self.source, self.config, block_index(shard))
+
+    def routed(self, shard: str) -> Routing | None:
+        """Experts of a mixture with more than an even share of the router's weight."""
+        from pytest_ane.families.zaya import reference
+
+        if is_head(shard) or is_attention(block_index(shard)):
+            return None
+        return reference.routing(self.source, self.config, block_index(shard))
 
     def conversion(self, shard: str) -> Conversion:
         """The shard's ANE form, in fp16."""

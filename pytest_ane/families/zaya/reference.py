@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pytest_ane.families.base import Reference
+from pytest_ane.families.base import Reference, Routes, Routing
 from pytest_ane.families.host import causal_mask, rotary
 from pytest_ane.families.zaya.config import ZayaConfig
 from pytest_ane.families.zaya.weights import (
@@ -49,6 +49,30 @@ def mixture(source: Source, config: ZayaConfig, index: int) -> Reference:
         return merge(x, mixed, weights.residual)
 
     return lambda sequences: _together(mix, sequences)
+
+
+def residual(source: Source, config: ZayaConfig, index: int) -> Reference:
+    """A layer's residual path alone."""
+    w = Reader(source, config, index, np.float32).residual()
+    return lambda sequences: _together(lambda x: carried(x, w), sequences)
+
+
+def routing(source: Source, config: ZayaConfig, index: int) -> Routing:
+    """Experts whose weight is above 1 / (experts + 1), the even share of all slots.
+
+    All experts run; those below say little. Where most weight is on no expert, it may be none.
+    """
+    weights = Reader(source, config, index, np.float32).mixture()
+
+    def shares(x: Tensor) -> Tensor:
+        return route(rms_norm(x, weights.norm, config.epsilon), weights.router, config)
+
+    def active(rows: FloatArray) -> Routes:
+        order = np.argsort(-rows[:, : config.experts], axis=1, kind="stable")
+        chosen = np.take_along_axis(rows, order, axis=1) > 1 / rows.shape[1]
+        return tuple(tuple(o[c].tolist()) for o, c in zip(order, chosen, strict=True))
+
+    return lambda sequences: [active(rows) for rows in _together(shares, sequences)]
 
 
 def head(source: Source, config: ZayaConfig, index: int) -> Reference:
@@ -137,7 +161,12 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def merge(x: Tensor, given: Tensor, w: Residual) -> Tensor:
     """What a layer gives, joined with the residual stream."""
-    return x * w.residual_scale + w.residual_bias + given * w.scale + w.bias
+    return carried(x, w) + given * w.scale + w.bias
+
+
+def carried(x: Tensor, w: Residual) -> Tensor:
+    """What the residual stream goes on with, without what the layer gives."""
+    return x * w.residual_scale + w.residual_bias
 
 
 def _heads(x: Tensor, head: int) -> Tensor:

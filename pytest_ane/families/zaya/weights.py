@@ -103,7 +103,7 @@ class Reader:
             convolutions=None if bias.abs().max() > OVERFLOW_BIAS else self._convolutions(bias),
             temperature=self._read(f"{own}temp", c.kv_heads),
             o=self._read("self_attn.o_proj.weight", width, c.q_channels),
-            residual=self._residual(),
+            residual=self.residual(),
         )
 
     def mixture(self) -> MixtureWeights:
@@ -126,7 +126,23 @@ class Reader:
             balancing=self._read(f"{own}balancing_biases", c.experts + 1),
         )
         norm = self._read("input_norm.weight", c.width)
-        return MixtureWeights(norm, router, self._residual())
+        return MixtureWeights(norm, router, self.residual())
+
+    def residual(self) -> Residual:
+        """How a layer's output joins the residual stream."""
+        scale, bias = (
+            self._read(f"res_scale.hidden_states_{name}", self._config.width)
+            for name in ("scale", "bias")
+        )
+        # The published first layer scales no residual: it has no tensors for it.
+        names = self._source.names
+        if self._index == 0 and names and f"{prefix(0)}res_scale.residual_scale" not in names:
+            return Residual(scale, bias, torch.ones_like(scale), torch.zeros_like(bias))
+        residual = (
+            self._read(f"res_scale.residual_{name}", self._config.width)
+            for name in ("scale", "bias")
+        )
+        return Residual(scale, bias, *residual)
 
     def expert(self, number: int) -> tuple[Tensor, Tensor]:
         """An expert's projections, `[2 F, C]` and `[C, F]`."""
@@ -156,21 +172,6 @@ class Reader:
         depthwise = self._read(f"{own}0.weight", channels, 1, 2)
         grouped = self._read(f"{own}1.weight", channels, self._config.head, 2)
         return (depthwise, bias), (grouped, self._read(f"{own}1.bias", channels))
-
-    def _residual(self) -> Residual:
-        scale, bias = (
-            self._read(f"res_scale.hidden_states_{name}", self._config.width)
-            for name in ("scale", "bias")
-        )
-        # The published first layer scales no residual: it has no tensors for it.
-        names = self._source.names
-        if self._index == 0 and names and f"{prefix(0)}res_scale.residual_scale" not in names:
-            return Residual(scale, bias, torch.ones_like(scale), torch.zeros_like(bias))
-        residual = (
-            self._read(f"res_scale.residual_{name}", self._config.width)
-            for name in ("scale", "bias")
-        )
-        return Residual(scale, bias, *residual)
 
     def _read(self, name: str, *shape: int) -> Tensor:
         return share(self._source.tensor(f"{prefix(self._index)}{name}", shape, self._dtype))

@@ -25,16 +25,9 @@ def weights(tensors: Mapping[str, npt.NDArray[Any]], layer: int) -> Weights:
 
 def mixture(x: npt.NDArray[Any], w: Weights, experts: int) -> Array:
     """A mixture of experts on `[T, C]`."""
-    router = {n.removeprefix("zaya_block.router."): v for n, v in w.items() if ".router." in n}
     rows = []
     for row in x.astype(np.float64):
-        h = _norm(row, w["input_norm.weight"])
-        r = _silu(router["down_proj.weight"] @ h + router["down_proj.bias"])
-        r = _norm(r, router["rmsnorm_eda.weight"])
-        for layer in ("router_mlp.0", "router_mlp.2"):
-            r = _silu(router[f"{layer}.weight"] @ r + router[f"{layer}.bias"])
-        p = np.exp(router["router_mlp.4.weight"] @ r + router["balancing_biases"])
-        p /= p.sum()
+        h, p = _norm(row, w["input_norm.weight"]), routing(row, w)
         given = np.zeros_like(row)
         for e in range(experts):
             name = f"zaya_block.experts.local_experts.{e}.linear_fc"
@@ -43,6 +36,19 @@ def mixture(x: npt.NDArray[Any], w: Weights, experts: int) -> Array:
             given += p[e] * (w[f"{name}2.weight"] @ (_silu(both[:half]) * both[half:]))
         rows.append(_join(row, given, w))
     return np.array(rows)
+
+
+def routing(row: Array, w: Weights) -> Array:
+    """The router's weights at one position; the last one is for no expert."""
+    router = {n.removeprefix("zaya_block.router."): v for n, v in w.items() if ".router." in n}
+    h = _norm(row, w["input_norm.weight"])
+    r = _silu(router["down_proj.weight"] @ h + router["down_proj.bias"])
+    r = _norm(r, router["rmsnorm_eda.weight"])
+    for layer in ("router_mlp.0", "router_mlp.2"):
+        r = _silu(router[f"{layer}.weight"] @ r + router[f"{layer}.bias"])
+    p = np.exp(router["router_mlp.4.weight"] @ r + router["balancing_biases"])
+    shares: Array = p / p.sum()
+    return shares
 
 
 def attention(

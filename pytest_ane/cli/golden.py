@@ -1,0 +1,150 @@
+"""`pytest-ane golden record`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_ane.errors import GoldenError
+
+if TYPE_CHECKING:
+    from pytest_ane.backends import Backend, Runner
+    from pytest_ane.fidelity import Case
+    from pytest_ane.manifest import Manifest, Probes, Shard
+    from pytest_ane.plugin.models import OpenModel
+
+Recorded = tuple[dict[str, Any], dict[str, Any]]
+_PACKAGES = (".mlpackage", ".mlmodelc")
+
+
+def run(
+    what: str,
+    out: Path,
+    *,
+    package: Path | None,
+    manifest: Path | None,
+    cache: Path | None,
+    backend: str,
+) -> Iterator[str]:
+    """Record probes with what a float32 module or a package makes of them.
+
+    Args:
+        what: a shard of the manifest, or a package, which is then probed with Gaussian inputs.
+        out: the safetensors file to write.
+        package: for a shard, what is run in place of its float32 module.
+        manifest: default `shards.toml` here.
+        cache: the cache folder.
+        backend: `auto`, `cpu` or `coreml`: what runs a package.
+
+    Raises:
+        AneError: one sentence; nothing is written then.
+    """
+    from pytest_ane.fidelity.golden import write_golden
+    from pytest_ane.manifest import Probes
+
+    if out.suffix != ".safetensors":
+        raise GoldenError(f"--out {out}: golden tensors are a .safetensors file.")
+    if what.rstrip("/").endswith(_PACKAGES):
+        if package is not None:
+            raise GoldenError("--package is for a shard of the manifest; name one package.")
+        found = _of_package(_backend(backend), Path(what), Probes(kinds=("gaussian",)))
+    else:
+        found = _of_shard(what, manifest, cache, package, backend)
+    tensors, metadata = found
+    write_golden(out, tensors, metadata)
+    yield f"{out}: {len(metadata['probes'])} probes, {out.stat().st_size:,} bytes"
+    yield f"recorded from {metadata['origin']}"
+
+
+def _of_shard(
+    what: str, manifest: Path | None, cache: Path | None, package: Path | None, backend: str
+) -> Recorded:
+    from pytest_ane.build import Cache
+    from pytest_ane.families import search_beside
+    from pytest_ane.manifest import load
+    from pytest_ane.plugin.built import BuiltModel
+    from pytest_ane.plugin.models import OpenModel
+
+    read = load(manifest or Path("shards.toml"))
+    search_beside(read)
+    shard = _one(read, what)
+    model = read.model_of(shard.model)
+    if model.family:
+        return _of_family(OpenModel(model, Cache(cache)), shard, package, backend)
+    if package is not None:
+        return _of_package(_backend(backend), package, shard.probes)
+    if not model.builder:
+        raise GoldenError(
+            f"{shard.qualified}: has no float32 module; name a package to run with --package."
+        )
+    tensors, metadata = BuiltModel(model, Cache(cache)).recording(shard)
+    probes = [{"kind": kind, "name": name} for kind, name, _ in metadata["probes"]]
+    outputs = [{"name": name, "shape": shape} for name, shape in metadata["outputs"]]
+    origin = f"the float32 module of {shard.qualified}"
+    return dict(tensors), {"probes": probes, "outputs": outputs, "origin": origin}
+
+
+def _one(manifest: Manifest, what: str) -> Shard:
+    from pytest_ane.manifest import select
+
+    found = select(manifest, what)
+    if len(found) != 1:
+        raise GoldenError(f"{what} names {len(found)} shards; record one at a time.")
+    return found[0]
+
+
+def _of_family(model: OpenModel, shard: Shard, package: Path | None, backend: str) -> Recorded:
+    """Hidden states of a family's shard; a package is run on what enters the reference."""
+    from dataclasses import replace
+
+    from pytest_ane.fidelity.hidden import packed
+
+    probes, layout = model.probes(shard)
+    origin = f"the float32 module of {shard.qualified}"
+    if package is not None:
+        runs = _backend(backend)
+        runner = runs.load(package)
+        probes = [replace(p, expected=_answer(runner, p.case(layout))) for p in probes]
+        origin = _ran(package, runs)
+    tensors, listed = packed(probes)
+    return tensors, {"probes": listed, "origin": origin}
+
+
+def _answer(runner: Runner, case: Case) -> Any:
+    """What a package makes of a case's calls on one state, in rows."""
+    import numpy as np
+
+    state = runner.make_state()
+    return np.concatenate([case.rows(runner.predict(call, state))["y"] for call in case.calls])
+
+
+def _of_package(backend: Backend, package: Path, probes: Probes) -> Recorded:
+    """A package's own inputs and outputs."""
+    from pytest_ane.fidelity.package import package_cases
+
+    cases, runner = package_cases(backend, package, None, probes), backend.load(package)
+    tensors: dict[str, Any] = {}
+    for i, case in enumerate(cases):
+        (inputs,) = case.calls
+        outputs = runner.predict(inputs, runner.make_state())
+        tensors |= {f"{i}.in.{name}": array for name, array in inputs.items()}
+        tensors |= {f"{i}.out.{name}": array for name, array in outputs.items()}
+    listed = [{"kind": case.kind, "name": case.name} for case in cases]
+    return tensors, {"probes": listed, "origin": _ran(package, backend)}
+
+
+def _ran(package: Path, backend: Backend) -> str:
+    from pytest_ane.digests import tree_digest
+
+    by = ", ".join(f"{key} {value}" for key, value in sorted(backend.provenance().items()))
+    return f"{package.name} (digest {tree_digest(package)[:12]}), run by {by}"
+
+
+def _backend(name: str) -> Backend:
+    from pytest_ane.backends import get_backend
+
+    if name == "auto":
+        name = "coreml" if sys.platform == "darwin" else "cpu"
+    return get_backend(name)
