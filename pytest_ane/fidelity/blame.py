@@ -134,7 +134,7 @@ def blame(
         error=bench.error,
         exact=bench.exact if weights else math.nan,
         weights=weights,
-        operations=tuple(suspects(now, ideal, chosen)),
+        operations=tuple(suspects(now, ideal, chosen, restorer.values)),
         absent=restorer.absent,
         without=without,
     )

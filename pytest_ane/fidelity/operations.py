@@ -38,6 +38,7 @@ class Suspect:
         inputs: greatest relative difference of its inputs in the two runs.
         output: relative difference of its result in the two runs.
         peak: largest magnitude of the float32 result.
+        weights: compressed ones that it takes.
     """
 
     op: str
@@ -46,6 +47,7 @@ class Suspect:
     inputs: float
     output: float
     peak: float
+    weights: tuple[str, ...] = ()
 
     @property
     def overflows(self) -> bool:
@@ -53,17 +55,20 @@ class Suspect:
         return self.peak > _HALF_MAX and not math.isfinite(self.own)
 
 
-def suspects(now: Session, ideal: Session, cases: Sequence[Case]) -> list[Suspect]:
+def suspects(
+    now: Session, ideal: Session, cases: Sequence[Case], weights: Mapping[str, str]
+) -> list[Suspect]:
     """All operations whose result is floating, those that do most by themselves first.
 
     Args:
         now: the program as it is.
         ideal: the same in float32, with exact weights.
         cases: of programs with states the first one is asked.
+        weights: names of compressed weights by the values that hold them.
     """
     worst: dict[str, Suspect] = {}
     for calls, states in _rounds(now, ideal, cases):
-        for found in _walk(now, ideal, calls, states):
+        for found in _walk(now, ideal, calls, states, weights):
             known = worst.get(found.name)
             if known is None or rank(found.own) > rank(known.own):
                 worst[found.name] = found
@@ -87,7 +92,11 @@ def _rounds(now: Session, ideal: Session, cases: Sequence[Case]) -> Iterator[tup
 
 
 def _walk(
-    now: Session, ideal: Session, calls: Sequence[Mapping[str, Any]], states: tuple[Any, Any]
+    now: Session,
+    ideal: Session,
+    calls: Sequence[Mapping[str, Any]],
+    states: tuple[Any, Any],
+    weights: Mapping[str, str],
 ) -> Iterator[Suspect]:
     declared = {feature.name for feature in now.model.inputs}
     inputs = [{n: x for n, x in call.items() if n in declared} for call in calls]
@@ -119,6 +128,7 @@ def _walk(
                 inputs=max((run.get(n, 0.0) for n in uses(op)), key=rank, default=0.0),
                 output=both.relative,
                 peak=max(float(np.abs(x).max(initial=0.0)) for x in theirs),
+                weights=tuple(weights[n] for n in dict.fromkeys(uses(op)) if n in weights),
             )
 
 

@@ -67,6 +67,7 @@ class Restorer:
     Attributes:
         pairs: the compressed weights that have a counterpart, in program order.
         absent: names of those that have none.
+        values: names of all compressed weights by the program's values that hold them.
 
     Raises:
         ProgramError: a weight is not where its package says.
@@ -79,6 +80,7 @@ class Restorer:
         compressed = [pair for pair in found if pair.compressed]
         self.pairs = tuple(pair for pair in compressed if pair.exact is not None)
         self.absent = tuple(pair.name for pair in compressed if pair.exact is None)
+        self.values = {pair.operation.name: pair.name for pair in compressed}
         self._stored: dict[Operation, Any] = {pair.operation: pair.stored for pair in found}
         self._skipped = _intermediate(model, self._stored)
 

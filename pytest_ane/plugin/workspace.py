@@ -56,6 +56,7 @@ class Workspace:
     cache_root: Path | None
     min_cosine: float | None
     unproven: str
+    blame: str
     builds: int
     backend_name: str
     units: ComputeUnits
@@ -104,6 +105,7 @@ class Workspace:
             cache_root=cache_root,
             min_cosine=minimum,
             unproven=settings.unproven(config),
+            blame=settings.blame(config),
             builds=settings.builds(config) or default_count(),
             backend_name=settings.backend(config),
             units=settings.compute_units(config),
