@@ -167,7 +167,8 @@ def _gone(now: float, left: float) -> float:
         return 1.0 if math.isfinite(left) else 0.0
     if not now:
         return 0.0 if not left else -math.inf
-    return 1 - (left / now) ** 2
+    ratio = left / now
+    return 1 - ratio * ratio
 
 
 class _Bench:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
+
+import numpy as np
 
 from pytest_ane.mil.records import Block
 from pytest_ane.reference.lockstep import run_all
 from pytest_ane.reference.prepare import uses
 from pytest_ane.reference.session import Array, Session
-from pytest_ane.reference.steps import NOTHING, Plan, Values
+from pytest_ane.reference.steps import Plan, Values
 
 
 class Replay:
@@ -24,7 +27,7 @@ class Replay:
         self.session = session
         self._keep = frozenset(range(len(session.template)))
         self._tables = [session.table(each) for each in inputs]
-        run_all(session.plan, self._tables, self._keep)
+        _run(session.plan, self._tables, self._keep)
 
     def outputs(self) -> list[dict[str, Any]]:
         """The declared outputs, for each of the inputs."""
@@ -41,7 +44,7 @@ class Replay:
         slots = {slot for name, slot in session.slots.items() if name in names}
         steps = [s for s in session.plan.steps if any(slot in slots for slot, _ in s.outputs)]
         tables = [_with_constants(values, session.template) for values in self._tables]
-        run_all(Plan((), tuple(steps), ()), tables, self._keep)
+        _run(Plan((), tuple(steps), ()), tables, self._keep)
         return [_outputs(session, values) for values in tables]
 
 
@@ -58,7 +61,12 @@ def run_step(session: Session, index: int, tables: Sequence[Values]) -> None:
     """Run one step of a session on several tables of values, and keep its results."""
     step = session.plan.steps[index]
     keep = frozenset(slot for slot, _ in step.outputs)
-    run_all(Plan((), (step,), ()), tables, NOTHING | keep)
+    _run(Plan((), (step,), ()), tables, keep)
+
+
+def _run(plan: Plan, tables: Sequence[Values], keep: AbstractSet[int]) -> None:
+    with np.errstate(all="ignore"):
+        run_all(plan, tables, keep)
 
 
 def _with_constants(values: Values, template: Values) -> Values:

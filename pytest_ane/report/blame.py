@@ -12,6 +12,9 @@ from pytest_ane.manifest import Linear, Palettize, Settings
 
 _RUN_BY = "run by the CPU executor"
 _DEVICE = f"{_RUN_BY}, not by the device: this explains compression and arithmetic, no more"
+_WEIGHT = ("weight", "stored as", "restored", "alone", "share", "mended by")
+_OPERATION = ("operation", "result", "on exact inputs", "inputs", "output", "")
+_HALF = 0.5
 _NAMED = 3
 """Probes that are named."""
 
@@ -62,6 +65,11 @@ def _weights(blame: Blame) -> Iterator[str]:
     if more := len(blame.weights) - len(shown):
         left = sum(c.share for c in blame.weights[WORST:])
         yield f"... and {more} more weights, together {share(left)}"
+    if shown[0].share < _HALF:
+        yield (
+            f"no weight makes half of the squared error: the worst {len(shown)} make "
+            f"{share(sum(c.share for c in shown))}"
+        )
     mended = next((c for c in shown if c.mend), None)
     if mended is not None and mended.mend is not None:
         entry = override(mended.weight.name, mended.mend)
