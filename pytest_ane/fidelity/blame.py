@@ -52,7 +52,7 @@ class Culprit:
         share: of the squared error, what goes away when it is restored; negative where errors
             cancel one another.
         share_alone: of the sum of the squares of `alone`, its own.
-        mend: None where it is not worth it, or nobody looked.
+        mend: None where it is not worth it, or the weight is not compressed but another one.
     """
 
     weight: Weight
@@ -196,7 +196,8 @@ class _Bench:
         order = sorted(range(len(found)), key=lambda i: (left[i], -alone[i]))
         for place, i in enumerate(order):
             culprit = found[i]
-            if place < WORST and culprit.share >= _WORTH_MENDING:
+            compressed = bool(culprit.weight.stages)
+            if compressed and place < WORST and culprit.share >= _WORTH_MENDING:
                 culprit = replace(culprit, mend=self._mend(pairs[i], culprit.restored))
             yield culprit
 
@@ -317,4 +318,4 @@ def _without(restorer: Restorer) -> str:
             f"None of its {len(restorer.absent)} compressed weights has a counterpart of the same "
             "name and shape in the uncompressed package."
         )
-    return "It has no compressed weights, so compression is not to blame."
+    return "It has no compressed weights, and none differ from those of the uncompressed package."

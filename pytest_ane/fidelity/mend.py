@@ -136,6 +136,8 @@ def has_even_steps(tables: Any) -> bool:
     """Whether palettes `[..., 2^n, 1]` are evenly spaced, up to the rounding of fp16."""
     values = np.asarray(tables, np.float64)
     flat = values.reshape(-1, values.shape[-2] if values.ndim > 1 else values.shape[-1])
+    if not np.isfinite(flat).all():
+        return False
     steps = np.diff(flat, axis=1)
     span = np.abs(flat).max(axis=1, initial=0.0)
     return bool((np.ptp(steps, axis=1) <= 2**-9 * span).all()) if steps.size else False

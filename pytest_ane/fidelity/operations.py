@@ -25,6 +25,9 @@ from pytest_ane.reference.steps import Values
 
 _HALF_MAX = 65504.0
 """The largest number of fp16."""
+_HALF_MIN = 2.0**-14
+"""Its smallest normal number."""
+_SHOWS = 1e-2
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,11 @@ class Suspect:
     output: float
     peak: float
     weights: tuple[str, ...] = ()
+
+    @property
+    def underflows(self) -> bool:
+        """Whether fp16 has no normal numbers for what it should yield, and that shows."""
+        return 0 < self.peak < _HALF_MIN and self.own > _SHOWS
 
     @property
     def overflows(self) -> bool:

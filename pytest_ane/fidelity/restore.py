@@ -28,6 +28,10 @@ _HELD = 512 << 20
 """Bytes of decoded weights, of both packages together, up to which they are held."""
 
 
+_ROUNDING = 1e-6
+"""Share of a weight's sum of squares: rounding to fp16 makes 6e-8 at most, 2^-24."""
+
+
 @dataclass(frozen=True, eq=False)
 class Pair:
     """A weight in the artifact and in its uncompressed form.
@@ -36,7 +40,7 @@ class Pair:
         weight: as the artifact stores it.
         operation: yields it.
         stored, exact: its values in float32, as arrays or to be decoded by rows; `exact` is None
-            where the uncompressed form has no weight of this name and shape.
+            where the uncompressed form has no weight of this name and shape, or the same one.
         tables: the values of its palettes `[..., 2^n, v]`; None for no palettes, or computed ones.
     """
 
@@ -51,11 +55,6 @@ class Pair:
         """The weight's name before compression."""
         return self.weight.name
 
-    @property
-    def compressed(self) -> bool:
-        """Whether it is stored as anything but its values."""
-        return bool(self.weight.stages)
-
 
 class Restorer:
     """Sessions of one artifact in which chosen weights are exact.
@@ -65,9 +64,10 @@ class Restorer:
         original: the same program uncompressed; None where there is none.
 
     Attributes:
-        pairs: the compressed weights that have a counterpart, in program order.
-        absent: names of those that have none.
-        values: names of all compressed weights by the program's values that hold them.
+        pairs: the weights that differ from their counterparts, in program order: compressed ones,
+            and others whose values are not the same.
+        absent: names of compressed ones that have no counterpart.
+        values: names of all of these by the program's values that hold them.
 
     Raises:
         ProgramError: a weight is not where its package says.
@@ -77,10 +77,10 @@ class Restorer:
     def __init__(self, model: Model, original: Model | None) -> None:
         self.model = model
         found = list(_pairs(model, original))
-        compressed = [pair for pair in found if pair.compressed]
-        self.pairs = tuple(pair for pair in compressed if pair.exact is not None)
-        self.absent = tuple(pair.name for pair in compressed if pair.exact is None)
-        self.values = {pair.operation.name: pair.name for pair in compressed}
+        self.pairs = tuple(pair for pair in found if pair.exact is not None)
+        self.absent = tuple(p.name for p in found if p.weight.stages and p.exact is None)
+        names = {*self.absent, *self.names}
+        self.values = {pair.operation.name: pair.name for pair in found if pair.name in names}
         self._stored: dict[Operation, Any] = {pair.operation: pair.stored for pair in found}
         self._skipped = _intermediate(model, self._stored)
 
@@ -133,12 +133,21 @@ def _pairs(model: Model, original: Model | None) -> Iterator[Pair]:
         if original is not None and other is not None and _is_joined(found, other, counts):
             exact = _values(decoded(original, other), hold)
         stored = _values(decoded(model, found), hold)
+        if exact is not None and not weight.stages and _agree(stored, exact):
+            exact = None
         yield Pair(weight, found.operation, stored, exact, _tables(model, found))
 
 
 def _is_joined(found: Found, other: Found, counts: Mapping[str, int]) -> bool:
     weight = found.weight
-    return bool(weight.stages) and counts[weight.name] == 1 and other.weight.shape == weight.shape
+    return counts[weight.name] == 1 and other.weight.shape == weight.shape
+
+
+def _agree(stored: Any, exact: Any) -> bool:
+    """Whether two weights are the same but for rounding to fp16."""
+    a, b = np.asarray(stored), np.asarray(exact)
+    with np.errstate(all="ignore"):
+        return bool(np.square(a - b).sum() <= _ROUNDING * np.square(b).sum())
 
 
 def _tables(model: Model, found: Found) -> Any:

@@ -110,5 +110,5 @@ def _uncompressed(
         return shard.reference, ""
     return None, (
         f"{shard.qualified} has no uncompressed package to take weights from; name one as its "
-        "'reference'."
+        "'reference', or with --against."
     )

@@ -35,7 +35,7 @@ def _lines(blame: Blame, *, on_device: bool) -> Iterator[str]:
         yield blame.without
     if blame.weights:
         yield from _weights(blame)
-    if blame.absent:
+    if blame.absent and not blame.without:
         named = ", ".join(blame.absent[:_NAMED]) + (" ..." if len(blame.absent) > _NAMED else "")
         yield (
             f"{len(blame.absent)} more have no counterpart in the uncompressed package and stayed "
@@ -78,10 +78,11 @@ def _weights(blame: Blame) -> Iterator[str]:
 
 def _weight(culprit: Culprit) -> tuple[str, ...]:
     weight = culprit.weight
+    bits = f"{weight.storage.removeprefix('constexpr_')}, {weight.nbits} bits"
     groups = f" x {weight.groups * weight.blocks}" if weight.groups else ""
     return (
         weight.name,
-        f"{weight.storage.removeprefix('constexpr_')}, {weight.nbits} bits{groups}",
+        bits + groups,
         number(culprit.restored),
         number(culprit.alone),
         share(culprit.share),
@@ -136,6 +137,7 @@ def _operations(found: Sequence[Suspect]) -> Iterator[str]:
 def _operation(suspect: Suspect) -> tuple[str, ...]:
     notes = [f"takes {name}" for name in suspect.weights]
     notes += [f"overflows fp16: {suspect.peak:,.0f} in float32"] if suspect.overflows else []
+    notes += [f"underflows fp16: {number(suspect.peak)} at most"] if suspect.underflows else []
     own, inputs, output = map(number, (suspect.own, suspect.inputs, suspect.output))
     return (suspect.op, suspect.name, own, inputs, output, ", ".join(notes))
 

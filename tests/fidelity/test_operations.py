@@ -12,6 +12,7 @@ from pytest_ane.fidelity import Case
 from pytest_ane.fidelity.cases import flat_rows
 from pytest_ane.fidelity.operations import Suspect, rank, suspects
 from pytest_ane.mil import read_model
+from pytest_ane.mil.blob import load
 from pytest_ane.reference import Session
 from tests.families.llama.tiny import tiny_model
 from tests.fidelity import blocks
@@ -92,8 +93,6 @@ def test_the_operation_that_takes_a_spoilt_weight(tmp_path: Path) -> None:
     assert first.own < 1e-2  # Both have the weight as it is stored.
     op = next(op for op in small.main.walk() if op.name == "second_palettized")
     exact = next(o for o in plain.main.walk() if o.name == "second").attributes["val"]
-    from pytest_ane.mil.blob import load
-
     ideal = Session(small, "float32", given={op: load(plain, exact).astype(np.float32)})
     first, *others = suspects(Session(small), ideal, given, values)
     assert (first.name, first.weights) == ("second_out", ("second",))
