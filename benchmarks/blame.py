@@ -31,7 +31,8 @@ def main() -> None:
     parser.add_argument("--step", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.step:
-        print(json.dumps(explained(*options.what, options.cache)))
+        manifest, shard = options.what
+        print(json.dumps(explained(manifest, shard, options.cache)))
         return
     asked = [tuple(options.what)] if options.what else SHARDS
     with tempfile.TemporaryDirectory() as temporary:
