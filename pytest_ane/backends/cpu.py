@@ -22,11 +22,10 @@ MEMORY_BUDGET = 64 << 20
 
 
 class CpuRunner:
-    """A package prepared for the executor; weights decoded once."""
+    """A package prepared for the executor."""
 
-    def __init__(self, path: Path) -> None:
-        self._model = read_model(path)
-        self._session = Session(self._model, memory_budget=MEMORY_BUDGET)
+    def __init__(self, session: Session) -> None:
+        self._session, self._model = session, session.model
 
     @property
     def inputs(self) -> tuple[Feature, ...]:
@@ -58,7 +57,7 @@ class CpuBackend:
 
     def load(self, artifact: Path) -> CpuRunner:
         """Read and prepare a package."""
-        return CpuRunner(artifact)
+        return CpuRunner(Session(read_model(artifact), memory_budget=MEMORY_BUDGET))
 
     def provenance(self) -> dict[str, str]:
         """Versions and machine."""

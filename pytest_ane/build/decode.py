@@ -28,7 +28,7 @@ def decoded(model: Model, found: Found) -> Any:
     weight = _scaled(model, found)
     if weight is None:
         constants = Constants(model, found.function.opset, "as-typed", memory_budget=0)
-        for op in _below(found, model.path):
+        for op in below(found, model.path):
             constants.fold(op)
         weight = constants.values[found.operation.name]
     if tuple(weight.shape) != found.weight.shape:
@@ -78,7 +78,7 @@ _NUMBERS = {
 """What the bits of a stored integer stand for."""
 
 
-def _below(found: Found, path: str) -> Iterable[Operation]:
+def below(found: Found, path: str) -> Iterable[Operation]:
     """A weight's operation and all that it is computed from, in the order of computation."""
     levels = [{found.operation: None}]
     while levels[-1]:

@@ -142,6 +142,17 @@ def parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--seed", type=int, default=0, help="of Gaussian inputs (default: 0)")
     command.set_defaults(run=_diff)
+
+    command = commands.add_parser("blame", help="which weights and operations an error comes from")
+    command.add_argument(
+        "shards", metavar="SHARDS", help="as --ane-shards takes them, or an .mlpackage"
+    )
+    command.add_argument(
+        "--against", type=Path, metavar="PACKAGE", help="of a package: its uncompressed form"
+    )
+    command.add_argument("--ane-manifest", type=Path, metavar="FILE", help="default: shards.toml")
+    command.add_argument("--ane-cache", type=Path, metavar="DIR", help="the cache folder")
+    command.set_defaults(run=_blame)
     return top
 
 
@@ -193,6 +204,13 @@ def _diff(options: argparse.Namespace) -> Iterator[str]:
 
     o = options
     return diff.run(o.first, o.second, o.input, o.tolerance, o.seed)
+
+
+def _blame(options: argparse.Namespace) -> Iterator[str]:
+    from pytest_ane.cli import blame
+
+    o = options
+    return blame.run(o.shards, against=o.against, manifest=o.ane_manifest, cache=o.ane_cache)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -74,7 +74,7 @@ def compare(a: Model, b: Model, inputs: Arrays) -> Comparison:
         )
     x, y = _run(first, inputs, list(common)), _run(second, inputs, list(common.values()))
     return Comparison(
-        tuple(_difference(kinds[n], n, x[n], y[other]) for n, other in common.items()),
+        tuple(difference(kinds[n], n, x[n], y[other]) for n, other in common.items()),
         tuple(n for n in first.computed if n not in common),
         tuple(n for n in second.computed if n not in set(common.values())),
     )
@@ -90,7 +90,8 @@ def _run(session: Session, inputs: Arrays, names: list[str]) -> Arrays:
     return session.predict(inputs, state, outputs=names)
 
 
-def _difference(op: str, name: str, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Difference:
+def difference(op: str, name: str, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Difference:
+    """How far `a` is from `b`."""
     if a.shape != b.shape:
         note = f"shapes {list(a.shape)} and {list(b.shape)}"
         return Difference(op, name, float("inf"), float("inf"), note)

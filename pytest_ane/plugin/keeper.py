@@ -10,7 +10,7 @@ import pytest
 from pytest_ane.build import Artifact
 from pytest_ane.errors import AneError, NotRunError, UnprovenError
 from pytest_ane.evidence.judge import of_record
-from pytest_ane.plugin import workspace
+from pytest_ane.plugin import blame, workspace
 from pytest_ane.plugin.insist import insisted
 from pytest_ane.plugin.recording import RECORDED
 from pytest_ane.plugin.workspace import Workspace
@@ -46,6 +46,10 @@ class GateKeeper:
         )
         if verdict.details:
             self.item.add_report_section("call", f"ane {verdict.gate}", "\n".join(verdict.details))
+        if blame.is_wanted(verdict, self.workspace.blame):
+            told = blame.tell(self.item, self.workspace, verdict)
+            self.item.user_properties.append((blame.TOLD, told))
+            self.item.add_report_section("call", "ane blame", told)
         if verdict.status == "passed":
             return
         if verdict.status == "unproven" and self.workspace.allows_unproven(verdict.subject):

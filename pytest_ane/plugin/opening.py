@@ -42,6 +42,7 @@ def workspace_of(config: pytest.Config) -> Workspace:
         cache_root=cache_root,
         thresholds=given,
         unproven=settings.unproven(config),
+        blame=settings.blame(config),
         builds=settings.builds(config) or default_count(),
         backend_name=settings.backend(config),
         units=settings.compute_units(config),

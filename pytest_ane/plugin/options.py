@@ -13,6 +13,7 @@ FATES = ("fail", "allow")
 BACKENDS = ("auto", "cpu", "coreml")
 UNITS = ("ALL", "CPU_AND_GPU", "CPU_AND_NE", "CPU_ONLY")
 WHERE = ("auto", "on", "off")
+BLAMES = ("always", "failed", "never")
 VERBS = ("missing", "stale", "all")
 
 _INI = {
@@ -25,6 +26,7 @@ _INI = {
     "ane_backend": "'auto', 'cpu' or 'coreml': what runs artifacts",
     "ane_compute_units": "where Core ML may run a model, with the backend coreml",
     "ane_unproven": "'fail' or 'allow': overrides what becomes of an unproven verdict",
+    "ane_blame": "'always', 'failed' or 'never': which fidelity verdicts are explained",
     "ane_github": "'auto', 'on' or 'off': job summary and annotations for GitHub Actions",
 }
 
@@ -86,6 +88,14 @@ def add(parser: pytest.Parser) -> None:
         "--ane-compute-units",
         choices=UNITS,
         help="where Core ML may run a model, with the backend coreml (default: CPU_AND_NE)",
+    )
+    group.addoption(
+        "--ane-blame",
+        metavar="WHEN",
+        nargs="?",
+        const="always",
+        help="say which weights and operations a shard's error comes from: of shards that 'failed' "
+        "fidelity (the default), 'always' (the option alone) or 'never'",
     )
     group.addoption(
         "--ane-github",

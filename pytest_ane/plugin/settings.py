@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import pytest
 
-from pytest_ane.plugin.options import BACKENDS, FATES, UNITS, VERBS, WHERE
+from pytest_ane.plugin.options import BACKENDS, BLAMES, FATES, UNITS, VERBS, WHERE
 
 if TYPE_CHECKING:
     from pytest_ane.backends import ComputeUnits
@@ -75,6 +75,15 @@ def unproven(config: pytest.Config) -> str:
     return _choice(config, "ane_unproven", FATES)
 
 
+def blame(config: pytest.Config) -> str:
+    """Which fidelity verdicts are explained: `always`, `failed` or `never`.
+
+    Raises:
+        pytest.UsageError: the value is none of these.
+    """
+    return _choice(config, "ane_blame", BLAMES) or "failed"
+
+
 def backend(config: pytest.Config) -> Literal["cpu", "coreml"]:
     """What runs artifacts; `auto` is settled by the system.
 
@@ -135,7 +144,10 @@ def _choice(config: pytest.Config, name: str, choices: Sequence[str]) -> str:
     """A value of a few; argparse has looked at the command line, nobody yet at ini."""
     given = text(config, name)
     if given not in ("", *choices):
-        raise pytest.UsageError(f"{name} = {given}: give {_alternatives(choices)}.")
+        equals = "=" if config.getoption(name, None) is not None else " = "
+        raise pytest.UsageError(
+            f"{_origin(config, name)}{equals}{given}: give {_alternatives(choices)}."
+        )
     return given
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ane.plugin import workspace
+from pytest_ane.plugin.blame import TOLD
 from pytest_ane.plugin.recording import NOTED
 from pytest_ane.report.evidence import Note, lines
 from pytest_ane.report.rows import Row
@@ -40,7 +41,17 @@ def write(reporter: TerminalReporter, config: pytest.Config) -> None:
         color = _COLORS.get(line.status, "")
         reporter.write_line(line.text, **({color: True} if color else {}))
 
+    _blames(reporter)
     _evidence(reporter, config)
+
+
+def _blames(reporter: TerminalReporter) -> None:
+    """What was found of shards that passed; of others it stands with their failures."""
+    for report in reporter.stats.get("passed", ()):
+        facts = dict(getattr(report, "user_properties", ()))
+        if TOLD in facts and report.when == "call":
+            reporter.write_sep("=", f"ane blame: {facts['ane.subject']}")
+            reporter.write_line(str(facts[TOLD]))
 
 
 def _said(reporter: TerminalReporter) -> dict[str, None]:

@@ -54,6 +54,7 @@ class Workspace:
     cache_root: Path | None
     thresholds: tuple[Threshold, ...]
     unproven: str
+    blame: str
     builds: int
     backend_name: str
     units: ComputeUnits

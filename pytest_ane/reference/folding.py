@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,17 +37,26 @@ _SMALLEST_STREAM = 1 << 16
 class Constants:
     """Constants by name, nested scopes included.
 
+    Args:
+        given: values that take the place of what some operations yield, such as another weight.
+
     Attributes:
         values: arrays, Python numbers, texts, or weights to be streamed.
     """
 
     def __init__(
-        self, model: Model, opset: str, precision: Precision, memory_budget: int | None
+        self,
+        model: Model,
+        opset: str,
+        precision: Precision,
+        memory_budget: int | None,
+        given: Mapping[Operation, Any] | None = None,
     ) -> None:
         self.values: ChainMap[str, Any] = ChainMap()
         self._stored: ChainMap[str, Value] = ChainMap()
         self._model, self._opset = model, opset
         self._precision, self._budget = precision, memory_budget
+        self._given = given or {}
 
     def __contains__(self, argument: Argument) -> bool:
         return (
@@ -76,6 +85,9 @@ class Constants:
         Raises:
             ExecutionError: it is not implemented, or fails on its parameters.
         """
+        if op in self._given:
+            self.values[op.name] = _fixed(self._given[op])
+            return True
         if op.op == "const":
             self._stored[op.name] = op.attributes["val"]
         if op.op in _WEIGHTS and self._weight(op):

@@ -35,12 +35,16 @@ class Preparer:
     """
 
     def __init__(
-        self, model: Model, precision: Precision, memory_budget: int | None = None
+        self,
+        model: Model,
+        precision: Precision,
+        memory_budget: int | None = None,
+        given: Mapping[Operation, Any] | None = None,
     ) -> None:
         function = model.main
         self._path, self._opset, self._precision = model.path, function.opset, precision
         self.slots: ChainMap[str, int] = ChainMap()
-        self.constants = Constants(model, function.opset, precision, memory_budget)
+        self.constants = Constants(model, function.opset, precision, memory_budget, given)
         self.template: list[Any] = []
         self.plan = self._block(function.block, function.inputs)
 
@@ -49,7 +53,7 @@ class Preparer:
         entries = tuple(self._slot(named.name) for named in inputs)
         self.constants.hide(named.name for named in inputs)
         operations = [op for op in block.operations if not self._fold(op)]
-        last = _last_uses(operations, block.outputs)
+        last = _lastuses(operations, block.outputs)
         steps = tuple(
             self._sound(self._step, op, last.get(i, ())) for i, op in enumerate(operations)
         )
@@ -153,7 +157,7 @@ class Preparer:
         return len(self.template) - 1
 
 
-def _last_uses(
+def _lastuses(
     operations: Sequence[Operation], outputs: Sequence[str]
 ) -> Mapping[int, Sequence[str]]:
     """By operation index, the names of this block that no later operation needs."""
@@ -161,7 +165,7 @@ def _last_uses(
     for i, op in enumerate(operations):
         for out in op.outputs:
             last[out.name] = i
-        for name in _uses(op):
+        for name in uses(op):
             if name in last:
                 last[name] = i
     found: dict[int, list[str]] = {}
@@ -172,11 +176,11 @@ def _last_uses(
     return found
 
 
-def _uses(op: Operation) -> Iterable[str]:
+def uses(op: Operation) -> Iterable[str]:
     """Names an operation refers to, in its blocks too."""
     for arguments in op.inputs.values():
         yield from (a.name for a in arguments if isinstance(a, Ref))
     for block in op.blocks:
         yield from block.outputs
         for nested in block.operations:
-            yield from _uses(nested)
+            yield from uses(nested)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.errors import ExecutionError
-from pytest_ane.mil.records import DType, Model, StateType, TensorType, ValueType
+from pytest_ane.mil.records import DType, Model, Operation, StateType, TensorType, ValueType
 from pytest_ane.reference.dtypes import Precision
 from pytest_ane.reference.folding import dense
 from pytest_ane.reference.interface import bind_inputs
@@ -37,6 +37,13 @@ class Session:
         memory_budget: bytes of decoded weights to hold; what is beyond is decoded in every run,
             rows at a time (palettes and plain weights of 1x1 convolutions and linear layers).
             None holds them all, which is fastest for a program that is run many times.
+        given: constants by the operations of the model that yield them, arrays or
+            `StreamedWeight`, in place of what the package holds.
+
+    Attributes:
+        plan: the steps of a run.
+        template: what each slot holds before the first one.
+        slots: slots of the outermost block's values by name.
 
     Raises:
         ExecutionError: an operation is not implemented, or a constant cannot be computed.
@@ -47,13 +54,14 @@ class Session:
         model: Model,
         precision: Precision = "as-typed",
         memory_budget: int | None = None,
+        given: Mapping[Operation, Any] | None = None,
     ) -> None:
         check_options(model, precision, memory_budget)
         self.model = model
         self.precision = precision
-        prepared = Preparer(model, precision, memory_budget)
-        self._plan, self._template = prepared.plan, prepared.template
-        self._slots, self._constants = dict(prepared.slots), dict(prepared.constants.values)
+        prepared = Preparer(model, precision, memory_budget, given)
+        self.plan, self.template = prepared.plan, prepared.template
+        self.slots, self._constants = dict(prepared.slots), dict(prepared.constants.values)
         self._inputs = frozenset(named.name for named in model.main.inputs)
 
     @property
@@ -115,20 +123,20 @@ class Session:
         """
         wanted = [outputs] if isinstance(outputs, str) else outputs
         names = tuple(self.model.main.block.outputs if wanted is None else wanted)
-        keep = frozenset(self._slots[name] for name in names if name in self._slots)
+        keep = frozenset(self.slots[name] for name in names if name in self.slots)
         given = [None] * len(inputs) if states is None else states
-        tables = [self._table(x, state) for x, state in zip(inputs, given, strict=True)]
+        tables = [self.table(x, state) for x, state in zip(inputs, given, strict=True)]
         with np.errstate(all="ignore"):
-            run_all(self._plan, tables, keep)
-        return [{name: self._result(name, values) for name in names} for values in tables]
+            run_all(self.plan, tables, keep)
+        return [{name: self.result(name, values) for name in names} for values in tables]
 
-    def _table(self, inputs: Mapping[str, Array], state: States | None) -> Values:
+    def table(self, inputs: Mapping[str, Array], state: States | None = None) -> Values:
         """What each slot holds before the first operation."""
-        values = list(self._template)
+        values = list(self.template)
         for name, array in bind_inputs(self.model, inputs, self.precision).items():
-            values[self._slots[name]] = array
+            values[self.slots[name]] = array
         for name, part in self._bound_states(state).items():
-            values[self._slots[name]] = part
+            values[self.slots[name]] = part
         return values
 
     @cached_property
@@ -157,11 +165,12 @@ class Session:
             )
         return given
 
-    def _result(self, name: str, values: list[Any]) -> Any:
+    def result(self, name: str, values: Values) -> Any:
+        """A value by name after a run, held against its declared type."""
         if name in self._constants:
             found = settled(dense(self._constants[name]), self._types[name], self.precision, True)
-        elif name in self._slots:
-            found = values[self._slots[name]]
+        elif name in self.slots:
+            found = values[self.slots[name]]
         else:
             raise ExecutionError(
                 f"{self.model.path}: no value {name!r}; outputs are: "

@@ -24,6 +24,11 @@ NOTHING: frozenset[int] = frozenset()
 class Step(Protocol):
     """One operation, ready to run."""
 
+    @property
+    def outputs(self) -> Outputs:
+        """Slots of its results."""
+        ...
+
     def run(self, values: Values, keep: AbstractSet[int]) -> None:
         """Take inputs from their slots, put results into theirs; free what `keep` does not name."""
 

@@ -1,0 +1,77 @@
+"""A program run once more with other constants: only what follows from them is computed anew."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.mil.records import Block
+from pytest_ane.reference.lockstep import run_all
+from pytest_ane.reference.prepare import uses
+from pytest_ane.reference.session import Array, Session
+from pytest_ane.reference.steps import Plan, Values
+
+
+class Replay:
+    """A session's run on several inputs, every value of which is kept.
+
+    Args:
+        session: of a model without states.
+        inputs: as in `Session.predict_all`.
+    """
+
+    def __init__(self, session: Session, inputs: Sequence[Mapping[str, Array]]) -> None:
+        self.session = session
+        self._keep = frozenset(range(len(session.template)))
+        self._tables = [session.table(each) for each in inputs]
+        _run(session.plan, self._tables, self._keep)
+
+    def outputs(self) -> list[dict[str, Any]]:
+        """The declared outputs, for each of the inputs."""
+        return [_outputs(self.session, values) for values in self._tables]
+
+    def variant(self, session: Session, changed: Collection[str]) -> list[dict[str, Any]]:
+        """The declared outputs of another session of the same model, prepared in the same way.
+
+        Args:
+            session: one that differs in constants alone.
+            changed: names of the constants that differ, as their operations yield them.
+        """
+        names = reached(session.model.main.block, changed)
+        slots = {slot for name, slot in session.slots.items() if name in names}
+        steps = [s for s in session.plan.steps if any(slot in slots for slot, _ in s.outputs)]
+        tables = [_with_constants(values, session.template) for values in self._tables]
+        _run(Plan((), tuple(steps), ()), tables, self._keep)
+        return [_outputs(session, values) for values in tables]
+
+
+def reached(block: Block, changed: Collection[str]) -> set[str]:
+    """All names that follow from those that changed, and these themselves."""
+    found = set(changed)
+    for op in block.operations:
+        if not found.isdisjoint(uses(op)):
+            found.update(out.name for out in op.outputs)
+    return found
+
+
+def run_step(session: Session, index: int, tables: Sequence[Values]) -> None:
+    """Run one step of a session on several tables of values, and keep its results."""
+    step = session.plan.steps[index]
+    keep = frozenset(slot for slot, _ in step.outputs)
+    _run(Plan((), (step,), ()), tables, keep)
+
+
+def _run(plan: Plan, tables: Sequence[Values], keep: AbstractSet[int]) -> None:
+    with np.errstate(all="ignore"):
+        run_all(plan, tables, keep)
+
+
+def _with_constants(values: Values, template: Values) -> Values:
+    return [v if known is None else known for v, known in zip(values, template, strict=True)]
+
+
+def _outputs(session: Session, values: Values) -> dict[str, Any]:
+    return {name: session.result(name, values) for name in session.model.main.block.outputs}

@@ -1,0 +1,150 @@
+"""`--ane-blame` and its ini twin: which fidelity verdicts are explained."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from pytest_ane.errors import BuildError
+from tests.plugin.conftest import Project
+
+TWO_BITS = """
+[models.mini.compression]
+method = "palettize"
+nbits = 8
+granularity = "per_tensor"
+weight_threshold = 0
+overrides = [{ weights = "v_proj*", nbits = 2 }]
+"""
+
+
+def spoilt(project: Project, *options: str) -> pytest.RunResult:
+    """One block of a tiny Llama, whose values have two bits."""
+    return project.llama(TWO_BITS).gate("-k", "fidelity", *options, shards="L00")
+
+
+SECTION = [
+    "mini:L00: fidelity failed",
+    "*-- Captured ane blame call --*",
+    "relative error of the output on the worst 4 of * probes *",
+    "* as it is, * with every weight exact; run by the CPU executor",
+    "weight *",
+    "v_proj_weight_to_fp16 *",
+    'for compression.overrides in shards.toml: { weights = "v_proj_weight_to_fp16", *',
+    "operation *",
+    "conv *takes v_proj_weight_to_fp16",
+]
+
+
+def test_a_failed_shard_is_explained(project: Project) -> None:
+    result = spoilt(project)
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(SECTION)
+
+
+def test_never(project: Project) -> None:
+    result = spoilt(project, "--ane-blame=never")
+    result.stdout.no_fnmatch_line("*ane blame*")
+    result.stdout.fnmatch_lines(["mini:L00: fidelity failed"])
+
+
+def test_the_ini_twin_and_the_command_line_over_it(project: Project) -> None:
+    project.pytester.makeini("[pytest]\nane_blame = never\n")
+    spoilt(project).stdout.no_fnmatch_line("*ane blame*")
+    spoilt(project, "--ane-blame=failed").stdout.fnmatch_lines(SECTION)
+
+
+def test_always_explains_what_passed_at_the_end(project: Project) -> None:
+    result = project.packages(good="float32").gate(
+        "-k", "fidelity", "--ane-blame", "--junitxml=out.xml"
+    )
+    result.assert_outcomes(passed=1, deselected=3)
+    told = "It has no compressed weights, and none differ from those of the uncompressed package."
+    result.stdout.fnmatch_lines(["*= ane blame: own:good =*", "relative error of *", told])
+    tree = ElementTree.parse(project.path / "out.xml")
+    values = {p.get("name"): p.get("value") for p in tree.iter("property")}
+    assert told in (values["ane.blame"] or "")
+
+
+def test_passed_shards_are_not_explained_otherwise(project: Project) -> None:
+    result = project.packages(good="float32").gate("-k", "fidelity")
+    result.stdout.no_fnmatch_line("*ane blame*")
+
+
+def test_without_an_uncompressed_package(project: Project) -> None:
+    """The gate's own message stands, and operations are asked all the same."""
+    result = project.packages(nan="none").gate("-k", "fidelity")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        [
+            "own:nan: fidelity failed",
+            "  - *is NaN or infinite *",
+            "*-- Captured ane blame call --*",
+            "own:nan has no uncompressed package to take weights from; name one as its *",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (BuildError("the disk is full."), "What is to blame was not found: the disk is full."),
+        (KeyError("x"), "What is to blame was not found, for a fault of ours: KeyError('x')"),
+    ],
+)
+def test_what_goes_wrong_hides_nothing(
+    project: Project, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    from pytest_ane.plugin import blame
+
+    def no(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(blame, "explain", no)
+    result = spoilt(project)
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["mini:L00: fidelity failed", "  - *below cosine*", said])
+
+
+def test_three_shards_are_explained(project: Project) -> None:
+    packages = {f"good{i}": "other" for i in range(4)}
+    for name in packages:
+        project.copy("good").rename(project.path / f"{name}.mlpackage")
+    result = project.packages(**packages).gate("-k", "fidelity")
+    result.assert_outcomes(failed=4, deselected=9)
+    result.stdout.fnmatch_lines(
+        ["3 shards were explained already; for this one run: pytest-ane blame own:good3"]
+    )
+    again = project.packages(**packages).gate("-k", "fidelity", "--ane-blame=always")
+    again.stdout.no_fnmatch_line("*explained already*")
+
+
+@pytest.mark.parametrize("given", ["yes", "Always"])
+def test_other_values(project: Project, given: str) -> None:
+    told = f"{given}: give 'always', 'failed' or 'never'."
+    result = project.packages(good="none").gate(f"--ane-blame={given}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: --ane-blame={told}"])
+    project.pytester.makeini(f"[pytest]\nane_blame = {given}\n")
+    result = project.gate()
+    result.stderr.fnmatch_lines([f"ERROR: ane_blame = {told}"])
+
+
+@pytest.mark.heavy
+def test_a_real_block_with_a_spoilt_value_projection(project: Project) -> None:
+    """SmolLM2's L01 with values of two bits."""
+    from pathlib import Path
+
+    text = (Path(__file__).parents[2] / "shards.toml").read_text()
+    good = '{ weights = "v_proj*", mode = "kmeans", nbits = 6, group_size = 16 },\n]\n\n# Two'
+    assert good in text
+    bad = '{ weights = "v_proj*", mode = "kmeans", nbits = 2 },\n]\n\n# Two'
+    result = project.manifest(text.replace(good, bad)).gate("-k", "fidelity", shards="L01")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        [
+            "weight *",
+            "v_proj_weight_to_fp16 *, 2 bits *4-bit kmeans, groups of 32: *, +27,792 bytes",
+        ]
+    )
