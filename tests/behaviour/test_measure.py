@@ -45,7 +45,9 @@ def test_the_reference_itself() -> None:
     assert (prompt.text, prompt.expected_text) == ("4 5 6", "4 5 6")
     assert [p.tokens[0] for p in prompt.likeliest] == [3, 4]
     assert alone == (("L00", pytest.approx(1)), ("head.0", pytest.approx(1)))
-    assert prompt.head == Head(1.0, 0.0, pytest.approx(1))
+    assert prompt.head is not None
+    assert (prompt.head.top1, prompt.head.kl) == (1.0, 0.0)
+    assert prompt.head.centred_cosine == pytest.approx(1)
 
 
 def test_a_chain_that_goes_astray() -> None:
@@ -55,7 +57,9 @@ def test_a_chain_that_goes_astray() -> None:
     assert (prompt.greedy, prompt.agreed, prompt.text) == ((3, 3, 3), 0, "3 3 3")
     assert not any(p.top1 for p in prompt.positions)
     assert alone == (("L00", pytest.approx(0)), ("head.0", pytest.approx(1)))
-    assert prompt.head == Head(1.0, 0.0, pytest.approx(1))
+    assert prompt.head is not None
+    assert (prompt.head.top1, prompt.head.kl) == (1.0, 0.0)
+    assert prompt.head.centred_cosine == pytest.approx(1)
     assert [p.kl > 0.1 for p in prompt.positions] == [True, True]
 
 
@@ -132,3 +136,9 @@ def test_zero_on_one_side_alone_is_none(live: tuple[int, ...]) -> None:
 def test_nan_where_the_reference_is_zero_is_no_agreement() -> None:
     ((_, value),) = alone(only(0, 1, gives=math.nan), np.zeros_like(embed(IDS)))
     assert math.isnan(value)
+
+
+@pytest.mark.parametrize("wrong", [(1.5, 0.0, 1.0), (0.5, -1.0, 1.0), (0.5, 0.0, 2.0)])
+def test_figures_of_a_head_that_cannot_be(wrong: tuple[float, float, float]) -> None:
+    with pytest.raises(ValueError, match="that is none"):
+        Head(*wrong)
