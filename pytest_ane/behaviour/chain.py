@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from pytest_ane.families import Streams, Wire, entering, merge
+from pytest_ane.families import Reference, Streams, Wire, entering, merge
 from pytest_ane.sources import FloatArray
 
 Run: TypeAlias = Callable[[FloatArray], FloatArray]
@@ -21,11 +21,19 @@ class Step:
     Attributes:
         open: begins a sequence; what it returns maps the next positions `[T, C]` to `[T, C']`.
         sees: as `Layout.sees`; where it is `call`, a sequence has to be given at once.
+        together: several whole sequences at once, where that is cheaper than one by one.
     """
 
     wire: Wire
     open: Callable[[], Run]
     sees: Literal["itself", "call", "state"] = "call"
+    together: Reference | None = None
+
+    def all(self, sequences: Sequence[FloatArray]) -> list[FloatArray]:
+        """Outputs for whole sequences `[T, C]`, each from position 0."""
+        if self.together is not None:
+            return self.together(sequences)
+        return [self.open()(sequence) for sequence in sequences]
 
     @property
     def shard(self) -> str:
