@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
+from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import ConfigDict, TypeAdapter
 
 from pytest_ane.behaviour.chain import Chain
 from pytest_ane.behaviour.exact import Alone, States, each_alone, run_all
@@ -77,6 +79,8 @@ class Drift:
         end: logits of the stack as it is.
         reference: those of the reference itself, to see whether it meets a policy.
     """
+
+    __pydantic_config__: ClassVar = ConfigDict(ser_json_inf_nan="strings")
 
     shards: tuple[ShardDrift, ...]
     end: Behaviour
@@ -204,6 +208,26 @@ def _reading(exact: Sequence[FloatArray], actual: Sequence[FloatArray]) -> Readi
         relative_l2=relative,
         largest=float(np.abs(b).max(initial=0.0)),
     )
+
+
+def to_json(drift: Drift) -> str:
+    """A drift as JSON, fields as here; what JSON has no number for is "NaN" or "Infinity"."""
+    text: bytes = _adapter().dump_json(drift, indent=1)
+    return text.decode()
+
+
+def from_json(text: str) -> Drift:
+    """The drift that `to_json` made text of.
+
+    Raises:
+        ValueError: a field is missing or of another kind.
+    """
+    return _adapter().validate_json(text)
+
+
+@cache
+def _adapter() -> TypeAdapter[Drift]:
+    return TypeAdapter(Drift)
 
 
 def _replaced(logits: FloatArray, start: int, columns: FloatArray) -> FloatArray:
