@@ -16,11 +16,7 @@ def trial(found: Trial, number: int, shards: int) -> str:
 
 
 def sentence(found: Bisection, model: str, shards: int, reasons: Sequence[str] = ()) -> str:
-    """What the search found, and how many stacks it took.
-
-    Args:
-        reasons: why the last stack that was evaluated is red.
-    """
+    """What the search found, and how many stacks it took; `reasons` say why the last is red."""
     took = f"{found.evaluations} stack evaluation{'s' if found.evaluations > 1 else ''}"
     if found.outcome == "green":
         return f"{model} is green as it is: no shard is to blame ({took})."
