@@ -12,7 +12,7 @@ from pytest_ane.report.chart import chart
 
 _COLUMNS = (
     "shard", "cosine", "rel L2", "pos 0", "max |x|",
-    "own cos", "own L2", "end cos", "KL alone", "top-1",
+    "own cos", "own L2", "end cos", "KL", "top-1",
 )  # fmt: skip
 _MOST = 0.5
 """A shard with more of the KL than this is not one of many."""
@@ -23,14 +23,16 @@ _NAMED = 4
 def lines(drift: Drift, causes: Causes, model: str) -> Iterator[str]:
     """The whole report, for a terminal of 80 columns."""
     count = sum(max(len(p.positions) - 1, 0) for p in drift.end.prompts)
-    yield f"{model}: {len(drift.shards)} shards, {len(drift.end.prompts)} golden prompts"
-    yield f"lowest cosine and relative L2 over {count} positions; position 0 apart"
+    yield f"{model}: {len(drift.shards)} shards; positions: {count}, and position 0 apart"
+    yield "  stack as it is: lowest cosine, relative L2, cosine at position 0, largest |x|"
+    yield "  own, on exact states: lowest cosine, relative L2"
+    yield "  alone, all others exact: lowest cosine after the last block, mean KL, top-1"
     yield ""
     yield from _table(drift)
     yield ""
     names = [one.shard for one in drift.shards]
     yield from chart(
-        "relative L2: # after each shard of the stack, o each shard on exact states",
+        "relative L2 after each shard: # stack as it is, o own on exact states",
         {
             "#": [_l2(one.stack) for one in drift.shards],
             "o": [_l2(one.own) for one in drift.shards],
@@ -39,7 +41,7 @@ def lines(drift: Drift, causes: Causes, model: str) -> Iterator[str]:
     )
     yield ""
     yield from chart(
-        "mean KL in nats of the stack in which this shard alone is as built",
+        "mean KL (nats) of the stack with each shard alone, all others exact",
         {"#": [mean_kl(one.end) for one in drift.shards]},
         names,
     )

@@ -8,7 +8,7 @@ import pytest
 from pytest_ane.behaviour import Chain
 from pytest_ane.behaviour.chain import Step
 from pytest_ane.behaviour.exact import exact_chain
-from pytest_ane.behaviour.forced import Passes
+from pytest_ane.behaviour.passes import Passes
 from pytest_ane.sources import FloatArray
 from tests.behaviour.toys import golden, toy
 
