@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -46,6 +46,20 @@ class Step:
         return self.wire.mode == "append"
 
 
+class Answer(NamedTuple):
+    """What a chain says to a text.
+
+    Attributes:
+        logits: `[T, V]` of the text's own positions.
+        tokens: the likeliest continuation.
+        leads: of each token, the best logit minus the second: a small one is a near tie.
+    """
+
+    logits: FloatArray
+    tokens: tuple[int, ...]
+    leads: tuple[float, ...]
+
+
 @dataclass(frozen=True)
 class Chain:
     """Shards in running order.
@@ -68,26 +82,41 @@ class Chain:
         return opened.head(opened.blocks(self.embed(ids)))
 
     def greedy(self, ids: Sequence[int], count: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """The `count` likeliest next tokens one by one, and each one's lead in logits.
+        """As `answer`, without the logits."""
+        return self.answer(ids, count)[1:]
 
-        A chain with states is given one new token at a time, any other the whole text again. The
-        lead is the best logit minus the second: a small one is a near tie.
+    def answer(self, ids: Sequence[int], count: int, guess: Sequence[int] = ()) -> Answer:
+        """Logits `[T, V]` of a text, and the `count` likeliest next tokens one by one.
+
+        A chain with states is given the text, then one new token at a time; any other the whole
+        text again for every token. As no position sees a later one, such a chain is given a good
+        `guess` of the tokens at once: those that it agrees with cost one run in all.
         """
+        opened = Opened(self)
+        logits = opened.head(opened.blocks(self.embed(ids)))
+        rows, tokens = [logits[-1]], [int(logits[-1].argmax())]
         goes_on = not any(step.sees == "call" for step in self.blocks)
-        opened, fresh = Opened(self), list(ids)
-        tokens: list[int] = []
-        leads: list[float] = []
-        for _ in range(count):
-            streams = opened.blocks(self.embed(fresh))
-            last = opened.head({name: rows[-1:] for name, rows in streams.items()})[0]
-            second, best = np.partition(last, -2)[-2:]
-            tokens.append(int(last.argmax()))
-            leads.append(float(best - second))
+        if count > 1 and not goes_on and tokens[0] in guess[:1]:
+            ahead = self._last([*ids, *guess[: count - 1]], len(guess[: count - 1]))
+            for row in ahead:
+                if tokens[-1] != guess[len(tokens) - 1]:
+                    break
+                rows.append(row)
+                tokens.append(int(row.argmax()))
+        while len(tokens) < count:
             if goes_on:
-                fresh = tokens[-1:]
+                streams = opened.blocks(self.embed(tokens[-1:]))
+                rows.append(opened.head(streams)[-1])
             else:
-                opened, fresh = Opened(self), [*ids, *tokens]
-        return tuple(tokens), tuple(leads)
+                rows.append(self._last([*ids, *tokens], 1)[0])
+            tokens.append(int(rows[-1].argmax()))
+        return Answer(logits, tuple(tokens[:count]), tuple(map(_lead, rows[:count])))
+
+    def _last(self, ids: Sequence[int], count: int) -> FloatArray:
+        """Logits of the last `count` positions, `[count, V]`."""
+        opened = Opened(self)
+        streams = opened.blocks(self.embed(ids))
+        return opened.head({name: rows[len(rows) - count :] for name, rows in streams.items()})
 
 
 class Opened:
@@ -111,3 +140,8 @@ class Opened:
             if step.is_head:
                 merge(streams, step.wire, run(entering(streams, step.wire)))
         return streams["logits"]
+
+
+def _lead(logits: FloatArray) -> float:
+    second, best = np.partition(logits, -2)[-2:]
+    return float(best - second)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import numpy as np
-
-from pytest_ane.behaviour.measure import Behaviour, PromptResult
-from pytest_ane.behaviour.statistics import Position
+from pytest_ane.behaviour.bad import first_bad, is_tie, unchanged, weakest_first
+from pytest_ane.behaviour.details import details, facts, summary_line
+from pytest_ane.behaviour.measure import Behaviour
+from pytest_ane.behaviour.summary import Summary
 from pytest_ane.manifest import BehaviourPolicy
 from pytest_ane.verdict import Verdict
 
@@ -22,132 +22,112 @@ def judge(behaviour: Behaviour, policy: BehaviourPolicy, model: str) -> Verdict:
             "behaviour", model, "unproven", "nothing was compared", (reason,),
             provenance=behaviour.provenance,
         )  # fmt: skip
-    reasons = [
-        *_statistics(behaviour, positions, policy),
-        *_greedy(behaviour, policy),
+    summary = Summary.of(positions)
+    wrong = [
         *_undefined(behaviour),
+        *_statistics(summary, policy),
+        *_prompts(behaviour, policy),
+        *_greedy(behaviour, policy),
     ]
-    if reasons and behaviour.alone:
-        reasons.append(_blame(behaviour))
-    first = [p.positions[0] for p in behaviour.prompts if p.positions]
+    reasons = [*(_where(behaviour, policy) if wrong else ()), *wrong]
+    reasons += _untested(behaviour, summary, policy)
     return Verdict(
         gate="behaviour",
         subject=model,
         status="failed" if reasons else "passed",
-        summary=f"top-1 {_top1(positions):.1%} · KL {_kl(positions):.4f} · centred cosine min "
-        f"{_cosine(positions):.4f} · {len(positions)} positions · greedy {_agreed(behaviour)}",
+        summary=summary_line(behaviour, summary, len(positions)),
         reasons=tuple(reasons),
-        facts={
-            "top1": _top1(positions),
-            "kl.mean": _kl(positions),
-            "kl.max": float(np.max([p.kl for p in positions])),
-            "centred_cosine.min": _cosine(positions),
-            "centred_cosine.median": float(np.median([p.centred_cosine for p in positions])),
-            "positions": len(positions),
-            "first.centred_cosine.min": _cosine(first),
-            "greedy.agreed": min(p.agreed for p in behaviour.prompts),
-        },
-        details=tuple(_details(behaviour)),
+        facts=facts(behaviour, policy, summary, len(positions)),
+        details=tuple(details(behaviour)),
         provenance=behaviour.provenance,
     )
+
+
+def _where(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[str]:
+    """Said first, for it is what a person acts upon; nothing where neither is known."""
+    parts = []
+    if (found := first_bad(behaviour, policy)) is not None:
+        prompt, at = found
+        p = prompt.positions[at]
+        says = f"centred cosine {p.centred_cosine:.4f}, the reference's token at rank {p.rank}"
+        what = says if p.defined else "logits not finite or all alike"
+        parts.append(f"the first bad position is {at} of {prompt.name!r} ({what})")
+    if behaviour.alone:
+        shard, value = weakest_first(behaviour)[0]
+        what = "gives NaN or only zeros" if math.isnan(value) else f"cosine {value:.6f}"
+        parts.append(f"the worst shard on the reference's own states is {shard} ({what})")
+    if text := "; ".join(parts):
+        yield f"{text[0].upper()}{text[1:]}."
 
 
 def _undefined(behaviour: Behaviour) -> Iterator[str]:
     """NaN fails everywhere, position 0 included: reported apart does not mean excused."""
     for prompt in behaviour.prompts:
-        for i, p in enumerate(prompt.positions):
-            if not (math.isfinite(p.kl) and math.isfinite(p.centred_cosine)):
-                yield f"Logits of {prompt.name!r} at position {i} are not finite or all alike."
-                break
-    for shard, value in behaviour.alone:
-        if math.isnan(value):
-            yield f"{shard} gives NaN or only zeros on the reference's own states."
-
-
-def _statistics(
-    behaviour: Behaviour, positions: list[Position], policy: BehaviourPolicy
-) -> Iterator[str]:
-    """Comparisons are written so that NaN fails every one of them."""
-    if not (top1 := _top1(positions)) >= policy.min_top1:
-        yield f"Top-1 agreement is {top1:.1%}, below min-top1 = {policy.min_top1:g}."
-    if not (mean := _kl(positions)) <= policy.max_kl:
-        yield f"Mean KL is {mean:.4f} nats, above max-kl = {policy.max_kl:g}."
-    if not (low := _cosine(positions)) >= policy.min_centred_cosine:
+        bad = [i for i, p in enumerate(prompt.positions) if not p.defined]
+        if bad:
+            yield (
+                f"Logits of {prompt.name!r} are not finite or all alike at {len(bad)} of "
+                f"{len(prompt.positions)} positions, from {bad[0]} on."
+            )
+    if broken := [shard for shard, value in behaviour.alone if math.isnan(value)]:
+        more = f" and {len(broken) - 3} more" if len(broken) > 3 else ""
+        give = "give" if len(broken) > 1 else "gives"
         yield (
-            f"The lowest centred cosine is {low:.4f}, below min-centred-cosine = "
-            f"{policy.min_centred_cosine:g}; first bad position: {_first_bad(behaviour, policy)}."
+            f"{', '.join(broken[:3])}{more} {give} NaN or only zeros on the reference's own states."
         )
 
 
-def _greedy(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[str]:
-    """A first difference where the reference itself was undecided is a tie, not an error."""
+def _statistics(summary: Summary, policy: BehaviourPolicy) -> Iterator[str]:
+    """Comparisons are written so that NaN fails every one of them."""
+    if not summary.top1 >= policy.min_top1:
+        yield f"Top-1 agreement is {summary.top1:.1%}, below min-top1 = {policy.min_top1:g}."
+    if not summary.kl <= policy.max_kl:
+        yield f"Mean KL is {summary.kl:.4f} nats, above max-kl = {policy.max_kl:g}."
+    if (most := policy.max_kl_p95) is not None and not summary.kls.p95 <= most:
+        yield f"KL's 95th percentile is {summary.kls.p95:.4f} nats, above max-kl-p95 = {most:g}."
+    if not (low := summary.centred_cosine.min) >= policy.min_centred_cosine:
+        least = f"min-centred-cosine = {policy.min_centred_cosine:g}"
+        yield f"The lowest centred cosine is {low:.4f}, below {least}."
+    increase, most = summary.perplexity_increase, policy.max_perplexity_increase
+    if most is not None and increase is not None and not increase <= most:
+        yield (
+            f"Perplexity is {summary.perplexity:.3f}, {increase:+.2%} of the reference's "
+            f"{summary.reference_perplexity:.3f}, above max-perplexity-increase = {most:g}."
+        )
+
+
+def _untested(behaviour: Behaviour, summary: Summary, policy: BehaviourPolicy) -> Iterator[str]:
+    """Nothing passes for lack of evidence."""
     if policy.min_greedy and not any(prompt.expected for prompt in behaviour.prompts):
         yield (
             f"No golden prompt asks for greedy text, so min-greedy = {policy.min_greedy} was not "
             "tested; set greedy in a prompt, or min-greedy to 0."
         )
+    most = policy.max_perplexity_increase
+    if most is not None and summary.perplexity_increase is None:
+        yield (
+            f"Perplexity is not known, so max-perplexity-increase = {most:g} was not tested; it "
+            "needs a prompt of three tokens, and evidence recorded with it."
+        )
+
+
+def _prompts(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[str]:
+    found = [unchanged(prompt, policy) for prompt in behaviour.prompts]
+    if not sum(found) >= policy.min_unchanged_prompts * len(found):
+        changed = [p.name for p, same in zip(behaviour.prompts, found, strict=True) if not same]
+        yield (
+            f"{sum(found)} of {len(found)} prompts are unchanged, below min-unchanged-prompts = "
+            f"{policy.min_unchanged_prompts:g}: not {', '.join(map(repr, changed))}."
+        )
+
+
+def _greedy(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[str]:
+    """A first difference where the reference itself was undecided is a tie, not an error."""
     for prompt in behaviour.prompts:
         wanted = min(policy.min_greedy, len(prompt.expected))
-        if prompt.agreed < wanted and not prompt.leads[prompt.agreed] < policy.tie_margin:
+        if prompt.agreed < wanted and not is_tie(prompt, policy):
             yield (
                 f"Greedy text of {prompt.name!r} differs from token {prompt.agreed + 1} on: "
                 f"{prompt.text!r} instead of {prompt.expected_text!r} (the reference led by "
                 f"{prompt.leads[prompt.agreed]:.2f}, ties count below {policy.tie_margin:g})."
             )
-
-
-def _blame(behaviour: Behaviour) -> str:
-    shard, value = _weakest_first(behaviour)[0]
-    return f"The worst shard on the reference's own states is {shard} (cosine {value:.6f})."
-
-
-def _weakest_first(behaviour: Behaviour) -> list[tuple[str, float]]:
-    """Lowest cosine first; an undefined one is worse than any number."""
-    return sorted(behaviour.alone, key=lambda pair: -2.0 if math.isnan(pair[1]) else pair[1])
-
-
-def _first_bad(behaviour: Behaviour, policy: BehaviourPolicy) -> str:
-    for prompt in behaviour.prompts:
-        for i, p in enumerate(prompt.positions[1:], start=1):
-            if not p.centred_cosine >= policy.min_centred_cosine:
-                return f"{i} of {prompt.name!r} (rank of the reference's token: {p.rank})"
-    return "none"
-
-
-def _details(behaviour: Behaviour) -> Iterator[str]:
-    for prompt in behaviour.prompts:
-        yield _line(prompt)
-    for shard, value in _weakest_first(behaviour)[:5]:
-        yield f"{shard} alone: lowest cosine {value:.6f}"
-
-
-def _line(prompt: PromptResult) -> str:
-    rest = prompt.positions[1:]
-    if not rest:
-        return f"{prompt.name}: one position only"
-    worst = min(rest, key=lambda p: -2.0 if math.isnan(p.centred_cosine) else p.centred_cosine)
-    tie = ""
-    if prompt.agreed < len(prompt.expected):
-        tie = f" (the reference led by {prompt.leads[prompt.agreed]:.2f} there)"
-    return (
-        f"{prompt.name}: top-1 {_top1(list(rest)):.1%}, KL {_kl(list(rest)):.4f}, worst centred "
-        f"cosine {worst.centred_cosine:.4f} at position {prompt.positions.index(worst, 1)}, "
-        f"position 0 {prompt.positions[0].centred_cosine:.4f}, greedy {prompt.agreed}/"
-        f"{len(prompt.expected)}{tie}: {prompt.text!r}"
-    )
-
-
-def _top1(positions: list[Position]) -> float:
-    return float(np.mean([p.top1 for p in positions]))
-
-
-def _kl(positions: list[Position]) -> float:
-    return float(np.mean([p.kl for p in positions]))
-
-
-def _cosine(positions: list[Position]) -> float:
-    return float(np.min([p.centred_cosine for p in positions]))
-
-
-def _agreed(behaviour: Behaviour) -> str:
-    return " ".join(f"{p.agreed}/{len(p.expected)}" for p in behaviour.prompts)

@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from pytest_ane.behaviour.chain import Chain, Step
+from pytest_ane.behaviour.chain import Chain
+from pytest_ane.behaviour.forced import Head, States, forced
 from pytest_ane.behaviour.golden import Golden
 from pytest_ane.behaviour.statistics import Likeliest, Position, compare, likeliest
-from pytest_ane.fidelity.metrics import cosine, is_cosine
-from pytest_ane.sources import FloatArray
+from pytest_ane.fidelity.metrics import is_cosine
 
 
 @dataclass(frozen=True)
@@ -22,6 +20,7 @@ class PromptResult:
     Attributes:
         greedy: tokens of the shards; `expected` those of the reference, `leads` its certainty.
         likeliest: the shards' likeliest tokens by position; the verdict does not depend on them.
+        head: the head alone; None where it was not measured.
     """
 
     name: str
@@ -32,6 +31,7 @@ class PromptResult:
     text: str
     expected_text: str
     likeliest: tuple[Likeliest, ...] = ()
+    head: Head | None = None
 
     def __post_init__(self) -> None:
         if not len(self.greedy) == len(self.expected) == len(self.leads):
@@ -74,50 +74,28 @@ class Behaviour:
 def measure(
     chain: Chain,
     golden: Sequence[Golden],
-    states: Callable[[str, str], tuple[FloatArray, FloatArray]],
+    states: States,
     decode: Callable[[Sequence[int]], str],
     provenance: Mapping[str, Any],
 ) -> Behaviour:
-    """Run every golden prompt through the chain, and every block alone.
-
-    `states(prompt, shard)` gives the reference's hidden states that enter and leave a block,
-    `decode` the text of token ids.
-    """
-    prompts = tuple(_run(chain, g, decode) for g in golden)
-    names = [g.name for g in golden]
-    lowest = {
-        step.shard: _alone(step, [states(name, step.shard) for name in names])
-        for step in chain.blocks
-    }
-    alone = tuple((shard, value) for shard, value in lowest.items() if value is not None)
-    return Behaviour(prompts, alone, dict(provenance))
+    """Run every golden prompt through the chain, and every shard alone; `decode` spells ids."""
+    alone = forced(chain, golden, states)
+    prompts = (_run(chain, g, head, decode) for g, head in zip(golden, alone.heads, strict=True))
+    return Behaviour(tuple(prompts), alone.lowest, dict(provenance))
 
 
-def _run(chain: Chain, golden: Golden, decode: Callable[[Sequence[int]], str]) -> PromptResult:
-    tokens, _ = chain.greedy(golden.ids, len(golden.greedy))
-    logits = chain.logits(golden.ids)
+def _run(
+    chain: Chain, golden: Golden, head: Head | None, decode: Callable[[Sequence[int]], str]
+) -> PromptResult:
+    logits, tokens, _ = chain.answer(golden.ids, len(golden.greedy), golden.greedy)
     return PromptResult(
         name=golden.name,
-        positions=compare(golden.logits, logits),
+        positions=compare(golden.logits, logits, golden.ids),
         greedy=tokens,
         expected=golden.greedy,
         leads=golden.leads,
         text=decode(tokens),
         expected_text=golden.text,
         likeliest=likeliest(logits),
+        head=head,
     )
-
-
-def _alone(step: Step, pairs: list[tuple[FloatArray, FloatArray]]) -> float | None:
-    """Lowest cosine of a position; NaN, which `min` of numpy propagates, is worst of all.
-
-    Where both sides are zero, as a pack of experts is that none was chosen of, they agree and
-    there is nothing to compare; None where that is so at every position.
-    """
-    found = []
-    for before, after in pairs:
-        output = step.open()(before)
-        live = output.any(axis=1) | after.any(axis=1)
-        found.append(cosine(output[live], after[live]))
-    cosines = np.concatenate(found)
-    return float(cosines.min()) if len(cosines) else None

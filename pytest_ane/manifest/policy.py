@@ -124,12 +124,18 @@ class BehaviourPolicy(GatePolicy):
     """Share of positions with the reference's likeliest token."""
     max_kl: NotNegative = 0.05
     """Mean KL(reference || shards) in nats."""
+    max_kl_p95: NotNegative | None = None
+    """95th percentile of the same by position."""
+    max_perplexity_increase: NotNegative | None = None
+    """Perplexity of the shards on the prompts over the reference's, less 1: 0.02 is 2 % more."""
     min_centred_cosine: Cosine = 0.9
     """Lowest cosine of mean-free logits at any position."""
     min_greedy: Annotated[int, Field(ge=0)] = 10
     """Equal greedy tokens before the first difference, in every prompt."""
+    min_unchanged_prompts: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of prompts with no bad position, and no other greedy text but by a tie."""
     tie_margin: NotNegative = 0.5
-    """A greedy difference counts as a tie where the reference led by fewer logits than this."""
+    """A difference counts as a tie where the reference led by fewer logits than this."""
 
 
 class Policy(Record):

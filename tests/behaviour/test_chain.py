@@ -78,8 +78,8 @@ def test_greedy_decoding_sees_the_whole_text() -> None:
     """A head that asks for the sum of all tokens so far."""
 
     def summed(states: FloatArray) -> FloatArray:
-        total = int((states * np.arange(VOCABULARY)).sum()) % VOCABULARY
-        return embed([total] * len(states))
+        totals = (states * np.arange(VOCABULARY)).sum(axis=1).astype(int) % VOCABULARY
+        return embed(totals.tolist())
 
     cumulative = block("L00", lambda x: np.cumsum(x, axis=0))
     assert Chain(embed, (cumulative, head("head.0", summed))).greedy([1, 2], 3)[0] == (3, 6, 5)
@@ -102,8 +102,8 @@ def test_a_chain_with_states_is_given_each_token_once() -> None:
         return run
 
     def summed(states: FloatArray) -> FloatArray:
-        total = int((states * np.arange(VOCABULARY)).sum()) % VOCABULARY
-        return embed([total] * len(states))
+        totals = (states * np.arange(VOCABULARY)).sum(axis=1).astype(int) % VOCABULARY
+        return embed(totals.tolist())
 
     chain = Chain(embed, (Step(Wire("L00"), open_sequence, "state"), head("head.0", summed)))
     assert chain.greedy([1, 2], 3)[0] == (3, 6, 5)
@@ -127,3 +127,36 @@ def test_a_longer_continuation_begins_with_the_shorter_one(ids: list[int], count
     tokens, leads = COUNTING.greedy(ids, count + 1)
     assert (tokens[:count], leads[:count]) == COUNTING.greedy(ids, count)
     assert all(lead == pytest.approx(2) for lead in leads)
+
+
+@given(st.lists(st.integers(0, VOCABULARY - 1), max_size=6), st.integers(0, 6))
+def test_a_guess_changes_nothing_but_the_work(guess: list[int], count: int) -> None:
+    assert COUNTING.answer([4], count, guess)[1:] == COUNTING.greedy([4], count)
+
+
+@pytest.mark.parametrize(
+    ("guess", "lengths"),
+    [
+        ((5, 6, 0, 1), [1, 4]),
+        ((5, 6, 0), [1, 4]),
+        ((5, 6, 3, 1), [1, 4, 4]),
+        ((2, 6, 0, 1), [1, 2, 3, 4]),
+        ((), [1, 2, 3, 4]),
+    ],
+)
+def test_tokens_guessed_rightly_cost_one_run(guess: tuple[int, ...], lengths: list[int]) -> None:
+    """The text, then as much of the guess as holds, then every further token."""
+    given: list[int] = []
+
+    def noted(states: FloatArray) -> FloatArray:
+        given.append(len(states))
+        return states
+
+    chain = Chain(embed, (block("L00", noted), head("head.0", following)))
+    assert chain.answer([4], 4, guess).tokens == (5, 6, 0, 1)
+    assert given == lengths
+
+
+def test_the_answer_has_the_text_s_own_logits() -> None:
+    answer = COUNTING.answer([1, 2], 2, (3, 4))
+    assert answer.logits.tolist() == COUNTING.logits([1, 2]).tolist()

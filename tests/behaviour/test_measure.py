@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from pytest_ane.behaviour import Chain, Golden, measure
+from pytest_ane.behaviour.forced import Head, forced
 from pytest_ane.behaviour.measure import PromptResult
 from pytest_ane.sources import FloatArray
 from tests.behaviour.test_chain import COUNTING, block, embed, following, head, identity
@@ -42,7 +44,10 @@ def test_the_reference_itself() -> None:
     assert (prompt.greedy, prompt.agreed) == ((4, 5, 6), 3)
     assert (prompt.text, prompt.expected_text) == ("4 5 6", "4 5 6")
     assert [p.tokens[0] for p in prompt.likeliest] == [3, 4]
-    assert alone == (("L00", pytest.approx(1)),)
+    assert alone == (("L00", pytest.approx(1)), ("head.0", pytest.approx(1)))
+    assert prompt.head is not None
+    assert (prompt.head.top1, prompt.head.kl) == (1.0, 0.0)
+    assert prompt.head.centred_cosine == pytest.approx(1)
 
 
 def test_a_chain_that_goes_astray() -> None:
@@ -51,7 +56,30 @@ def test_a_chain_that_goes_astray() -> None:
     prompt, alone = run(back)
     assert (prompt.greedy, prompt.agreed, prompt.text) == ((3, 3, 3), 0, "3 3 3")
     assert not any(p.top1 for p in prompt.positions)
-    assert alone == (("L00", pytest.approx(0)),)
+    assert alone == (("L00", pytest.approx(0)), ("head.0", pytest.approx(1)))
+    assert prompt.head is not None
+    assert (prompt.head.top1, prompt.head.kl) == (1.0, 0.0)
+    assert prompt.head.centred_cosine == pytest.approx(1)
+    assert [p.kl > 0.1 for p in prompt.positions] == [True, True]
+
+
+def test_a_head_that_goes_astray() -> None:
+    """Its own error is all there is; of two slices the second is the wrong one."""
+    slices = (
+        head("head.0", lambda x: following(x)[:, :4]),
+        head("head.1", lambda x: -following(x)[:, 4:]),
+    )
+    prompt, alone = run(Chain(embed, (block("L00", identity), *slices)))
+    assert alone == (("L00", pytest.approx(1)), ("head.0", pytest.approx(1)), ("head.1", -1.0))
+    assert prompt.head is not None
+    assert prompt.head.kl == pytest.approx(prompt.positions[1].kl)
+    assert prompt.head.kl > 0.1
+
+
+def test_a_prompt_of_one_position_says_nothing_of_the_head() -> None:
+    golden = replace(GOLDEN, ids=IDS[:1], logits=COUNTING.logits(IDS[:1]))
+    found = measure(COUNTING, [golden], lambda *_: (embed(IDS[:1]),) * 2, decode, {})
+    assert found.prompts[0].head is None
 
 
 @pytest.mark.parametrize(("greedy", "agreed"), [((4, 5, 6), 3), ((4, 9, 6), 1), ((9, 5, 6), 0)])
@@ -86,7 +114,8 @@ def only(*live: int, gives: float = 1.0) -> Chain:
 
 
 def alone(chain: Chain, expected: FloatArray) -> tuple[tuple[str, float], ...]:
-    return measure(chain, [GOLDEN], lambda *_: (embed(IDS), expected), decode, {}).alone
+    found = forced(chain, [GOLDEN], lambda *_: (embed(IDS), expected)).lowest
+    return tuple(pair for pair in found if pair[0] == "L00")
 
 
 def test_zero_on_both_sides_is_agreement_and_no_evidence() -> None:
@@ -107,3 +136,9 @@ def test_zero_on_one_side_alone_is_none(live: tuple[int, ...]) -> None:
 def test_nan_where_the_reference_is_zero_is_no_agreement() -> None:
     ((_, value),) = alone(only(0, 1, gives=math.nan), np.zeros_like(embed(IDS)))
     assert math.isnan(value)
+
+
+@pytest.mark.parametrize("wrong", [(1.5, 0.0, 1.0), (0.5, -1.0, 1.0), (0.5, 0.0, 2.0)])
+def test_figures_of_a_head_that_cannot_be(wrong: tuple[float, float, float]) -> None:
+    with pytest.raises(ValueError, match="that is none"):
+        Head(*wrong)

@@ -153,3 +153,50 @@ def test_probabilities_sum_to_one(logits: np.ndarray) -> None:
     for found in likeliest(logits, count=3):
         assert math.fsum(map(math.exp, (*found.logprobs, found.tail))) == pytest.approx(1, abs=1e-3)
         assert list(found.logprobs) == sorted(found.logprobs, reverse=True)
+
+
+def test_what_is_said_of_the_next_token() -> None:
+    """Probabilities 1/2, 1/4, 1/4 and 1/4, 1/4, 1/2; the text goes on with token 0."""
+    reference = np.log(np.array([[2, 1, 1]] * 2, np.float32))
+    actual = np.log(np.array([[1, 1, 2]] * 2, np.float32))
+    first, last = compare(reference, actual, (1, 0))
+    assert (first.nll, first.reference_nll) == (1.3863, 0.6931)
+    assert (last.nll, last.reference_nll) == (None, None)
+    assert (first.margin, last.margin) == (0.6931, 0.6931)
+
+
+def test_a_certain_next_token_has_no_loss() -> None:
+    logits = np.array([[1e4, 0], [0, 1]], np.float32)
+    assert compare(logits, logits, (1, 0))[0].nll == 0
+    assert compare(logits, logits, (0, 1))[0].nll == 1e4
+
+
+def test_the_plain_cosine_sees_the_mean() -> None:
+    found = one([101, 102, 103], [1, 0, 2])
+    assert found.cosine == pytest.approx(307 / math.sqrt((101**2 + 102**2 + 103**2) * 5), abs=1e-6)
+
+
+def test_one_token_has_no_second() -> None:
+    assert one([3], [4]).margin == math.inf
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_logit_that_is_not_finite_has_no_loss_and_no_cosine(bad: float) -> None:
+    position, _ = compare(np.ones((2, 3), np.float32), np.array([[1, bad, 2], [1, 2, 3]]), (0, 0))
+    assert position.cosine is not None
+    assert position.nll is not None
+    assert math.isnan(position.cosine)
+    assert not position.nll <= 1e6
+    assert not position.defined
+
+
+@given(LOGITS, st.data())
+def test_the_next_tokens_are_a_text_of_any_length(logits: np.ndarray, data: st.DataObject) -> None:
+    token = st.integers(0, logits.shape[1] - 1)
+    ids = data.draw(st.lists(token, min_size=len(logits), max_size=len(logits)))
+    wide = logits.astype(np.float64)
+    for i, found in enumerate(compare(logits, logits, ids)):
+        assert found.nll == found.reference_nll
+        if i + 1 < len(ids):
+            p = np.exp(wide[i]) / np.exp(wide[i]).sum()
+            assert found.nll == pytest.approx(-math.log(p[ids[i + 1]]), abs=1e-4)

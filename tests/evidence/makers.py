@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from pytest_ane import behaviour, build, fidelity
+from pytest_ane.behaviour.forced import Head
 from pytest_ane.behaviour.measure import PromptResult
 from pytest_ane.behaviour.statistics import Likeliest, Position
 from pytest_ane.build import Census, CompressionMeasurement, Distortion
@@ -80,7 +81,10 @@ BEHAVIOUR = behaviour.Behaviour(
     (
         PromptResult(
             "facts",
-            (Position(0.5, 9.0, False, 700), Position(0.999, 0.01, True, 0)),
+            (
+                Position(0.5, 9.0, False, 700, 0.75, 1.25, 4.5, 2.25),
+                Position(0.999, 0.01, True, 0, math.nan, 0.0),
+            ),
             (5, 6),
             (5, 7),
             (4.0, 0.25),
@@ -90,6 +94,7 @@ BEHAVIOUR = behaviour.Behaviour(
                 Likeliest((5, 9), (-0.1054, -2.9957), -2.9957),
                 Likeliest((), (), math.nan),
             ),
+            Head(0.5, 0.125, math.nan),
         ),
     ),
     (("L00", 0.9991), ("L01", math.nan)),

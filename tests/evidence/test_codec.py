@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from pytest_ane.behaviour import Behaviour, judge
 from pytest_ane.errors import EvidenceError
 from pytest_ane.evidence.codec import from_data, to_data
 from pytest_ane.fidelity import Fidelity
+from pytest_ane.manifest import BehaviourPolicy
 from pytest_ane.placement.plans import Plan, PlannedFunction, PlannedOperation
 from pytest_ane.verdict import Gate
 from tests.evidence.makers import MEASURED
@@ -58,6 +60,32 @@ def test_provenance_is_the_environment_and_not_written_twice() -> None:
     assert found.provenance == {"chip": "Apple M4"}
 
 
+def test_behaviour_as_it_was_recorded_before_there_was_more_to_say() -> None:
+    old = {
+        "prompts": [
+            {
+                "name": "facts",
+                "positions": [
+                    {"centred_cosine": 0.5, "kl": 9.0, "top1": False, "rank": 700},
+                    {"centred_cosine": 0.999, "kl": 0.01, "top1": True, "rank": 0},
+                ],
+                "greedy": [5],
+                "expected": [5],
+                "leads": [4.0],
+                "text": " a",
+                "expected_text": " a",
+            }
+        ],
+        "alone": [["L00", 0.999]],
+    }
+    found = from_data("behaviour", old, {})
+    assert isinstance(found, Behaviour)
+    assert found.prompts[0].head is None
+    assert {p.nll for p in found.prompts[0].positions} == {None}
+    assert to_data(found) == old
+    assert judge(found, BehaviourPolicy(), "smollm2").status == "passed"
+
+
 @pytest.mark.parametrize(
     ("gate", "path", "to", "words"),
     [
@@ -75,6 +103,12 @@ def test_provenance_is_the_environment_and_not_written_twice() -> None:
         ("behaviour", "prompts.0.positions.1.kl", "-Infinity", "is no KL divergence"),
         ("behaviour", "prompts.0.positions.1.rank", 1, "top-1 True and rank 1 contradict"),
         ("behaviour", "prompts.0.positions.1.centred_cosine", 2, "2.0 is no cosine"),
+        ("behaviour", "prompts.0.positions.0.cosine", 2, "2.0 is no cosine"),
+        ("behaviour", "prompts.0.positions.0.margin", -1, "is negative"),
+        ("behaviour", "prompts.0.positions.0.nll", "-Infinity", "is negative"),
+        ("behaviour", "prompts.0.positions.0.reference_nll", -0.1, "is negative"),
+        ("behaviour", "prompts.0.head.top1", "NaN", "that is none"),
+        ("behaviour", "prompts.0.head.kl", -1, "that is none"),
         ("behaviour", "prompts.0.greedy", [5], "1 greedy tokens, 2 expected ones and 2 leads"),
         ("behaviour", "prompts.0.leads", [4.0], "2 expected ones and 1 leads"),
         ("behaviour", "prompts.0.leads", [4.0, -1], "a lead is negative"),

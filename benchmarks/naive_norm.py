@@ -1,0 +1,58 @@
+"""The llama family with an RMSNorm that squares before it scales, as a model is first written.
+
+In fp16 a square overflows above |x| = 255.9, so the norm of such a position is zero. Gaussian
+probes never get there; hidden states of SmolLM2 do, from block 2 on. A manifest beside this file
+takes it as `family = "naive_norm"`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_ane.families import Conversion, Cut
+from pytest_ane.families.llama import LlamaModel, layout, spread, starts_whole, wiring
+from pytest_ane.families.llama import open_model as open_llama
+from pytest_ane.sources import Source
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+__all__ = ["VERSION", "layout", "open_model", "spread", "starts_whole", "wiring"]
+VERSION = "1"
+
+
+def open_model(source: Source, cut: Cut) -> LlamaModel:
+    """The same weights and references; only what is converted differs."""
+    model = open_llama(source, cut)
+    return NaiveLlama(model.source, model.config, cut)
+
+
+class NaiveLlama(LlamaModel):
+    """A Llama model whose packages square in fp16."""
+
+    def conversion(self, shard: str) -> Conversion:
+        """As the family has it, every norm replaced."""
+        from pytest_ane.families.ane import ScaledRMSNorm
+
+        made = super().conversion(shard)
+        for name, norm in made.module.named_children():
+            if isinstance(norm, ScaledRMSNorm):
+                setattr(made.module, name, naive(norm))
+        return made
+
+
+def naive(norm: nn.Module) -> nn.Module:
+    """RMSNorm as it is written, x / sqrt(mean(x^2) + eps), in the dtype of x."""
+    import torch
+
+    class NaiveRMSNorm(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.epsilon = norm.weight, norm.root_epsilon**2
+
+        def forward(self, x: Tensor) -> Tensor:
+            square = (x * x).mean(dim=1, keepdim=True)
+            normed: Tensor = (x * torch.rsqrt(square + self.epsilon) * self.weight).float()
+            return normed.to(x.dtype)
+
+    return NaiveRMSNorm()
