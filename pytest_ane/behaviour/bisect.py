@@ -21,11 +21,12 @@ from typing import Any, Literal
 
 from pytest_ane.behaviour.chain import Chain
 from pytest_ane.behaviour.drift import compare_rows
-from pytest_ane.behaviour.exact import States, each_alone, exact_chain
-from pytest_ane.behaviour.passes import Passes
+from pytest_ane.behaviour.exact import each_alone, exact_chain
+from pytest_ane.behaviour.forced import States
 from pytest_ane.behaviour.golden import Golden
 from pytest_ane.behaviour.judge import judge
 from pytest_ane.behaviour.measure import measure
+from pytest_ane.behaviour.passes import Passes
 from pytest_ane.manifest import BehaviourPolicy
 from pytest_ane.verdict import Verdict
 

@@ -110,7 +110,7 @@ class Chain:
             else:
                 rows.append(self._last([*ids, *tokens], 1)[0])
             tokens.append(int(rows[-1].argmax()))
-        return Answer(logits, tuple(tokens[:count]), tuple(map(_lead, rows[:count])))
+        return Answer(logits, tuple(tokens[:count]), tuple(map(lead, rows[:count])))
 
     def _last(self, ids: Sequence[int], count: int) -> FloatArray:
         """Logits of the last `count` positions, `[count, V]`."""
@@ -142,6 +142,7 @@ class Opened:
         return streams["logits"]
 
 
-def _lead(logits: FloatArray) -> float:
+def lead(logits: FloatArray) -> float:
+    """The best logit minus the second."""
     second, best = np.partition(logits, -2)[-2:]
     return float(best - second)

@@ -11,10 +11,11 @@ import numpy as np
 from pydantic import ConfigDict, TypeAdapter
 
 from pytest_ane.behaviour.chain import Chain
-from pytest_ane.behaviour.exact import Alone, States, each_alone, run_all
-from pytest_ane.behaviour.passes import Known
+from pytest_ane.behaviour.exact import Alone, each_alone, run_all
+from pytest_ane.behaviour.forced import States
 from pytest_ane.behaviour.golden import Golden
 from pytest_ane.behaviour.measure import Behaviour, measure
+from pytest_ane.behaviour.passes import Known
 from pytest_ane.families import Streams, entering, merge
 from pytest_ane.fidelity.metrics import cosine
 from pytest_ane.sources import FloatArray

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from pytest_ane.behaviour.chain import Chain, Step
+from pytest_ane.behaviour.forced import States
 from pytest_ane.behaviour.golden import Golden
 from pytest_ane.families import LanguageModel, Streams, Wire, entering, merge
 from pytest_ane.sources import FloatArray
-
-States: TypeAlias = Callable[[str, str], tuple[FloatArray, FloatArray]]
-"""The reference's hidden states of a prompt entering and leaving a block."""
 
 
 def exact_chain(chain: Chain, reference: Chain, exact: Collection[str]) -> Chain:

@@ -11,9 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import numpy as np
-
-from pytest_ane.behaviour.chain import Chain, Run
+from pytest_ane.behaviour.chain import Answer, Chain, Run, lead
 from pytest_ane.behaviour.exact import run_all
 from pytest_ane.behaviour.golden import Golden
 from pytest_ane.families import Streams
@@ -39,15 +37,15 @@ class Known(Chain):
         """Logits `[T, V]` of a golden prompt."""
         return self.rows[tuple(ids)][: len(ids)]
 
-    def greedy(self, ids: Sequence[int], count: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """As `Chain.greedy` up to and including the first token that the reference does not say.
+    def answer(self, ids: Sequence[int], count: int, guess: Sequence[int] = ()) -> Answer:
+        """As `Chain.answer` up to and including the first token that the reference does not say.
 
         Those after it follow the reference's text, not the chain's own.
         """
-        rows = self.rows[tuple(ids)][len(ids) - 1 :][:count]
-        pairs = [np.partition(row, -2)[-2:] for row in rows]
-        tokens = tuple(int(row.argmax()) for row in rows)
-        return tokens, tuple(float(best - second) for second, best in pairs)
+        rows = self.rows[tuple(ids)]
+        ahead = rows[len(ids) - 1 :][:count]
+        tokens = tuple(int(row.argmax()) for row in ahead)
+        return Answer(rows[: len(ids)], tokens, tuple(map(lead, ahead)))
 
 
 class Passes:

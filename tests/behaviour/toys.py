@@ -8,7 +8,7 @@ import numpy as np
 
 from pytest_ane.behaviour import Chain, Golden
 from pytest_ane.behaviour.chain import Opened, Step
-from pytest_ane.behaviour.exact import States
+from pytest_ane.behaviour.forced import States
 from pytest_ane.families import Streams, Wire, entering, merge
 from pytest_ane.manifest import BehaviourPolicy
 from pytest_ane.sources import FloatArray
