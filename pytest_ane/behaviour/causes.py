@@ -50,9 +50,9 @@ class Causes:
 
     @property
     def half(self) -> int:
-        """How many shards make up half of the sum of KL."""
-        total = np.cumsum([part.share for part in self.parts])
-        return int(np.searchsorted(total, 0.5)) + 1
+        """How many shards make up half of the sum of KL; all where that is undefined."""
+        reached = np.cumsum([part.share for part in self.parts]) >= 0.5
+        return int(reached.argmax()) + 1 if reached.any() else len(self.parts)
 
 
 def find_causes(drift: Drift, policy: BehaviourPolicy, model: str) -> Causes:

@@ -55,20 +55,19 @@ def sentence(causes: Causes) -> str:
     if causes.reference.status != "passed":
         return f"The reference itself does not meet the policy: {causes.reference.reasons[0]}"
     holds = causes.stack.status == "passed"
+    worst, known = causes.parts[0], not math.isnan(causes.parts[0].share)
     if broken := causes.breaking:
         does = "breaks it: it fails" if len(broken) == 1 else "break it: each fails"
         others = _share([part for part in causes.parts if not part.breaks])
-        return (
-            f"{_listed(broken)} {does} alone in an otherwise exact stack; all others together have "
-            f"{others} of the KL{', and the stack as it is passes all the same' if holds else ''}."
-        )
-    worst = causes.parts[0]
-    most = f"{worst.shard} has the most of the KL ({_share([worst])})"
+        rest = f"; all others together have {others} of the KL" if known else ""
+        still = ", and the stack as it is passes all the same" if holds else ""
+        return f"{_listed(broken)} {does} alone in an otherwise exact stack{rest}{still}."
+    most = f"{worst.shard} has the most of the KL ({_share([worst])})" if known else "no KL at all"
     if worst.share >= _MOST and not holds:
         return f"{worst.shard} wears it down, though alone it passes: {most}."
+    half = f", and {causes.half} of {len(causes.parts)} make up half" if known else ""
     return (
-        f"{'No shard breaks it' if holds else 'All wear it down, alone each passes'}: {most}, and "
-        f"{causes.half} of {len(causes.parts)} make up half."
+        f"{'No shard breaks it' if holds else 'All wear it down, alone each passes'}: {most}{half}."
     )
 
 
