@@ -14,8 +14,8 @@ from pytest_ane.behaviour.chain import Chain
 from pytest_ane.behaviour.exact import Alone, each_alone, run_all
 from pytest_ane.behaviour.forced import States
 from pytest_ane.behaviour.golden import Golden
-from pytest_ane.behaviour.measure import Behaviour, measure
-from pytest_ane.behaviour.passes import Known
+from pytest_ane.behaviour.measure import Behaviour, PromptResult
+from pytest_ane.behaviour.statistics import compare
 from pytest_ane.families import Streams, entering, merge
 from pytest_ane.fidelity.metrics import cosine
 from pytest_ane.sources import FloatArray
@@ -102,17 +102,14 @@ def measure_drift(
     All stacks go along together, so that the reference reads each shard's weights once for the
     blocks; its head once for every few stacks. Greedy text is not asked for.
     """
-    prompts = [replace(g, greedy=(), leads=(), text="") for g in golden]
 
     def end(logits: Sequence[FloatArray]) -> Behaviour:
-        rows = {g.ids: one for g, one in zip(prompts, logits, strict=True)}
-        found = measure(Known(chain.embed, (), rows), prompts, states, _no_text, provenance)
-        # The likeliest tokens are for people who look at one stack; here there are dozens.
-        return replace(found, prompts=tuple(replace(p, likeliest=()) for p in found.prompts))
+        pairs = zip(golden, logits, strict=True)
+        return Behaviour(tuple(_result(g, rows) for g, rows in pairs), (), {})
 
-    walk = _Walk(chain, reference, prompts)
+    walk = _Walk(chain, reference, golden)
     total = len(chain.steps)
-    for i, at in enumerate(each_alone(chain, prompts, states)):
+    for i, at in enumerate(each_alone(chain, golden, states)):
         say(at.step.shard, i, total)
         walk.head(at) if at.step.is_head else walk.block(at)
     whole = end([one["logits"] for one in walk.stack])
@@ -120,7 +117,7 @@ def measure_drift(
     for shard, logits in walk.logits():
         say(f"{shard} alone", len(found), total)
         found.append(replace(walk.found[shard], end=end(logits)))
-    return Drift(tuple(found), whole, end([g.logits for g in prompts]), dict(provenance))
+    return Drift(tuple(found), whole, end([g.logits for g in golden]), dict(provenance))
 
 
 class _Walk:
@@ -237,5 +234,7 @@ def _replaced(logits: FloatArray, start: int, columns: FloatArray) -> FloatArray
     return changed
 
 
-def _no_text(_: Sequence[int]) -> str:
-    return ""
+def _result(golden: Golden, logits: FloatArray) -> PromptResult:
+    """Statistics without greedy text, and without the likeliest tokens, which are for people."""
+    positions = compare(golden.logits, logits, golden.ids)
+    return PromptResult(golden.name, positions, (), (), (), "", "")

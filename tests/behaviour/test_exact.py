@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast
+
 import numpy as np
 import pytest
 
 from pytest_ane.behaviour import Chain
 from pytest_ane.behaviour.chain import Opened, Run, Step
-from pytest_ane.behaviour.exact import each_alone, exact_chain
-from pytest_ane.families import Wire
+from pytest_ane.behaviour.exact import each_alone, exact_chain, lazy_reference, run_all
+from pytest_ane.families import LanguageModel, Reference, Streams, Wire
 from pytest_ane.sources import FloatArray
 from tests.behaviour.test_chain import COUNTING, block, embed, head
 from tests.behaviour.toys import golden, states_of, toy
@@ -96,3 +99,48 @@ def test_each_alone_is_given_exact_states() -> None:
             right = EXACT.steps[i].open()(streams["x"])
             np.testing.assert_allclose(exact, right, atol=1e-5)
             assert np.abs(own - exact).max() > 1e-3
+
+
+class Weights:
+    """A shard's weights, which know how many of their kind there are."""
+
+    held = 0
+    most = 0
+    reads = 0
+
+    def __init__(self) -> None:
+        Weights.reads += 1
+        Weights.held += 1
+        Weights.most = max(Weights.most, Weights.held)
+
+    def __del__(self) -> None:
+        Weights.held -= 1
+
+
+class Model:
+    """As much of a language model as a chain of references needs."""
+
+    embed = staticmethod(embed)
+
+    def reference(self, shard: str) -> Reference:
+        weights = Weights()
+
+        def run(sequences: Sequence[FloatArray]) -> list[FloatArray]:
+            assert weights
+            return [2 * x for x in sequences]
+
+        return run
+
+
+def test_a_lazy_reference_holds_one_shard_and_reads_it_once_for_all_sequences() -> None:
+    Weights.reads = Weights.most = 0
+    wires = [Wire(f"L{i:02d}") for i in range(4)]
+    chain = lazy_reference(cast("LanguageModel", Model()), wires)
+    assert Weights.reads == 0
+    streams: list[Streams] = [{"x": embed([1])}, {"x": embed([2, 3])}]
+    for step in chain.steps:
+        run_all(step, streams)
+    assert (Weights.reads, Weights.most, Weights.held) == (4, 1, 0)
+    assert streams[1]["x"].tolist() == (16 * embed([2, 3])).tolist()
+    assert chain.steps[0].all([]) == []
+    assert chain.steps[0].open()(embed([1])).tolist() == (2 * embed([1])).tolist()
