@@ -14,8 +14,8 @@ _COLUMNS = (
     "shard", "cosine", "rel L2", "pos 0", "max |x|",
     "own cos", "own L2", "end cos", "KL", "top-1",
 )  # fmt: skip
-_MOST = 0.5
-"""A shard with more of the KL than this is not one of many."""
+_FEW = 10
+"""One of so many shards is few: where so few have half of the KL, they are named."""
 _NAMED = 4
 """More names than these are only counted."""
 
@@ -62,9 +62,12 @@ def sentence(causes: Causes) -> str:
         rest = f"; all others together have {others} of the KL" if known else ""
         still = ", and the stack as it is passes all the same" if holds else ""
         return f"{_listed(broken)} {does} alone in an otherwise exact stack{rest}{still}."
+    if not holds and known and causes.half <= max(1, len(causes.parts) // _FEW):
+        some = causes.parts[: causes.half]
+        one = "wears it down, though it passes", "wear it down, though each passes"
+        wear = one[causes.half > 1]
+        return f"{_listed([part.shard for part in some])} {wear} alone: {_share(some)} of the KL."
     most = f"{worst.shard} has the most of the KL ({_share([worst])})" if known else "no KL at all"
-    if worst.share >= _MOST and not holds:
-        return f"{worst.shard} wears it down, though alone it passes: {most}."
     half = f", and {causes.half} of {len(causes.parts)} make up half" if known else ""
     return (
         f"{'No shard breaks it' if holds else 'All wear it down, alone each passes'}: {most}{half}."

@@ -53,7 +53,11 @@ EVEN = [(f"L{i:02d}", 1.0, False) for i in range(10)]
         ),
         (
             causes("failed", ("L07", 6, False), ("L01", 4, False)),
-            "L07 wears it down, though alone it passes: L07 has the most of the KL (60%).",
+            "L07 wears it down, though it passes alone: 60% of the KL.",
+        ),
+        (
+            causes("failed", ("L27", 12, False), ("L28", 8, False), *EVEN, *EVEN[:8]),
+            "L27 and L28 wear it down, though each passes alone: 53% of the KL.",
         ),
         (
             causes("passed", *EVEN),
