@@ -49,6 +49,11 @@ class Causes:
         return tuple(part.shard for part in self.parts if part.breaks)
 
     @property
+    def shared(self) -> bool:
+        """Whether the parts' shares are known: KL is finite, and not zero throughout."""
+        return not any(math.isnan(part.share) for part in self.parts)
+
+    @property
     def half(self) -> int:
         """How many shards make up half of the sum of KL; all where that is undefined."""
         reached = np.cumsum([part.share for part in self.parts]) >= 0.5

@@ -54,24 +54,31 @@ def sentence(causes: Causes) -> str:
     """Whether one shard breaks the stack, which, or all wear it down."""
     if causes.reference.status != "passed":
         return f"The reference itself does not meet the policy: {causes.reference.reasons[0]}"
+    return _broken(causes) if causes.breaking else _worn(causes)
+
+
+def _broken(causes: Causes) -> str:
+    does = "breaks it: it fails" if len(causes.breaking) == 1 else "break it: each fails"
+    others = _share([part for part in causes.parts if not part.breaks])
+    rest = f"; all others together have {others} of the KL" if causes.shared else ""
     holds = causes.stack.status == "passed"
-    worst, known = causes.parts[0], not math.isnan(causes.parts[0].share)
-    if broken := causes.breaking:
-        does = "breaks it: it fails" if len(broken) == 1 else "break it: each fails"
-        others = _share([part for part in causes.parts if not part.breaks])
-        rest = f"; all others together have {others} of the KL" if known else ""
-        still = ", and the stack as it is passes all the same" if holds else ""
-        return f"{_listed(broken)} {does} alone in an otherwise exact stack{rest}{still}."
-    if not holds and known and causes.half <= max(1, len(causes.parts) // _FEW):
-        some = causes.parts[: causes.half]
-        one = "wears it down, though it passes", "wear it down, though each passes"
-        wear = one[causes.half > 1]
-        return f"{_listed([part.shard for part in some])} {wear} alone: {_share(some)} of the KL."
-    most = f"{worst.shard} has the most of the KL ({_share([worst])})" if known else "no KL at all"
-    half = f", and {causes.half} of {len(causes.parts)} make up half" if known else ""
-    return (
-        f"{'No shard breaks it' if holds else 'All wear it down, alone each passes'}: {most}{half}."
-    )
+    still = ", and the stack as it is passes all the same" if holds else ""
+    return f"{_listed(causes.breaking)} {does} alone in an otherwise exact stack{rest}{still}."
+
+
+def _worn(causes: Causes) -> str:
+    holds, few = causes.stack.status == "passed", max(1, len(causes.parts) // _FEW)
+    start = "No shard breaks it" if holds else "All wear it down, alone each passes"
+    if not causes.shared:
+        return f"{start}: no KL at all."
+    most, worst = causes.parts[: causes.half], causes.parts[0]
+    if holds or causes.half > few:
+        return (
+            f"{start}: {worst.shard} has the most of the KL ({_share([worst])}), and {causes.half} "
+            f"of {len(causes.parts)} make up half."
+        )
+    wear = "wears it down, though it" if causes.half == 1 else "wear it down, though each"
+    return f"{_listed([p.shard for p in most])} {wear} passes alone: {_share(most)} of the KL."
 
 
 def _share(parts: Sequence[Part]) -> str:
