@@ -10,9 +10,14 @@ _NAMED = 6
 
 
 def trial(found: Trial, number: int, shards: int) -> str:
-    """One stack that was evaluated: `3. exact: L07 - green (top-1 ...)`."""
+    """One stack that was evaluated: `3. exact: L07 - green (top-1 95.1%, KL 0.0265, ...)`."""
+    facts = found.verdict.facts
     colour = "green" if found.verdict.status == "passed" else "red"
-    return f"{number:>2}. exact: {_exact(found.exact, shards)} - {colour} ({found.verdict.summary})"
+    numbers = found.verdict.summary
+    if {"top1", "kl.mean", "greedy.agreed"} <= facts.keys():
+        greedy = f"{facts['greedy.agreed']} greedy tokens"
+        numbers = f"top-1 {facts['top1']:.1%}, KL {facts['kl.mean']:.4f}, {greedy}"
+    return f"{number:>2}. exact: {_exact(found.exact, shards)} - {colour} ({numbers})"
 
 
 def sentence(found: Bisection, model: str, shards: int, reasons: Sequence[str] = ()) -> str:

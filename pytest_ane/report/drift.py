@@ -46,7 +46,8 @@ def lines(drift: Drift, causes: Causes, model: str) -> Iterator[str]:
         names,
     )
     yield ""
-    yield f"stack {causes.stack.status}: {causes.stack.summary}"
+    # Greedy text was not asked for, so what the summary says of it means nothing.
+    yield f"stack {causes.stack.status}: {causes.stack.summary.partition(' · greedy')[0]}"
     yield sentence(causes)
 
 
