@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from pytest_ane.families import Streams, Wire, entering, merge
+from pytest_ane.families import Reference, Streams, Wire, entering, merge
 from pytest_ane.sources import FloatArray
 
 Run: TypeAlias = Callable[[FloatArray], FloatArray]
@@ -21,11 +21,19 @@ class Step:
     Attributes:
         open: begins a sequence; what it returns maps the next positions `[T, C]` to `[T, C']`.
         sees: as `Layout.sees`; where it is `call`, a sequence has to be given at once.
+        together: several whole sequences at once, where that is cheaper than one by one.
     """
 
     wire: Wire
     open: Callable[[], Run]
     sees: Literal["itself", "call", "state"] = "call"
+    together: Reference | None = None
+
+    def all(self, sequences: Sequence[FloatArray]) -> list[FloatArray]:
+        """Outputs for whole sequences `[T, C]`, each from position 0."""
+        if self.together is not None:
+            return self.together(sequences)
+        return [self.open()(sequence) for sequence in sequences]
 
     @property
     def shard(self) -> str:
@@ -102,7 +110,7 @@ class Chain:
             else:
                 rows.append(self._last([*ids, *tokens], 1)[0])
             tokens.append(int(rows[-1].argmax()))
-        return Answer(logits, tuple(tokens[:count]), tuple(map(_lead, rows[:count])))
+        return Answer(logits, tuple(tokens[:count]), tuple(map(lead, rows[:count])))
 
     def _last(self, ids: Sequence[int], count: int) -> FloatArray:
         """Logits of the last `count` positions, `[count, V]`."""
@@ -134,6 +142,7 @@ class Opened:
         return streams["logits"]
 
 
-def _lead(logits: FloatArray) -> float:
+def lead(logits: FloatArray) -> float:
+    """The best logit minus the second."""
     second, best = np.partition(logits, -2)[-2:]
     return float(best - second)

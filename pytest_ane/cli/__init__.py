@@ -153,7 +153,38 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--ane-manifest", type=Path, metavar="FILE", help="default: shards.toml")
     command.add_argument("--ane-cache", type=Path, metavar="DIR", help="the cache folder")
     command.set_defaults(run=_blame)
+    command = commands.add_parser("drift", help="what each shard does to the hidden states")
+    _add_stack(command)
+    command.add_argument("--json", type=Path, metavar="FILE", help="write the measurement, too")
+    command.set_defaults(run=_drift)
+
+    command = commands.add_parser("bisect", help="the fewest shards to blame for a red stack")
+    _add_stack(command)
+    command.add_argument(
+        "--most", type=int, default=4, metavar="N", help="give up at more than this (default: 4)"
+    )
+    command.set_defaults(run=_bisect)
     return top
+
+
+def _add_stack(command: argparse.ArgumentParser) -> None:
+    """The options of commands that run a whole model; what is missing is built."""
+    command.add_argument("--ane-manifest", type=Path, metavar="FILE", help="default: shards.toml")
+    command.add_argument("--ane-cache", type=Path, metavar="DIR", help="the cache folder")
+    command.add_argument("--model", metavar="NAME", help="default: the only whole one")
+
+
+def _drift(options: argparse.Namespace) -> Iterator[str]:
+    from pytest_ane.cli import drift
+
+    return drift.run(options.ane_manifest, options.model, options.ane_cache, options.json)
+
+
+def _bisect(options: argparse.Namespace) -> Iterator[str]:
+    from pytest_ane.cli import bisect
+
+    o = options
+    return bisect.run(o.ane_manifest, o.model, o.ane_cache, o.most)
 
 
 def _run(options: argparse.Namespace) -> Iterator[str]:

@@ -54,7 +54,7 @@ class Store:
         path = self.path(statement.gate, statement.subject)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(path, statement.to_json().encode())
+            write_whole(path, statement.to_json().encode())
             for suffix in SIGNATURES:
                 signature(path, suffix).unlink(missing_ok=True)
         except OSError as error:
@@ -108,8 +108,8 @@ def read_file(path: Path) -> bytes | None:
         raise EvidenceError(f"{path} cannot be read ({error.strerror}).") from None
 
 
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file atomically."""
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file in one step: whoever looks sees the old one or the new one."""
     with NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
         try:
             file.write(data)

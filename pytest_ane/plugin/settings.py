@@ -146,7 +146,7 @@ def _choice(config: pytest.Config, name: str, choices: Sequence[str]) -> str:
     if given not in ("", *choices):
         equals = "=" if config.getoption(name, None) is not None else " = "
         raise pytest.UsageError(
-            f"{_origin(config, name)}{equals}{given}: give {_alternatives(choices)}."
+            f"{origin(config, name)}{equals}{given}: give {_alternatives(choices)}."
         )
     return given
 

@@ -11,6 +11,7 @@ import numpy as np
 from pytest_ane.backends import Backend
 from pytest_ane.behaviour import Chain, Golden
 from pytest_ane.behaviour.chain import Run, Step
+from pytest_ane.behaviour.exact import lazy_reference
 from pytest_ane.build import Artifact
 from pytest_ane.families import Layout, Wire
 from pytest_ane.manifest import BehaviourPolicy, Shard
@@ -49,6 +50,11 @@ class Stack:
             return _step(wire, self._backend, by_id[wire.shard], layout, limit)
 
         return Chain(model.embed, tuple(map(step, self._opened.wiring)))
+
+    @cached_property
+    def reference(self) -> Chain:
+        """The float32 modules in the artifacts' place; weights of one shard at a time."""
+        return lazy_reference(self._opened.language_model, self._opened.wiring)
 
     @property
     def golden(self) -> Sequence[Golden]:

@@ -122,8 +122,8 @@ _PROGRAMS: dict[str, Build] = {
 }
 
 
-def make_llama(path: Path, *, seed: int = 3, loud: float | None = None) -> Path:
-    """A Llama model of two blocks with random weights, and a tokenizer of single letters.
+def make_llama(path: Path, *, seed: int = 3, blocks: int = 2, loud: float | None = None) -> Path:
+    """A Llama model of a few blocks with random weights, and a tokenizer of single letters.
 
     `loud` is one channel of token 40's embedding, as large as real hidden states become.
     """
@@ -131,7 +131,7 @@ def make_llama(path: Path, *, seed: int = 3, loud: float | None = None) -> Path:
 
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(2)
+    writer.add_block_count(blocks)
     writer.add_embedding_length(WIDTH)
     writer.add_feed_forward_length(FFN)
     writer.add_head_count(HEADS)
@@ -146,7 +146,7 @@ def make_llama(path: Path, *, seed: int = 3, loud: float | None = None) -> Path:
     writer.add_token_list(TOKENS)
     writer.add_token_merges(["a b"])
     writer.add_token_types([1] * VOCABULARY)
-    for name, shape in _shapes().items():
+    for name, shape in _shapes(blocks).items():
         scale = 1.0 if len(shape) == 1 else 2 / np.sqrt(shape[-1])
         data = rng.standard_normal(shape) * scale if len(shape) > 1 else np.ones(shape)
         if loud is not None and name == "token_embd":
@@ -161,7 +161,7 @@ def make_llama(path: Path, *, seed: int = 3, loud: float | None = None) -> Path:
     return path
 
 
-def _shapes() -> dict[str, tuple[int, ...]]:
+def _shapes(count: int) -> dict[str, tuple[int, ...]]:
     block = {
         "attn_norm": (WIDTH,),
         "attn_q": (HEADS * HEAD, WIDTH),
@@ -173,5 +173,5 @@ def _shapes() -> dict[str, tuple[int, ...]]:
         "ffn_up": (FFN, WIDTH),
         "ffn_down": (WIDTH, FFN),
     }
-    blocks = {f"blk.{i}.{name}": shape for i in range(2) for name, shape in block.items()}
+    blocks = {f"blk.{i}.{name}": shape for i in range(count) for name, shape in block.items()}
     return {"token_embd": (VOCABULARY, WIDTH), **blocks, "output_norm": (WIDTH,)}
