@@ -54,7 +54,9 @@ def build_shard(
         "artifacts",
         key_digest(key),
         lambda folder: (
-            compressed(shard, source, folder, key) if source else _build(shard, key, model(), folder)
+            _compress(shard, source, key, folder)
+            if source is not None
+            else _build(shard, key, model(), folder)
         ),
     )
     return Artifact.of_entry(folder)
@@ -68,19 +70,23 @@ def uncompressed(
     return build_shard(plain, cache, identity=identity, model=model)
 
 
-def compressed(shard: Shard, source: Artifact, folder: Path, key: dict[str, Any]) -> Artifact:
-    """Compress a shard's uncompressed artifact, as its manifest asks, into a folder.
+def compressed(shard: Shard, source: Artifact, folder: Path) -> Artifact:
+    """As `build_shard` with a source, into a folder of the caller's instead of the cache.
 
     Raises:
         BuildError: a setting is refused, or a weight cannot be compressed.
     """
+    _compress(shard, source, {}, folder)
+    return Artifact.of_entry(folder)
+
+
+def _compress(shard: Shard, source: Artifact, key: dict[str, Any], folder: Path) -> None:
     from pytest_ane.build.compress import compress_package
 
     assert source.record is not None
     start = time.perf_counter()
     notes = compress_package(source.path, shard.asked, folder / PACKAGE, shard.qualified)
     _finish(folder, source.path, BuildRecord(key, source.record.description, notes, 0.0), start)
-    return Artifact.of_entry(folder)
 
 
 def artifact_key(shard: Shard, identity: dict[str, Any]) -> dict[str, Any]:
