@@ -17,8 +17,8 @@ from pytest_ane.recommend.units import Choice, Option, Unit
 Caps = Mapping[Unit, float]
 """The most squared error a unit may have; what has none is free."""
 
-_ROUNDS = 60
-_EXPONENTS = (-100.0, 100.0)
+_ROUNDS = 40
+_EXPONENTS = (-20.0, 80.0)
 """Prices in bytes per nat are powers of two from the first to the second."""
 
 

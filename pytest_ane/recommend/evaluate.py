@@ -167,15 +167,19 @@ class Measuring:
         return Trouble(gate, found["reasons"][0], blame)
 
     def candidate(self, name: str, choice: Choice) -> Candidate:
-        """All gates of a whole model; the stack is not run where a shard's gate fails."""
+        """All gates of a whole model.
+
+        Where the stack has failed, shards are not measured that were not before.
+        """
         self._say(f"measuring {name}")
-        gates = {shard: self._gates(shard, choice) for shard in self._shards}
-        size = sum(found["bytes"] for found in gates.values())
-        reasons = [reason for found in gates.values() for reason in found["reasons"]]
-        facts = {"cosine": min(found["cosine"] for found in gates.values())}
-        stack = self._behaviour({id: self._compression(id, choice) for id in self._shards})
-        reasons += stack["reasons"]
-        passed = stack["passed"] and all(found["passed"] for found in gates.values())
+        asked = self.compression(choice)
+        stack = self._behaviour(asked)
+        size = sum(self._build(self._shards[id], one).size for id, one in asked.items())
+        wanted = [id for id in asked if stack["passed"] or self._known(id, asked[id])]
+        gates = [self._gates(shard, choice) for shard in wanted]
+        reasons = [*stack["reasons"], *(r for found in gates for r in found["reasons"])]
+        facts = {"cosine": min((found["cosine"] for found in gates), default=math.nan)}
+        passed = stack["passed"] and all(found["passed"] for found in gates)
         kl = stack["facts"].get("kl.mean", math.nan)
         summary = {"name": name, "bytes": size, "passed": passed, "reasons": reasons}
         self._log.put("candidate", {str(u): s for u, s in choice.items()}, summary)
@@ -184,8 +188,7 @@ class Measuring:
     def _gates(self, shard_id: str, choice: Choice) -> dict[str, Any]:
         """Placement, compression and fidelity of a shard as chosen, up to the first that fails."""
         shard, asked = self._shards[shard_id], self._compression(shard_id, choice)
-        what = [shard_id, asked.model_dump(mode="json")]
-        if (known := self._log.get("shard", what)) is None:
+        if (known := self._known(shard_id, asked)) is None:
             artifact = self._build(shard, asked)
             verdicts = list(self._verdicts(shard, artifact, asked))
             last = verdicts[-1]
@@ -196,8 +199,11 @@ class Measuring:
                 "reasons": [f"{shard.qualified}: {reason}" for reason in last.reasons],
                 "cosine": last.facts.get("cosine.min", math.nan),
             }
-            self._log.put("shard", what, known)
+            self._log.put("shard", [shard_id, asked.model_dump(mode="json")], known)
         return known
+
+    def _known(self, shard_id: str, asked: Settings) -> dict[str, Any] | None:
+        return self._log.get("shard", [shard_id, asked.model_dump(mode="json")])
 
     def _verdicts(self, shard: Shard, artifact: Artifact, asked: Settings) -> Iterator[Verdict]:
         yield (placed := self._placed(shard, artifact))

@@ -17,7 +17,9 @@ from pytest_ane.recommend.units import Choice, Option, Unit
 _CLOSE = 1.02
 """A passing and a failing loss as near as this: bisection has nothing more to find."""
 _SPREAD = 0.25
-"""By which predicted losses are varied, once bisection is through: sensitivities are estimates."""
+"""By which predicted losses are varied, once bisection is through."""
+_IDLE = 8
+"""Choices in a row that were measured before: there is nothing new."""
 
 
 @dataclass(frozen=True)
@@ -88,50 +90,31 @@ def search(
         limit: the most mean KL that behaviour allows, in nats; where the search starts.
     """
     caps: dict[Unit, float] = {}
-    low, high, budget = 0.0, math.inf, limit
-    seen: set[tuple[str, ...]] = set()
-    turn = 0
-    while not bench.spent:
-        turn += 1
+    low, high, budget, idle = 0.0, math.inf, limit, 0
+    seen: dict[tuple[str, ...], Candidate] = {}
+    while not bench.spent and idle < _IDLE and not (low and high / low < _CLOSE):
         choice = mended(allocate(units, losses, budget, caps), losses, caps, bench)
-        reached = predicted(choice, losses)
-        if choice_key(choice) in seen:
-            if not low:
-                return
-            break
-        seen.add(choice_key(choice))
-        found = bench.candidate(f"mixed {turn}", choice)
-        yield found
-        low, high = (max(low, budget), high) if found.passed else (low, min(high, budget))
-        if low and high / low < _CLOSE:
-            break
-        budget = _next(low, high, budget, limit, found, reached)
-    yield from _variants(units, losses, caps, low, seen, turn, bench)
-
-
-def _variants(
-    units: Sequence[Unit],
-    losses: Mapping[Unit, float],
-    caps: dict[Unit, float],
-    low: float,
-    seen: set[tuple[str, ...]],
-    turn: int,
-    bench: Bench,
-) -> Iterator[Candidate]:
-    """Other choices of about the loss that passed; the budget grows with each that passes too."""
-    draw, best = Random(0), low
-    for _ in range(1000):
-        if bench.spent or not low:
+        if bench.spent:
             return
+        idle += 1
+        if (found := seen.get(choice_key(choice))) is None:
+            found, idle = bench.candidate(f"mixed {len(seen) + 1}", choice), 0
+            seen[choice_key(choice)] = found
+            yield found
+        low, high = (max(low, budget), high) if found.passed else (low, min(high, budget))
+        budget = _next(low, high, budget, limit, found, predicted(choice, losses))
+    # Sensitivities are estimates: other choices of about the loss that passed may do better.
+    draw, edge, idle = Random(0), low, 0
+    while low and idle < _IDLE and not bench.spent:
+        idle += 1
         varied = {unit: loss * draw.lognormvariate(0, _SPREAD) for unit, loss in losses.items()}
-        choice = mended(allocate(units, varied, best * 1.1, caps), varied, caps, bench)
-        if choice_key(choice) in seen:
+        choice = mended(allocate(units, varied, edge * 1.1, caps), varied, caps, bench)
+        if choice_key(choice) in seen or bench.spent:
             continue
-        seen.add(choice_key(choice))
-        turn += 1
-        found = bench.candidate(f"mixed {turn}", choice)
+        found, idle = bench.candidate(f"mixed {len(seen) + 1}", choice), 0
+        seen[choice_key(choice)] = found
         yield found
-        best = best * 1.05 if found.passed else max(low * 0.9, best * 0.98)
+        edge = edge * 1.05 if found.passed else max(low * 0.9, edge * 0.98)
 
 
 def choice_key(choice: Choice) -> tuple[str, ...]:
