@@ -198,9 +198,7 @@ def ours(folder: Path) -> dict[str, Any]:
     between = time.perf_counter()
     layout = model.layout(SHARD)
     cases = [
-        replace(
-            hidden_case("gaussian", str(i), x, y, layout), residual={"y": residual(source, x)}
-        )
+        replace(hidden_case("gaussian", str(i), x, y, layout), residual={"y": residual(source, x)})
         for i, (x, y) in enumerate(zip(inputs, expected, strict=True))
     ]
     runner = CpuBackend().load(Path((folder / "cache.txt").read_text()))

@@ -8,7 +8,7 @@ from pytest_ane.build.distortion import Distortion, distortions
 from pytest_ane.build.judge import judge
 from pytest_ane.build.measure import CompressionMeasurement, measure
 from pytest_ane.build.record import Artifact, BuildRecord, losses
-from pytest_ane.build.shard import build_shard
+from pytest_ane.build.shard import build_shard, compressed, uncompressed
 
 __all__ = [
     "Artifact",
@@ -18,9 +18,11 @@ __all__ = [
     "CompressionMeasurement",
     "Distortion",
     "build_shard",
+    "compressed",
     "distortions",
     "judge",
     "losses",
     "measure",
     "take_census",
+    "uncompressed",
 ]

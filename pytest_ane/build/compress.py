@@ -6,6 +6,7 @@ through coremltools, on the model in memory.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeGuard
@@ -27,17 +28,45 @@ def compress(model: Any, compression: Compression, package: Path, subject: str) 
         BuildError: a setting is refused, or a weight cannot be compressed.
     """
     notes: tuple[str, ...] = ()
-    if not all(_fast(each) or isinstance(each, Uncompressed) for each in compression.every()):
+    if not _all_fast(compression):
         model, notes = _through_coremltools(model, compression, subject)
     with TemporaryDirectory(dir=package.parent) as folder:
         saved = Path(folder, package.name)
         with converter_notes():
             model.save(str(saved))
-        asked = {n: compression.for_weight(n, ops) for n, ops in constants(saved).items()}
-        if settings := {name: method for name, method in asked.items() if _fast(method)}:
+        if settings := _palettes(saved, compression):
             return notes + palettize(saved, package, settings, subject=subject)
         saved.replace(package)
     return notes
+
+
+def compress_package(
+    source: Path, compression: Compression, package: Path, subject: str
+) -> tuple[str, ...]:
+    """As `compress`, of an uncompressed package on disk, which stays as it is.
+
+    Raises:
+        BuildError: a setting is refused, or a weight cannot be compressed.
+    """
+    if not _all_fast(compression):
+        with converter_notes():
+            model = import_coremltools().models.MLModel(str(source), skip_model_load=True)
+        return compress(model, compression, package, subject)
+    if settings := _palettes(source, compression):
+        return palettize(source, package, settings, subject=subject)
+    shutil.copytree(source, package)
+    return ()
+
+
+def _all_fast(compression: Compression) -> bool:
+    """Whether nothing is left to coremltools."""
+    return all(_fast(each) or isinstance(each, Uncompressed) for each in compression.every())
+
+
+def _palettes(saved: Path, compression: Compression) -> dict[str, Palettize]:
+    """The weights of a saved package that our own engine palettizes."""
+    asked = {n: compression.for_weight(n, ops) for n, ops in constants(saved).items()}
+    return {name: method for name, method in asked.items() if _fast(method)}
 
 
 def _fast(method: Settings) -> TypeGuard[Palettize]:

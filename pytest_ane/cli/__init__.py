@@ -93,6 +93,21 @@ def parser() -> argparse.ArgumentParser:
     )
     command.set_defaults(run=_golden)
 
+    command = commands.add_parser(
+        "recommend", help="search the smallest compression that passes every gate"
+    )
+    command.add_argument("model", nargs="?", help="of the manifest; may be left out if it has one")
+    command.add_argument("--ane-manifest", type=Path, metavar="FILE", help="default: shards.toml")
+    command.add_argument("--ane-cache", type=Path, metavar="DIR", help="the cache folder")
+    command.add_argument("--menu", type=Path, metavar="FILE", help="settings to choose from (TOML)")
+    command.add_argument(
+        "--log", type=Path, metavar="FILE", help="every number measured (default: in the cache)"
+    )
+    command.add_argument("--minutes", type=_positive, help="begin nothing new after so long")
+    command.add_argument("--evaluations", type=_positive, help="measure at most so many stacks")
+    command.add_argument("--write", action="store_true", help="put the result into the manifest")
+    command.set_defaults(run=_recommend)
+
     command = commands.add_parser("weights", help="what compression made of every weight")
     command.add_argument("package", type=Path, help="an .mlpackage or .mlmodelc")
     command.add_argument(
@@ -224,6 +239,29 @@ def _golden(options: argparse.Namespace) -> Iterator[str]:
     )
 
 
+def _recommend(options: argparse.Namespace) -> Iterator[str]:
+    from pytest_ane.cli import recommend
+
+    o = options
+    return recommend.run(
+        o.model,
+        manifest=o.ane_manifest,
+        cache=o.ane_cache,
+        menu=o.menu,
+        log=o.log,
+        minutes=o.minutes,
+        evaluations=o.evaluations,
+        write=o.write,
+    )
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
 def _weights(options: argparse.Namespace) -> Iterator[str]:
     from pytest_ane.cli import weights
 
@@ -249,7 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         for line in options.run(options):
-            print(line)
+            print(line, flush=options.command == "recommend")
         sys.stdout.flush()
     except AneError as error:
         print(f"pytest-ane: {error}", file=sys.stderr)

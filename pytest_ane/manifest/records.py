@@ -202,6 +202,7 @@ class Model(Record):
         shards: the resolved shards in the manifest's order.
         canary: ids of the shards that must pass before others are built, in order.
         prompts: golden prompts.
+        menu: settings to choose compression from, by name.
         baselines: folder of the stored benchmark runs, absolute; `None` for pytest-benchmark's own.
         policy: the model's own policy, which behaviour is judged by.
         max_tokens: the largest T of its flexible shards.
@@ -217,6 +218,7 @@ class Model(Record):
     shards: tuple[Shard, ...]
     canary: tuple[str, ...] = ()
     prompts: tuple[Prompt, ...] = ()
+    menu: dict[str, Compression] = Field(default_factory=dict)
     baselines: Path | None = None
     policy: Policy = Policy()
     max_tokens: int = 64

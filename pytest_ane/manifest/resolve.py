@@ -100,6 +100,7 @@ class Resolver:
             shards=tuple(shard for shard in shards if shard),
             canary=canaries(model.canary, ids),
             prompts=model.prompts,
+            menu=model.menu,
             baselines=self._absolute(model.baselines) if model.baselines else None,
             policy=settings.policy.anchored(self._folder),
             max_tokens=settings.max_tokens,

@@ -147,6 +147,8 @@ class ModelTable(Common):
     shards are neither built nor gated, and fail."""
     prompts: Annotated[tuple[Prompt, ...], Strict(False)] = ()
     """Golden prompts: what behaviour is asked on, and where captured probes come from."""
+    menu: dict[Annotated[str, Field(min_length=1)], Compression] = Field(default_factory=dict)
+    """Settings that `pytest-ane recommend` may choose from, by name; absent: its own."""
     baselines: Annotated[Path, Strict(False)] | None = None
     """Folder of the stored benchmark runs that throughput is compared with, relative to the
     manifest; absent: `.benchmarks` in the folder that pytest is started in."""

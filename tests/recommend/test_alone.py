@@ -1,0 +1,49 @@
+"""One step replaced in an exact chain, against running the whole chain again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pytest_ane.behaviour import Chain, Golden
+from pytest_ane.behaviour.chain import Step
+from pytest_ane.behaviour.statistics import compare
+from pytest_ane.recommend.alone import Alone
+from pytest_ane.sources import FloatArray
+from tests.behaviour.test_chain import block, embed, following, head
+
+IDS = (2, 3, 5)
+
+
+def add(amount: float) -> Step:
+    def run(x: FloatArray) -> FloatArray:
+        return np.asarray(x + amount * np.roll(x, 1, axis=1), np.float32)
+
+    return block("L01", run)
+
+
+def chain(middle: Step) -> Chain:
+    return Chain(embed, (block("L00", np.tanh), middle, head("head.0", following)))
+
+
+def golden(exact: Chain) -> Golden:
+    return Golden("count", IDS, exact.logits(IDS), (), (), "")
+
+
+@pytest.mark.parametrize("amount", [0.0, 0.1, 2.0])
+def test_it_is_the_whole_chain_with_that_step(amount: float) -> None:
+    exact = chain(add(0.0))
+    prompt = golden(exact)
+    whole = compare(prompt.logits, chain(add(amount)).logits(IDS))[1:]
+    found = Alone(exact, [prompt, prompt]).kl(add(amount))
+    assert found == pytest.approx(np.mean([p.kl for p in whole]), abs=1e-12)
+    assert (found > 1e-6) == (amount > 0)
+
+
+def test_one_replacement_leaves_nothing_behind() -> None:
+    exact = chain(add(0.0))
+    alone = Alone(exact, [golden(exact)])
+    before = alone.kl(add(0.5))
+    alone.kl(add(3.0))
+    assert alone.kl(add(0.5)) == before
+    assert alone.kl(head("head.0", following)) == pytest.approx(0, abs=1e-12)
