@@ -75,7 +75,7 @@ def test_a_contribution_that_is_asked_of_a_head_cannot_be_had(project: Project) 
     project.llama()
     option = "--ane-min-contribution=head*:0.5"
     result = project.gate("-k", "fidelity", option, shards="head.0")
-    result.assert_outcomes(failed=1, deselected=2)
+    result.assert_outcomes(failed=1, deselected=3)
     result.stdout.fnmatch_lines(
         ["ane: *min-contribution head[*]:0.5*", "*no residual path is known of output y*"]
     )
