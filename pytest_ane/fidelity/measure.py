@@ -74,9 +74,11 @@ def _outputs(
         at = [i for i, case in enumerate(cases) if turn < len(case.calls)]
         calls = [cases[i].calls[turn] for i in at]
         for i, outputs in zip(at, runner.predict_all(calls, [states[i] for i in at]), strict=True):
-            parts[i].append(cases[i].rows(outputs))
+            rows = cases[i].rows(outputs)
+            parts[i].append(rows)
             if cases[i].beside and len(cases[i].calls) == 1:
-                beside[i] = {name: _alike(cases[i], name, y) for name, y in outputs.items()}
+                known = rows.keys() & outputs.keys()
+                beside[i] = {name: _alike(cases[i], name, outputs[name]) for name in known}
     for mine, others in zip(parts, beside, strict=True):
         yield {name: np.concatenate([part[name] for part in mine]) for name in mine[0]}, others
 

@@ -221,6 +221,18 @@ def test_where_it_is_unknown_what_lies_along_the_input_is_taken_out() -> None:
     assert asked.contributions == ()
 
 
+def test_an_output_that_is_no_port_has_no_input_beside_it() -> None:
+    made = replace(
+        case({"y": WIDE}),
+        calls=({"x": WIDE},),
+        beside=True,
+        rows=lambda outputs: {"y": outputs["y"]} if "y" in outputs else {},
+    )
+    runner = FakeRunner(y=WIDE + ADDED, more=WIDE)
+    (found,) = measure(runner, [made], compared=True, provenance={}).comparisons
+    assert found.output == "y"
+
+
 def test_positions_that_add_nothing_on_either_side_have_no_contribution() -> None:
     some = ADDED * np.array([[1], [0], [1]], np.float32)
     found = comparison(WIDE + some, WIDE + some, residual={"y": WIDE}, start=4)

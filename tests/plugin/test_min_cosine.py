@@ -71,12 +71,14 @@ def test_a_shard_that_is_not_there(unlike: Project) -> None:
     result.stderr.fnmatch_lines(["ERROR: --ane-min-cosine: 'god' matches no shard; nearest: good."])
 
 
-def test_the_contribution_is_asked_for(project: Project) -> None:
-    """A block of a family: x + f(x); its residual path is known, or nothing passes."""
+def test_a_contribution_that_is_asked_of_a_head_cannot_be_had(project: Project) -> None:
     project.llama()
-    result = project.gate("-k", "fidelity", "--ane-min-contribution=L*:1", shards="L00")
+    option = "--ane-min-contribution=head*:0.5"
+    result = project.gate("-k", "fidelity", option, shards="head.0")
     result.assert_outcomes(failed=1, deselected=3)
-    result.stdout.fnmatch_lines(["ane: *min-contribution L[*]:1*", "*min-contribution*"])
+    result.stdout.fnmatch_lines(
+        ["ane: *min-contribution head[*]:0.5*", "*no residual path is known of output y*"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_details_are_a_section_of_the_failure(project: Project) -> None:
     result.stdout.fnmatch_lines(
         [
             "*- Captured ane fidelity call -*",
-            "gaussian fixed shape #? -> projection: cosine * at position 0, max |x| *",
+            "gaussian fixed shape #? -> projection: cosine * at position 0, * dB), *, max |x| *",
         ]
     )
 
