@@ -89,17 +89,21 @@ def _tables(text: str) -> Iterator[str]:
     yield part
 
 
-def gated(compression: str, cache: str | None, family: str = "llama") -> list[Case]:
-    """The facts of every gate of the default model with another compression.
+def gated(
+    compression: str, cache: str | None, *, family: str = "llama", only: str = ""
+) -> list[Case]:
+    """The facts of the gates of the default model with another compression.
 
-    The gates run in a process of their own. A family other than `llama` is a module of this folder.
+    They run in a process of their own. A family other than `llama` is a module of this folder;
+    `only` is an expression for pytest's `-k`.
     """
     with tempfile.TemporaryDirectory() as folder:
         path, junit = Path(folder, "shards.toml"), Path(folder, "junit.xml")
         path.write_text(manifest(compression).replace('family = "llama"', f'family = "{family}"'))
         if family != "llama":
             shutil.copy(Path(__file__).with_name(f"{family}.py"), folder)
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "gate", "--ane-shards=all",
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "gate", "-k", only,
+                   "--ane-shards=all",
                    f"--ane-manifest={path}", f"--junitxml={junit}"]  # fmt: skip
         command += [f"--ane-cache={cache}"] if cache else []
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
