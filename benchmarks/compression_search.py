@@ -9,13 +9,17 @@ one to three minutes on two cores where its shards are not cached yet.
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 from xml.etree import ElementTree
 
+Case: TypeAlias = Mapping[str, str]
+"""Properties of one test, such as `ane.top1`."""
 ROOT = Path(__file__).resolve().parents[1]
 UNIFORM8 = 'mode = "uniform"\nnbits = 8\ngranularity = "per_grouped_channel"\ngroup_size = 32\n'
 
@@ -85,27 +89,40 @@ def _tables(text: str) -> Iterator[str]:
     yield part
 
 
-def gate(name: str, cache: str | None) -> str:
-    """Gate a candidate in a process of its own; one row of the table."""
+def gated(
+    compression: str, cache: str | None, *, family: str = "llama", only: str = ""
+) -> list[Case]:
+    """The facts of the gates of the default model with another compression.
+
+    They run in a process of their own. A family other than `llama` is a module of this folder;
+    `only` is an expression for pytest's `-k`.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path, junit = Path(folder, "shards.toml"), Path(folder, "junit.xml")
-        path.write_text(manifest(CANDIDATES[name]))
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "gate", "--ane-shards=all",
+        path.write_text(manifest(compression).replace('family = "llama"', f'family = "{family}"'))
+        if family != "llama":
+            shutil.copy(Path(__file__).with_name(f"{family}.py"), folder)
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "gate", "-k", only,
+                   "--ane-shards=all",
                    f"--ane-manifest={path}", f"--junitxml={junit}"]  # fmt: skip
         command += [f"--ane-cache={cache}"] if cache else []
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if not junit.is_file():
-            raise SystemExit(f"{name}: no gate ran\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        return row(name, junit)
+            raise SystemExit(f"no gate ran\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return facts(junit)
 
 
-def row(name: str, junit: Path) -> str:
-    """Facts of a run's JUnit file."""
-    cases = [
+def facts(junit: Path) -> list[Case]:
+    """Properties of every test of a JUnit file, and whether it failed."""
+    return [
         {p.get("name", ""): p.get("value", "") for p in case.iter("property")}
         | {"failed": str(case.find("failure") is not None or case.find("error") is not None)}
         for case in ElementTree.parse(junit).getroot().iter("testcase")
     ]
+
+
+def row(name: str, cases: Sequence[Case]) -> str:
+    """One row of the table."""
 
     def lowest(fact: str) -> float:
         return min(float(case[fact]) for case in cases if fact in case)
@@ -135,7 +152,7 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for name in options.names or CANDIDATES:
-        print(gate(name, options.cache), flush=True)
+        print(row(name, gated(CANDIDATES[name], options.cache)), flush=True)
 
 
 if __name__ == "__main__":

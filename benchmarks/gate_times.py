@@ -27,11 +27,12 @@ PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 
 @dataclass(frozen=True)
 class Cost:
-    """Wall time in seconds, peak resident memory in MiB, and the exit code."""
+    """Wall time in seconds, peak resident memory in MiB, exit code, and seconds of processors."""
 
     seconds: float
     mebibytes: float
     code: int
+    processor: float
 
 
 def run(*arguments: str, folder: Path = ROOT) -> Cost:
@@ -42,7 +43,10 @@ def run(*arguments: str, folder: Path = ROOT) -> Cost:
     )
     _, status, usage = os.wait4(process.pid, 0)
     return Cost(
-        time.perf_counter() - start, usage.ru_maxrss / 1024, os.waitstatus_to_exitcode(status)
+        time.perf_counter() - start,
+        usage.ru_maxrss / 1024,
+        os.waitstatus_to_exitcode(status),
+        usage.ru_utime + usage.ru_stime,
     )
 
 

@@ -53,8 +53,10 @@ def facts(
     if summary.perplexity is not None and summary.reference_perplexity is not None:
         found["perplexity"] = summary.perplexity
         found["perplexity.reference"] = summary.reference_perplexity
-    if heads := [p.head for p in behaviour.prompts if p.head is not None]:
-        found["head.kl.max"] = max((h.kl for h in heads), key=_nan_first)
+    heads = [(p.head.kl, len(p.positions) - 1) for p in behaviour.prompts if p.head is not None]
+    if total := sum(weight for _, weight in heads):
+        # Over the same positions as kl.mean; NaN stays NaN.
+        found["head.kl.mean"] = sum(kl * weight for kl, weight in heads) / total
     return found
 
 
@@ -94,7 +96,3 @@ def _greedy(prompt: PromptResult) -> str:
     if prompt.agreed < len(prompt.expected):
         tie = f" (the reference led by {prompt.leads[prompt.agreed]:.2f} there)"
     return f"  greedy {prompt.agreed}/{len(prompt.expected)}{tie}: {prompt.text!r}"
-
-
-def _nan_first(value: float) -> float:
-    return math.inf if math.isnan(value) else value

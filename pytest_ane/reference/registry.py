@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, TypeVar
@@ -95,6 +96,7 @@ def names() -> list[str]:
     return sorted(_REGISTRY)
 
 
+@cache
 def _load_ops() -> None:
     """Import every module of `ops`; their decorators do the rest."""
     from pytest_ane.reference import ops

@@ -114,7 +114,12 @@ class GGUFSource:
 class _Reader(gguf.GGUFReader):  # type: ignore[misc]
     """gguf's reader, which trusts every length in the file, with those lengths checked."""
 
+    data: Any
+
     def _get(self, offset: int, dtype: Any, count: Any = 1, override_order: Any = None) -> Any:
+        if isinstance(self.data, np.memmap):
+            # The same mapped bytes; a slice of a memmap costs several times one of an array.
+            self.data = self.data.view(np.ndarray)
         try:
             found = super()._get(offset, dtype, count, override_order)
         except ValueError:  # Not a whole number of items is left.

@@ -90,7 +90,7 @@ def test_the_statistics_of_today() -> None:
     assert verdict.facts["perplexity"] == pytest.approx(3)
     assert verdict.facts["perplexity.reference"] == pytest.approx(2)
     assert verdict.facts["cosine.median"] == 0.9995
-    assert verdict.facts["head.kl.max"] == 0.002
+    assert verdict.facts["head.kl.mean"] == 0.002
     assert verdict.details[:4] == (
         "facts: top-1 100.0%, KL 0.0100, p95 0.0100; head alone KL 0.0020",
         "  centred cosine min 0.9990 at 1, p5 0.9990, median 0.9990; position 0 0.9990",
@@ -98,6 +98,16 @@ def test_the_statistics_of_today() -> None:
         "  greedy 3/3: ' a b c'",
     )
     assert max(map(len, verdict.details)) <= 80
+
+
+def test_the_head_s_own_kl_is_weighed_by_positions() -> None:
+    """Of 0.3 at two positions and 0.6 at one; a prompt of one position has none."""
+    prompts = (
+        replace(GOOD, positions=(FIRST, SAME, SAME), head=Head(1.0, 0.3, 0.99)),
+        replace(GOOD, positions=(FIRST, SAME), head=Head(1.0, 0.6, 0.99)),
+        replace(GOOD, positions=(FIRST,)),
+    )
+    assert of(*prompts).facts["head.kl.mean"] == pytest.approx(0.4)
 
 
 def test_perplexity_that_rose() -> None:

@@ -59,7 +59,7 @@ def test_int4_blocks_of_32_pass_shard_by_shard_and_fail_as_a_stack(gate: Gate) -
     assert not any(run.gates[name].passed for name in placement)
     behaviour = run.gates["behaviour[smollm2]"]
     assert "Top-1 agreement" in behaviour.message
-    assert "The worst shard on the reference's own states is" in behaviour.message
+    assert "worst shard on the reference's own states is" in behaviour.message
     assert behaviour.number("top1") < 0.9
 
 

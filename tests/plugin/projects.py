@@ -122,8 +122,11 @@ _PROGRAMS: dict[str, Build] = {
 }
 
 
-def make_llama(path: Path, *, seed: int = 3, blocks: int = 2) -> Path:
-    """A Llama model of a few blocks with random weights, and a tokenizer of single letters."""
+def make_llama(path: Path, *, seed: int = 3, blocks: int = 2, loud: float | None = None) -> Path:
+    """A Llama model of a few blocks with random weights, and a tokenizer of single letters.
+
+    `loud` is one channel of token 40's embedding, as large as real hidden states become.
+    """
     import gguf
 
     rng = np.random.default_rng(seed)
@@ -146,6 +149,10 @@ def make_llama(path: Path, *, seed: int = 3, blocks: int = 2) -> Path:
     for name, shape in _shapes(blocks).items():
         scale = 1.0 if len(shape) == 1 else 2 / np.sqrt(shape[-1])
         data = rng.standard_normal(shape) * scale if len(shape) > 1 else np.ones(shape)
+        if loud is not None and name == "token_embd":
+            # Not in the head, which would otherwise be these same weights.
+            writer.add_tensor("output.weight", data.astype(np.float32))
+            data[40, 7] = loud
         writer.add_tensor(f"{name}.weight", data.astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
