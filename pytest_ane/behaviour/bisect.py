@@ -5,7 +5,8 @@ is monotone in the set of exact shards. The search is by binary splitting. Of th
 worst first, it finds the shortest beginning that restores the verdict; the last of that beginning
 is to blame, for without it all before do not suffice. It stays exact, and the search goes on among
 those before it until what was found suffices. So none of the shards found can be spared; where
-errors add up, or each is enough to break the stack, no smaller set restores it either.
+each is enough to break the stack, or errors add up in the order of suspicion, no smaller set
+restores the verdict.
 
 Sources: F. K. Hwang, A method for detecting all defective members in a population by group testing,
 J. Am. Stat. Assoc. 67 (1972), for splitting groups whose size follows from the tests that are

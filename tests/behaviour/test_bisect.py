@@ -62,6 +62,13 @@ def test_where_errors_add_up_none_can_be_spared_and_no_fewer_do(
         assert len(found.shards) == found.enough == fewest
 
 
+def test_of_two_that_are_tolerable_alone_and_not_together_one_is_named() -> None:
+    names = [f"L{i:02d}" for i in range(30)]
+    found = search(names, lambda exact: bool(exact & {"L11", "L20"}))
+    assert (found.outcome, found.shards) == ("found", ("L11",))
+    assert found.evaluations <= most_evaluations(30, 1)
+
+
 @given(st.lists(st.sets(st.integers(0, 19), min_size=1, max_size=4), min_size=1, max_size=5))
 def test_any_monotone_verdict_has_a_set_of_which_none_can_be_spared(ways: list[set[int]]) -> None:
     """There may be several ways to restore it."""

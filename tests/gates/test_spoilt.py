@@ -30,6 +30,7 @@ min-greedy = 10
 SPOILT = """
 [models.smollm2.shard.{shard}.compression]
 method = "palettize"
+mode = "kmeans"
 nbits = 2
 granularity = "per_tensor"
 """
