@@ -26,7 +26,7 @@ from pytest_ane.recommend.keeping import Keeping
 from pytest_ane.recommend.log import Log
 from pytest_ane.recommend.menu import Menu
 from pytest_ane.recommend.search import Candidate, Trouble
-from pytest_ane.recommend.units import Choice, Unit, compression, said, units_of
+from pytest_ane.recommend.units import Choice, Unit, compression, from_data, said, to_data, units_of
 from pytest_ane.sources import FloatArray
 from pytest_ane.verdict import Verdict
 
@@ -97,6 +97,7 @@ class Measuring:
         self._left = evaluations
         self._shards = {shard.id: shard for shard in opened.model.shards}
         self._units: dict[str, tuple[Unit, ...]] = {}
+        self._uncompressed: dict[str, Artifact] = {}
         self._exact: Alone | None = None
 
     @property
@@ -110,20 +111,27 @@ class Measuring:
         """All units, in running order; builds every shard with every setting."""
         for i, wire in enumerate(self._opened.wiring):
             shard = self._shards[wire.shard]
-            self._say(f"building {shard.id} ({i + 1} of {len(self._shards)})")
-            built = {}
-            for name, setting in self._menu.items():
-                artifact = self._build(shard, self._with_keep(shard, setting))
-                program = read_model(artifact.path)
-                if self._placed(shard, artifact).status == "passed":
-                    built[name] = build.measure(artifact, program, shard.reference)
-            if not built:
-                raise BuildError(
-                    f"{shard.qualified}: no setting of the menu passes the placement gate; choose "
-                    "others."
-                )
-            self._units[shard.id] = units_of(shard.id, built, shard.asked.keep)
+            what = [shard.id, {name: said(setting) for name, setting in self._menu.items()}]
+            if (known := self._log.get("units", what)) is None:
+                self._say(f"building {shard.id} ({i + 1} of {len(self._shards)})")
+                known = {"units": [to_data(unit) for unit in self._found(shard)]}
+                self._log.put("units", what, known)
+            self._units[shard.id] = tuple(map(from_data, known["units"]))
         return tuple(unit for units in self._units.values() for unit in units)
+
+    def _found(self, shard: Shard) -> tuple[Unit, ...]:
+        """A shard's units; settings that the placement gate refuses are no options."""
+        built = {}
+        for name, setting in self._menu.items():
+            artifact = self._build(shard, self._with_keep(shard, setting))
+            if self._placed(shard, artifact).status == "passed":
+                program = read_model(artifact.path)
+                built[name] = build.measure(artifact, program, shard.reference)
+        if not built:
+            raise BuildError(
+                f"{shard.qualified}: no setting of the menu passes the placement gate; choose others."
+            )
+        return units_of(shard.id, built, shard.asked.keep)
 
     def losses(self) -> dict[Unit, float]:
         """KL per squared error of every unit, measured alone in an otherwise exact stack.
@@ -279,22 +287,23 @@ class Measuring:
 
     def _build(self, shard: Shard, asked: Settings) -> Artifact:
         wanted = shard.model_copy(update={"compression": asked})
-        plain = self._plain(shard)
         return build.build_shard(
             wanted,
             self._cache,
             identity=self._opened.identity,
             model=lambda: self._opened.language_model,
-            source=plain,
+            source=self._plain(shard),
         )
 
     def _plain(self, shard: Shard) -> Artifact:
-        return build.uncompressed(
-            shard,
-            self._cache,
-            identity=self._opened.identity,
-            model=lambda: self._opened.language_model,
-        )
+        if shard.id not in self._uncompressed:
+            self._uncompressed[shard.id] = build.uncompressed(
+                shard,
+                self._cache,
+                identity=self._opened.identity,
+                model=lambda: self._opened.language_model,
+            )
+        return self._uncompressed[shard.id]
 
     @contextmanager
     def _only(self, unit: Unit, setting: str) -> Iterator[Artifact]:
