@@ -129,7 +129,8 @@ class Measuring:
                 built[name] = build.measure(artifact, program, shard.reference)
         if not built:
             raise BuildError(
-                f"{shard.qualified}: no setting of the menu passes the placement gate; choose others."
+                f"{shard.qualified}: no setting of the menu passes the placement gate; choose "
+                "others."
             )
         return units_of(shard.id, built, shard.asked.keep)
 
