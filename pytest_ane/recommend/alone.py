@@ -8,7 +8,7 @@ import numpy as np
 
 from pytest_ane.behaviour import Chain, Golden
 from pytest_ane.behaviour.chain import Step
-from pytest_ane.behaviour.statistics import compare
+from pytest_ane.behaviour.statistics import kl
 from pytest_ane.families import Streams, entering, merge
 
 
@@ -41,7 +41,8 @@ class Alone:
             streams = dict(before[index])
             for each in (step, *self._chain.steps[index + 1 :]):
                 _through(each, streams)
-            found += [p.kl for p in compare(prompt.logits, streams["logits"])[1:]]
+            pair = (x[1:].astype(np.float64) for x in (prompt.logits, streams["logits"]))
+            found += kl(*pair).tolist()
         return float(np.mean(found))
 
 

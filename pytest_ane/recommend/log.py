@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ class Log:
 
     def put(self, kind: str, what: object, found: dict[str, Any]) -> None:
         """Keep a measurement, with what it is of, for people."""
-        key = _key(kind, what)
+        key, found = _key(kind, what), _finite(found)
         self._known[key] = found
         entry = {"context": self._context, "kind": kind, "key": key, "of": what, "found": found}
         try:
@@ -60,6 +61,15 @@ class Log:
                 f"The log {self.file} cannot be written: {error.strerror}; choose another with "
                 "--log."
             ) from None
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null stands for both."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _key(kind: str, what: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
@@ -49,6 +49,16 @@ class Unit:
 
     def __str__(self) -> str:
         return f"{self.shard} {self.glob}"
+
+
+def to_data(unit: Unit) -> dict[str, Any]:
+    """JSON data of a unit."""
+    return asdict(unit)
+
+
+def from_data(data: Mapping[str, Any]) -> Unit:
+    """The unit that `to_data` made data of."""
+    return Unit(data["shard"], data["glob"], tuple(Option(**each) for each in data["options"]))
 
 
 Choice: TypeAlias = Mapping[Unit, str]

@@ -125,6 +125,14 @@ def test_nothing_passes(searched: tuple[Path, str], tmp_path: Path) -> None:
     assert "mini: nothing that was measured passes every gate; add settings of more bits" in said
 
 
+@pytest.mark.slow
+def test_time_that_is_up_at_once(searched: tuple[Path, str], tmp_path: Path) -> None:
+    folder, _ = searched
+    said = recommend(folder, "--minutes", "1e-6", "--log", str(tmp_path / "log"), code=1)
+    assert "nothing that was measured passes every gate; add settings of more bits" in said
+    assert "or give the search more time" in said
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from random import Random
 
-from pytest_ane.recommend.search import Candidate, Trouble
+from pytest_ane.recommend.mend import Trouble
+from pytest_ane.recommend.search import Candidate
 from pytest_ane.recommend.units import Choice, Option, Unit
 
 BITS = {"4": 4, "6": 6, "8": 8}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,13 @@ def test_what_was_put_is_there_again(tmp_path: Path) -> None:
     again = Log(file, {"model": 1})
     assert (len(again), again.get("alone", ["L00", "q*"])) == (1, {"kl": 0.5})
     assert again.get("blame", ["L00", "q*"]) is None
+
+
+def test_what_is_not_finite_becomes_null(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log", 1)
+    log.put("alone", "L00", {"kl": math.nan, "all": [{"a": math.inf}, 1.5]})
+    assert log.get("alone", "L00") == {"kl": None, "all": [{"a": None}, 1.5]}
+    assert "NaN" not in (tmp_path / "log").read_text()
 
 
 def test_another_context_has_its_own_numbers(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.recommend.allocate import allocate, size_of
+from pytest_ane.recommend.mend import mended
 from pytest_ane.recommend.run import best, best_single
-from pytest_ane.recommend.search import mended, search
+from pytest_ane.recommend.search import search
 from tests.recommend.simulated import Bench, model, single, unit
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from pytest_ane.build import Census, CompressionMeasurement, Distortion
 from pytest_ane.build.census import Weight
 from pytest_ane.build.stages import Stage
 from pytest_ane.manifest import Linear, Palettize, Uncompressed
-from pytest_ane.recommend.units import Option, Unit, compression, units_of
+from pytest_ane.recommend.units import Option, Unit, compression, from_data, to_data, units_of
 
 MENU = {"six": Palettize(nbits=6, group_size=16), "eight": Palettize(nbits=8), "int8": Linear()}
 
@@ -39,6 +41,7 @@ def test_weights_alike_but_for_numbers_are_one_unit() -> None:
     assert router == Unit("L00", "router", (Option("six", 60, 0.5),))
     assert units_of("L00", built, ("rout*",)) == (experts,)
     assert experts.option("eight").size == 160
+    assert from_data(json.loads(json.dumps(to_data(experts)))) == experts
 
 
 def test_a_glob_that_would_name_other_weights_is_not_used() -> None:
