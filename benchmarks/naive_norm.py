@@ -48,7 +48,8 @@ def naive(norm: nn.Module) -> nn.Module:
     class NaiveRMSNorm(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.weight, self.epsilon = norm.weight, norm.root_epsilon**2
+            self.weight: Tensor = norm.weight
+            self.epsilon: float = norm.root_epsilon**2
 
         def forward(self, x: Tensor) -> Tensor:
             square = (x * x).mean(dim=1, keepdim=True)

@@ -25,7 +25,7 @@ def test_the_first_operation_that_differs_is_named(
     assert main(["diff", "b.mlpackage", "a.mlpackage"]) == 1
     out, err = capsys.readouterr()
     assert out.splitlines() == [
-        "! b  mul                  relative 0.05, largest 0.0808",
+        "! b  mul                  relative 0.05, largest 0.0574",
         "! y  add                  relative 0.05, largest 0.162",
         "3 operations compared, by name",
     ]
