@@ -17,6 +17,8 @@ from pytest_ane.sources import Source
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from pytest_ane.families.ane import ScaledRMSNorm
+
 __all__ = ["VERSION", "layout", "open_model", "spread", "starts_whole", "wiring"]
 VERSION = "1"
 
@@ -41,15 +43,14 @@ class NaiveLlama(LlamaModel):
         return made
 
 
-def naive(norm: nn.Module) -> nn.Module:
+def naive(norm: ScaledRMSNorm) -> nn.Module:
     """RMSNorm as it is written, x / sqrt(mean(x^2) + eps), in the dtype of x."""
     import torch
 
     class NaiveRMSNorm(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.weight: Tensor = norm.weight
-            self.epsilon: float = norm.root_epsilon**2
+            self.weight, self.epsilon = norm.weight, norm.root_epsilon**2
 
         def forward(self, x: Tensor) -> Tensor:
             square = (x * x).mean(dim=1, keepdim=True)

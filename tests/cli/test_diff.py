@@ -26,7 +26,7 @@ def test_the_first_operation_that_differs_is_named(
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         "! b  mul                  relative 0.05, largest 0.0574",
-        "! y  add                  relative 0.05, largest 0.162",
+        "! y  add                  relative 0.05, largest 0.115",
         "3 operations compared, by name",
     ]
     assert err == (
