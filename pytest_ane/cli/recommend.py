@@ -74,7 +74,12 @@ def run(
         yield from table(found, winner)
         yield ""
         seconds = time.monotonic() - start
-        yield f"{len(found)} whole models measured in {seconds / 60:.1f} minutes ({backend.name})"
+        old = len(found) - bench.measured
+        logged = f"; {old} more were in the log" if old > 0 else ""
+        yield (
+            f"{bench.measured} whole models measured in {seconds / 60:.1f} minutes "
+            f"({backend.name}){logged}"
+        )
         if winner is None:
             raise NotRunError(
                 f"{model.name}: nothing that was measured passes every gate; add settings of more "

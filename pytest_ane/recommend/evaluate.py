@@ -71,6 +71,11 @@ class Measuring:
         """Whether time or evaluations are used up."""
         return time.monotonic() > self._until or self._gates.stacks_run >= self._most
 
+    @property
+    def measured(self) -> int:
+        """Whole stacks that were run, not read from the log."""
+        return self._gates.stacks_run
+
     def units(self) -> tuple[Unit, ...]:
         """All units, in running order; builds every shard with every setting."""
         for i, wire in enumerate(self._opened.wiring):
