@@ -27,7 +27,7 @@ def spoilt(project: Project, *options: str) -> pytest.RunResult:
 SECTION = [
     "mini:L00: fidelity failed",
     "*-- Captured ane blame call --*",
-    "relative error of the output on the worst 4 of * probes *",
+    "relative error of the contribution on the worst 4 of * probes *",
     "* as it is, * with every weight exact; run by the CPU executor",
     "weight *",
     "v_proj_weight_to_fp16 *",

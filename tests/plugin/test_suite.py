@@ -109,7 +109,7 @@ def test_a_conftest_of_the_project_reaches_shipped_gates(project: Project) -> No
         "def program(): pytest.fail('replaced')\n"
         "def pytest_report_header(): return 'of the project'\n"
     )
-    result = project.packages(good="none").gate("-k", "placement")
+    result = project.packages(good="none").gate("-k", "compression")
     result.assert_outcomes(errors=1, deselected=3)
     result.stdout.fnmatch_lines(["of the project", "*replaced*"])
 
