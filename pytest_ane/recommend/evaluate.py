@@ -106,7 +106,7 @@ class Measuring:
         """KL per squared error of every unit, measured alone in an otherwise exact stack.
 
         Once half of the time is up, what is left gets the mean of the same weights elsewhere, or
-        of all.
+        of all; nothing if none was measured.
         """
         units = [unit for units in self._units.values() for unit in units]
         found: dict[Unit, float] = {}
@@ -127,11 +127,6 @@ class Measuring:
                 kl = _BROKEN if known["kl"] is None else max(known["kl"], 0.0)
                 found[unit] = kl / pivot.sse if pivot.sse else 0.0
         self._backend.forget()
-        if not found:
-            raise BuildError(
-                f"{self._opened.model.name}: time was up before any sensitivity was measured; what "
-                "is built is kept, so run again, or give more --minutes."
-            )
         return filled(units, found)
 
     def compression(self, choice: Choice) -> dict[str, Settings]:
@@ -193,6 +188,8 @@ class Measuring:
 
 def filled(units: Sequence[Unit], found: Mapping[Unit, float]) -> dict[Unit, float]:
     """Losses of all units: as measured, else the mean of those of the same name, else of all."""
+    if not found:
+        return {}
     named: dict[str, list[float]] = {}
     for unit, loss in found.items():
         named.setdefault(unit.glob, []).append(loss)

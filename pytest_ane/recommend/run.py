@@ -27,8 +27,8 @@ def recommend(bench: Measuring, limit: float) -> Iterator[Candidate]:
         yield found
         if found.passed:
             break
-    if not bench.spent:
-        yield from search(units, bench.losses(), limit, bench)
+    if not bench.spent and (losses := bench.losses()):
+        yield from search(units, losses, limit, bench)
 
 
 def singles(units: tuple[Unit, ...]) -> list[tuple[str, Mapping[Unit, str]]]:

@@ -11,4 +11,5 @@ def test_what_was_not_measured_is_like_the_same_weights_elsewhere() -> None:
     o2 = unit("L02", "o")
     assert filled([q0, q1, q2, o2], {q0: 1.0, q1: 3.0}) == {q0: 1.0, q1: 3.0, q2: 2.0, o2: 2.0}
     assert filled([q0, o2], {q0: 1.0, o2: 5.0}) == {q0: 1.0, o2: 5.0}
+    assert filled([q0, o2], {}) == {}
     assert filled([q0, o2, q2], {q2: 1.0, o2: 5.0})[q0] == 1.0
