@@ -2,9 +2,8 @@
 
     python -m benchmarks.recommend [--cache DIR] [--minutes N]
 
-Prints what the command prints, then seconds, peak memory, and bytes against the best single setting
-and against the repository's own manifest. From an empty cache it takes a quarter of an hour on two
-cores; with `--cache` a search that was stopped goes on.
+Prints what the command prints, then minutes, peak memory, and what is saved against the best single
+setting. The cache is a fresh one; with `--cache` a search that was stopped goes on.
 """
 
 from __future__ import annotations
