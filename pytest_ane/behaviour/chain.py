@@ -81,10 +81,6 @@ class Chain:
         opened = Opened(self)
         return opened.head(opened.blocks(self.embed(ids)))
 
-    def greedy(self, ids: Sequence[int], count: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """As `answer`, without the logits."""
-        return self.answer(ids, count)[1:]
-
     def answer(self, ids: Sequence[int], count: int, guess: Sequence[int] = ()) -> Answer:
         """Logits `[T, V]` of a text, and the `count` likeliest next tokens one by one.
 

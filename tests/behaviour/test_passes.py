@@ -24,8 +24,8 @@ def test_logits_and_greedy_text_are_the_chains(off: float) -> None:
         np.testing.assert_allclose(
             known.logits(prompt.ids), chain.logits(prompt.ids), rtol=1e-4, atol=1e-5
         )
-        tokens, leads = known.greedy(prompt.ids, 4)
-        own, own_leads = chain.greedy(prompt.ids, 4)
+        tokens, leads = known.answer(prompt.ids, 4)[1:]
+        own, own_leads = chain.answer(prompt.ids, 4)[1:]
         different = [a != b for a, b in zip(own, prompt.greedy, strict=True)]
         same = different.index(True) + 1 if True in different else 4
         assert tokens[:same] == own[:same]
@@ -33,13 +33,13 @@ def test_logits_and_greedy_text_are_the_chains(off: float) -> None:
 
 
 def test_no_greedy_tokens() -> None:
-    assert Passes(GOLDEN).run(EXACT).greedy(GOLDEN[0].ids, 0) == ((), ())
+    assert Passes(GOLDEN).run(EXACT).answer(GOLDEN[0].ids, 0)[1:] == ((), ())
 
 
 def test_of_the_same_prompt_twice_the_longer_continuation_is_known() -> None:
     twice = [*golden(EXACT, [1, 2], greedy=4), *golden(EXACT, [1, 2], greedy=1)]
     for prompts in (twice, twice[::-1]):
-        assert Passes(prompts).run(EXACT).greedy((1, 2), 4)[0] == twice[0].greedy
+        assert Passes(prompts).run(EXACT).answer((1, 2), 4).tokens == twice[0].greedy
 
 
 def counting(chain: Chain, ran: list[str]) -> Chain:

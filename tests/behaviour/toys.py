@@ -59,7 +59,7 @@ def golden(chain: Chain, *prompts: Sequence[int], greedy: int = 2) -> list[Golde
     """What a chain says of prompts of these ids."""
     found = []
     for i, ids in enumerate(prompts or ([1, 5, 3, 8, 2], [7, 0, 4])):
-        tokens, leads = chain.greedy(ids, greedy)
+        _, tokens, leads = chain.answer(ids, greedy)
         found.append(Golden(f"p{i}", tuple(ids), chain.logits(ids), tokens, leads, ""))
     return found
 
