@@ -77,16 +77,11 @@ def compare(
     live = zero.live
     positions = np.flatnonzero(live) + case.start
     return Comparison(
-        kind=case.kind,
-        probe=case.name,
-        output=name,
-        length=case.length,
-        input_max=case.input_max,
+        **_named(case, name, actual),
         cosines=tuple(round(x, 9) for x in _joined([b.cosines for b in blocks]).tolist()),
         positions=tuple(positions.tolist()),
         both_zero=_indices(zero.both, case.start),
         one_zero=_indices(zero.one, case.start),
-        finite=finite_fraction(actual),
         error_max=float(np.max([b.absolute.value for b in blocks], initial=0.0)),
         relative=tuple(_digits(x, 4) for x in _joined([b.relative for b in blocks]).tolist()),
         spoilt=_indices(~_joined([b.finite for b in blocks]), case.start),
@@ -99,19 +94,26 @@ def compare(
 def alone(case: Case, name: str, actual: FloatArray) -> Comparison:
     """Rows of an output of which the reference says nothing: whether they are finite."""
     return Comparison(
-        kind=case.kind,
-        probe=case.name,
-        output=name,
-        length=case.length,
-        input_max=case.input_max,
+        **_named(case, name, actual),
         cosines=(),
         positions=(),
         both_zero=_indices(~actual.any(axis=1), case.start),
         one_zero=(),
-        finite=finite_fraction(actual),
         error_max=0.0,
         spoilt=_indices(~np.isfinite(actual).all(axis=1), case.start),
     )
+
+
+def _named(case: Case, name: str, actual: FloatArray) -> dict[str, Any]:
+    """Fields of a comparison that need no reference."""
+    return {
+        "kind": case.kind,
+        "probe": case.name,
+        "output": name,
+        "length": case.length,
+        "input_max": case.input_max,
+        "finite": finite_fraction(actual),
+    }
 
 
 def _block(

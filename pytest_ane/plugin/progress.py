@@ -143,7 +143,7 @@ class Watcher(threading.Thread):
 
 def line(notes: list[dict[str, Any]], *, total: int, seconds: float) -> str:
     """All workers in one line; empty where none is at work."""
-    now = dict.fromkeys(note["now"] for note in notes if note["now"])
+    now = sorted({note["now"] for note in notes if note["now"]})
     if not now:
         return ""
     done = {shard: size for note in notes for shard, size in note["done"].items()}

@@ -128,6 +128,8 @@ class Workspace:
 
     def unused_evidence(self) -> list[str]:
         """Evidence files, relative to their folder, that no shard of the manifest uses."""
+        if not self.manifest.path.is_file():  # A package alone: whose evidence lies here?
+            return []
         folder = self.evidence.folder
         found = unused(self.evidence, self.manifest)
         return [path.relative_to(folder).as_posix() for path in found]

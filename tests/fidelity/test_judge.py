@@ -10,38 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.fidelity import Comparison, Errors, Fidelity, judge
-from pytest_ane.manifest import FidelityPolicy
-from pytest_ane.verdict import Verdict
-
-NAN = math.nan
-GOOD = Comparison(
-    kind="gaussian",
-    probe="gaussian T=2 #0",
-    output="y",
-    length=2,
-    input_max=4.25,
-    cosines=(0.999, 0.998),
-    positions=(0, 1),
-    both_zero=(),
-    one_zero=(),
-    finite=1.0,
-    error_max=0.125,
-)
-CAPTURED = replace(
-    GOOD, kind="captured", probe="captured chat T=2", positions=(1, 2), input_max=21953.4
-)
-
-
-def comparison(*cosines: float, **changes: Any) -> Comparison:
-    """A captured probe with these cosines at positions 1, 2, ..."""
-    positions = tuple(range(1, len(cosines) + 1))
-    return replace(CAPTURED, cosines=cosines, positions=positions, **changes)
-
-
-def of(*comparisons: Comparison, compared: bool = True, **policy: Any) -> Verdict:
-    fidelity = Fidelity(comparisons, compared, {})
-    return judge(fidelity, FidelityPolicy.model_validate(policy), "smollm2:L01")
+from tests.fidelity.verdicts import BLOCK, CAPTURED, GOOD, NAN, comparison, of
 
 
 def test_all_close() -> None:
@@ -245,15 +214,6 @@ def test_passed_exactly_if_every_cosine_reaches_the_threshold(
     assert (verdict.status == "passed") is all(c >= threshold for c in cosines)
 
 
-BLOCK = replace(
-    CAPTURED,
-    contributions=(0.95, 0.9),
-    residual=20.0,
-    relative=(0.01, 0.1),
-    errors=Errors(0.99, 0.8, 64, (2, 7), 1.5, (2, 9)),
-)
-
-
 def test_the_contribution_is_shown_and_does_not_decide() -> None:
     verdict = of(GOOD, BLOCK)
     assert (verdict.status, verdict.reasons) == ("passed", ())
@@ -282,108 +242,6 @@ def test_only_the_worst_five_show_every_metric() -> None:
     lines = of(*several).details
     assert [line.split(" ")[0] for line in lines] == ["p5", "p4", "p3", "p2", "p1", "p0"]
     assert ["SNR" in line for line in lines] == [True] * 5 + [False]
-
-
-WORST = (
-    "in captured chat T=2, position 2 (largest input 21,953.4, greatest absolute difference 0.125"
-)
-
-
-@pytest.mark.parametrize(
-    ("key", "limit", "kept", "says", "would"),
-    [
-        ("min-contribution", 0.95, 0.9, f"below contribution cosine 0.95; worst 0.900000 {WORST}, "
-         "residual 20 times the contribution)", "min-contribution = 0.9"),
-        ("max-relative-l2", 0.05, 0.1, f"above relative L2 error 0.05; worst 0.1 {WORST})",
-         "max-relative-l2 = 0.1"),
-        ("min-snr", 25, 20, f"below an SNR of 25 dB; worst 20.00 dB {WORST})", "min-snr = 20"),
-        ("max-error", 0.1, 0.125, f"above an absolute difference of 0.1; worst 0.125 {WORST})",
-         "max-error = 0.125"),
-    ],
-)  # fmt: skip
-def test_what_is_asked_decides(key: str, limit: float, kept: float, says: str, would: str) -> None:
-    (reason,) = of(BLOCK, **{key: limit}).reasons
-    assert reason == f"1 of 1 live probes are {says}; {would} would have passed."
-    assert of(BLOCK, **{key: kept}).status == "passed"
-
-
-@pytest.mark.parametrize(
-    ("key", "values"),
-    [
-        ("min-contribution", {"contributions": (0.95, NAN)}),
-        ("max-relative-l2", {"relative": (NAN, 0.1)}),
-        ("min-snr", {"relative": (NAN, 0.1)}),
-        ("max-error", {"error_max": NAN}),
-    ],
-)
-def test_what_is_undefined_keeps_no_threshold(key: str, values: dict[str, Any]) -> None:
-    mildest = -1 if key == "min-contribution" else -1e9 if key == "min-snr" else 1e9
-    (reason,) = of(replace(BLOCK, **values), **{key: mildest}).reasons
-    assert "worst nan" in reason
-    assert f"no {key} would have passed" in reason
-
-
-@given(st.floats(1e-6, 1e6))
-def test_the_bound_that_is_said_to_pass_does(error: float) -> None:
-    bad = replace(BLOCK, relative=(0.0, error), error_max=error)
-    for key in ("max-relative-l2", "max-error"):
-        (reason,) = of(bad, **{key: 0.0}).reasons
-        said = float(reason.split(f"{key} = ")[1].split(" would")[0])
-        assert of(bad, **{key: said}).status == "passed"
-        assert said <= error * 1.0011
-    (reason,) = of(bad, **{"min-snr": 1e9}).reasons
-    said = float(reason.split("min-snr = ")[1].split(" would")[0])
-    assert of(bad, **{"min-snr": said}).status == "passed"
-
-
-def test_a_contribution_that_is_asked_for_and_cannot_be_had_fails() -> None:
-    (reason,) = of(GOOD, **{"min-contribution": 0.5}).reasons
-    assert reason == (
-        "min-contribution is asked for, but no residual path is known of output y, or the evidence "
-        "is older than it; ask it of shards that have one, or record the evidence again."
-    )
-    (reason,) = of(replace(GOOD, idle=(0, 1)), **{"min-contribution": 0.5}).reasons
-    assert "is the residual path alone in every probe" in reason
-    for key in ("max-relative-l2", "min-snr"):
-        (reason,) = of(GOOD, **{key: 1}).reasons
-        assert reason == (
-            f"{key} is asked for, but this evidence is older than it; record it again."
-        )
-
-
-def test_position_0_s_contribution_is_reported_apart() -> None:
-    probe = replace(BLOCK, positions=(0, 2), contributions=(0.1, 0.9), relative=(5.0, 0.1))
-    verdict = of(probe, **{"min-contribution": 0.9, "max-relative-l2": 0.1, "min-cosine-first": -1})
-    assert verdict.status == "passed"
-    assert verdict.facts["contribution.first.min"] == 0.1
-    assert verdict.facts["contribution.min"] == 0.9
-
-
-def test_outputs_have_thresholds_of_their_own() -> None:
-    two = (replace(GOOD, output="y"), replace(GOOD, output="z", cosines=(0.9, 0.8)))
-    (reason,) = of(*two).reasons
-    assert "worst 0.800000 in gaussian T=2 #0, output z, position 1" in reason
-    assert of(*two, outputs={"z": {"min-cosine": 0.8}}).status == "passed"
-    (reason,) = of(*two, outputs={"z": {"min-cosine": 0.8}, "y": {"max-error": 0.1}}).reasons
-    assert "above an absolute difference of 0.1; worst 0.125 in gaussian T=2 #0, output y" in reason
-
-
-def test_a_threshold_of_an_output_that_is_not_there_fails() -> None:
-    (reason,) = of(GOOD, outputs={"Y": {"min-cosine": 0.5}}).reasons
-    assert reason == ("policy.fidelity.outputs names 'Y', and the outputs are y; correct the name.")
-
-
-def test_values_that_may_be_infinite() -> None:
-    masked = replace(GOOD, cosines=(0.99, NAN), spoilt=(1,), finite=0.9)
-    assert of(masked).status == "failed"
-    assert of(masked, **{"max-non-finite": 0.05}).status == "failed"
-    assert of(masked, **{"max-non-finite": 0.2}).status == "passed"
-    nothing = replace(masked, cosines=(NAN, NAN), spoilt=(0, 1))
-    (reason,) = of(nothing, **{"max-non-finite": 0.2}).reasons
-    assert reason.startswith("0 of 1 probes were live")
-    elsewhere = replace(masked, cosines=(NAN, NAN))
-    (reason,) = of(elsewhere, **{"max-non-finite": 0.2}).reasons
-    assert "worst nan" in reason
 
 
 @pytest.mark.parametrize(

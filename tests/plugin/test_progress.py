@@ -30,8 +30,8 @@ def test_words(done: int, size: int, seconds: float, text: str) -> None:
 
 def test_all_workers_are_one_line() -> None:
     notes = [
-        {"now": "m:L03", "done": {"m:L00": 1_000_000, "m:L01": 1_000_000}},
-        {"now": "m:L04", "done": {"m:L01": 1_000_000, "m:L02": 1_000_000}},
+        {"now": "m:L04", "done": {"m:L00": 1_000_000, "m:L01": 1_000_000}},
+        {"now": "m:L03", "done": {"m:L01": 1_000_000, "m:L02": 1_000_000}},
         {"now": "m:L03", "done": {}},
         {"now": "", "done": {}},
     ]
@@ -79,23 +79,30 @@ def test_a_pipe_shows_none(project: Project) -> None:
     result.stderr.no_fnmatch_line("*own:good (1 of*")
 
 
-SLOW = """
+TOGETHER = """
+import os
 import time
+from pathlib import Path
 from pytest_ane.build import shard
 
 build = shard._build
 
-def slow(*arguments):
+def together(*arguments):
+    Path(f"at-work-{os.getpid()}").touch()
+    last = time.monotonic() + 120
+    while len(list(Path().glob("at-work-*"))) < 2 and time.monotonic() < last:
+        time.sleep(0.05)
     time.sleep(2)
     build(*arguments)
 
-shard._build = slow
+shard._build = together
 """
+"""Builds wait for each other, however far apart their workers start, and for the line's pause."""
 
 
 @pytest.mark.heavy
 def test_workers_are_shown_by_the_process_that_started_them(project: Project) -> None:
-    project.llama().pytester.makeconftest(SLOW)
+    project.llama().pytester.makeconftest(TOGETHER)
     options = ("-n2", "--ane-shards=head*", "-k", "placement", "--ane-cache=cache")
     screen = on_a_terminal(project, *options)
     assert "mini:head.0, mini:head.1 (1 of 2)\x1b[K\x1b8" in screen

@@ -159,6 +159,14 @@ def test_files_that_no_shard_uses_are_reported(project: Project) -> None:
     )
 
 
+def test_a_package_alone_has_no_say_in_what_is_used(project: Project) -> None:
+    record(project.packages(good="none"), "--ane-record")
+    package = project.copy("other")
+    result = project.run(f"--ane-package={package}", "-m", "gate")
+    result.assert_outcomes(passed=3, deselected=1)
+    result.stdout.no_fnmatch_line("*no shard uses*")
+
+
 def refusal(project: Project, *options: str) -> str:
     with Replayer(Script()):
         result = project.packages(good="none").gate(*options)
