@@ -81,12 +81,14 @@ class Wire:
         takes: the streams that enter, side by side along the channels.
         gives: the stream that its output replaces (`set`), is added to (`add`), or is appended to
             along the channels (`append`, the vocabulary slices of `logits`).
+        kind: what shards that cost alike are counted under: `block`, `attention`, `head`...
     """
 
     shard: str
     takes: tuple[str, ...] = ("x",)
     gives: str = "x"
     mode: Literal["set", "add", "append"] = "set"
+    kind: str = "block"
 
 
 class Layout(Protocol):

@@ -26,7 +26,7 @@ def wiring(shards: Sequence[str], family: str) -> tuple[Wire, ...]:
             )
     blocks = sorted((s for s in shards if _BLOCK.fullmatch(s)), key=block_index)
     heads = sorted((s for s in shards if _HEAD.fullmatch(s)), key=head_index)
-    slices = (Wire(shard, gives="logits", mode="append") for shard in heads)
+    slices = (Wire(shard, gives="logits", mode="append", kind="head") for shard in heads)
     return (*map(Wire, blocks), *slices)
 
 

@@ -28,8 +28,8 @@ def test_shards_in_running_order() -> None:
         Wire("L01"),
         Wire("L02"),
         Wire("L10"),
-        Wire("head.2", gives="logits", mode="append"),
-        Wire("head.10", gives="logits", mode="append"),
+        Wire("head.2", gives="logits", mode="append", kind="head"),
+        Wire("head.10", gives="logits", mode="append", kind="head"),
     )
     assert wiring([], "mine") == ()
 

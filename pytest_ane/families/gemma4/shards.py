@@ -36,12 +36,12 @@ class Part:
     def wire(self, shard: str) -> Wire:
         """Packs sum into the stream `moe`, which the last one takes beside `x`."""
         if self.kind == "head":
-            return Wire(shard, gives="logits", mode="append")
+            return Wire(shard, gives="logits", mode="append", kind="head")
         if self.kind == "attn":
-            return Wire(shard)
+            return Wire(shard, kind="attention")
         if self.combines:
-            return Wire(shard, takes=("x", "moe"))
-        return Wire(shard, gives="moe", mode="add" if self.index else "set")
+            return Wire(shard, takes=("x", "moe"), kind="last pack")
+        return Wire(shard, gives="moe", mode="add" if self.index else "set", kind="pack")
 
 
 def part(shard: str) -> Part:

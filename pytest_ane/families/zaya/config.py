@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_ane.errors import SourceError
@@ -161,7 +161,14 @@ def wiring(shards: Sequence[str]) -> tuple[Wire, ...]:
     Raises:
         ManifestError: a shard id is neither.
     """
-    return blocks.wiring(shards, "zaya")
+    return tuple(map(_kind, blocks.wiring(shards, "zaya")))
+
+
+def _kind(wire: Wire) -> Wire:
+    if blocks.is_head(wire.shard):
+        return wire
+    attends = is_attention(blocks.block_index(wire.shard))
+    return replace(wire, kind="attention" if attends else "mixture")
 
 
 def is_attention(index: int) -> bool:

@@ -17,13 +17,13 @@ LAYER = ("L00.attn", *(f"L00.p{i}" for i in range(8)))
 def test_a_layer_s_wires() -> None:
     wires = wiring(["head.1", "L00.p7", "L01.attn", "head.0", "L00.p1", "L00.p0", "L00.attn"])
     assert wires == (
-        Wire("L00.attn"),
-        Wire("L00.p0", gives="moe"),
-        Wire("L00.p1", gives="moe", mode="add"),
-        Wire("L00.p7", takes=("x", "moe")),
-        Wire("L01.attn"),
-        Wire("head.0", gives="logits", mode="append"),
-        Wire("head.1", gives="logits", mode="append"),
+        Wire("L00.attn", kind="attention"),
+        Wire("L00.p0", gives="moe", kind="pack"),
+        Wire("L00.p1", gives="moe", mode="add", kind="pack"),
+        Wire("L00.p7", takes=("x", "moe"), kind="last pack"),
+        Wire("L01.attn", kind="attention"),
+        Wire("head.0", gives="logits", mode="append", kind="head"),
+        Wire("head.1", gives="logits", mode="append", kind="head"),
     )
 
 

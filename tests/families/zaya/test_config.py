@@ -116,6 +116,10 @@ def test_what_is_missing_absurd_or_another_variant(
 
 
 def test_wiring_names_the_family() -> None:
-    assert wiring(["head.0", "L01"]) == (Wire("L01"), Wire("head.0", gives="logits", mode="append"))
+    assert wiring(["head.0", "L01", "L00"]) == (
+        Wire("L00", kind="attention"),
+        Wire("L01", kind="mixture"),
+        Wire("head.0", gives="logits", mode="append", kind="head"),
+    )
     with pytest.raises(ManifestError, match=r"Family 'zaya' has no shard 'L00\.p0'"):
         wiring(["L00.p0"])

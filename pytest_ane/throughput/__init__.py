@@ -1,0 +1,1 @@
+"""Throughput: tok/s, speculative decoding, and the bound that explains them."""
