@@ -24,7 +24,7 @@ from benchmarks.compression_search import ROOT, manifest
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cache", type=Path, help="cache folder; default is a fresh one")
-    parser.add_argument("--minutes", default="20", help="as of the command (default: 20)")
+    parser.add_argument("--minutes", default="18", help="as of the command (default: 18)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "shards.toml")

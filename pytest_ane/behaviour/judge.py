@@ -29,7 +29,7 @@ def judge(behaviour: Behaviour, policy: BehaviourPolicy, model: str) -> Verdict:
         *_prompts(behaviour, policy),
         *_greedy(behaviour, policy),
     ]
-    reasons = [*(_where(behaviour, policy) if wrong else ()), *wrong]
+    reasons = [*(where(behaviour, policy) if wrong else ()), *wrong]
     reasons += _untested(behaviour, summary, policy)
     return Verdict(
         gate="behaviour",
@@ -43,8 +43,11 @@ def judge(behaviour: Behaviour, policy: BehaviourPolicy, model: str) -> Verdict:
     )
 
 
-def _where(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[str]:
-    """Said first, for it is what a person acts upon; nothing where neither is known."""
+def where(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[str]:
+    """A sentence: the first bad position, and the worst shard.
+
+    Said first, for it is what a person acts upon; nothing where neither is known.
+    """
     parts = []
     if (found := first_bad(behaviour, policy)) is not None:
         prompt, at = found

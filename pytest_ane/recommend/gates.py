@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias
 from pytest_ane import behaviour, build, fidelity, placement
 from pytest_ane.backends import Backend
 from pytest_ane.behaviour import Chain, Golden
+from pytest_ane.behaviour.judge import where
 from pytest_ane.build import Artifact
 from pytest_ane.manifest import BehaviourPolicy, Settings, Shard
 from pytest_ane.mil import read_model
@@ -122,4 +123,7 @@ class Gates:
 
     def _judged(self, stack: Stacked, golden: Sequence[Golden], policy: BehaviourPolicy) -> Verdict:
         found = behaviour.measure(stack.chain, golden, stack.states, stack.decode, stack.provenance)
-        return behaviour.judge(found, policy, self._opened.model.name)
+        verdict = behaviour.judge(found, policy, self._opened.model.name)
+        # A line has room for one reason: which policy is broken says more than at which position.
+        seen = set(where(found, policy))
+        return replace(verdict, reasons=tuple(r for r in verdict.reasons if r not in seen))
