@@ -25,7 +25,7 @@ UNIFORM8 = 'mode = "uniform"\nnbits = 8\ngranularity = "per_grouped_channel"\ngr
 
 
 SHARP = "L2[78]"
-"""Blocks that attend so sharply that queries, keys and values need closer palettes."""
+"""Blocks that attend so sharply that their attention needs closer palettes."""
 
 
 def palettize(text: str) -> str:
@@ -36,7 +36,7 @@ def palettize(text: str) -> str:
 def mixed(*weights: str) -> str:
     """8-bit uniform in groups of 32; these weights 6-bit k-means in groups of 16."""
     six = [f'{{ weights = "{w}*", mode = "kmeans", nbits = 6, group_size = 16 }}' for w in weights]
-    fine = '{ weights = "[qkv]_proj*", mode = "kmeans", group_size = 16 }'
+    fine = '{ weights = "[qkvo]_proj*", mode = "kmeans", group_size = 16 }'
     return (
         f"{palettize(UNIFORM8)}overrides = [{', '.join(six)}]\n"
         f'[models.smollm2.shard."{SHARP}".compression]\noverrides = [{", ".join([*six, fine])}]\n'

@@ -16,7 +16,7 @@ from pytest_ane.manifest import Shard
 from pytest_ane.sources import FloatArray
 
 _STEPS = 8
-"""Positions of a seeded probe of a shard with states: enough for several calls of the largest T."""
+"""Positions, at least, of a seeded probe of a shard with states; two calls of T take 2 T."""
 
 States = Callable[[], Sequence[tuple[str, FloatArray]]]
 """Golden prompts by name with the hidden states `[T, C]` that enter the shard."""
@@ -108,9 +108,8 @@ def _lengths(shard: Shard, stateful: bool) -> list[tuple[int, int]]:
     """`(positions, largest T of a call)` of the seeded probes."""
     if not stateful:
         return [(length, length) for length in lengths(shard.max_tokens)]
-    steps = min(_STEPS, shard.context)
-    middle = lengths(min(steps, shard.max_tokens))[:-1]
-    return [(steps, chunk) for chunk in dict.fromkeys((*middle, shard.max_tokens))]
+    chunks = lengths(min(shard.max_tokens, shard.context))
+    return [(min(max(_STEPS, 2 * chunk), shard.context), chunk) for chunk in chunks]
 
 
 def packed(probes: Sequence[HiddenProbe]) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -24,7 +24,7 @@ from pytest_ane.fidelity.hidden import HiddenProbe, States, answered, packed, un
 from pytest_ane.manifest import Shard
 from pytest_ane.sources import FloatArray
 
-RECORDING_VERSION = 4
+RECORDING_VERSION = 5
 _FILE = "recording.safetensors"
 
 

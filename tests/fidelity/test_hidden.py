@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.fidelity.hidden import answered, packed, unpacked
+from pytest_ane.fidelity.hidden import answered, drawn, packed, unpacked
 from pytest_ane.manifest import Probes, Shard
 from tests.families.gemma4.tiny import tiny_model as gemma
 from tests.families.llama.tiny import tiny_model as llama
@@ -60,6 +60,23 @@ def test_a_shard_with_states_is_called_step_by_step() -> None:
     for probe in rest:
         np.testing.assert_array_equal(probe.expected, first.expected)
     assert [len(call["x"][0, 0]) for call in rest[0].case(model.layout("L00")).calls] == [3, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "context", "expected"),
+    [
+        (4, 64, [(1, 8), (3, 8), (4, 8)]),
+        (32, 256, [(1, 8), (17, 34), (32, 64)]),
+        (32, 48, [(1, 8), (17, 34), (32, 48)]),
+        (64, 4, [(1, 4), (3, 4), (4, 4)]),
+    ],
+)
+def test_the_largest_call_of_a_shard_with_states_is_made(
+    max_tokens: int, context: int, expected: list[tuple[int, int]]
+) -> None:
+    asked = shard("L00", context=context, max_tokens=max_tokens)
+    probes = drawn(asked, zaya().layout("L00"), no_states)
+    assert [(probe.chunk, len(probe.hidden)) for probe in probes] == expected
 
 
 def test_a_residual_path_that_is_the_input_is_not_kept_twice() -> None:
