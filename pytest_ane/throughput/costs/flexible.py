@@ -23,6 +23,16 @@ def input_shapes(model: Model, tokens: int) -> tuple[dict[str, Shape], bool]:
     return shapes, flexible
 
 
+def largest(model: Model, most: int) -> int:
+    """The largest T that every flexible axis takes, up to `most`; 1 where there is none."""
+    found = []
+    for feature in model.inputs:
+        axes = zip(*feature.enumerated, strict=True) if feature.enumerated else ()
+        found += [max(axis) for axis in axes if len(set(axis)) > 1]
+        found += [most if high is None else high for low, high in feature.ranges if low != high]
+    return min([most, *found]) if found else 1
+
+
 def _shape(
     model: Model, name: str, kind: TensorType, features: dict[str, Feature], tokens: int
 ) -> tuple[Shape, bool]:

@@ -18,6 +18,7 @@ class OpCost:
         width: extent of its result's last axis.
         weights: bytes of weights as stored, palettes' indices and tables; those that several
             operations read count for the first.
+        elements: numbers that those weights are once decompressed.
         reads, writes: bytes of the tensors that it takes and gives, constants and states left out.
         states: bytes it takes from a state or puts into one.
     """
@@ -27,6 +28,7 @@ class OpCost:
     macs: int = 0
     width: int = 1
     weights: int = 0
+    elements: int = 0
     reads: int = 0
     writes: int = 0
     states: int = 0
@@ -67,6 +69,11 @@ class Costs:
     def weights(self) -> int:
         """Bytes of weights as stored."""
         return sum(op.weights for op in self.operations)
+
+    @property
+    def elements(self) -> int:
+        """Numbers that the weights are once decompressed."""
+        return sum(op.elements for op in self.operations)
 
     @property
     def activations(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -70,13 +70,17 @@ class Run:
         step.run(self._values, self._keep)
         results = [np.shape(self.result(out.name)) for out in op.outputs]
         writes = sum(size_of(o.type, s) for o, s in zip(op.outputs, results, strict=True))
-        weights = self._stored.take(op)
+        weights, elements = self._stored.take(op)
+        if op.op in _GATHERS and weights:
+            share = min(1.0, _count(results) / max(elements, 1))
+            weights, elements = round(weights * share), round(elements * share)
         return OpCost(
             op.name,
             op.op,
             macs=macs(op.op, given, results[0]) if results else 0,
             width=results[0][-1] if results and results[0] else 1,
-            weights=min(weights, writes) if op.op in _GATHERS else weights,
+            weights=weights,
+            elements=elements,
             reads=0 if op.op in _STATES else reads,
             writes=0 if op.op in _STATES else writes,
             states=self._states(op),
@@ -114,6 +118,10 @@ class Run:
             return 0
         (update,) = source.inputs["update"]
         return self._size(update.name) if isinstance(update, Ref) else 0
+
+
+def _count(shapes: Sequence[Shape]) -> int:
+    return sum(map(math.prod, shapes))
 
 
 def size_of(kind: ValueType, shape: Shape) -> int:

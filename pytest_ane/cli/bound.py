@@ -1,0 +1,213 @@
+"""`pytest-ane bound`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_ane.errors import BackendError, ManifestError
+
+if TYPE_CHECKING:
+    from pytest_ane.build import Cache
+    from pytest_ane.manifest import Model, Shard
+    from pytest_ane.throughput.bound import Group
+    from pytest_ane.throughput.devices import Device
+
+_PACKAGES = (".mlpackage", ".mlmodelc")
+_DEFAULT = "M4 Max"
+
+
+def run(
+    path: Path,
+    *,
+    model: str | None,
+    device: str | None,
+    bandwidth: float | None,
+    peak: float | None,
+    lanes: int | None,
+    tokens: int | None,
+    measured: Sequence[str],
+    cache: Path | None,
+) -> Iterator[str]:
+    """What limits each kind of shards, and what would help.
+
+    Args:
+        path: a manifest, or a package.
+        model: of a manifest of several.
+        device: a chip, `this machine` or a profile; None for this Mac's chip, else the M4 Max.
+        bandwidth: GB/s in place of the device's own.
+        peak: TFLOP/s in place of the device's own.
+        lanes: elements the last axis is filled up to, in place of the device's own.
+        tokens: the larger T, beside 1; None for the shards' largest.
+        measured: tokens a second, `9.25` at T = 1 or `4=8.28`.
+        cache: the cache folder.
+
+    Raises:
+        AneError: one sentence.
+    """
+    from pytest_ane.build import Cache
+    from pytest_ane.report.bound import lines
+    from pytest_ane.throughput.bound import call
+
+    kept = Cache(cache)
+    on = _device(device, kept, bandwidth, peak, lanes)
+    rates = dict(map(_measured, measured))
+    if path.suffix in _PACKAGES:
+        name, groups, most = path.name, [_package(path)], _most(path)
+    else:
+        name, groups, most = _model(path, model, kept)
+    wanted = dict.fromkeys((1, most if tokens is None else tokens, *rates))
+    calls = [call(groups, on, t) for t in wanted]
+    if calls[0].tokens is None:
+        calls = calls[:1]
+    yield from lines(name, on, groups, calls, rates)
+
+
+def _device(
+    name: str | None, cache: Cache, bandwidth: float | None, peak: float | None, lanes: int | None
+) -> Device:
+    from pytest_ane.throughput.devices import find_device
+
+    given = {"bandwidth": bandwidth, "peak": peak, "lanes": lanes}
+    changes = {key: value for key, value in given.items() if value is not None}
+    found = find_device(name or _chip(), cache.root)
+    if not changes:
+        return found
+    changed = ", ".join(changes)
+    return found.model_copy(update=changes | {"name": f"{found.name} with another {changed}"})
+
+
+def _chip() -> str:
+    """This Mac's chip if its figures are known, else that of the published ZAYA1 runs."""
+    if sys.platform != "darwin":
+        return _DEFAULT
+    from pytest_ane.backends.coreml.machine import Machine
+    from pytest_ane.throughput.devices import published
+
+    try:
+        chip = Machine.ask().chip.removeprefix("Apple ")
+    except BackendError:
+        return _DEFAULT
+    return chip if chip in published() else _DEFAULT
+
+
+def _measured(text: str) -> tuple[int, float]:
+    tokens, _, rate = text.rpartition("=")
+    try:
+        found = int(tokens or 1), float(rate)
+    except ValueError:
+        found = 0, 0.0
+    if found[0] < 1 or not 0 < found[1] < float("inf"):
+        raise ManifestError(
+            f"--measured {text}: give tokens a second, such as 9.25, or 4=8.28 for calls of T = 4."
+        )
+    return found
+
+
+def _package(path: Path) -> Group:
+    from pytest_ane.throughput.alike import costs_of
+    from pytest_ane.throughput.bound import Group
+
+    return Group("package", path.name, 1, costs_of(path))
+
+
+def _most(path: Path) -> int:
+    """The largest T that a package takes, at most 64."""
+    from pytest_ane.mil import read_model
+    from pytest_ane.throughput.costs.flexible import largest
+
+    return largest(read_model(path, weights=False), 64)
+
+
+def _model(path: Path, name: str | None, cache: Cache) -> tuple[str, list[Group], int]:
+    """A manifest's model: its name, what was counted, and its largest T."""
+    from pytest_ane.cli.stack import tell
+    from pytest_ane.digests import remembered
+    from pytest_ane.families import search_beside
+    from pytest_ane.manifest import load
+    from pytest_ane.plugin.run import use_folder
+    from pytest_ane.throughput.alike import alike, counted
+
+    read = load(path)
+    search_beside(read)
+    model = _chosen(read.models, name)
+    with ExitStack() as stack:
+        stack.enter_context(remembered(cache.root / "digests"))
+        if read.tmpdir is not None:
+            stack.enter_context(use_folder(read.tmpdir, read.path))
+        shards = _Shards(model, cache)
+        groups = []
+        for one in alike(shards.in_order, shards.kind, shards.layout):
+            tell(f"{one.kind}: {len(one.shards)} shards")
+            groups += counted(one, shards.built, shards.build)
+        tell("")
+    return model.name, groups, model.max_tokens
+
+
+def _chosen(models: Sequence[Model], name: str | None) -> Model:
+    from pytest_ane.manifest.ids import nearest
+
+    names = [model.name for model in models]
+    if name is None and len(models) == 1:
+        return models[0]
+    if name is None:
+        raise ManifestError(f"Name a model with --model; there are: {', '.join(names)}.")
+    found = next((model for model in models if model.name == name), None)
+    if found is None:
+        raise ManifestError(
+            f"--model {name}: the manifest has no such model; {nearest(name, names)}."
+        )
+    return found
+
+
+class _Shards:
+    """A model's shards: their kinds and layouts, and their packages."""
+
+    def __init__(self, model: Model, cache: Cache) -> None:
+        from pytest_ane.plugin.built import BuiltModel
+        from pytest_ane.plugin.models import OpenModel
+
+        self._model, self._cache = model, cache
+        self._opened = (BuiltModel if model.builder else OpenModel)(model, cache)
+        family = self._opened if isinstance(self._opened, OpenModel) and model.family else None
+        wires = family.wiring if family else ()
+        self._layout = (lambda shard: family.language_model.layout(shard)) if family else str
+        self._kinds = {wire.shard: wire.kind for wire in wires}
+        order = [wire.shard for wire in wires]
+        self.in_order = sorted(
+            model.shards, key=lambda s: order.index(s.id) if s.id in order else len(order)
+        )
+
+    def kind(self, shard: Shard) -> str:
+        """Of its wire; its own id where no family knows it."""
+        return self._kinds.get(shard.id, shard.id)
+
+    def layout(self, shard: Shard) -> object:
+        """How it is fed; shards of a family that are fed alike are taken to cost the same."""
+        return self._layout(shard.id)
+
+    def built(self, shard: Shard) -> Path | None:
+        """Its package, if it is in the cache."""
+        from pytest_ane.build.record import PACKAGE
+        from pytest_ane.build.shard import artifact_key
+        from pytest_ane.digests import key_digest
+
+        if shard.artifact is not None:
+            return self.build(shard)
+        key = key_digest(artifact_key(shard, self._opened.identity))
+        folder = self._cache.get("artifacts", key)
+        return None if folder is None else folder / PACKAGE
+
+    def build(self, shard: Shard) -> Path:
+        """Its package, built now."""
+        from pytest_ane.build import build_shard
+        from pytest_ane.cli.stack import tell
+
+        tell(f"building {shard.qualified}")
+        identity = {} if shard.artifact else self._opened.identity
+        return build_shard(
+            shard, self._cache, identity=identity, model=lambda: self._opened.language_model
+        ).path
