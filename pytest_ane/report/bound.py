@@ -1,4 +1,4 @@
-"""What bounds a model's speed, as a table and three sentences for each T."""
+"""What bounds a model's speed: a table for each T, and what would help."""
 
 from __future__ import annotations
 
@@ -35,10 +35,7 @@ def lines(
         yield ""
         yield from _call(call, device, measured.get(call.tokens or 1))
     yield ""
-    yield (
-        "a bound, not a forecast: launches, the host, and whatever does not overlap come on top; "
-        "state MB are read and written, what lies between operations is taken to stay on the chip"
-    )
+    yield "A bound, not a forecast: launches, the host and all that does not overlap come on top."
 
 
 def _device(device: Device) -> str:
@@ -61,15 +58,17 @@ def _call(call: Call, device: Device, measured: float | None) -> Iterator[str]:
     unit = "call" if call.tokens is None else "tok"
     yield "fixed shapes" if call.tokens is None else f"T = {call.tokens}"
     yield from _table(call)
-    yield (
-        f"at most {_rate(call.rate)} {unit}/s ({_ms(call.seconds)} ms a call); "
-        f"weights of half the bytes: {_better(call, call.half_weights, unit)}; "
-        f"half the MACs: {_better(call, call.half_macs, unit)}"
-    )
+    yield f"at most {_rate(call.rate)} {unit}/s ({_ms(call.seconds)} ms a call)"
+    for what, seconds in (
+        ("weights of half the bytes", call.half_weights),
+        ("half the MACs", call.half_macs),
+    ):
+        rate, more = call.rate_of(seconds), call.seconds / seconds - 1
+        yield f"  {what}: {_rate(rate)} {unit}/s ({more:+.0%})"
     if device.lanes > 1 and abs(call.bare / call.seconds - 1) > 1e-3:
-        yield f"with no axis filled up: {_rate(call.rate_of(call.bare))} {unit}/s"
+        yield f"  no axis filled up: {_rate(call.rate_of(call.bare))} {unit}/s"
     if measured is not None:
-        yield f"measured {_rate(measured)} {unit}/s: {call.share(measured):.0%} of the bound"
+        yield f"  measured: {_rate(measured)} {unit}/s, {call.share(measured):.0%} of the bound"
 
 
 def _table(call: Call) -> Iterator[str]:
@@ -123,7 +122,3 @@ def _ms(seconds: float) -> str:
 
 def _rate(rate: float) -> str:
     return f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"
-
-
-def _better(call: Call, seconds: float, unit: str) -> str:
-    return f"{_rate(call.rate_of(seconds))} {unit}/s ({call.seconds / seconds - 1:+.0%})"

@@ -153,7 +153,7 @@ def call(groups: Sequence[Group], device: Device, tokens: int) -> Call:
 
 def _part(kind: str, costs: Sequence[tuple[int, Costs]], device: Device) -> Part:
     bounds = [(count, bound(one, device)) for count, one in costs]
-    streamed = sum(count * one.streamed for count, one in costs)
+    streaming = sum(count * found.streaming for count, found in bounds)
     macs = sum(count * one.macs for count, one in costs)
     binding = {found.binds for _, found in bounds}
     return Part(
@@ -163,8 +163,8 @@ def _part(kind: str, costs: Sequence[tuple[int, Costs]], device: Device) -> Part
         states=sum(count * one.states for count, one in costs),
         held=sum(count * one.held for count, one in costs),
         macs=macs,
-        intensity=2 * macs / streamed if streamed else math.inf,
-        streaming=sum(count * found.streaming for count, found in bounds),
+        intensity=2 * macs / (streaming * _GIGA * device.bandwidth) if streaming else math.inf,
+        streaming=streaming,
         computing=sum(count * found.computing for count, found in bounds),
         seconds=sum(count * found.seconds for count, found in bounds),
         bound_by=binding.pop() if len(binding) == 1 else "both",
