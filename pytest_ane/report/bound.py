@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from textwrap import wrap
 
 from pytest_ane.throughput.bound import Call, Group, Part
 from pytest_ane.throughput.devices import Device
@@ -31,6 +32,8 @@ def lines(
     """
     yield f"{name} on {_device(device)}"
     yield from _counted(groups)
+    if held := sum(part.held for part in calls[0].parts):
+        yield f"states hold {_mega(held)} MB"
     for call in calls:
         yield ""
         yield from _call(call, device, measured.get(call.tokens or 1))
@@ -39,11 +42,11 @@ def lines(
 
 
 def _device(device: Device) -> str:
-    lanes = f", last axis in steps of {device.lanes}" if device.lanes > 1 else ""
+    lanes = f", axes of {device.lanes}" if device.lanes > 1 else ""
     held = f", weights of {device.held} bytes" if device.held else ""
+    ridge = f"ridge {device.ridge:.3g} FLOP/B"
     return (
-        f"{device.name}: {device.bandwidth:g} GB/s, {device.peak:g} TFLOP/s "
-        f"(ridge {device.ridge:.0f} FLOP/B){lanes}{held}"
+        f"{device.name}: {device.bandwidth:g} GB/s, {device.peak:g} TFLOP/s, {ridge}{lanes}{held}"
     )
 
 
@@ -51,7 +54,7 @@ def _counted(groups: Sequence[Group]) -> Iterator[str]:
     """Which shard stands for which others; those that stand for themselves need no word."""
     stand = [f"{g.subject} for {g.count} of {g.kind}" for g in groups if g.count > 1]
     if stand:
-        yield f"counted: {', '.join(stand)}"
+        yield from wrap(f"counted: {', '.join(stand)}", 80, subsequent_indent="  ")
 
 
 def _call(call: Call, device: Device, measured: float | None) -> Iterator[str]:

@@ -6,7 +6,9 @@ as we do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_ane.build.convert import convert
 from pytest_ane.build.quiet import converter_notes
+from pytest_ane.families.zaya.ane import state_shapes
 from pytest_ane.mil import read_model
 from pytest_ane.throughput.costs import Costs, count_costs
 from tests.families.gemma4.tiny import tiny_model as gemma4
@@ -123,9 +126,18 @@ def test_attention_with_states_looks_at_all_of_them(
     heads, kv_heads, head, context = 4, 2, 4, 12
     looks = 2 * heads * head * tokens * (context - tokens)
     writes = 2 * kv_heads * head * tokens * context
-    more = packages(case, tokens).macs - of_reference(case, tokens)
-    assert more == looks + writes
-    assert packages(case, tokens).held >= 2 * 2 * kv_heads * head * context
+    costs = packages(case, tokens)
+    assert costs.macs - of_reference(case, tokens) == looks + writes
+    # Keys and values, in fp16; read once and written once, whole.
+    tail = 2 * math.prod(state_shapes(zaya().config)["tail"]) if case.startswith("zaya") else 0
+    assert costs.held == 2 * 2 * kv_heads * head * context + tail
+    assert costs.states == 2 * costs.held
+
+
+def test_a_zaya1_layer_keeps_two_mebibytes_of_keys_and_values() -> None:
+    """2 (keys and values) x 2 heads x 2048 positions x 128 x 2 bytes; 80 MiB for 40 layers."""
+    full = replace(zaya().config, kv_heads=2, head=128, context=2048)
+    assert 2 * math.prod(state_shapes(full)["kv_cache"]) == 2 * 2**20
 
 
 @pytest.mark.parametrize("case", ["gemma4 pack", "gemma4 last pack"])
