@@ -9,9 +9,10 @@ from pytest_ane.throughput.bound import Call, Group, Part
 from pytest_ane.throughput.devices import Device
 
 _COLUMNS = (
-    "kind", "shards", "weights MB", "state MB", "MMAC", "FLOP/B",
-    "bytes ms", "MACs ms", "bound ms", "by",
+    "kind", "shards", "weight MB", "state MB", "GMAC", "FLOP/B",
+    "bytes ms", "MACs ms", "ms", "by",
 )  # fmt: skip
+_BINDS = {"bandwidth": "bytes", "compute": "MACs"}
 
 
 def lines(
@@ -38,7 +39,7 @@ def lines(
         yield ""
         yield from _call(call, device, measured.get(call.tokens or 1))
     yield ""
-    yield "A bound, not a forecast: launches, the host and all that does not overlap come on top."
+    yield "A bound, no forecast: launches, host and what does not overlap come on top."
 
 
 def _device(device: Device) -> str:
@@ -66,8 +67,9 @@ def _call(call: Call, device: Device, measured: float | None) -> Iterator[str]:
         ("weights of half the bytes", call.half_weights),
         ("half the MACs", call.half_macs),
     ):
-        rate, more = call.rate_of(seconds), call.seconds / seconds - 1
-        yield f"  {what}: {_rate(rate)} {unit}/s ({more:+.0%})"
+        # Sums in another order differ in their last bits: no -0 %.
+        more = round(call.seconds / seconds - 1, 6) + 0.0
+        yield f"  {what}: {_rate(call.rate_of(seconds))} {unit}/s ({more:+.0%})"
     if device.lanes > 1 and abs(call.bare / call.seconds - 1) > 1e-3:
         yield f"  no axis filled up: {_rate(call.rate_of(call.bare))} {unit}/s"
     if measured is not None:
@@ -90,12 +92,12 @@ def _row(part: Part) -> tuple[str, ...]:
         str(part.count),
         _mega(part.weights),
         _mega(part.states),
-        _mega(part.macs),
+        _giga(part.macs),
         f"{part.intensity:.1f}",
         _ms(part.streaming),
         _ms(part.computing),
         _ms(part.seconds),
-        part.bound_by,
+        _BINDS.get(part.bound_by, part.bound_by),
     )
 
 
@@ -106,7 +108,7 @@ def _all(call: Call) -> tuple[str, ...]:
         str(sum(part.count for part in parts)),
         _mega(sum(part.weights for part in parts)),
         _mega(sum(part.states for part in parts)),
-        _mega(sum(part.macs for part in parts)),
+        _giga(sum(part.macs for part in parts)),
         "",
         _ms(sum(part.streaming for part in parts)),
         _ms(sum(part.computing for part in parts)),
@@ -117,6 +119,10 @@ def _all(call: Call) -> tuple[str, ...]:
 
 def _mega(count: int) -> str:
     return f"{count / 1e6:.1f}"
+
+
+def _giga(count: int) -> str:
+    return f"{count / 1e9:.3f}"
 
 
 def _ms(seconds: float) -> str:

@@ -31,26 +31,26 @@ counted: attention.1 for 2 of attention
 states hold 1.0 MB
 
 T = 1
-kind      shards weights MB state MB MMAC FLOP/B bytes ms MACs ms bound ms by
-attention      2        2.0      1.0  2.0    1.3    0.030   0.002    0.030 bandwidth
-head           1       30.0      0.0 30.0    2.0    0.300   0.024    0.300 bandwidth
-all            3       32.0      1.0 32.0           0.330   0.026    0.330
+kind      shards weight MB state MB  GMAC FLOP/B bytes ms MACs ms    ms by
+attention      2       2.0      1.0 0.002    1.3    0.030   0.002 0.030 bytes
+head           1      30.0      0.0 0.030    2.0    0.300   0.024 0.300 bytes
+all            3      32.0      1.0 0.032           0.330   0.026 0.330
 at most 3030 tok/s (0.330 ms a call)
   weights of half the bytes: 5882 tok/s (+94%)
   half the MACs: 3030 tok/s (+0%)
   measured: 1500 tok/s, 50% of the bound
 
 T = 100
-kind      shards weights MB state MB   MMAC FLOP/B bytes ms MACs ms bound ms by
-attention      2        2.0      1.0  200.0  133.3    0.030   0.160    0.160 compute
-head           1       30.0      0.0 3000.0  200.0    0.300    2.40     2.40 compute
-all            3       32.0      1.0 3200.0           0.330    2.56     2.56
+kind      shards weight MB state MB  GMAC FLOP/B bytes ms MACs ms    ms by
+attention      2       2.0      1.0 0.200  133.3    0.030   0.160 0.160 MACs
+head           1      30.0      0.0 3.000  200.0    0.300    2.40  2.40 MACs
+all            3      32.0      1.0 3.200           0.330    2.56  2.56
 at most 39062 tok/s (2.56 ms a call)
   weights of half the bytes: 39062 tok/s (+0%)
   half the MACs: 78125 tok/s (+100%)
   no axis filled up: 156250 tok/s
 
-A bound, not a forecast: launches, the host and all that does not overlap come on top."""
+A bound, no forecast: launches, host and what does not overlap come on top."""
     )
 
 

@@ -89,11 +89,14 @@ def _is_stored(op: Operation) -> bool:
 def _table(session: Session, function: Function, shapes: dict[str, Shape]) -> Values:
     """What each slot holds before the first operation: zeros for inputs, fresh states."""
     values = list(session.template)
-    states = session.make_state()
+    try:
+        states = session.make_state()
+    except (MemoryError, ValueError) as error:
+        raise ExecutionError(f"{session.model.path}: its states are too large ({error}).") from None
     for named in function.inputs:
         if isinstance(named.type, TensorType):
             dtype = carried(named.type.dtype, "float32")
-            values[session.slots[named.name]] = np.zeros(shapes[named.name], dtype)
+            values[session.slots[named.name]] = zeros(shapes[named.name], dtype)
         else:
             values[session.slots[named.name]] = states[named.name]
     return values
