@@ -42,7 +42,7 @@ def run(
         peak: TFLOP/s in place of the device's own.
         lanes: elements the last axis is filled up to, in place of the device's own.
         tokens: the larger T, beside 1; None for the shards' largest.
-        measured: tokens a second, `9.25` at T = 1 or `4=8.28`.
+        measured: tokens a second, `9.25` at T = 1 or `4=8.28`; or a stored benchmark run.
         cache: the cache folder.
 
     Raises:
@@ -54,11 +54,11 @@ def run(
 
     kept = Cache(cache)
     on = _device(device, kept, bandwidth, peak, lanes)
-    rates = dict(map(_measured, measured))
     if path.suffix in _PACKAGES:
         name, groups, most = path.name, [_package(path)], _most(path)
     else:
         name, groups, most = _model(path, model, kept)
+    rates = dict(_measured(text, name, on) for text in measured)
     wanted = dict.fromkeys((1, most if tokens is None else tokens, *rates))
     calls = [call(groups, on, t) for t in wanted]
     if calls[0].tokens is None:
@@ -94,7 +94,12 @@ def _chip() -> str:
     return chip if chip in published() else _DEFAULT
 
 
-def _measured(text: str) -> tuple[int, float]:
+def _measured(text: str, name: str, device: Device) -> tuple[int, float]:
+    """T and tokens a second."""
+    if text.endswith(".json"):
+        from pytest_ane.throughput.measured import decoded
+
+        return 1, decoded(Path(text), name, device)
     tokens, _, rate = text.rpartition("=")
     try:
         found = int(tokens or 1), float(rate)
@@ -102,7 +107,8 @@ def _measured(text: str) -> tuple[int, float]:
         found = 0, 0.0
     if found[0] < 1 or not 0 < found[1] < float("inf"):
         raise ManifestError(
-            f"--measured {text}: give tokens a second, such as 9.25, or 4=8.28 for calls of T = 4."
+            f"--measured {text}: give tokens a second, such as 9.25, 4=8.28 for calls of T = 4, "
+            "or a .json file of pytest-benchmark."
         )
     return found
 

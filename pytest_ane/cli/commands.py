@@ -226,7 +226,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="[T=]TOK/S",
-        help="what was measured, for its share of the bound",
+        help="what was measured, for its share of the bound; or a benchmark run's .json",
     )
     _add_cache(command)
     names = ("model", "device", "bandwidth", "peak", "lanes", "tokens", "measured")
