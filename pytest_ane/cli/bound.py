@@ -12,12 +12,14 @@ from pytest_ane.errors import BackendError, ManifestError
 
 if TYPE_CHECKING:
     from pytest_ane.build import Cache
-    from pytest_ane.manifest import Model, Shard
+    from pytest_ane.manifest import Model
     from pytest_ane.throughput.bound import Group
     from pytest_ane.throughput.devices import Device
 
 _PACKAGES = (".mlpackage", ".mlmodelc")
 _DEFAULT = "M4 Max"
+_MOST = 64
+"""The largest T that is asked of a package of unknown making."""
 
 
 def run(
@@ -50,12 +52,13 @@ def run(
     """
     from pytest_ane.build import Cache
     from pytest_ane.report.bound import lines
+    from pytest_ane.throughput.alike import largest_of
     from pytest_ane.throughput.bound import call
 
     kept = Cache(cache)
     on = _device(device, kept, bandwidth, peak, lanes)
     if path.suffix in _PACKAGES:
-        name, groups, most = path.name, [_package(path)], _most(path)
+        name, groups, most = path.name, [_package(path)], largest_of(path, _MOST)
     else:
         name, groups, most = _model(path, model, kept)
     rates = dict(_measured(text, name, on) for text in measured)
@@ -120,16 +123,9 @@ def _package(path: Path) -> Group:
     return Group("package", path.name, 1, costs_of(path))
 
 
-def _most(path: Path) -> int:
-    """The largest T that a package takes, at most 64."""
-    from pytest_ane.mil import read_model
-    from pytest_ane.throughput.costs.flexible import largest
-
-    return largest(read_model(path, weights=False), 64)
-
-
 def _model(path: Path, name: str | None, cache: Cache) -> tuple[str, list[Group], int]:
     """A manifest's model: its name, what was counted, and its largest T."""
+    from pytest_ane.cli.shards import Shards
     from pytest_ane.cli.stack import tell
     from pytest_ane.digests import remembered
     from pytest_ane.families import search_beside
@@ -144,13 +140,13 @@ def _model(path: Path, name: str | None, cache: Cache) -> tuple[str, list[Group]
         stack.enter_context(remembered(cache.root / "digests"))
         if read.tmpdir is not None:
             stack.enter_context(use_folder(read.tmpdir, read.path))
-        shards = _Shards(model, cache)
+        shards = Shards(model, cache)
         groups = []
         for one in alike(shards.in_order, shards.kind, shards.layout):
             tell(f"{one.kind}: {len(one.shards)} shards")
             groups += counted(one, shards.built, shards.build)
         tell("")
-    return model.name, groups, model.max_tokens
+    return model.name, groups, shards.most
 
 
 def _chosen(models: Sequence[Model], name: str | None) -> Model:
@@ -167,53 +163,3 @@ def _chosen(models: Sequence[Model], name: str | None) -> Model:
             f"--model {name}: the manifest has no such model; {nearest(name, names)}."
         )
     return found
-
-
-class _Shards:
-    """A model's shards: their kinds and layouts, and their packages."""
-
-    def __init__(self, model: Model, cache: Cache) -> None:
-        from pytest_ane.plugin.built import BuiltModel
-        from pytest_ane.plugin.models import OpenModel
-
-        self._model, self._cache = model, cache
-        self._opened = (BuiltModel if model.builder else OpenModel)(model, cache)
-        family = self._opened if isinstance(self._opened, OpenModel) and model.family else None
-        wires = family.wiring if family else ()
-        self._layout = (lambda shard: family.language_model.layout(shard)) if family else str
-        self._kinds = {wire.shard: wire.kind for wire in wires}
-        order = [wire.shard for wire in wires]
-        self.in_order = sorted(
-            model.shards, key=lambda s: order.index(s.id) if s.id in order else len(order)
-        )
-
-    def kind(self, shard: Shard) -> str:
-        """Of its wire; its own id where no family knows it."""
-        return self._kinds.get(shard.id, shard.id)
-
-    def layout(self, shard: Shard) -> object:
-        """How it is fed; shards of a family that are fed alike are taken to cost the same."""
-        return self._layout(shard.id)
-
-    def built(self, shard: Shard) -> Path | None:
-        """Its package, if it is in the cache."""
-        from pytest_ane.build.record import PACKAGE
-        from pytest_ane.build.shard import artifact_key
-        from pytest_ane.digests import key_digest
-
-        if shard.artifact is not None:
-            return self.build(shard)
-        key = key_digest(artifact_key(shard, self._opened.identity))
-        folder = self._cache.get("artifacts", key)
-        return None if folder is None else folder / PACKAGE
-
-    def build(self, shard: Shard) -> Path:
-        """Its package, built now."""
-        from pytest_ane.build import build_shard
-        from pytest_ane.cli.stack import tell
-
-        tell(f"building {shard.qualified}")
-        identity = {} if shard.artifact else self._opened.identity
-        return build_shard(
-            shard, self._cache, identity=identity, model=lambda: self._opened.language_model
-        ).path

@@ -11,6 +11,7 @@ from pytest_ane.manifest import Shard
 from pytest_ane.mil import read_model
 from pytest_ane.throughput.bound import Group
 from pytest_ane.throughput.costs import Costs, count_costs
+from pytest_ane.throughput.costs.flexible import largest
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ def alike(
     for shard in shards:
         sizes = (shard.max_tokens, shard.context, shard.target)
         asked = shard.asked.model_dump_json()
-        own = shard.artifact or (kind(shard), asked, sizes, repr(layout(shard)))
-        found.setdefault(own, []).append(shard)
+        built = (kind(shard), asked, sizes, repr(layout(shard)))
+        found.setdefault(shard.id if shard.artifact else built, []).append(shard)
     return tuple(Alike(kind(group[0]), tuple(group)) for group in found.values())
 
 
@@ -79,3 +80,12 @@ def costs_of(package: Path) -> Callable[[int], Costs]:
         return count_costs(read_model(package, weights=False), tokens)
 
     return at
+
+
+def largest_of(package: Path, most: int) -> int:
+    """The largest T that a package takes, up to `most`; 1 where its shapes are fixed.
+
+    Raises:
+        ProgramError: it cannot be read.
+    """
+    return largest(read_model(package, weights=False), most)

@@ -111,3 +111,16 @@ def test_a_model_must_be_one_of_the_manifest(run: Run, stacks: Stacks, tmp_path:
     stacks.write(manifest)
     (sentence,) = run(str(manifest), "--model", "dep", status=1)
     assert sentence == ("pytest-ane: --model dep: the manifest has no such model; nearest: deep.")
+
+
+def test_packages_of_one_s_own_say_which_t_they_take(
+    run: Run, package: Path, tmp_path: Path
+) -> None:
+    manifest = tmp_path / "shards.toml"
+    shard = '[models.mine.shard.{}]\nartifact = "{}"\nreference = "none"\n'
+    manifest.write_text(shard.format("one", package) + shard.format("two", package))
+    found = run(str(manifest))
+    assert [line for line in found if line.startswith("T = ")] == ["T = 1", "T = 4"]
+    assert [line.split()[:2] for line in found if line.startswith(("one", "two"))] == (
+        2 * [["one", "1"], ["two", "1"]]
+    )

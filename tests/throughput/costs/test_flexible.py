@@ -19,7 +19,7 @@ from pytest_ane.mil.records import (
     StateType,
     TensorType,
 )
-from pytest_ane.throughput.costs.flexible import input_shapes
+from pytest_ane.throughput.costs.flexible import input_shapes, largest
 
 
 def model(dims: tuple[int | None, ...], **feature: Any) -> Model:
@@ -58,3 +58,10 @@ def test_a_t_out_of_range_is_refused(tokens: int) -> None:
 def test_an_open_shape_without_a_declaration_is_refused() -> None:
     with pytest.raises(ExecutionError, match="input 'x' has the open shape"):
         input_shapes(model((1, 8, None), shape=()), 1)
+
+
+def test_the_largest_t_of_all_inputs() -> None:
+    assert largest(model((1, 8, None), ranges=((1, 1), (8, 8), (1, 4))), 64) == 4
+    assert largest(model((1, 8, None), ranges=((1, 1), (8, 8), (1, None))), 64) == 64
+    assert largest(model((1, 8, None), enumerated=((1, 8, 1), (1, 8, 16))), 64) == 16
+    assert largest(model((1, 8, 5)), 64) == 1
