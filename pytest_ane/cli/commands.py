@@ -202,6 +202,38 @@ def parser() -> argparse.ArgumentParser:
         run=_runs("blame", "shards", against="against", manifest="ane_manifest", cache="ane_cache")
     )
 
+    command = commands.add_parser(
+        "bound", help="what limits each kind of shards, and what would help"
+    )
+    command.add_argument("path", type=Path, help="a manifest, an .mlpackage or .mlmodelc")
+    command.add_argument("--model", metavar="NAME", help="of a manifest of several")
+    command.add_argument(
+        "--device",
+        metavar="NAME",
+        help="a chip such as 'M4 Max', 'this machine', or a profile FILE.toml "
+        "(default: this Mac's chip, elsewhere M4 Max)",
+    )
+    command.add_argument("--bandwidth", type=_positive, metavar="GB/S", help="in place of its own")
+    command.add_argument("--peak", type=_positive, metavar="TFLOP/S", help="in place of its own")
+    command.add_argument(
+        "--lanes", type=_count, metavar="N", help="fill the last axis up to a multiple; 1 for bare"
+    )
+    command.add_argument(
+        "--tokens", type=_count, metavar="T", help="beside T = 1 (default: the largest T)"
+    )
+    command.add_argument(
+        "--measured",
+        action="append",
+        default=[],
+        metavar="[T=]TOK/S",
+        help="what was measured, for its share of the bound; or a benchmark run's .json",
+    )
+    _add_cache(command)
+    names = ("model", "device", "bandwidth", "peak", "lanes", "tokens", "measured")
+    command.set_defaults(
+        run=_runs("bound", "path", **{name: name for name in names}, cache="ane_cache")
+    )
+
     command = commands.add_parser("drift", help="what each shard does to the hidden states")
     _add_stack(command)
     command.add_argument("--json", type=Path, metavar="FILE", help="write the measurement, too")
@@ -250,4 +282,11 @@ def _positive(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if not 0 < value <= 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text} is not from 1 to 65536")
     return value

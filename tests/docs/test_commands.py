@@ -63,7 +63,8 @@ def test_command(page: str, command: str, project: Path, tmp_path: Path) -> None
     if program == "python":
         _script_shows_help(arguments[:2] if arguments[0] == "-m" else arguments[:1])
         return
-    if program == "pytest-ane" and arguments[0] in ("drift", "bisect"):
+    builds = arguments[0] == "bound" and arguments[1].endswith(".toml")
+    if program == "pytest-ane" and (arguments[0] in ("drift", "bisect") or builds):
         # They build the whole model: tests/cli runs them on a tiny one, tests/gates on this.
         parser().parse_args(arguments)
         return
@@ -80,7 +81,7 @@ def _call(program: str, arguments: list[str], folder: Path) -> subprocess.Comple
     if ">" in arguments:
         arguments = arguments[: arguments.index(">")]
     command = [sys.executable, "-m", modules[program], *arguments]
-    if arguments[:1] in (["cache"], ["evidence"]):
+    if arguments[:1] in (["bound"], ["cache"], ["evidence"]):
         command += ["--ane-cache", str(folder / "cache")]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
