@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ane.errors import AneError, UnprovenError
-from pytest_ane.plugin import options, settings, suite, threads
+from pytest_ane.plugin import options, settings, stored, suite, threads
 from pytest_ane.plugin.fixtures import (
     artifact,
     backend,
@@ -64,6 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     except AneError as error:
         raise pytest.UsageError(str(error)) from None
     suite.add_to(config)
+    stored.refuse_damaged(config)
     if settings.github(config):
         from pytest_ane.plugin import github
 
