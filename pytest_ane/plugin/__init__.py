@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ane.errors import AneError, UnprovenError
-from pytest_ane.plugin import options, settings, stored, suite, threads
+from pytest_ane.plugin import options, settings, suite, threads
 from pytest_ane.plugin.fixtures import (
     artifact,
     backend,
@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
         options.refuse_recording_nothing(config)
         return
     threads.choose()
-    from pytest_ane.plugin import opening, workspace
+    from pytest_ane.plugin import opening, stored, workspace
 
     try:
         config.stash[workspace.KEY] = opening.workspace_of(config)
