@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 
 from pytest_ane.throughput.noise import Calibration, Noise
@@ -20,7 +21,7 @@ def lines(calibration: Calibration) -> Iterator[str]:
     yield ", ".join(filter(None, calibration.identity.values()))
     yield f"{'benchmark':<{width}}  {'median':>9}  {'sigma':>7}  {'2.8 sigma':>9}  runs"
     for name, one in zip(names, noises, strict=True):
-        median = seconds(sorted(one.medians)[one.runs // 2])
+        median = seconds(statistics.median(one.medians))
         share, limit = percent(one.sigma), percent(one.limit)
         yield f"{name:<{width}}  {median:>9}  {share:>7}  {limit:>9}  {one.runs:>4}"
     few = min(noises, key=lambda one: one.runs)

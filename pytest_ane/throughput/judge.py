@@ -18,6 +18,9 @@ from pytest_ane.verdict import Status, Verdict
 DEFAULT = 0.25
 """Regression that `--benchmark-compare` takes where neither policy nor calibration says one."""
 
+_BLIND = 0.5
+"""Noise from which on a run of half the speed could pass."""
+
 
 @dataclass(frozen=True)
 class Threshold:
@@ -93,10 +96,10 @@ def threshold(policy: ThroughputPolicy, noise: Noise | None) -> Threshold | str:
                 f"known; measure it with: {COMMAND}"
             )
         return Threshold(DEFAULT, f"the default; {COMMAND} measures this machine's noise")
-    if not noise.limit < 1:
+    if not noise.limit < _BLIND:
         return (
-            f"Unchanged runs differ by {percent(noise.sigma)} (sigma of {noise.runs} runs), so "
-            f"nothing can be told; quieten the machine, and repeat: {COMMAND}"
+            f"Unchanged runs differ by sigma = {percent(noise.sigma)} ({noise.runs} runs), so half "
+            f"the speed could pass for noise; quieten the machine, and repeat: {COMMAND}"
         )
     return Threshold(noise.limit, f"2.8 sigma of {noise.runs} unchanged runs, {COMMAND}")
 

@@ -48,8 +48,9 @@ class Noise(BaseModel):
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of the medians, as a share of their mean."""
-        return statistics.stdev(self.medians) / statistics.mean(self.medians)
+        """Standard deviation as a share of the mean: of tok/s, or of the seconds of a load."""
+        values = [1 / one if self.tokens else one for one in self.medians]
+        return statistics.stdev(values) / statistics.mean(values)
 
     @property
     def limit(self) -> float:

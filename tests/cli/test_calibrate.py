@@ -74,7 +74,10 @@ def test_a_table_and_a_file(
     runs = fake(
         monkeypatch,
         Runs(
-            *([own(s), own(t, what="load")] for s, t in [(0.9, 2.0), (1.1, 2.02), (1.0, 1.98)]),
+            *(
+                [own(s), own(t, what="load")]
+                for s, t in [(1 / 0.9, 2.0), (1 / 1.1, 2.02), (1.0, 1.98)]
+            ),
         ),
     )
     assert main(["calibrate", "--runs=3", "--ane-cache=c", "-k", "L01 and not T64"]) == 0
@@ -89,7 +92,10 @@ def test_a_table_and_a_file(
         "sigma of 3 runs is itself known to 50 %; see --runs",
     ]
     assert out[-1].startswith("kept in ")
-    assert [one.medians for one in read(open_storage(), HERE)] == [(0.9, 1.1, 1.0), (2, 2.02, 1.98)]
+    assert [one.medians for one in read(open_storage(), HERE)] == [
+        (1 / 0.9, 1 / 1.1, 1.0),
+        (2, 2.02, 1.98),
+    ]
     assert runs.calls[0][:4] == ["-m", "pytest", "-m", "bench"]
     assert {"--ane-shards=all", "--ane-unproven=allow"} <= set(runs.calls[0])
     at = runs.calls[0].index("-k")

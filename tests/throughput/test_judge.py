@@ -18,7 +18,9 @@ from pytest_ane.verdict import Verdict
 from tests.throughput.runs import HERE, THERE, slower, speed
 
 THEN = speed(4.0, 4.1, 3.9)  # 10 tok/s
-QUIET = Noise(what="decode", subject="smollm2", tokens=40, medians=(4.0, 4.04, 3.96))  # sigma 1 %
+QUIET = Noise(
+    what="decode", subject="smollm2", tokens=40, medians=(4.0, 4 / 0.99, 4 / 1.01)
+)  # sigma 1 %
 MISSING = Missing("The stored run 0001 is no baseline: it is of another machine.")
 
 
@@ -180,7 +182,7 @@ def test_noise_that_hides_everything_proves_nothing() -> None:
     wild = QUIET.model_copy(update={"medians": (1.0, 4.0, 9.0)})
     verdict = judged(THEN, against(noise=wild), "calibrated")
     assert verdict.status == "unproven"
-    assert verdict.reasons[0].startswith("Unchanged runs differ by 86.6 %")
+    assert verdict.reasons[0].startswith("Unchanged runs differ by sigma = 105 % (3 runs)")
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

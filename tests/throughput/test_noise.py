@@ -30,8 +30,13 @@ def noise(*medians: float, subject: str = "smollm2") -> Noise:
     return Noise(what="decode", subject=subject, tokens=40, medians=medians)
 
 
+def load(*medians: float) -> Noise:
+    return Noise(what="load", subject="smollm2:L01", tokens=0, medians=medians)
+
+
 def test_sigma_by_hand() -> None:
-    found = noise(0.9, 1.0, 1.1)
+    assert noise(1 / 0.9, 1.0, 1 / 1.1).sigma == pytest.approx(0.1)
+    found = load(0.9, 1.0, 1.1)
     assert found.runs == 3
     assert found.sigma == pytest.approx(0.1)
     assert found.limit == pytest.approx(0.28)
@@ -42,7 +47,7 @@ def test_sigma_by_hand() -> None:
 def test_the_limit_holds_for_95_pairs_of_100() -> None:
     draw = random.Random(0)
     medians = [draw.gauss(1, 0.02) for _ in range(2000)]
-    limit = noise(*medians).limit
+    limit = load(*medians).limit
     pairs = [abs(draw.gauss(1, 0.02) - draw.gauss(1, 0.02)) <= limit for _ in range(20_000)]
     assert 0.945 < statistics.mean(pairs) < 0.96
 
@@ -64,8 +69,8 @@ def test_one_run_is_no_noise() -> None:
 
 
 def test_medians_by_benchmark_and_machine() -> None:
-    load = speed(0.3, what="load", subject="smollm2:L01", tokens=0)
-    runs = [[speed(4.0, 5.0, 9.0), load], [speed(6.0)], [speed(7.0, identity=THERE)]]
+    once = speed(0.3, what="load", subject="smollm2:L01", tokens=0)
+    runs = [[speed(4.0, 5.0, 9.0), once], [speed(6.0)], [speed(7.0, identity=THERE)]]
     (found,) = calibrations(runs)
     assert found == Calibration(identity=HERE, noises=(noise(5.0, 6.0),))
 
