@@ -79,7 +79,8 @@ def judge(
         summary=summary,
         reasons=(*wrong, *unproven),
         facts=facts,
-        details=tuple(details(now, baseline)),
+        # What is no baseline stands in the reasons, unless there are none.
+        details=tuple(details(now, None if unproven else baseline)),
         provenance=now.identity | now.state,
     )
 

@@ -20,7 +20,7 @@ from pytest_ane.throughput.stored import damaged, said
 COMMAND = "pytest-ane calibrate"
 LIMIT = 2.8
 """Sigmas by which two runs of the same thing differ at most, in 95 of 100 pairs: the repeatability
-limit r = 1.96 sqrt(2) sigma of ISO 5725-6, which rounds it so."""
+limit r = 1.96 sqrt(2) sigma of ISO 5725-6:1994, which rounds it so."""
 Benchmark: TypeAlias = tuple[What, str, int, tuple[int, ...]]
 _MOST_BYTES = 16 << 20
 

@@ -63,7 +63,7 @@ def test_command(page: str, command: str, project: Path, tmp_path: Path) -> None
     if program == "python":
         _script_shows_help(arguments[:2] if arguments[0] == "-m" else arguments[:1])
         return
-    if program == "pytest-ane" and arguments[0] in ("drift", "bisect"):
+    if program == "pytest-ane" and arguments[0] in ("drift", "bisect", "calibrate"):
         # They build the whole model: tests/cli runs them on a tiny one, tests/gates on this.
         parser().parse_args(arguments)
         return

@@ -95,6 +95,7 @@ def test_without_a_baseline_it_is_unproven() -> None:
         "machine with: pytest -m bench --ane-shards=all --benchmark-autosave",
     )
     assert verdict.summary == "decoding 10.00 tok/s · no baseline"
+    assert len(verdict.details) == 1
     assert judged(baseline=None, regression=0.05).status == "unproven"
 
 
@@ -102,6 +103,7 @@ def test_a_run_that_records_is_its_own_baseline() -> None:
     verdict = judged(baseline=MISSING, regression=0.05, recording=True)
     assert verdict.status == "passed"
     assert verdict.summary == "decoding 10.00 tok/s · recorded as the baseline"
+    assert MISSING.why in verdict.details
     assert judged(slower(THEN, 0.5), against(), 0.05, recording=True).status == "failed"
 
 
