@@ -15,7 +15,7 @@ from pytest_ane.errors import UnprovenError
 from pytest_ane.files import write_whole
 from pytest_ane.throughput.speed import Speed, What
 from pytest_ane.throughput.storage import Storage, folder_of
-from pytest_ane.throughput.stored import damaged, said
+from pytest_ane.throughput.stored import LONGEST, SHORTEST, damaged, said
 
 COMMAND = "pytest-ane calibrate"
 LIMIT = 2.8
@@ -23,6 +23,7 @@ LIMIT = 2.8
 limit r = 1.96 sqrt(2) sigma of ISO 5725-6:1994, which rounds it so."""
 Benchmark: TypeAlias = tuple[What, str, int, tuple[int, ...]]
 _MOST_BYTES = 16 << 20
+_Seconds = Annotated[float, Field(ge=SHORTEST, le=LONGEST)]
 
 
 class Noise(BaseModel):
@@ -39,7 +40,7 @@ class Noise(BaseModel):
     subject: str
     tokens: Annotated[int, Field(ge=0)]
     prompt: tuple[int, ...] = ()
-    medians: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=2)]
+    medians: Annotated[tuple[_Seconds, ...], Field(min_length=2)]
 
     @property
     def runs(self) -> int:

@@ -15,6 +15,8 @@ from pytest_ane.throughput.speed import KEY, Speed
 
 RECORD = "pytest -m bench --ane-shards=all --benchmark-autosave"
 """Records a run."""
+SHORTEST, LONGEST = 1e-9, 1e9
+"""Seconds that a round may take: what a file says beyond is not believed."""
 
 _MOST_BYTES = 256 << 20
 """A run with every timing in it (`--benchmark-save-data`) has some MB."""
@@ -124,7 +126,9 @@ def said(error: ValidationError) -> str:
 
 def _speed(data: object) -> Speed:
     speed = Speed.model_validate(data)
-    if (wrong := next((s for s in speed.seconds if not 1e-9 <= s <= 1e9), None)) is not None:
+    if (
+        wrong := next((s for s in speed.seconds if not SHORTEST <= s <= LONGEST), None)
+    ) is not None:
         raise ValueError(f"{wrong:g} seconds are no round's")
     if speed.tokens > 1 << 40:
         raise ValueError(f"{speed.tokens:,} tokens are no round's")
