@@ -30,5 +30,5 @@ def lines(calibration: Calibration) -> Iterator[str]:
 
 
 def _name(noise: Noise) -> str:
-    what = f"T={noise.tokens}" if noise.what == "call" else noise.what
+    what = f"T={noise.tokens}" if noise.what == "call" and noise.tokens else noise.what
     return f"{noise.subject} {what}"

@@ -26,3 +26,12 @@ def test_the_noisiest_comes_first() -> None:
 def test_few_runs_are_said() -> None:
     found = list(lines(Calibration(identity=HERE, noises=(noise(1.0, 1.0, 1.1, 0.9, 1.0),))))
     assert found[-1] == "sigma of 5 runs is itself known to 35.4 %; see --runs"
+
+
+def test_calls_say_their_positions_where_they_are_known() -> None:
+    calls = [
+        Noise(what="call", subject="m:L01", tokens=tokens, medians=(1.0, 1.0 + tokens / 10))
+        for tokens in (0, 1, 4)
+    ]
+    found = list(lines(Calibration(identity=HERE, noises=tuple(calls))))
+    assert [line.split("  ")[0] for line in found[3:6]] == ["m:L01 T=4", "m:L01 T=1", "m:L01 call"]
