@@ -112,11 +112,13 @@ def _written(made: Sequence[Any], uri: str | None, manifest: str | Path | None) 
 
 def _device(cache: str | Path | None) -> Iterator[str]:
     from pytest_ane.build import Cache
+    from pytest_ane.cli.stack import tell
 
     measuring: Any = import_module("pytest_ane.throughput.device_calibration")
     devices: Any = import_module("pytest_ane.throughput.devices")
     root = Cache(Path(cache) if cache else None).root
-    device = measuring.calibrate_device(lambda what: print(what, file=sys.stderr))
+    device = measuring.calibrate_device(tell)
+    tell("")
     yield f"{device.name}: {device.bandwidth:g} GB/s, {device.peak:g} TFLOP/s"
     yield from device.sources
     yield f"kept in {devices.save_device(device, root)}"

@@ -155,6 +155,26 @@ def test_nothing_to_learn_from(
     assert not list(Path.cwd().rglob("*.calibration"))
 
 
+def test_a_device_is_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = SimpleNamespace(name="this machine", bandwidth=37.5, peak=0.09, sources=("by numpy",))
+    modules = {
+        "device_calibration": SimpleNamespace(calibrate_device=lambda say: found),
+        "devices": SimpleNamespace(save_device=lambda device, root: root / "device.toml"),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, f"pytest_ane.throughput.{name}", module)
+    runs = fake(monkeypatch, Runs())
+    assert main(["calibrate", "--device", f"--ane-cache={tmp_path / 'cache'}"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "this machine: 37.5 GB/s, 0.09 TFLOP/s",
+        "by numpy",
+        f"kept in {tmp_path / 'cache' / 'device.toml'}",
+    ]
+    assert not runs.calls
+
+
 @pytest.mark.slow
 def test_real_runs(tmp_path: Path) -> None:
     save_conv(tmp_path / "some.mlpackage")
