@@ -72,7 +72,8 @@ def pytest_configure(config: pytest.Config) -> None:
     from pytest_ane.plugin import opening, workspace
 
     try:
-        config.stash[workspace.KEY] = opening.workspace_of(config)
+        config.stash[workspace.KEY] = space = opening.workspace_of(config)
+        bench.prepare(config, space)
     except AneError as error:
         raise pytest.UsageError(str(error)) from None
     suite.add_to(config)
@@ -173,6 +174,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     return (yield from _sentence(pyfuncitem))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
     """The table of verdicts, worst first."""
     if not wanted(config) or config.getoption("no_summary", False):

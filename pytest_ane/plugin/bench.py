@@ -113,6 +113,22 @@ def check(config: pytest.Config) -> None:
         )
 
 
+def prepare(config: pytest.Config, space: Workspace) -> None:
+    """Before pytest-benchmark is configured: name its folder, and look at what it will load.
+
+    Raises:
+        UnprovenError: a run that `--benchmark-compare` asks for is damaged, or there is none.
+    """
+    if not asked(config):
+        return
+    from pytest_ane.plugin import regression
+    from pytest_ane.plugin.bench_report import BenchReport
+
+    regression.prepare(config, space)
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(BenchReport(config), "ane-bench")
+
+
 def compared(config: pytest.Config) -> bool:
     """Whether `--benchmark-compare` was given."""
     return bool(config.getoption("benchmark_compare", None))

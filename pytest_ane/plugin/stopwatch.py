@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -100,7 +101,10 @@ class Stopwatch:
             rounds=count,
             warm=_WARM,
             prompt=ids,
-            profile=lambda: step.profile(count),
+            more=lambda: {
+                "profile": step.profile(count),
+                "counts": Counter(one.wire.kind for one in chain.steps),
+            },
         )
 
     def _timed(
@@ -115,10 +119,15 @@ class Stopwatch:
         warm: int = 1,
         label: str = "",
         prompt: tuple[int, ...] = (),
-        profile: Callable[[], dict[str, float]] = dict,
+        more: Callable[[], dict[str, Any]] = dict,
     ) -> Speed:
         """Time rounds; every test does so once, for so often pytest-benchmark's fixture is good."""
         now = machine.state(self.space.backend)
+        # They are stored with the run: a shard by its name.
+        self.benchmark.params = {
+            name: value.qualified if isinstance(value, Shard) else value
+            for name, value in (self.benchmark.params or {}).items()
+        }
         if self.benchmark.group is None:
             self.benchmark.group = f"{subject.partition(':')[0]} {label or what}"
         self.benchmark.pedantic(call, rounds=rounds, warmup_rounds=warm)
@@ -133,7 +142,7 @@ class Stopwatch:
             state=now,
             artifacts=artifacts,
             prompt=prompt,
-            profile=profile(),
+            **more(),
         )
         self.benchmark.extra_info[KEY] = speed.to_json()
         return speed

@@ -3,7 +3,7 @@
 Numbers are comparable where they come from the same hardware, the same runtime and the same share
 of both; that is the identity. Everything else is state: it is kept with a run and shown beside a
 difference, and forbids no comparison. A host's name is state, for runners of one kind are one
-machine under many names; so is a version of this package, for a newer one is what is to be measured.
+machine under many names; so is this package's version, for a newer one is what is to be measured.
 """
 
 from __future__ import annotations

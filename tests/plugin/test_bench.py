@@ -18,13 +18,14 @@ def bench(project: Project, *options: str, shards: str = "all") -> pytest.RunRes
 
 
 def stored(project: Project) -> list[dict[str, Any]]:
-    (file,) = project.path.glob(".benchmarks/*/*.json")
+    (*_, file) = project.path.glob(".benchmarks/*/*.json")
     found: list[dict[str, Any]] = json.loads(file.read_text())["benchmarks"]
     return found
 
 
 def test_all(project: Project) -> None:
-    result = bench(project.llama(), "--benchmark-autosave")
+    bench(project.llama(), "--benchmark-autosave")
+    result = bench(project.llama(), "--benchmark-autosave","--benchmark-compare", "--benchmark-compare-fail=median:900%")
     print(result.stdout.str())
     print(result.stderr.str())
     print(json.dumps(stored(project)[-1], indent=1))
