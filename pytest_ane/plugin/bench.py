@@ -1,6 +1,7 @@
 """Benchmarks of shards: their fixtures, when they run, and what pytest-benchmark's options mean.
 
-Like the entry point, this imports the standard library and pytest alone.
+Like the entry point, this imports the standard library and pytest alone. Fixtures ask for
+`benchmark` last: it complains if it is not used, as where a shard cannot be built.
 """
 
 from __future__ import annotations
@@ -29,29 +30,29 @@ BY_OPTION = "--benchmark-disable"
 
 @pytest.fixture
 def load_benchmark(
-    request: pytest.FixtureRequest, benchmark: Any, shard: Shard, artifact: Artifact
+    request: pytest.FixtureRequest, shard: Shard, artifact: Artifact, benchmark: Any
 ) -> Callable[[], Speed]:
     """`load_benchmark()` times loading the shard up to its first prediction."""
     watch = _stopwatch(request, benchmark)
-    return lambda: watch.load(shard, artifact)
+    return lambda: watch.used(lambda: watch.load(shard, artifact))
 
 
 @pytest.fixture
 def shard_benchmark(
-    request: pytest.FixtureRequest, benchmark: Any, shard: Shard, artifact: Artifact
+    request: pytest.FixtureRequest, shard: Shard, artifact: Artifact, benchmark: Any
 ) -> Callable[..., Speed]:
     """`shard_benchmark(tokens)` times one call of the shard, 1 to `"max"` positions."""
     watch = _stopwatch(request, benchmark)
-    return lambda tokens=1: watch.call(shard, artifact, tokens)
+    return lambda tokens=1: watch.used(lambda: watch.call(shard, artifact, tokens))
 
 
 @pytest.fixture
 def decode_benchmark(
-    request: pytest.FixtureRequest, benchmark: Any, chain: Stack
+    request: pytest.FixtureRequest, chain: Stack, benchmark: Any
 ) -> Callable[..., Speed]:
     """`decode_benchmark(prompt=None, count=32)` times greedy decoding through the whole chain."""
     watch = _stopwatch(request, benchmark)
-    return lambda prompt=None, **options: watch.decode(chain, prompt, **options)
+    return lambda prompt=None, **more: watch.used(lambda: watch.decode(chain, prompt, **more))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ane.build import Artifact
-from pytest_ane.errors import ExecutionError, UnprovenError
+from pytest_ane.errors import AneError, ExecutionError, UnprovenError
 from pytest_ane.fidelity.package import seeded_inputs
 from pytest_ane.manifest import Shard
 from pytest_ane.plugin import bench
@@ -39,13 +39,26 @@ _NO_PROMPT = (1, 2, 3, 4)
 """What is decoded from where the manifest has no prompts; no speed depends on what it says."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Stopwatch:
     """One test's `benchmark` fixture, in a run's workspace."""
 
     benchmark: Any
     config: pytest.Config
     space: Workspace
+    _used: bool = False
+
+    def used(self, timing: Callable[[], Speed]) -> Speed:
+        """The speed; of an error before anything was timed pytest-benchmark is told, too.
+
+        Otherwise it would add a complaint that its fixture was not used.
+        """
+        try:
+            return timing()
+        except AneError as error:
+            if not self._used:
+                self.benchmark.pedantic(_raise, (error,))
+            raise
 
     def load(self, shard: Shard, artifact: Artifact) -> Speed:
         """Load a shard and predict once, `--benchmark-min-rounds` times; one more to warm up."""
@@ -130,6 +143,7 @@ class Stopwatch:
         }
         if self.benchmark.group is None:
             self.benchmark.group = f"{subject.partition(':')[0]} {label or what}"
+        self._used = True
         self.benchmark.pedantic(call, rounds=rounds, warmup_rounds=warm)
         if self.benchmark.disabled:
             self._not_timed(subject)
@@ -199,3 +213,7 @@ class Stopwatch:
     def _rounds(self, seconds: float) -> int:
         room = _SHARE * float(self.config.getoption("benchmark_max_time"))
         return max(self._least, min(_MOST, math.ceil(room / max(seconds, 1e-9))))
+
+
+def _raise(error: AneError) -> None:
+    raise error
