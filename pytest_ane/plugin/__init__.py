@@ -77,6 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
     except AneError as error:
         raise pytest.UsageError(str(error)) from None
     suite.add_to(config)
+    stored.refuse_damaged(config)
     if settings.github(config):
         from pytest_ane.plugin import github
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -10,6 +11,11 @@ from pytest_ane.throughput.stored import read_stored
 
 _RUNS = "[0-9][0-9][0-9][0-9]_*"
 """pytest-benchmark's own glob."""
+STORAGE = "file://./.benchmarks"
+"""pytest-benchmark's own default."""
+_NO_FOLDER = (
+    "--benchmark-storage={} is no folder, and throughput is compared with files; leave it out."
+)
 _ELSEWHERE = 20
 """Runs of other machines that are looked at to say what they are."""
 
@@ -31,21 +37,40 @@ class Storage(Protocol):
         """Files by number, path or glob, oldest first; `ValueError` for a glob with two slashes."""
 
 
+def open_storage(uri: str = STORAGE) -> Storage:
+    """The storage that `--benchmark-storage` means; its folder is made, as pytest-benchmark does.
+
+    Raises:
+        UnprovenError: it is no folder.
+    """
+    if "://" in uri and not uri.startswith("file://"):
+        raise UnprovenError(_NO_FOLDER.format(uri))
+    logger: Any = import_module("pytest_benchmark.logger").Logger
+    utils: Any = import_module("pytest_benchmark.utils")
+    machine = utils.get_machine_id()
+    found = utils.load_storage(
+        uri, logger=logger(logger.QUIET), default_machine_id=machine, netrc=""
+    )
+    return cast(Storage, found)
+
+
 def storage_of(session: Any, baselines: Path | None = None) -> Storage:
     """The storage of a session of pytest-benchmark, or of the folder that a model names.
 
     Raises:
         UnprovenError: it stores runs in a database.
     """
-    storage = session.storage
-    if not hasattr(storage, "query"):
-        raise UnprovenError(
-            f"Throughput is compared with stored files, and --benchmark-storage={storage} is no "
-            "folder; leave it out."
-        )
-    if baselines is not None:
-        storage = type(storage)(baselines, storage.logger, storage.default_machine_id)
-    return cast(Storage, storage)
+    if not hasattr(session.storage, "query"):
+        raise UnprovenError(_NO_FOLDER.format(session.storage))
+    return beside(session.storage, baselines)
+
+
+def beside(storage: Storage, baselines: Path | None) -> Storage:
+    """The same in the folder that a model names, where it does."""
+    if baselines is None:
+        return storage
+    kind: Any = type(storage)
+    return cast(Storage, kind(baselines, storage.logger, storage.default_machine_id))
 
 
 def check(storage: Storage, which: str | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -108,16 +107,9 @@ class _Run(_Record):
 def _read(file: Path, changed: int, size: int) -> Stored:
     """Keyed by time of change in ns and size, too."""
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-        run = _Run.model_validate(data, strict=False)
+        run = _Run.model_validate_json(file.read_bytes(), strict=True)
         ours = (bench.extra_info[KEY] for bench in run.benchmarks if KEY in bench.extra_info)
         return Stored(file, run.datetime[:10], tuple(_speed(one) for one in ours))
-    except UnicodeDecodeError:
-        raise damaged(file, "it is no text in UTF-8") from None
-    except json.JSONDecodeError as error:
-        raise damaged(file, f"no JSON from line {error.lineno} on") from None
-    except RecursionError:
-        raise damaged(file, "it is nested too deeply") from None
     except ValidationError as error:
         raise damaged(file, said(error)) from None
 

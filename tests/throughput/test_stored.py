@@ -5,12 +5,20 @@ from __future__ import annotations
 import copy
 import json
 import os
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pytest_benchmark.logger import Logger
+from pytest_benchmark.plugin import pytest_benchmark_scale_unit
+from pytest_benchmark.storage.file import FileStorage
+from pytest_benchmark.table import TableResults
+from pytest_benchmark.utils import DEFAULT_COLUMNS, consistent_dumps, report_noprogress
 
 from pytest_ane.errors import UnprovenError
 from pytest_ane.throughput.speed import KEY
@@ -51,14 +59,14 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"", "no JSON from line 1 on"),
-        (WHOLE[: len(WHOLE) // 2], "no JSON from line 1 on"),
-        (b"\xff\xfe\x00", "it is no text in UTF-8"),
-        (b"[" * 100_000, "it is nested too deeply"),
-        (b"[]", "input should be a valid dictionary or instance of _Run"),
+        (b"", "invalid JSON: EOF while parsing a value at line 1 column 0"),
+        (WHOLE[: len(WHOLE) // 2], "invalid JSON: EOF while parsing"),
+        (b"\xff\xfe\x00", "invalid JSON: expected value at line 1 column 1"),
+        (b"[" * 100_000, "invalid JSON: recursion limit exceeded"),
+        (b"[]", "input should be an object"),
         (b"{}", "benchmarks: field required"),
-        (b'{"benchmarks": 1, "machine_info": {}}', "benchmarks: input should be a valid tuple"),
-        (b"1" * 5000, "Exceeds the limit"),
+        (b'{"benchmarks": 1, "machine_info": {}}', "benchmarks: input should be a valid array"),
+        (b"1" * 5000, "invalid JSON: number out of range"),
     ],
     ids=["empty", "cut", "binary", "deep", "list", "foreign", "number", "digits"],
 )
@@ -108,6 +116,18 @@ def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
     assert complaint(file) == "1,073,741,824 bytes are more than any run has"
 
 
+def shown(file: Path) -> None:
+    """What pytest-benchmark does with a run that `--benchmark-compare` names."""
+    logger = Logger(Logger.QUIET)
+    ((_, data),) = FileStorage(file.parent, logger).load(str(file))
+    consistent_dumps(data["machine_info"])
+    by_name = {bench["fullname"]: bench for bench in data["benchmarks"]}
+    flat = [{"name": name, "fullname": name} | bench["stats"] for name, bench in by_name.items()]
+    scale = partial(pytest_benchmark_scale_unit, config=None)
+    table = TableResults(DEFAULT_COLUMNS, "min", None, itemgetter("name"), logger, scale)
+    table.display(MagicMock(), [(None, flat)] if flat else [], report_noprogress)
+
+
 def _places(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     items = (
         value.items()
@@ -152,6 +172,7 @@ def test_any_change_is_read_or_one_sentence(
         complaint(file)
     else:
         assert all(one.median > 0 for one in stored.speeds)
+        shown(file)
 
 
 @settings(max_examples=100, deadline=None)
@@ -165,3 +186,4 @@ def test_any_byte(tmp_path_factory: pytest.TempPathFactory, at: int, byte: int, 
         complaint(file)
     else:
         assert not cut
+        shown(file)
