@@ -69,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     bench.check(config)
     threads.choose()
-    from pytest_ane.plugin import opening, workspace
+    from pytest_ane.plugin import opening, stored, workspace
 
     try:
         config.stash[workspace.KEY] = space = opening.workspace_of(config)
