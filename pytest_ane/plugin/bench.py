@@ -7,6 +7,7 @@ Like the entry point, this imports the standard library and pytest alone. Fixtur
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,20 +113,21 @@ def check(config: pytest.Config) -> None:
         raise pytest.UsageError(
             "--benchmark-compare-fail compares with a stored run; add --benchmark-compare."
         )
+    if config.getoption("benchmark_histogram") and find_spec("pygal") is None:
+        raise pytest.UsageError(
+            "--benchmark-histogram draws with pygal, which is not installed: "
+            "pip install 'pytest-benchmark[histogram]'."
+        )
 
 
 def prepare(config: pytest.Config, space: Workspace) -> None:
-    """Before pytest-benchmark is configured: name its folder, and look at what it will load.
-
-    Raises:
-        UnprovenError: a run that `--benchmark-compare` asks for is damaged, or there is none.
-    """
+    """Before pytest-benchmark is configured: name its folder, and see to the end of the run."""
     if not asked(config):
         return
     from pytest_ane.plugin import regression
     from pytest_ane.plugin.bench_report import BenchReport
 
-    regression.prepare(config, space)
+    regression.use_baselines(config, space)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(BenchReport(config), "ane-bench")
 

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pytest_benchmark.logger import Logger
-from pytest_benchmark.utils import get_machine_id, load_storage
 
 from pytest_ane.plugin import bench
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.throughput.baseline import Baseline, Missing, find
 from pytest_ane.throughput.judge import judge
 from pytest_ane.throughput.speed import KEY, Speed
-from pytest_ane.throughput.storage import check, storage_of
+from pytest_ane.throughput.storage import STORAGE, storage_of
 from pytest_ane.verdict import Verdict
-
-_DEFAULT = "file://./.benchmarks"
-"""pytest-benchmark's own `--benchmark-storage`."""
 
 
 def judged(config: pytest.Config, space: Workspace, speed: Speed, benchmark: Any) -> Verdict:
@@ -46,42 +40,21 @@ def judged(config: pytest.Config, space: Workspace, speed: Speed, benchmark: Any
     return verdict
 
 
-def prepare(config: pytest.Config, space: Workspace) -> None:
-    """Let pytest-benchmark keep its runs where the manifest says, and look at what it will load.
-
-    Raises:
-        UnprovenError: a run that `--benchmark-compare` asks for is damaged, or there is none.
-    """
-    names = {shard.model for shard in space.shards}
-    folders = {space.manifest.model_of(name).baselines for name in names}
-    if len(folders) == 1 and config.getoption("benchmark_storage") == _DEFAULT:
-        folder = folders.pop()
-        config.option.benchmark_storage = f"file://{folder}" if folder else _DEFAULT
-    if bench.compared(config):
-        check(storage_of(SimpleNamespace(storage=_storage(config))), _which(config))
-
-
-def _storage(config: pytest.Config) -> Any:
-    """What pytest-benchmark will open a moment later."""
-    return load_storage(  # type: ignore[no-untyped-call]
-        config.getoption("benchmark_storage"),
-        logger=Logger(Logger.QUIET, config),  # type: ignore[no-untyped-call]
-        default_machine_id=get_machine_id(),  # type: ignore[no-untyped-call]
-        netrc=config.getoption("benchmark_netrc"),
-    )
-
-
-def _which(config: pytest.Config) -> str | None:
-    """The run that `--benchmark-compare` names; None for the newest."""
-    given = config.getoption("benchmark_compare")
-    return given if isinstance(given, str) else None
+def use_baselines(config: pytest.Config, space: Workspace) -> None:
+    """Let pytest-benchmark keep runs where the manifest says, if that is one place."""
+    models = {shard.model for shard in space.shards}
+    folders = {space.manifest.model_of(name).baselines for name in models}
+    folder = folders.pop() if len(folders) == 1 else None
+    if folder is not None and config.getoption("benchmark_storage") == STORAGE:
+        config.option.benchmark_storage = f"file://{folder}"
 
 
 def _baseline(config: pytest.Config, space: Workspace, speed: Speed) -> Baseline | Missing:
+    default = config.getoption("benchmark_storage") == STORAGE
     folder = space.manifest.model_of(speed.subject.partition(":")[0]).baselines
-    default = config.getoption("benchmark_storage") == _DEFAULT
     storage = storage_of(bench.session(config), folder if default else None)
-    return find(storage, speed, _which(config))
+    given = config.getoption("benchmark_compare")
+    return find(storage, speed, given if isinstance(given, str) else None)
 
 
 def _worse(config: pytest.Config, benchmark: Any) -> Iterator[str]:

@@ -94,7 +94,7 @@ class Stopwatch:
             {shard.id: artifact.digest},
             tokens=call.tokens,
             rounds=rounds,
-            label=f"T={call.tokens or 'fixed'}",
+            label=f"T={call.tokens}" if call.tokens else "call",
         )
 
     def decode(self, stack: Stack, prompt: str | None = None, count: int = STEPS) -> Speed:

@@ -171,7 +171,9 @@ def test_without_shards_it_says_what_to_do(project: Project) -> None:
     project.pytester.makepyfile("def test_own(decode_benchmark): pass")
     result = project.run()
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["The fixture 'chain' needs shards; run pytest with --ane-shards or --ane-package."])
+    result.stdout.fnmatch_lines(
+        ["The fixture 'chain' needs shards; run pytest with --ane-shards or --ane-package."]
+    )
 
 
 def test_an_absent_pytest_benchmark_is_one_line(project: Project) -> None:
