@@ -152,7 +152,7 @@ class Stopwatch:
             subject=subject,
             tokens=tokens,
             seconds=tuple(self.benchmark.stats.stats.data),
-            identity=self.space.identity,
+            identity=self.space.identity | _other_timer(self.benchmark.stats.options["timer"]),
             state=now,
             artifacts=artifacts,
             prompt=prompt,
@@ -213,6 +213,13 @@ class Stopwatch:
     def _rounds(self, seconds: float) -> int:
         room = _SHARE * float(self.config.getoption("benchmark_max_time"))
         return max(self._least, min(_MOST, math.ceil(room / max(seconds, 1e-9))))
+
+
+def _other_timer(timer: Callable[[], float]) -> dict[str, str]:
+    """Another clock than wall time, as of `--benchmark-timer`: its seconds are other seconds."""
+    if timer is time.perf_counter:
+        return {}
+    return {"timer": f"{timer.__module__}.{timer.__name__}"}
 
 
 def _raise(error: AneError) -> None:

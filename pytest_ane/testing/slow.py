@@ -16,7 +16,7 @@ _BACKENDS = (CpuBackend, CoreMLBackend)
 
 
 class Slow:
-    """A runner whose every prediction takes longer; it waits as a device would, computing nothing.
+    """A runner whose every prediction takes longer, of the processor's time and so of everybody's.
 
     Args:
         runner: what predicts.
@@ -33,9 +33,9 @@ class Slow:
     def predict(self, *arguments: Any, **named: Any) -> Any:
         """Predict, and take the time."""
         result = self._runner.predict(*arguments, **named)
-        # Added to what it took; a sleep would oversleep by more than a shard takes.
-        end = time.perf_counter() + self._seconds
-        while time.perf_counter() < end:
+        # A sleep would oversleep by more than a shard takes, and be no time of the processor.
+        end = time.thread_time() + self._seconds
+        while time.thread_time() < end:
             pass
         return result
 
