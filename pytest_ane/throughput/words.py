@@ -9,8 +9,9 @@ from pytest_ane.throughput.speed import Speed
 
 
 def title(speed: Speed) -> str:
-    """`decoding`, `load`, or a call with its positions, `T=4`."""
-    return {"load": "load", "decode": "decoding", "call": f"T={speed.tokens}"}[speed.what]
+    """`decoding`, `load`, or a call with its positions, `T=4`; `call` where they are not known."""
+    call = f"T={speed.tokens}" if speed.tokens else "call"
+    return {"load": "load", "decode": "decoding", "call": call}[speed.what]
 
 
 def figure(speed: Speed) -> str:
