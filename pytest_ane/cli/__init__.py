@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         for line in options.run(options):
-            print(line, flush=options.command == "recommend")
+            print(line, flush=options.command in ("recommend", "calibrate"))
         sys.stdout.flush()
     except AneError as error:
         print(f"pytest-ane: {error}", file=sys.stderr)

@@ -245,6 +245,40 @@ def parser() -> argparse.ArgumentParser:
         "--most", type=int, default=4, metavar="N", help="give up at more than this (default: 4)"
     )
     command.set_defaults(run=_runs("bisect", "ane_manifest", "model", "ane_cache", "most"))
+
+    command = commands.add_parser(
+        "calibrate", help="measure how much benchmarks differ when nothing changed"
+    )
+    command.add_argument("--runs", type=int, default=5, metavar="N", help="how many (default: 5)")
+    command.add_argument(
+        "--ane-shards", default="all", metavar="SHARDS", help="benchmarks of these (default: all)"
+    )
+    command.add_argument("-k", metavar="EXPRESSION", help="as of pytest: decode, or L01 and load")
+    _add_places(command)
+    command.add_argument("--ane-backend", choices=("auto", "cpu", "coreml"), help="of the runs")
+    command.add_argument("--ane-compute-units", metavar="UNITS", help="of the runs")
+    command.add_argument(
+        "--benchmark-storage", metavar="URI", help="default: where the models' runs are stored"
+    )
+    command.add_argument(
+        "--device",
+        action="store_true",
+        help="instead: this machine's memory bandwidth and peak rate, for pytest-ane bound",
+    )
+    command.set_defaults(
+        run=_runs(
+            "calibrate",
+            "runs",
+            "ane_shards",
+            "benchmark_storage",
+            device="device",
+            manifest="ane_manifest",
+            cache="ane_cache",
+            backend="ane_backend",
+            units="ane_compute_units",
+            expression="k",
+        )
+    )
     return top
 
 

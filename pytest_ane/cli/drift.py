@@ -45,7 +45,7 @@ def run(
 
 
 def _write(path: Path, text: str) -> None:
-    from pytest_ane.evidence.store import write_whole
+    from pytest_ane.files import write_whole
 
     try:
         write_whole(path, text.encode())

@@ -39,6 +39,11 @@ min-cosine = 0.97
 # require = "plan"                    # in place of "forecast"
 # evidence = { os = ["macOS 26"], max-age = "90 days" }
 
+# pytest -m bench is red below a floor, or if slower than the stored run of the same machine:
+# [models.smollm2.policy.throughput]
+# max-regression = "5%"               # or "calibrated", by pytest-ane calibrate
+# min-tok-s = 8.59
+
 [[models.smollm2.prompts]]          # golden prompts: asked when the whole chain is selected
 name = "france"
 text = "The capital of France is"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from stat import S_ISREG
@@ -11,6 +10,7 @@ from tempfile import NamedTemporaryFile
 from pytest_ane.errors import EvidenceError
 from pytest_ane.evidence.statement import Statement
 from pytest_ane.evidence.text import MOST_BYTES
+from pytest_ane.files import write_whole
 from pytest_ane.manifest.ids import MODEL, is_id
 from pytest_ane.verdict import Gate
 
@@ -106,18 +106,3 @@ def read_file(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise EvidenceError(f"{path} cannot be read ({error.strerror}).") from None
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file in one step: whoever looks sees the old one or the new one."""
-    with NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
-        try:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
-            Path(file.name).chmod(0o644)
-            Path(file.name).replace(path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise

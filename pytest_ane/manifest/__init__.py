@@ -35,6 +35,7 @@ from pytest_ane.manifest.schema import json_schema
 from pytest_ane.manifest.select import select
 from pytest_ane.manifest.steps import LinearStep, PalettizeStep, PruneStep, Step
 from pytest_ane.manifest.tables import FAMILIES
+from pytest_ane.manifest.throughput import ThroughputPolicy
 
 __all__ = [
     "FAMILIES",
@@ -64,6 +65,7 @@ __all__ = [
     "Shard",
     "Source",
     "Step",
+    "ThroughputPolicy",
     "Uncompressed",
     "json_schema",
     "load",

@@ -12,9 +12,11 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pytest_ane.manifest.base import Form, Record, misplaced
 from pytest_ane.manifest.closeness import Cosine, NotNegative, OutputName, OutputPolicy, Share
 from pytest_ane.manifest.evidence import EvidencePolicy
+from pytest_ane.manifest.throughput import ThroughputPolicy
 
 Gate: TypeAlias = Literal["placement", "compression", "fidelity", "behaviour"]
 GATES: tuple[Gate, ...] = ("placement", "compression", "fidelity", "behaviour")
+"""Those that recorded evidence may answer; throughput is only ever measured."""
 
 _SIZE = r"(\d{1,15}(?:\.\d{1,15})?)\s*([kMG]i?)?B"
 _COUNT = r"(\d{1,15}(?:\.\d{1,15})?)\s*([kMG])"
@@ -170,6 +172,8 @@ class Policy(Record):
     """How close to its reference."""
     behaviour: BehaviourPolicy = BehaviourPolicy()
     """How close the whole stack must be."""
+    throughput: ThroughputPolicy = ThroughputPolicy()
+    """How fast, on the machine at hand."""
     evidence: EvidencePolicy = EvidencePolicy()
     """Which recorded evidence counts, for gates that do not say it themselves."""
     unproven: Literal["fail", "allow"] = "fail"

@@ -7,12 +7,19 @@ run without ANE options pays nothing for having the plugin installed.
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_ane.errors import AneError, UnprovenError
-from pytest_ane.plugin import options, settings, suite, threads
+from pytest_ane.plugin import bench, options, settings, suite, threads
+from pytest_ane.plugin.bench import (
+    against_baseline,
+    decode_benchmark,
+    load_benchmark,
+    shard_benchmark,
+)
 from pytest_ane.plugin.fixtures import (
     artifact,
     backend,
@@ -31,16 +38,20 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
 __all__ = [
+    "against_baseline",
     "artifact",
     "backend",
     "cases",
     "chain",
+    "decode_benchmark",
     "evidence",
     "gate",
+    "load_benchmark",
     "probes",
     "program",
     "reference",
     "shard",
+    "shard_benchmark",
 ]
 
 
@@ -56,14 +67,17 @@ def pytest_configure(config: pytest.Config) -> None:
     if not wanted(config):
         options.refuse_recording_nothing(config)
         return
+    bench.check(config)
     threads.choose()
-    from pytest_ane.plugin import opening, workspace
+    from pytest_ane.plugin import opening, stored, workspace
 
     try:
-        config.stash[workspace.KEY] = opening.workspace_of(config)
+        config.stash[workspace.KEY] = space = opening.workspace_of(config)
+        bench.prepare(config, space)
     except AneError as error:
         raise pytest.UsageError(str(error)) from None
     suite.add_to(config)
+    stored.refuse_damaged(config)
     if settings.github(config):
         from pytest_ane.plugin import github
 
@@ -77,6 +91,11 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     from pytest_ane.plugin import header, workspace
 
     return [header.line(workspace.of(config))]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave benchmarks out of runs that are not for them."""
+    return True if bench.ignored(collection_path, config) else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -101,6 +120,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     from pytest_ane.plugin import collection
 
     collection.drop_empty(config, items)
+    bench.drop_unasked(config, items)
     collection.in_order(config, items)
 
 
@@ -155,6 +175,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     return (yield from _sentence(pyfuncitem))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
     """The table of verdicts, worst first."""
     if not wanted(config) or config.getoption("no_summary", False):

@@ -10,6 +10,7 @@ import pytest
 from pytest_ane.build import Artifact
 from pytest_ane.errors import AneError, NotRunError, UnprovenError
 from pytest_ane.evidence.judge import of_record
+from pytest_ane.manifest import Shard
 from pytest_ane.plugin import blame, workspace
 from pytest_ane.plugin.insist import insisted
 from pytest_ane.plugin.recording import RECORDED
@@ -63,22 +64,30 @@ def record_error(node: pytest.Item | pytest.Collector, error: AneError) -> None:
     if isinstance(node, pytest.Function) and spec is not None:
         status = "not run" if isinstance(error, NotRunError) else "error"
         summary = brief(str(error)).removeprefix(f"{status}: ")
-        node.user_properties += _properties(
-            gate=gate_of(node), subject=spec.id, status=status, summary=summary, reasons=summary
-        )
+        who = {"gate": gate_of(node), "subject": subject_of(node)}
+        node.user_properties += _properties(**who, status=status, summary=summary, reasons=summary)
 
 
 def unproven(item: pytest.Function, error: UnprovenError) -> None:
     """Record that evidence is wanting; fail the test unless the policy allows it."""
     gate, sentence = cast(Gate, gate_of(item)), str(error)
-    subject = item.callspec.id
-    verdict = Verdict(gate, subject, "unproven", brief(error.summary), (sentence,))
+    verdict = Verdict(gate, subject_of(item), "unproven", brief(error.summary), (sentence,))
     GateKeeper(item, workspace.of(item.config))(verdict)
 
 
 def gate_of(item: pytest.Function) -> str:
-    """`placement` for `test_placement[smollm2:L01]`."""
+    """`placement` for `test_placement[smollm2:L01]`; `throughput` for every benchmark."""
+    if item.get_closest_marker("bench"):
+        return "throughput"
     return (item.originalname or item.name).removeprefix("test_")
+
+
+def subject_of(item: pytest.Function) -> str:
+    """The shard's qualified id, or the model's name, whatever else a gate is parametrized by."""
+    params = item.callspec.params
+    if isinstance(shard := params.get("shard"), Shard):
+        return shard.qualified
+    return str(params.get("chain", item.callspec.id))
 
 
 def _artifact(item: pytest.Item) -> dict[str, str]:

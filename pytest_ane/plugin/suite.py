@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ane.plugin import bench
+
 FOLDER = "gates"
 _MARK = "test_fidelity.py"
 _JOINS = pytest.StashKey[Path]()
@@ -23,6 +25,8 @@ class Suite(pytest.Collector):
     def collect(self) -> Iterator[pytest.Collector]:
         """One file per gate; ids begin with `gates/`, wherever the package is installed."""
         for file in sorted(self.config.stash[_JOINS].glob("test_*.py")):
+            if bench.ignored(file, self.config):
+                continue
             yield GateFile.from_parent(
                 self, path=file, name=file.name, nodeid=f"{FOLDER}/{file.name}"
             )

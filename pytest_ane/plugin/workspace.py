@@ -29,6 +29,9 @@ from pytest_ane.plugin.progress import Progress
 from pytest_ane.plugin.run import Run
 from pytest_ane.plugin.stack import Stack
 from pytest_ane.plugin.thresholds import Threshold
+from pytest_ane.throughput.machine import identity
+from pytest_ane.throughput.speed import Speed
+from pytest_ane.verdict import Verdict
 
 KEY = pytest.StashKey["Workspace"]()
 
@@ -46,6 +49,7 @@ class Workspace:
         shards: those selected; `scope` those whose gates are run, where that is known.
         machine: this Mac, where artifacts run on it.
         notes: what the backend said since the latest test was reported.
+        speeds: what was timed, and what was said of it.
     """
 
     manifest: Manifest
@@ -67,6 +71,7 @@ class Workspace:
     scope: tuple[Shard, ...] | None = None
     machine: Machine | None = None
     notes: list[str] = field(default_factory=list)
+    speeds: list[tuple[Speed, Verdict]] = field(default_factory=list)
     _models: dict[str, OpenModel | BuiltModel] = field(default_factory=dict)
     _artifacts: dict[str, Artifact] = field(default_factory=dict)
     _stacks: dict[str, Stack] = field(default_factory=dict)
@@ -109,6 +114,11 @@ class Workspace:
         for name, artifact in self._artifacts.items():
             text = text.replace(str(artifact.path), name)
         self.notes.append(text)
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """What another run must share for its speed to be compared."""
+        return identity(self.backend)
 
     @cached_property
     def complete_models(self) -> list[str]:

@@ -1,7 +1,8 @@
-"""Whole runs on a replayed Mac: `pytest -p pytest_ane.testing.plugin --ane-replay=FOLDER`."""
+"""Whole runs on a replayed Mac, or with slow shards: `pytest -p pytest_ane.testing.plugin ...`."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,12 +13,22 @@ from pytest_ane.errors import RecordingError
 from pytest_ane.testing.replayer import Replayer
 from pytest_ane.testing.script import Script
 
+_LONGEST = 60_000
 _KEY = pytest.StashKey[Replayer]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--ane-replay`."""
-    parser.getgroup("pytest-ane").addoption(
+    """`--ane-replay` and `--ane-slow`."""
+    group = parser.getgroup("pytest-ane")
+    group.addoption(
+        "--ane-slow",
+        metavar="SHARDS:MS",
+        action="append",
+        type=_slowness,
+        help="let every call of a shard, or of those that a pattern names, take so many "
+        "milliseconds more: L01:0.5; to see a throughput gate turn red",
+    )
+    group.addoption(
         "--ane-replay",
         metavar="FOLDER",
         help="let a script or a recording in FOLDER answer for Core ML, instead of this machine",
@@ -36,6 +47,31 @@ def pytest_configure(config: pytest.Config) -> None:
     _replay(config, config.getoption("--ane-replay"))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Slow shards down; not before numpy's threads have been chosen, which its import fixes."""
+    if given := session.config.getoption("--ane-slow"):
+        from pytest_ane.testing.slow import slowed
+
+        stack = ExitStack()
+        stack.enter_context(slowed(dict(given)))
+        session.config.add_cleanup(stack.close)
+
+
+def _slowness(text: str) -> tuple[str, float]:
+    """`L01:0.5`, in seconds."""
+    shards, _, number = text.rpartition(":")
+    try:
+        milliseconds = float(number)
+    except ValueError:
+        milliseconds = float("nan")
+    if not shards or not 0 < milliseconds <= _LONGEST:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: give a shard's id or a pattern, and milliseconds, such as L01:0.5."
+        )
+    return shards, milliseconds / 1000
+
+
 def _replay(config: pytest.Config, folder: str | None) -> None:
     if folder is None or _KEY in config.stash:
         return
@@ -48,10 +84,19 @@ def _replay(config: pytest.Config, folder: str | None) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say that no Mac was asked."""
+    """Say that no Mac was asked, and that shards were slowed down."""
+    return "; ".join(filter(None, (_replayed(config), _slowed(config)))) or None
+
+
+def _slowed(config: pytest.Config) -> str:
+    given = config.getoption("--ane-slow") or ()
+    return ", ".join(f"{shards} slowed by {1000 * more:g} ms a call" for shards, more in given)
+
+
+def _replayed(config: pytest.Config) -> str:
     replayer = config.stash.get(_KEY, None)
     if replayer is None:
-        return None
+        return ""
     machine = replayer.script.machine
     folder = config.getoption("--ane-replay")
     return f"Core ML: replayed from {folder} ({machine.chip}, macOS {machine.os})"

@@ -27,6 +27,7 @@ class Speed(BaseModel):
         artifacts: digests by shard.
         prompt: token ids that were decoded from.
         profile: median seconds of a round by part, `block`, `head`, `host`...
+        counts: how many shards a part has.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
@@ -40,6 +41,7 @@ class Speed(BaseModel):
     artifacts: dict[str, str] = {}
     prompt: tuple[int, ...] = ()
     profile: dict[str, float] = {}
+    counts: dict[str, int] = {}
 
     @property
     def median(self) -> float:

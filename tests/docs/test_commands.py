@@ -64,7 +64,8 @@ def test_command(page: str, command: str, project: Path, tmp_path: Path) -> None
         _script_shows_help(arguments[:2] if arguments[0] == "-m" else arguments[:1])
         return
     builds = arguments[0] == "bound" and arguments[1].endswith(".toml")
-    if program == "pytest-ane" and (arguments[0] in ("drift", "bisect") or builds):
+    whole = arguments[0] in ("drift", "bisect", "calibrate") or builds
+    if program == "pytest-ane" and whole:
         # They build the whole model: tests/cli runs them on a tiny one, tests/gates on this.
         parser().parse_args(arguments)
         return

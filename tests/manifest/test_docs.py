@@ -18,6 +18,7 @@ from pytest_ane.manifest import (
     Prompt,
     Prune,
     Source,
+    ThroughputPolicy,
 )
 from pytest_ane.manifest.base import Record
 from pytest_ane.manifest.problems import shown
@@ -37,6 +38,7 @@ PREFIXES: dict[type[Record], str] = {
     CompressionPolicy: "compression.",
     FidelityPolicy: "fidelity.",
     BehaviourPolicy: "behaviour.",
+    ThroughputPolicy: "throughput.",
     EvidencePolicy: "evidence.",
 }
 

@@ -1,1 +1,1 @@
-"""Tests of throughput."""
+"""Tests of `pytest_ane.throughput`."""

@@ -1,0 +1,169 @@
+"""Benchmarks of shards: their fixtures, when they run, and what pytest-benchmark's options mean.
+
+Like the entry point, this imports the standard library and pytest alone. Fixtures ask for
+`benchmark` last: it complains if it is not used, as where a shard cannot be built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_ane.plugin.options import wanted
+
+if TYPE_CHECKING:
+    from pytest_ane.build import Artifact
+    from pytest_ane.manifest import Shard
+    from pytest_ane.plugin.stack import Stack
+    from pytest_ane.plugin.stopwatch import Stopwatch
+    from pytest_ane.plugin.workspace import Workspace
+    from pytest_ane.throughput.speed import Speed
+    from pytest_ane.verdict import Verdict
+
+FILE = "test_throughput.py"
+"""Our benchmarks among the gates."""
+BY_OPTION = "--benchmark-disable"
+
+
+@pytest.fixture
+def load_benchmark(
+    request: pytest.FixtureRequest, shard: Shard, artifact: Artifact, benchmark: Any
+) -> Callable[[], Speed]:
+    """`load_benchmark()` times loading the shard up to its first prediction."""
+    watch = _stopwatch(request, benchmark)
+    return lambda: watch.used(lambda: watch.load(shard, artifact))
+
+
+@pytest.fixture
+def shard_benchmark(
+    request: pytest.FixtureRequest, shard: Shard, artifact: Artifact, benchmark: Any
+) -> Callable[..., Speed]:
+    """`shard_benchmark(tokens)` times one call of the shard, 1 to `"max"` positions."""
+    watch = _stopwatch(request, benchmark)
+    return lambda tokens=1: watch.used(lambda: watch.call(shard, artifact, tokens))
+
+
+@pytest.fixture
+def decode_benchmark(
+    request: pytest.FixtureRequest, chain: Stack, benchmark: Any
+) -> Callable[..., Speed]:
+    """`decode_benchmark(prompt=None, count=32)` times greedy decoding through the whole chain."""
+    watch = _stopwatch(request, benchmark)
+    return lambda prompt=None, **more: watch.used(lambda: watch.decode(chain, prompt, **more))
+
+
+@pytest.fixture
+def against_baseline(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Speed], Verdict]:
+    """`against_baseline(speed)` judges it by the policy and the stored run of this machine."""
+    from pytest_ane.plugin import regression, workspace
+
+    space = workspace.of(request.config)
+    return lambda speed: regression.judged(request.config, space, speed, benchmark)
+
+
+def asked(config: pytest.Config) -> bool:
+    """Whether a run is for benchmarks: shards are selected, and `-m` or pytest-benchmark says so.
+
+    pytest itself then sees to it that `-m "not bench"` runs none.
+    """
+    only = config.getoption("benchmark_only", False)
+    return wanted(config) and ("bench" in config.option.markexpr or bool(only))
+
+
+def ignored(path: Path, config: pytest.Config) -> bool:
+    """Whether a file is our benchmarks', in a run that is not for them."""
+    if path.name != FILE or not wanted(config) or asked(config):
+        return False
+    from pytest_ane.plugin import suite
+
+    return path.parent in (suite.shipped(), suite.in_use(config))
+
+
+def drop_unasked(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect benchmarks that neither `-m` nor a file named on the command line asks for."""
+    if not wanted(config) or asked(config):
+        return
+    dropped = [
+        item
+        for item in items
+        if item.get_closest_marker("bench") and not item.session.isinitpath(item.path)
+    ]
+    if dropped:
+        items[:] = [item for item in items if item not in set(dropped)]
+        config.hook.pytest_deselected(items=dropped)
+
+
+def check(config: pytest.Config) -> None:
+    """See that benchmarks can be had as they were asked for.
+
+    Raises:
+        pytest.UsageError: they cannot.
+    """
+    if not asked(config):
+        return
+    if not config.pluginmanager.hasplugin("benchmark"):
+        raise pytest.UsageError(
+            "-m bench: pytest-benchmark, which times, is switched off; leave -p no:benchmark out."
+        )
+    if config.getoption("benchmark_compare_fail") and not compared(config):
+        raise pytest.UsageError(
+            "--benchmark-compare-fail compares with a stored run; add --benchmark-compare."
+        )
+    if config.getoption("benchmark_histogram") and find_spec("pygal") is None:
+        raise pytest.UsageError(
+            "--benchmark-histogram draws with pygal, which is not installed: "
+            "pip install 'pytest-benchmark[histogram]'."
+        )
+
+
+def prepare(config: pytest.Config, space: Workspace) -> None:
+    """Before pytest-benchmark is configured: name its folder, and see to the end of the run."""
+    if not asked(config):
+        return
+    from pytest_ane.plugin import regression
+    from pytest_ane.plugin.bench_report import BenchReport
+
+    regression.use_baselines(config, space)
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(BenchReport(config), "ane-bench")
+
+
+def compared(config: pytest.Config) -> bool:
+    """Whether `--benchmark-compare` was given."""
+    return bool(config.getoption("benchmark_compare", None))
+
+
+def recording(config: pytest.Config) -> bool:
+    """Whether this run is stored."""
+    return bool(
+        config.getoption("benchmark_save", None) or config.getoption("benchmark_autosave", None)
+    )
+
+
+def session(config: pytest.Config) -> Any:
+    """pytest-benchmark's own record of the run."""
+    return config._benchmarksession  # type: ignore[attr-defined]
+
+
+def off(config: pytest.Config) -> str:
+    """Why pytest-benchmark times nothing."""
+    by_option = config.getoption("benchmark_disable") and not config.getoption("benchmark_enable")
+    return BY_OPTION if by_option else "pytest-benchmark is off under xdist"
+
+
+def has_limit(config: pytest.Config, space: Workspace, subject: str) -> bool:
+    """Whether a benchmark is compared with anything."""
+    policy = space.policy_of(subject).throughput
+    limits = (policy.max_regression, policy.min_tok_s)
+    return compared(config) or any(limit is not None for limit in limits)
+
+
+def _stopwatch(request: pytest.FixtureRequest, benchmark: Any) -> Stopwatch:
+    from pytest_ane.plugin import workspace
+    from pytest_ane.plugin.stopwatch import Stopwatch
+
+    return Stopwatch(benchmark, request.config, workspace.of(request.config))

@@ -1,0 +1,64 @@
+"""The end of a run of benchmarks: our table, and pytest-benchmark's regressions as an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pytest_benchmark.session import PerformanceRegression
+
+from pytest_ane.plugin import workspace
+from pytest_ane.report.throughput import lines
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
+_VOLATILE = ("hz_actual", "hz_actual_friendly")
+"""What the clock happened to be when pytest-benchmark looked."""
+
+
+class BenchReport:
+    """Registered in runs that are for benchmarks."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._regressed = False
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_terminal_summary(
+        self, terminalreporter: TerminalReporter
+    ) -> Generator[None, object, object]:
+        """Write the table below pytest-benchmark's, whose regression is no traceback.
+
+        The tests that regressed have failed by now: `against_baseline` heeds
+        `--benchmark-compare-fail`, too.
+        """
+        try:
+            result = yield
+        except (PerformanceRegression, pytest.UsageError) as error:
+            result, self._regressed = None, True
+            terminalreporter.write_line(f"pytest-benchmark: {error}", red=True)
+        found = workspace.of(self._config).speeds
+        if found and self._config.get_verbosity() >= -1:
+            everything = self._config.get_verbosity() > 0
+            terminalreporter.write_sep("=", "ane throughput")
+            for line in lines(found, everything=everything):
+                terminalreporter.write_line(line)
+        return result
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
+        """A regression of other tests, which fails none of them, is an exit code at least."""
+        result = yield
+        if self._regressed and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        return result
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_benchmark_compare_machine_info(
+        self, machine_info: dict[str, Any], compared_benchmark: dict[str, Any]
+    ) -> None:
+        """Keep a clock that changes all the time from being called another machine."""
+        now, then = machine_info.get("cpu", {}), compared_benchmark["machine_info"].get("cpu", {})
+        now |= {name: then[name] for name in _VOLATILE if name in then and name in now}

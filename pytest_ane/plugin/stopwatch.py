@@ -1,0 +1,226 @@
+"""What the benchmark fixtures do: pytest-benchmark times rounds, and `extra_info` says of what."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_ane.build import Artifact
+from pytest_ane.errors import AneError, ExecutionError, UnprovenError
+from pytest_ane.fidelity.package import seeded_inputs
+from pytest_ane.manifest import Shard
+from pytest_ane.plugin import bench
+from pytest_ane.plugin.models import OpenModel
+from pytest_ane.plugin.stack import Stack
+from pytest_ane.throughput import machine
+from pytest_ane.throughput.calls import Call, Tokens, hidden_call, package_call
+from pytest_ane.throughput.speed import KEY, Speed, What
+from pytest_ane.throughput.stepping import Stepper
+
+if TYPE_CHECKING:
+    from pytest_ane.backends import Runner
+    from pytest_ane.plugin.workspace import Workspace
+
+STEPS = 32
+"""Tokens that are decoded, each a round."""
+_WARM = 3
+"""Steps that are taken before; the first ones touch every weight for the first time."""
+_SHARE = 0.25
+"""Of `--benchmark-max-time`, for the calls of one shard: there are many shards."""
+_MOST = 200
+"""Rounds of a call, however short it is."""
+_NO_PROMPT = (1, 2, 3, 4)
+"""What is decoded from where the manifest has no prompts; no speed depends on what it says."""
+
+
+@dataclass
+class Stopwatch:
+    """One test's `benchmark` fixture, in a run's workspace."""
+
+    benchmark: Any
+    config: pytest.Config
+    space: Workspace
+    _used: bool = False
+
+    def used(self, timing: Callable[[], Speed]) -> Speed:
+        """The speed; of an error before anything was timed pytest-benchmark is told, too.
+
+        Otherwise it would add a complaint that its fixture was not used.
+        """
+        try:
+            return timing()
+        except AneError as error:
+            if not self._used:
+                self.benchmark.pedantic(_raise, (error,))
+            raise
+
+    def load(self, shard: Shard, artifact: Artifact) -> Speed:
+        """Load a shard and predict once, `--benchmark-min-rounds` times; one more to warm up."""
+        backend = self.space.backend
+        inputs = self._shortest(shard, artifact)
+
+        def load() -> None:
+            runner = backend.load(artifact.path)
+            runner.predict(inputs, runner.make_state())
+
+        return self._timed(
+            load, "load", shard.qualified, {shard.id: artifact.digest}, rounds=self._least
+        )
+
+    def call(self, shard: Shard, artifact: Artifact, tokens: Tokens = 1) -> Speed:
+        """Predict `tokens` positions at the start of a sequence, as often as time allows."""
+        runner = self.space.backend.load(artifact.path)
+        call = self._call(shard, artifact, runner, tokens)
+        state = runner.make_state()
+
+        def predict() -> None:
+            runner.predict(call.inputs, state)
+
+        # Once more than the one that is measured here: the first one may have to compile.
+        predict()
+        start = time.perf_counter()
+        predict()
+        rounds = self._rounds(time.perf_counter() - start)
+        return self._timed(
+            predict,
+            "call",
+            shard.qualified,
+            {shard.id: artifact.digest},
+            tokens=call.tokens,
+            rounds=rounds,
+            label=f"T={call.tokens}" if call.tokens else "call",
+        )
+
+    def decode(self, stack: Stack, prompt: str | None = None, count: int = STEPS) -> Speed:
+        """Decode greedily through all shards, a token a round, after a prompt by name."""
+        ids, chain = self._ids(stack.model, prompt), stack.chain
+        if chain.positions is not None and prompt is None:
+            # A short context is used as far as it goes.
+            count = max(min(count, chain.positions - len(ids) - _WARM), 1)
+        step = Stepper(chain, ids, 1 + _WARM + count)
+        artifacts = {shard.id: artifact.digest for shard, artifact in stack.artifacts}
+        return self._timed(
+            step,
+            "decode",
+            stack.model,
+            artifacts,
+            tokens=1,
+            rounds=count,
+            warm=_WARM,
+            prompt=ids,
+            more=lambda: {
+                "profile": step.profile(count),
+                "counts": Counter(one.wire.kind for one in chain.steps),
+            },
+        )
+
+    def _timed(
+        self,
+        call: Callable[[], None],
+        what: What,
+        subject: str,
+        artifacts: dict[str, str],
+        *,
+        tokens: int = 0,
+        rounds: int,
+        warm: int = 1,
+        label: str = "",
+        prompt: tuple[int, ...] = (),
+        more: Callable[[], dict[str, Any]] = dict,
+    ) -> Speed:
+        """Time rounds; every test does so once, for so often pytest-benchmark's fixture is good."""
+        now = machine.state(self.space.backend)
+        # They are stored with the run: a shard by its name.
+        self.benchmark.params = {
+            name: value.qualified if isinstance(value, Shard) else value
+            for name, value in (self.benchmark.params or {}).items()
+        }
+        if self.benchmark.group is None:
+            self.benchmark.group = f"{subject.partition(':')[0]} {label or what}"
+        self._used = True
+        self.benchmark.pedantic(call, rounds=rounds, warmup_rounds=warm)
+        if self.benchmark.disabled:
+            self._not_timed(subject)
+        speed = Speed(
+            what=what,
+            subject=subject,
+            tokens=tokens,
+            seconds=tuple(self.benchmark.stats.stats.data),
+            identity=self.space.identity | _other_timer(self.benchmark.stats.options["timer"]),
+            state=now,
+            artifacts=artifacts,
+            prompt=prompt,
+            **more(),
+        )
+        self.benchmark.extra_info[KEY] = speed.to_json()
+        return speed
+
+    def _not_timed(self, subject: str) -> None:
+        """Skip, or leave unproven what was to be compared.
+
+        Raises:
+            UnprovenError: a limit was asked for, and nobody asked not to measure.
+        """
+        why = bench.off(self.config)
+        if why == bench.BY_OPTION or not bench.has_limit(self.config, self.space, subject):
+            pytest.skip(f"run once and not timed: {why}")
+        raise UnprovenError(
+            f"{subject} was not timed: {why}; leave -n out.", summary=f"not timed: {why}"
+        )
+
+    def _call(self, shard: Shard, artifact: Artifact, runner: Runner, tokens: Tokens) -> Call:
+        if (model := self._opened(shard)) is None:
+            try:
+                return package_call(runner.inputs, artifact.path, tokens)
+            except ExecutionError as error:
+                if tokens != 1:
+                    raise
+                pytest.skip(str(error))
+        return hidden_call(model.layout(shard), shard.max_tokens if tokens == "max" else tokens)
+
+    def _shortest(self, shard: Shard, artifact: Artifact) -> Any:
+        if (model := self._opened(shard)) is not None:
+            return hidden_call(model.layout(shard), 1).inputs
+        runner = self.space.backend.load(artifact.path)
+        return seeded_inputs(runner.inputs, artifact.path, 0, smallest=True)
+
+    def _opened(self, shard: Shard) -> OpenModel | None:
+        """The model of a family's shard, which knows its host side."""
+        model = self.space.model(shard.model) if shard.family else None
+        return model if isinstance(model, OpenModel) else None
+
+    def _ids(self, name: str, prompt: str | None) -> tuple[int, ...]:
+        opened = self.space.model(name)
+        assert isinstance(opened, OpenModel)  # A builder's shards are no chain.
+        prompts = {one.name: one.ids for one in opened.prompts}
+        if prompt is None:
+            return next(iter(prompts.values()), _NO_PROMPT)
+        if prompt not in prompts:
+            known = ", ".join(prompts) or "none"
+            raise ExecutionError(f"{name} has no golden prompt {prompt!r}; there are: {known}.")
+        return prompts[prompt]
+
+    @property
+    def _least(self) -> int:
+        return int(self.config.getoption("benchmark_min_rounds"))
+
+    def _rounds(self, seconds: float) -> int:
+        room = _SHARE * float(self.config.getoption("benchmark_max_time"))
+        return max(self._least, min(_MOST, math.ceil(room / max(seconds, 1e-9))))
+
+
+def _other_timer(timer: Callable[[], float]) -> dict[str, str]:
+    """Another clock than wall time, as of `--benchmark-timer`: its seconds are other seconds."""
+    if timer is time.perf_counter:
+        return {}
+    return {"timer": f"{timer.__module__}.{timer.__name__}"}
+
+
+def _raise(error: AneError) -> None:
+    raise error

@@ -1,0 +1,189 @@
+"""`-m bench`: what is timed, what of it is kept, and when."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.plugin.conftest import Project
+
+FAST = ("--benchmark-min-rounds=2", "--benchmark-max-time=0.01")
+IDS = """\
+gates/test_throughput.py::test_load[mini:L00]
+gates/test_throughput.py::test_call[mini:L00-T1]
+gates/test_throughput.py::test_call[mini:L00-Tmax]
+gates/test_throughput.py::test_decode[mini]
+"""
+
+
+def bench(project: Project, *options: str, shards: str = "all") -> pytest.RunResult:
+    """Benchmarks of few rounds."""
+    return project.run(f"--ane-shards={shards}", "-m", "bench", *FAST, *options)
+
+
+def saved(project: Project) -> dict[str, dict[str, Any]]:
+    """The benchmarks of the newest stored run, by name."""
+    *_, file = sorted(project.path.glob(".benchmarks/*/*.json"))
+    return {one["name"]: one for one in json.loads(file.read_text())["benchmarks"]}
+
+
+def test_ids_are_short_and_nothing_is_opened(project: Project) -> None:
+    result = bench(project.llama(), "--co", "-q", "--ane-cache=cache")
+    for line in IDS.splitlines():
+        assert line in result.outlines
+    result.stdout.fnmatch_lines(["13/26 tests collected (13 deselected) in *"])
+    assert not (project.path / "cache").exists()
+
+
+def test_everything_is_timed_and_stored(project: Project) -> None:
+    result = bench(project.llama(), "--benchmark-save=first", "--junitxml=out.xml")
+    result.assert_outcomes(passed=13, deselected=13)
+    result.stdout.re_match_lines(
+        [
+            r"passed   mini  +throughput  decoding [\d,.]+ tok/s",
+            r"passed: throughput 13/13",
+            r"=+ ane throughput =+",
+            r"cpu · .* cores? · .* · Python 3\.\d+.*",
+            r" +now  a token  baseline  change",
+            r"mini +decoding +[\d,.]+ tok/s  [\d.]+ ms +- +-",
+            r"mini: [\d,.]+ tok/s, of which a token's",
+            r" +shards  ms/token +each +share",
+            r"block +2 .*%",
+            r"head +2 .*%",
+            r"host .*%",
+            r"load and first prediction of 4 shards: [\d.]+ ms, [\d.]+ ms each",
+        ]
+    )
+    found = saved(project)
+    assert len(found) == 13
+    for name, one in found.items():
+        ane = one["extra_info"]["ane"]
+        assert ane["identity"]["backend"] == "cpu"
+        assert set(ane["identity"]) >= {"chip", "cores", "threads", "system", "python"}
+        assert ane["state"]["pytest-ane"]
+        assert len(ane["seconds"]) == one["stats"]["rounds"]
+        assert all(re.fullmatch(r"[0-9a-f]{64}", d) for d in ane["artifacts"].values())
+        if ane["tokens"]:
+            assert ane["tok_s"] == pytest.approx(ane["tokens"] / one["stats"]["median"])
+            assert ane["ms_token"] == pytest.approx(1000 / ane["tok_s"])
+        else:
+            assert name.startswith("test_load")
+    call = found["test_call[mini:L00-Tmax]"]
+    assert (call["group"], call["extra_info"]["ane"]["tokens"]) == ("mini T=16", 16)
+    assert call["params"] == {"shard": "mini:L00", "tokens": "max"}
+    decoded = found["test_decode[mini]"]["extra_info"]["ane"]
+    assert decoded["prompt"] == [5, 17, 40, 3, 22]
+    # 16 positions are all that these shards see: 5 of the prompt, 3 to warm up, 8 rounds.
+    assert len(decoded["seconds"]) == 8
+    assert decoded["counts"] == {"block": 2, "head": 2}
+    parts = decoded["profile"]
+    assert set(parts) == {"block", "head", "host"}
+    assert sum(parts.values()) == pytest.approx(1 / decoded["tok_s"], rel=0.3)
+    properties = (project.path / "out.xml").read_text()
+    assert properties.count('name="ane.tok_s"') == 9
+    assert properties.count('name="ane.gate" value="throughput"') == 13
+
+
+@pytest.mark.parametrize("options", [(), ("-m", "gate"), ("-m", "not slow")])
+def test_no_other_run_has_benchmarks(project: Project, options: tuple[str, ...]) -> None:
+    project.packages(good="none")
+    result = project.run("--ane-shards=all", *options)
+    result.assert_outcomes(passed=3, deselected=1)
+    result.stdout.no_fnmatch_line("*ane throughput*")
+
+
+def test_benchmarks_have_no_gates(project: Project) -> None:
+    result = bench(project.packages(good="none"), "-v")
+    result.stdout.no_re_match_line(r"gates/test_(placement|compression|fidelity|behaviour).*")
+
+
+def test_gates_and_benchmarks_in_one_run(project: Project) -> None:
+    result = project.packages(good="none").run("--ane-shards=all", "-m", "bench or gate", *FAST)
+    result.assert_outcomes(passed=5, skipped=1, deselected=2)
+
+
+def test_the_file_can_be_named(project: Project) -> None:
+    from pytest_ane.cli import main
+
+    assert main(["init", str(project.path)]) == 0
+    project.packages(good="none")
+    result = project.run("--ane-shards=all", "gates/test_throughput.py", *FAST)
+    result.assert_outcomes(passed=2, skipped=1, deselected=1)
+
+
+def test_own_copies_of_the_gates_are_left_out_too(project: Project) -> None:
+    from pytest_ane.cli import main
+
+    assert main(["init", str(project.path)]) == 0
+    project.packages(good="none").gate().assert_outcomes(passed=3, deselected=1)
+    assert bench(project, "--co", "-q").ret == 0
+
+
+def test_a_package_of_fixed_shapes(project: Project) -> None:
+    """Nobody knows how many tokens it computes, so there are seconds, and no T of 1."""
+    result = bench(project.packages(good="none"), "--benchmark-autosave", "-rs")
+    result.assert_outcomes(passed=2, skipped=1, deselected=5)
+    result.stdout.fnmatch_lines(["SKIPPED [[]1[]] *cannot be timed at T=1*inputs of fixed shapes*"])
+    ane = saved(project)["test_call[own:good-Tmax]"]["extra_info"]["ane"]
+    assert (ane["tokens"], ane["tok_s"], ane["ms_token"]) == (0, None, None)
+
+
+def test_benchmarks_of_one_s_own(project: Project) -> None:
+    project.pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.bench
+        @pytest.mark.benchmark(group="mine")
+        def test_verify(shard_benchmark, against_baseline, gate):
+            speed = shard_benchmark(4)
+            assert speed.tokens == 4
+            gate(against_baseline(speed))
+
+        @pytest.mark.bench
+        def test_counting(decode_benchmark):
+            assert len(decode_benchmark("counting", count=6).seconds) == 6
+
+        @pytest.mark.bench
+        def test_absent(decode_benchmark):
+            decode_benchmark("absent")
+
+        @pytest.mark.bench
+        def test_long(decode_benchmark):
+            decode_benchmark("counting", count=600)
+        """
+    )
+    result = bench(project.llama(), "-k", "test_benchmarks_of_one", "--benchmark-autosave")
+    result.assert_outcomes(passed=5, failed=2, deselected=26)
+    result.stdout.fnmatch_lines(
+        [
+            "mini has no golden prompt 'absent'; there are: counting.",
+            "*do not fit the 16 positions*",
+        ]
+    )
+    assert saved(project)["test_verify[mini:L00]"]["group"] == "mine"
+
+
+def test_without_shards_it_says_what_to_do(project: Project) -> None:
+    project.pytester.makepyfile("def test_own(decode_benchmark): pass")
+    result = project.run()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        ["The fixture 'chain' needs shards; run pytest with --ane-shards or --ane-package."]
+    )
+
+
+def test_an_absent_pytest_benchmark_is_one_line(project: Project) -> None:
+    result = bench(project.llama(), "-p", "no:benchmark")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_nothing_is_registered_without_being_asked(project: Project) -> None:
+    project.pytester.makeconftest(
+        "def pytest_collection_finish(session):\n"
+        "    assert not session.config.pluginmanager.hasplugin('ane-bench')\n"
+    )
+    project.packages(good="none").gate("-k", "placement").assert_outcomes(passed=1, deselected=3)

@@ -1,0 +1,206 @@
+"""pytest-benchmark's options in runs of ours: none is lost, none ends in a traceback."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.plugin.conftest import Project
+from tests.plugin.test_bench import bench, saved
+
+SLOW = ("-p", "pytest_ane.testing.plugin", "--ane-slow=good:50")
+LIMIT = '[models.own.policy.throughput]\nmax-regression = "90%"\n'
+OWN = """
+import time
+import pytest
+
+@pytest.mark.bench
+def test_other(benchmark):
+    benchmark.pedantic(time.sleep, ({seconds},), rounds=2)
+"""
+
+
+@pytest.fixture
+def good(project: Project) -> Project:
+    """One package of fixed shapes: a load and a call are timed."""
+    return project.packages(good="none")
+
+
+def test_a_slow_shard_is_one_failed_test_that_names_everything(project: Project) -> None:
+    project.packages(LIMIT, good="none")
+    bench(project, "-k", "call", "--benchmark-autosave").assert_outcomes(
+        passed=1, skipped=1, deselected=6
+    )
+    result = bench(project, "-k", "call", "--benchmark-compare", *SLOW)
+    result.assert_outcomes(failed=1, skipped=1, deselected=6)
+    result.stdout.fnmatch_lines(
+        [
+            "good slowed by 50 ms a call",
+            "own:good: throughput failed",
+            "  - Call: 50.* ms is +* % on the baseline's * ms (run 0001 of *), and 90 % is allowed "
+            "(policy.throughput.max-regression), on cpu, *core*.",
+            "failed   own:good  throughput  call * on run 0001",
+            "passed: throughput 0/1",
+            "own:good  call  50.* ms *",
+        ]
+    )
+
+
+def test_no_baseline_is_unproven_unless_this_run_records_it(project: Project) -> None:
+    project.packages(LIMIT, good="none")
+    result = bench(project, "-k", "load")
+    result.assert_outcomes(failed=1, deselected=7)
+    result.stdout.fnmatch_lines(["*Record a baseline of this machine with: pytest -m bench *"])
+    result = bench(project, "-k", "load", "--benchmark-autosave")
+    result.assert_outcomes(passed=1, deselected=7)
+    result.stdout.fnmatch_lines(
+        ["passed   own:good  throughput  load * · recorded as the baseline"]
+    )
+
+
+def test_compare_fail_fails_the_test(good: Project) -> None:
+    bench(good, "-k", "load", "--benchmark-autosave")
+    fails = ("--benchmark-compare", "--benchmark-compare-fail=median:100%")
+    result = bench(good, "-k", "load", *fails, *SLOW)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(failed=1, deselected=7)
+    result.stdout.fnmatch_lines(
+        [
+            "  - --benchmark-compare-fail: Field 'median' has failed *, against *0001_*.json.",
+            "pytest-benchmark: Performance has regressed.",
+            "*= ane throughput =*",
+            "FAILED gates/test_throughput.py::test_load[[]own:good[]]*",
+        ]
+    )
+
+
+def test_compare_fail_of_other_tests_is_an_exit_code(good: Project) -> None:
+    good.pytester.makepyfile(OWN.format(seconds=0.001))
+    bench(good, "-k", "other", "--benchmark-autosave")
+    good.pytester.makepyfile(OWN.format(seconds=0.1))
+    fails = ("--benchmark-compare", "--benchmark-compare-fail=min:400%")
+    result = bench(good, "-k", "other", *fails)
+    result.assert_outcomes(passed=1, deselected=8)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["pytest-benchmark: Performance has regressed."])
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--benchmark-compare-fail=min:5%", "*add --benchmark-compare."),
+        ("--benchmark-histogram", "*pip install 'pytest-benchmark[[]histogram[]]'."),
+        ("-pno:benchmark", "*leave -p no:benchmark out."),
+    ],
+)
+def test_what_cannot_be_had_is_one_line(
+    good: Project, option: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_ane.plugin.bench.find_spec", lambda name: None)
+    result = good.run("--ane-shards=all", "-m", "bench", option)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = [line for line in result.errlines if line]
+    assert pytest.LineMatcher([line]).fnmatch_lines([says]) is None
+
+
+def test_json(good: Project) -> None:
+    bench(good, "-k", "load", "--benchmark-json=out.json").assert_outcomes(passed=1, deselected=7)
+    (one,) = json.loads((good.path / "out.json").read_text())["benchmarks"]
+    ane = one["extra_info"]["ane"]
+    assert (ane["what"], ane["subject"], ane["status"]) == ("load", "own:good", "passed")
+    assert ane["seconds"] == one["stats"]["data"]
+    assert one["params"] == {"shard": "own:good"}
+
+
+def test_a_histogram(good: Project) -> None:
+    pytest.importorskip("pygal")
+    bench(good, "-k", "load", "--benchmark-histogram=drawn").assert_outcomes(passed=1, deselected=7)
+    assert [path.name for path in good.path.glob("drawn*.svg")] == ["drawn-own_load.svg"]
+
+
+def test_disabled_they_run_once_and_are_skipped(good: Project) -> None:
+    result = bench(good, "--benchmark-disable", "-rs")
+    result.assert_outcomes(skipped=3, deselected=5)
+    result.stdout.fnmatch_lines(["SKIPPED [[]2[]] * run once and not timed: --benchmark-disable"])
+    assert not list(good.path.glob(".benchmarks/*/*"))
+
+
+def test_disabled_a_shard_that_fails_still_fails(project: Project) -> None:
+    broken = project.copy("good")
+    (broken / "Data/com.apple.CoreML/model.mlmodel").write_bytes(b"\xff" * 8)
+    project.packages(**{"good": "none"})
+    text = (project.path / "shards.toml").read_text()
+    project.manifest(text.replace(str(project.workshop.packages["good"]), str(broken)))
+    bench(project, "--benchmark-disable").assert_outcomes(failed=3, deselected=5)
+
+
+def test_enable_wins_over_disable(good: Project) -> None:
+    result = bench(good, "-k", "load", "--benchmark-disable", "--benchmark-enable")
+    result.assert_outcomes(passed=1, deselected=7)
+
+
+def test_only_and_skip(good: Project) -> None:
+    only = good.run("--ane-shards=all", "--benchmark-only", "--benchmark-min-rounds=1")
+    only.assert_outcomes(passed=2, skipped=4, deselected=2)
+    bench(good, "--benchmark-skip").assert_outcomes(skipped=3, deselected=5)
+
+
+def test_a_manifest_s_own_folder(project: Project) -> None:
+    """Runs are stored there, too, so that they can be committed."""
+    project.manifest(
+        '[models.own]\nbaselines = "kept"\n[models.own.shard.good]\nreference = "none"\n'
+        f'artifact = "{project.workshop.packages["good"]}"\n' + LIMIT
+    )
+    bench(project, "-k", "load", "--benchmark-save=first")
+    assert len(list(project.path.glob("kept/*/0001_first.json"))) == 1
+    result = bench(project, "-k", "load", *SLOW)
+    result.assert_outcomes(failed=1, deselected=7)
+    result.stdout.fnmatch_lines(["*(run 0001 of *"])
+
+
+def test_a_clock_that_changed_is_no_other_machine(good: Project) -> None:
+    bench(good, "-k", "load", "--benchmark-autosave")
+    (file,) = good.path.glob(".benchmarks/*/*.json")
+    run = json.loads(file.read_text())
+    run["machine_info"]["cpu"] |= {"hz_actual": [1, 0], "hz_actual_friendly": "1 Hz"}
+    file.write_text(json.dumps(run))
+    result = bench(good, "-k", "load", "--benchmark-compare", "-W", "error")
+    result.assert_outcomes(passed=1, deselected=7)
+
+
+@pytest.mark.slow
+def test_under_xdist_nothing_is_timed_and_that_is_said(good: Project) -> None:
+    run = ("-n2", "--ane-shards=all", "-m", "bench", "-rs", "--benchmark-autosave")
+    result = good.pytester.runpytest_subprocess(*run)
+    result.assert_outcomes(skipped=3)
+    says = result.stdout.str() + result.stderr.str()
+    assert "Traceback" not in says
+    assert says.count("Benchmarks are automatically disabled because xdist plugin is active") == 1
+    result.stdout.fnmatch_lines(["SKIPPED [[]2[]] *: pytest-benchmark is off under xdist"])
+
+
+@pytest.mark.slow
+def test_under_xdist_a_limit_is_unproven(project: Project) -> None:
+    project.packages(LIMIT, good="none")
+    run = ("-n2", "--ane-shards=all", "-m", "bench", "-k", "load")
+    result = project.pytester.runpytest_subprocess(*run)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*own:good was not timed: pytest-benchmark is off under xdist; leave -n out."]
+    )
+
+
+def test_seconds_of_another_timer_are_not_compared(good: Project) -> None:
+    bench(good, "-k", "load", "--benchmark-autosave")
+    timer = "--benchmark-timer=time.process_time"
+    result = bench(good, "-k", "load", "--benchmark-compare", timer)
+    result.assert_outcomes(failed=1, deselected=7)
+    result.stdout.fnmatch_lines(
+        ["*is of another machine or backend: timer '', here 'time.process*"]
+    )
+
+
+def test_saved_and_read_again(good: Project) -> None:
+    bench(good, "-k", "load", "--benchmark-save=x")
+    assert list(saved(good)) == ["test_load[own:good]"]

@@ -1,0 +1,81 @@
+"""Throughput against stored runs that are no baseline, and with a threshold made of noise."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_ane.throughput.noise import Calibration, Noise, write
+from pytest_ane.throughput.speed import KEY, Speed
+from pytest_ane.throughput.storage import open_storage
+from tests.plugin.conftest import Project
+from tests.plugin.test_bench import bench
+
+LIMIT = "[models.own.policy.throughput]\nmax-regression = {}\n"
+
+
+@pytest.fixture
+def recorded(project: Project) -> Path:
+    """The file of a run that timed a load; the policy asks for a comparison."""
+    project.packages(LIMIT.format('"90%"'), good="none")
+    bench(project, "-k", "load", "--benchmark-autosave").assert_outcomes(passed=1, deselected=7)
+    (file,) = project.path.glob(".benchmarks/*/0001_*.json")
+    return file
+
+
+def test_another_machines_run_is_refused(project: Project, recorded: Path) -> None:
+    data = json.loads(recorded.read_text())
+    (load,) = data["benchmarks"]
+    load["extra_info"][KEY]["identity"]["chip"] = "Apple M1"
+    recorded.write_text(json.dumps(data))
+    for option in ((), ("--benchmark-compare",)):
+        result = bench(project, "-k", "load", *option)
+        result.assert_outcomes(failed=1, deselected=7)
+        result.stdout.fnmatch_lines(
+            [
+                "own:good: throughput unproven",
+                "  - The stored run 0001 is no baseline: it is of another machine or backend: chip "
+                "'Apple M1', here '*'. Record a baseline of this machine with: pytest -m bench *",
+                "unproven own:good  throughput  load * · no baseline",
+            ]
+        )
+
+
+def test_unproven_may_be_allowed(project: Project, recorded: Path) -> None:
+    recorded.unlink()
+    result = bench(project, "-k", "load", "--ane-unproven=allow")
+    result.assert_outcomes(passed=1, deselected=7)
+
+
+def test_half_a_run_is_one_sentence(project: Project, recorded: Path) -> None:
+    recorded.write_bytes(recorded.read_bytes()[:1000])
+    result = bench(project, "-k", "load")
+    result.assert_outcomes(failed=1, deselected=7)
+    result.stdout.fnmatch_lines(
+        [
+            "own:good: throughput unproven",
+            "  - */0001_*.json cannot be compared with (invalid JSON: *); delete it, and record it "
+            "anew with: pytest -m bench --ane-shards=all --benchmark-autosave",
+        ]
+    )
+
+
+def test_noise_that_was_measured_is_the_threshold(project: Project, recorded: Path) -> None:
+    project.packages(LIMIT.format('"calibrated"'), good="none")
+    result = bench(project, "-k", "load")
+    result.assert_outcomes(failed=1, deselected=7)
+    result.stdout.fnmatch_lines(["  - *this machine's noise is not known; * pytest-ane calibrate"])
+    (found,) = json.loads(recorded.read_text())["benchmarks"]
+    speed = Speed.model_validate(found["extra_info"][KEY])
+    # Sigma is 17 % of 1: a load many times as long is none.
+    noise = Noise(what="load", subject="own:good", tokens=0, medians=(0.88, 1.12))
+    storage = open_storage(str(project.path / ".benchmarks"))
+    write(storage, Calibration(identity=speed.identity, noises=(noise,)))
+    slow = ("-p", "pytest_ane.testing.plugin", "--ane-slow=good:300")
+    result = bench(project, "-k", "load", *slow)
+    result.assert_outcomes(failed=1, deselected=7)
+    result.stdout.fnmatch_lines(
+        ["  - Load: * and 47.5 % is allowed (2.8 sigma of 2 unchanged runs, pytest-ane calibrate)*"]
+    )
