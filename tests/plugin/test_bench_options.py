@@ -38,11 +38,11 @@ def test_a_slow_shard_is_one_failed_test_that_names_everything(project: Project)
         [
             "good slowed by 50 ms a call",
             "own:good: throughput failed",
-            "  - Call: 50.* ms is +* % on the baseline's * ms (run 0001 of *), and 90 % is allowed "
+            "  - Call: * ms is +* % on the baseline's * ms (run 0001 of *), and 90 % is allowed "
             "(policy.throughput.max-regression), on cpu, *core*.",
             "failed   own:good  throughput  call * on run 0001",
             "passed: throughput 0/1",
-            "own:good  call  50.* ms *",
+            "own:good  call  * ms *",
         ]
     )
 
