@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.plugin.conftest import Project
-from tests.plugin.test_bench import bench, saved
+from tests.plugin.test_bench import FAST, bench, saved
 
 SLOW = ("-p", "pytest_ane.testing.plugin", "--ane-slow=good:50")
 LIMIT = '[models.own.policy.throughput]\nmax-regression = "90%"\n'
@@ -113,10 +113,19 @@ def test_json(good: Project) -> None:
     assert one["params"] == {"shard": "own:good"}
 
 
+@pytest.mark.slow
 def test_a_histogram(good: Project) -> None:
-    pytest.importorskip("pygal")
-    bench(good, "-k", "load", "--benchmark-histogram=drawn").assert_outcomes(passed=1, deselected=7)
+    """In a process of its own: pygal's importlib_metadata switches off finders of entry points."""
+    options = ("--ane-shards=all", "-m", "bench", "-k", "load", "--benchmark-histogram=drawn")
+    result = good.pytester.runpytest_subprocess(*options, *FAST)
+    result.assert_outcomes(passed=1, deselected=7)
     assert [path.name for path in good.path.glob("drawn*.svg")] == ["drawn-own_load.svg"]
+
+
+def test_cprofile_has_a_step_of_its_own(project: Project) -> None:
+    result = bench(project.llama(), "-k", "decode", "--benchmark-cprofile=cumtime")
+    result.assert_outcomes(passed=1, deselected=25)
+    result.stdout.fnmatch_lines(["*(predict)*"])
 
 
 def test_disabled_they_run_once_and_are_skipped(good: Project) -> None:
