@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 FILE = "test_throughput.py"
 """Our benchmarks among the gates."""
 BY_OPTION = "--benchmark-disable"
+_FIXTURES = {"shard", "chain"}
 
 
 @pytest.fixture
@@ -84,13 +85,18 @@ def ignored(path: Path, config: pytest.Config) -> bool:
 
 
 def drop_unasked(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect benchmarks that neither `-m` nor a file named on the command line asks for."""
+    """Deselect benchmarks that neither `-m` nor a file named on the command line asks for.
+
+    A marker of this name is not ours alone: a test without our fixtures is somebody else's.
+    """
     if not wanted(config) or asked(config):
         return
     dropped = [
         item
         for item in items
-        if item.get_closest_marker("bench") and not item.session.isinitpath(item.path)
+        if item.get_closest_marker("bench")
+        and _FIXTURES & set(getattr(item, "fixturenames", ()))
+        and not item.session.isinitpath(item.path)
     ]
     if dropped:
         items[:] = [item for item in items if item not in set(dropped)]

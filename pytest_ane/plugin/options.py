@@ -6,7 +6,7 @@ import pytest
 
 GATE_MARKERS = {
     "gate": "a quality gate of a model shard; runs only with --ane-shards or --ane-package.",
-    "bench": "a throughput benchmark of a model shard; runs only with --ane-shards.",
+    "bench": "a throughput benchmark of a model shard; runs only with --ane-shards and -m bench.",
 }
 
 FATES = ("fail", "allow")

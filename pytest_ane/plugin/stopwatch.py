@@ -31,8 +31,8 @@ STEPS = 32
 """Tokens that are decoded, each a round."""
 _WARM = 3
 """Steps that are taken before; the first ones touch every weight for the first time."""
-_SHARE = 0.25
-"""Of `--benchmark-max-time`, for the calls of one shard: there are many shards."""
+_SHARE = 0.4
+"""Of `--benchmark-max-time`, for one benchmark of one shard: there are many shards."""
 _MOST = 200
 """Rounds of a call, however short it is."""
 _NO_PROMPT = (1, 2, 3, 4)
@@ -61,7 +61,7 @@ class Stopwatch:
             raise
 
     def load(self, shard: Shard, artifact: Artifact) -> Speed:
-        """Load a shard and predict once, `--benchmark-min-rounds` times; one more to warm up."""
+        """Load a shard and predict once, as often as time allows."""
         backend = self.space.backend
         inputs = self._shortest(shard, artifact)
 
@@ -69,9 +69,7 @@ class Stopwatch:
             runner = backend.load(artifact.path)
             runner.predict(inputs, runner.make_state())
 
-        return self._timed(
-            load, "load", shard.qualified, {shard.id: artifact.digest}, rounds=self._least
-        )
+        return self._timed(load, "load", shard.qualified, {shard.id: artifact.digest})
 
     def call(self, shard: Shard, artifact: Artifact, tokens: Tokens = 1) -> Speed:
         """Predict `tokens` positions at the start of a sequence, as often as time allows."""
@@ -82,28 +80,24 @@ class Stopwatch:
         def predict() -> None:
             runner.predict(call.inputs, state)
 
-        # Once more than the one that is measured here: the first one may have to compile.
-        predict()
-        start = time.perf_counter()
-        predict()
-        rounds = self._rounds(time.perf_counter() - start)
         return self._timed(
             predict,
             "call",
             shard.qualified,
             {shard.id: artifact.digest},
             tokens=call.tokens,
-            rounds=rounds,
             label=f"T={call.tokens}" if call.tokens else "call",
         )
 
     def decode(self, stack: Stack, prompt: str | None = None, count: int = STEPS) -> Speed:
         """Decode greedily through all shards, a token a round, after a prompt by name."""
         ids, chain = self._ids(stack.model, prompt), stack.chain
+        # cProfile is given a step of its own.
+        beside = _WARM + (self.config.getoption("benchmark_cprofile") is not None)
         if chain.positions is not None and prompt is None:
             # A short context is used as far as it goes.
-            count = max(min(count, chain.positions - len(ids) - _WARM), 1)
-        step = Stepper(chain, ids, 1 + _WARM + count)
+            count = max(min(count, chain.positions - len(ids) - beside), 1)
+        step = Stepper(chain, ids, 1 + beside + count)
         artifacts = {shard.id: artifact.digest for shard, artifact in stack.artifacts}
         return self._timed(
             step,
@@ -128,14 +122,16 @@ class Stopwatch:
         artifacts: dict[str, str],
         *,
         tokens: int = 0,
-        rounds: int,
-        warm: int = 1,
+        rounds: int | None = None,
+        warm: int = 0,
         label: str = "",
         prompt: tuple[int, ...] = (),
         more: Callable[[], dict[str, Any]] = dict,
     ) -> Speed:
         """Time rounds; every test does so once, for so often pytest-benchmark's fixture is good."""
         now = machine.state(self.space.backend)
+        if rounds is None:
+            rounds = self._rounds(call)
         # They are stored with the run: a shard by its name.
         self.benchmark.params = {
             name: value.qualified if isinstance(value, Shard) else value
@@ -206,13 +202,17 @@ class Stopwatch:
             raise ExecutionError(f"{name} has no golden prompt {prompt!r}; there are: {known}.")
         return prompts[prompt]
 
-    @property
-    def _least(self) -> int:
-        return int(self.config.getoption("benchmark_min_rounds"))
-
-    def _rounds(self, seconds: float) -> int:
+    def _rounds(self, call: Callable[[], None]) -> int:
+        """How many fit, by the second of two runs: the first one may have to compile."""
+        if self.benchmark.disabled:
+            return 1
+        call()
+        start = time.perf_counter()
+        call()
+        seconds = time.perf_counter() - start
         room = _SHARE * float(self.config.getoption("benchmark_max_time"))
-        return max(self._least, min(_MOST, math.ceil(room / max(seconds, 1e-9))))
+        least = int(self.config.getoption("benchmark_min_rounds"))
+        return max(least, min(_MOST, math.ceil(room / max(seconds, 1e-9))))
 
 
 def _other_timer(timer: Callable[[], float]) -> dict[str, str]:

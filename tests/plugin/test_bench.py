@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_ane.testing import Script
 from tests.plugin.conftest import Project
 
 FAST = ("--benchmark-min-rounds=2", "--benchmark-max-time=0.01")
@@ -47,7 +49,7 @@ def test_everything_is_timed_and_stored(project: Project) -> None:
             r"passed: throughput 13/13",
             r"=+ ane throughput =+",
             r"cpu · .* cores? · .* · Python 3\.\d+.*",
-            r" +now  a token  baseline  change",
+            r" +now +a token  baseline  change",
             r"mini +decoding +[\d,.]+ tok/s  [\d.]+ ms +- +-",
             r"mini: [\d,.]+ tok/s, of which a token's",
             r" +shards  ms/token +each +share",
@@ -187,3 +189,51 @@ def test_nothing_is_registered_without_being_asked(project: Project) -> None:
         "    assert not session.config.pluginmanager.hasplugin('ane-bench')\n"
     )
     project.packages(good="none").gate("-k", "placement").assert_outcomes(passed=1, deselected=3)
+
+
+def test_a_benchmark_of_somebody_else_s_is_left_alone(project: Project) -> None:
+    project.pytester.makepyfile("import pytest\n@pytest.mark.bench\ndef test_own(): pass\n")
+    result = project.packages(good="none").run("--ane-shards=all")
+    result.assert_outcomes(passed=4, deselected=1)
+
+
+def test_a_shard_that_cannot_be_had_is_one_row_a_benchmark(project: Project) -> None:
+    result = bench(project.packages(absent="none"), "-W", "error")
+    result.assert_outcomes(errors=3, deselected=5)
+    result.stdout.fnmatch_lines(["error    own:absent  throughput  *", "passed: throughput 0/3"])
+
+
+def test_one_package(project: Project) -> None:
+    package = project.workshop.packages["good"]
+    result = project.run(f"--ane-package={package}", "-m", "bench", *FAST)
+    result.assert_outcomes(passed=2, skipped=1, deselected=5)
+
+
+def test_a_canary_goes_first_and_is_not_judged_by_its_speed(project: Project) -> None:
+    project.packages(good="none", other="none")
+    text = (project.path / "shards.toml").read_text()
+    project.manifest('[models.own]\ncanary = ["good"]\n' + text)
+    slow = ("-p", "pytest_ane.testing.plugin", "--ane-slow=good:20")
+    floor = "[models.own.policy.throughput]\nmin-tok-s = 1000000\n"
+    project.manifest((project.path / "shards.toml").read_text() + floor)
+    result = bench(project, "-k", "call and Tmax", *slow)
+    # Nobody knows its tokens, so the floor fails it; the other is timed all the same.
+    result.assert_outcomes(failed=2, deselected=12)
+    result.stdout.no_fnmatch_line("not run *")
+
+
+@pytest.mark.slow
+def test_on_a_replayed_mac(project: Project, tmp_path: Path) -> None:
+    Script().save(tmp_path)
+    mac = ("-p", "pytest_ane.testing.plugin", f"--ane-replay={tmp_path}", "--ane-backend=coreml")
+    result = bench(project.packages(good="none"), *mac, "--benchmark-autosave")
+    result.assert_outcomes(passed=2, skipped=1, deselected=5)
+    ane = saved(project)["test_load[own:good]"]["extra_info"]["ane"]
+    assert ane["identity"] == {
+        "backend": "coreml",
+        "native": "replaced by pytest-ane, not Core ML",
+        "chip": "Apple M4 Max",
+        "os_build": "25B78",
+        "compute_units": "CPU_AND_NE",
+    }
+    assert ane["state"]["os"] == "macOS 26.1"
