@@ -66,15 +66,24 @@ class Chain:
 
     Attributes:
         embed: token ids to hidden states `[T, C]`.
+        positions: the longest sequence that they can take, if there is an end.
+        widest: the largest T of a call, if there is one; longer inputs are several calls.
     """
 
     embed: Callable[[Sequence[int]], FloatArray]
     steps: tuple[Step, ...]
+    positions: int | None = None
+    widest: int | None = None
 
     @property
     def blocks(self) -> tuple[Step, ...]:
         """All steps but the head's slices."""
         return tuple(step for step in self.steps if not step.is_head)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a sequence may be given piece by piece: what a block sees is in its states."""
+        return not any(step.sees == "call" for step in self.blocks)
 
     def logits(self, ids: Sequence[int]) -> FloatArray:
         """Logits `[T, V]` for every position."""
@@ -91,8 +100,7 @@ class Chain:
         opened = Opened(self)
         logits = opened.head(opened.blocks(self.embed(ids)))
         rows, tokens = [logits[-1]], [int(logits[-1].argmax())]
-        goes_on = not any(step.sees == "call" for step in self.blocks)
-        if count > 1 and not goes_on and tokens[0] in guess[:1]:
+        if count > 1 and not self.goes_on and tokens[0] in guess[:1]:
             ahead = self._last([*ids, *guess[: count - 1]], len(guess[: count - 1]))
             for row in ahead:
                 if tokens[-1] != guess[len(tokens) - 1]:
@@ -100,7 +108,7 @@ class Chain:
                 rows.append(row)
                 tokens.append(int(row.argmax()))
         while len(tokens) < count:
-            if goes_on:
+            if self.goes_on:
                 streams = opened.blocks(self.embed(tokens[-1:]))
                 rows.append(opened.head(streams)[-1])
             else:
@@ -111,8 +119,7 @@ class Chain:
     def _last(self, ids: Sequence[int], count: int) -> FloatArray:
         """Logits of the last `count` positions, `[count, V]`."""
         opened = Opened(self)
-        streams = opened.blocks(self.embed(ids))
-        return opened.head({name: rows[len(rows) - count :] for name, rows in streams.items()})
+        return opened.head(last(opened.blocks(self.embed(ids)), count))
 
 
 class Opened:
@@ -136,6 +143,11 @@ class Opened:
             if step.is_head:
                 merge(streams, step.wire, run(entering(streams, step.wire)))
         return streams["logits"]
+
+
+def last(streams: Streams, count: int = 1) -> Streams:
+    """The last `count` positions of every stream."""
+    return {name: rows[len(rows) - count :] for name, rows in streams.items()}
 
 
 def lead(logits: FloatArray) -> float:

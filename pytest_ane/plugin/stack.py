@@ -49,7 +49,8 @@ class Stack:
             layout = model.layout(wire.shard)
             return _step(wire, self._backend, by_id[wire.shard], layout, limit)
 
-        return Chain(model.embed, tuple(map(step, self._opened.wiring)))
+        steps = tuple(map(step, self._opened.wiring))
+        return Chain(model.embed, steps, positions=model.positions, widest=limit)
 
     @cached_property
     def reference(self) -> Chain:

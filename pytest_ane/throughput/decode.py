@@ -1,0 +1,145 @@
+"""Greedy decoding through a chain, with the time that every step takes by part."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pytest_ane.behaviour import Chain
+from pytest_ane.behaviour.chain import Opened, Run, Step, last
+from pytest_ane.errors import ExecutionError
+from pytest_ane.sources import FloatArray
+
+HOST = "host"
+"""The part of a step that is no shard's: embedding, streams, the likeliest token."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A greedy continuation.
+
+    Attributes:
+        tokens: the continuation; the first comes from the prompt's own last position.
+        steps: for each further token seconds by part, kinds of shards and `host`: their sum is
+            the step's wall time.
+        prefill: seconds from the prompt to the first token.
+    """
+
+    tokens: tuple[int, ...]
+    steps: tuple[dict[str, float], ...]
+    prefill: float
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """Wall time of every step."""
+        return tuple(sum(step.values()) for step in self.steps)
+
+
+@dataclass
+class Clock:
+    """Adds up where time goes.
+
+    Attributes:
+        spent: seconds since the last lap by part.
+    """
+
+    spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    @contextmanager
+    def lap(self) -> Iterator[dict[str, float]]:
+        """Fills what it yields with the seconds of its body by part, what no shard took as host."""
+        self.spent.clear()
+        parts: dict[str, float] = {}
+        start = time.perf_counter()
+        yield parts
+        wall = time.perf_counter() - start
+        parts |= self.spent
+        parts[HOST] = wall - sum(self.spent.values())
+
+    def timed(self, chain: Chain) -> Chain:
+        """The chain, with every call of a shard counted under its kind."""
+        return replace(chain, steps=tuple(map(self._timed, chain.steps)))
+
+    def _timed(self, step: Step) -> Step:
+        def open_sequence() -> Run:
+            run = step.open()
+
+            def timed(hidden: FloatArray) -> FloatArray:
+                start = time.perf_counter()
+                result = run(hidden)
+                self.spent[step.wire.kind] += time.perf_counter() - start
+                return result
+
+            return timed
+
+        return replace(step, open=open_sequence)
+
+
+def decode(chain: Chain, ids: Sequence[int], count: int) -> Decoded:
+    """The `count` likeliest next tokens, one by one, each step timed.
+
+    A chain with states is given the prompt in calls of its largest T, then every new token alone;
+    any other is given the whole text again for every token.
+
+    Raises:
+        ExecutionError: there is no prompt, no token is asked for, they do not fit the chain, or a
+            logit is not finite.
+    """
+    check_fits(chain, ids, count)
+    clock = Clock()
+    timed = clock.timed(chain)
+    opened = Opened(timed)
+    with clock.lap() as prefill:
+        tokens = [following(opened, chain.embed(ids), len(ids))]
+    steps = []
+    for position in range(len(ids) + 1, len(ids) + count):
+        with clock.lap() as parts:
+            if chain.goes_on:
+                hidden = chain.embed(tokens[-1:])
+            else:
+                opened, hidden = Opened(timed), chain.embed([*ids, *tokens])
+            tokens.append(following(opened, hidden, position))
+        steps.append(parts)
+    return Decoded(tuple(tokens), tuple(steps), sum(prefill.values()))
+
+
+def following(opened: Opened, hidden: FloatArray, position: int) -> int:
+    """The likeliest token at `position`, after the next hidden states `[T, C]`."""
+    return likeliest(opened.head(last(opened.blocks(hidden)))[-1], position)
+
+
+def likeliest(logits: FloatArray, position: int) -> int:
+    """The token of the largest logit `[V]`, the first of equals.
+
+    Raises:
+        ExecutionError: a logit is not finite.
+    """
+    if not np.isfinite(logits).all():
+        raise ExecutionError(
+            f"The logits for position {position} are not all finite, so there is no likeliest "
+            "token; pytest --ane-shards=all -m gate says which shard gives NaN or infinity."
+        )
+    return int(logits.argmax())
+
+
+def check_fits(chain: Chain, ids: Sequence[int], count: int) -> None:
+    """Whether a prompt and the tokens after it can be decoded; the last is not fed again.
+
+    Raises:
+        ExecutionError: they cannot.
+    """
+    if not ids:
+        raise ExecutionError("The prompt has no tokens, so there is nothing to continue.")
+    if count < 1:
+        raise ExecutionError(f"{count} tokens cannot be decoded; ask for at least one.")
+    if chain.positions is not None and len(ids) + count - 1 > chain.positions:
+        raise ExecutionError(
+            f"A prompt of {len(ids)} tokens and {count} more do not fit the {chain.positions} "
+            "positions that the shards take; ask for fewer, or raise context (with states) or "
+            "max-tokens (without) in shards.toml."
+        )
