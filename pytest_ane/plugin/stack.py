@@ -14,6 +14,7 @@ from pytest_ane.behaviour.chain import Step
 from pytest_ane.behaviour.exact import lazy_reference
 from pytest_ane.build import Artifact
 from pytest_ane.families import Layout, Wire, recurrent_of
+from pytest_ane.fidelity.recording import Prompt
 from pytest_ane.manifest import BehaviourPolicy, Shard
 from pytest_ane.plugin.models import OpenModel
 from pytest_ane.sources import FloatArray
@@ -61,6 +62,11 @@ class Stack:
     def golden(self) -> Sequence[Golden]:
         """What the reference says to the golden prompts."""
         return self._opened.golden
+
+    @property
+    def prompts(self) -> Sequence[Prompt]:
+        """The golden prompts as token ids; no reference runs."""
+        return self._opened.prompts
 
     def states(self, prompt: str, shard: str) -> tuple[FloatArray, FloatArray]:
         """The reference's hidden states of a prompt entering and leaving a block."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -14,9 +13,10 @@ from pytest_ane.behaviour import Chain
 from pytest_ane.behaviour.chain import Step
 from pytest_ane.errors import ExecutionError
 from pytest_ane.families import Wire
+from pytest_ane.throughput.counters import Speculated
 from pytest_ane.throughput.decode import decode
-from pytest_ane.throughput.speculate import Drafter, Speculated, speculate
-from tests.behaviour.test_chain import COUNTING, embed, following, head
+from pytest_ane.throughput.speculate import Drafter, speculate
+from tests.behaviour.test_chain import embed, following, head
 from tests.throughput.toys import VOCABULARY, Call, chaotic
 
 COUNTED = Chain(embed, (head("head.0", following),))
@@ -156,22 +156,6 @@ def test_without_the_margin_rounding_shows() -> None:
         return tuple(found.tokens) != plain
 
     assert any(map(differs, range(10)))
-
-
-@pytest.mark.parametrize("width", [1, 0, -3])
-def test_a_width_without_drafts(width: int) -> None:
-    with pytest.raises(ExecutionError, match=f"width {width} takes no draft: .* from 2 on"):
-        speculate(COUNTED, [4], 4, width)
-
-
-def test_a_width_that_the_shards_do_not_take() -> None:
-    with pytest.raises(ExecutionError, match=r"width 5 does not fit .* take 1 to 4 positions"):
-        speculate(replace(COUNTED, widest=4), [4], 4, 5)
-
-
-def test_a_chain_without_states() -> None:
-    with pytest.raises(ExecutionError, match=r"Shards without states .* stateful = true"):
-        speculate(COUNTING, [4], 4, 2)
 
 
 def test_a_shard_that_cannot_go_back() -> None:
