@@ -67,7 +67,7 @@ def run(
             f"{stack.model}, prompt {chosen.name!r}: {len(chosen.ids)} tokens, then {tokens} "
             f"greedy ones · backend {stack.provenance['backend']}"
         )
-        cost = BreakEven(*map(_median, (plain.seconds, calls)), width)
+        cost = BreakEven(_median(plain.seconds), _median(calls), width)
         yield words.costs(plain.seconds, calls, width)
         yield words.break_even(cost)
         yield words.counters(found)

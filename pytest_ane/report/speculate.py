@@ -15,8 +15,13 @@ def break_even(found: BreakEven) -> str:
     needs = f"break-even: a call must yield {found.tokens_needed:.2f} tokens"
     if found.share_needed is None or found.acceptance_needed is None:
         return (
-            f"{needs} and one of width {found.width} yields at most {found.width}: unreachable, "
+            f"{needs}, and one of width {found.width} yields at most {found.width}: unreachable, "
             f"at best {found.best:.2f}x; below {_ms(found.most_tv)} a call it would be reachable"
+        )
+    if found.tokens_needed <= 1:
+        return (
+            f"{needs}, and every call yields one: it pays whatever the drafts; at best "
+            f"{found.best:.2f}x, all accepted"
         )
     return (
         f"{needs}: {found.share_needed:.1%} of all drafts accepted, or each with probability "
