@@ -13,6 +13,7 @@ from pytest_ane.plugin import threads
 if TYPE_CHECKING:
     from pytest_ane.fidelity.recording import Prompt
     from pytest_ane.plugin.models import OpenModel
+    from pytest_ane.throughput.trial import Trial
 
 
 def run(
@@ -44,52 +45,36 @@ def run(
         return
     from pytest_ane.cli.stack import open_stack, tell
     from pytest_ane.report import speculate as words
-    from pytest_ane.throughput.breakeven import BreakEven
-    from pytest_ane.throughput.decode import decode
-    from pytest_ane.throughput.speculate import speculate
+    from pytest_ane.throughput.trial import run_trial
     from pytest_ane.throughput.verifier import MARGIN
-    from pytest_ane.throughput.width import time_calls
 
     def check(opened: OpenModel) -> None:
         _check_model(opened, prompt, width, tokens)
 
+    limit = MARGIN if margin is None else margin
     with open_stack(manifest, model, cache, check) as stack:
         chosen = _chosen(stack.prompts, prompt)
-        tell("plain decoding")
-        plain = decode(stack.chain, chosen.ids, tokens)
-        tell(f"calls of width {width}")
-        calls = time_calls(stack.chain, [*chosen.ids, *plain.tokens], width)
-        tell("speculative decoding")
-        limit = MARGIN if margin is None else margin
-        found = speculate(stack.chain, chosen.ids, tokens, width, margin=limit)
+        trial = run_trial(stack.chain, chosen.ids, tokens, width, limit, tell)
         tell("")
         yield (
             f"{stack.model}, prompt {chosen.name!r}: {len(chosen.ids)} tokens, then {tokens} "
             f"greedy ones · backend {stack.provenance['backend']}"
         )
-        cost = BreakEven(_median(plain.seconds), _median(calls), width)
-        yield words.costs(plain.seconds, calls, width)
-        yield words.break_even(cost)
-        yield words.counters(found)
-        yield words.outcome(found, cost)
-        yield _same(plain.tokens, found.tokens, limit)
+        yield words.costs(trial)
+        yield words.break_even(trial.cost)
+        yield words.counters(trial.found)
+        yield words.outcome(trial)
+        yield _same(trial, limit)
 
 
-def _same(plain: Sequence[int], found: Sequence[int], margin: float) -> str:
+def _same(trial: Trial, margin: float) -> str:
     """That both said the same; `ExecutionError` where they did not."""
-    for i, (one, other) in enumerate(zip(plain, found, strict=True), start=1):
-        if one != other:
-            raise ExecutionError(
-                f"Token {i} is {other}, and {one} in plain decoding: a wide call moved a lead by "
-                f"more than {margin:g}; give a larger --margin."
-            )
-    return f"the same {len(plain)} tokens as plain decoding"
-
-
-def _median(seconds: Sequence[float]) -> float:
-    import numpy as np
-
-    return float(np.median(seconds))
+    if (at := trial.differs) is not None:
+        raise ExecutionError(
+            f"Token {at + 1} is {trial.found.tokens[at]}, and {trial.plain.tokens[at]} in plain "
+            f"decoding: a wide call moved a lead by more than {margin:g}; give a larger --margin."
+        )
+    return f"the same {len(trial.plain.tokens)} tokens as plain decoding"
 
 
 def _break_even(times: Sequence[float], width: int) -> str:

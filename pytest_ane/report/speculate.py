@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from pytest_ane.throughput.breakeven import BreakEven
 from pytest_ane.throughput.counters import Speculated
+from pytest_ane.throughput.trial import Trial
 
 
 def break_even(found: BreakEven) -> str:
@@ -29,12 +28,13 @@ def break_even(found: BreakEven) -> str:
     )
 
 
-def costs(steps: Sequence[float], calls: Sequence[float], width: int) -> str:
-    """What a plain step and a call cost: medians of seconds."""
-    t1, tv = float(np.median(steps)), float(np.median(calls))
+def costs(trial: Trial) -> str:
+    """What a plain step and a call cost."""
+    cost = trial.cost
     return (
-        f"plain: {_ms(t1)} a token, {1 / t1:.2f} tok/s ({_times(len(steps), 'step')}) · "
-        f"verifier of width {width}: {_ms(tv)} a call ({_times(len(calls), 'call')})"
+        f"plain: {_ms(cost.t1)} a token, {1 / cost.t1:.2f} tok/s "
+        f"({_times(len(trial.plain.steps), 'step')}) · verifier of width {cost.width}: "
+        f"{_ms(cost.tv)} a call ({_times(len(trial.calls), 'call')})"
     )
 
 
@@ -48,16 +48,13 @@ def counters(found: Speculated) -> str:
     )
 
 
-def outcome(found: Speculated, cost: BreakEven) -> str:
+def outcome(trial: Trial) -> str:
     """The speed reached, against plain steps, and against what its counters predict."""
-    speed = (len(found.tokens) - 1) / found.seconds
-    predicted = cost.tok_s(
-        found.verifier_calls, found.accepted, found.fallbacks, len(found.replays)
-    )
-    a_call = f"{_ms(float(np.median(found.calls)))} a call, " if found.calls else ""
+    calls = trial.found.calls
+    a_call = f"{_ms(float(np.median(calls)))} a call, " if calls else ""
     return (
-        f"speculative: {a_call}{speed:.2f} tok/s, {speed * cost.t1:.2f}x plain; "
-        f"predicted {predicted:.2f} tok/s ({predicted / speed - 1:+.1%})"
+        f"speculative: {a_call}{trial.tok_s:.2f} tok/s, {trial.speedup:.2f}x plain; "
+        f"predicted {trial.predicted:.2f} tok/s ({trial.predicted / trial.tok_s - 1:+.1%})"
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.cli import main
-from pytest_ane.throughput import speculate
+from pytest_ane.throughput import trial
 from tests.cli.stacks import Stacks
 
 Capture = pytest.CaptureFixture[str]
@@ -44,14 +44,14 @@ def test_plain_and_speculative_decoding(manifest: Path, stacks: Stacks, capsys: 
 def test_other_tokens_than_plain_decoding_are_an_error(
     manifest: Path, stacks: Stacks, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = speculate.speculate
+    honest = trial.speculate
 
     def wrong(*args: object, **options: object) -> object:
         found = honest(*args, **options)  # type: ignore[arg-type]
         found.tokens[1] += 1
         return found
 
-    monkeypatch.setattr(speculate, "speculate", wrong)
+    monkeypatch.setattr(trial, "speculate", wrong)
     assert main(["speculate", "--tokens", "3", f"--ane-cache={stacks.cache}"]) == 1
     assert re.search(r"Token 2 is \d+, and \d+ in plain decoding: .* larger --margin\.$",
                      capsys.readouterr().err.strip())  # fmt: skip

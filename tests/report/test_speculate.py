@@ -7,6 +7,8 @@ import pytest
 from pytest_ane.report.speculate import break_even, costs, counters, outcome
 from pytest_ane.throughput.breakeven import BreakEven
 from pytest_ane.throughput.counters import Speculated
+from pytest_ane.throughput.decode import Decoded
+from pytest_ane.throughput.trial import Trial
 
 
 @pytest.mark.parametrize(
@@ -36,11 +38,9 @@ def test_the_break_even(t1: float, tv: float, says: str) -> None:
     assert break_even(BreakEven(t1, tv, 4)) == says
 
 
-def test_what_calls_cost() -> None:
-    assert costs([0.04, 0.042, 0.1], [0.0605], 4) == (
-        "plain: 42 ms a token, 23.81 tok/s (median of 3 steps) · verifier of width 4: 60.5 ms a "
-        "call (1 call)"
-    )
+def trial(found: Speculated, t1: float, tv: float) -> Trial:
+    steps = tuple({"block": t1 * part, "host": t1 * (1 - part)} for part in (0.9, 0.8, 0.7))
+    return Trial(Decoded((0,) * 4, steps, 1.0), (tv,), found, 4)
 
 
 def test_the_notes_counters() -> None:
@@ -48,7 +48,12 @@ def test_the_notes_counters() -> None:
     assert counters(found) == (
         "verifier_calls=32 drafted=96 accepted=7 fallbacks=0 acceptance=7.3% replayed=0"
     )
-    assert outcome(found, BreakEven(0.109, 0.483, 4)) == (
+    measured = trial(found, 0.109, 0.483)
+    assert costs(measured) == (
+        "plain: 109 ms a token, 9.17 tok/s (median of 3 steps) · verifier of width 4: 483 ms a "
+        "call (1 call)"
+    )
+    assert outcome(measured) == (
         "speculative: 483 ms a call, 2.52 tok/s, 0.28x plain; predicted 2.52 tok/s (+0.0%)"
     )
 
@@ -56,6 +61,6 @@ def test_the_notes_counters() -> None:
 def test_a_text_without_drafts_and_a_near_tie() -> None:
     found = Speculated([0] * 5, steps=[0.1] * 4, replays=[0.1] * 4)
     assert counters(found).endswith("fallbacks=4 acceptance=none replayed=4")
-    assert outcome(found, BreakEven(0.1, 0.2, 4)) == (
+    assert outcome(trial(found, 0.1, 0.2)) == (
         "speculative: 5.00 tok/s, 0.50x plain; predicted 5.00 tok/s (+0.0%)"
     )
