@@ -72,6 +72,10 @@ class Stack:
         """The reference's hidden states of a prompt entering and leaving a block."""
         return self._opened.states(prompt, shard)
 
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text."""
+        return list(self._opened.tokenizer.encode(text))
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids."""
         return self._opened.decode(ids)
