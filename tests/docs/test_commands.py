@@ -63,7 +63,8 @@ def test_command(page: str, command: str, project: Path, tmp_path: Path) -> None
     if program == "python":
         _script_shows_help(arguments[:2] if arguments[0] == "-m" else arguments[:1])
         return
-    if program == "pytest-ane" and arguments[0] in ("drift", "bisect"):
+    whole = arguments[0] in ("drift", "bisect", "speculate") and "--times" not in arguments
+    if program == "pytest-ane" and whole:
         # They build the whole model: tests/cli runs them on a tiny one, tests/gates on this.
         parser().parse_args(arguments)
         return
