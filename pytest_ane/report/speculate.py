@@ -51,10 +51,12 @@ def counters(found: Speculated) -> str:
 def outcome(trial: Trial) -> str:
     """The speed reached, against plain steps, and against what its counters predict."""
     calls = trial.found.calls
+    again = len(trial.found.replays)
+    ties = f"; without {again} steps again {trial.without_ties:.2f}x" if again else ""
     a_call = f"{_ms(float(np.median(calls)))} a call, " if calls else ""
     return (
         f"speculative: {a_call}{trial.tok_s:.2f} tok/s, {trial.speedup:.2f}x plain; "
-        f"predicted {trial.predicted:.2f} tok/s ({trial.predicted / trial.tok_s - 1:+.1%})"
+        f"predicted {trial.predicted:.2f} tok/s ({trial.predicted / trial.tok_s - 1:+.1%}){ties}"
     )
 
 

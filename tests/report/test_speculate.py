@@ -62,5 +62,6 @@ def test_a_text_without_drafts_and_a_near_tie() -> None:
     found = Speculated([0] * 5, steps=[0.1] * 4, replays=[0.1] * 4)
     assert counters(found).endswith("fallbacks=4 acceptance=none replayed=4")
     assert outcome(trial(found, 0.1, 0.2)) == (
-        "speculative: 5.00 tok/s, 0.50x plain; predicted 5.00 tok/s (+0.0%)"
+        "speculative: 5.00 tok/s, 0.50x plain; predicted 5.00 tok/s (+0.0%); without 4 steps "
+        "again 1.00x"
     )
