@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +24,16 @@ class Runner(Protocol):
 
     def make_state(self) -> Any:
         """Fresh states for a sequence, to be passed to `predict`; None where it keeps none."""
+        ...
+
+    def read_states(
+        self, state: Any, names: Collection[str] | None = None
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Copies of a sequence's states by name: of all, or of some."""
+        ...
+
+    def write_states(self, state: Any, values: Arrays) -> None:
+        """Give states back what `read_states` copied; the others stay as they are."""
         ...
 
     def predict(self, inputs: Arrays, state: Any = None) -> dict[str, npt.NDArray[np.float32]]:

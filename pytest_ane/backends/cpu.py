@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,20 @@ class CpuRunner:
     def make_state(self) -> States | None:
         """Fresh states, all zero."""
         return self._session.make_state() if self._model.states else None
+
+    def read_states(
+        self, state: States | None, names: Collection[str] | None = None
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Copies of states by name: of all, or of some."""
+        if state is None:
+            return {}
+        return {n: np.array(state[n].read()) for n in (state if names is None else names)}
+
+    def write_states(self, state: States | None, values: Arrays) -> None:
+        """Give states back what `read_states` copied."""
+        for name, value in values.items():
+            assert state is not None
+            state[name].write(value)
 
     def predict(self, inputs: Arrays, state: States | None = None) -> dict[str, npt.NDArray[Any]]:
         """Run once; every fp16 result is rounded as the program's types say."""

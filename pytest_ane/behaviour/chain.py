@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
+from pytest_ane.errors import ExecutionError
 from pytest_ane.families import Reference, Streams, Wire, entering, merge
 from pytest_ane.sources import FloatArray
 
 Run: TypeAlias = Callable[[FloatArray], FloatArray]
+
+
+@runtime_checkable
+class Rewinding(Protocol):
+    """A `Run` that can go back to an earlier position of its sequence."""
+
+    def __call__(self, hidden: FloatArray) -> FloatArray:
+        """The next positions `[T, C]`."""
+        ...
+
+    def mark(self) -> Any:
+        """Where the sequence is now."""
+        ...
+
+    def back(self, mark: Any, keep: int = 0) -> None:
+        """To a mark, and `keep` positions on: the first of the one run since, if it is above 0."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -122,6 +140,9 @@ class Chain:
         return opened.head(last(opened.blocks(self.embed(ids)), count))
 
 
+Marks: TypeAlias = list[tuple[Rewinding, Any]]
+
+
 class Opened:
     """A chain at some point of one sequence."""
 
@@ -143,6 +164,29 @@ class Opened:
             if step.is_head:
                 merge(streams, step.wire, run(entering(streams, step.wire)))
         return streams["logits"]
+
+    def mark(self) -> Marks:
+        """Where the sequence is now.
+
+        Raises:
+            ExecutionError: a shard's states cannot be gone back in.
+        """
+        return [(run, run.mark()) for run in self._rewinding()]
+
+    def back(self, marks: Marks, keep: int = 0) -> None:
+        """To marks, and `keep` positions on: the first of the one call since, if it is above 0."""
+        for run, mark in marks:
+            run.back(mark, keep)
+
+    def _rewinding(self) -> Iterator[Rewinding]:
+        for step, run in self._steps:
+            if step.sees == "itself":
+                continue
+            if not isinstance(run, Rewinding):
+                raise ExecutionError(
+                    f"{step.shard} cannot go back in a sequence, so no draft can be rejected."
+                )
+            yield run
 
 
 def last(streams: Streams, count: int = 1) -> Streams:

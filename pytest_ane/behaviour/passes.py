@@ -77,7 +77,7 @@ class Passes:
         for step in chain.steps:
             if step.is_head:
                 run_all(step, streams)
-        return Known(chain.embed, (), self._rows([one["logits"] for one in streams]))
+        return Known(chain.embed, (), rows=self._rows([one["logits"] for one in streams]))
 
     def _rows(self, logits: list[FloatArray]) -> dict[tuple[int, ...], FloatArray]:
         """By prompt; of the same prompt twice, the longer continuation."""

@@ -279,6 +279,45 @@ def parser() -> argparse.ArgumentParser:
             expression="k",
         )
     )
+
+    command = commands.add_parser(
+        "speculate", help="whether drafts by prompt lookup make decoding faster"
+    )
+    _add_stack(command)
+    command.add_argument("--prompt", metavar="NAME", help="a golden prompt (default: the first)")
+    command.add_argument(
+        "--width",
+        type=int,
+        default=4,
+        metavar="N",
+        help="positions of a call: the last token and N - 1 drafts (default: 4)",
+    )
+    command.add_argument(
+        "--tokens", type=int, default=40, metavar="N", help="to decode (default: 40)"
+    )
+    command.add_argument(
+        "--margin", type=float, metavar="X", help="of two logits, below which a tie is near"
+    )
+    command.add_argument(
+        "--times",
+        type=_positive,
+        nargs=2,
+        metavar=("T1", "TV"),
+        help="only the break-even, of these milliseconds of a step and of a call",
+    )
+    command.set_defaults(
+        run=_runs(
+            "speculate",
+            "ane_manifest",
+            "model",
+            "ane_cache",
+            "prompt",
+            "width",
+            "tokens",
+            "margin",
+            "times",
+        )
+    )
     return top
 
 

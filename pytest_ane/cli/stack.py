@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -23,13 +23,19 @@ from pytest_ane.plugin.stack import Stack
 
 
 @contextmanager
-def open_stack(manifest: Path | None, model: str | None, cache: Path | None) -> Iterator[Stack]:
+def open_stack(
+    manifest: Path | None,
+    model: str | None,
+    cache: Path | None,
+    check: Callable[[OpenModel], None] = lambda _: None,
+) -> Iterator[Stack]:
     """A model's shards, built and chained; on a Mac they run in Core ML.
 
     Args:
         manifest: default `shards.toml` here.
         model: its name; may be left out where the manifest has one whole model.
         cache: the cache folder.
+        check: raises where the model is not for the command, before anything is built.
 
     Raises:
         ManifestError: there is no such model, or it is no whole stack.
@@ -51,6 +57,7 @@ def open_stack(manifest: Path | None, model: str | None, cache: Path | None) -> 
         if read.tmpdir is not None:
             stack.enter_context(use_folder(read.tmpdir, read.path))
         opened = OpenModel(chosen, store)
+        check(opened)
         name = "coreml" if sys.platform == "darwin" else "cpu"
         backend = get_backend(name, cache=store, say=tell)
         yield Stack(opened, list(_built(opened, store)), backend)

@@ -18,6 +18,7 @@ from pytest_ane.families.base import (
     Routes,
     Routing,
     Wire,
+    recurrent_of,
     residual_of,
     routing_of,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "get_family",
     "identify_family",
     "merge",
+    "recurrent_of",
     "residual_of",
     "routing_of",
     "search_beside",

@@ -111,6 +111,16 @@ class Layout(Protocol):
         """
         ...
 
+    @property
+    def recurrent(self) -> tuple[str, ...]:
+        """States that hold no position of their own for each row, such as a convolution's tail.
+
+        The others are caches whose mask hides what is later than the query: a sequence goes back
+        by saying an earlier `start`. A family of the user's own may leave this out; then no state
+        is taken for such a cache.
+        """
+        ...
+
     def inputs(self, hidden: FloatArray, start: int = 0) -> Inputs:
         """The artifact's inputs for hidden states `[T, C]` at positions `start` to `start + T - 1`.
 
@@ -197,6 +207,11 @@ def routing_of(model: LanguageModel, shard: str) -> Routing | None:
     """A shard's router, where its family tells it."""
     tell = getattr(model, "routed", None)
     return tell(shard) if tell is not None else None
+
+
+def recurrent_of(layout: Layout) -> tuple[str, ...] | None:
+    """A shard's recurrent states; None where its family does not tell them."""
+    return getattr(layout, "recurrent", None)
 
 
 class Family(Protocol):

@@ -90,7 +90,7 @@ def decode(chain: Chain, ids: Sequence[int], count: int) -> Decoded:
         ExecutionError: there is no prompt, no token is asked for, they do not fit the chain, or a
             logit is not finite.
     """
-    check_fits(chain, ids, count)
+    check_fits(chain.positions, ids, count)
     clock = Clock()
     timed = clock.timed(chain)
     opened = Opened(timed)
@@ -127,8 +127,8 @@ def likeliest(logits: FloatArray, position: int) -> int:
     return int(logits.argmax())
 
 
-def check_fits(chain: Chain, ids: Sequence[int], count: int) -> None:
-    """Whether a prompt and the tokens after it can be decoded; the last is not fed again.
+def check_fits(positions: int | None, ids: Sequence[int], count: int) -> None:
+    """Whether a prompt and tokens after it fit so many positions; the last token takes none.
 
     Raises:
         ExecutionError: they cannot.
@@ -137,9 +137,9 @@ def check_fits(chain: Chain, ids: Sequence[int], count: int) -> None:
         raise ExecutionError("The prompt has no tokens, so there is nothing to continue.")
     if count < 1:
         raise ExecutionError(f"{count} tokens cannot be decoded; ask for at least one.")
-    if chain.positions is not None and len(ids) + count - 1 > chain.positions:
+    if positions is not None and len(ids) + count - 1 > positions:
         raise ExecutionError(
-            f"A prompt of {len(ids)} tokens and {count} more do not fit the {chain.positions} "
+            f"A prompt of {len(ids)} tokens and {count} more do not fit the {positions} "
             "positions that the shards take; ask for fewer, or raise context (with states) or "
             "max-tokens (without) in shards.toml."
         )

@@ -28,7 +28,7 @@ class Stepper:
     """
 
     def __init__(self, chain: Chain, ids: Sequence[int], count: int) -> None:
-        check_fits(chain, ids, count)
+        check_fits(chain.positions, ids, count)
         self._clock = Clock()
         self._chain = self._clock.timed(chain)
         self._ids = list(ids)

@@ -64,8 +64,8 @@ def test_command(page: str, command: str, project: Path, tmp_path: Path) -> None
         _script_shows_help(arguments[:2] if arguments[0] == "-m" else arguments[:1])
         return
     builds = arguments[0] == "bound" and arguments[1].endswith(".toml")
-    whole = arguments[0] in ("drift", "bisect", "calibrate") or builds
-    if program == "pytest-ane" and whole:
+    whole = arguments[0] in ("drift", "bisect", "calibrate", "speculate") or builds
+    if program == "pytest-ane" and whole and "--times" not in arguments:
         # They build the whole model: tests/cli runs them on a tiny one, tests/gates on this.
         parser().parse_args(arguments)
         return

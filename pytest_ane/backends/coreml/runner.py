@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,30 @@ class CoreMLRunner:
             return self._loaded.make_state()
         except RuntimeError as error:
             raise self._failed("made no states", error) from None
+
+    def read_states(
+        self, state: Any, names: Collection[str] | None = None
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Copies of states by name: of all, or of some.
+
+        Raises:
+            ExecutionError: Core ML failed.
+        """
+        if state is None:
+            return {}
+        wanted = [f.name for f in self._model.states] if names is None else names
+        try:
+            return {name: np.array(state.read_state(name)) for name in wanted}
+        except RuntimeError as error:
+            raise self._failed("could not read a state", error) from None
+
+    def write_states(self, state: Any, values: Arrays) -> None:
+        """Give states back what `read_states` copied; `ExecutionError` where Core ML failed."""
+        try:
+            for name, value in values.items():
+                state.write_state(name, value)
+        except RuntimeError as error:
+            raise self._failed("could not write a state", error) from None
 
     def predict(self, inputs: Arrays, state: Any = None) -> dict[str, npt.NDArray[np.float32]]:
         """Run once, with the inputs that are declared.

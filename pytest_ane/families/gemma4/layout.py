@@ -48,6 +48,7 @@ class Gemma4Layout:
     rotary: Rotary | None = None
     window: int | None = None
     context: int = 0
+    recurrent: tuple[str, ...] = ()
 
     @property
     def sees(self) -> Literal["itself", "state"]:

@@ -31,6 +31,7 @@ class LlamaLayout:
     theta: float
     sees: Literal["itself", "call", "state"] = "call"
     context: int | None = None
+    recurrent: tuple[str, ...] = ()
 
     def inputs(self, hidden: FloatArray, start: int = 0) -> Inputs:
         """Inputs for hidden states `[T, C]` from position `start` on."""

@@ -33,6 +33,11 @@ class ZayaLayout:
     context: int
     sees: Literal["itself", "state"]
 
+    @property
+    def recurrent(self) -> tuple[str, ...]:
+        """What the two last positions leave to the next ones; the key-value cache has places."""
+        return ("tail",) if self.sees == "state" else ()
+
     def inputs(self, hidden: FloatArray, start: int = 0) -> Inputs:
         """Inputs for hidden states `[T, C]` from position `start` on.
 

@@ -150,8 +150,40 @@ def test_states_go_along_and_do_not_share(backend: Backend, tmp_path: Path) -> N
     assert other.read_state("s").tolist() == [2, 2]
 
 
+@pytest.mark.parametrize("names", [None, ("s",)])
+def test_states_are_given_back(
+    backend: Backend, tmp_path: Path, names: tuple[str, ...] | None
+) -> None:
+    runner = backend().load(counter(tmp_path))
+    state, ones = runner.make_state(), {"x": np.ones(2, np.float32)}
+    runner.predict(ones, state)
+    kept = runner.read_states(state, names)
+    runner.predict(ones, state)
+    assert kept["s"].tolist() == [1, 1]
+    runner.write_states(state, kept)
+    assert runner.predict(ones, state)["y"].tolist() == [2, 2]
+    assert runner.read_states(state, ()) == {}
+
+
 def test_without_states_there_are_none(backend: Backend, tmp_path: Path) -> None:
-    assert backend().load(doubling().save(tmp_path)).make_state() is None
+    runner = backend().load(doubling().save(tmp_path))
+    assert runner.make_state() is None
+    assert runner.read_states(None) == {}
+
+
+def test_states_that_core_ml_does_not_give_or_take_are_one_sentence(tmp_path: Path) -> None:
+    class Broken:
+        def read_state(self, name: str) -> None:
+            raise RuntimeError("no such state.")
+
+        def write_state(self, name: str, value: object) -> None:
+            raise RuntimeError("wrong shape.")
+
+    runner = CoreMLRunner(read_model(counter(tmp_path)), None)
+    with pytest.raises(ExecutionError, match=r"Core ML could not read a state: no such state\.$"):
+        runner.read_states(Broken())
+    with pytest.raises(ExecutionError, match=r"Core ML could not write a state: wrong shape\.$"):
+        runner.write_states(Broken(), {"s": 1})
 
 
 def test_states_that_core_ml_does_not_make_are_one_sentence(tmp_path: Path) -> None:

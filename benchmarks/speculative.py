@@ -1,0 +1,100 @@
+"""Speculative decoding of texts that repeat themselves: measured, and as the break-even predicts.
+
+    python -m benchmarks.speculative [--width 2 4 8] [--tokens 64] [--rounds 3]
+
+For every text and width: seconds of a plain step and of a call, the share of drafts that pays, the
+share accepted, the speed against plain decoding, and how far the prediction is off. Builds what
+is missing first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from pytest_ane.plugin import threads
+
+if TYPE_CHECKING:
+    from pytest_ane.behaviour import Chain
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXTS = {
+    "list": "1. apple\n2. banana\n3. apple\n4. banana\n5. apple\n6. banana\n7. apple\n8.",
+    "table": "| day | sun | rain |\n|---|---|---|\n| Mon | 5 | 0 |\n| Tue | 5 | 0 |\n| Wed | 5 |",
+    "code": "".join(
+        f"    def get_{x}(self):\n        return self.{x}\n\n"
+        f"    def set_{x}(self, {x}):\n        self.{x} = {x}\n\n"
+        for x in ("x", "y")
+    ),
+    "numbers": "one, two, three, one, two, three, one, two, three, one, two,",
+    "prose": "Once upon a time, there was a little girl named Lily who loved to play outside with",
+}
+_PROMPT = '[[models.smollm2.prompts]]\nname = "bench-{name}"\ntext = {text}\ngreedy = 1\n'
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--width", type=int, nargs="+", default=[2, 4, 8])
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=3, help="the median of so many is shown")
+    parser.add_argument("--ane-manifest", type=Path, default=ROOT / "shards.toml")
+    parser.add_argument("--ane-cache", type=Path)
+    asked = parser.parse_args()
+    threads.choose()
+    from pytest_ane.cli.stack import open_stack
+
+    print(
+        f"{'text':<8} w  step ms  call ms  needed  accepted  speedup  predicted   off worst  same"
+    )
+    with (
+        manifest(asked.ane_manifest) as path,
+        open_stack(path, "smollm2", asked.ane_cache) as stack,
+    ):
+        ids = {prompt.name: prompt.ids for prompt in stack.prompts}
+        for name in TEXTS:
+            for width in asked.width:
+                text = ids[f"bench-{name}"]
+                print(f"{name:<8} {row(stack.chain, text, asked.tokens, width, asked.rounds)}")
+
+
+def row(chain: Chain, ids: Sequence[int], tokens: int, width: int, rounds: int) -> str:
+    """One text at one width; `off` and `worst` are the prediction's relative errors."""
+    from pytest_ane.throughput.trial import run_trial
+
+    trials = [run_trial(chain, ids, tokens, width) for _ in range(rounds)]
+    one = sorted(trials, key=lambda trial: trial.speedup)[rounds // 2]
+    needed, accepted = one.cost.share_needed, one.found.acceptance
+    off = [abs(t.predicted / t.tok_s - 1) for t in trials]
+    same = all(trial.differs is None for trial in trials)
+    return (
+        f"{width}  {1000 * one.cost.t1:7.1f}  {1000 * one.cost.tv:7.1f}  "
+        f"{'never' if needed is None else f'{needed:.0%}':>6}  "
+        f"{'-' if accepted is None else f'{accepted:.0%}':>8}  {one.speedup:6.2f}x  "
+        f"{statistics.median(t.predicted * t.cost.t1 for t in trials):8.2f}x  "
+        f"{statistics.median(off):4.1%} {max(off):5.1%}  "
+        f"{'yes' if same else 'NO'}  calls {one.found.verifier_calls}, "
+        f"fallbacks {one.found.fallbacks}, replayed {len(one.found.replays)}"
+    )
+
+
+@contextmanager
+def manifest(base: Path) -> Iterator[Path]:
+    """The manifest with the texts as further prompts."""
+    import json
+
+    prompts = "".join(
+        _PROMPT.format(name=name, text=json.dumps(text)) for name, text in TEXTS.items()
+    )
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "shards.toml")
+        path.write_text(base.read_text() + "\n" + prompts)
+        yield path
+
+
+if __name__ == "__main__":
+    main()

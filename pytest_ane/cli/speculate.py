@@ -1,0 +1,119 @@
+"""`pytest-ane speculate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_ane.errors import ExecutionError, ManifestError
+from pytest_ane.plugin import threads
+
+if TYPE_CHECKING:
+    from pytest_ane.fidelity.recording import Prompt
+    from pytest_ane.plugin.models import OpenModel
+    from pytest_ane.throughput.trial import Trial
+
+
+def run(
+    manifest: Path | None,
+    model: str | None,
+    cache: Path | None,
+    prompt: str | None,
+    width: int,
+    tokens: int,
+    margin: float | None,
+    times: Sequence[float] | None,
+) -> Iterator[str]:
+    """Plain and speculative decoding of one prompt, and the break-even between them.
+
+    Args:
+        manifest: default `shards.toml` here.
+        model: its name; may be left out where the manifest has one whole model.
+        cache: the cache folder.
+        prompt: a golden prompt's name; default: the first.
+        width: positions of a verifier call: the last token and `width - 1` drafts.
+        tokens: to decode.
+        margin: leads below it are near ties; default: `verifier.MARGIN`.
+        times: milliseconds of a plain step and of a call, instead of a model.
+    """
+    threads.choose()
+    _check(width, tokens, margin)
+    if times is not None:
+        yield _break_even(times, width)
+        return
+    from pytest_ane.cli.stack import open_stack, tell
+    from pytest_ane.report import speculate as words
+    from pytest_ane.throughput.trial import run_trial
+    from pytest_ane.throughput.verifier import MARGIN
+
+    def check(opened: OpenModel) -> None:
+        _check_model(opened, prompt, width, tokens)
+
+    limit = MARGIN if margin is None else margin
+    with open_stack(manifest, model, cache, check) as stack:
+        chosen = _chosen(stack.prompts, prompt)
+        trial = run_trial(stack.chain, chosen.ids, tokens, width, limit, tell)
+        tell("")
+        yield (
+            f"{stack.model}, prompt {chosen.name!r}: {len(chosen.ids)} tokens, then {tokens} "
+            f"greedy ones · backend {stack.provenance['backend']}"
+        )
+        yield words.costs(trial)
+        yield words.break_even(trial.cost)
+        yield words.counters(trial.found)
+        yield words.outcome(trial)
+        yield _same(trial, limit)
+
+
+def _same(trial: Trial, margin: float) -> str:
+    """That both said the same; `ExecutionError` where they did not."""
+    if (at := trial.differs) is not None:
+        raise ExecutionError(
+            f"Token {at + 1} is {trial.found.tokens[at]}, and {trial.plain.tokens[at]} in plain "
+            f"decoding: a wide call moved a lead by more than {margin:g}; give a larger --margin."
+        )
+    return f"the same {len(trial.plain.tokens)} tokens as plain decoding"
+
+
+def _break_even(times: Sequence[float], width: int) -> str:
+    from pytest_ane.report import speculate as words
+    from pytest_ane.throughput.breakeven import BreakEven
+
+    t1, tv = (ms / 1000 for ms in times)
+    return words.break_even(BreakEven(t1, tv, width))
+
+
+def _check(width: int, tokens: int, margin: float | None) -> None:
+    from pytest_ane.throughput.width import check_width
+
+    check_width(width, None, goes_on=True)
+    if tokens < 2:
+        raise ExecutionError(
+            f"--tokens {tokens}: the first token comes from the prompt; give a number from 2 on."
+        )
+    if margin is not None and not (isfinite(margin) and margin >= 0):
+        raise ExecutionError(f"--margin {margin}: give a difference of logits, 0 or above.")
+
+
+def _check_model(opened: OpenModel, name: str | None, width: int, tokens: int) -> None:
+    """What can be known before anything is built."""
+    from pytest_ane.throughput.decode import check_fits
+    from pytest_ane.throughput.width import check_width
+
+    model = opened.model
+    names = [prompt.name for prompt in model.prompts]
+    if name is not None and name not in names:
+        raise ManifestError(
+            f"--prompt {name}: {model.name} has no such golden prompt; there is: "
+            f"{', '.join(names)}."
+        )
+    layouts = (opened.language_model.layout(wire.shard) for wire in opened.wiring)
+    goes_on = all(layout.sees != "call" for layout in layouts)
+    check_width(width, model.max_tokens, goes_on=goes_on)
+    check_fits(opened.language_model.positions, _chosen(opened.prompts, name).ids, tokens)
+
+
+def _chosen(prompts: Sequence[Prompt], name: str | None) -> Prompt:
+    return next(prompt for prompt in prompts if name in (prompt.name, None))

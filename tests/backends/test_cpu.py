@@ -1,0 +1,33 @@
+"""The `cpu` backend's states are copied out and given back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_ane.backends import CpuBackend
+from tests.backends.coreml.test_runner import counter, doubling
+
+ONES = {"x": np.ones(2, np.float32)}
+
+
+@pytest.mark.parametrize("names", [None, ("s",)])
+def test_states_are_given_back(tmp_path: Path, names: tuple[str, ...] | None) -> None:
+    runner = CpuBackend().load(counter(tmp_path))
+    state = runner.make_state()
+    runner.predict(ONES, state)
+    kept = runner.read_states(state, names)
+    runner.predict(ONES, state)
+    assert kept["s"].tolist() == [1, 1]
+    runner.write_states(state, kept)
+    assert runner.predict(ONES, state)["y"].tolist() == [2, 2]
+    assert kept["s"].tolist() == [1, 1]
+    assert runner.read_states(state, ()) == {}
+
+
+def test_without_states_there_are_none(tmp_path: Path) -> None:
+    runner = CpuBackend().load(doubling().save(tmp_path))
+    assert runner.read_states(runner.make_state()) == {}
+    runner.write_states(None, {})

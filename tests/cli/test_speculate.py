@@ -1,0 +1,95 @@
+"""`pytest-ane speculate`: on real packages of a tiny model with states."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_ane.cli import main
+from pytest_ane.throughput import trial
+from tests.cli.stacks import Stacks
+
+Capture = pytest.CaptureFixture[str]
+STATEFUL = "max-tokens = 8\nstateful = true\ncontext = 32"
+
+
+@pytest.fixture
+def manifest(stacks: Stacks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of a model with states, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "shards.toml"
+    stacks.write(path)
+    path.write_text(path.read_text().replace("max-tokens = 16", STATEFUL))
+    return path
+
+
+def test_plain_and_speculative_decoding(manifest: Path, stacks: Stacks, capsys: Capture) -> None:
+    arguments = ["--tokens", "16", "--prompt", "other", f"--ane-cache={stacks.cache}"]
+    assert main(["speculate", *arguments]) == 0
+    out, err = capsys.readouterr()
+    head, costs, break_even, counters, outcome, same = out.splitlines()
+    assert err == ""
+    assert head == "deep, prompt 'other': 4 tokens, then 16 greedy ones · backend cpu"
+    assert "(median of 15 steps) · verifier of width 4: " in costs
+    assert break_even.startswith("break-even: a call must yield ")
+    assert same == "the same 16 tokens as plain decoding"
+    names = ("verifier_calls", "drafted", "accepted", "fallbacks")
+    numbers = {name: int(re.findall(rf"\b{name}=(\d+)", counters)[0]) for name in names}
+    assert numbers["verifier_calls"] + numbers["accepted"] + numbers["fallbacks"] == 15
+    assert re.search(r"\d tok/s, \d+\.\d\dx plain; predicted \d+\.\d\d tok/s", outcome)
+
+
+def test_other_tokens_than_plain_decoding_are_an_error(
+    manifest: Path, stacks: Stacks, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = trial.speculate
+
+    def wrong(*args: object, **options: object) -> object:
+        found = honest(*args, **options)  # type: ignore[arg-type]
+        found.tokens[1] += 1
+        return found
+
+    monkeypatch.setattr(trial, "speculate", wrong)
+    assert main(["speculate", "--tokens", "3", f"--ane-cache={stacks.cache}"]) == 1
+    assert re.search(r"Token 2 is \d+, and \d+ in plain decoding: .* larger --margin\.$",
+                     capsys.readouterr().err.strip())  # fmt: skip
+
+
+def test_the_break_even_alone(capsys: Capture) -> None:
+    assert main(["speculate", "--times", "109", "483"]) == 0
+    assert "unreachable, at best 0.90x" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--width", "1"], "A verifier of width 1 takes no draft"),
+        (["--width", "0"], "A verifier of width 0 takes no draft"),
+        (["--width", "9"], "A verifier of width 9 does not fit the shards, which take 1 to 8 "),
+        (["--tokens", "1"], "--tokens 1: the first token comes from the prompt"),
+        (["--tokens", "28"], "A prompt of 6 tokens and 28 more do not fit the 32 positions"),
+        (["--prompt", "nobody"], "--prompt nobody: deep has no such golden prompt; there is: coun"),
+        (["--margin", "-1"], "--margin -1.0: give a difference of logits, 0 or above."),
+        (["--margin", "nan"], "--margin nan: give a difference of logits, 0 or above."),
+        (["--model", "other"], "--model other: shards.toml has no such model"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence_and_nothing_built(
+    manifest: Path, tmp_path: Path, capsys: Capture, arguments: list[str], says: str
+) -> None:
+    assert main(["speculate", *arguments, f"--ane-cache={tmp_path / 'cache'}"]) == 1
+    out, err = capsys.readouterr()
+    assert err.startswith(f"pytest-ane: {says}")
+    assert (out, err.count("\n")) == ("", 1)
+    assert not list((tmp_path / "cache/artifacts").glob("*"))
+
+
+def test_a_model_without_states(
+    stacks: Stacks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stacks.write(tmp_path / "shards.toml")
+    assert main(["speculate", f"--ane-cache={tmp_path / 'cache'}"]) == 1
+    assert "Shards without states take a whole text at once" in capsys.readouterr().err
