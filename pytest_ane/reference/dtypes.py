@@ -10,6 +10,7 @@ Bit equality with the ANE is not claimed: its order of summation is not document
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -45,6 +46,16 @@ def carried(dtype: DType, precision: Precision = "as-typed") -> Any:
     return _CARRIED[dtype]
 
 
+_compiled: Callable[[Any], Any] | None = None
+"""`kernels.rounded`, once it is loaded."""
+
+
+def round_with(compiled: Callable[[Any], Any]) -> None:
+    """Round float32 arrays by a compiled function from here on: the same numbers, sooner."""
+    global _compiled
+    _compiled = compiled
+
+
 def round_fp16(x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     """Nearest fp16 number (ties to even) of each value, as float32; overflow gives infinity.
 
@@ -52,6 +63,8 @@ def round_fp16(x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     1.5 * 2^13 times a value's power of two leaves no bits below fp16's last, so that float32's own
     rounding does the work; subtracting it again is exact.
     """
+    if _compiled is not None and x.dtype.char == "f":
+        return np.asarray(_compiled(x))
     if x.dtype == np.float32 and x.size >= _WORTHWHILE:
         bits = x.view(np.uint32)
         power = bits & _EXPONENT

@@ -23,6 +23,7 @@ from pytest_ane.reference.prepare import Preparer
 from pytest_ane.reference.registry import FAILURES, lookup
 from pytest_ane.reference.state import State, States
 from pytest_ane.reference.steps import Values, settled
+from pytest_ane.reference.weights import SMALLEST, HalfWeight
 
 Array = npt.NDArray[Any]
 
@@ -75,6 +76,16 @@ class Session:
             and isinstance(out.type, TensorType)
             and out.type.dtype is not DType.STRING
         )
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the large constants that are held, as they are held: in fp16 or decoded."""
+        held = (
+            value.patterns if isinstance(value, HalfWeight) else value
+            for value in self._constants.values()
+        )
+        sizes = (value.nbytes for value in held if isinstance(value, np.ndarray))
+        return sum(size for size in sizes if size >= SMALLEST)
 
     def make_state(self) -> States:
         """Fresh states, all zero, to be passed to `predict` again and again."""

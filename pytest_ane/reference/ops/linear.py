@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.reference.registry import register
+from pytest_ane.reference.registry import register, specialize
 from pytest_ane.reference.weights import StreamedWeight
 
 
@@ -19,6 +19,13 @@ def matmul(x: Any, y: Any, transpose_x: bool = False, transpose_y: bool = False)
     x = np.swapaxes(x, -1, -2) if transpose_x and x.ndim > 1 else x
     y = np.swapaxes(y, -1, -2) if transpose_y and y.ndim > 1 else y
     return np.matmul(x, y)
+
+
+@specialize("matmul", varying=("x", "y"))
+def _matmul(transpose_x: bool = False, transpose_y: bool = False) -> Any:
+    if not transpose_x and not transpose_y:
+        return np.matmul
+    return lambda x, y: matmul(x, y, transpose_x, transpose_y)
 
 
 @register("linear")
