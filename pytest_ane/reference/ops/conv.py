@@ -71,7 +71,8 @@ def _pointwise(
 ) -> Any:
     """A kernel of one element that meets every element: a matrix product of the channels."""
     height, width, *kernel = weight.shape
-    one = int(groups) == 1 and set(kernel) <= {1} and np.all(np.asarray(strides or 1) == 1)
+    steps = ints(strides, len(kernel), 1)
+    one = int(groups) == 1 and set(kernel) <= {1} and set(steps) <= {1}
     if not one or (pad_type == "custom" and np.any(pad)):
         return None
     matrix = weight if isinstance(weight, StreamedWeight) else weight.reshape(height, width)
