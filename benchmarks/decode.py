@@ -74,22 +74,25 @@ class Decoding:
         self.seconds.append(time.perf_counter() - start)
 
 
-def reading() -> Callable[[], float]:
-    """A function that reads `READ` bytes in several ways, and says the fastest one's rate."""
+def reading() -> Callable[[], tuple[float, float]]:
+    """A function that reads `READ` bytes in several ways, and says the fastest one's seconds.
+
+    By the wall, and by the processor.
+    """
     matrix = torch.ones(READ // 4 // 4096, 4096)
     vector = torch.ones(4096)
     flat = matrix.numpy().reshape(-1)
     ways = (lambda: torch.mv(matrix, vector), lambda: np.dot(flat, flat), matrix.sum, flat.max)
 
-    def rate() -> float:
+    def read() -> tuple[float, float]:
         times = []
         for way in ways:
-            start = time.perf_counter()
+            start, processor = time.perf_counter(), time.process_time()
             way()
-            times.append(time.perf_counter() - start)
-        return READ / min(times)
+            times.append((time.perf_counter() - start, time.process_time() - processor))
+        return min(wall for wall, _ in times), min(processor for _, processor in times)
 
-    return rate
+    return read
 
 
 class Keeping(CpuBackend):
@@ -105,26 +108,30 @@ class Keeping(CpuBackend):
         return runner
 
 
-def report(sides: tuple[Decoding, Decoding], held: tuple[int, int], rates: list[float]) -> None:
+def report(
+    sides: tuple[Decoding, Decoding], held: tuple[int, int], reads: list[tuple[float, float]]
+) -> None:
     """Medians, their ratios, and what share of the limit each side reaches.
 
-    Where others use the machine too, the time of the processor says more than that of the wall.
+    By the wall and by the processor: where others use the machine too, the latter says more.
     """
-    rate = median(rates)
-    print(
-        f"{len(rates)} tokens, {OPTIONS.threads} thread(s); memory is read at {rate / 1e9:.1f} GB/s"
-    )
-    print("| side | ms a token | of the processor | weights, MB | limit, ms | share of it |")
-    print("|---|---|---|---|---|---|")
+    seconds = [median(times) for times in zip(*reads, strict=True)]
+    rates = " / ".join(f"{READ / each / 1e9:.1f}" for each in seconds)
+    print(f"{len(reads)} tokens, {OPTIONS.threads} thread(s); memory is read at {rates} GB/s")
+    print("| wall / processor | ms a token | weights, MB | limit, ms | share of it |")
+    print("|---|---|---|---|---|")
     for name, side, size in zip(("executor", "eager torch float32"), sides, held, strict=True):
-        limit, wall, processor = size / rate, median(side.seconds), median(side.processor)
-        print(f"| {name} | {wall * 1e3:.1f} | {processor * 1e3:.1f} | {size / 1e6:.0f} "
-              f"| {limit * 1e3:.1f} | {limit / wall:.2f} |")  # fmt: skip
+        times = median(side.seconds), median(side.processor)
+        limits = [size / READ * each for each in seconds]
+        shares = [limit / each for limit, each in zip(limits, times, strict=True)]
+        print(f"| {name} | {times[0] * 1e3:.1f} / {times[1] * 1e3:.1f} | {size / 1e6:.0f} "
+              f"| {limits[0] * 1e3:.1f} / {limits[1] * 1e3:.1f} "
+              f"| {shares[0]:.2f} / {shares[1]:.2f} |")  # fmt: skip
     differs = [a != b for a, b in zip(sides[0].tokens, sides[1].tokens, strict=True)]
     alike = differs.index(True) if any(differs) else len(differs)
     times = ((side.seconds, side.processor) for side in sides)
     wall, processor = (median(eager) / median(ours) for ours, eager in zip(*times, strict=True))
-    print(f"torch / executor: {wall:.2f}, of the processor {processor:.2f}; "
+    print(f"torch / executor: {wall:.2f} / {processor:.2f}; "
           f"the first {alike} tokens are the same")  # fmt: skip
 
 
@@ -172,12 +179,12 @@ def main() -> None:
     prompt = list(opened.prompts[0].ids)
     with torch.inference_mode():
         sides = Decoding(ours, prompt), Decoding(eager.step, prompt)
-        bandwidth, rates = reading(), []
+        read, reads = reading(), []
         for i in range(OPTIONS.tokens):
             for side in sides if i % 2 else sides[::-1]:
                 side.step()
-            rates.append(bandwidth())
-    report(sides, (sum(s.weight_bytes for s in backend.sessions), eager.weight_bytes), rates)
+            reads.append(read())
+    report(sides, (sum(s.weight_bytes for s in backend.sessions), eager.weight_bytes), reads)
     if OPTIONS.profile:
         profile(sides[0].step)
 

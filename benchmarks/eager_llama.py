@@ -33,7 +33,8 @@ class EagerLlama:
     @property
     def weight_bytes(self) -> int:
         """Of all that a token multiplies."""
-        return sum(t.nbytes for b in self.blocks for t in vars(b).values()) + self.embedding.nbytes
+        blocks = (t for block in self.blocks for t in vars(block).values())
+        return sum(int(tensor.nbytes) for tensor in [*blocks, self.embedding])
 
     def step(self, token: int) -> Tensor:
         """Logits `[V]` after one more token."""

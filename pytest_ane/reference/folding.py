@@ -22,7 +22,6 @@ from pytest_ane.reference.weights import (
     StreamedWeight,
     decoded_bytes,
     is_half,
-    kernels,
     palettized,
     plain,
 )
@@ -136,7 +135,7 @@ class Constants:
     def _weight(self, op: Operation) -> bool:
         """Take a weight as it is stored, and decode it unless it exceeds the memory budget."""
         wide = carried(DType.FP16, self._precision)
-        narrow = op.name in self._factors and is_half(op) and kernels() is not None
+        narrow = op.name in self._factors and is_half(op)
         dtype = np.float16 if narrow else wide
         size = decoded_bytes(op, dtype)
         held = self._is_held(size)

@@ -1,7 +1,7 @@
 """Compiled arithmetic on fp16 numbers: rounding to them, and products with weights held in them.
 
 Processors turn fp16 numbers into float32 ones and back a vector at a time, which numpy has no way
-to ask for. Importing numba takes 0.2 s, so this is imported where a weight is held in fp16.
+to ask for. numba takes half a second to begin, so this is imported when positions come singly.
 """
 
 from __future__ import annotations

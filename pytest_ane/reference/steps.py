@@ -75,20 +75,27 @@ class Compute:
     def run(self, values: Values, keep: AbstractSet[int]) -> None:
         """Compute, and round the results as their types say."""
         try:
-            if self.direct is not None:
+            if self.direct is None:
+                result = self.compute(**self._varying(values))
+            else:
                 function, slots = self.direct
                 result = function(*[values[slot] for slot in slots])
-            else:
-                result = self.compute(**self._varying(values))
             if result is None:
                 raise TypeError("its function returns nothing")
-            results = result if isinstance(result, tuple) else (result,)
-            for (slot, _), settle, found in zip(self.outputs, self.settle, results, strict=True):
-                values[slot] = settle(found)
+            if len(self.outputs) == 1 and not isinstance(result, tuple):
+                values[self.outputs[0][0]] = self.settle[0](result)
+            else:
+                self._store(values, result)
         except FAILURES as error:
             shapes = {k: getattr(v, "shape", None) for k, v in self._varying(values).items()}
             raise ExecutionError(f"{self.what} fails on inputs {shapes}: {error}.") from error
         free(values, self.last_use, keep)
+
+    def _store(self, values: Values, result: Any) -> None:
+        """Put several results, or none, into their slots."""
+        results = result if isinstance(result, tuple) else (result,)
+        for (slot, _), settle, found in zip(self.outputs, self.settle, results, strict=True):
+            values[slot] = settle(found)
 
     def _varying(self, values: Values) -> dict[str, Any]:
         return {
@@ -149,7 +156,7 @@ def settling(kind: ValueType, precision: Precision, moves: bool) -> Callable[[An
     if not isinstance(kind, TensorType) or kind.dtype is DType.STRING:
         return lambda found: found
     if kind.dtype is DType.FP16 and precision == "as-typed" and not moves:
-        return lambda found: round_fp16(np.asarray(found))
+        return round_fp16
     dtype = np.dtype(carried(kind.dtype, precision))
     return lambda found: np.asarray(found).astype(dtype, copy=False)
 

@@ -72,12 +72,14 @@ class HalfWeight(StreamedWeight):
     @classmethod
     def of(cls, numbers: npt.NDArray[np.float16]) -> HalfWeight:
         """The weight of fp16 `numbers [O, ...]`."""
-        patterns = (
-            np.require(numbers, requirements=("C", "A")).view(np.uint16).reshape(len(numbers), -1)
-        )
+        patterns = np.require(numbers, requirements=("C", "A")).view(np.uint16)
+        patterns = patterns.reshape(len(numbers), -1)
 
         def rows(start: int, stop: int, out: Array) -> Array:
-            kernels().widen(patterns[start:stop].reshape(-1), out.reshape(-1))
+            if kernels.cache_info().currsize and (compiled := kernels()):
+                compiled.widen(patterns[start:stop].reshape(-1), out.reshape(-1))
+            else:
+                np.copyto(out, numbers[start:stop])
             return out
 
         return cls(numbers.shape, np.float32, rows, patterns)
@@ -85,17 +87,17 @@ class HalfWeight(StreamedWeight):
     def product(self, columns: Array) -> Array:
         """`weight columns`, as above; few columns are multiplied while the weight is read."""
         count, width, positions = columns.shape
-        if count * positions > _FEW:
+        if count * positions > _FEW or (compiled := kernels()) is None:
             return super().product(columns)
         vectors = np.ascontiguousarray(columns.swapaxes(1, 2), np.float32).reshape(-1, width)
         found = np.empty((len(self.patterns), len(vectors)), np.float32)
-        kernels().multiply(self.patterns, vectors, found)
+        compiled.multiply(self.patterns, vectors, found)
         return found.reshape(-1, count, positions).swapaxes(0, 1)
 
 
 @cache
 def kernels() -> Any:
-    """The compiled kernels; None on a processor that has no fp16 numbers."""
+    """The compiled kernels, whose import takes half a second; None on a processor without fp16."""
     from pytest_ane.reference import kernels
 
     if not kernels.available():

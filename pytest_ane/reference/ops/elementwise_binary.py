@@ -52,6 +52,11 @@ def real_div(x: Any, y: Any) -> Any:
     return np.where(np.equal(y, 0), 0, np.trunc(quotient)) if _integers(x, y) else quotient
 
 
+@specialize("real_div", varying=("x", "y"))
+def _real_div() -> Any:
+    return lambda x, y: np.true_divide(x, y) if x.dtype.kind == "f" else real_div(x, y)
+
+
 @register("pow")
 def pow_(x: Any, y: Any) -> Any:
     """`x` to the power of `y`; integers' are cut off towards zero, and 0 has none below 0."""
