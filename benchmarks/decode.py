@@ -121,10 +121,10 @@ def report(
     print("| wall / processor | ms a token | weights, MB | limit, ms | share of it |")
     print("|---|---|---|---|---|")
     for name, side, size in zip(("executor", "eager torch float32"), sides, held, strict=True):
-        times = median(side.seconds), median(side.processor)
+        own = median(side.seconds), median(side.processor)
         limits = [size / READ * each for each in seconds]
-        shares = [limit / each for limit, each in zip(limits, times, strict=True)]
-        print(f"| {name} | {times[0] * 1e3:.1f} / {times[1] * 1e3:.1f} | {size / 1e6:.0f} "
+        shares = [limit / each for limit, each in zip(limits, own, strict=True)]
+        print(f"| {name} | {own[0] * 1e3:.1f} / {own[1] * 1e3:.1f} | {size / 1e6:.0f} "
               f"| {limits[0] * 1e3:.1f} / {limits[1] * 1e3:.1f} "
               f"| {shares[0]:.2f} / {shares[1]:.2f} |")  # fmt: skip
     differs = [a != b for a, b in zip(sides[0].tokens, sides[1].tokens, strict=True)]
@@ -147,14 +147,15 @@ def profile(step: Callable[[], None]) -> None:
     run = Compute.run
 
     def timed(self: Compute, *arguments: Any) -> None:
-        start = time.perf_counter()
+        start = time.process_time()
         run(self, *arguments)
-        spent[self.what.split(": ", 1)[1].split(" ", 1)[0]] += time.perf_counter() - start
+        name = self.what.split(": ", 1)[1].split(" ", 1)[0]
+        spent[name] += time.process_time() - start
 
     setattr(Compute, "run", timed)  # noqa: B010 - a timer around the method
     for _ in range(20):
         step()
-    print("| operation | ms a token |\n|---|---|")
+    print("| operation | ms of the processor a token |\n|---|---|")
     for name, seconds in sorted(spent.items(), key=lambda item: -item[1]):
         print(f"| {name} | {seconds / 20 * 1e3:.2f} |")
 

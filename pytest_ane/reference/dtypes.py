@@ -81,7 +81,8 @@ def round_fp16(x: Any) -> npt.NDArray[np.float32]:
             np.bitwise_or(rounded.view(np.uint32), power, out=rounded.view(np.uint32))
             return rounded
     with np.errstate(over="ignore", invalid="ignore"):
-        return x.astype(np.float16).astype(np.float32)
+        found: npt.NDArray[np.float32] = x.astype(np.float16).astype(np.float32)
+        return found
 
 
 def settle(x: Any, dtype: DType, precision: Precision, moves: bool) -> npt.NDArray[Any]:
