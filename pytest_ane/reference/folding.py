@@ -14,14 +14,13 @@ from pytest_ane.errors import ExecutionError
 from pytest_ane.mil.records import Argument, DType, Model, Operation, Ref, TensorType, Value
 from pytest_ane.reference.constants import constant
 from pytest_ane.reference.dtypes import Precision, carried
+from pytest_ane.reference.halves import HalfWeight, is_half
 from pytest_ane.reference.registry import FAILURES, lookup
 from pytest_ane.reference.steps import settled
 from pytest_ane.reference.weights import (
     SMALLEST,
-    HalfWeight,
     StreamedWeight,
     decoded_bytes,
-    is_half,
     palettized,
     plain,
 )

@@ -11,10 +11,10 @@ from pytest_ane.errors import ExecutionError
 from pytest_ane.mil.records import Argument, Block, Model, Named, Operation, Ref, TensorType
 from pytest_ane.reference.dtypes import Precision
 from pytest_ane.reference.folding import SEQUENCES, Constants, dense
+from pytest_ane.reference.halves import HalfWeight
 from pytest_ane.reference.lockstep import join_axis
 from pytest_ane.reference.registry import FAILURES, Implementation, lookup
 from pytest_ane.reference.steps import Compute, Cond, Outputs, Plan, Step, WhileLoop, settling
-from pytest_ane.reference.weights import HalfWeight
 
 T = TypeVar("T")
 

@@ -17,13 +17,14 @@ from pytest_ane.errors import ExecutionError
 from pytest_ane.mil.records import DType, Model, Operation, StateType, TensorType, ValueType
 from pytest_ane.reference.dtypes import Precision
 from pytest_ane.reference.folding import dense
+from pytest_ane.reference.halves import HalfWeight
 from pytest_ane.reference.interface import bind_inputs
 from pytest_ane.reference.lockstep import run_all
 from pytest_ane.reference.prepare import Preparer
 from pytest_ane.reference.registry import FAILURES, lookup
 from pytest_ane.reference.state import State, States
 from pytest_ane.reference.steps import Values, settled
-from pytest_ane.reference.weights import SMALLEST, HalfWeight
+from pytest_ane.reference.weights import SMALLEST
 
 Array = npt.NDArray[Any]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import numpy.typing as npt
 
 from pytest_ane.mil.blob import load
 from pytest_ane.mil.records import Blob, DType, Model, Operation, TensorType, Value
-from pytest_ane.reference.dtypes import round_with
 from pytest_ane.reference.palettes import decode, stored
 
 Array = npt.NDArray[Any]
@@ -21,8 +19,6 @@ _AT_ONCE = 1 << 20
 """Elements decoded at a time: their 4 MB stay in the cache until they are multiplied."""
 SMALLEST = 1 << 16
 """Bytes from which a weight is worth streaming."""
-_FEW = 8
-"""Columns up to which a product of numbers and sums beats decoding for a matrix product."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,63 +53,6 @@ class StreamedWeight:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         dense = self.rows(0, self.shape[0], np.empty(self.shape, self.dtype))
         return dense if dtype is None else dense.astype(dtype)
-
-
-@dataclass(frozen=True, eq=False)
-class HalfWeight(StreamedWeight):
-    """A weight held as the fp16 numbers that it consists of: half the bytes to stream.
-
-    Attributes:
-        patterns: their bits `[O, K]`.
-    """
-
-    patterns: npt.NDArray[np.uint16]
-
-    @classmethod
-    def of(cls, numbers: npt.NDArray[np.float16]) -> HalfWeight:
-        """The weight of fp16 `numbers [O, ...]`."""
-        patterns = np.require(numbers, requirements=("C", "A")).view(np.uint16)
-        patterns = patterns.reshape(len(numbers), -1)
-
-        def rows(start: int, stop: int, out: Array) -> Array:
-            if kernels.cache_info().currsize and (compiled := kernels()):
-                compiled.widen(patterns[start:stop].reshape(-1), out.reshape(-1))
-            else:
-                np.copyto(out, numbers[start:stop])
-            return out
-
-        return cls(numbers.shape, np.float32, rows, patterns)
-
-    def product(self, columns: Array) -> Array:
-        """`weight columns`, as above; few columns are multiplied while the weight is read."""
-        count, width, positions = columns.shape
-        if count * positions > _FEW or (compiled := kernels()) is None:
-            return super().product(columns)
-        vectors = np.ascontiguousarray(columns.swapaxes(1, 2), np.float32).reshape(-1, width)
-        found = np.empty((len(self.patterns), len(vectors)), np.float32)
-        compiled.multiply(self.patterns, vectors, found)
-        return found.reshape(-1, count, positions).swapaxes(0, 1)
-
-
-@cache
-def kernels() -> Any:
-    """The compiled kernels, whose import takes half a second; None on a processor without fp16."""
-    from pytest_ane.reference import kernels
-
-    if not kernels.available():
-        return None
-    round_with(kernels.rounded)
-    return kernels
-
-
-def is_half(op: Operation) -> bool:
-    """Whether an operation's result is a weight of fp16 numbers that is large enough to matter."""
-    kind = op.outputs[0].type
-    return (
-        isinstance(kind, TensorType)
-        and kind.dtype is DType.FP16
-        and decoded_bytes(op, np.float16) >= SMALLEST
-    )
 
 
 def palettized(
