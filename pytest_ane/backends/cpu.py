@@ -25,7 +25,7 @@ class CpuRunner:
     """A package prepared for the executor."""
 
     def __init__(self, session: Session) -> None:
-        self._session, self._model = session, session.model
+        self.session, self._model = session, session.model
 
     @property
     def inputs(self) -> tuple[Feature, ...]:
@@ -34,7 +34,7 @@ class CpuRunner:
 
     def make_state(self) -> States | None:
         """Fresh states, all zero."""
-        return self._session.make_state() if self._model.states else None
+        return self.session.make_state() if self._model.states else None
 
     def read_states(
         self, state: States | None, names: Collection[str] | None = None
@@ -60,7 +60,7 @@ class CpuRunner:
         """Run once on each input; weights that are not held are decoded once for all."""
         declared = [feature.name for feature in self._model.inputs]
         known = [{name: x[name] for name in declared if name in x} for x in inputs]
-        return self._session.predict_all(known, states)
+        return self.session.predict_all(known, states)
 
 
 class CpuBackend:

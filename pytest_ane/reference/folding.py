@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,9 +14,16 @@ from pytest_ane.errors import ExecutionError
 from pytest_ane.mil.records import Argument, DType, Model, Operation, Ref, TensorType, Value
 from pytest_ane.reference.constants import constant
 from pytest_ane.reference.dtypes import Precision, carried
+from pytest_ane.reference.halves import HalfWeight, is_half
 from pytest_ane.reference.registry import FAILURES, lookup
 from pytest_ane.reference.steps import settled
-from pytest_ane.reference.weights import StreamedWeight, decoded_bytes, palettized, plain
+from pytest_ane.reference.weights import (
+    SMALLEST,
+    StreamedWeight,
+    decoded_bytes,
+    palettized,
+    plain,
+)
 
 SEQUENCES = frozenset(
     ("values", "loop_vars", "elem_shape", "ref_tensors", "begins", "ends", "end_masks")
@@ -30,8 +37,6 @@ _HIDDEN: Any = object()
 _LARGEST_FOLD = 1 << 20
 """Elements of a result that is worth keeping beside the constants it was computed from."""
 _WEIGHTS = frozenset(("const", "constexpr_lut_to_dense"))
-_SMALLEST_STREAM = 1 << 16
-"""Bytes from which a weight is worth streaming."""
 
 
 class Constants:
@@ -39,6 +44,7 @@ class Constants:
 
     Args:
         given: values that take the place of what some operations yield, such as another weight.
+        factors: names that are only ever weights of matrix products, and so may be held in fp16.
 
     Attributes:
         values: arrays, Python numbers, texts, or weights to be streamed.
@@ -51,12 +57,14 @@ class Constants:
         precision: Precision,
         memory_budget: int | None,
         given: Mapping[Operation, Any] | None = None,
+        factors: Collection[str] = (),
     ) -> None:
         self.values: ChainMap[str, Any] = ChainMap()
         self._stored: ChainMap[str, Value] = ChainMap()
         self._model, self._opset = model, opset
         self._precision, self._budget = precision, memory_budget
         self._given = given or {}
+        self._factors = () if memory_budget is None or precision == "float64" else factors
 
     def __contains__(self, argument: Argument) -> bool:
         return (
@@ -125,20 +133,32 @@ class Constants:
 
     def _weight(self, op: Operation) -> bool:
         """Take a weight as it is stored, and decode it unless it exceeds the memory budget."""
-        dtype = carried(DType.FP16, self._precision)
-        held = self._is_held(decoded_bytes(op, dtype))
-        if op.op == "const":
-            weight = None if held else plain(self._model, op.attributes["val"], dtype)
-        else:
-            given = self._parameters(op, only=("lut",)) | {"indices": self._source(op, "indices")}
-            weight = palettized(self._model, given["indices"], given["lut"], dtype)
+        wide = carried(DType.FP16, self._precision)
+        narrow = op.name in self._factors and is_half(op)
+        dtype = np.float16 if narrow else wide
+        size = decoded_bytes(op, dtype)
+        held = self._is_held(size)
+        if held and op.op == "const" and not narrow:
+            return False
+        weight = self._streamed(op, dtype if held else wide)
         if weight is not None:
-            self.values[op.name] = _fixed(np.asarray(weight)) if held else weight
+            if held:
+                dense = _fixed(np.asarray(weight))
+                self.values[op.name] = HalfWeight.of(dense) if narrow else dense
+            else:
+                self.values[op.name] = weight
         return weight is not None
+
+    def _streamed(self, op: Operation, dtype: Any) -> StreamedWeight | None:
+        """A weight as it is stored; None where it is so that its rows cannot be decoded alone."""
+        if op.op == "const":
+            return plain(self._model, op.attributes["val"], dtype)
+        given = self._parameters(op, only=("lut",))
+        return palettized(self._model, self._source(op, "indices"), given["lut"], dtype)
 
     def _is_held(self, size: int) -> bool:
         """Whether a weight of so many bytes is held decoded; if so, it leaves the budget."""
-        if self._budget is None or size < _SMALLEST_STREAM:
+        if self._budget is None or size < SMALLEST:
             return True
         held = size <= self._budget
         self._budget -= size if held else 0

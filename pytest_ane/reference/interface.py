@@ -110,16 +110,21 @@ def _image(model: Model, feature: Feature, image: Any) -> Array:
 
 
 def _checked(model: Model, feature: Feature, array: Array, dtype: DType) -> Array:
-    what = f"{model.path}: input {feature.name!r} has"
+
+    def refused(what: str) -> ExecutionError:
+        return ExecutionError(
+            f"{model.path}: input {feature.name!r} has {what}; it takes {present(feature)}."
+        )
+
     if not _shape_fits(feature, array.shape):
-        raise ExecutionError(f"{what} shape {list(array.shape)}; it takes {present(feature)}.")
+        raise refused(f"shape {list(array.shape)}")
     if dtype in _FLOATS:
         if array.dtype.kind != "f":
-            raise ExecutionError(f"{what} dtype {array.dtype}; it takes {present(feature)}.")
+            raise refused(f"dtype {array.dtype}")
         return array
     whole = array.astype(carried(dtype), copy=False) if array.dtype.kind in "iub" else array
     if array.dtype.kind not in "iub" or not np.array_equal(whole, array):
-        raise ExecutionError(f"{what} dtype {array.dtype}; it takes {present(feature)}.")
+        raise refused(f"dtype {array.dtype}")
     return whole
 
 

@@ -19,8 +19,11 @@ from pytest_ane.reference.weights import StreamedWeight
 
 def run_all(plan: Plan, tables: Sequence[Values], keep: AbstractSet[int]) -> None:
     """Run a plan on several tables of values."""
+    if len(tables) == 1:
+        plan.run(tables[0], keep)
+        return
     for step in plan.steps:
-        if len(tables) < 2 or not _run_joined(step, tables, keep):
+        if not tables or not _run_joined(step, tables, keep):
             for values in tables:
                 step.run(values, keep)
 

@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pytest_ane.errors import ExecutionError
-from pytest_ane.mil.records import Argument, Block, Model, Named, Operation, Ref
+from pytest_ane.mil.records import Argument, Block, Model, Named, Operation, Ref, TensorType
 from pytest_ane.reference.dtypes import Precision
 from pytest_ane.reference.folding import SEQUENCES, Constants, dense
+from pytest_ane.reference.halves import HalfWeight
 from pytest_ane.reference.lockstep import join_axis
-from pytest_ane.reference.registry import FAILURES, lookup
-from pytest_ane.reference.steps import Compute, Cond, Outputs, Plan, Step, WhileLoop
+from pytest_ane.reference.registry import FAILURES, Implementation, lookup
+from pytest_ane.reference.steps import Compute, Cond, Outputs, Plan, Step, WhileLoop, settling
 
 T = TypeVar("T")
 
@@ -44,7 +45,9 @@ class Preparer:
         function = model.main
         self._path, self._opset, self._precision = model.path, function.opset, precision
         self.slots: ChainMap[str, int] = ChainMap()
-        self.constants = Constants(model, function.opset, precision, memory_budget, given)
+        self.constants = Constants(
+            model, function.opset, precision, memory_budget, given, _factors(function.block)
+        )
         self.template: list[Any] = []
         self.plan = self._block(function.block, function.inputs)
 
@@ -132,15 +135,18 @@ class Preparer:
                 slots = tuple(self._source(a) for a in arguments)
                 several = len(slots) > 1 or key in SEQUENCES
                 varying.append((key, slots if several else slots[0]))
+        joins = join_axis(op, bound)
+        if joins is None and isinstance(weight := bound.get("weight"), HalfWeight):
+            bound["weight"] = dense(weight)
         return Compute(
             what=f"{self._path}: {op.op} {op.name!r}",
             compute=partial(found.compute, **bound),
             inputs=tuple(varying),
             outputs=self._outputs(op),
-            precision=self._precision,
-            moves=found.moves,
+            settle=tuple(settling(o.type, self._precision, found.moves) for o in op.outputs),
             last_use=self._freed(last_use),
-            joins=join_axis(op, bound),
+            joins=joins,
+            direct=_direct(found, bound, dict(varying)),
         )
 
     def _outputs(self, op: Operation) -> Outputs:
@@ -155,6 +161,35 @@ class Preparer:
             return self.slots[argument.name]
         self.template.append(dense(self.constants.of(argument)))
         return len(self.template) - 1
+
+
+def _direct(
+    found: Implementation, bound: Mapping[str, Any], varying: Mapping[str, int | tuple[int, ...]]
+) -> tuple[Callable[..., Any], tuple[int, ...]] | None:
+    """What an operation comes to once its constants are known, and the slots that it takes."""
+    slots = {key: slot for key, slot in varying.items() if isinstance(slot, int)}
+    prepared = found.specialized(varying, bound) if len(slots) == len(varying) else None
+    if prepared is None:
+        return None
+    return prepared.function, tuple(slots[name] for name in prepared.names)
+
+
+def _factors(block: Block) -> frozenset[str]:
+    """Names that are only ever the weight of a 1x1 convolution or of a linear layer."""
+    flat = {
+        out.name
+        for op in block.operations
+        for out in op.outputs
+        if isinstance(out.type, TensorType) and set(out.type.shape[2:]) <= {1}
+    }
+    factors: set[str] = set()
+    others = set(block.outputs)
+    for op in block.operations:
+        given = op.inputs.get("weight", ()) if (op.op, "weight") in _STREAMABLE else ()
+        weight = flat & {a.name for a in given if isinstance(a, Ref)}
+        factors |= weight
+        others |= set(uses(op)) - weight
+    return frozenset(factors - others)
 
 
 def _lastuses(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pytest_ane.errors import ExecutionError
 
@@ -29,13 +29,36 @@ class Implementation:
     """An operation's function from an opset on.
 
     Attributes:
-        moves: it only moves values about, so its results need no rounding.
+        moves: all values of its results are among its operands', so they need no rounding.
+        special: what `specialize` registered, by names of the varying parameters.
     """
 
     name: str
     opset: int
     compute: Compute
     moves: bool
+    special: dict[tuple[str, ...], Compute] = field(default_factory=dict)
+
+    def specialized(self, varying: Collection[str], bound: Mapping[str, Any]) -> Prepared | None:
+        """The operation with its constant parameters worked out; None where none is registered.
+
+        What fails on its constants is left to the operation itself, whose message says how.
+        """
+        for names, prepare in self.special.items():
+            if set(names) == set(varying):
+                try:
+                    function = prepare(**bound)
+                except FAILURES:
+                    return None
+                return None if function is None else Prepared(names, function)
+        return None
+
+
+class Prepared(NamedTuple):
+    """A function of the varying parameters, in this order."""
+
+    names: tuple[str, ...]
+    function: Compute
 
 
 _REGISTRY: dict[str, list[Implementation]] = {}
@@ -60,6 +83,26 @@ def register(*names: str, opset: str = "iOS15", moves: bool = False) -> Callable
             versions = [v for v in _REGISTRY.get(name, []) if v.opset != entry.opset]
             _REGISTRY[name] = sorted([*versions, entry], key=lambda v: v.opset)
         return function
+
+    return decorate
+
+
+def specialize(
+    *names: str, opset: str = "iOS15", varying: Sequence[str] = ("x",)
+) -> Callable[[F], F]:
+    """Register what prepares operations of which only the parameters `varying` are computed.
+
+    It is called once, with the constant parameters, and returns a function of the others, by
+    position, that gives what the operation gives; or None where it has no better way. Whatever
+    follows from constants alone is so worked out once.
+    """
+
+    def decorate(prepare: F) -> F:
+        for name in names:
+            for entry in _REGISTRY[name]:
+                if entry.opset == _OPSETS[opset]:
+                    entry.special[tuple(varying)] = prepare
+        return prepare
 
     return decorate
 

@@ -17,12 +17,14 @@ from pytest_ane.errors import ExecutionError
 from pytest_ane.mil.records import DType, Model, Operation, StateType, TensorType, ValueType
 from pytest_ane.reference.dtypes import Precision
 from pytest_ane.reference.folding import dense
+from pytest_ane.reference.halves import HalfWeight
 from pytest_ane.reference.interface import bind_inputs
 from pytest_ane.reference.lockstep import run_all
 from pytest_ane.reference.prepare import Preparer
 from pytest_ane.reference.registry import FAILURES, lookup
 from pytest_ane.reference.state import State, States
 from pytest_ane.reference.steps import Values, settled
+from pytest_ane.reference.weights import SMALLEST
 
 Array = npt.NDArray[Any]
 
@@ -75,6 +77,16 @@ class Session:
             and isinstance(out.type, TensorType)
             and out.type.dtype is not DType.STRING
         )
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the large constants that are held, as they are held: in fp16 or decoded."""
+        held = (
+            value.patterns if isinstance(value, HalfWeight) else value
+            for value in self._constants.values()
+        )
+        sizes = (value.nbytes for value in held if isinstance(value, np.ndarray))
+        return sum(size for size in sizes if size >= SMALLEST)
 
     def make_state(self) -> States:
         """Fresh states, all zero, to be passed to `predict` again and again."""

@@ -37,11 +37,19 @@ class State:
         Raises:
             ValueError: it has another shape.
         """
+        self.take(settle(np.asarray(value), self.type.dtype, self._precision, moves=False))
+
+    def take(self, value: Any) -> None:
+        """Another value of the same shape, rounded already as the state's type says.
+
+        Raises:
+            ValueError: it has another shape.
+        """
         array = np.asarray(value)
         if array.shape != self.type.shape:
             raise ValueError(f"a state {self.type} cannot take shape {list(array.shape)}")
         # A copy that no one can write to: results may be views of it.
-        self._value = np.array(settle(array, self.type.dtype, self._precision, moves=False))
+        self._value = np.array(array, carried(self.type.dtype, self._precision))
         self._value.flags.writeable = False
 
 

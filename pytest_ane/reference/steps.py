@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 
 from pytest_ane.errors import ExecutionError
-from pytest_ane.mil.records import TensorType, ValueType
-from pytest_ane.reference.dtypes import Precision, settle
+from pytest_ane.mil.records import DType, TensorType, ValueType
+from pytest_ane.reference.dtypes import Precision, carried, round_fp16
 from pytest_ane.reference.registry import FAILURES
 
 Values = list[Any]
@@ -54,9 +55,11 @@ class Compute:
 
     Attributes:
         what: how messages name it.
-        compute: the function, its constant parameters bound.
+        compute: the function, its constant parameters bound; takes the varying ones by name.
         inputs: parameter names with the slots of their varying values.
+        direct: the same function by position, and the slots of what it takes, if there is one.
         last_use: slots that no later operation needs.
+        settle: for each result, what puts it in the form that its type says.
         joins: axis along which several inputs may be joined and run as one; None for no such.
     """
 
@@ -64,28 +67,41 @@ class Compute:
     compute: Callable[..., Any]
     inputs: tuple[tuple[str, int | tuple[int, ...]], ...]
     outputs: Outputs
-    precision: Precision
-    moves: bool
+    settle: tuple[Callable[[Any], Any], ...]
     last_use: tuple[int, ...]
     joins: int | None = None
+    direct: tuple[Callable[..., Any], tuple[int, ...]] | None = None
 
     def run(self, values: Values, keep: AbstractSet[int]) -> None:
         """Compute, and round the results as their types say."""
-        varying = {
+        try:
+            if self.direct is None:
+                result = self.compute(**self._varying(values))
+            else:
+                function, slots = self.direct
+                result = function(*[values[slot] for slot in slots])
+            if result is None:
+                raise TypeError("its function returns nothing")
+            if len(self.outputs) == 1 and not isinstance(result, tuple):
+                values[self.outputs[0][0]] = self.settle[0](result)
+            else:
+                self._store(values, result)
+        except FAILURES as error:
+            shapes = {k: getattr(v, "shape", None) for k, v in self._varying(values).items()}
+            raise ExecutionError(f"{self.what} fails on inputs {shapes}: {error}.") from error
+        free(values, self.last_use, keep)
+
+    def _store(self, values: Values, result: Any) -> None:
+        """Put several results, or none, into their slots."""
+        results = result if isinstance(result, tuple) else (result,)
+        for (slot, _), settle, found in zip(self.outputs, self.settle, results, strict=True):
+            values[slot] = settle(found)
+
+    def _varying(self, values: Values) -> dict[str, Any]:
+        return {
             key: values[slot] if isinstance(slot, int) else tuple(values[s] for s in slot)
             for key, slot in self.inputs
         }
-        try:
-            result = self.compute(**varying)
-            if result is None:
-                raise TypeError("its function returns nothing")
-            results = result if isinstance(result, tuple) else (result,)
-            for (slot, kind), found in zip(self.outputs, results, strict=True):
-                values[slot] = settled(found, kind, self.precision, self.moves)
-        except FAILURES as error:
-            shapes = {k: getattr(v, "shape", None) for k, v in varying.items()}
-            raise ExecutionError(f"{self.what} fails on inputs {shapes}: {error}.") from error
-        free(values, self.last_use, keep)
 
 
 @dataclass(frozen=True)
@@ -131,9 +147,18 @@ class WhileLoop:
 
 def settled(found: Any, kind: ValueType, precision: Precision, moves: bool) -> Any:
     """A result as its type says; lists, dictionaries, states and texts as they are."""
-    if isinstance(kind, TensorType) and not isinstance(found, str):
-        return settle(found, kind.dtype, precision, moves)
-    return found
+    return settling(kind, precision, moves)(found)
+
+
+@lru_cache(maxsize=1024)
+def settling(kind: ValueType, precision: Precision, moves: bool) -> Callable[[Any], Any]:
+    """What puts results of a type in the form that the type says."""
+    if not isinstance(kind, TensorType) or kind.dtype is DType.STRING:
+        return lambda found: found
+    if kind.dtype is DType.FP16 and precision == "as-typed" and not moves:
+        return round_fp16
+    dtype = np.dtype(carried(kind.dtype, precision))
+    return lambda found: np.asarray(found).astype(dtype, copy=False)
 
 
 def store(values: Values, outputs: Outputs, found: Sequence[Any], precision: Precision) -> None:

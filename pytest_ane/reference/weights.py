@@ -17,6 +17,8 @@ from pytest_ane.reference.palettes import decode, stored
 Array = npt.NDArray[Any]
 _AT_ONCE = 1 << 20
 """Elements decoded at a time: their 4 MB stay in the cache until they are multiplied."""
+SMALLEST = 1 << 16
+"""Bytes from which a weight is worth streaming."""
 
 
 @dataclass(frozen=True, eq=False)

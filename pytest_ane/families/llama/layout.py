@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from pytest_ane.families.base import Inputs
@@ -38,18 +39,25 @@ class LlamaLayout:
         x = {"x": to_tensor(hidden)}
         if self.sees == "itself":
             return x
-        length = len(hidden)
-        cos, sin = rotary(length, self.head, self.theta, start)
-        x |= {"cos": cos.T[None, None], "sin": sin.T[None, None]}
-        if self.context is None:
-            return x | {"mask": causal_mask(length)[None, None]}
-        check_fits(length, start, self.context)
-        mask = causal_mask(length, start, self.context)
-        return x | {"mask": mask[None, None], "write": write_mask(length, start, self.context)}
+        return x | beside(len(hidden), start, self.head, self.theta, self.context)
 
     def output(self, outputs: Inputs) -> FloatArray:
         """`y [1, C, T, 1]` as `[T, C]`; `ExecutionError` where the outputs hold no such `y`."""
         return to_rows(outputs, "llama")
+
+
+@lru_cache(maxsize=4)
+def beside(
+    length: int, start: int, head: int, theta: float, context: int | None
+) -> dict[str, FloatArray]:
+    """What a block takes beside its hidden states; all blocks of a model share the arrays."""
+    cos, sin = rotary(length, head, theta, start)
+    tables = {"cos": cos.T[None, None], "sin": sin.T[None, None]}
+    if context is None:
+        return tables | {"mask": causal_mask(length)[None, None]}
+    check_fits(length, start, context)
+    mask = causal_mask(length, start, context)
+    return tables | {"mask": mask[None, None], "write": write_mask(length, start, context)}
 
 
 def layout(description: dict[str, Any], shard: str) -> LlamaLayout:

@@ -23,7 +23,7 @@ def silu(x: Any) -> Any:
     return x * sigmoid(x)
 
 
-@register("relu")
+@register("relu", moves=True)
 def relu(x: Any) -> Any:
     """max(x, 0)."""
     return np.maximum(x, 0)
@@ -133,5 +133,5 @@ def gelu(x: Any, mode: str = "EXACT") -> Any:
 @register("softmax")
 def softmax(x: Any, axis: int = -1) -> Any:
     """exp(x) / sum of exp(x) along an axis, shifted by the maximum."""
-    shifted = np.exp(x - x.max(axis=axis, keepdims=True))
-    return shifted / shifted.sum(axis=axis, keepdims=True)
+    shifted = np.exp(x - np.maximum.reduce(x, axis=axis, keepdims=True))
+    return shifted / np.add.reduce(shifted, axis=axis, keepdims=True)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from pytest_ane.reference.ops.spatial import extent, ints, padding, under
-from pytest_ane.reference.registry import register
+from pytest_ane.reference.registry import register, specialize
 from pytest_ane.reference.weights import StreamedWeight
 
 _MANY = 32
@@ -57,6 +57,36 @@ def conv(
     else:
         y = _windows(x, weight, strides, dilations, counts, groups)
     return add_bias(y.reshape(len(x), weight.shape[0], *counts), bias)
+
+
+@specialize("conv")
+def _pointwise(
+    weight: Any,
+    bias: Any = None,
+    strides: Any = None,
+    pad_type: str = "valid",
+    pad: Any = None,
+    dilations: Any = None,
+    groups: int = 1,
+) -> Any:
+    """A kernel of one element that meets every element: a matrix product of the channels."""
+    height, width, *kernel = weight.shape
+    steps = ints(strides, len(kernel), 1)
+    one = int(groups) == 1 and set(kernel) <= {1} and set(steps) <= {1}
+    if not one or (pad_type == "custom" and np.any(pad)):
+        return None
+    matrix = weight if isinstance(weight, StreamedWeight) else weight.reshape(height, width)
+    shift = None if bias is None else np.reshape(bias, (-1,) + (1,) * len(kernel))
+
+    def product(x: Any) -> Any:
+        if x.ndim != weight.ndim or x.shape[1] != width:
+            check_channels(x, width, height, 1)
+        columns = x.reshape(len(x), width, -1)
+        y = matrix.product(columns) if isinstance(matrix, StreamedWeight) else matrix @ columns
+        y = y.reshape(len(x), height, *x.shape[2:])
+        return y if shift is None else y + shift
+
+    return product
 
 
 def check_channels(x: Any, inputs: int, outputs: int, groups: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.reference.registry import register
+from pytest_ane.reference.registry import register, specialize
 
 _SIMPLE = {
     "add": np.add,
@@ -28,10 +28,17 @@ _SIMPLE = {
 }
 
 
+_CHOOSE = frozenset(("maximum", "minimum"))
+
+
 def _register(name: str, function: Any) -> None:
-    @register(name)
+    @register(name, moves=name in _CHOOSE)
     def compute(x: Any, y: Any) -> Any:
         return function(x, y)
+
+    specialize(name, varying=("x", "y"))(lambda: function)
+    specialize(name)(lambda y: lambda x: function(x, y))
+    specialize(name, varying=("y",))(lambda x: lambda y: function(x, y))
 
 
 for _name, _function in _SIMPLE.items():
@@ -43,6 +50,11 @@ def real_div(x: Any, y: Any) -> Any:
     """`x / y`; integers' quotients are cut off towards zero, and by zero they are 0."""
     quotient = np.true_divide(x, y)
     return np.where(np.equal(y, 0), 0, np.trunc(quotient)) if _integers(x, y) else quotient
+
+
+@specialize("real_div", varying=("x", "y"))
+def _real_div() -> Any:
+    return lambda x, y: np.true_divide(x, y) if x.dtype.kind == "f" else real_div(x, y)
 
 
 @register("pow")
@@ -59,7 +71,7 @@ def _integers(x: Any, y: Any) -> bool:
     return all(np.asarray(a).dtype.kind in "iu" for a in (x, y))
 
 
-@register("select")
+@register("select", moves=True)
 def select(cond: Any, a: Any, b: Any) -> Any:
     """`a` where cond, else `b`."""
     return np.where(cond, a, b)

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.reference.registry import register
+from pytest_ane.reference.registry import register, specialize
 
 
 @register("concat", moves=True)
 def concat(values: Any, axis: int, interleave: bool = False) -> Any:
     """Tensors one after another along an axis, or their slices by turns; scalars make a vector."""
-    values = [np.atleast_1d(v) for v in values]
+    values = [v if getattr(v, "ndim", 0) else np.atleast_1d(v) for v in values]
     if not interleave:
         return np.concatenate(values, axis=axis)
     stacked = np.stack(values, axis=axis % values[0].ndim + 1)
@@ -42,6 +42,23 @@ def split(x: Any, axis: int, num_splits: Any = None, split_sizes: Any = None) ->
     if num_splits is not None and len(sizes) != num_splits:
         raise ValueError(f"split_sizes {sizes} are not num_splits, {num_splits}")
     return tuple(np.split(x, np.cumsum(sizes)[:-1], axis=axis))
+
+
+@specialize("split")
+def _split(axis: int, num_splits: Any = None, split_sizes: Any = None) -> Any:
+    """Parts of given sizes, which are views."""
+    if split_sizes is None or axis < 0:
+        return None
+    sizes = [int(s) for s in np.atleast_1d(split_sizes)]
+    ends = np.cumsum(sizes).tolist()
+    index = [(slice(None),) * axis + (slice(e - n, e),) for n, e in zip(sizes, ends, strict=True)]
+
+    def parts(x: Any) -> Any:
+        if x.shape[axis] != ends[-1]:
+            split(x, axis, num_splits, split_sizes)
+        return tuple([x[i] for i in index])
+
+    return None if min(sizes) < 0 or num_splits not in (None, len(sizes)) else parts
 
 
 @register("tile", moves=True)

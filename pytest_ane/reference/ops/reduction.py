@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from pytest_ane.reference.registry import register
+from pytest_ane.reference.registry import register, specialize
 
 
 def _axes(axes: Any) -> tuple[int, ...] | None:
@@ -14,9 +15,25 @@ def _axes(axes: Any) -> tuple[int, ...] | None:
 
 
 def _register(name: str, function: Any) -> None:
-    @register(f"reduce_{name}")
+    @register(f"reduce_{name}", moves=name in _CHOOSE)
     def compute(x: Any, axes: Any = None, keep_dims: bool = False) -> Any:
         return function(x, axis=_axes(axes), keepdims=keep_dims)
+
+    @specialize(f"reduce_{name}")
+    def prepare(axes: Any = None, keep_dims: bool = False) -> Any:
+        axis = _axes(axes)
+        return lambda x: function(x, axis=axis, keepdims=keep_dims)
+
+
+_CHOOSE = frozenset(("max", "min"))
+
+
+def _mean(x: Any, axis: Any, keepdims: bool) -> Any:
+    """As `np.mean`, in a third of its time for what is small."""
+    if x.dtype.kind != "f" or axis is None:
+        return np.mean(x, axis=axis, keepdims=keepdims)
+    count = math.prod([x.shape[a] for a in axis])
+    return np.add.reduce(x, axis=axis, keepdims=keepdims) / count
 
 
 def _sum_square(x: Any, axis: Any, keepdims: bool) -> Any:
@@ -35,11 +52,11 @@ _FUNCTIONS = {
     "l2_norm": lambda x, axis, keepdims: np.sqrt(_sum_square(x, axis, keepdims)),
     "log_sum": lambda x, axis, keepdims: np.log(x.sum(axis=axis, keepdims=keepdims)),
     "log_sum_exp": _log_sum_exp,
-    "max": np.max,
-    "mean": np.mean,
-    "min": np.min,
-    "prod": np.prod,
-    "sum": np.sum,
+    "max": np.maximum.reduce,
+    "mean": _mean,
+    "min": np.minimum.reduce,
+    "prod": np.multiply.reduce,
+    "sum": np.add.reduce,
     "sum_square": _sum_square,
 }
 for _name, _function in _FUNCTIONS.items():

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.reference.registry import register
+from pytest_ane.reference.registry import register, specialize
 
 
 @register("identity", moves=True)
@@ -40,6 +40,14 @@ def reshape_from_the_right(x: Any, shape: Any) -> Any:
     """
     target = [int(d) for d in np.atleast_1d(shape)]
     return np.reshape(x, _filled(target, np.shape(x)))
+
+
+@specialize("reshape")
+@specialize("reshape", opset="iOS17")
+def _reshape(shape: Any) -> Any:
+    """Without a 0 both are alike."""
+    target = [int(d) for d in np.atleast_1d(shape)]
+    return None if 0 in target else lambda x: np.asarray(x).reshape(target)
 
 
 def _filled(target: list[int], axes: tuple[int, ...]) -> list[int]:
@@ -80,6 +88,12 @@ def flatten2d(x: Any, axis: int = 1) -> Any:
 def transpose(x: Any, perm: Any) -> Any:
     """Axes in another order."""
     return np.transpose(x, [int(p) for p in perm])
+
+
+@specialize("transpose")
+def _transpose(perm: Any) -> Any:
+    axes = [int(p) for p in perm]
+    return lambda x: np.asarray(x).transpose(axes)
 
 
 @register("expand_dims", moves=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.reference.registry import register
+from pytest_ane.reference.registry import register, specialize
 
 
 def _index(
@@ -60,6 +60,17 @@ def slice_by_index(x: Any, begin: Any, end: Any, **bounds: Any) -> Any:
     return np.asarray(x)[_index(np.ndim(x), begin, end, **bounds)]
 
 
+@specialize("slice_by_index")
+def _slice(begin: Any, end: Any, **bounds: Any) -> Any:
+    rank = len(np.atleast_1d(begin))
+    index = _index(rank, begin, end, **bounds)
+
+    def cut(x: Any) -> Any:
+        return x[index] if np.ndim(x) == rank else slice_by_index(x, begin, end, **bounds)
+
+    return cut
+
+
 @register("slice_update", opset="iOS18", moves=True)
 def slice_update(x: Any, update: Any, begin: Any, end: Any, **bounds: Any) -> Any:
     """A copy of x with `slice_by_index` of it replaced.
@@ -75,6 +86,33 @@ def slice_update(x: Any, update: Any, begin: Any, end: Any, **bounds: Any) -> An
         raise ValueError(f"update has shape {update.shape}; the slice has {expected}, not rank 0")
     result[index] = update
     return result
+
+
+@specialize("slice_update", opset="iOS18", varying=("x", "update"))
+def _slice_update(begin: Any, end: Any, **bounds: Any) -> Any:
+    """Where all of x is replaced, the update is the result."""
+    rank = len(np.atleast_1d(begin))
+    index = _index(rank, begin, end, **bounds)
+
+    def update_slice(x: Any, update: Any) -> Any:
+        if (
+            x.ndim == rank
+            and x.shape == update.shape
+            and x.dtype == update.dtype
+            and _covers(index, x.shape)
+        ):
+            return update
+        return slice_update(x, update, begin, end, **bounds)
+
+    return update_slice
+
+
+def _covers(index: tuple[Any, ...], shape: tuple[int, ...]) -> bool:
+    """Whether an index takes every element, in order."""
+    return all(
+        isinstance(i, slice) and i.indices(n) == (0, n, 1)
+        for i, n in zip(index, shape, strict=True)
+    )
 
 
 @register("slice_by_size", moves=True)

@@ -17,5 +17,5 @@ def read_state(input: State) -> Any:
 @register("write_state", opset="iOS18", moves=True)
 def write_state(input: State, data: Any) -> tuple[()]:
     """Another value for the state; the operation has no result."""
-    input.write(data)
+    input.take(data)
     return ()
