@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from pytest_ane.behaviour.chain import NO_TOKEN
 from pytest_ane.behaviour.measure import Behaviour, PromptResult
 from pytest_ane.behaviour.statistics import Position
 from pytest_ane.manifest import BehaviourPolicy
@@ -30,8 +31,9 @@ def first_bad(behaviour: Behaviour, policy: BehaviourPolicy) -> tuple[PromptResu
 
 
 def is_tie(prompt: PromptResult, policy: BehaviourPolicy) -> bool:
-    """Whether the reference was undecided where the greedy texts part."""
-    return prompt.leads[prompt.agreed] < policy.tie_margin
+    """Whether the reference was undecided where the greedy texts part; NaN is no other text."""
+    finite = prompt.greedy[prompt.agreed] != NO_TOKEN
+    return finite and prompt.leads[prompt.agreed] < policy.tie_margin
 
 
 def unchanged(prompt: PromptResult, policy: BehaviourPolicy) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
@@ -13,6 +14,9 @@ from pytest_ane.families import Reference, Streams, Wire, entering, merge
 from pytest_ane.sources import FloatArray
 
 Run: TypeAlias = Callable[[FloatArray], FloatArray]
+
+NO_TOKEN = -1
+"""In the place of a token whose logits are not finite, and of all after it: no reference's."""
 
 
 @runtime_checkable
@@ -69,7 +73,7 @@ class Answer(NamedTuple):
 
     Attributes:
         logits: `[T, V]` of the text's own positions.
-        tokens: the likeliest continuation.
+        tokens: the likeliest continuation, `NO_TOKEN` from where a logit is not finite.
         leads: of each token, the best logit minus the second: a small one is a near tie.
     """
 
@@ -117,22 +121,24 @@ class Chain:
         """
         opened = Opened(self)
         logits = opened.head(opened.blocks(self.embed(ids)))
-        rows, tokens = [logits[-1]], [int(logits[-1].argmax())]
+        rows, tokens = [logits[-1]], [likeliest_token(logits[-1])]
         if count > 1 and not self.goes_on and tokens[0] in guess[:1]:
             ahead = self._last([*ids, *guess[: count - 1]], len(guess[: count - 1]))
             for row in ahead:
                 if tokens[-1] != guess[len(tokens) - 1]:
                     break
                 rows.append(row)
-                tokens.append(int(row.argmax()))
-        while len(tokens) < count:
+                tokens.append(likeliest_token(row))
+        while len(tokens) < count and tokens[-1] != NO_TOKEN:
             if self.goes_on:
                 streams = opened.blocks(self.embed(tokens[-1:]))
                 rows.append(opened.head(streams)[-1])
             else:
                 rows.append(self._last([*ids, *tokens], 1)[0])
-            tokens.append(int(rows[-1].argmax()))
-        return Answer(logits, tuple(tokens[:count]), tuple(map(lead, rows[:count])))
+            tokens.append(likeliest_token(rows[-1]))
+        leads, lost = list(map(lead, rows)), count - len(tokens)
+        tokens, leads = tokens + [NO_TOKEN] * lost, leads + [math.nan] * lost
+        return Answer(logits, tuple(tokens[:count]), tuple(leads[:count]))
 
     def _last(self, ids: Sequence[int], count: int) -> FloatArray:
         """Logits of the last `count` positions, `[count, V]`."""
@@ -194,7 +200,13 @@ def last(streams: Streams, count: int = 1) -> Streams:
     return {name: rows[len(rows) - count :] for name, rows in streams.items()}
 
 
+def likeliest_token(logits: FloatArray) -> int:
+    """The first of the best logits; `NO_TOKEN` if one is not finite, where `argmax` finds any."""
+    return int(logits.argmax()) if np.isfinite(logits).all() else NO_TOKEN
+
+
 def lead(logits: FloatArray) -> float:
-    """The best logit minus the second."""
+    """The best logit minus the second; NaN if both are infinite."""
     second, best = np.partition(logits, -2)[-2:]
-    return float(best - second)
+    with np.errstate(invalid="ignore"):
+        return float(best - second)

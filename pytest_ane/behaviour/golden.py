@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.behaviour.chain import Chain, Step
+from pytest_ane.behaviour.chain import NO_TOKEN, Chain, Step
 from pytest_ane.build import Cache
 from pytest_ane.digests import key_digest
 from pytest_ane.families import LanguageModel, Wire
@@ -62,7 +62,8 @@ def record_golden(
         for i, (prompt, count) in enumerate(prompts()):
             logits, tokens, leads = reference.answer(prompt.ids, count)
             tensors[f"{i}.best"], tensors[f"{i}.below"] = pack(logits)
-            metadata.append([prompt.name, prompt.ids, tokens, leads, decode(tokens)])
+            text = decode([token for token in tokens if token != NO_TOKEN])
+            metadata.append([prompt.name, prompt.ids, tokens, leads, text])
         save(folder, tensors, {"golden": metadata})
 
     tensors, metadata = load(cache.get_or_make("recordings", key_digest(key), make))

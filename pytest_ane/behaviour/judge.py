@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from pytest_ane.behaviour.bad import first_bad, is_tie, unchanged, weakest_first
+from pytest_ane.behaviour.chain import NO_TOKEN
 from pytest_ane.behaviour.details import details, facts, summary_line
 from pytest_ane.behaviour.measure import Behaviour
 from pytest_ane.behaviour.summary import Summary
@@ -64,13 +65,18 @@ def where(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[str]:
 
 
 def _undefined(behaviour: Behaviour) -> Iterator[str]:
-    """NaN fails everywhere, position 0 included: reported apart does not mean excused."""
+    """NaN fails everywhere, position 0 and greedy text included: nothing excuses it."""
     for prompt in behaviour.prompts:
         bad = [i for i, p in enumerate(prompt.positions) if not p.defined]
         if bad:
             yield (
                 f"Logits of {prompt.name!r} are not finite or all alike at {len(bad)} of "
                 f"{len(prompt.positions)} positions, from {bad[0]} on."
+            )
+        if NO_TOKEN in prompt.greedy:
+            yield (
+                f"Logits of {prompt.name!r} are not finite at greedy token "
+                f"{prompt.greedy.index(NO_TOKEN) + 1}, so its text ends there."
             )
     if broken := [shard for shard, value in behaviour.alone if math.isnan(value)]:
         more = f" and {len(broken) - 3} more" if len(broken) > 3 else ""

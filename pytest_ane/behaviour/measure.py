@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_ane.behaviour.chain import Chain
+from pytest_ane.behaviour.chain import NO_TOKEN, Chain
 from pytest_ane.behaviour.forced import Head, States, forced
 from pytest_ane.behaviour.golden import Golden
 from pytest_ane.behaviour.statistics import Likeliest, Position, compare, likeliest
@@ -18,7 +18,8 @@ class PromptResult:
     """One golden prompt: statistics of every position, and the greedy continuation.
 
     Attributes:
-        greedy: tokens of the shards; `expected` those of the reference, `leads` its certainty.
+        greedy: tokens of the shards, `NO_TOKEN` from where logits are not finite; `expected` those
+            of the reference, `leads` its certainty.
         likeliest: the shards' likeliest tokens by position; the verdict does not depend on them.
         head: the head alone; None where it was not measured.
     """
@@ -50,7 +51,7 @@ class PromptResult:
     def agreed(self) -> int:
         """Greedy tokens equal before the first difference."""
         for i, (a, b) in enumerate(zip(self.greedy, self.expected, strict=True)):
-            if a != b:
+            if a != b or a == NO_TOKEN:
                 return i
         return len(self.expected)
 
@@ -94,7 +95,7 @@ def _run(
         greedy=tokens,
         expected=golden.greedy,
         leads=golden.leads,
-        text=decode(tokens),
+        text=decode([token for token in tokens if token != NO_TOKEN]),
         expected_text=golden.text,
         likeliest=likeliest(logits),
         head=head,

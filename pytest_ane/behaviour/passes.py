@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from pytest_ane.behaviour.chain import Answer, Chain, Run, lead
+from pytest_ane.behaviour.chain import Answer, Chain, Run, lead, likeliest_token
 from pytest_ane.behaviour.exact import run_all
 from pytest_ane.behaviour.golden import Golden
 from pytest_ane.families import Streams
@@ -44,7 +44,7 @@ class Known(Chain):
         """
         rows = self.rows[tuple(ids)]
         ahead = rows[len(ids) - 1 :][:count]
-        tokens = tuple(int(row.argmax()) for row in ahead)
+        tokens = tuple(map(likeliest_token, ahead))
         return Answer(rows[: len(ids)], tokens, tuple(map(lead, ahead)))
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ane.behaviour import Chain
-from pytest_ane.behaviour.chain import Opened, Run, Step
+from pytest_ane.behaviour.chain import NO_TOKEN, Opened, Run, Step
 from pytest_ane.families import Wire
 from pytest_ane.sources import FloatArray
 
@@ -120,6 +120,37 @@ def test_a_nan_logit_has_no_lead() -> None:
     _, leads = broken.answer([4], 1)[1:]
     assert math.isnan(leads[0])
     assert not leads[0] >= 0
+
+
+def breaking(bad: float, state: bool) -> Chain:
+    """`COUNTING`, whose fourth position and all after it have one bad value."""
+
+    def open_sequence() -> Run:
+        start = 0
+
+        def run(x: FloatArray) -> FloatArray:
+            nonlocal start
+            given = x.copy()
+            given[max(3 - start, 0) :, 0] = bad
+            start += len(x)
+            return given
+
+        return run
+
+    first = Step(Wire("L00"), open_sequence, "state" if state else "call")
+    return Chain(embed, (first, head("head.0", following)))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("state", [False, True])
+@pytest.mark.parametrize("guess", [(), (4, 5, 6, 0)])
+def test_where_logits_are_not_finite_there_is_no_token(
+    bad: float, state: bool, guess: tuple[int, ...]
+) -> None:
+    """`argmax` would say 0 of a NaN there, a token like any other."""
+    _, tokens, leads = breaking(bad, state).answer([2, 3], 4, guess)
+    assert tokens == (4, 5, NO_TOKEN, NO_TOKEN)
+    assert leads[:2] == (2, 2)
 
 
 @given(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=5), st.integers(0, 5))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_ane.behaviour import Behaviour, judge
+from pytest_ane.behaviour.chain import NO_TOKEN
 from pytest_ane.behaviour.forced import Head
 from pytest_ane.behaviour.measure import PromptResult
 from pytest_ane.behaviour.statistics import Position
@@ -262,6 +263,22 @@ def test_greedy_text_that_nobody_asked_for_was_not_tested() -> None:
     )
     assert of(silent, GOOD).status == "passed"
     assert of(silent, **{"min-greedy": 0}).status == "passed"
+
+
+@pytest.mark.parametrize("expected", [7, NO_TOKEN])
+def test_nan_in_greedy_text_is_no_tie(expected: int) -> None:
+    """Nor does it agree with a reference that gave NaN itself."""
+    broken = replace(
+        GOOD, greedy=(5, 6, NO_TOKEN), expected=(5, 6, expected), leads=(4.0, 3.0, 0.1), text=" a b"
+    )
+    for least in (0, 3):
+        verdict = of(broken, **{"min-greedy": least})
+        assert verdict.status == "failed"
+        assert (
+            "Logits of 'facts' are not finite at greedy token 3, so its text ends there."
+            in verdict.reasons
+        )
+        assert verdict.facts["prompts.unchanged"] == 0
 
 
 @pytest.mark.parametrize("field", ["centred_cosine", "kl"])

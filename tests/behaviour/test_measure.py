@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.behaviour import Chain, Golden, measure
+from pytest_ane.behaviour.chain import NO_TOKEN
 from pytest_ane.behaviour.forced import Head, forced
 from pytest_ane.behaviour.measure import PromptResult
 from pytest_ane.sources import FloatArray
@@ -142,3 +143,19 @@ def test_nan_where_the_reference_is_zero_is_no_agreement() -> None:
 def test_figures_of_a_head_that_cannot_be(wrong: tuple[float, float, float]) -> None:
     with pytest.raises(ValueError, match="that is none"):
         Head(*wrong)
+
+
+def test_a_nan_in_greedy_text_ends_it() -> None:
+    """Of a NaN `argmax` makes token 0, which is what the reference says there."""
+
+    def late(x: FloatArray) -> FloatArray:
+        given = x.copy()
+        given[3:] = np.nan
+        return given
+
+    ids = (4, 5)
+    prompt = Golden("count", ids, COUNTING.logits(ids), (6, 0, 0), (2.0, 2.0, 0.0), "6 0 0")
+    chain = Chain(embed, (block("L00", late), head("head.0", following)))
+    (found,) = measure(chain, [prompt], lambda *_: (embed(ids), embed(ids)), decode, {}).prompts
+    assert all(p.defined for p in found.positions)
+    assert (found.greedy, found.agreed, found.text) == ((6, 0, NO_TOKEN), 2, "6 0")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pytest_ane.behaviour import Chain
-from pytest_ane.behaviour.chain import Step
+from pytest_ane.behaviour.chain import NO_TOKEN, Step
 from pytest_ane.behaviour.exact import exact_chain
-from pytest_ane.behaviour.passes import Passes
+from pytest_ane.behaviour.passes import Known, Passes
 from pytest_ane.sources import FloatArray
 from tests.behaviour.toys import golden, toy
 
@@ -40,6 +40,11 @@ def test_of_the_same_prompt_twice_the_longer_continuation_is_known() -> None:
     twice = [*golden(EXACT, [1, 2], greedy=4), *golden(EXACT, [1, 2], greedy=1)]
     for prompts in (twice, twice[::-1]):
         assert Passes(prompts).run(EXACT).answer((1, 2), 4).tokens == twice[0].greedy
+
+
+def test_a_logit_that_is_not_finite_is_no_token() -> None:
+    known = Known(EXACT.embed, (), {(1, 2): np.array([[0, 1], [1, 0], [np.nan, 0]], np.float32)})
+    assert known.answer((1, 2), 2).tokens == (0, NO_TOKEN)
 
 
 def counting(chain: Chain, ran: list[str]) -> Chain:
