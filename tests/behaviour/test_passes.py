@@ -43,7 +43,8 @@ def test_of_the_same_prompt_twice_the_longer_continuation_is_known() -> None:
 
 
 def test_a_logit_that_is_not_finite_is_no_token() -> None:
-    known = Known(EXACT.embed, (), {(1, 2): np.array([[0, 1], [1, 0], [np.nan, 0]], np.float32)})
+    rows = np.array([[0, 1], [1, 0], [np.nan, 0]], np.float32)
+    known = Known(EXACT.embed, (), rows={(1, 2): rows})
     assert known.answer((1, 2), 2).tokens == (0, NO_TOKEN)
 
 
