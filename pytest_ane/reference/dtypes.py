@@ -46,25 +46,43 @@ def carried(dtype: DType, precision: Precision = "as-typed") -> Any:
     return _CARRIED[dtype]
 
 
-_compiled: Callable[[Any], npt.NDArray[np.float32]] | None = None
-"""`kernels.rounded`, once it is loaded."""
+_kernels: Any = None
+"""The compiled kernels, once they are loaded."""
 
 
-def round_with(compiled: Callable[[Any], npt.NDArray[np.float32]]) -> None:
-    """Round float32 arrays by a compiled function from here on: the same numbers, sooner."""
-    global _compiled
-    _compiled = compiled
+def round_with(kernels: Any) -> None:
+    """Round float32 arrays by compiled functions from here on: the same numbers, sooner."""
+    global _kernels
+    _kernels = kernels
+
+
+def rounding(function: Any) -> Callable[[Any, Any], Any] | None:
+    """A ufunc and `rounded` in one pass over fp16 operands; None for most functions."""
+    name = {np.add: "add", np.multiply: "mul"}.get(function, "")
+
+    def compute(x: Any, y: Any) -> Any:
+        if _kernels is None or x.dtype.char != "f" or y.dtype.char != "f":
+            return rounded(function(x, y))
+        return getattr(_kernels, name)(x, y)
+
+    return compute if name else None
 
 
 def round_fp16(x: Any) -> npt.NDArray[np.float32]:
+    """`rounded`, silently."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return rounded(x)
+
+
+def rounded(x: Any) -> npt.NDArray[np.float32]:
     """Nearest fp16 number (ties to even) of each value, as float32; overflow gives infinity.
 
     Large arrays take a way of their own, bit for bit the same and three times as fast: adding
     1.5 * 2^13 times a value's power of two leaves no bits below fp16's last, so that float32's own
     rounding does the work; subtracting it again is exact.
     """
-    if _compiled is not None and type(x) is np.ndarray and x.dtype.char == "f":
-        return np.asarray(_compiled(x))
+    if _kernels is not None and type(x) is np.ndarray and x.dtype.char == "f":
+        return np.asarray(_kernels.rounded(x))
     x = np.asarray(x)
     if x.dtype == np.float32 and x.size >= _WORTHWHILE:
         bits = x.view(np.uint32)
@@ -80,9 +98,8 @@ def round_fp16(x: Any) -> npt.NDArray[np.float32]:
             np.bitwise_and(bits, _SIGN, out=power)
             np.bitwise_or(rounded.view(np.uint32), power, out=rounded.view(np.uint32))
             return rounded
-    with np.errstate(over="ignore", invalid="ignore"):
-        found: npt.NDArray[np.float32] = x.astype(np.float16).astype(np.float32)
-        return found
+    found: npt.NDArray[np.float32] = x.astype(np.float16).astype(np.float32)
+    return found
 
 
 def settle(x: Any, dtype: DType, precision: Precision, moves: bool) -> npt.NDArray[Any]:

@@ -115,9 +115,10 @@ class Constants:
                 f"{self._model.path}: {op.op} {op.name!r} cannot be computed: {error}."
             ) from error
         several = results if isinstance(results, tuple) else (results,)
-        for out, result in zip(op.outputs, several, strict=True):
-            value = settled(result, out.type, self._precision, found.moves)
-            self.values[out.name] = _fixed(value)
+        with np.errstate(all="ignore"):
+            for out, result in zip(op.outputs, several, strict=True):
+                value = settled(result, out.type, self._precision, found.moves)
+                self.values[out.name] = _fixed(value)
         return True
 
     def of(self, argument: Argument) -> Any:

@@ -68,7 +68,7 @@ def kernels() -> Any:
 
     if not kernels.available():
         return None
-    round_with(kernels.rounded)
+    round_with(kernels)
     return kernels
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
+from inspect import signature
 from typing import Any, TypeVar, cast
 
 import numba
@@ -43,12 +44,10 @@ def _compiled(*arguments: Any, **options: Any) -> Callable[[F], F]:
     """Compile for these types of arguments."""
 
     def decorate(function: F) -> F:
-        signature = types.void(*arguments)
+        kind = types.void(*arguments)
         return cast(
             F,
-            _kept(
-                lambda cache: numba.njit(signature, cache=cache, nogil=True, **options)(function)
-            ),
+            _kept(lambda cache: numba.njit(kind, cache=cache, nogil=True, **options)(function)),
         )
 
     return decorate
@@ -89,7 +88,7 @@ def _ufunc(function: F) -> F:
 
     def build(cache: bool) -> Any:
         builder = cast(Any, UFuncBuilder)(function, cache=cache)
-        builder.add(types.float32(types.float32))
+        builder.add(types.float32(*[types.float32] * len(signature(function).parameters)))
         return builder.build_ufunc()
 
     return cast(F, _kept(build))
@@ -99,6 +98,18 @@ def _ufunc(function: F) -> F:
 def rounded(x: Any) -> Any:
     """The nearest fp16 number of each float32 one, ties to even; overflow gives infinity."""
     return _rounded(x)
+
+
+@_ufunc
+def add(x: Any, y: Any) -> Any:
+    """The sum, rounded."""
+    return _rounded(x + y)
+
+
+@_ufunc
+def mul(x: Any, y: Any) -> Any:
+    """The product, rounded."""
+    return _rounded(x * y)
 
 
 _MATRIX = types.Array(types.uint16, 2, "C", readonly=True)

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
+
 from pytest_ane.errors import ExecutionError
 from pytest_ane.mil.records import Argument, Block, Model, Named, Operation, Ref, TensorType
-from pytest_ane.reference.dtypes import Precision
+from pytest_ane.reference.dtypes import Precision, rounded, rounding
 from pytest_ane.reference.folding import SEQUENCES, Constants, dense
 from pytest_ane.reference.halves import HalfWeight
 from pytest_ane.reference.lockstep import join_axis
@@ -138,15 +140,19 @@ class Preparer:
         joins = join_axis(op, bound)
         if joins is None and isinstance(weight := bound.get("weight"), HalfWeight):
             bound["weight"] = dense(weight)
+        settle = tuple(settling(out.type, self._precision, found.moves) for out in op.outputs)
+        direct = _direct(found, bound, dict(varying))
+        if direct and settle == (rounded,) and (at_once := rounding(direct[0])) is not None:
+            direct, settle = (at_once, direct[1]), (np.asarray,)
         return Compute(
             what=f"{self._path}: {op.op} {op.name!r}",
             compute=partial(found.compute, **bound),
             inputs=tuple(varying),
             outputs=self._outputs(op),
-            settle=tuple(settling(o.type, self._precision, found.moves) for o in op.outputs),
+            settle=settle,
             last_use=self._freed(last_use),
             joins=joins,
-            direct=_direct(found, bound, dict(varying)),
+            direct=direct,
         )
 
     def _outputs(self, op: Operation) -> Outputs:
