@@ -33,7 +33,7 @@ def open_stack(manifest: Path | None, model: str | None, cache: Path | None) -> 
 
     Raises:
         ManifestError: there is no such model, or it is no whole stack.
-        UnprovenError: it has no golden prompts.
+        UnprovenError: it has no golden prompts, or they have nothing to compare.
         BuildError: a shard cannot be built.
     """
     read = load(manifest or Path("shards.toml"))
@@ -51,6 +51,7 @@ def open_stack(manifest: Path | None, model: str | None, cache: Path | None) -> 
         if read.tmpdir is not None:
             stack.enter_context(use_folder(read.tmpdir, read.path))
         opened = OpenModel(chosen, store)
+        opened.check_compared()
         name = "coreml" if sys.platform == "darwin" else "cpu"
         backend = get_backend(name, cache=store, say=tell)
         yield Stack(opened, list(_built(opened, store)), backend)
