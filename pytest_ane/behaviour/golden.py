@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.behaviour.chain import NO_TOKEN, Chain, Step
+from pytest_ane.behaviour.chain import Chain, Step
 from pytest_ane.build import Cache
 from pytest_ane.digests import key_digest
 from pytest_ane.families import LanguageModel, Wire
-from pytest_ane.fidelity.recording import RECORDING_VERSION, Prompt, load, save
+from pytest_ane.fidelity.recording import RECORDING_VERSION, Prompt, check_finite, load, save
 from pytest_ane.sources import FloatArray
 
 _VERSION = 2
@@ -61,9 +61,10 @@ def record_golden(
         metadata = []
         for i, (prompt, count) in enumerate(prompts()):
             logits, tokens, leads = reference.answer(prompt.ids, count)
+            check_finite(logits, "the whole model", f"golden prompt {prompt.name!r}")
             tensors[f"{i}.best"], tensors[f"{i}.below"] = pack(logits)
-            text = decode([token for token in tokens if token != NO_TOKEN])
-            metadata.append([prompt.name, prompt.ids, tokens, leads, text])
+            check_finite(np.asarray(leads), "the whole model", f"the text after {prompt.name!r}")
+            metadata.append([prompt.name, prompt.ids, tokens, leads, decode(tokens)])
         save(folder, tensors, {"golden": metadata})
 
     tensors, metadata = load(cache.get_or_make("recordings", key_digest(key), make))

@@ -107,10 +107,17 @@ def _statistics(summary: Summary, policy: BehaviourPolicy) -> Iterator[str]:
 
 def _untested(behaviour: Behaviour, summary: Summary, policy: BehaviourPolicy) -> Iterator[str]:
     """Nothing passes for lack of evidence."""
-    if policy.min_greedy and not any(prompt.expected for prompt in behaviour.prompts):
+    longest = max(len(prompt.expected) for prompt in behaviour.prompts)
+    if policy.min_greedy and not longest:
         yield (
             f"No golden prompt asks for greedy text, so min-greedy = {policy.min_greedy} was not "
             "tested; set greedy in a prompt, or min-greedy to 0."
+        )
+    # The default means as many as there are, up to ten; a number that somebody wrote means that.
+    elif policy.min_greedy > longest and "min_greedy" in policy.model_fields_set:
+        yield (
+            f"No golden prompt asks for more than {longest} greedy tokens, so min-greedy = "
+            f"{policy.min_greedy} was not tested; raise greedy in a prompt, or lower min-greedy."
         )
     most = policy.max_perplexity_increase
     if most is not None and summary.perplexity_increase is None:

@@ -50,6 +50,7 @@ def run(
     store = Cache(cache)
     with remembered(store.root / "digests"):
         opened = OpenModel(model, store)
+        opened.check_compared()
         backend = get_backend("cpu")
         kept = Log(
             log or store.root / "recommend" / f"{model.name}.jsonl", _context(opened, backend)

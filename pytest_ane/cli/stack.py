@@ -27,7 +27,7 @@ def open_stack(
     manifest: Path | None,
     model: str | None,
     cache: Path | None,
-    check: Callable[[OpenModel], None] = lambda _: None,
+    check: Callable[[OpenModel], None] = OpenModel.check_compared,
 ) -> Iterator[Stack]:
     """A model's shards, built and chained; on a Mac they run in Core ML.
 
@@ -35,11 +35,12 @@ def open_stack(
         manifest: default `shards.toml` here.
         model: its name; may be left out where the manifest has one whole model.
         cache: the cache folder.
-        check: raises where the model is not for the command, before anything is built.
+        check: raises where the model is not for the command, before anything is built; by default
+            where its prompts have nothing to compare.
 
     Raises:
         ManifestError: there is no such model, or it is no whole stack.
-        UnprovenError: it has no golden prompts.
+        UnprovenError: it has no golden prompts, or they have nothing to compare.
         BuildError: a shard cannot be built.
     """
     read = load(manifest or Path("shards.toml"))

@@ -56,10 +56,13 @@ def compare(
     """Rows `[T, C]` of an output, C > 0, against the reference's.
 
     `beside` are those of the input whose component is taken out of both for want of a residual
-    path that is known; None for nothing of the kind.
+    path that is known; None for nothing of the kind. Beside `extreme` inputs what a shard
+    adds is lost in the rounding of the sum, so it is not compared.
     """
     exact = name in case.residual
     path = case.residual[name] if exact else beside
+    if case.kind == "extreme":
+        path = None
     rows, channels = actual.shape
     size = max(_BLOCK // max(channels, 1), 1)
     blocks = [

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from pytest_ane.build import Cache
 from pytest_ane.digests import key_digest
-from pytest_ane.errors import CacheError
+from pytest_ane.errors import CacheError, SourceError
 from pytest_ane.families import LanguageModel, Layout, Wire, entering, get_family, merge
 from pytest_ane.fidelity.hidden import HiddenProbe, States, answered, packed, unpacked
 from pytest_ane.manifest import Shard
@@ -64,6 +64,7 @@ def record_hidden(
                 continue
             inputs = [tensors[f"{name}/{wire.shard}/in"] for name in streams]
             for name, given in zip(streams, opened.reference(wire.shard)(inputs), strict=True):
+                check_finite(given, wire.shard, f"golden prompt {name!r}")
                 tensors[f"{name}/{wire.shard}/out"] = given
                 merge(streams[name], wire, given)
         save(folder, tensors, {})
@@ -97,7 +98,10 @@ def record_probes(
 
     def make(folder: Path) -> None:
         opened = model()
-        tensors, listed = packed(answered(opened, shard, captured))
+        probes = answered(opened, shard, captured)
+        for probe in probes:
+            check_finite(probe.expected, shard.qualified, f"the probe {probe.name!r}")
+        tensors, listed = packed(probes)
         save(folder, tensors, {"probes": listed, "description": opened.description})
 
     folder = cache.get_or_make("recordings", key_digest(key), make)
@@ -105,6 +109,15 @@ def record_probes(
     tensors, metadata = load(folder)
     layout = get_family(shard.family).layout(metadata["description"], shard.id)
     return list(unpacked(tensors, metadata["probes"])), layout
+
+
+def check_finite(answer: FloatArray, shard: str, probe: str) -> None:
+    """Raise `SourceError` where a reference is NaN or infinite: nothing can be held against it."""
+    if not np.isfinite(answer).all():
+        raise SourceError(
+            f"The float32 reference of {shard} is NaN or infinite for {probe}, so nothing can be "
+            "compared with it; mend the source of its weights."
+        )
 
 
 def load_hidden(

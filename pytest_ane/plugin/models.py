@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_ane.behaviour import Golden, record_golden
 from pytest_ane.build import Cache
-from pytest_ane.errors import SourceError
+from pytest_ane.errors import SourceError, UnprovenError
 from pytest_ane.families import (
     Cut,
     Family,
@@ -173,6 +173,14 @@ class OpenModel:
                 "blocks can be asked of the whole model only."
             )
 
+    def check_compared(self) -> None:
+        """Raise `UnprovenError` unless a golden prompt has a position beside the first."""
+        if all(len(prompt.ids) < 2 for prompt in self.prompts):
+            raise UnprovenError(
+                f"{self.model.name}: no golden prompt has a second position, and the first is left "
+                "out, so nothing can be compared; add a prompt of more tokens."
+            )
+
     def _check_start(self) -> None:
         if not self.family.starts_whole(self.model.ids):
             raise SourceError(
@@ -189,8 +197,10 @@ class OpenModel:
         else:
             ids = self.tokenizer.encode(prompt.text)
         subject = f"Golden prompt {prompt.name!r} of {self.model.name}"
+        if not ids:
+            raise SourceError(f"{subject} gives no tokens; give another text, or ids.")
         limit = self.language_model.positions
-        if not 0 < len(ids) <= limit - prompt.greedy:
+        if len(ids) > limit - prompt.greedy:
             raise SourceError(
                 f"{subject} has {len(ids)} tokens; with {prompt.greedy} greedy ones it must fit "
                 f"{'max-tokens' if limit == self.model.max_tokens else 'context'} = {limit}."

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from pytest_ane import build
 from pytest_ane.backends import Backend
 from pytest_ane.behaviour.chain import Step
@@ -157,7 +159,7 @@ class Measuring:
         reasons = [*stack["reasons"], *(r for found in shards for r in found["reasons"])]
         passed = stack["passed"] and all(found["passed"] for found in shards)
         facts = {k: _or_nan(v) for k, v in stack["facts"].items()}
-        facts["cosine"] = min((_or_nan(s["cosine"]) for s in shards), default=math.nan)
+        facts["cosine"] = lowest([shard["cosine"] for shard in shards])
         summary = {"name": name, "bytes": size, "passed": passed, "reasons": reasons}
         self._log.put("candidate", {str(u): s for u, s in choice.items()}, summary)
         kl = facts.get("kl.mean", math.nan)
@@ -195,6 +197,11 @@ def filled(units: Sequence[Unit], found: Mapping[Unit, float]) -> dict[Unit, flo
         named.setdefault(unit.glob, []).append(loss)
     rest = list(found.values())
     return {unit: found.get(unit, fmean(named.get(unit.glob, rest))) for unit in units}
+
+
+def lowest(cosines: Sequence[float | None]) -> float:
+    """NaN if one of them is, which Python's `min` would hide, or if there are none."""
+    return float(np.min(list(map(_or_nan, cosines)))) if cosines else math.nan
 
 
 def _or_nan(value: Any) -> float:

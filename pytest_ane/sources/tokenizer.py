@@ -40,6 +40,7 @@ class SourceTokenizer:
         origin: where both come from, for messages.
         specials: `bos_token` and others by the names that templates call them.
         completes: whether a text gets what the tokenizer itself adds, such as a first BOS token.
+        exact: whether a text's tokens spell the text again, as those of bytes do.
     """
 
     def __init__(
@@ -49,12 +50,14 @@ class SourceTokenizer:
         origin: str,
         specials: Mapping[str, str] | None = None,
         completes: bool = False,
+        exact: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self._template = template
         self._origin = origin
         self._specials = specials or {}
         self._completes = completes
+        self._exact = exact
 
     @classmethod
     def from_metadata(cls, value: Callable[[str], Any], origin: str) -> SourceTokenizer:
@@ -77,11 +80,12 @@ class SourceTokenizer:
                 "prompts as ids."
             ) from error
         tokenizer.pre_tokenizer = _PRE_TOKENIZERS[pre]()
-        return cls(tokenizer, _optional(value, "tokenizer.chat_template"), origin)
+        template = _optional(value, "tokenizer.chat_template")
+        return cls(tokenizer, template, origin, exact=True)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text."""
-        return list(self._tokenizer.encode(text, add_special_tokens=self._completes).ids)
+        """Token ids of a text; `SourceError` where the vocabulary lacks some of it."""
+        return self._ids(text, specials=self._completes)
 
     def chat(self, text: str) -> list[int]:
         """Token ids of one user message in the chat template, up to where the answer begins.
@@ -108,11 +112,25 @@ class SourceTokenizer:
                 "ids."
             ) from error
         # The template writes the special tokens itself.
-        return list(self._tokenizer.encode(rendered, add_special_tokens=False).ids)
+        return self._ids(rendered, specials=False)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, special tokens kept."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def _ids(self, text: str, *, specials: bool) -> list[int]:
+        ids = list(self._tokenizer.encode(text, add_special_tokens=specials).ids)
+        # `tokenizers` leaves out what the vocabulary lacks without a word.
+        if self._exact and (spelled := self.decode(ids)) != text:
+            raise SourceError(
+                f"{self._origin}: its vocabulary lacks some of {_short(text)}, of which its "
+                f"tokenizer makes {_short(spelled)}; give another text, or ids."
+            )
+        return ids
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:40]}...")
 
 
 def _refuse(message: str) -> NoReturn:

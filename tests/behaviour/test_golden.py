@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from pytest_ane.behaviour.golden import pack, unpack
+from pytest_ane.behaviour.golden import pack, record_golden, unpack
 from pytest_ane.behaviour.statistics import compare
+from pytest_ane.build import Cache
+from pytest_ane.errors import SourceError
+from pytest_ane.families import Wire
+from pytest_ane.fidelity.recording import Prompt, record_hidden
 
 LOGITS = arrays.arrays(
     np.float32,
@@ -67,3 +74,38 @@ def test_what_is_not_finite_stays_so(bad: float) -> None:
     first, second = through(np.array([[1.0, bad], [1.0, 2.0]], np.float32))
     assert not np.isfinite(first).all()
     assert second.tolist() == [1.0, 2.0]
+
+
+WIRING = (Wire("L00"), Wire("head.0", gives="logits", mode="append"))
+
+
+def broken_from(first: int) -> Any:
+    """A model whose states are NaN from a position on."""
+
+    def run(rows: Any) -> Any:
+        return [np.where(np.arange(len(x))[:, None] < first, x, np.nan) for x in rows]
+
+    return SimpleNamespace(
+        embed=lambda ids: np.eye(4, dtype=np.float32)[list(ids)],
+        reference=lambda shard: run if shard == "L00" else lambda rows: rows,
+    )
+
+
+@pytest.mark.parametrize(("first", "where"), [(1, "golden prompt 'p'"), (2, "the text after 'p'")])
+def test_a_reference_that_is_not_finite_is_none(tmp_path: Path, first: int, where: str) -> None:
+    with pytest.raises(SourceError) as error:
+        record_golden(
+            Cache(tmp_path), {}, lambda: [(Prompt("p", (1, 2)), 3)], [], WIRING,
+            lambda: broken_from(first), str,
+        )  # fmt: skip
+    assert str(error.value) == (
+        f"The float32 reference of the whole model is NaN or infinite for {where}, so nothing can "
+        "be compared with it; mend the source of its weights."
+    )
+
+
+def test_hidden_states_that_are_not_finite_are_no_reference(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="reference of L00 is NaN or infinite for golden prompt"):
+        record_hidden(
+            Cache(tmp_path), {}, lambda: [Prompt("p", (1, 2))], [], WIRING, lambda: broken_from(1)
+        )

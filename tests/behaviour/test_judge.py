@@ -265,6 +265,14 @@ def test_greedy_text_that_nobody_asked_for_was_not_tested() -> None:
     assert of(silent, **{"min-greedy": 0}).status == "passed"
 
 
+def test_fewer_greedy_tokens_than_the_policy_asks_are_not_enough() -> None:
+    assert of(GOOD, **{"min-greedy": 4}).reasons == (
+        "No golden prompt asks for more than 3 greedy tokens, so min-greedy = 4 was not tested; "
+        "raise greedy in a prompt, or lower min-greedy.",
+    )
+    assert of(GOOD, **{"min-greedy": 3}).status == of(GOOD).status == "passed"
+
+
 @pytest.mark.parametrize("expected", [7, NO_TOKEN])
 def test_nan_in_greedy_text_is_no_tie(expected: int) -> None:
     """Nor does it agree with a reference that gave NaN itself."""

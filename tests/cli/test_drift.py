@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -109,6 +110,26 @@ def test_a_manifest_without_a_whole_model(
     )
     assert main(["drift"]) == 1
     assert "has 0 with blocks and a head" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["drift", "bisect"])
+def test_prompts_of_a_single_token(
+    stacks: Stacks,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+) -> None:
+    """Their only position is the first, which is in no statistic."""
+    monkeypatch.chdir(tmp_path)
+    stacks.write(tmp_path / "shards.toml")
+    text = re.sub(r"ids = .*", "ids = [5]", (tmp_path / "shards.toml").read_text())
+    (tmp_path / "shards.toml").write_text(text)
+    assert main([command, f"--ane-cache={stacks.cache}"]) == 1
+    assert capsys.readouterr().err == (
+        "pytest-ane: deep: no golden prompt has a second position, and the first is left out, so "
+        "nothing can be compared; add a prompt of more tokens.\n"
+    )
 
 
 def test_a_model_without_prompts(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -150,6 +151,13 @@ def test_what_cannot_be_searched(change: tuple[str, str], says: str, tmp_path: P
     said = recommend(tmp_path, code=1)
     assert says in said
     assert "Traceback" not in said
+
+
+def test_prompts_of_a_single_token(searched: tuple[Path, str], tmp_path: Path) -> None:
+    folder, _ = searched
+    text = re.sub(r"ids = .*", "ids = [5]", (folder / "shards.toml").read_text())
+    (tmp_path / "shards.toml").write_text(text)
+    assert "no golden prompt has a second position" in recommend(tmp_path, code=1)
 
 
 def test_a_package_of_ones_own(tmp_path: Path) -> None:

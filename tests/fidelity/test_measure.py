@@ -242,6 +242,16 @@ def test_positions_that_add_nothing_on_either_side_have_no_contribution() -> Non
     assert (nothing.contributions, nothing.idle, nothing.residual) == ((), (0, 1, 2), None)
 
 
+def test_beside_extreme_inputs_what_is_added_is_lost_in_rounding() -> None:
+    """An exact shard in fp16, its input 3,000 times what it adds, would show 0.7."""
+    path = (3000 * WIDE).astype(np.float16).astype(np.float32)
+    rounded = (path + ADDED).astype(np.float16).astype(np.float32)
+    shown = comparison(rounded, path + ADDED, residual={"y": path}).contributions
+    assert min(shown) < 0.9
+    found = comparison(rounded, path + ADDED, residual={"y": path}, kind="extreme")
+    assert (found.contributions, found.residual, found.live) == ((), None, True)
+
+
 def test_who_adds_nothing_where_the_reference_does_is_undefined() -> None:
     found = comparison(WIDE, WIDE + ADDED, residual={"y": WIDE})
     assert np.isnan(found.contributions).all()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from pytest_ane.recommend.evaluate import filled
+import math
+
+import pytest
+
+from pytest_ane.recommend.evaluate import filled, lowest
 from tests.recommend.simulated import unit
 
 
@@ -13,3 +17,10 @@ def test_what_was_not_measured_is_like_the_same_weights_elsewhere() -> None:
     assert filled([q0, o2], {q0: 1.0, o2: 5.0}) == {q0: 1.0, o2: 5.0}
     assert filled([q0, o2], {}) == {}
     assert filled([q0, o2, q2], {q2: 1.0, o2: 5.0})[q0] == 1.0
+
+
+@pytest.mark.parametrize("cosines", [[None, 0.98], [0.98, None], [None], []])
+def test_an_undefined_cosine_is_the_lowest(cosines: list[float | None]) -> None:
+    """Python's `min` of 0.98 and NaN is 0.98."""
+    assert math.isnan(lowest(cosines))
+    assert lowest([0.99, 0.98]) == 0.98

@@ -88,6 +88,14 @@ def test_any_text_comes_back(text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
+def test_a_text_of_which_the_vocabulary_lacks_a_part_is_no_other_text() -> None:
+    """`tokenizers` would make `hello` of it, and nothing of the euro sign alone."""
+    lacking = build(ggml__tokens=["<|end|>" if t in "Ãâ" else t for t in TOKENS])
+    says = r"small.gguf: its vocabulary lacks some of 'hello€', of which its tokenizer makes 'hello"
+    with pytest.raises(SourceError, match=says):
+        lacking.encode("hello€")
+
+
 def test_a_chat_is_rendered_without_the_template_s_own_line_breaks() -> None:
     tokenizer = build()
     assert tokenizer.decode(tokenizer.chat("hello")) == "<user>hello<|end|>!"
