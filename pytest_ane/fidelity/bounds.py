@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_ane.fidelity.comparison import Comparison
+from pytest_ane.fidelity.comparison import GROUP, Comparison
 from pytest_ane.fidelity.metrics import decibels
 from pytest_ane.manifest import OutputPolicy
 
@@ -41,6 +41,21 @@ def errors(c: Comparison) -> Series:
     return (c.error_max,), (c.errors.absolute_at[0] if c.errors else 0,)
 
 
+def relative_errors(c: Comparison) -> Series:
+    """The greatest relative difference of a value, single as what follows; none in old evidence."""
+    return ((c.errors.relative,), (c.errors.relative_at[0],)) if c.errors else ((), ())
+
+
+def flat(c: Comparison) -> Series:
+    """The cosine of all positions as one vector."""
+    return ((c.errors.cosine,), (0,)) if c.errors else ((), ())
+
+
+def groups(c: Comparison) -> Series:
+    """The lowest cosine of a group of channels; in a position's place its first channel."""
+    return ((c.errors.group_cosine,), (c.errors.group,)) if c.errors else ((), ())
+
+
 @dataclass(frozen=True)
 class Bound:
     """A threshold of one metric.
@@ -51,6 +66,7 @@ class Bound:
         form: how a value is written; `suffix` what follows it.
         least: whether values must reach the threshold; else they may not exceed it.
         step: to what a threshold that would have passed is rounded; significant digits if None.
+        at: where a value is, of its position.
     """
 
     key: str
@@ -60,6 +76,7 @@ class Bound:
     least: bool
     step: float | None
     suffix: str = ""
+    at: str = "position {}"
 
     def broken(self, value: float, limit: float) -> bool:
         """Whether a value does not keep the limit; NaN keeps none."""
@@ -94,6 +111,16 @@ _CONTRIBUTION = Bound(
 )
 _RELATIVE = Bound("max-relative-l2", "above relative L2 error {:g}", relative, ".4g", False, None)
 _SNR = Bound("min-snr", "below an SNR of {:g} dB", ratios, ".2f", True, 0.01, " dB")
+_FLAT = Bound(
+    "min-cosine-flat", "below flat cosine {:g}", flat, ".6f", True, 1e-4, at="all positions"
+)
+_GROUP = Bound(
+    "min-cosine-group", "below group cosine {:g}", groups, ".6f", True, 1e-4,
+    at=f"{GROUP} channels from {{}}",
+)  # fmt: skip
+_RATIO = Bound(
+    "max-relative-error", "above a relative difference of {:g}", relative_errors, ".4g", False, None
+)
 _ERROR = Bound("max-error", "above an absolute difference of {:g}", errors, ".4g", False, None)
 
 
@@ -113,7 +140,10 @@ def broken(
         (_CONTRIBUTION, limits.min_contribution, rest),
         (_RELATIVE, limits.max_relative_l2, rest),
         (_SNR, limits.min_snr, rest),
+        (_FLAT, limits.min_cosine_flat, live),
+        (_GROUP, limits.min_cosine_group, live),
         (_ERROR, limits.max_error, live),
+        (_RATIO, limits.max_relative_error, live),
     )
     for bound, limit, parts in asked:
         if limit is not None:
@@ -136,10 +166,11 @@ def _broken(
         value, position = bound.worst(c)
         output = f", output {c.output}" if several else ""
         hidden = bound is _CONTRIBUTION and c.residual is not None
+        place = bound.at.format(position)
         ratio = f", residual {c.residual:.3g} times the contribution" if hidden else ""
         yield (
             f"{probes(bad)} of {probes(measured)} live probes are {bound.says.format(limit)}; "
-            f"worst {value:{bound.form}}{bound.suffix} in {c.probe}{output}, position {position} "
+            f"worst {value:{bound.form}}{bound.suffix} in {c.probe}{output}, {place} "
             f"(largest input {c.input_max:,.1f}, greatest absolute difference {c.error_max:.4g}"
             f"{ratio}); {bound.passing(value)} would have passed."
         )
@@ -149,6 +180,11 @@ def _lacking(bound: Bound, parts: Sequence[Comparison]) -> str:
     outputs = ", ".join(dict.fromkeys(c.output for c in parts))
     if bound is not _CONTRIBUTION:
         return f"{bound.key} is asked for, but this evidence is older than it; record it again."
+    if all(c.kind == "extreme" for c in parts):
+        return (
+            f"{bound.key} is asked for, but it is not compared beside extreme inputs; add another "
+            "kind to probes.kinds."
+        )
     if any(c.idle for c in parts):
         return (
             f"{bound.key} is asked for, but output {outputs} is the residual path alone in every "

@@ -151,10 +151,11 @@ def _contributed(parts: Sequence[Contributions], positions: npt.NDArray[Any]) ->
     """Fields of a comparison; no cosine of what adds nothing."""
     if not parts:
         return {}
-    cosines, idle, ratios = (_joined([part[i] for part in parts]) for i in range(3))
+    cosines, idle, ratios, single = (_joined([part[i] for part in parts]) for i in range(4))
     return {
         "contributions": tuple(round(x, 6) for x in cosines[~idle].tolist()),
         "idle": tuple(positions[idle].tolist()),
+        "one_adds": tuple(positions[single].tolist()),
         "residual": None if idle.all() else _digits(float(np.median(ratios[~idle])), 4),
     }
 

@@ -63,6 +63,7 @@ class Comparison:
         contributions: cosines with the residual path taken out, to six digits, by live position
             that is not `idle`; none where there is no residual path.
         idle: live positions where neither side adds anything to the residual: agreement.
+        one_adds: positions where exactly one side adds to a residual path that is known.
         residual: median of |residual| / |contribution| over the positions of `contributions`.
         relative: relative L2 error by live position, to five digits, NaN where undefined.
         spoilt: positions with a value that is not finite.
@@ -88,6 +89,7 @@ class Comparison:
     spoilt: tuple[int, ...] = ()
     experts: tuple[tuple[int, ...], ...] = ()
     errors: Errors | None = None
+    one_adds: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.cosines) != len(self.positions):
@@ -102,8 +104,10 @@ class Comparison:
             raise ValueError(f"experts of {len(self.experts)} positions, not {len(self.one_zero)}")
         if not all(map(is_cosine, (*self.cosines, *self.contributions))):
             raise ValueError("a cosine is neither in -1..1 nor NaN")
-        places = (self.positions, self.both_zero, self.one_zero, self.idle, self.spoilt)
-        if not all(map(_ascending, places)) or not {*self.idle} <= {*self.positions}:
+        apart = (self.both_zero, self.one_zero, self.idle, self.one_adds, self.spoilt)
+        if not all(map(_ascending, (self.positions, *apart))) or not {*self.idle} <= {
+            *self.positions
+        }:
             raise ValueError("positions do not ascend from 0 on")
         if any(value < 0 for value in (*self.relative, self.residual or 0)):
             raise ValueError("a relative error or a ratio of norms is negative")

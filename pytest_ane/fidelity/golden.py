@@ -159,7 +159,10 @@ def _read(path: Path) -> tuple[dict[str, npt.NDArray[Any]], Notes]:
             f"{path}: there are no golden tensors; record them: pytest-ane golden record."
         ) from None
     except (OSError, SafetensorError, ValueError, RecursionError) as error:
-        raise GoldenError(f"{path}: no golden tensors can be read ({_said(error)}).") from None
+        raise GoldenError(
+            f"{path}: no golden tensors can be read ({_said(error)}); record them again: "
+            "pytest-ane golden record."
+        ) from None
 
 
 def _said(error: Exception) -> str:

@@ -50,6 +50,11 @@ def _reasons(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[str]:
                 f"{c.probe}: output {c.output} is zero on one side only at {_at(c.one_zero)}"
                 f"{_routed(c)}."
             )
+        if c.one_adds:
+            yield (
+                f"{c.probe}: output {c.output} adds to the residual path on one side only at "
+                f"{_at(c.one_adds)}, as a shard does that returns its input."
+            )
     if not fidelity.compared:
         return
     finite = [_defined(c) for c in fidelity.comparisons if _finite(c, policy)]

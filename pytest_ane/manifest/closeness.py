@@ -23,11 +23,17 @@ class OutputPolicy(Record):
     """The same for position 0 of captured probes."""
     min_contribution: Cosine | None = None
     """Lowest cosine with the residual path taken out, position 0 of captured probes apart."""
+    min_cosine_flat: Cosine | None = None
+    """Lowest cosine of all positions of a probe as one vector."""
+    min_cosine_group: Cosine | None = None
+    """Lowest cosine of 32 channels over all positions of a probe."""
     max_relative_l2: NotNegative | None = None
     """Greatest |a - b| / |b| of any position, position 0 of captured probes apart."""
     min_snr: float | None = None
     """Lowest signal-to-noise ratio of any position in dB, position 0 of captured probes apart."""
     max_error: NotNegative | None = None
     """Greatest absolute difference of any value."""
+    max_relative_error: NotNegative | None = None
+    """Greatest |a - b| / |b| of any value, |b| being at least 2^-14."""
     max_non_finite: Share | None = None
     """Share of values that may be NaN or infinite; positions that have one are not compared."""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_ane.fidelity import Errors
 from tests.fidelity.verdicts import BLOCK, GOOD, NAN, of
 
 WORST = (
@@ -26,6 +27,12 @@ WORST = (
         ("min-snr", 25, 20, f"below an SNR of 25 dB; worst 20.00 dB {WORST})", "min-snr = 20"),
         ("max-error", 0.1, 0.125, f"above an absolute difference of 0.1; worst 0.125 {WORST})",
          "max-error = 0.125"),
+        ("max-relative-error", 1, 1.5, f"above a relative difference of 1; worst 1.5 {WORST})",
+         "max-relative-error = 1.5"),
+        ("min-cosine-flat", 0.995, 0.99, "below flat cosine 0.995; worst 0.990000 "
+         f"{WORST.replace('position 2', 'all positions')})", "min-cosine-flat = 0.99"),
+        ("min-cosine-group", 0.9, 0.8, "below group cosine 0.9; worst 0.800000 "
+         f"{WORST.replace('position 2', '32 channels from 64')})", "min-cosine-group = 0.8"),
     ],
 )  # fmt: skip
 def test_what_is_asked_decides(key: str, limit: float, kept: float, says: str, would: str) -> None:
@@ -41,10 +48,13 @@ def test_what_is_asked_decides(key: str, limit: float, kept: float, says: str, w
         ("max-relative-l2", {"relative": (NAN, 0.1)}),
         ("min-snr", {"relative": (NAN, 0.1)}),
         ("max-error", {"error_max": NAN}),
+        ("max-relative-error", {"errors": Errors(0.99, 0.8, 64, (2, 7), NAN, (2, 9))}),
+        ("min-cosine-flat", {"errors": Errors(NAN, 0.8, 64, (2, 7), 1.5, (2, 9))}),
+        ("min-cosine-group", {"errors": Errors(0.99, NAN, 64, (2, 7), 1.5, (2, 9))}),
     ],
 )
 def test_what_is_undefined_keeps_no_threshold(key: str, values: dict[str, Any]) -> None:
-    mildest = -1 if key == "min-contribution" else -1e9 if key == "min-snr" else 1e9
+    mildest = -1e9 if key == "min-snr" else -1 if key.startswith("min-") else 1e9
     (reason,) = of(replace(BLOCK, **values), **{key: mildest}).reasons
     assert "worst nan" in reason
     assert f"no {key} would have passed" in reason
@@ -71,7 +81,13 @@ def test_a_contribution_that_is_asked_for_and_cannot_be_had_fails() -> None:
     )
     (reason,) = of(replace(GOOD, idle=(0, 1)), **{"min-contribution": 0.5}).reasons
     assert "is the residual path alone in every probe" in reason
-    for key in ("max-relative-l2", "min-snr"):
+    (reason,) = of(replace(GOOD, kind="extreme"), **{"min-contribution": 0.5}).reasons
+    assert reason == (
+        "min-contribution is asked for, but it is not compared beside extreme inputs; add another "
+        "kind to probes.kinds."
+    )
+    asked = ("max-relative-l2", "max-relative-error", "min-cosine-flat", "min-cosine-group")
+    for key in (*asked, "min-snr"):
         (reason,) = of(GOOD, **{key: 1}).reasons
         assert reason == (
             f"{key} is asked for, but this evidence is older than it; record it again."

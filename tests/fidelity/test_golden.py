@@ -118,6 +118,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     for damaged in (b"", whole[:5], whole[:-1], b"\xff" * 40, whole + b"x"):
         path.write_bytes(damaged)
         assert refused(path).startswith("no golden tensors can be read (")
+        assert refused(path).endswith("); record them again: pytest-ane golden record.")
     save_file(HIDDEN, path, {"json": "[" * 100_000})
     assert "no golden tensors can be read" in refused(path)
     folder = tmp_path / "folder.safetensors"

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from pytest_ane.errors import ExecutionError
-from pytest_ane.fidelity import Case, Comparison, Fidelity, measure
+from pytest_ane.fidelity import Case, Comparison, Fidelity, judge, measure
+from pytest_ane.manifest import FidelityPolicy
 
 X = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
 
@@ -240,6 +241,17 @@ def test_positions_that_add_nothing_on_either_side_have_no_contribution() -> Non
     assert found.contributions == pytest.approx((1, 1))
     nothing = comparison(WIDE, WIDE, residual={"y": WIDE})
     assert (nothing.contributions, nothing.idle, nothing.residual) == ((), (0, 1, 2), None)
+
+
+def test_a_shard_that_returns_its_input_fails_though_its_cosine_is_high() -> None:
+    path = 20 * WIDE
+    found = comparison(path, path + ADDED, residual={"y": path}, start=4)
+    assert (found.one_adds, found.worst > 0.99) == ((4, 5, 6), True)
+    verdict = judge(Fidelity((found,), True, {}), FidelityPolicy(), "L01")
+    assert verdict.reasons == (
+        "probe: output y adds to the residual path on one side only at position 4, 5, 6, as a "
+        "shard does that returns its input.",
+    )
 
 
 def test_beside_extreme_inputs_what_is_added_is_lost_in_rounding() -> None:

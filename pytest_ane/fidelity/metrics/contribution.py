@@ -12,6 +12,8 @@ from pytest_ane.fidelity.metrics.zero import RESOLUTION
 
 _ROUNDING = 2.0**-10
 """Distance of fp16 numbers in relation to them (its machine epsilon): a sum is known no better."""
+_CLEAR = 8.0
+"""How many times what rounding takes one side must add where the other adds nothing."""
 
 
 class Contributions(NamedTuple):
@@ -21,11 +23,13 @@ class Contributions(NamedTuple):
         cosines: `[T]`; NaN where a value is not finite or only one side adds anything.
         idle: `[T]`, rows to which neither side adds anything that fp16 can tell from the residual.
         ratios: `[T]`, |residual| / |contribution| of the reference: how much the residual hides.
+        single: `[T]`, rows to which one side alone adds anything; of a path that is known.
     """
 
     cosines: npt.NDArray[np.float64]
     idle: npt.NDArray[np.bool_]
     ratios: npt.NDArray[np.float64]
+    single: npt.NDArray[np.bool_]
 
 
 def contributions(
@@ -37,7 +41,8 @@ def contributions(
     large: of |x| = 20 |f| a contribution at 0.95 shows as 0.9999.
 
     A row is idle if every value that is added is at most 2^-10 of the residual's own (and 2^-24,
-    fp16's smallest number), or on one side twice that: it is lost in the rounding of the sum.
+    fp16's smallest number), or on one side twice that: it is lost in the rounding of the sum. Where
+    the other side's norm is above eight times that of what is lost, only one side adds anything.
 
     Raises:
         ValueError: the shapes differ.
@@ -48,7 +53,9 @@ def contributions(
     with np.errstate(invalid="ignore"):
         x, y = np.asarray(a, np.float64) - path, np.asarray(b, np.float64) - path
     lost = np.maximum(_ROUNDING * np.abs(path), RESOLUTION)
-    return _compared(x, y, path, lost)
+    found = _compared(x, y, path, lost)
+    single = _single(x, y, lost) | _single(y, x, lost)
+    return found._replace(cosines=np.where(single, np.nan, found.cosines), single=single)
 
 
 def contributions_beside(
@@ -81,7 +88,16 @@ def _compared(
         x_lost, y_lost = _most(np.abs(x) / lost), _most(np.abs(y) / lost)
         idle = (np.minimum(x_lost, y_lost) <= 1) & (np.maximum(x_lost, y_lost) <= 2)
         ratios = np.linalg.norm(path, axis=1) / np.linalg.norm(y, axis=1)
-    return Contributions(cosine(x, y), idle, ratios)
+    return Contributions(cosine(x, y), idle, ratios, np.zeros(len(x), np.bool_))
+
+
+def _single(
+    x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], lost: npt.NDArray[np.float64]
+) -> npt.NDArray[np.bool_]:
+    """Rows where all of x is lost, and y clearly is not."""
+    with np.errstate(invalid="ignore"):
+        clear = np.linalg.norm(y, axis=1) > _CLEAR * np.linalg.norm(lost, axis=1)
+        return np.asarray((_most(np.abs(x) / lost) <= 1) & clear)
 
 
 def _most(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

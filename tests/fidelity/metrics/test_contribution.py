@@ -50,6 +50,19 @@ def test_who_adds_nothing_where_the_reference_does_is_not_idle() -> None:
         found = contributions(*pair, X)
         assert not found.idle.any()
         assert np.isnan(found.cosines).all()
+        assert found.single.all()
+
+
+@pytest.mark.parametrize("times", [1.0, 20.0, 100.0])
+def test_who_returns_the_input_in_fp16_adds_nothing(times: float) -> None:
+    """The rounding of the input is no contribution, whatever its angle to the reference's."""
+    rounded = (times * X).astype(np.float16).astype(np.float32)
+    for pair in ((rounded, times * X + F), (times * X + F, rounded)):
+        found = contributions(*pair, times * X)
+        assert found.single.all()
+        assert np.isnan(found.cosines).all()
+    assert not contributions(rounded, times * X + F * times / 400, times * X).single.any()
+    assert not contributions_beside(rounded, times * X + F, X).single.any()
 
 
 def test_a_small_contribution_in_a_small_channel_is_one() -> None:
