@@ -18,6 +18,12 @@ for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
     os.environ.pop(name, None)
 
 
+@pytest.fixture(autouse=True)
+def _no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that a test starts is no worker of the run of all tests: benchmarks would be off."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> Source:
     """The default model's weights; opening the file takes seconds."""

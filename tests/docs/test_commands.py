@@ -63,9 +63,7 @@ def test_command(page: str, command: str, project: Path, tmp_path: Path) -> None
     if program == "python":
         _script_shows_help(arguments[:2] if arguments[0] == "-m" else arguments[:1])
         return
-    builds = arguments[0] == "bound" and arguments[1].endswith(".toml")
-    whole = arguments[0] in ("drift", "bisect", "calibrate", "speculate") or builds
-    if program == "pytest-ane" and whole and "--times" not in arguments:
+    if program == "pytest-ane" and _builds(*arguments):
         # They build the whole model: tests/cli runs them on a tiny one, tests/gates on this.
         parser().parse_args(arguments)
         return
@@ -75,6 +73,14 @@ def test_command(page: str, command: str, project: Path, tmp_path: Path) -> None
     folder = tmp_path if "init" in arguments else project
     done = _call(program, arguments, folder)
     assert done.returncode == 0, f"{page}: {command}\n{done.stdout}{done.stderr}"
+
+
+def _builds(command: str, *arguments: str) -> bool:
+    """Whether a command of `pytest-ane` builds a whole model."""
+    if command == "bound":
+        return arguments[0].endswith(".toml")
+    whole = command in ("drift", "bisect", "calibrate", "speculate")
+    return whole and "--times" not in arguments
 
 
 def _call(program: str, arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
