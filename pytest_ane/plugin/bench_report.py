@@ -55,6 +55,16 @@ class BenchReport:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         return result
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_benchmark_group_stats(
+        self, benchmarks: list[dict[str, Any]], group_by: str
+    ) -> Generator[None, object, object]:
+        """Group by a parameter that not every benchmark has, such as `param:tokens`."""
+        names = [one.removeprefix("param:") for one in group_by.split(",") if "param:" in one]
+        for benchmark in benchmarks:
+            benchmark["params"] = dict.fromkeys(names) | (benchmark["params"] or {})
+        return (yield)
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_benchmark_compare_machine_info(
         self, machine_info: dict[str, Any], compared_benchmark: dict[str, Any]
