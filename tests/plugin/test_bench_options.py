@@ -215,6 +215,22 @@ def test_a_clock_that_changed_is_no_other_machine(good: Project) -> None:
     result.assert_outcomes(passed=1, deselected=7)
 
 
+def test_another_machine_s_run_outside_the_working_folder(
+    good: Project, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("elsewhere")
+    stored = ("-k", "load", f"--benchmark-storage={folder}")
+    bench(good, *stored, "--benchmark-autosave")
+    (file,) = folder.glob("*/*.json")
+    run = json.loads(file.read_text())
+    run["machine_info"]["node"] = "another"
+    run["benchmarks"][0]["extra_info"]["ane"]["identity"]["chip"] = "Other"
+    file.write_text(json.dumps(run))
+    result = bench(good, *stored, "--benchmark-compare")
+    result.assert_outcomes(failed=1, deselected=7)
+    result.stdout.fnmatch_lines(["*is no baseline: it is of another machine or backend: chip *"])
+
+
 @pytest.mark.slow
 def test_under_xdist_nothing_is_timed_and_that_is_said(good: Project) -> None:
     run = ("-n2", "--ane-shards=all", "-m", "bench", "-rs", "--benchmark-autosave")
