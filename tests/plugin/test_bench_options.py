@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.plugin.conftest import Project
-from tests.plugin.test_bench import FAST, bench, saved
+from tests.plugin.test_bench import FAST, bench, saved, settle
 
 SLOW = ("-p", "pytest_ane.testing.plugin", "--ane-slow=good:50")
 LIMIT = '[models.own.policy.throughput]\nmax-regression = "90%"\n'
@@ -32,6 +32,7 @@ def test_a_slow_shard_is_one_failed_test_that_names_everything(project: Project)
     bench(project, "-k", "call", "--benchmark-autosave").assert_outcomes(
         passed=1, skipped=1, deselected=6
     )
+    settle(project)
     result = bench(project, "-k", "call", "--benchmark-compare", *SLOW)
     result.assert_outcomes(failed=1, skipped=1, deselected=6)
     result.stdout.fnmatch_lines(
@@ -61,6 +62,7 @@ def test_no_baseline_is_unproven_unless_this_run_records_it(project: Project) ->
 
 def test_compare_fail_fails_the_test(good: Project) -> None:
     bench(good, "-k", "load", "--benchmark-autosave")
+    settle(good)
     fails = ("--benchmark-compare", "--benchmark-compare-fail=median:100%")
     result = bench(good, "-k", "load", *fails, *SLOW)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -78,6 +80,7 @@ def test_compare_fail_fails_the_test(good: Project) -> None:
 def test_compare_fail_of_other_tests_is_an_exit_code(good: Project) -> None:
     good.pytester.makepyfile(OWN.format(seconds=0.001))
     bench(good, "-k", "other", "--benchmark-autosave")
+    settle(good)
     good.pytester.makepyfile(OWN.format(seconds=0.1))
     fails = ("--benchmark-compare", "--benchmark-compare-fail=min:400%")
     result = bench(good, "-k", "other", *fails)
@@ -199,6 +202,7 @@ def test_a_manifest_s_own_folder(project: Project) -> None:
     )
     bench(project, "-k", "load", "--benchmark-save=first")
     assert len(list(project.path.glob("kept/*/0001_first.json"))) == 1
+    settle(project)
     result = bench(project, "-k", "load", *SLOW)
     result.assert_outcomes(failed=1, deselected=7)
     result.stdout.fnmatch_lines(["*(run 0001 of *"])

@@ -11,7 +11,7 @@ from pytest_ane.throughput.noise import Calibration, Noise, write
 from pytest_ane.throughput.speed import KEY, Speed
 from pytest_ane.throughput.storage import open_storage
 from tests.plugin.conftest import Project
-from tests.plugin.test_bench import bench
+from tests.plugin.test_bench import bench, settle
 
 LIMIT = "[models.own.policy.throughput]\nmax-regression = {}\n"
 
@@ -67,6 +67,7 @@ def test_noise_that_was_measured_is_the_threshold(project: Project, recorded: Pa
     result = bench(project, "-k", "load")
     result.assert_outcomes(failed=1, deselected=7)
     result.stdout.fnmatch_lines(["  - *this machine's noise is not known; * pytest-ane calibrate"])
+    settle(project)
     (found,) = json.loads(recorded.read_text())["benchmarks"]
     speed = Speed.model_validate(found["extra_info"][KEY])
     # Sigma is 17 % of 1: a load many times as long is none.
