@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -16,6 +17,11 @@ settings.load_profile("tests")
 # A run that a test starts is no step of the workflow that runs the tests.
 for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
     os.environ.pop(name, None)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests are no garbage: no later collection looks through them."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
