@@ -28,8 +28,8 @@ class _Collector(logging.Handler):
 def import_coremltools() -> Any:
     """`coremltools`, its remarks at import (eight of them off macOS) kept off the screen.
 
-    Each conversion collects garbage twice. What torch and coremltools are made of stays to the end,
-    and looking through it took a third of a second each time: it is put out of the collector's sight.
+    Each conversion collects garbage twice. Looking through all that torch and coremltools are made
+    of, which stays to the end, took a third of a second each time; the collector leaves it out.
     """
     first = "coremltools.optimize.coreml" not in sys.modules
     with converter_notes(), held_interrupt():
