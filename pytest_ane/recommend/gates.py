@@ -20,7 +20,6 @@ from pytest_ane.recommend.log import Log
 from pytest_ane.sources import FloatArray
 from pytest_ane.verdict import Verdict
 
-
 GATES_VERSION = 1
 """Raised when a gate measures or judges otherwise: what a log calls passed is asked again."""
 
