@@ -193,7 +193,7 @@ def test_under_xdist_nothing_is_timed_and_that_is_said(good: Project) -> None:
 @pytest.mark.slow
 def test_under_xdist_a_limit_is_unproven(project: Project) -> None:
     project.packages(LIMIT, good="none")
-    run = ("-n2", "--ane-shards=all", "-m", "bench", "-k", "load")
+    run = ("-n1", "--ane-shards=all", "-m", "bench", "-k", "load")
     result = project.pytester.runpytest_subprocess(*run)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
