@@ -55,6 +55,9 @@ def run(
     from pytest_ane.throughput.alike import largest_of
     from pytest_ane.throughput.bound import call
 
+    if path.suffix not in _PACKAGES and not path.is_file():
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise ManifestError(f"{path} {what}; name a manifest, an .mlpackage or an .mlmodelc.")
     kept = Cache(cache)
     on = _device(device, kept, bandwidth, peak, lanes)
     if path.suffix in _PACKAGES:

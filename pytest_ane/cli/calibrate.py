@@ -49,6 +49,7 @@ def run(
     from pytest_ane.report.noise import lines
     from pytest_ane.throughput.noise import calibrations
 
+    folders = _folders(storage, given["manifest"])
     found = []
     with tempfile.TemporaryDirectory(prefix="calibrate-") as folder:
         for number in range(1, runs + 1):
@@ -60,7 +61,7 @@ def run(
     made = calibrations(found)
     for calibration in made:
         yield from lines(calibration)
-    for file in _written(made, storage, given["manifest"]):
+    for file in _written(made, storage, folders):
         yield f"kept in {file}"
 
 
@@ -89,15 +90,40 @@ def _call(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
 
 
-def _written(made: Sequence[Any], uri: str | None, manifest: str | Path | None) -> Iterator[Path]:
-    """Write noise where each model's runs are stored."""
+def _folders(uri: str | None, manifest: str | Path | None) -> dict[str, Path | None]:
+    """Where each model's runs are stored, None for pytest-benchmark's own folder.
+
+    Looked at before the first run, for the runs may take an hour.
+
+    Raises:
+        AneError: the manifest cannot be read, or a folder cannot be written.
+    """
     from pytest_ane.manifest import load
+    from pytest_ane.throughput.storage import STORAGE, beside, folder_of, open_storage
+
+    models = load(Path(manifest or "shards.toml")).models
+    folders = {model.name: None if uri else model.baselines for model in models}
+    for baselines in dict.fromkeys(folders.values()):
+        try:
+            folder = folder_of(beside(open_storage(uri or STORAGE), baselines))
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            raise UnprovenError(
+                f"{baselines or uri or '.benchmarks'} cannot keep what is measured "
+                f"({error.strerror}); name another folder with --benchmark-storage=DIR."
+            ) from None
+    return folders
+
+
+def _written(
+    made: Sequence[Any], uri: str | None, folders: Mapping[str, Path | None]
+) -> Iterator[Path]:
+    """Write noise where each model's runs are stored."""
     from pytest_ane.throughput.noise import write
     from pytest_ane.throughput.storage import STORAGE, beside, open_storage
 
     storage = open_storage(uri or STORAGE)
-    models = load(Path(manifest or "shards.toml")).models
-    folders = {model.name: None if uri else model.baselines for model in models}
     for calibration in made:
         for folder in dict.fromkeys(folders.values()):
             noises = tuple(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TypeAlias
@@ -352,14 +353,15 @@ def _add_cache(command: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
+    """A rate or a time: `1e-9` to `1e12`, in whatever unit, so that ratios of two are finite."""
+    with suppress(ValueError):
+        if 1e-9 <= (value := float(text)) <= 1e12:
+            return value
+    raise argparse.ArgumentTypeError(f"{text} is no number above 0, from 1e-9 to 1e12")
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if not 0 < value <= 1 << 16:
-        raise argparse.ArgumentTypeError(f"{text} is not from 1 to 65536")
-    return value
+    with suppress(ValueError):
+        if 0 < (value := int(text)) <= 1 << 16:
+            return value
+    raise argparse.ArgumentTypeError(f"{text} is no whole number from 1 to 65536")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pytest_ane.plugin.models import OpenModel
     from pytest_ane.throughput.trial import Trial
 
+_WIDEST = 1 << 16
+
 
 def run(
     manifest: Path | None,
@@ -89,6 +91,8 @@ def _check(width: int, tokens: int, margin: float | None) -> None:
     from pytest_ane.throughput.width import check_width
 
     check_width(width, None, goes_on=True)
+    if width > _WIDEST:
+        raise ExecutionError(f"--width {width}: no call has so many positions; give at most 65536.")
     if tokens < 2:
         raise ExecutionError(
             f"--tokens {tokens}: the first token comes from the prompt; give a number from 2 on."

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ane.plugin import bench_options
 from pytest_ane.plugin.options import wanted
 
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ def check(config: pytest.Config) -> None:
             "--benchmark-histogram draws with pygal, which is not installed: "
             "pip install 'pytest-benchmark[histogram]'."
         )
+    bench_options.check(config)
 
 
 def prepare(config: pytest.Config, space: Workspace) -> None:
@@ -157,6 +159,7 @@ def prepare(config: pytest.Config, space: Workspace) -> None:
     from pytest_ane.plugin.bench_report import BenchReport
 
     regression.use_baselines(config, space)
+    bench_options.check_storage(config, recording=recording(config))
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(BenchReport(config), "ane-bench")
 

@@ -90,7 +90,31 @@ def test_what_is_not_there_is_one_sentence(run: Run, tmp_path: Path) -> None:
     (sentence,) = run(str(tmp_path / "none.mlpackage"), status=1)
     assert "none.mlpackage" in sentence
     (sentence,) = run(str(tmp_path / "none.toml"), status=1)
-    assert "none.toml does not exist" in sentence
+    assert sentence.endswith(
+        "none.toml does not exist; name a manifest, an .mlpackage or an .mlmodelc."
+    )
+    (sentence,) = run(str(tmp_path), status=1)
+    assert "is a folder; name a manifest" in sentence
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--bandwidth", "x"),
+        ("--bandwidth", "-1"),
+        ("--bandwidth", "1e-320"),
+        ("--peak", "inf"),
+        ("--lanes", "1.5"),
+        ("--tokens", "0"),
+    ],
+)
+def test_no_number_is_said_in_our_words(
+    package: Path, option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["bound", str(package), option, value])
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert f"argument {option}: {value} is no " in said
 
 
 @pytest.mark.slow

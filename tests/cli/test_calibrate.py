@@ -155,6 +155,28 @@ def test_nothing_to_learn_from(
     assert not list(Path.cwd().rglob("*.calibration"))
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--benchmark-storage=http://x"], "--benchmark-storage=http://x is no folder"),
+        (["--benchmark-storage=shards.toml/x"], "shards.toml/x cannot keep what is measured ("),
+        (["--ane-manifest=none.toml"], "none.toml does not exist"),
+    ],
+)
+def test_where_noise_is_kept_is_looked_at_before_an_hour_of_runs(
+    options: list[str],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    runs = fake(monkeypatch, Runs([own(1.0)], [own(1.0)]))
+    assert main(["calibrate", *options]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"pytest-ane: {says}")
+    assert err.count("\n") == 1
+    assert not runs.calls
+
+
 def test_a_device_is_something_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -72,6 +72,7 @@ def test_the_break_even_alone(capsys: Capture) -> None:
     ("arguments", "says"),
     [
         (["--width", "1"], "A verifier of width 1 takes no draft"),
+        (["--times", "1", "2", "--width", "99999999"], "--width 99999999: no call has so many"),
         (["--width", "0"], "A verifier of width 0 takes no draft"),
         (["--width", "9"], "A verifier of width 9 does not fit the shards, which take 1 to 8 "),
         (["--tokens", "1"], "--tokens 1: the first token comes from the prompt"),

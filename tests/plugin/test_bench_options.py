@@ -104,6 +104,42 @@ def test_what_cannot_be_had_is_one_line(
     assert pytest.LineMatcher([line]).fnmatch_lines([says]) is None
 
 
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--benchmark-max-time=inf", "*=inf: give seconds above 0*"),
+        ("--benchmark-max-time=nan", "*=nan: give seconds above 0*"),
+        ("--benchmark-max-time=-1", "*=-1: give seconds above 0*"),
+        ("--benchmark-timer=time.sleep", "*cannot be read (*); give a clock*"),
+        ("--benchmark-timer=time.ctime", "*gives '*'; give a clock of seconds*"),
+        ("--benchmark-timer=time.time_ns", "*gives *; give a clock of seconds*"),
+        ("--benchmark-group-by=junk", "*=junk: there are: group, name, *, param:NAME."),
+        ("--benchmark-json=no/such.json", "*no/such.json: */no is no folder*"),
+        ("--benchmark-json=.", "*=.: is a folder; name a file."),
+        ("--benchmark-storage=http://x", "*=http://x: is no folder; give a path*"),
+    ],
+)
+def test_what_would_end_in_a_traceback_is_one_line(good: Project, option: str, says: str) -> None:
+    result = good.run("--ane-shards=all", "-m", "bench", option)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = [line for line in result.errlines if line]
+    pytest.LineMatcher([line]).fnmatch_lines([says])
+
+
+def test_a_run_that_cannot_be_stored_is_not_begun(good: Project) -> None:
+    (good.path / "file").touch()
+    run = ("--ane-shards=all", "-m", "bench", "--benchmark-storage=file/below")
+    result = good.run(*run, "--benchmark-autosave")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --benchmark-storage=file/below: */file is no folder*"])
+
+
+def test_groups_by_a_parameter_that_some_have(good: Project) -> None:
+    result = bench(good, "--benchmark-group-by=param:tokens")
+    result.assert_outcomes(passed=2, skipped=1, deselected=5)
+    result.stdout.fnmatch_lines(["*benchmark 'tokens=None': 1 tests*"])
+
+
 def test_json(good: Project) -> None:
     bench(good, "-k", "load", "--benchmark-json=out.json").assert_outcomes(passed=1, deselected=7)
     (one,) = json.loads((good.path / "out.json").read_text())["benchmarks"]
@@ -177,6 +213,22 @@ def test_a_clock_that_changed_is_no_other_machine(good: Project) -> None:
     file.write_text(json.dumps(run))
     result = bench(good, "-k", "load", "--benchmark-compare", "-W", "error")
     result.assert_outcomes(passed=1, deselected=7)
+
+
+def test_another_machine_s_run_outside_the_working_folder(
+    good: Project, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("elsewhere")
+    stored = ("-k", "load", f"--benchmark-storage={folder}")
+    bench(good, *stored, "--benchmark-autosave")
+    (file,) = folder.glob("*/*.json")
+    run = json.loads(file.read_text())
+    run["machine_info"]["node"] = "another"
+    run["benchmarks"][0]["extra_info"]["ane"]["identity"]["chip"] = "Other"
+    file.write_text(json.dumps(run))
+    result = bench(good, *stored, "--benchmark-compare")
+    result.assert_outcomes(failed=1, deselected=7)
+    result.stdout.fnmatch_lines(["*is no baseline: it is of another machine or backend: chip *"])
 
 
 @pytest.mark.slow
