@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -22,6 +23,11 @@ for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
 def _no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that a test starts is no worker of the run of all tests: benchmarks would be off."""
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests are no garbage: no later collection looks through them."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import logging
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -24,10 +26,17 @@ class _Collector(logging.Handler):
 
 
 def import_coremltools() -> Any:
-    """`coremltools`, its remarks at import (eight of them off macOS) kept off the screen."""
+    """`coremltools`, its remarks at import (eight of them off macOS) kept off the screen.
+
+    Each conversion collects garbage twice. Looking through all that torch and coremltools are made
+    of, which stays to the end, took a third of a second each time; the collector leaves it out.
+    """
+    first = "coremltools.optimize.coreml" not in sys.modules
     with converter_notes(), held_interrupt():
         import coremltools
         import coremltools.optimize.coreml
+    if first:
+        gc.freeze()
     return coremltools
 
 

@@ -142,12 +142,13 @@ def _context(opened: Any, backend: Any) -> dict[str, Any]:
     """What every measurement depends on beside the candidate."""
     from pytest_ane.build.shard import BUILD_VERSION
     from pytest_ane.fidelity.recording import RECORDING_VERSION
+    from pytest_ane.recommend.gates import GATES_VERSION
 
     model = opened.model
     return {
         "identity": opened.identity,
         "backend": backend.provenance(),
-        "versions": [BUILD_VERSION, RECORDING_VERSION],
+        "versions": [BUILD_VERSION, RECORDING_VERSION, GATES_VERSION],
         "prompts": opened.prompt_spec,
         "policy": model.policy.model_dump(mode="json"),
         "shards": [s.model_dump(mode="json", exclude={"compression"}) for s in model.shards],

@@ -121,6 +121,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     collection.drop_empty(config, items)
     bench.drop_unasked(config, items)
+    bench.use_processor_time(config, items)
     collection.in_order(config, items)
 
 

@@ -6,6 +6,8 @@ Like the entry point, this imports the standard library and pytest alone. Fixtur
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +31,7 @@ FILE = "test_throughput.py"
 """Our benchmarks among the gates."""
 BY_OPTION = "--benchmark-disable"
 _FIXTURES = {"shard", "chain"}
+_TIMED = {"load_benchmark", "shard_benchmark", "decode_benchmark"}
 
 
 @pytest.fixture
@@ -64,7 +67,7 @@ def against_baseline(request: pytest.FixtureRequest, benchmark: Any) -> Callable
     from pytest_ane.plugin import regression, workspace
 
     space = workspace.of(request.config)
-    return lambda speed: regression.judged(request.config, space, speed, benchmark)
+    return lambda speed: regression.judged(request.node, space, speed, benchmark)
 
 
 def asked(config: pytest.Config) -> bool:
@@ -102,6 +105,26 @@ def drop_unasked(config: pytest.Config, items: list[pytest.Item]) -> None:
     if dropped:
         items[:] = [item for item in items if item not in set(dropped)]
         config.hook.pytest_deselected(items=dropped)
+
+
+def use_processor_time(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let the executor be timed by its one thread's processor time, unless a timer was chosen.
+
+    What else runs on the machine then costs little; on a device, wall time is all there is.
+    """
+    given = [*config.invocation_params.args, *config.getini("addopts")]
+    if not wanted(config) or any(arg.startswith("--benchmark-timer") for arg in given):
+        return
+    from pytest_ane.plugin import workspace
+
+    on_device = workspace.of(config).backend_name != "cpu"
+    if on_device or os.environ.get("OPENBLAS_NUM_THREADS") != "1":
+        return
+    for item in items:
+        if _TIMED & set(getattr(item, "fixturenames", ())):
+            own = item.get_closest_marker("benchmark")
+            options = {"timer": time.process_time, **(own.kwargs if own else {})}
+            item.add_marker(pytest.mark.benchmark(**options), append=False)
 
 
 def check(config: pytest.Config) -> None:
@@ -175,4 +198,4 @@ def _stopwatch(request: pytest.FixtureRequest, benchmark: Any) -> Stopwatch:
     from pytest_ane.plugin import workspace
     from pytest_ane.plugin.stopwatch import Stopwatch
 
-    return Stopwatch(benchmark, request.config, workspace.of(request.config))
+    return Stopwatch(benchmark, request.node, workspace.of(request.config))

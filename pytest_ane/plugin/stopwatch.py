@@ -35,6 +35,8 @@ _SHARE = 0.4
 """Of `--benchmark-max-time`, for one benchmark of one shard: there are many shards."""
 _MOST = 200
 """Rounds of a call, however short it is."""
+AGAIN = pytest.StashKey[Callable[[], Speed]]()
+"""On a test: times the rounds again."""
 _NO_PROMPT = (1, 2, 3, 4)
 """What is decoded from where the manifest has no prompts; no speed depends on what it says."""
 
@@ -44,9 +46,14 @@ class Stopwatch:
     """One test's `benchmark` fixture, in a run's workspace."""
 
     benchmark: Any
-    config: pytest.Config
+    node: pytest.Item
     space: Workspace
     _used: bool = False
+
+    @property
+    def config(self) -> pytest.Config:
+        """The run's."""
+        return self.node.config
 
     def used(self, timing: Callable[[], Speed]) -> Speed:
         """The speed; of an error before anything was timed pytest-benchmark is told, too.
@@ -69,7 +76,7 @@ class Stopwatch:
             runner = backend.load(artifact.path)
             runner.predict(inputs, runner.make_state())
 
-        return self._timed(load, "load", shard.qualified, {shard.id: artifact.digest})
+        return self._timed(lambda: load, "load", shard.qualified, {shard.id: artifact.digest})
 
     def call(self, shard: Shard, artifact: Artifact, tokens: Tokens = 1) -> Speed:
         """Predict `tokens` positions at the start of a sequence, as often as time allows."""
@@ -81,7 +88,7 @@ class Stopwatch:
             runner.predict(call.inputs, state)
 
         return self._timed(
-            predict,
+            lambda: predict,
             "call",
             shard.qualified,
             {shard.id: artifact.digest},
@@ -97,10 +104,10 @@ class Stopwatch:
         if chain.positions is not None and prompt is None:
             # A short context is used as far as it goes.
             count = max(min(count, chain.positions - len(ids) - beside), 1)
-        step = Stepper(chain, ids, 1 + beside + count)
+        timer = self.benchmark._timer
         artifacts = {shard.id: artifact.digest for shard, artifact in stack.artifacts}
         return self._timed(
-            step,
+            lambda: Stepper(chain, ids, 1 + beside + count, timer),
             "decode",
             stack.model,
             artifacts,
@@ -108,7 +115,7 @@ class Stopwatch:
             rounds=count,
             warm=_WARM,
             prompt=ids,
-            more=lambda: {
+            more=lambda step: {
                 "profile": step.profile(count),
                 "counts": Counter(one.wire.kind for one in chain.steps),
             },
@@ -116,7 +123,7 @@ class Stopwatch:
 
     def _timed(
         self,
-        call: Callable[[], None],
+        begin: Callable[[], Any],
         what: What,
         subject: str,
         artifacts: dict[str, str],
@@ -126,10 +133,10 @@ class Stopwatch:
         warm: int = 0,
         label: str = "",
         prompt: tuple[int, ...] = (),
-        more: Callable[[], dict[str, Any]] = dict,
+        more: Callable[[Any], dict[str, Any]] = lambda _: {},
     ) -> Speed:
-        """Time rounds; every test does so once, for so often pytest-benchmark's fixture is good."""
-        now = machine.state(self.space.backend)
+        """Time rounds of what `begin` gives; pytest-benchmark's fixture is good for one batch."""
+        now, call = machine.state(self.space.backend), begin()
         if rounds is None:
             rounds = self._rounds(call)
         # They are stored with the run: a shard by its name.
@@ -148,12 +155,19 @@ class Stopwatch:
             subject=subject,
             tokens=tokens,
             seconds=tuple(self.benchmark.stats.stats.data),
-            identity=self.space.identity | _other_timer(self.benchmark.stats.options["timer"]),
+            identity=self.space.identity | _other_timer(self.benchmark._timer),
             state=now,
             artifacts=artifacts,
             prompt=prompt,
-            **more(),
+            **more(call),
         )
+
+        def again() -> Speed:
+            call = begin()
+            seconds = _batch(call, rounds, warm, self.benchmark._timer)
+            return speed.model_copy(update={"seconds": seconds, **more(call)})
+
+        self.node.stash[AGAIN] = again
         self.benchmark.extra_info[KEY] = speed.to_json()
         return speed
 
@@ -215,8 +229,22 @@ class Stopwatch:
         return max(least, min(_MOST, math.ceil(room / max(seconds, 1e-9))))
 
 
+def _batch(
+    call: Callable[[], None], rounds: int, warm: int, timer: Callable[[], float]
+) -> tuple[float, ...]:
+    """Seconds of each round, as pytest-benchmark takes them."""
+    for _ in range(warm):
+        call()
+    seconds = []
+    for _ in range(rounds):
+        start = timer()
+        call()
+        seconds.append(timer() - start)
+    return tuple(seconds)
+
+
 def _other_timer(timer: Callable[[], float]) -> dict[str, str]:
-    """Another clock than wall time, as of `--benchmark-timer`: its seconds are other seconds."""
+    """Another clock than wall time: its seconds are other seconds."""
     if timer is time.perf_counter:
         return {}
     return {"timer": f"{timer.__module__}.{timer.__name__}"}

@@ -20,6 +20,9 @@ from pytest_ane.recommend.log import Log
 from pytest_ane.sources import FloatArray
 from pytest_ane.verdict import Verdict
 
+GATES_VERSION = 1
+"""Raised when a gate measures or judges otherwise: what a log calls passed is asked again."""
+
 
 class Stacked(Protocol):
     """What is needed of a stack (`plugin.stack.Stack`)."""

@@ -138,6 +138,17 @@ def multiply(weight: Halves, vectors: Floats, out: Floats) -> None:
             out[o, p] = total
 
 
+_NUMBERS = types.Array(types.float32, 1, "C", readonly=True)
+
+
+@_compiled(_ROWS, _NUMBERS, _NUMBERS, _NUMBERS, types.float32[:, ::1])
+def overwrite(cache: Floats, kept: Floats, new: Floats, at: Floats, out: Floats) -> None:
+    """`out [R, S] = cache [R, S] kept [S] + new [R] at [S]`, the products and the sum rounded."""
+    for r in range(len(cache)):
+        for s in range(len(kept)):
+            out[r, s] = _rounded(_rounded(cache[r, s] * kept[s]) + _rounded(new[r] * at[s]))
+
+
 @_compiled(_LINE, types.float32[::1])
 def widen(patterns: Halves, out: Floats) -> None:
     """The numbers of bit patterns of fp16."""

@@ -13,6 +13,7 @@ from pytest_ane.errors import ExecutionError
 from pytest_ane.mil.records import Argument, Block, Model, Named, Operation, Ref, TensorType
 from pytest_ane.reference.dtypes import Precision, rounded, rounding
 from pytest_ane.reference.folding import SEQUENCES, Constants, dense
+from pytest_ane.reference.fusing import fused
 from pytest_ane.reference.halves import HalfWeight
 from pytest_ane.reference.lockstep import join_axis
 from pytest_ane.reference.registry import FAILURES, Implementation, lookup
@@ -62,7 +63,8 @@ class Preparer:
         steps = tuple(
             self._sound(self._step, op, last.get(i, ())) for i, op in enumerate(operations)
         )
-        return Plan(entries, steps, tuple(self._source(Ref(name)) for name in block.outputs))
+        results = tuple(self._source(Ref(name)) for name in block.outputs)
+        return Plan(entries, steps, results, fused(operations, steps))
 
     def _fold(self, op: Operation) -> bool:
         if self._sound(self.constants.fold, op):
@@ -141,8 +143,9 @@ class Preparer:
         if joins is None and isinstance(weight := bound.get("weight"), HalfWeight):
             bound["weight"] = dense(weight)
         settle = tuple(settling(out.type, self._precision, found.moves) for out in op.outputs)
+        rounds = settle == (rounded,)
         direct = _direct(found, bound, dict(varying))
-        if direct and settle == (rounded,) and (at_once := rounding(direct[0])) is not None:
+        if direct and rounds and (at_once := rounding(direct[0])) is not None:
             direct, settle = (at_once, direct[1]), (np.asarray,)
         return Compute(
             what=f"{self._path}: {op.op} {op.name!r}",
@@ -152,6 +155,7 @@ class Preparer:
             settle=settle,
             last_use=self._freed(last_use),
             joins=joins,
+            rounds=rounds,
             direct=direct,
         )
 

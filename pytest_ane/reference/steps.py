@@ -36,15 +36,20 @@ class Step(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """A block: its steps, the slots of its inputs and of its results."""
+    """A block: its steps, the slots of its inputs and of its results.
+
+    Attributes:
+        fused: the same steps, some of them as one; None for none such.
+    """
 
     inputs: tuple[int, ...]
     steps: tuple[Step, ...]
     results: tuple[int, ...]
+    fused: tuple[Step, ...] | None = None
 
     def run(self, values: Values, keep: AbstractSet[int] = NOTHING) -> list[Any]:
         """Run all steps on `values`; the block's results."""
-        for step in self.steps:
+        for step in self.steps if self.fused is None else self.fused:
             step.run(values, keep)
         return [values[slot] for slot in self.results]
 
@@ -61,6 +66,7 @@ class Compute:
         last_use: slots that no later operation needs.
         settle: for each result, what puts it in the form that its type says.
         joins: axis along which several inputs may be joined and run as one; None for no such.
+        rounds: whether its one result is rounded to fp16.
     """
 
     what: str
@@ -70,6 +76,7 @@ class Compute:
     settle: tuple[Callable[[Any], Any], ...]
     last_use: tuple[int, ...]
     joins: int | None = None
+    rounds: bool = False
     direct: tuple[Callable[..., Any], tuple[int, ...]] | None = None
 
     def run(self, values: Values, keep: AbstractSet[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -130,11 +131,39 @@ class _Reader(gguf.GGUFReader):  # type: ignore[misc]
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
         # An array begins with its element type in 4 bytes and its length in 8.
-        if int(raw_type) == _ARRAY:
-            length = int(self._get(orig_offs + 4, np.uint64)[0])
-            if length > _MOST_ITEMS:
-                raise ValueError(f"it has an array of {length:,} items")
-        return super()._get_field_parts(orig_offs, raw_type)
+        if int(raw_type) != _ARRAY:
+            return super()._get_field_parts(orig_offs, raw_type)
+        kind = gguf.GGUFValueType(self._get(orig_offs, np.uint32)[0])
+        length = int(self._get(orig_offs + 4, np.uint64)[0])
+        if length > _MOST_ITEMS:
+            raise ValueError(f"it has an array of {length:,} items")
+        if kind == _ARRAY or not length:
+            return super()._get_field_parts(orig_offs, raw_type)
+        # gguf's reader reads one item after another, at a second for the strings of a vocabulary.
+        begin = orig_offs + 12
+        if kind == gguf.GGUFValueType.STRING:
+            items, end = self._strings(begin, length)
+        else:
+            items = [self._get(begin, self.gguf_scalar_to_np[kind], length)]
+            end = begin + items[0].nbytes
+        return end - orig_offs, items, list(range(len(items))), [gguf.GGUFValueType.ARRAY, kind]
+
+    def _strings(self, begin: int, length: int) -> tuple[list[npt.NDArray[Any]], int]:
+        """The bytes of so many strings, each after its size in 8 bytes, and where they end."""
+        size, items = (
+            struct.Struct(">Q" if self.endianess == gguf.GGUFEndian.BIG else "<Q").unpack_from,
+            [],
+        )
+        try:
+            for _ in range(length):
+                end = begin + 8 + size(self.data, begin)[0]
+                items.append(self.data[begin + 8 : end])
+                begin = end
+        except struct.error as error:
+            raise ValueError(f"it ends within what begins at byte {begin:,}") from error
+        if begin > len(self.data):
+            raise ValueError(f"it ends before byte {begin:,}")
+        return items, begin
 
 
 def _open(path: Path) -> gguf.GGUFReader:

@@ -22,6 +22,7 @@ class Speed(BaseModel):
         subject: qualified shard (`smollm2:L01`) or model (`smollm2`).
         tokens: positions that a round computes; 0 where it computes none.
         seconds: of each round, warm-up left out.
+        batches: how often the rounds were timed; `seconds` are those of the fastest.
         identity: what two runs must share to be compared: machine, chip, system, backend, units.
         state: what may differ, and explains a difference: power, thermal state, load, versions.
         artifacts: digests by shard.
@@ -36,6 +37,7 @@ class Speed(BaseModel):
     subject: str
     tokens: Annotated[int, Field(ge=0)]
     seconds: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)]
+    batches: Annotated[int, Field(ge=1)] = 1
     identity: dict[str, str]
     state: dict[str, str] = {}
     artifacts: dict[str, str] = {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -18,6 +19,7 @@ class Stepper:
         chain: with states, each call computes one position; without, the whole text again.
         ids: the prompt, which is computed here.
         count: tokens that it is to be continued by, the one after the prompt included.
+        timer: what the parts' seconds are.
 
     Attributes:
         tokens: the continuation so far.
@@ -27,9 +29,15 @@ class Stepper:
         ExecutionError: prompt and tokens do not fit the chain, or a logit is not finite.
     """
 
-    def __init__(self, chain: Chain, ids: Sequence[int], count: int) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        ids: Sequence[int],
+        count: int,
+        timer: Callable[[], float] = time.perf_counter,
+    ) -> None:
         check_fits(chain.positions, ids, count)
-        self._clock = Clock()
+        self._clock = Clock(timer)
         self._chain = self._clock.timed(chain)
         self._ids = list(ids)
         self._opened = Opened(self._chain)

@@ -44,6 +44,8 @@ def details(now: Speed, baseline: Baseline | Missing | None) -> Iterator[str]:
         f"now       {figure(now)}: median {seconds(now.median)} of {len(now.seconds)} rounds, "
         f"{seconds(low)} to {seconds(high)}"
     )
+    if now.batches > 1:
+        yield f"slower at first: timed {now.batches} times, and the fastest counts"
     if isinstance(baseline, Missing):
         yield baseline.why
     if not isinstance(baseline, Baseline):

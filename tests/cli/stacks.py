@@ -13,7 +13,7 @@ _MANIFEST = """\
 [models.deep]
 family = "llama"
 source = {{ path = "{source}" }}
-shards = "L00-L05, head.0-head.1"
+shards = "L00-L{last:02d}, head.0-head.1"
 max-tokens = 16
 
 [models.deep.policy.behaviour]
@@ -41,11 +41,12 @@ weight_threshold = 0
 class Stacks:
     """Manifests over one source, and a cache that fills as tests run."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, blocks: int = BLOCKS) -> None:
         self.cache = folder / "cache"
-        self._source = make_llama(folder / "deep.gguf", blocks=BLOCKS)
+        self._last = blocks - 1
+        self._source = make_llama(folder / "deep.gguf", blocks=blocks)
 
     def write(self, path: Path, spoilt: Sequence[str] = (), greedy: int = 3) -> None:
         """A manifest whose shards are in fp16 but for the spoilt ones."""
-        text = _MANIFEST.format(source=self._source, greedy=greedy)
+        text = _MANIFEST.format(source=self._source, last=self._last, greedy=greedy)
         path.write_text(text + "".join(_SPOILT.format(shard=name) for name in spoilt))

@@ -15,6 +15,12 @@ Capture = pytest.CaptureFixture[str]
 STATEFUL = "max-tokens = 8\nstateful = true\ncontext = 32"
 
 
+@pytest.fixture(scope="module")
+def stacks(tmp_path_factory: pytest.TempPathFactory) -> Stacks:
+    """Two blocks are as good as six where only tokens and their count matter."""
+    return Stacks(tmp_path_factory.mktemp("stacks"), blocks=2)
+
+
 @pytest.fixture
 def manifest(stacks: Stacks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of a model with states, in the current folder."""

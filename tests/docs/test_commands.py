@@ -19,15 +19,14 @@ CI = (ROOT / ".ci/run").read_text()
 
 
 def commands() -> list[tuple[str, str]]:
-    """`(page, command)` of every `$ ` line in a console block."""
-    found = []
+    """`(page, command)` of every `$ ` line in a console block; the first page that has it."""
+    found: dict[str, str] = {}
     for page in PAGES:
         for block in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL):
             lines = (line for line in block.splitlines() if line.startswith("$ "))
-            found += [
-                (page.name, line[2:].split("  #")[0].split(" # ")[0].strip()) for line in lines
-            ]
-    return list(dict.fromkeys(found))
+            for line in lines:
+                found.setdefault(line[2:].split("  #")[0].split(" # ")[0].strip(), page.name)
+    return [(page, command) for command, page in found.items()]
 
 
 @pytest.fixture(scope="module")

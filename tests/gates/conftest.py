@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+
+from tests.forked import Forge
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = """
@@ -62,21 +62,27 @@ def cache_root(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path
     return (base if worker_id == "master" else base.parent) / "ane-cache"
 
 
+@pytest.fixture(scope="session")
+def forge() -> Iterator[Forge]:
+    found = Forge()
+    yield found
+    found.close()
+
+
 @pytest.fixture
-def gate(tmp_path: Path, cache_root: Path) -> Gate:
+def gate(tmp_path: Path, cache_root: Path, forge: Forge) -> Gate:
     """`gate(manifest, selection, *options)` runs the gates of SmolLM2's shards."""
 
     def run(manifest: str, selection: str, *options: str) -> Run:
         (tmp_path / "shards.toml").write_text(SOURCE + manifest)
         (tmp_path / "pytest.ini").touch()
         junit = tmp_path / "junit.xml"
-        command = [sys.executable, "-m", "pytest", "-m", "gate", "-p", "no:cacheprovider",
+        command = ["pytest", "-m", "gate", "-p", "no:cacheprovider",
                    f"--ane-shards={selection}", f"--ane-cache={cache_root}",
                    f"--junitxml={junit}", *options]  # fmt: skip
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        output = done.stdout + done.stderr
-        assert "Traceback" not in output, output
-        return Run(done.returncode, output, _gates(junit) if junit.is_file() else {})
+        done = forge.run(command, tmp_path)
+        assert "Traceback" not in done.stdout, done.stdout
+        return Run(done.returncode, done.stdout, _gates(junit) if junit.is_file() else {})
 
     return run
 

@@ -159,7 +159,7 @@ def test_a_wrong_option_is_a_usage_error(mixed: Project) -> None:
     result.stderr.fnmatch_lines(["*--ane-backend: invalid choice: 'gpu' *"])
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_workers_run_it_and_their_notes_arrive(project: Project) -> None:
     script: Path = Script(Machine(compiler=""), failures=(code_14("load"),)).save(
         project.path / "script"

@@ -248,3 +248,17 @@ def test_on_a_replayed_mac(project: Project, tmp_path: Path) -> None:
         "compute_units": "CPU_AND_NE",
     }
     assert ane["state"]["os"] == "macOS 26.1"
+
+
+def test_the_executor_is_timed_by_the_processor_unless_a_timer_is_chosen(project: Project) -> None:
+    project.packages(good="none")
+    for options, timer in (
+        ((), "time.process_time"),
+        (("--benchmark-timer=time.time",), "time.time"),
+    ):
+        bench(project, "-k", "load", "--benchmark-autosave", *options).assert_outcomes(
+            passed=1, deselected=7
+        )
+        (one,) = saved(project).values()
+        assert one["options"]["timer"] == timer.rpartition(".")[2]
+        assert one["extra_info"]["ane"]["identity"]["timer"] == timer

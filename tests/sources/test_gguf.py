@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
+from gguf import GGUFEndian, GGUFReader, GGUFWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -74,6 +75,29 @@ def test_metadata_and_names(source: GGUFSource) -> None:
     assert source.value("tokenizer.ggml.tokens") == ["a", "b", "Ġc"]
     assert source.value("tokenizer.ggml.token_type") == [3, 1, 1]
     assert sorted(source.names) == ["eight", "four", "half", "norm"]
+
+
+@pytest.mark.parametrize("endian", GGUFEndian)
+def test_arrays_are_those_of_gguf_s_own_reader(tmp_path: Path, endian: GGUFEndian) -> None:
+    arrays = {
+        "strings": ["", "one", "Ġtwo", "x" * 300, ""],
+        "numbers": [1, -2, 300],
+        "fractions": [0.5, -1.25],
+        "flags": [True, False],
+        "lists": [[1, 2], [3, 4]],
+    }
+    writer = GGUFWriter(tmp_path / "some.gguf", "llama", endianess=endian)
+    for key, items in arrays.items():
+        writer.add_array(key, items)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    theirs = GGUFReader(tmp_path / "some.gguf")
+    source = GGUFSource(tmp_path / "some.gguf")
+    for key, items in arrays.items():
+        assert source.value(key) == theirs.fields[key].contents()
+        assert source.value(key) == items or key == "lists"
+    assert source.value("general.architecture") == "llama"
 
 
 def test_it_is_called_by_its_path_and_is_no_made_up_source(source: GGUFSource, file: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -38,10 +39,16 @@ def package(tmp_path: Path) -> Path:
     return doubling().save(tmp_path)
 
 
-@pytest.fixture
-def compiled(package: Path) -> Path:
+@pytest.fixture(scope="module")
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Replayer(Script()):
-        return _xcrun(package)
+        return _xcrun(doubling().save(tmp_path_factory.mktemp("compiled")))
+
+
+@pytest.fixture
+def compiled(compiled_once: Path, package: Path) -> Path:
+    """Beside its package; a test may spoil it."""
+    return shutil.copytree(compiled_once, package.parent / compiled_once.name)
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
