@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator, Sequence
 from math import isfinite
 from pathlib import Path
@@ -56,11 +58,15 @@ def run(
     limit = MARGIN if margin is None else margin
     with open_stack(manifest, model, cache, check) as stack:
         chosen = _chosen(stack.prompts, prompt)
-        trial = run_trial(stack.chain, chosen.ids, tokens, width, limit, tell)
+        backend = stack.provenance["backend"]
+        # Of one thread, so that seconds of the processor are its own, whoever else runs.
+        alone = backend == "cpu" and os.environ.get("OPENBLAS_NUM_THREADS") == "1"
+        timer = time.process_time if alone else time.perf_counter
+        trial = run_trial(stack.chain, chosen.ids, tokens, width, limit, tell, timer)
         tell("")
         yield (
             f"{stack.model}, prompt {chosen.name!r}: {len(chosen.ids)} tokens, then {tokens} "
-            f"greedy ones · backend {stack.provenance['backend']}"
+            f"greedy ones · backend {backend}, {'processor' if alone else 'wall'} time"
         )
         yield words.costs(trial)
         yield words.break_even(trial.cost)

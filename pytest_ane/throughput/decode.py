@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from pytest_ane.behaviour.chain import Opened, Run, Step, last
 from pytest_ane.errors import ExecutionError
 from pytest_ane.sources import FloatArray
 
+Timer: TypeAlias = Callable[[], float]
+"""A clock of seconds: the wall's, or `time.process_time`, which other processes hardly disturb."""
 HOST = "host"
 """The part of a step that is no shard's: embedding, streams, the likeliest token."""
 
@@ -49,7 +52,7 @@ class Clock:
         spent: seconds since the last lap by part.
     """
 
-    timer: Callable[[], float] = time.perf_counter
+    timer: Timer = time.perf_counter
     spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     @contextmanager
@@ -82,7 +85,9 @@ class Clock:
         return replace(step, open=open_sequence)
 
 
-def decode(chain: Chain, ids: Sequence[int], count: int) -> Decoded:
+def decode(
+    chain: Chain, ids: Sequence[int], count: int, timer: Timer = time.perf_counter
+) -> Decoded:
     """The `count` likeliest next tokens, one by one, each step timed.
 
     A chain with states is given the prompt in calls of its largest T, then every new token alone;
@@ -93,7 +98,7 @@ def decode(chain: Chain, ids: Sequence[int], count: int) -> Decoded:
             logit is not finite.
     """
     check_fits(chain.positions, ids, count)
-    clock = Clock()
+    clock = Clock(timer)
     timed = clock.timed(chain)
     opened = Opened(timed)
     with clock.lap() as prefill:

@@ -7,12 +7,13 @@ with a draft that is certain, so that a token is accepted if it is the likeliest
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from pytest_ane.behaviour import Chain
 from pytest_ane.throughput.counters import Speculated
-from pytest_ane.throughput.decode import check_fits
+from pytest_ane.throughput.decode import Timer, check_fits
 from pytest_ane.throughput.ngram import Lookup
 from pytest_ane.throughput.verifier import MARGIN, Verifier
 from pytest_ane.throughput.width import check_width
@@ -29,6 +30,7 @@ def speculate(
     *,
     margin: float = MARGIN,
     draft: Drafter | None = None,
+    timer: Timer = time.perf_counter,
 ) -> Speculated:
     """The `count` likeliest next tokens, by calls of up to `width` positions.
 
@@ -42,6 +44,7 @@ def speculate(
         width: positions of a call: the last token and `width - 1` drafts.
         margin: leads below it are decided by plain steps.
         draft: where drafts come from; default: `ngram.Lookup`.
+        timer: the clock.
 
     Raises:
         ExecutionError: as `decode` says; or the width is not for this chain, or the chain cannot
@@ -50,7 +53,7 @@ def speculate(
     check_fits(chain.positions, ids, count)
     check_width(width, chain.widest, goes_on=chain.goes_on)
     draft = draft or Lookup()
-    verifier = Verifier(chain, ids, margin)
+    verifier = Verifier(chain, ids, margin, timer)
     found = verifier.found
     while len(found.tokens) < count:
         wanted = verifier.room(width) - 1

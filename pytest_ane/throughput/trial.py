@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import numpy as np
 from pytest_ane.behaviour import Chain
 from pytest_ane.throughput.breakeven import BreakEven
 from pytest_ane.throughput.counters import Speculated
-from pytest_ane.throughput.decode import Decoded, decode
+from pytest_ane.throughput.decode import Decoded, Timer, decode
 from pytest_ane.throughput.speculate import speculate
 from pytest_ane.throughput.verifier import MARGIN
 from pytest_ane.throughput.width import check_width, time_calls
@@ -75,6 +76,7 @@ def run_trial(
     width: int,
     margin: float = MARGIN,
     say: Callable[[str], None] = lambda _: None,
+    timer: Timer = time.perf_counter,
 ) -> Trial:
     """Decode `count` tokens after a prompt both ways, and time calls of `width` between them.
 
@@ -85,15 +87,16 @@ def run_trial(
         width: positions of a call.
         margin: as `speculate` takes it.
         say: told what goes on.
+        timer: the clock of all three.
 
     Raises:
         ExecutionError: as `speculate` says.
     """
     check_width(width, chain.widest, goes_on=chain.goes_on)
     say("plain decoding")
-    plain = decode(chain, ids, count)
+    plain = decode(chain, ids, count, timer)
     say(f"calls of width {width}")
-    calls = time_calls(chain, [*ids, *plain.tokens], width)
+    calls = time_calls(chain, [*ids, *plain.tokens], width, timer=timer)
     say("decoding with drafts")
-    found = speculate(chain, ids, count, width, margin=margin)
+    found = speculate(chain, ids, count, width, margin=margin, timer=timer)
     return Trial(plain, tuple(calls), found, width)

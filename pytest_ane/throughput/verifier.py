@@ -15,7 +15,7 @@ from pytest_ane.behaviour import Chain
 from pytest_ane.behaviour.chain import Marks, Opened, last, lead
 from pytest_ane.sources import FloatArray
 from pytest_ane.throughput.counters import Speculated
-from pytest_ane.throughput.decode import likeliest
+from pytest_ane.throughput.decode import Timer, likeliest
 
 MARGIN = 0.0625
 """Leads below this are near ties; see docs/speculative.md for what was measured."""
@@ -29,17 +29,19 @@ class Verifier:
         found: what came of it.
     """
 
-    def __init__(self, chain: Chain, ids: Sequence[int], margin: float) -> None:
+    def __init__(
+        self, chain: Chain, ids: Sequence[int], margin: float, timer: Timer = time.perf_counter
+    ) -> None:
         self.ids = list(ids)
         self.found = Speculated()
-        self._chain, self._margin = chain, margin
+        self._chain, self._margin, self._timer = chain, margin, timer
         self._opened = Opened(chain)
         # Up to where plain steps alone have led; None: all the way.
         self._plain: tuple[int, Marks] | None = None
-        start = time.perf_counter()
+        start = self._timer()
         (row,) = self._opened.head(last(self._opened.blocks(chain.embed(ids))))
         self._take(likeliest(row, len(ids)))
-        self.found.prefill = time.perf_counter() - start
+        self.found.prefill = self._timer() - start
 
     def room(self, width: int) -> int:
         """Positions that the next call may have, at most `width`."""
@@ -48,15 +50,15 @@ class Verifier:
 
     def step(self) -> None:
         """One token without a draft."""
-        start = time.perf_counter()
+        start = self._timer()
         (row,) = self._rows(self.ids[-1:])
         decided = self._is_decided(row)
-        self.found.steps.append(time.perf_counter() - start)
+        self.found.steps.append(self._timer() - start)
         self._take(likeliest(row, len(self.ids)) if decided else self._replayed())
 
     def verify(self, drafts: Sequence[int], most: int) -> None:
         """One to `most` tokens from one call: drafts it agrees with, and the one after them."""
-        start, known = time.perf_counter(), len(self.ids)
+        start, known = self._timer(), len(self.ids)
         here = self._opened.mark()
         self._plain = self._plain or (known - 1, here)
         rows = self._rows([self.ids[-1], *drafts])
@@ -69,7 +71,7 @@ class Verifier:
                 break
         if decided and len(self.ids) - known < len(rows):
             self._opened.back(here, len(self.ids) - known)
-        self.found.calls.append(time.perf_counter() - start)
+        self.found.calls.append(self._timer() - start)
         if not decided:
             self._take(self._replayed())
         self.found.drafted += len(drafts)
@@ -90,9 +92,9 @@ class Verifier:
         self._opened.back(marks)
         self._plain = None
         for token in self.ids[position:]:
-            start = time.perf_counter()
+            start = self._timer()
             (row,) = self._rows([token])
-            self.found.replays.append(time.perf_counter() - start)
+            self.found.replays.append(self._timer() - start)
         return likeliest(row, len(self.ids))
 
     def _take(self, token: int) -> None:

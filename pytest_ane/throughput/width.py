@@ -9,6 +9,7 @@ from itertools import cycle, islice
 from pytest_ane.behaviour import Chain
 from pytest_ane.behaviour.chain import Opened
 from pytest_ane.errors import ExecutionError
+from pytest_ane.throughput.decode import Timer
 
 CALLS = 8
 """Calls that are timed."""
@@ -42,7 +43,13 @@ def check_width(width: int, widest: int | None, *, goes_on: bool) -> None:
         )
 
 
-def time_calls(chain: Chain, text: Sequence[int], width: int, calls: int = CALLS) -> list[float]:
+def time_calls(
+    chain: Chain,
+    text: Sequence[int],
+    width: int,
+    calls: int = CALLS,
+    timer: Timer = time.perf_counter,
+) -> list[float]:
     """Seconds of calls of `width` positions, head included, one to warm up left out.
 
     They are given a text over and over, from position 0 on, and a new sequence where the positions
@@ -54,8 +61,8 @@ def time_calls(chain: Chain, text: Sequence[int], width: int, calls: int = CALLS
         if chain.positions is not None and at + width > chain.positions:
             opened, at = Opened(chain), 0
         ids = list(islice(tokens, width))
-        start = time.perf_counter()
+        start = timer()
         opened.head(opened.blocks(chain.embed(ids)))
-        seconds.append(time.perf_counter() - start)
+        seconds.append(timer() - start)
         at += width
     return seconds[1:]

@@ -31,13 +31,18 @@ def manifest(stacks: Stacks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return path
 
 
-def test_plain_and_speculative_decoding(manifest: Path, stacks: Stacks, capsys: Capture) -> None:
+def test_plain_and_speculative_decoding(
+    manifest: Path, stacks: Stacks, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     arguments = ["--tokens", "16", "--prompt", "other", f"--ane-cache={stacks.cache}"]
     assert main(["speculate", *arguments]) == 0
     out, err = capsys.readouterr()
     head, costs, break_even, counters, outcome, same = out.splitlines()
     assert err == ""
-    assert head == "deep, prompt 'other': 4 tokens, then 16 greedy ones · backend cpu"
+    assert (
+        head == "deep, prompt 'other': 4 tokens, then 16 greedy ones · backend cpu, processor time"
+    )
     assert "(median of 15 steps) · verifier of width 4: " in costs
     assert break_even.startswith("break-even: a call must yield ")
     assert same == "the same 16 tokens as plain decoding"

@@ -26,6 +26,16 @@ def test_one_prompt_both_ways() -> None:
     assert found.tok_s == 5 / found.found.seconds
 
 
+def test_all_three_are_timed_by_the_clock_that_is_given() -> None:
+    """One that goes on by a second whenever it is read: once around a call, more around shards."""
+    ticks = iter(range(10**6))
+    found = run_trial(chaotic(), [1, 2, 1, 2], 6, 3, timer=lambda: float(next(ticks)))
+    assert set(found.plain.seconds) == {7.0}
+    assert set(found.calls) == {1.0}
+    spent = [*found.found.calls, *found.found.steps, *found.found.replays]
+    assert all(1 <= seconds == int(seconds) for seconds in spent)
+
+
 def test_speed_and_prediction() -> None:
     """Two calls of 0.2 s, one accepted draft: 3 tokens in 0.4 s; a median step takes 0.1 s."""
     spent = Speculated([1, 2, 3, 4], calls=[0.2, 0.2], drafted=6, accepted=1)
