@@ -66,7 +66,8 @@ class Run:
         }
         reads = sum(self._size(name) for name in self._tensors(op))
         if (stand_in := STAND_INS.get(op.op)) is not None:
-            step = replace(step, compute=partial(stand_in, **step.compute.keywords))
+            computed = partial(stand_in, **step.compute.keywords)
+            step = replace(step, compute=computed, direct=None)
         step.run(self._values, self._keep)
         results = [np.shape(self.result(out.name)) for out in op.outputs]
         writes = sum(size_of(o.type, s) for o, s in zip(op.outputs, results, strict=True))

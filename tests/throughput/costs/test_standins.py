@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_ane.mil import read_model
 from pytest_ane.reference import eval_op
+from pytest_ane.throughput.costs import count_costs
 from pytest_ane.throughput.costs.standins import STAND_INS, zeros
+from tests.packages import save_conv
+
+
+def test_a_product_is_not_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stood_in: list[tuple[int, ...]] = []
+    conv = STAND_INS["conv"]
+
+    def counted(**parameters: Any) -> Any:
+        stood_in.append(np.shape(parameters["weight"]))
+        return conv(**parameters)
+
+    monkeypatch.setitem(cast("dict[str, Any]", STAND_INS), "conv", counted)
+    save_conv(tmp_path / "conv.mlpackage")
+    count_costs(read_model(tmp_path / "conv.mlpackage"))
+    assert len(stood_in) == 1
 
 
 def check(op: str, **parameters: Any) -> None:
