@@ -137,9 +137,9 @@ def test_a_real_block_with_a_spoilt_value_projection(project: Project) -> None:
     from pathlib import Path
 
     text = (Path(__file__).parents[2] / "shards.toml").read_text()
-    good = '{ weights = "v_proj*", mode = "kmeans", nbits = 6, group_size = 16 },\n]\n\n# Two'
+    good = '{ weights = "v_proj*", mode = "kmeans", nbits = 6, group_size = 16 },\n]\n\n[models'
     assert good in text
-    bad = '{ weights = "v_proj*", mode = "kmeans", nbits = 2 },\n]\n\n# Two'
+    bad = '{ weights = "v_proj*", mode = "kmeans", nbits = 2 },\n]\n\n[models'
     result = project.manifest(text.replace(good, bad)).gate("-k", "fidelity", shards="L01")
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.fnmatch_lines(
