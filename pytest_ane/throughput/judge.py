@@ -15,8 +15,11 @@ from pytest_ane.throughput.stored import RECORD
 from pytest_ane.throughput.words import details, figure, machine, percent, title
 from pytest_ane.verdict import Status, Verdict
 
-DEFAULT = 0.25
-"""Regression that `--benchmark-compare` takes where neither policy nor calibration says one."""
+DEFAULT, DEFAULT_LOAD = 0.25, 1.0
+"""Regression that `--benchmark-compare` takes where neither policy nor calibration says one.
+
+A load mostly asks the system for memory, and how soon it gets some differs by half from run to run.
+"""
 
 _BLIND = 0.5
 """Noise from which on a run of half the speed could pass."""
@@ -54,7 +57,8 @@ def judge(
     """
     wrong, unproven, facts = [*_untimed(now), *_floor(now, policy)], [], _facts(now)
     summary = f"{title(now)} {figure(now)}"
-    limit = threshold(policy, baseline.noise if isinstance(baseline, Baseline) else None)
+    noise = baseline.noise if isinstance(baseline, Baseline) else None
+    limit = threshold(policy, noise, DEFAULT_LOAD if now.what == "load" else DEFAULT)
     if not (compared or policy.max_regression is not None):
         pass
     elif not isinstance(baseline, Baseline):
@@ -85,7 +89,9 @@ def judge(
     )
 
 
-def threshold(policy: ThroughputPolicy, noise: Noise | None) -> Threshold | str:
+def threshold(
+    policy: ThroughputPolicy, noise: Noise | None, default: float = DEFAULT
+) -> Threshold | str:
     """The policy's number, else the calibrated noise, else a default; or why there is none."""
     asked = policy.max_regression
     if isinstance(asked, float):
@@ -96,7 +102,7 @@ def threshold(policy: ThroughputPolicy, noise: Noise | None) -> Threshold | str:
                 "policy.throughput.max-regression is calibrated, and this machine's noise is not "
                 f"known; measure it with: {COMMAND}"
             )
-        return Threshold(DEFAULT, f"the default; {COMMAND} measures this machine's noise")
+        return Threshold(default, f"the default; {COMMAND} measures this machine's noise")
     if not noise.limit < _BLIND:
         return (
             f"Unchanged runs differ by sigma = {percent(noise.sigma)} ({noise.runs} runs), so half "

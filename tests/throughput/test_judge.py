@@ -87,6 +87,15 @@ def test_calls_say_their_positions(tokens: int, title: str) -> None:
     assert judged(now).summary.startswith(f"{title} ")
 
 
+def test_a_load_may_take_twice_as_long_unless_the_policy_says_otherwise() -> None:
+    then = speed(1.0, what="load", tokens=0)
+    near, far = (speed(seconds, what="load", tokens=0) for seconds in (1.99, 2.01))
+    assert judged(near, against(then), compared=True).status == "passed"
+    (reason,) = judged(far, against(then), compared=True).reasons
+    assert "and 100 % is allowed (the default;" in reason
+    assert judged(near, against(then), 0.9).status == "failed"
+
+
 def test_without_a_baseline_it_is_unproven() -> None:
     verdict = judged(baseline=MISSING, compared=True)
     assert verdict.status == "unproven"
