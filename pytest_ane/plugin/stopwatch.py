@@ -20,8 +20,8 @@ from pytest_ane.plugin.models import OpenModel
 from pytest_ane.plugin.stack import Stack
 from pytest_ane.throughput import machine
 from pytest_ane.throughput.calls import Call, Tokens, hidden_call, package_call
+from pytest_ane.throughput.decode import Stepper
 from pytest_ane.throughput.speed import KEY, Speed, What
-from pytest_ane.throughput.stepping import Stepper
 
 if TYPE_CHECKING:
     from pytest_ane.backends import Runner

@@ -85,6 +85,60 @@ class Clock:
         return replace(step, open=open_sequence)
 
 
+class Stepper:
+    """Continues a text by the likeliest token, one at every call.
+
+    Args:
+        chain: with states, each call computes one position; without, the whole text again.
+        ids: the prompt, which is computed here.
+        count: tokens that it is to be continued by, the one after the prompt included.
+        timer: what the parts' seconds are.
+
+    Attributes:
+        tokens: the continuation so far.
+        prefill: seconds from the prompt to the first token.
+        steps: seconds by part, as `Decoded.steps` has them, one entry a call.
+
+    Raises:
+        ExecutionError: prompt and tokens do not fit the chain, or a logit is not finite.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        ids: Sequence[int],
+        count: int,
+        timer: Timer = time.perf_counter,
+    ) -> None:
+        check_fits(chain.positions, ids, count)
+        self._clock = Clock(timer)
+        self._chain = self._clock.timed(chain)
+        self._ids = list(ids)
+        self._opened = Opened(self._chain)
+        with self._clock.lap() as prefill:
+            self.tokens = [following(self._opened, chain.embed(ids), len(ids))]
+        self.prefill = sum(prefill.values())
+        self.steps: list[dict[str, float]] = []
+
+    def __call__(self) -> None:
+        """Take one step."""
+        position = len(self._ids) + len(self.tokens)
+        with self._clock.lap() as parts:
+            if self._chain.goes_on:
+                hidden = self._chain.embed(self.tokens[-1:])
+            else:
+                self._opened = Opened(self._chain)
+                hidden = self._chain.embed([*self._ids, *self.tokens])
+            self.tokens.append(following(self._opened, hidden, position))
+        self.steps.append(parts)
+
+    def profile(self, count: int) -> dict[str, float]:
+        """Median seconds by part over the last `count` steps."""
+        counted = self.steps[-count:]
+        parts = dict.fromkeys(part for step in counted for part in step)
+        return {part: float(np.median([step.get(part, 0.0) for step in counted])) for part in parts}
+
+
 def decode(
     chain: Chain, ids: Sequence[int], count: int, timer: Timer = time.perf_counter
 ) -> Decoded:
@@ -97,22 +151,10 @@ def decode(
         ExecutionError: there is no prompt, no token is asked for, they do not fit the chain, or a
             logit is not finite.
     """
-    check_fits(chain.positions, ids, count)
-    clock = Clock(timer)
-    timed = clock.timed(chain)
-    opened = Opened(timed)
-    with clock.lap() as prefill:
-        tokens = [following(opened, chain.embed(ids), len(ids))]
-    steps = []
-    for position in range(len(ids) + 1, len(ids) + count):
-        with clock.lap() as parts:
-            if chain.goes_on:
-                hidden = chain.embed(tokens[-1:])
-            else:
-                opened, hidden = Opened(timed), chain.embed([*ids, *tokens])
-            tokens.append(following(opened, hidden, position))
-        steps.append(parts)
-    return Decoded(tuple(tokens), tuple(steps), sum(prefill.values()))
+    step = Stepper(chain, ids, count, timer)
+    for _ in range(count - 1):
+        step()
+    return Decoded(tuple(step.tokens), tuple(step.steps), step.prefill)
 
 
 def following(opened: Opened, hidden: FloatArray, position: int) -> int:

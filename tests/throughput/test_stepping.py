@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from pytest_ane.behaviour import Chain
 from pytest_ane.errors import ExecutionError
-from pytest_ane.throughput.decode import HOST, decode
-from pytest_ane.throughput.stepping import Stepper
+from pytest_ane.throughput.decode import HOST, Stepper, decode
 from tests.behaviour.test_chain import COUNTING, embed, following, head
 from tests.throughput.test_decode import noted
 
