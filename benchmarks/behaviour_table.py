@@ -62,7 +62,7 @@ def _below(cases: Sequence[Case], kind: str) -> str:
 
 
 def _number(case: Case, fact: str) -> str:
-    return f"{float(case[f'ane.{fact}']):.4f}"
+    return f"{float(case[f'ane.{fact}']):.4f}".replace("nan", "NaN")
 
 
 def main() -> None:
