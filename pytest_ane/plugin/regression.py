@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -22,13 +23,16 @@ _PAUSES = (0.1, 0.3, 1.0, 3.0)
 """Seconds before a slowdown is timed again: most of what others do to a machine passes."""
 _ROOM = 60.0
 """Seconds of a run for timing again: where everything is slower, it is no passing matter."""
+_DISTURBED = 1.2
+"""How much longer than its least the yardstick takes where a baseline had better wait."""
 _SPENT = pytest.StashKey[float]()
 
 
 def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) -> Verdict:
     """The verdict on a speed, which is kept for the table.
 
-    What fails is timed again, a few times: a regression stays, and a neighbour's burst does not.
+    What is slower than it may be is timed again, a few times: a regression stays, and a neighbour's
+    burst does not. So is what becomes a baseline while the machine itself is slow.
 
     Raises:
         UnprovenError: a stored run that would be the baseline is damaged.
@@ -39,23 +43,33 @@ def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) ->
     looks = compared or policy.max_regression is not None
     baseline = _baseline(config, space, speed) if looks else None
 
+    recording = bench.recording(config)
+
     def verdict_on(speed: Speed) -> Verdict:
-        recording = bench.recording(config)
         return judge(speed, baseline, policy, recording=recording, compared=compared)
 
-    verdict = verdict_on(speed)
-    for batch in _batches(item) if verdict.status == "failed" else ():
+    def settled(verdict: Verdict) -> bool:
+        slow = verdict.status == "failed" or "warnings" in verdict.facts
+        return not (slow or (recording and _disturbed(speed, space)))
+
+    batches, verdict = _batches(item), verdict_on(speed)
+    while not settled(verdict) and (batch := next(batches, None)) is not None:
         count = speed.batches + 1
         speed = min(speed, batch, key=lambda one: one.median).model_copy(update={"batches": count})
         verdict = verdict_on(speed)
-        if verdict.status != "failed":
-            break
     benchmark.extra_info[KEY] = speed.to_json()
     if worse := tuple(_worse(config, benchmark)):
         verdict = replace(verdict, status="failed", reasons=(*verdict.reasons, *worse))
     benchmark.extra_info[KEY]["status"] = verdict.status
     space.speeds.append((speed, verdict))
     return verdict
+
+
+def _disturbed(speed: Speed, space: Workspace) -> bool:
+    """Whether the machine was slower than it was for another benchmark of this run."""
+    others = [one for one, _ in space.speeds if one.identity == speed.identity]
+    known = [one.yardstick for one in others if one.yardstick is not None]
+    return speed.yardstick is not None and speed.yardstick > _DISTURBED * min(known, default=inf)
 
 
 def _batches(item: pytest.Item) -> Iterator[Speed]:

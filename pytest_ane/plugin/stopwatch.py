@@ -22,6 +22,7 @@ from pytest_ane.throughput import machine
 from pytest_ane.throughput.calls import Call, Tokens, hidden_call, package_call
 from pytest_ane.throughput.decode import Stepper
 from pytest_ane.throughput.speed import KEY, Speed, What
+from pytest_ane.throughput.yardstick import Yardstick
 
 if TYPE_CHECKING:
     from pytest_ane.backends import Runner
@@ -37,6 +38,7 @@ _MOST = 200
 """Rounds of a call, however short it is."""
 AGAIN = pytest.StashKey[Callable[[], Speed]]()
 """On a test: times the rounds again."""
+_YARDSTICK = pytest.StashKey[Yardstick]()
 _NO_PROMPT = (1, 2, 3, 4)
 """What is decoded from where the manifest has no prompts; no speed depends on what it says."""
 
@@ -147,14 +149,18 @@ class Stopwatch:
         if self.benchmark.group is None:
             self.benchmark.group = f"{subject.partition(':')[0]} {label or what}"
         self._used = True
-        self.benchmark.pedantic(call, rounds=rounds, warmup_rounds=warm)
         if self.benchmark.disabled:
+            self.benchmark.pedantic(call, rounds=rounds, warmup_rounds=warm)
             self._not_timed(subject)
+        beside = self._beside(
+            lambda: self.benchmark.pedantic(call, rounds=rounds, warmup_rounds=warm)
+        )
         speed = Speed(
             what=what,
             subject=subject,
             tokens=tokens,
             seconds=tuple(self.benchmark.stats.stats.data),
+            yardstick=beside,
             identity=self.space.identity | _other_timer(self.benchmark._timer),
             state=now,
             artifacts=artifacts,
@@ -163,13 +169,24 @@ class Stopwatch:
         )
 
         def again() -> Speed:
-            call = begin()
-            seconds = _batch(call, rounds, warm, self.benchmark._timer)
-            return speed.model_copy(update={"seconds": seconds, **more(call)})
+            call, seconds = begin(), list[float]()
+            timer = self.benchmark._timer
+            beside = self._beside(lambda: seconds.extend(_batch(call, rounds, warm, timer)))
+            new = {"seconds": tuple(seconds), "yardstick": beside}
+            return speed.model_copy(update=new | more(call))
 
         self.node.stash[AGAIN] = again
         self.benchmark.extra_info[KEY] = speed.to_json()
         return speed
+
+    def _beside(self, timing: Callable[[], object]) -> float | None:
+        """Time something; what the machine's yardstick took beside it, which no device heeds."""
+        if self.space.backend.on_device:
+            timing()
+            return None
+        if (yardstick := self.config.stash.get(_YARDSTICK, None)) is None:
+            yardstick = self.config.stash[_YARDSTICK] = Yardstick()
+        return yardstick.around(timing, self.benchmark._timer)
 
     def _not_timed(self, subject: str) -> None:
         """Skip, or leave unproven what was to be compared.

@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 from pytest_ane.manifest import ThroughputPolicy
-from pytest_ane.manifest.throughput import CALIBRATED
 from pytest_ane.throughput.baseline import Baseline, Missing, differences
-from pytest_ane.throughput.noise import COMMAND, Noise
+from pytest_ane.throughput.change import Change
+from pytest_ane.throughput.regression import Outcome, weigh
 from pytest_ane.throughput.speed import Speed
 from pytest_ane.throughput.stored import RECORD
+from pytest_ane.throughput.threshold import DEFAULT, DEFAULT_LOAD, Threshold, threshold
 from pytest_ane.throughput.words import details, figure, machine, percent, title
 from pytest_ane.verdict import Status, Verdict
-
-DEFAULT, DEFAULT_LOAD = 0.25, 1.0
-"""Regression that `--benchmark-compare` takes where neither policy nor calibration says one.
-
-A load mostly asks the system for memory, and how soon it gets some differs by half from run to run.
-"""
-
-_BLIND = 0.5
-"""Noise from which on a run of half the speed could pass."""
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """How much slower is too slow.
-
-    Attributes:
-        share: of tok/s, or of a load's seconds.
-        origin: where it comes from, for people.
-    """
-
-    share: float
-    origin: str
 
 
 def judge(
@@ -55,72 +35,55 @@ def judge(
         recording: whether this run is stored, and so is a baseline itself.
         compared: whether `--benchmark-compare` was given; `max-regression` asks for it, too.
     """
-    wrong, unproven, facts = [*_untimed(now), *_floor(now, policy)], [], _facts(now)
-    summary = f"{title(now)} {figure(now)}"
-    noise = baseline.noise if isinstance(baseline, Baseline) else None
-    limit = threshold(policy, noise, DEFAULT_LOAD if now.what == "load" else DEFAULT)
-    if not (compared or policy.max_regression is not None):
-        pass
-    elif not isinstance(baseline, Baseline):
-        summary += " · recorded as the baseline" if recording else " · no baseline"
-        unproven += [] if recording else [_unproven(baseline)]
-    elif other := differences(now, baseline.speed):
-        unproven.append(_unproven(Missing(f"Run {baseline.run} is none: {'; '.join(other)}.")))
-    elif isinstance(limit, str):
-        summary, unproven = f"{summary} · no threshold", [limit]
-    else:
-        change = change_of(now, baseline.speed)
-        facts |= _compared(baseline, change, limit)
-        summary += f" · {percent(change, signed=True)} on run {baseline.run}"
-        # Written so that NaN is a regression.
-        if not slowdown(now, change) <= limit.share:
-            wrong.append(_regression(now, baseline, change, limit))
-    status: Status = "failed" if wrong else "unproven" if unproven else "passed"
+    wrong = [*_untimed(now), *_floor(now, policy)]
+    held = _Held("passed")
+    if compared or policy.max_regression is not None:
+        held = _held(now, baseline, policy, recording=recording)
+    warned, unproven = held.outcome == "warned", held.outcome == "unproven"
+    failed = bool(wrong) or held.outcome == "failed"
+    status: Status = "failed" if failed else "unproven" if unproven else "passed"
+    figures = " · ".join(filter(None, (f"{title(now)} {figure(now)}", held.note)))
     return Verdict(
         gate="throughput",
         subject=now.subject,
         status=status,
-        summary=summary,
-        reasons=(*wrong, *unproven),
-        facts=facts,
-        # What is no baseline stands in the reasons, unless there are none.
-        details=tuple(details(now, None if unproven else baseline)),
+        summary=f"the machine is slower · {figures}" if warned and not wrong else figures,
+        reasons=(*wrong, *([held.says] if held.says and not warned else [])),
+        facts=_facts(now) | dict(held.facts) | ({"warnings": 1} if warned else {}),
+        details=(
+            *([f"warning: {held.says}"] if warned else []),
+            # What is no baseline stands in the reasons, unless there are none.
+            *details(now, None if unproven else baseline),
+        ),
         provenance=now.identity | now.state,
     )
 
 
-def threshold(
-    policy: ThroughputPolicy, noise: Noise | None, default: float = DEFAULT
-) -> Threshold | str:
-    """The policy's number, else the calibrated noise, else a default; or why there is none."""
-    asked = policy.max_regression
-    if isinstance(asked, float):
-        return Threshold(asked, "policy.throughput.max-regression")
-    if noise is None:
-        if asked == CALIBRATED:
-            return (
-                "policy.throughput.max-regression is calibrated, and this machine's noise is not "
-                f"known; measure it with: {COMMAND}"
-            )
-        return Threshold(default, f"the default; {COMMAND} measures this machine's noise")
-    if not noise.limit < _BLIND:
-        return (
-            f"Unchanged runs differ by sigma = {percent(noise.sigma)} ({noise.runs} runs), so half "
-            f"the speed could pass for noise; quieten the machine, and repeat: {COMMAND}"
-        )
-    return Threshold(noise.limit, f"2.8 sigma of {noise.runs} unchanged runs, {COMMAND}")
+class _Held(NamedTuple):
+    """What comparing comes to: an outcome, why, a few words of it, and facts."""
+
+    outcome: Outcome
+    says: str = ""
+    note: str = ""
+    facts: Mapping[str, float | int | str] = MappingProxyType({})
 
 
-def change_of(now: Speed, then: Speed) -> float:
-    """Change of tok/s as a share, -0.1 for a tenth less; for loads of seconds, 0.1 for more."""
-    if now.tok_s is None:
-        return now.median / then.median - 1
-    return then.median / now.median - 1
-
-
-def slowdown(now: Speed, change: float) -> float:
-    """The change as how much worse it is: positive is slower."""
-    return change if now.tok_s is None else -change
+def _held(
+    now: Speed, baseline: Baseline | Missing | None, policy: ThroughputPolicy, *, recording: bool
+) -> _Held:
+    if not isinstance(baseline, Baseline):
+        if recording:
+            return _Held("passed", note="recorded as the baseline")
+        return _Held("unproven", _unproven(baseline), "no baseline")
+    if other := differences(now, baseline.speed):
+        none = Missing(f"Run {baseline.run} is none: {'; '.join(other)}.")
+        return _Held("unproven", _unproven(none))
+    limit = threshold(policy, baseline.noise, DEFAULT_LOAD if now.what == "load" else DEFAULT)
+    if isinstance(limit, str):
+        return _Held("unproven", limit, "no threshold")
+    change = Change(now, baseline.speed)
+    note = f"{percent(change.share, signed=True)} on run {baseline.run}"
+    return _Held(*weigh(change, baseline, limit), note, _compared(baseline, change, limit))
 
 
 def _untimed(now: Speed) -> Iterator[str]:
@@ -141,15 +104,6 @@ def _floor(now: Speed, policy: ThroughputPolicy) -> Iterator[str]:
         )
 
 
-def _regression(now: Speed, baseline: Baseline, change: float, limit: Threshold) -> str:
-    then, date = baseline.speed, f" of {baseline.when}" if baseline.when else ""
-    return (
-        f"{title(now).capitalize()}: {figure(now)} is {percent(change, signed=True)} on the "
-        f"baseline's {figure(then)} (run {baseline.run}{date}), and {percent(limit.share)} is "
-        f"allowed ({limit.origin}), on {machine(now)}."
-    )
-
-
 def _unproven(baseline: Missing | None) -> str:
     why = baseline.why if baseline else "Nothing is stored."
     return f"{why} Record a baseline of this machine with: {RECORD}"
@@ -164,13 +118,14 @@ def _facts(now: Speed) -> dict[str, float | int | str]:
     return facts
 
 
-def _compared(baseline: Baseline, change: float, limit: Threshold) -> dict[str, float | int | str]:
+def _compared(baseline: Baseline, change: Change, limit: Threshold) -> dict[str, float | int | str]:
     then = baseline.speed
     return {
         "baseline": baseline.run,
         "baseline_seconds": then.median,
         **({} if then.tok_s is None else {"baseline_tok_s": then.tok_s}),
-        "change": change,
+        "change": change.share,
+        "machine_slowdown": change.machine,
         "max_regression": limit.share,
         "max_regression_from": limit.origin,
     }

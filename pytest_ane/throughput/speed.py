@@ -23,6 +23,7 @@ class Speed(BaseModel):
         tokens: positions that a round computes; 0 where it computes none.
         seconds: of each round, warm-up left out.
         batches: how often the rounds were timed; `seconds` are those of the fastest.
+        yardstick: median seconds of the machine's yardstick beside them; None on a device.
         identity: what two runs must share to be compared: machine, chip, system, backend, units.
         state: what may differ, and explains a difference: power, thermal state, load, versions.
         artifacts: digests by shard.
@@ -38,6 +39,7 @@ class Speed(BaseModel):
     tokens: Annotated[int, Field(ge=0)]
     seconds: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)]
     batches: Annotated[int, Field(ge=1)] = 1
+    yardstick: Annotated[float, Field(gt=0)] | None = None
     identity: dict[str, str]
     state: dict[str, str] = {}
     artifacts: dict[str, str] = {}

@@ -57,6 +57,9 @@ def details(now: Speed, baseline: Baseline | Missing | None) -> Iterator[str]:
             f"noise     sigma {percent(noise.sigma)} of {noise.runs} unchanged runs, itself known "
             f"to {percent(noise.uncertainty)}; 2.8 sigma is {percent(noise.limit)}"
         )
+    if then.yardstick is not None and now.yardstick is not None:
+        took, takes = seconds(then.yardstick), seconds(now.yardstick)
+        yield f"machine   its yardstick took {took}, takes {takes}"
     yield from _parts(now.profile, then.profile)
     if changed := [n for n, digest in now.artifacts.items() if then.artifacts.get(n) != digest]:
         more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""

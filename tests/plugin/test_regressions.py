@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -98,25 +98,38 @@ def timed_again(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Verdict,
     monkeypatch.setattr(regression, "_baseline", lambda *_: Baseline(speed(4.0), "0001"))
 
     def judged(*batches: float) -> tuple[Verdict, Speed]:
-        options = SimpleNamespace(compared_mapping={}, compare_fail=())
-        config = SimpleNamespace(
-            stash=pytest.Stash(), getoption=lambda *_: None, _benchmarksession=options
-        )
-        item: Any = SimpleNamespace(config=config, stash=pytest.Stash())
-        left = iter(batches)
-        if batches:
-            item.stash[AGAIN] = lambda: speed(next(left))
-        space: Any = SimpleNamespace(
-            policy_of=lambda _: Policy(throughput={"max-regression": 0.1}), speeds=[]
-        )
-        benchmark = SimpleNamespace(extra_info={})
-        verdict = regression.judged(item, space, speed(5.0), benchmark)
-        kept = Speed.model_validate(benchmark.extra_info[KEY])
-        assert space.speeds == [(kept, verdict)]
-        assert list(left) == []
-        return verdict, kept
+        return _judged(speed(5.0), [speed(one) for one in batches], limit=0.1)
 
     return judged
+
+
+def _judged(
+    first: Speed,
+    batches: Sequence[Speed],
+    *,
+    limit: float | None = None,
+    before: Sequence[Speed] = (),
+    recording: bool = False,
+) -> tuple[Verdict, Speed]:
+    """What becomes of a speed in a run that has timed others before; every batch is asked for."""
+    options = SimpleNamespace(compared_mapping={}, compare_fail=())
+    config = SimpleNamespace(
+        stash=pytest.Stash(),
+        getoption=lambda name, *_: recording if name == "benchmark_autosave" else None,
+        _benchmarksession=options,
+    )
+    item: Any = SimpleNamespace(config=config, stash=pytest.Stash())
+    left = iter(batches)
+    if batches:
+        item.stash[AGAIN] = lambda: next(left)
+    policy = Policy(throughput={"max-regression": limit})
+    space: Any = SimpleNamespace(policy_of=lambda _: policy, speeds=[(one, None) for one in before])
+    benchmark = SimpleNamespace(extra_info={})
+    verdict = regression.judged(item, space, first, benchmark)
+    kept = Speed.model_validate(benchmark.extra_info[KEY])
+    assert space.speeds[len(before) :] == [(kept, verdict)]
+    assert list(left) == []
+    return verdict, kept
 
 
 def test_a_burst_is_no_regression(timed_again: Callable[..., tuple[Verdict, Speed]]) -> None:
@@ -135,3 +148,22 @@ def test_what_cannot_be_timed_again_is_judged_as_it_is(
 ) -> None:
     verdict, kept = timed_again()
     assert (verdict.status, kept.batches) == ("failed", 1)
+
+
+def test_a_baseline_waits_for_a_machine_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regression, "_PAUSES", (0.0, 0.0, 0.0))
+    quick, slow = speed(4.0, yardstick=1.0), speed(6.0, yardstick=1.3)
+    _, kept = _judged(slow, [slow, quick], before=[quick], recording=True)
+    assert (kept.seconds, kept.yardstick, kept.batches) == ((4.0,), 1.0, 3)
+    _, kept = _judged(speed(6.0, yardstick=1.1), [], before=[quick], recording=True)
+    assert kept.batches == 1
+    # Not its own clock's.
+    other = quick.model_copy(update={"identity": {"timer": "time.time"}})
+    _, kept = _judged(slow, [], before=[other], recording=True)
+    assert kept.batches == 1
+
+
+def test_who_only_looks_waits_for_nothing() -> None:
+    quick, slow = speed(4.0, yardstick=1.0), speed(6.0, yardstick=1.3)
+    _, kept = _judged(slow, [], before=[quick])
+    assert kept.batches == 1

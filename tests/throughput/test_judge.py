@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from pytest_ane.manifest import ThroughputPolicy
 from pytest_ane.throughput.baseline import Baseline, Missing
-from pytest_ane.throughput.judge import DEFAULT, judge
+from pytest_ane.throughput.judge import judge
 from pytest_ane.throughput.noise import Noise
 from pytest_ane.throughput.speed import Speed
+from pytest_ane.throughput.threshold import DEFAULT
 from pytest_ane.verdict import Verdict
 from tests.throughput.runs import HERE, THERE, slower, speed
 
@@ -94,6 +95,69 @@ def test_a_load_may_take_twice_as_long_unless_the_policy_says_otherwise() -> Non
     (reason,) = judged(far, against(then), compared=True).reasons
     assert "and 100 % is allowed (the default;" in reason
     assert judged(near, against(then), 0.9).status == "failed"
+
+
+def beside(now: Speed, yardstick: float | None) -> Speed:
+    return now.model_copy(update={"yardstick": yardstick})
+
+
+def test_a_machine_that_is_slower_itself_is_warned_of() -> None:
+    """A third less, and its yardstick takes 1.4 times as long: 14.29 s would be 10.2 s."""
+    now = beside(slower(THEN, 0.3), 2.8e-3)
+    verdict = judged(now, against(beside(THEN, 2.0e-3)), 0.05)
+    assert (verdict.status, verdict.reasons) == ("passed", ())
+    assert verdict.facts["warnings"] == 1
+    assert verdict.facts["machine_slowdown"] == pytest.approx(1.4)
+    assert verdict.summary == ("the machine is slower · decoding 7.00 tok/s · -30 % on run 0003")
+    assert verdict.details[0] == (
+        "warning: Decoding: 7.00 tok/s is -30 % on the baseline's 10.00 tok/s (run 0003 of "
+        "2026-11-20), and 5 % is allowed (policy.throughput.max-regression), on Apple M4 Max, "
+        "macOS 26.1, coreml, CPU_AND_NE. But the machine itself is slower: its yardstick takes "
+        "1.40 times as long; were it as fast as it was, this would be -2 %."
+    )
+    assert "machine   its yardstick took 2 ms, takes 2.8 ms" in verdict.details
+
+
+def test_what_the_machine_does_not_explain_is_a_regression() -> None:
+    now = beside(slower(THEN, 0.5), 2.8e-3)
+    assert judged(now, against(beside(THEN, 2.0e-3)), 0.05).status == "failed"
+
+
+@pytest.mark.parametrize(("now", "then"), [(None, 2e-3), (9e-3, None), (1e-3, 2e-3), (2e-3, 2e-3)])
+def test_nothing_is_excused(now: float | None, then: float | None) -> None:
+    """Where a yardstick is not known, or the machine is no slower than it was."""
+    verdict = judged(beside(slower(THEN, 0.3), now), against(beside(THEN, then)), 0.05)
+    assert verdict.status == "failed"
+    assert verdict.facts["machine_slowdown"] == 1
+
+
+def test_a_machine_of_half_its_speed_proves_nothing() -> None:
+    verdict = judged(beside(slower(THEN, 0.5), 4e-3), against(beside(THEN, 2e-3)), 0.05)
+    assert verdict.status == "unproven"
+    (reason,) = verdict.reasons
+    assert reason.endswith(
+        "But the machine itself is slower: its yardstick takes 2.00 times as long, and half the "
+        "speed could pass for that; quieten it, and repeat."
+    )
+
+
+@given(
+    now=st.floats(1e-6, 1e6),
+    then=st.floats(1e-6, 1e6),
+    machine=st.floats(1e-3, 1e3),
+    tokens=st.integers(0, 64),
+)
+def test_a_slower_machine_never_turns_what_passed_red(
+    now: float, then: float, machine: float, tokens: int
+) -> None:
+    before = speed(then, tokens=tokens, yardstick=1.0)
+    plain = judged(speed(now, tokens=tokens), against(before), 0.1)
+    beside_it = judged(speed(now, tokens=tokens, yardstick=machine), against(before), 0.1)
+    if plain.status == "passed":
+        assert beside_it.status == "passed"
+        assert "warnings" not in beside_it.facts
+    elif machine <= 1:
+        assert beside_it.status == "failed"
 
 
 def test_without_a_baseline_it_is_unproven() -> None:
