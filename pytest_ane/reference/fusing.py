@@ -11,6 +11,7 @@ import numpy as np
 
 from pytest_ane.mil.records import Operation
 from pytest_ane.reference.dtypes import compiled
+from pytest_ane.reference.segments import segments
 from pytest_ane.reference.steps import Compute, Step, Values, free
 
 
@@ -58,21 +59,24 @@ def overwritten(cache: Any, kept: Any, new: Any, at: Any) -> Any:
         return None
     lines = [np.ascontiguousarray(x).reshape(-1) for x in (kept, new, at)]
     rows = np.ascontiguousarray(cache).reshape(-1, cache.shape[-1])
-    out = np.empty(rows.shape, np.float32)
-    kernels.overwrite(rows, *lines, out)
-    return out.reshape(cache.shape)
+    out = np.empty(cache.shape, np.float32)
+    kernels.overwrite(rows, *lines, out.reshape(rows.shape))
+    # Whoever keeps it, such as a state, need not copy it.
+    out.flags.writeable = False
+    return out
 
 
 def fused(operations: Sequence[Operation], steps: Sequence[Step]) -> tuple[Step, ...]:
     """The steps of these operations, some of them as one."""
-    found: list[Step] = []
-    for i, step in enumerate(steps):
-        found.append(step)
-        names = [op.op for op in operations[max(i - 2, 0) : i + 1]]
-        one = _overwrite(steps[i - 2 : i + 1]) if names == ["mul", "matmul", "add"] else None
+    found: list[tuple[Operation, Step]] = []
+    for op, step in zip(operations, steps, strict=True):
+        found.append((op, step))
+        names = [op.op for op, _ in found[-3:]]
+        three = [step for _, step in found[-3:]]
+        one = _overwrite(three) if names == ["mul", "matmul", "add"] else None
         if one is not None:
-            found[-3:] = [one]
-    return tuple(found)
+            found[-3:] = [(op, one)]
+    return tuple(segments(found))
 
 
 def _overwrite(steps: Sequence[Step]) -> Overwrite | None:

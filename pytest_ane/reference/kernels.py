@@ -40,7 +40,7 @@ def _kept(build: Callable[[bool], Any]) -> Any:
         return build(False)
 
 
-def _compiled(*arguments: Any, **options: Any) -> Callable[[F], F]:
+def compiled(*arguments: Any, **options: Any) -> Callable[[F], F]:
     """Compile for these types of arguments."""
 
     def decorate(function: F) -> F:
@@ -79,8 +79,8 @@ def _rounding(context: Any, number: Any) -> Any:
     return types.float32(types.float32), generate
 
 
-_widened: Any = intrinsic(_widening)
-_rounded: Any = intrinsic(_rounding)
+widen_number: Any = intrinsic(_widening)
+round_number: Any = intrinsic(_rounding)
 
 
 def _ufunc(function: F) -> F:
@@ -97,19 +97,19 @@ def _ufunc(function: F) -> F:
 @_ufunc
 def rounded(x: Any) -> Any:
     """The nearest fp16 number of each float32 one, ties to even; overflow gives infinity."""
-    return _rounded(x)
+    return round_number(x)
 
 
 @_ufunc
 def add(x: Any, y: Any) -> Any:
     """The sum, rounded."""
-    return _rounded(x + y)
+    return round_number(x + y)
 
 
 @_ufunc
 def mul(x: Any, y: Any) -> Any:
     """The product, rounded."""
-    return _rounded(x * y)
+    return round_number(x * y)
 
 
 _MATRIX = types.Array(types.uint16, 2, "C", readonly=True)
@@ -118,19 +118,29 @@ _LINE = types.Array(types.uint16, 1, "C", readonly=True)
 
 
 # Sums in any order, or they could not be taken a vector at a time; NaN and infinity stay.
-@_compiled(_MATRIX, _ROWS, types.float32[:, ::1], fastmath={"reassoc", "contract"})
+@compiled(_MATRIX, _ROWS, types.float32[:, ::1], fastmath={"reassoc", "contract"})
 def multiply(weight: Halves, vectors: Floats, out: Floats) -> None:
-    """`out [O, P] = weight [O, K] vectors^T [K, P]`: each row is read once, and widened once."""
-    row = np.empty(weight.shape[1], np.float32)
-    for o in range(weight.shape[0]):
-        if len(vectors) == 1:
-            total = np.float32(0)
+    """`out [O, P] = weight [O, K] vectors^T [K, P]`: each row is read once, and widened once.
+
+    Of one vector in four streams, for memory gives a quarter more a second to them than to one.
+    """
+    row, first = np.empty(weight.shape[1], np.float32), 0
+    if len(vectors) == 1:
+        quarter = weight.shape[0] // 4
+        first = 4 * quarter
+        for o in range(quarter):
+            a, b, c, d = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
             for k in range(len(row)):
-                total += _widened(weight[o, k]) * vectors[0, k]
-            out[o, 0] = total
-            continue
+                x = vectors[0, k]
+                a += widen_number(weight[o, k]) * x
+                b += widen_number(weight[o + quarter, k]) * x
+                c += widen_number(weight[o + 2 * quarter, k]) * x
+                d += widen_number(weight[o + 3 * quarter, k]) * x
+            out[o, 0], out[o + quarter, 0] = a, b
+            out[o + 2 * quarter, 0], out[o + 3 * quarter, 0] = c, d
+    for o in range(first, weight.shape[0]):
         for k in range(len(row)):
-            row[k] = _widened(weight[o, k])
+            row[k] = widen_number(weight[o, k])
         for p in range(len(vectors)):
             total = np.float32(0)
             for k in range(len(row)):
@@ -141,16 +151,18 @@ def multiply(weight: Halves, vectors: Floats, out: Floats) -> None:
 _NUMBERS = types.Array(types.float32, 1, "C", readonly=True)
 
 
-@_compiled(_ROWS, _NUMBERS, _NUMBERS, _NUMBERS, types.float32[:, ::1])
+@compiled(_ROWS, _NUMBERS, _NUMBERS, _NUMBERS, types.float32[:, ::1])
 def overwrite(cache: Floats, kept: Floats, new: Floats, at: Floats, out: Floats) -> None:
     """`out [R, S] = cache [R, S] kept [S] + new [R] at [S]`, the products and the sum rounded."""
     for r in range(len(cache)):
         for s in range(len(kept)):
-            out[r, s] = _rounded(_rounded(cache[r, s] * kept[s]) + _rounded(new[r] * at[s]))
+            out[r, s] = round_number(
+                round_number(cache[r, s] * kept[s]) + round_number(new[r] * at[s])
+            )
 
 
-@_compiled(_LINE, types.float32[::1])
+@compiled(_LINE, types.float32[::1])
 def widen(patterns: Halves, out: Floats) -> None:
     """The numbers of bit patterns of fp16."""
     for i in range(len(patterns)):
-        out[i] = _widened(patterns[i])
+        out[i] = widen_number(patterns[i])

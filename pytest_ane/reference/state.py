@@ -48,9 +48,12 @@ class State:
         array = np.asarray(value)
         if array.shape != self.type.shape:
             raise ValueError(f"a state {self.type} cannot take shape {list(array.shape)}")
-        # A copy that no one can write to: results may be views of it.
-        self._value = np.array(array, carried(self.type.dtype, self._precision))
-        self._value.flags.writeable = False
+        dtype = carried(self.type.dtype, self._precision)
+        if array.flags.writeable or array.base is not None or array.dtype != dtype:
+            # A copy that no one can write to: results may be views of it.
+            array = np.array(array, dtype)
+            array.flags.writeable = False
+        self._value = array
 
 
 class States(UserDict[str, State]):

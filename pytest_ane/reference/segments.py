@@ -1,0 +1,121 @@
+"""Steps in a row on few numbers, such as one position's norm, that an interpreter runs as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from pytest_ane.mil.records import DType, Operation, TensorType
+from pytest_ane.reference.dtypes import compiled
+from pytest_ane.reference.steps import Compute, Outputs, Step, Values, free
+
+if TYPE_CHECKING:
+    from pytest_ane.reference.assembler import Program
+
+ARITHMETIC = frozenset(("abs", "add", "clip", "inverse", "maximum", "minimum", "mul", "real_div",
+                        "reduce_max", "reduce_mean", "reduce_min", "reduce_sum", "rsqrt", "sqrt",
+                        "sub"))  # fmt: skip
+MOVES = frozenset(("concat", "expand_dims", "reshape", "slice_by_index", "slice_by_size", "split",
+                   "squeeze", "transpose"))  # fmt: skip
+"""Operations that may be part of a segment."""
+_FLOATS = (DType.FP16, DType.FP32)
+_FEWEST = 3
+"""Steps that are worth a call of the interpreter."""
+_MOST = 8
+"""Shapes of inputs for which programs are kept."""
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Steps in a row whose operations are arithmetic, or only move numbers.
+
+    Attributes:
+        names: of their operations.
+        parts: the steps.
+        takes: slots of what is computed before.
+        gives: slots of what is needed after.
+        hidden: slots of what is between.
+    """
+
+    names: tuple[str, ...]
+    parts: tuple[Compute, ...]
+    takes: tuple[int, ...]
+    gives: tuple[int, ...]
+    hidden: frozenset[int]
+    _programs: dict[Any, Program | None] = field(default_factory=dict)
+    """By shapes of what it takes; None where there is none, or they were met for the first time."""
+    _met: set[Any] = field(default_factory=set)
+
+    @property
+    def outputs(self) -> Outputs:
+        """Slots of all results."""
+        return tuple(out for part in self.parts for out in part.outputs)
+
+    def run(self, values: Values, keep: AbstractSet[int]) -> None:
+        """Run as one if there is a program and nobody wants what is between; else step by step."""
+        program = None if compiled() is None else self._program(values)
+        if program is None or not keep.isdisjoint(self.hidden):
+            for part in self.parts:
+                part.run(values, keep)
+            return
+        found = program.run([values[slot] for slot in self.takes])
+        for slot, value in zip(self.gives, found, strict=True):
+            values[slot] = value
+        for part in self.parts:
+            free(values, part.last_use, keep)
+
+    def _program(self, values: Values) -> Program | None:
+        """The program for these shapes: made when they come again, for most come but once."""
+        shapes = tuple([values[slot].shape for slot in self.takes])
+        if shapes in self._programs or len(self._programs) == _MOST:
+            return self._programs.get(shapes)
+        if shapes not in self._met:
+            self._met.add(shapes)
+            return None
+        if any(values[slot].dtype.char != "f" for slot in self.takes):
+            return self._programs.setdefault(shapes)
+        from pytest_ane.reference.assembler import assemble
+
+        takes = tuple(zip(self.takes, shapes, strict=True))
+        self._programs[shapes] = program = assemble(self.names, self.parts, takes, self.gives)
+        return program
+
+
+def segments(steps: Sequence[tuple[Operation, Step]]) -> Iterator[Step]:
+    """The steps of operations, what may run as one put together."""
+    for fits, group in groupby(steps, key=lambda one: _fits(*one)):
+        row = list(group)
+        if fits and len(row) >= _FEWEST:
+            yield _segment(row)
+        else:
+            yield from (step for _, step in row)
+
+
+def _fits(op: Operation, step: Step) -> bool:
+    kinds = [out.type for out in op.outputs]
+    return (
+        isinstance(step, Compute)
+        and op.op in ARITHMETIC | MOVES
+        and all(isinstance(k, TensorType) and k.dtype in _FLOATS for k in kinds)
+    )
+
+
+def _segment(row: Sequence[tuple[Operation, Any]]) -> Segment:
+    parts = tuple(step for _, step in row)
+    made = [slot for part in parts for slot, _ in part.outputs]
+    used = [slot for part in parts for _, slots in part.inputs for slot in _all(slots)]
+    freed = {slot for part in parts for slot in part.last_use}
+    return Segment(
+        names=tuple(op.op for op, _ in row),
+        parts=parts,
+        takes=tuple(dict.fromkeys(slot for slot in used if slot not in made)),
+        gives=tuple(slot for slot in made if slot not in freed),
+        hidden=frozenset(made) & freed,
+    )
+
+
+def _all(slots: int | tuple[int, ...]) -> tuple[int, ...]:
+    return (slots,) if isinstance(slots, int) else slots
