@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.reference.halves import HalfWeight
 from pytest_ane.reference.interpreter import LEAF, Kind, run
 from pytest_ane.reference.segments import MOVES
 from pytest_ane.reference.steps import Compute
@@ -33,11 +34,12 @@ class Program:
     """Instructions, and where they find what they are given.
 
     Attributes:
-        code: `[I, 6]`, as the interpreter runs it.
+        code: `[I, 7]`, as the interpreter runs it.
         index: places for gathering.
         buffer: constants at their places; a copy of it is what they run on.
         takes: places of the inputs, from and to.
         gives: places of the results from and to, and their shapes.
+        weights: whose addresses stand in the code.
     """
 
     code: Places
@@ -45,6 +47,7 @@ class Program:
     buffer: npt.NDArray[np.float32]
     takes: tuple[slice, ...]
     gives: tuple[tuple[slice, tuple[int, ...]], ...]
+    weights: tuple[HalfWeight, ...]
 
     def run(self, inputs: Sequence[npt.NDArray[np.float32]]) -> list[npt.NDArray[np.float32]]:
         """The results, views of one new array."""
@@ -78,11 +81,12 @@ def assemble(
     except UnfitError:
         return None
     return Program(
-        np.array(assembler.code, np.int64).reshape(-1, 6),
+        np.array(assembler.code, np.int64).reshape(-1, 7),
         np.concatenate([np.empty(0, np.int64), *assembler.index]),
         np.concatenate(assembler.buffer),
         inputs,
         results,
+        tuple(assembler.weights),
     )
 
 
@@ -92,6 +96,7 @@ class _Assembler:
         self.index: list[Places] = []
         self.buffer: list[npt.NDArray[np.float32]] = []
         self.values: dict[int, Any] = {}
+        self.weights: list[HalfWeight] = []
         self._size = self._indexed = 0
 
     def take(self, slot: int, shape: tuple[int, ...]) -> slice:
@@ -112,9 +117,8 @@ class _Assembler:
             for slot, _ in part.outputs:
                 self.values[slot] = self.values[slot].astype(np.int64)
             return
-        constants = dict(part.compute.keywords)  # type: ignore[attr-defined]
         ((slot, _),) = part.outputs
-        self.values[slot] = ASSEMBLE[name](self, _Operands(self, part.inputs, constants))
+        self.values[slot] = ASSEMBLE[name](self, _Operands(self, part))
         if part.rounds:
             self.code[-1][-1] = 1
 
@@ -129,10 +133,10 @@ class _Assembler:
         self.buffer.append(array.astype(np.float32).reshape(-1))
         return np.arange(start, self._size).reshape(array.shape)
 
-    def emit(self, kind: Kind, shape: tuple[int, ...], a: int, b: int = 0) -> Places:
+    def emit(self, kind: Kind, shape: tuple[int, ...], a: int, b: int = 0, k: int = 0) -> Places:
         """An instruction that writes new numbers."""
         places = self.place(np.zeros(shape, np.float32))
-        self.code.append([kind, int(places.flat[0]), places.size, a, b, 0])
+        self.code.append([kind, int(places.flat[0]), places.size, a, b, k, 0])
         return places
 
     def binary(self, kind: Kind, x: Places, y: Places) -> Places:
@@ -164,6 +168,20 @@ class _Assembler:
             return self.emit(kind, shape, start, x.size)
         return self._sum(start, x.size).reshape(shape)
 
+    def softmax(self, x: Places, axis: int) -> Places:
+        """Along the last axis."""
+        if axis % x.ndim != x.ndim - 1:
+            raise UnfitError
+        return self.emit(Kind.SOFTMAX, x.shape, self._line(x), x.shape[-1])
+
+    def product(self, weight: Any, x: Places, shape: tuple[int, ...]) -> Places:
+        """A weight's product with the one vector that `x` is."""
+        if not isinstance(weight, HalfWeight) or x.size != weight.patterns.shape[1]:
+            raise UnfitError
+        self.weights.append(weight)
+        address = weight.patterns.ctypes.data
+        return self.emit(Kind.PRODUCT, shape, self._line(x), address, x.size)
+
     def _sum(self, start: int, count: int) -> Places:
         """By halves of whole eights, as numpy sums what is in one piece."""
         if count <= LEAF:
@@ -190,8 +208,10 @@ class _Assembler:
 class _Operands:
     """What an operation is given: values by place, and constants."""
 
-    def __init__(self, assembler: _Assembler, inputs: Any, constants: dict[str, Any]) -> None:
-        self._assembler, self._slots, self._constants = assembler, dict(inputs), constants
+    def __init__(self, assembler: _Assembler, part: Compute) -> None:
+        self._assembler, self._slots = assembler, dict(part.inputs)
+        self._constants = dict(part.compute.keywords)  # type: ignore[attr-defined]
+        self.pointwise = part.joins is not None
 
     def __getitem__(self, key: str) -> Places:
         """A value's places; a constant's are made."""
@@ -246,6 +266,25 @@ def _rsqrt(to: _Assembler, given: _Operands) -> Places:
     return to.binary(Kind.DIV, to.place(1.0), root)
 
 
+def _softmax(to: _Assembler, given: _Operands) -> Places:
+    return to.softmax(given["x"], int(given.constant("axis", -1)))
+
+
+def _linear(to: _Assembler, given: _Operands) -> Places:
+    x, weight = given["x"], given.constant("weight")
+    if given.constant("bias") is not None:
+        raise UnfitError
+    return to.product(weight, x, (*x.shape[:-1], weight.shape[0]))
+
+
+def _conv(to: _Assembler, given: _Operands) -> Places:
+    """With a kernel of one element, which meets one."""
+    x, weight = given["x"], given.constant("weight")
+    if given.constant("bias") is not None or not given.pointwise:
+        raise UnfitError
+    return to.product(weight, x, (x.shape[0], weight.shape[0], *x.shape[2:]))
+
+
 def _clip(to: _Assembler, given: _Operands) -> Places:
     low, high = (to.place(float(given.constant(key))) for key in ("alpha", "beta"))
     return to.binary(Kind.MIN, to.binary(Kind.MAX, given["x"], low), high)
@@ -255,7 +294,9 @@ ASSEMBLE: Mapping[str, _Emit] = {
     "abs": _unary(Kind.ABS),
     "add": _binary(Kind.ADD),
     "clip": _clip,
+    "conv": _conv,
     "inverse": _inverse,
+    "linear": _linear,
     "maximum": _binary(Kind.MAX),
     "minimum": _binary(Kind.MIN),
     "mul": _binary(Kind.MUL),
@@ -265,6 +306,8 @@ ASSEMBLE: Mapping[str, _Emit] = {
     "reduce_min": _reduction(Kind.ROW_MIN),
     "reduce_sum": _reduction(Kind.SUM),
     "rsqrt": _rsqrt,
+    "silu": _unary(Kind.SILU),
+    "softmax": _softmax,
     "sqrt": _unary(Kind.SQRT),
     "sub": _binary(Kind.SUB),
 }

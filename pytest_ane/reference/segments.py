@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ane.mil.records import DType, Operation, TensorType
 from pytest_ane.reference.dtypes import compiled
+from pytest_ane.reference.halves import HalfWeight, kernels
 from pytest_ane.reference.steps import Compute, Outputs, Step, Values, free
 
 if TYPE_CHECKING:
@@ -20,10 +21,15 @@ ARITHMETIC = frozenset(("abs", "add", "clip", "inverse", "maximum", "minimum", "
                         "sub"))  # fmt: skip
 MOVES = frozenset(("concat", "expand_dims", "reshape", "slice_by_index", "slice_by_size", "split",
                    "squeeze", "transpose"))  # fmt: skip
-"""Operations that may be part of a segment."""
+"""Operations that give the same bits either way."""
+WITH_WEIGHTS = frozenset(("conv", "linear", "silu", "softmax"))
+"""Operations that need not; so they may be part of a segment only where all calls of few numbers
+are run by the interpreter, from the first one on: in a block that has weights held in fp16."""
 _FLOATS = (DType.FP16, DType.FP32)
-_FEWEST = 3
+_FEWEST = 2
 """Steps that are worth a call of the interpreter."""
+_SMALL = 1 << 13
+"""Numbers that are few."""
 _MOST = 8
 """Shapes of inputs for which programs are kept."""
 
@@ -38,6 +44,7 @@ class Segment:
         takes: slots of what is computed before.
         gives: slots of what is needed after.
         hidden: slots of what is between.
+        weighty: whether its block has weights held in fp16, whose kernels are worth loading.
     """
 
     names: tuple[str, ...]
@@ -45,9 +52,9 @@ class Segment:
     takes: tuple[int, ...]
     gives: tuple[int, ...]
     hidden: frozenset[int]
+    weighty: bool
     _programs: dict[Any, Program | None] = field(default_factory=dict)
-    """By shapes of what it takes; None where there is none, or they were met for the first time."""
-    _met: set[Any] = field(default_factory=set)
+    """By shapes of what it takes; None where there is none."""
 
     @property
     def outputs(self) -> Outputs:
@@ -56,7 +63,7 @@ class Segment:
 
     def run(self, values: Values, keep: AbstractSet[int]) -> None:
         """Run as one if there is a program and nobody wants what is between; else step by step."""
-        program = None if compiled() is None else self._program(values)
+        program = self._program(values)
         if program is None or not keep.isdisjoint(self.hidden):
             for part in self.parts:
                 part.run(values, keep)
@@ -68,15 +75,17 @@ class Segment:
             free(values, part.last_use, keep)
 
     def _program(self, values: Values) -> Program | None:
-        """The program for these shapes: made when they come again, for most come but once."""
-        shapes = tuple([values[slot].shape for slot in self.takes])
-        if shapes in self._programs or len(self._programs) == _MOST:
-            return self._programs.get(shapes)
-        if shapes not in self._met:
-            self._met.add(shapes)
+        """The program for these shapes, if they are few numbers and it can be had."""
+        given = [values[slot] for slot in self.takes]
+        shapes = tuple([x.shape for x in given])
+        if shapes in self._programs:
+            return self._programs[shapes]
+        if len(self._programs) == _MOST or sum(x.size for x in given) > _SMALL:
             return None
-        if any(values[slot].dtype.char != "f" for slot in self.takes):
-            return self._programs.setdefault(shapes)
+        if any(x.dtype.char != "f" for x in given):
+            return None
+        if (kernels() if self.weighty else compiled()) is None:
+            return None
         from pytest_ane.reference.assembler import assemble
 
         takes = tuple(zip(self.takes, shapes, strict=True))
@@ -86,24 +95,33 @@ class Segment:
 
 def segments(steps: Sequence[tuple[Operation, Step]]) -> Iterator[Step]:
     """The steps of operations, what may run as one put together."""
-    for fits, group in groupby(steps, key=lambda one: _fits(*one)):
+    weighty = any(_half(step) for _, step in steps)
+    for fits, group in groupby(steps, key=lambda one: _fits(*one, weighty)):
         row = list(group)
         if fits and len(row) >= _FEWEST:
-            yield _segment(row)
+            yield _segment(row, weighty)
         else:
             yield from (step for _, step in row)
 
 
-def _fits(op: Operation, step: Step) -> bool:
+def _fits(op: Operation, step: Step, weighty: bool) -> bool:
     kinds = [out.type for out in op.outputs]
+    known = op.op in ARITHMETIC | MOVES or (weighty and op.op in WITH_WEIGHTS)
     return (
         isinstance(step, Compute)
-        and op.op in ARITHMETIC | MOVES
+        and known
+        and (op.op not in ("conv", "linear") or _half(step))
         and all(isinstance(k, TensorType) and k.dtype in _FLOATS for k in kinds)
     )
 
 
-def _segment(row: Sequence[tuple[Operation, Any]]) -> Segment:
+def _half(step: Step) -> bool:
+    """Whether a step multiplies with a weight held in fp16, and does nothing else."""
+    bound = getattr(step.compute, "keywords", {}) if isinstance(step, Compute) else {}
+    return isinstance(bound.get("weight"), HalfWeight) and bound.get("bias") is None
+
+
+def _segment(row: Sequence[tuple[Operation, Any]], weighty: bool) -> Segment:
     parts = tuple(step for _, step in row)
     made = [slot for part in parts for slot, _ in part.outputs]
     used = [slot for part in parts for _, slots in part.inputs for slot in _all(slots)]
@@ -114,6 +132,7 @@ def _segment(row: Sequence[tuple[Operation, Any]]) -> Segment:
         takes=tuple(dict.fromkeys(slot for slot in used if slot not in made)),
         gives=tuple(slot for slot in made if slot not in freed),
         hidden=frozenset(made) & freed,
+        weighty=weighty,
     )
 
 
