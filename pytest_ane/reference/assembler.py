@@ -215,8 +215,8 @@ class _Operands:
 
     def __getitem__(self, key: str) -> Places:
         """A value's places; a constant's are made."""
-        if key in self._slots:
-            places: Places = self._assembler.values[self._slots[key]]
+        if isinstance(slot := self._slots.get(key), int):
+            places: Places = self._assembler.values[slot]
             return places
         return self._assembler.place(self._constants[key])
 

@@ -96,7 +96,7 @@ class Segment:
 def segments(steps: Sequence[tuple[Operation, Step]]) -> Iterator[Step]:
     """The steps of operations, what may run as one put together."""
     weighty = any(_half(step) for _, step in steps)
-    for fits, group in groupby(steps, key=lambda one: _fits(*one, weighty)):
+    for fits, group in groupby(steps, key=lambda one: _fits(one[0], one[1], weighty)):
         row = list(group)
         if fits and len(row) >= _FEWEST:
             yield _segment(row, weighty)

@@ -18,7 +18,7 @@ from pytest_ane.mil.records import DType, Model, Operation, StateType, TensorTyp
 from pytest_ane.reference.dtypes import Precision
 from pytest_ane.reference.folding import dense
 from pytest_ane.reference.halves import HalfWeight
-from pytest_ane.reference.interface import bind_inputs
+from pytest_ane.reference.interface import Binder
 from pytest_ane.reference.lockstep import run_all
 from pytest_ane.reference.prepare import Preparer
 from pytest_ane.reference.registry import FAILURES, lookup
@@ -65,6 +65,8 @@ class Session:
         self.plan, self.template = prepared.plan, prepared.template
         self.slots, self._constants = dict(prepared.slots), dict(prepared.constants.values)
         self._inputs = frozenset(named.name for named in model.main.inputs)
+        self._states = frozenset(feature.name for feature in model.states)
+        self._bind = Binder(model, precision)
 
     @property
     def computed(self) -> tuple[str, ...]:
@@ -119,7 +121,11 @@ class Session:
         Raises:
             ExecutionError: an input is missing, unknown, or of another dtype, rank or shape.
         """
-        return self.predict_all([inputs], [state], outputs)[0]
+        names, keep = self._declared if outputs is None else self._wanted(outputs)
+        with np.errstate(all="ignore"):
+            values = self.table(inputs, state)
+            self.plan.run(values, keep)
+        return {name: self.result(name, values) for name in names}
 
     def predict_all(
         self,
@@ -133,19 +139,26 @@ class Session:
         more than one. Arguments and results as in `predict`, one for each input; inputs that share
         a state must not be in one call.
         """
-        wanted = [outputs] if isinstance(outputs, str) else outputs
-        names = tuple(self.model.main.block.outputs if wanted is None else wanted)
-        keep = frozenset(self.slots[name] for name in names if name in self.slots)
+        names, keep = self._declared if outputs is None else self._wanted(outputs)
         given = [None] * len(inputs) if states is None else states
-        tables = [self.table(x, state) for x, state in zip(inputs, given, strict=True)]
         with np.errstate(all="ignore"):
+            tables = [self.table(x, state) for x, state in zip(inputs, given, strict=True)]
             run_all(self.plan, tables, keep)
         return [{name: self.result(name, values) for name in names} for values in tables]
+
+    def _wanted(self, outputs: Sequence[str]) -> tuple[tuple[str, ...], frozenset[int]]:
+        """Names of results, and the slots of them that are computed."""
+        names = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+        return names, frozenset(self.slots[name] for name in names if name in self.slots)
+
+    @cached_property
+    def _declared(self) -> tuple[tuple[str, ...], frozenset[int]]:
+        return self._wanted(self.model.main.block.outputs)
 
     def table(self, inputs: Mapping[str, Array], state: States | None = None) -> Values:
         """What each slot holds before the first operation."""
         values = list(self.template)
-        for name, array in bind_inputs(self.model, inputs, self.precision).items():
+        for name, array in self._bind(inputs).items():
             values[self.slots[name]] = array
         for name, part in self._bound_states(state).items():
             values[self.slots[name]] = part
@@ -158,6 +171,8 @@ class Session:
         return {n.name: n.type for n in named}
 
     def _bound_states(self, state: States | None) -> States:
+        if isinstance(state, States) and state.data.keys() == self._states:
+            return state
         wanted = [f.name for f in self.model.states]
         if wanted and state is None:
             raise ExecutionError(

@@ -18,9 +18,9 @@ from pytest_ane.build.quiet import import_coremltools
 from pytest_ane.mil.records import DType, TensorType
 from pytest_ane.reference import Session
 from pytest_ane.reference.dtypes import rounded
-from pytest_ane.reference.halves import kernels
+from pytest_ane.reference.halves import HalfWeight, kernels
 from pytest_ane.reference.registry import lookup
-from pytest_ane.reference.segments import ARITHMETIC, MOVES, Segment
+from pytest_ane.reference.segments import ARITHMETIC, MOVES, WITH_WEIGHTS, Segment
 from pytest_ane.reference.steps import Compute
 from tests.reference.programs import build, session
 
@@ -82,9 +82,7 @@ def one_by_one(fast: Session) -> Session:
     return slow
 
 
-def test_all_is_one_segment_once_its_shapes_come_again(
-    sessions: tuple[Session, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_is_one_segment(sessions: tuple[Session, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     expected = [one_by_one(one).predict(inputs())["normed"] for one in sessions]
     for one in sessions:
         assert [type(step) for step in one.plan.fused or ()] == [Segment]
@@ -126,7 +124,7 @@ def test_results_are_not_written_to_by_the_next_call(sessions: tuple[Session, ..
 def test_everything_that_may_be_part_of_one_is_known() -> None:
     from pytest_ane.reference.assembler import ASSEMBLE
 
-    assert ASSEMBLE.keys() == ARITHMETIC
+    assert ASSEMBLE.keys() == ARITHMETIC | WITH_WEIGHTS
     assert all(lookup(name, "iOS18").moves for name in MOVES)
 
 
@@ -160,6 +158,67 @@ def check(part: Compute, *operands: Any) -> None:
     (found,) = program.run(operands)
     assert found.shape == values[out].shape
     np.testing.assert_array_equal(found, values[out])
+
+
+def close(part: Compute, x: Any) -> None:
+    """Both ways give the same but for the last bit of fp16."""
+    from pytest_ane.reference.assembler import assemble
+
+    program = assemble([part.what], [part], [(0, x.shape)], [1])
+    assert program is not None
+    values = [x, None]
+    with np.errstate(all="ignore"):
+        part.run(values, frozenset((0,)))
+    np.testing.assert_allclose(program.run([x])[0], values[1], rtol=2**-10, atol=2**-24)
+
+
+@given(x=arrays.arrays(np.float32, arrays.array_shapes(min_dims=1, max_dims=4), elements=NUMBERS))
+def test_exponentials(x: Any) -> None:
+    close(step("silu", "x", True), x)
+    close(step("softmax", "x", True, axis=-1), x)
+    close(step("softmax", "x", True, axis=x.ndim - 1), x)
+
+
+@given(x=arrays.arrays(np.float32, 64, elements=st.floats(-104, 89, width=32)))
+def test_exp_is_right_to_two_units_of_the_last_place(x: Any) -> None:
+    from pytest_ane.reference.interpreter import Kind, run
+
+    # softmax of (x, 0) is exp(x) / (exp(x) + 1) where x is the smaller one.
+    below = -np.abs(x)
+    rows = np.stack([below, np.zeros_like(below)], axis=1).reshape(-1)
+    buffer = np.concatenate([rows, np.zeros_like(rows)])
+    code = np.array([[Kind.SOFTMAX, rows.size, rows.size, 0, 2, 0, 0]])
+    run(code, np.empty(0, np.int64), buffer)
+    exact = np.exp(below.astype(np.float64))
+    found = buffer[rows.size :: 2]
+    np.testing.assert_allclose(found, exact / (exact + 1), rtol=2**-21, atol=2**-126)
+
+
+@pytest.mark.parametrize("height", [1, 3, 4, 7, 576])
+@pytest.mark.parametrize("name", ["conv", "linear"])
+def test_products_with_weights_held_in_fp16(name: str, height: int) -> None:
+    rng = np.random.default_rng(height)
+    numbers = rng.standard_normal((height, 48)).astype(np.float16)
+    x = rounded(rng.standard_normal((1, 48)))
+    shape, lines = (
+        ((height, 48, 1, 1), x.reshape(1, 48, 1, 1)) if name == "conv" else ((height, 48), x)
+    )
+    part = replace(
+        step(name, "x", True, weight=HalfWeight.of(numbers.reshape(shape))),
+        joins=2 if name == "conv" else -2,
+    )
+    close(part, lines)
+
+
+def test_what_is_no_product_of_one_vector_is_none() -> None:
+    from pytest_ane.reference.assembler import assemble
+
+    weight = HalfWeight.of(np.ones((4, 8, 1, 1), np.float16))
+    part = replace(step("conv", "x", True, weight=weight), joins=2)
+    assert assemble(["conv"], [part], [(0, (1, 8, 1, 1))], [1]) is not None
+    assert assemble(["conv"], [part], [(0, (1, 8, 2, 1))], [1]) is None
+    for other in (replace(part, joins=None), step("conv", "x", True, weight=np.ones((4, 8, 1, 1)))):
+        assert assemble(["conv"], [other], [(0, (1, 8, 1, 1))], [1]) is None
 
 
 @given(data=st.data(), shapes=SHAPES, rounds=st.booleans(),
