@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -82,7 +83,7 @@ def _bench(
     says = _last(done.stderr + done.stdout)
     raise UnprovenError(
         f"Run {number} timed nothing (exit code {done.returncode}: {says}); see why with: "
-        f"pytest -m bench --ane-shards={shards}"
+        + shlex.join(["pytest", "-m", "bench", f"--ane-shards={shards}", *options])
     )
 
 
