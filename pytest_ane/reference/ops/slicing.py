@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -93,14 +94,11 @@ def _slice_update(begin: Any, end: Any, **bounds: Any) -> Any:
     """Where all of x is replaced, the update is the result."""
     rank = len(np.atleast_1d(begin))
     index = _index(rank, begin, end, **bounds)
+    covers = lru_cache(partial(_covers, index))
 
     def update_slice(x: Any, update: Any) -> Any:
-        if (
-            x.ndim == rank
-            and x.shape == update.shape
-            and x.dtype == update.dtype
-            and _covers(index, x.shape)
-        ):
+        alike = x.ndim == rank and x.shape == update.shape and x.dtype == update.dtype
+        if alike and covers(x.shape):
             return update
         return slice_update(x, update, begin, end, **bounds)
 
