@@ -49,7 +49,8 @@ def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) ->
         return judge(speed, baseline, policy, recording=recording, compared=compared)
 
     def settled(verdict: Verdict) -> bool:
-        slow = verdict.status == "failed" or "warnings" in verdict.facts
+        slow = "change" in verdict.facts and verdict.status != "passed"
+        slow |= verdict.status == "failed" or "warnings" in verdict.facts
         return not (slow or (recording and _disturbed(speed, space)))
 
     batches, verdict = _batches(item), verdict_on(speed)

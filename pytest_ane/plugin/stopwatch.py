@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +23,7 @@ from pytest_ane.throughput import machine
 from pytest_ane.throughput.calls import Call, Tokens, hidden_call, package_call
 from pytest_ane.throughput.decode import Stepper
 from pytest_ane.throughput.speed import KEY, Speed, What
-from pytest_ane.throughput.yardstick import Yardstick
+from pytest_ane.throughput.yardstick import Timing, Yardstick
 
 if TYPE_CHECKING:
     from pytest_ane.backends import Runner
@@ -34,8 +35,8 @@ _WARM = 3
 """Steps that are taken before; the first ones touch every weight for the first time."""
 _SHARE = 0.4
 """Of `--benchmark-max-time`, for one benchmark of one shard: there are many shards."""
-_MOST = 200
-"""Rounds of a call, however short it is."""
+_MOST, _FEWEST = 200, 10
+"""Rounds of a call, however short it is; and of a part of a batch."""
 AGAIN = pytest.StashKey[Callable[[], Speed]]()
 """On a test: times the rounds again."""
 _YARDSTICK = pytest.StashKey[Yardstick]()
@@ -152,8 +153,9 @@ class Stopwatch:
         if self.benchmark.disabled:
             self.benchmark.pedantic(call, rounds=rounds, warmup_rounds=warm)
             self._not_timed(subject)
+        pedantic = self.benchmark.pedantic
         beside = self._beside(
-            lambda: self.benchmark.pedantic(call, rounds=rounds, warmup_rounds=warm)
+            lambda look: pedantic(call, setup=look, rounds=rounds, warmup_rounds=warm), subject
         )
         speed = Speed(
             what=what,
@@ -169,24 +171,30 @@ class Stopwatch:
         )
 
         def again() -> Speed:
-            call, seconds = begin(), list[float]()
+            call, took = begin(), list[float]()
             timer = self.benchmark._timer
-            beside = self._beside(lambda: seconds.extend(_batch(call, rounds, warm, timer)))
-            new = {"seconds": tuple(seconds), "yardstick": beside}
+
+            def batch(look: Callable[[], None]) -> None:
+                took.extend(_batch(call, rounds, warm, timer, look))
+
+            beside = self._beside(batch, subject)
+            new = {"seconds": _quickest(took), "yardstick": beside}
             return speed.model_copy(update=new | more(call))
 
         self.node.stash[AGAIN] = again
         self.benchmark.extra_info[KEY] = speed.to_json()
         return speed
 
-    def _beside(self, timing: Callable[[], object]) -> float | None:
+    def _beside(self, timing: Timing, subject: str) -> float | None:
         """Time something; what the machine's yardstick took beside it, which no device heeds."""
+        limited = bench.has_limit(self.config, self.space, subject)
+        calm = limited or bench.recording(self.config)
         if self.space.backend.on_device:
-            timing()
+            timing(lambda: None)
             return None
         if (yardstick := self.config.stash.get(_YARDSTICK, None)) is None:
             yardstick = self.config.stash[_YARDSTICK] = Yardstick()
-        return yardstick.around(timing, self.benchmark._timer)
+        return yardstick.around(timing, self.benchmark._timer, calm=calm)
 
     def _not_timed(self, subject: str) -> None:
         """Skip, or leave unproven what was to be compared.
@@ -247,17 +255,27 @@ class Stopwatch:
 
 
 def _batch(
-    call: Callable[[], None], rounds: int, warm: int, timer: Callable[[], float]
-) -> tuple[float, ...]:
+    call: Callable[[], None],
+    rounds: int,
+    warm: int,
+    timer: Callable[[], float],
+    look: Callable[[], None],
+) -> Iterator[float]:
     """Seconds of each round, as pytest-benchmark takes them."""
     for _ in range(warm):
         call()
-    seconds = []
     for _ in range(rounds):
+        look()
         start = timer()
         call()
-        seconds.append(timer() - start)
-    return tuple(seconds)
+        yield timer() - start
+
+
+def _quickest(seconds: Sequence[float]) -> tuple[float, ...]:
+    """The quarter of a batch whose median is least, of ten rounds at least."""
+    size = max(_FEWEST, math.ceil(len(seconds) / 4))
+    parts = [seconds[i : i + size] for i in range(0, max(len(seconds) - size, 0) + 1, size)]
+    return tuple(min(parts, key=median))
 
 
 def _other_timer(timer: Callable[[], float]) -> dict[str, str]:
