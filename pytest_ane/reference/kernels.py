@@ -122,6 +122,14 @@ _ANY_ORDER = {"reassoc", "contract"}
 
 
 @numba.njit(fastmath=_ANY_ORDER, nogil=True)
+def _dot(row: Halves, vector: Floats) -> Any:
+    total = np.float32(0)
+    for k in range(len(row)):
+        total += widen_number(row[k]) * vector[k]
+    return total
+
+
+@numba.njit(fastmath=_ANY_ORDER, nogil=True)
 def multiply_one(weight: Halves, vector: Floats, out: Floats) -> None:
     """`out [O] = weight [O, K] vector [K]`.
 
@@ -139,27 +147,40 @@ def multiply_one(weight: Halves, vector: Floats, out: Floats) -> None:
         out[o], out[o + quarter] = a, b
         out[o + 2 * quarter], out[o + 3 * quarter] = c, d
     for o in range(4 * quarter, weight.shape[0]):
-        total = np.float32(0)
-        for k in range(weight.shape[1]):
-            total += widen_number(weight[o, k]) * vector[k]
-        out[o] = total
+        out[o] = _dot(weight[o], vector)
+
+
+@numba.njit(fastmath=_ANY_ORDER, nogil=True)
+def _two_by_two(row: Halves, other: Halves, vectors: Floats) -> Any:
+    """Two rows' products with two vectors: every number read serves two of them."""
+    a, b, c, d = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+    for k in range(len(row)):
+        x, y = vectors[0, k], vectors[1, k]
+        one, two = widen_number(row[k]), widen_number(other[k])
+        a += one * x
+        b += one * y
+        c += two * x
+        d += two * y
+    return a, b, c, d
 
 
 @compiled(_MATRIX, _ROWS, types.float32[:, ::1], fastmath=_ANY_ORDER)
 def multiply(weight: Halves, vectors: Floats, out: Floats) -> None:
-    """`out [O, P] = weight [O, K] vectors^T [K, P]`: each row is read once, and widened once."""
+    """`out [O, P] = weight [O, K] vectors^T [K, P]`: of each row once, in two streams."""
     if len(vectors) == 1:
         multiply_one(weight, vectors[0], out[:, 0])
         return
-    row = np.empty(weight.shape[1], np.float32)
-    for o in range(weight.shape[0]):
-        for k in range(len(row)):
-            row[k] = widen_number(weight[o, k])
+    half, last = len(weight) // 2, len(vectors) - 1
+    for o in range(half):
+        row, other = weight[o], weight[o + half]
+        for p in range(0, last, 2):
+            a, b, c, d = _two_by_two(row, other, vectors[p : p + 2])
+            out[o, p], out[o, p + 1], out[o + half, p], out[o + half, p + 1] = a, b, c, d
+        if last % 2 == 0:
+            out[o, last], out[o + half, last] = _dot(row, vectors[last]), _dot(other, vectors[last])
+    for o in range(2 * half, len(weight)):
         for p in range(len(vectors)):
-            total = np.float32(0)
-            for k in range(len(row)):
-                total += row[k] * vectors[p, k]
-            out[o, p] = total
+            out[o, p] = _dot(weight[o], vectors[p])
 
 
 _NUMBERS = types.Array(types.float32, 1, "C", readonly=True)
