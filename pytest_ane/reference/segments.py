@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 ARITHMETIC = frozenset(("abs", "add", "clip", "inverse", "maximum", "minimum", "mul", "real_div",
                         "reduce_max", "reduce_mean", "reduce_min", "reduce_sum", "rsqrt", "sqrt",
                         "sub"))  # fmt: skip
+"""Operations that give the same bits either way; so do those that only move numbers."""
 MOVES = frozenset(("concat", "expand_dims", "reshape", "slice_by_index", "slice_by_size", "split",
                    "squeeze", "transpose"))  # fmt: skip
-"""Operations that give the same bits either way."""
 WITH_WEIGHTS = frozenset(("conv", "linear", "silu", "softmax"))
-"""Operations that need not; so they may be part of a segment only where all calls of few numbers
+"""Operations that do not; so they may be part of a segment only where all calls of few numbers
 are run by the interpreter, from the first one on: in a block that has weights held in fp16."""
 _FLOATS = (DType.FP16, DType.FP32)
 _FEWEST = 2
@@ -31,7 +31,7 @@ _FEWEST = 2
 _SMALL = 1 << 13
 """Numbers that are few."""
 _MOST = 8
-"""Shapes of inputs for which programs are kept."""
+"""Programs that are kept, each for its shapes of inputs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,13 +74,17 @@ class Segment:
         for part in self.parts:
             free(values, part.last_use, keep)
 
+    @property
+    def _full(self) -> bool:
+        return sum(program is not None for program in self._programs.values()) >= _MOST
+
     def _program(self, values: Values) -> Program | None:
         """The program for these shapes, if they are few numbers and it can be had."""
         given = [values[slot] for slot in self.takes]
         shapes = tuple([x.shape for x in given])
         if shapes in self._programs:
             return self._programs[shapes]
-        if len(self._programs) == _MOST or sum(x.size for x in given) > _SMALL:
+        if sum(x.size for x in given) > _SMALL or self._full:
             return None
         if any(x.dtype.char != "f" for x in given):
             return None

@@ -114,6 +114,17 @@ def test_what_is_between_can_be_asked_for(sessions: tuple[Session, ...]) -> None
             np.testing.assert_array_equal(found[name], wanted[name])
 
 
+def test_shapes_without_a_program_leave_room_for_those_with_one() -> None:
+    """Several rows have none, for numpy sums them in another order."""
+    part = replace(step("reduce_sum", "x", True, axes=[1]), last_use=(0,))
+    segment = Segment(("reduce_sum",), (part,), (0,), (1,), frozenset(), True)
+    for rows in (*range(2, 22), 1):
+        values = [np.ones((rows, 5), np.float32), None]
+        segment.run(values, frozenset())
+        np.testing.assert_array_equal(values[1], np.full(rows, 5))
+    assert [shapes for shapes, one in segment._programs.items() if one] == [((1, 5),)]
+
+
 def test_results_are_not_written_to_by_the_next_call(sessions: tuple[Session, ...]) -> None:
     first = [sessions[0].predict(inputs())["normed"] for _ in range(3)][-1]
     copy = first.copy()
