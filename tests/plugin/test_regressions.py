@@ -152,6 +152,7 @@ def test_what_cannot_be_timed_again_is_judged_as_it_is(
 
 def test_a_baseline_waits_for_a_machine_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regression, "_PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(regression, "_DISTURBED", 1.2)
     quick, slow = speed(4.0, yardstick=1.0), speed(6.0, yardstick=1.3)
     _, kept = _judged(slow, [slow, quick], before=[quick], recording=True)
     assert (kept.seconds, kept.yardstick, kept.batches) == ((4.0,), 1.0, 3)
