@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -158,10 +159,23 @@ def prepare(config: pytest.Config, space: Workspace) -> None:
     from pytest_ane.plugin import regression
     from pytest_ane.plugin.bench_report import BenchReport
 
+    _no_errors_of_warnings(config)
     regression.use_baselines(config, space)
     bench_options.check_storage(config, recording=recording(config))
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(BenchReport(config), "ane-bench")
+
+
+def _no_errors_of_warnings(config: pytest.Config) -> None:
+    """Let pytest-benchmark warn, such as of no stored run, where a project makes errors of that.
+
+    It does so while pytest is set up, where an error is a traceback; the verdict says it anyway.
+    """
+    from pytest_benchmark.logger import PytestBenchmarkWarning
+
+    warnings.filterwarnings("default", category=PytestBenchmarkWarning)
+    name = f"{PytestBenchmarkWarning.__module__}.{PytestBenchmarkWarning.__qualname__}"
+    config.addinivalue_line("filterwarnings", f"default::{name}")
 
 
 def compared(config: pytest.Config) -> bool:

@@ -58,6 +58,15 @@ def test_unproven_may_be_allowed(project: Project, recorded: Path) -> None:
     result.assert_outcomes(passed=1, deselected=7)
 
 
+def test_nothing_stored_is_unproven_where_warnings_are_errors(project: Project) -> None:
+    project.pytester.makeini("[pytest]\nfilterwarnings = error\n")
+    project.packages(good="none")
+    result = bench(project, "-k", "load", "--benchmark-compare")
+    result.assert_outcomes(failed=1, deselected=7)
+    result.stdout.fnmatch_lines(["  - No run is stored in *. Record a baseline of this machine *"])
+    assert bench(project, "-k", "none_such", "--benchmark-autosave").ret == 5
+
+
 def test_half_a_run_is_one_sentence(project: Project, recorded: Path) -> None:
     recorded.write_bytes(recorded.read_bytes()[:1000])
     result = bench(project, "-k", "load")
