@@ -42,15 +42,15 @@ def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) ->
     compared = bench.compared(config)
     looks = compared or policy.max_regression is not None
     baseline = _baseline(config, space, speed) if looks else None
-
     recording = bench.recording(config)
 
     def verdict_on(speed: Speed) -> Verdict:
         return judge(speed, baseline, policy, recording=recording, compared=compared)
 
     def settled(verdict: Verdict) -> bool:
-        slow = "change" in verdict.facts and verdict.status != "passed"
-        slow |= verdict.status == "failed" or "warnings" in verdict.facts
+        # Compared and not passed, or below a floor, or passed with the machine's own slowness.
+        slow = verdict.status == "failed" or "warnings" in verdict.facts
+        slow |= verdict.status == "unproven" and "change" in verdict.facts
         return not (slow or (recording and _disturbed(speed, space)))
 
     batches, verdict = _batches(item), verdict_on(speed)

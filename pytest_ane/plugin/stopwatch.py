@@ -21,7 +21,7 @@ from pytest_ane.plugin.models import OpenModel
 from pytest_ane.plugin.stack import Stack
 from pytest_ane.throughput import machine
 from pytest_ane.throughput.calls import Call, Tokens, hidden_call, package_call
-from pytest_ane.throughput.decode import Stepper
+from pytest_ane.throughput.decode import Stepper, Timer
 from pytest_ane.throughput.speed import KEY, Speed, What
 from pytest_ane.throughput.yardstick import Timing, Yardstick
 
@@ -258,7 +258,7 @@ def _batch(
     call: Callable[[], None],
     rounds: int,
     warm: int,
-    timer: Callable[[], float],
+    timer: Timer,
     look: Callable[[], None],
 ) -> Iterator[float]:
     """Seconds of each round, as pytest-benchmark takes them."""
@@ -278,7 +278,7 @@ def _quickest(seconds: Sequence[float]) -> tuple[float, ...]:
     return tuple(min(parts, key=median))
 
 
-def _other_timer(timer: Callable[[], float]) -> dict[str, str]:
+def _other_timer(timer: Timer) -> dict[str, str]:
     """Another clock than wall time: its seconds are other seconds."""
     if timer is time.perf_counter:
         return {}

@@ -13,6 +13,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from pytest_ane.throughput.decode import Timer
+
 _READINGS, _BETWEEN = 5, 0.05
 """Of a look whether it is calm; seconds between two while something is timed."""
 _CALM = 1.15
@@ -24,7 +26,6 @@ _SMALL = 1600
 _SHAPE = (4096, 1536)
 """Of a float32 matrix, 25 MB: more than most caches hold, and about a millisecond of memory."""
 
-Timer: TypeAlias = Callable[[], float]
 Timing: TypeAlias = Callable[[Callable[[], None]], object]
 
 

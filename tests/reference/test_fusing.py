@@ -63,6 +63,17 @@ def test_a_position_put_into_a_cache_is_one_step(
     np.testing.assert_array_equal(overwriting.predict(inputs)["sum"], expected)
 
 
+@pytest.mark.parametrize("others", [(1, 0), (0, 1), (1, 1), (0, 0)])
+def test_masks_of_0_and_1(overwriting: Session, others: tuple[int, int]) -> None:
+    """Only where a position is taken from both is there a sum to round."""
+    mask = np.random.default_rng(1).integers(0, 2, SIZES["at"]).astype(np.float16)
+    kept, at = mask.copy(), 1 - mask
+    kept[..., 5], at[..., 5] = others
+    inputs = numbers(SIZES) | {"kept": kept, "at": at}
+    expected = session_of(overwriting).predict(inputs)["sum"]
+    np.testing.assert_array_equal(overwriting.predict(inputs)["sum"], expected)
+
+
 def test_products_that_are_asked_for_are_there(overwriting: Session) -> None:
     inputs, names = numbers(SIZES), ["old", "fresh", "sum"]
     found = overwriting.predict(inputs, outputs=names)
