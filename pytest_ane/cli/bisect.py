@@ -50,4 +50,4 @@ def run(manifest: Path | None, model: str | None, cache: Path | None, most: int)
         tell("")
         for number, one in enumerate(trials, start=1):
             yield trial(one, number, len(stack.artifacts))
-        yield sentence(found, stack.model, len(stack.artifacts), trials[-1].verdict.reasons)
+        yield sentence(found, stack.model, len(stack.artifacts), trials[-1].verdict)

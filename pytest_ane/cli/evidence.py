@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_ane.cli.desk import Desk
     from pytest_ane.core.verdict import Verdict
     from pytest_ane.evidence import Statement
-    from pytest_ane.manifest import Gate, Model, Shard
+    from pytest_ane.gates import Subject
     from pytest_ane.report.rows import Row
 
 _COLUMNS = ("subject", "gate", "age", "chip", "system", "units", "state")
@@ -79,17 +79,16 @@ def _list(desk: Desk) -> Iterator[str]:
 
 def _columns(desk: Desk, path: Path) -> tuple[str, ...]:
     from pytest_ane.evidence.judge import replayed
-    from pytest_ane.evidence.uses import name_of
     from pytest_ane.evidence.verify import time_in_words
 
     gate, subject = desk.used[path]
     try:
         found = desk.read(path)
     except EvidenceError:
-        return (name_of(subject), gate, *("" for _ in _COLUMNS[3:]), desk.state(path))
+        return (subject.qualified, gate, *("" for _ in _COLUMNS[3:]), desk.state(path))
     env = found.environment
     return (
-        name_of(subject),
+        subject.qualified,
         gate,
         time_in_words(max(desk.now, found.recorded) - found.recorded),
         *(env.get(key, "") for key in ("chip", "os", "compute_units")),
@@ -110,8 +109,9 @@ def _show(desk: Desk, what: str) -> Iterator[str]:
 
 
 def _statement(desk: Desk, found: Statement) -> Iterator[str]:
-    from pytest_ane.evidence.change import figures
     from pytest_ane.evidence.verify import time_in_words
+    from pytest_ane.gates import GATES
+    from pytest_ane.report.figures import amount
 
     age = time_in_words(max(desk.now, found.recorded) - found.recorded)
     yield f"{found.subject} {found.gate}"
@@ -122,24 +122,26 @@ def _statement(desk: Desk, found: Statement) -> Iterator[str]:
     if found.asked:
         text = json.dumps(found.asked, sort_keys=True)
         yield f"asked          {text if len(text) <= _LONGEST else f'{text[:_LONGEST]}...'}"
-    for key, value in figures(found.measurement).items():
-        yield f"  {key}: {value}"
+    for figure in GATES[found.gate].figures(found.measurement):
+        yield f"  {figure.name}: {amount(figure.value, figure.unit)}"
 
 
-def _worth(desk: Desk, gate: Gate, subject: Shard | Model) -> Iterator[str]:
+def _worth(desk: Desk, gate: str, subject: Subject) -> Iterator[str]:
     try:
         verdict = desk.verdict(gate, subject)
     except AneError as error:
         yield f"verdict        unproven: {error}"
         return
-    yield f"verdict        {verdict.status}: {verdict.summary}"
-    yield from (f"  - {reason}" for reason in verdict.reasons)
+    from pytest_ane.report.verdict import reasons, row
+
+    yield f"verdict        {verdict.status}: {row(verdict)}"
+    yield from (f"  - {reason}" for reason in reasons(verdict))
 
 
 def _verify(desk: Desk, selection: str) -> Iterator[str]:
     """All gates whose policy asks for a device's evidence, judged; raises where one is red."""
     from pytest_ane.report.terminal import table
-    from pytest_ane.report.text import failure
+    from pytest_ane.report.verdict import failure
 
     required = desk.required(selection)
     if not required:
@@ -149,6 +151,7 @@ def _verify(desk: Desk, selection: str) -> Iterator[str]:
             'policy.behaviour.require = "device".'
         )
     verdicts = [(desk.proven(gate, subject), subject) for gate, subject in required]
+    # In a pipe rows are whole.
     width = shutil.get_terminal_size((10_000, 0)).columns - 1
     rows = table([_row(v) for v, _ in verdicts], width=width, everything=True)
     yield from (line.text for line in rows)
@@ -162,14 +165,10 @@ def _verify(desk: Desk, selection: str) -> Iterator[str]:
 
 def _row(verdict: Verdict) -> Row:
     from pytest_ane.report.rows import Row
+    from pytest_ane.report.verdict import row
 
-    return Row(
-        verdict.gate,
-        verdict.subject,
-        verdict.status,
-        verdict.summary,
-        warned=verdict.status == "passed" and "warnings" in verdict.facts,
-    )
+    warned = verdict.status == "passed" and bool(verdict.warnings)
+    return Row(verdict.gate, verdict.subject, verdict.status, row(verdict), warned=warned)
 
 
 def _prune(desk: Desk, yes: bool) -> Iterator[str]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from stat import S_ISREG
 from tempfile import NamedTemporaryFile
 
 from pytest_ane.core.errors import EvidenceError
 from pytest_ane.core.files import write_whole
-from pytest_ane.core.verdict import Gate
 from pytest_ane.evidence.statement import Statement
-from pytest_ane.evidence.text import MOST_BYTES
+from pytest_ane.evidence.strict_json import MOST_BYTES
+from pytest_ane.gates import Subject, recordable
+from pytest_ane.manifest import Manifest
 from pytest_ane.manifest.ids import MODEL, is_id
 
 FOLDER = "evidence"
@@ -26,7 +28,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def path(self, gate: Gate, subject: str) -> Path:
+    def path(self, gate: str, subject: str) -> Path:
         """Where evidence of a shard, or of a model, is kept.
 
         Raises:
@@ -37,7 +39,7 @@ class Store:
             raise EvidenceError(f"{subject!r} is neither a model nor a shard.")
         return self.folder / model / (f"{shard}.{gate}.json" if shard else f"{gate}.json")
 
-    def read(self, gate: Gate, subject: str) -> bytes | None:
+    def read(self, gate: str, subject: str) -> bytes | None:
         """A file's bytes; None where there is none.
 
         Raises:
@@ -79,8 +81,26 @@ class Store:
 
     def files(self) -> list[Path]:
         """All evidence files, sorted; signatures are not among them."""
-        found = self.folder.glob("*/*.json")
-        return sorted(path for path in found if not path.name.endswith(SIGNATURES))
+        files = self.folder.glob("*/*.json")
+        return sorted(path for path in files if not path.name.endswith(SIGNATURES))
+
+
+def used(store: Store, manifest: Manifest) -> Mapping[Path, tuple[str, Subject]]:
+    """Where evidence of the manifest's shards and models is or would be: gate and subject."""
+    asked: list[tuple[str, Subject]] = [
+        (gate.name, shard) for shard in manifest.shards for gate in recordable("shard")
+    ]
+    asked += [(gate.name, model) for model in manifest.models for gate in recordable("model")]
+    return {store.path(gate, subject.qualified): (gate, subject) for gate, subject in asked}
+
+
+def unused(store: Store, manifest: Manifest) -> list[Path]:
+    """Evidence files that no shard uses, with their signatures, and signatures of nothing."""
+    known, files = used(store, manifest), store.files()
+    kept = {signature(path, end) for path in files if path in known for end in SIGNATURES}
+    every = sorted(store.folder.glob("*/*.json"))
+    signatures = [path for path in every if path.name.endswith(SIGNATURES) and path not in kept]
+    return [path for path in files if path not in known] + signatures
 
 
 def signature(path: Path, suffix: str) -> Path:

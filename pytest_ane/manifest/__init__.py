@@ -18,7 +18,6 @@ from pytest_ane.manifest.policy import (
     BehaviourPolicy,
     CompressionPolicy,
     FidelityPolicy,
-    Gate,
     PlacementPolicy,
     Policy,
 )
@@ -38,7 +37,6 @@ __all__ = [
     "ComputeUnits",
     "EvidencePolicy",
     "FidelityPolicy",
-    "Gate",
     "Linear",
     "LinearStep",
     "Manifest",

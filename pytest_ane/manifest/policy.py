@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
@@ -13,10 +13,6 @@ from pytest_ane.manifest.base import Form, Record, misplaced
 from pytest_ane.manifest.closeness import Cosine, NotNegative, OutputName, OutputPolicy, Share
 from pytest_ane.manifest.evidence import EvidencePolicy
 from pytest_ane.manifest.throughput import ThroughputPolicy
-
-Gate: TypeAlias = Literal["placement", "compression", "fidelity", "behaviour"]
-GATES: tuple[Gate, ...] = ("placement", "compression", "fidelity", "behaviour")
-"""Those that recorded evidence may answer; throughput is only ever measured."""
 
 _SIZE = r"(\d{1,15}(?:\.\d{1,15})?)\s*([kMG]i?)?B"
 _COUNT = r"(\d{1,15}(?:\.\d{1,15})?)\s*([kMG])"
@@ -81,7 +77,7 @@ class PlacementPolicy(GatePolicy):
 
 
 class CompressionPolicy(GatePolicy):
-    """How small a shard must be, and how not."""
+    """Size limits of a shard, and a limit on per-tensor int8."""
 
     max_bytes: Size | None = None
     """Budget on disk: bytes, or a size such as `"5 MB"` or `"4.8 MiB"`."""
@@ -185,18 +181,18 @@ class Policy(Record):
     unproven: Literal["fail", "allow"] = "fail"
     """What becomes of a gate that could compare nothing."""
 
-    def of(self, gate: Gate) -> GatePolicy:
+    def of(self, gate: str) -> GatePolicy:
         """The policy of one gate."""
         policy = getattr(self, gate)
         assert isinstance(policy, GatePolicy)
         return policy
 
-    def evidence_for(self, gate: Gate) -> EvidencePolicy:
+    def evidence_for(self, gate: str) -> EvidencePolicy:
         """Which recorded evidence of a gate counts: its own table, else the common one."""
         own = self.of(gate).evidence
         return self.evidence if own is None else own
 
-    def requires_evidence(self, gate: Gate) -> bool:
+    def requires_evidence(self, gate: str) -> bool:
         """Whether a gate passes only on what a device measured, now or in recorded evidence."""
         return getattr(self.of(gate), "require", "any") in ("plan", "device")
 
@@ -209,3 +205,9 @@ class Policy(Record):
                 evidence = policy.evidence.anchored(folder)
                 changed[gate] = policy.model_copy(update={"evidence": evidence})
         return self.model_copy(update=changed)
+
+
+GATES = tuple(
+    name for name in Policy.model_fields if isinstance(getattr(Policy(), name), GatePolicy)
+)
+"""Names of the gates that recorded evidence may answer; throughput is only ever measured."""

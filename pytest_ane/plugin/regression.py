@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.core.verdict import Verdict
+from pytest_ane.core.verdict import Finding, Verdict
 from pytest_ane.gates.throughput.baseline import Baseline, Missing, find
 from pytest_ane.gates.throughput.judge import judge
 from pytest_ane.gates.throughput.speed import KEY, Speed
@@ -49,8 +49,8 @@ def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) ->
 
     def settled(verdict: Verdict) -> bool:
         # Compared and not passed, or below a floor, or passed with the machine's own slowness.
-        slow = verdict.status == "failed" or "warnings" in verdict.facts
-        slow |= verdict.status == "unproven" and "change" in verdict.facts
+        slow = verdict.status == "failed" or bool(verdict.warnings)
+        slow |= verdict.status == "unproven" and "change" in verdict.values
         return not (slow or (recording and _disturbed(speed, space)))
 
     batches, verdict = _batches(item), verdict_on(speed)
@@ -60,7 +60,8 @@ def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) ->
         verdict = verdict_on(speed)
     benchmark.extra_info[KEY] = speed.to_json()
     if worse := tuple(_worse(config, benchmark)):
-        verdict = replace(verdict, status="failed", reasons=(*verdict.reasons, *worse))
+        found = tuple(Finding("failed", reason.rstrip(".")) for reason in worse)
+        verdict = replace(verdict, findings=(*verdict.findings, *found))
     benchmark.extra_info[KEY]["status"] = verdict.status
     space.speeds.append((speed, verdict))
     return verdict

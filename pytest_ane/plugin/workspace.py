@@ -15,7 +15,7 @@ from pytest_ane.build import Artifact, Cache, build_shard
 from pytest_ane.core.errors import ManifestError
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence import Store
-from pytest_ane.evidence.uses import unused
+from pytest_ane.evidence.store import unused
 from pytest_ane.families import Buildable, get_family
 from pytest_ane.gates.throughput.machine import identity
 from pytest_ane.gates.throughput.speed import Speed
@@ -141,8 +141,13 @@ class Workspace:
         if not self.manifest.path.is_file():  # A package alone: whose evidence lies here?
             return []
         folder = self.evidence.folder
-        found = unused(self.evidence, self.manifest)
-        return [path.relative_to(folder).as_posix() for path in found]
+        paths = unused(self.evidence, self.manifest)
+        return [path.relative_to(folder).as_posix() for path in paths]
+
+    def digest_of(self, subject: str) -> str:
+        """Digest of a shard's artifact, if it was opened; empty for models."""
+        artifact = self._artifacts.get(subject)
+        return artifact.digest if artifact else ""
 
     def synthetic(self, subject: str) -> str:
         """How the weights of a shard or model were made up; empty for real ones."""

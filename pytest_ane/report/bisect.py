@@ -5,28 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_ane.analysis.bisect import Bisection, Trial
+from pytest_ane.core.verdict import Verdict
+from pytest_ane.report.verdict import reasons, row
 
 _NAMED = 6
 
 
 def trial(found: Trial, number: int, shards: int) -> str:
     """One stack that was evaluated: `3. exact: L07 - green (top-1 95.1%, KL 0.0265, ...)`."""
-    facts = found.verdict.facts
+    values = found.verdict.values
     colour = "green" if found.verdict.status == "passed" else "red"
-    numbers = found.verdict.summary
-    if {"top1", "kl.mean", "greedy.agreed"} <= facts.keys():
-        greedy = f"{facts['greedy.agreed']} greedy tokens"
-        numbers = f"top-1 {facts['top1']:.1%}, KL {facts['kl.mean']:.4f}, {greedy}"
+    numbers = row(found.verdict)
+    if {"top1", "kl.mean", "greedy.agreed"} <= values.keys():
+        greedy = f"{values['greedy.agreed']} greedy tokens"
+        numbers = f"top-1 {values['top1']:.1%}, KL {values['kl.mean']:.4f}, {greedy}"
     return f"{number:>2}. exact: {_exact(found.exact, shards)} - {colour} ({numbers})"
 
 
-def sentence(found: Bisection, model: str, shards: int, reasons: Sequence[str] = ()) -> str:
-    """What the search found, and how many stacks it took; `reasons` say why the last is red."""
+def sentence(found: Bisection, model: str, shards: int, last: Verdict | None = None) -> str:
+    """What the search found, and how many stacks it took; `last` is the verdict on the last."""
     took = f"{found.evaluations} stack evaluation{'s' if found.evaluations > 1 else ''}"
     if found.outcome == "green":
         return f"{model} is green as it is: no shard is to blame ({took})."
     if found.outcome == "reference":
-        why = f": {reasons[0]}" if reasons else "."
+        why = f": {reasons(last)[0]}" if last is not None and last.reasons else "."
         return f"The reference itself does not meet the policy{why} ({took})"
     if found.outcome == "many":
         return (

@@ -9,6 +9,7 @@ from pytest_ane.analysis.causes import Causes, Part, mean_kl
 from pytest_ane.analysis.drift import Drift, Reading, Readings, ShardDrift
 from pytest_ane.gates.behaviour.measure import Behaviour
 from pytest_ane.report.chart import chart
+from pytest_ane.report.verdict import reasons, row
 
 _COLUMNS = (
     "shard", "cosine", "rel L2", "pos 0", "max |x|",
@@ -46,15 +47,14 @@ def lines(drift: Drift, causes: Causes, model: str) -> Iterator[str]:
         names,
     )
     yield ""
-    # Greedy text was not asked for, so what the summary says of it means nothing.
-    yield f"stack {causes.stack.status}: {causes.stack.summary.partition(' · greedy')[0]}"
+    yield f"stack {causes.stack.status}: {row(causes.stack)}"
     yield sentence(causes)
 
 
 def sentence(causes: Causes) -> str:
     """Whether one shard breaks the stack, which, or all wear it down."""
     if causes.reference.status != "passed":
-        return f"The reference itself does not meet the policy: {causes.reference.reasons[0]}"
+        return f"The reference itself does not meet the policy: {reasons(causes.reference)[0]}"
     return _broken(causes) if causes.breaking else _worn(causes)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_ane.evidence import Statement
 from pytest_ane.evidence.statement import sealed
-from pytest_ane.evidence.text import pretty
+from pytest_ane.evidence.strict_json import pretty
 from pytest_ane.testing import Devices, Replayer, Script
 from tests.evidence.signing import PrivateKey, envelope, new_key, write_json, write_public
 from tests.plugin.conftest import Project

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from pytest_ane.core.verdict import Status, Verdict
+from pytest_ane.core.verdict import Column, Figure, Finding, Severity, Table, Verdict
 from pytest_ane.gates.throughput.baseline import Baseline, Missing, differences
 from pytest_ane.gates.throughput.change import Change
 from pytest_ane.gates.throughput.regression import Outcome, weigh
@@ -39,22 +39,22 @@ def judge(
     held = _Held("passed")
     if compared or policy.max_regression is not None:
         held = _held(now, baseline, policy, recording=recording)
-    warned, unproven = held.outcome == "warned", held.outcome == "unproven"
-    failed = bool(wrong) or held.outcome == "failed"
-    status: Status = "failed" if failed else "unproven" if unproven else "passed"
-    figures = " · ".join(filter(None, (f"{title(now)} {figure(now)}", held.note)))
+    severity: Severity = "failed"
+    if held.outcome in ("warned", "unproven"):
+        severity = "warned" if held.outcome == "warned" else "unproven"
+    findings = [Finding("failed", reason.rstrip(".")) for reason in wrong]
+    findings += [Finding(severity, held.says.rstrip("."))] if held.says else []
+    # What is no baseline stands in the reasons, unless there are none.
+    lines = tuple(details(now, None if held.outcome == "unproven" else baseline))
+    figures = [Figure("measured", f"{title(now)} {figure(now)}", shown=True)]
+    figures += [Figure("comparison", held.note, shown=True)] if held.note else []
+    facts = _facts(now) | dict(held.facts)
     return Verdict(
         gate="throughput",
         subject=now.subject,
-        status=status,
-        summary=f"the machine is slower · {figures}" if warned and not wrong else figures,
-        reasons=(*wrong, *([held.says] if held.says and not warned else [])),
-        facts=_facts(now) | dict(held.facts) | ({"warnings": 1} if warned else {}),
-        details=(
-            *([f"warning: {held.says}"] if warned else []),
-            # What is no baseline stands in the reasons, unless there are none.
-            *details(now, None if unproven else baseline),
-        ),
+        figures=(*figures, *(Figure(name, value) for name, value in facts.items())),
+        findings=tuple(findings),
+        tables=(Table("", (Column(""),), tuple((line,) for line in lines)),),
         provenance=now.identity | now.state,
     )
 
