@@ -21,7 +21,7 @@ def test_unproven_fails_unless_something_else_is_said(project: Project) -> None:
         [
             "own:weightless: compression unproven",
             "  - The program has no weights, so there was nothing to check",
-            "unproven own:weightless  compression *",
+            "UNPROVEN own:weightless  compression *",
         ]
     )
 
@@ -32,7 +32,7 @@ def test_allowed_it_passes_but_is_never_called_passed(project: Project) -> None:
     result.stdout.fnmatch_lines(
         [
             "ane: *unproven allowed*",
-            "unproven own:weightless *",
+            "UNPROVEN own:weightless *",
             "passed: compression 0/1",
         ]
     )
