@@ -14,7 +14,7 @@ from pytest_ane.chain.chain import Chain, Step
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.digests import key_digest
 from pytest_ane.families import LanguageModel, Wire
-from pytest_ane.probes.recording import RECORDING_VERSION, Prompt, check_finite, load, save
+from pytest_ane.probes.recording import RECORDING_VERSION, TokenPrompt, check_finite, load, save
 
 _VERSION = 2
 """Raised whenever logits are packed in another way."""
@@ -41,7 +41,7 @@ class Golden:
 def record_golden(
     cache: Cache,
     identity: dict[str, Any],
-    prompts: Callable[[], Sequence[tuple[Prompt, int]]],
+    prompts: Callable[[], Sequence[tuple[TokenPrompt, int]]],
     spec: Any,
     wiring: Sequence[Wire],
     model: Callable[[], LanguageModel],

@@ -15,7 +15,7 @@ from pytest_ane.chain.exact import lazy_reference
 from pytest_ane.chain.golden import Golden
 from pytest_ane.families import Layout, Wire, recurrent_of
 from pytest_ane.manifest import BehaviourPolicy, Shard
-from pytest_ane.probes.recording import Prompt
+from pytest_ane.probes.recording import TokenPrompt
 from pytest_ane.project.models import OpenModel
 from pytest_ane.sources import FloatArray
 
@@ -64,7 +64,7 @@ class Stack:
         return self._opened.golden
 
     @property
-    def prompts(self) -> Sequence[Prompt]:
+    def prompts(self) -> Sequence[TokenPrompt]:
         """The golden prompts as token ids; no reference runs."""
         return self._opened.prompts
 
