@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.build import Cache
-from pytest_ane.chain.golden import Golden, record_golden
+from pytest_ane.chain.golden import GoldenPrompt, record_golden
 from pytest_ane.core.errors import SourceError, UnprovenError
 from pytest_ane.families import (
     Cut,
@@ -140,7 +140,7 @@ class OpenModel:
         return entering, load_hidden(self._hidden, prompt, shard, "out")
 
     @cached_property
-    def golden(self) -> list[Golden]:
+    def golden(self) -> list[GoldenPrompt]:
         """What the reference says to the golden prompts."""
         greedy = [p.greedy for p in self.model.prompts]
         return record_golden(

@@ -100,7 +100,7 @@ def test_a_reference_that_is_not_finite_is_none(tmp_path: Path, first: int, wher
         )  # fmt: skip
     assert str(error.value) == (
         f"The float32 reference of the whole model is NaN or infinite for {where}, so nothing can "
-        "be compared with it; mend the source of its weights."
+        "be compared with it; repair the source of its weights."
     )
 
 
