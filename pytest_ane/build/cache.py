@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from pytest_ane.build.scratch import leftovers, scratch, temporary_folder
-from pytest_ane.build.slots import Slots
+from pytest_ane.build.semaphore import Semaphore
 from pytest_ane.core.digests import tree_bytes
 from pytest_ane.core.errors import BuildError, CacheError
 
@@ -54,7 +54,7 @@ class Cache:
 
     def __init__(self, root: Path | None = None, builds: int | None = None) -> None:
         self.root = (root or default_root()).absolute()
-        self.slots = Slots(self.root / "locks", builds) if builds else None
+        self.slots = Semaphore(self.root / "locks", builds) if builds else None
         try:
             for name in (*KINDS, "locks", "tmp"):
                 (self.root / name).mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ class Cache:
                 shutil.rmtree(left, ignore_errors=True)
 
     def _slot(self) -> AbstractContextManager[None]:
-        return self.slots.one() if self.slots else nullcontext()
+        return self.slots.held() if self.slots else nullcontext()
 
     def _scratch(self, *entry: str) -> str:
         """What folders of temporary files are called: by this cache folder, then by the entry."""

@@ -21,7 +21,7 @@ from pytest_ane.manifest import Settings, load
 from pytest_ane.manifest.layers import value_at
 from pytest_ane.manifest.locate import spans
 from pytest_ane.manifest.toml import loads
-from pytest_ane.recommend.units import said
+from pytest_ane.recommend.menu import setting_keys
 
 
 def rewritten(text: str, file: Path, model: str, wanted: Mapping[str, Settings]) -> str:
@@ -142,7 +142,7 @@ def _tables(text: str, model: str, wanted: Mapping[str, Settings]) -> str:
     # What is written below, in [defaults], shows through unless it is said again.
     below = value_at(loads(text), ("defaults", "compression")) or {}
     parts = [_table(("models", model, "compression"), main, below)]
-    above = said(main)
+    above = setting_keys(main)
     for shard, setting in wanted.items():
         if forms[shard] != common:
             path = ("models", model, "shard", shard, "compression")
@@ -152,7 +152,7 @@ def _tables(text: str, model: str, wanted: Mapping[str, Settings]) -> str:
 
 def _table(path: tuple[str, ...], setting: Settings, below: Mapping[str, Any]) -> str:
     """One table; what another one says below it is said again, if only to be the default."""
-    keys = said(setting)
+    keys = setting_keys(setting)
     if setting.method == below.get("method"):
         dumped = setting.model_dump(mode="json")
         keys |= {key: dumped[key] for key in below if key in dumped and key not in keys}

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from pytest_ane.build.quiet import import_coremltools
+from pytest_ane.build.coremltools_quiet import import_coremltools
 from pytest_ane.predict import hook
 
 _ABSENT: Any = object()

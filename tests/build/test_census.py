@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.build.census import Census, Weight, take_census
-from pytest_ane.build.quiet import converter_notes, import_coremltools
-from pytest_ane.build.stages import Stage
+from pytest_ane.build.census import Census, Stage, Weight, take_census
+from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.build.quiet import import_coremltools
+from pytest_ane.build.coremltools_quiet import import_coremltools
 from pytest_ane.reference import Session, fusing
 from pytest_ane.reference.fusing import Overwrite
 from pytest_ane.reference.halves import kernels

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from pytest_ane.build.quiet import import_coremltools
+from pytest_ane.build.coremltools_quiet import import_coremltools
 from pytest_ane.mil.records import DType, TensorType
 from pytest_ane.reference import Session
 from pytest_ane.reference.dtypes import rounded

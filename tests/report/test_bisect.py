@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.analysis.bisect import Bisection, Trial
+from pytest_ane.analysis.bisect import Bisection, StackEvaluation
 from pytest_ane.core.verdict import Verdict
-from pytest_ane.report.bisect import sentence, trial
+from pytest_ane.report.bisect import evaluation_line, sentence
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,13 @@ def test_the_sentence(found: Bisection, says: str) -> None:
 )
 def test_a_trial(count: int, says: str) -> None:
     red = Verdict("behaviour", "m", "failed", "top-1 40 %", ("Why.",))
-    found = Trial(tuple(f"L{i:02d}" for i in range(count)), red)
-    assert trial(found, 3, 34) == f" 3. exact: {says} - red (top-1 40 %)"
+    found = StackEvaluation(tuple(f"L{i:02d}" for i in range(count)), red)
+    assert evaluation_line(found, 3, 34) == f" 3. exact: {says} - red (top-1 40 %)"
 
 
 def test_a_trial_with_its_numbers() -> None:
     facts = {"top1": 0.951, "kl.mean": 0.02651, "greedy.agreed": 3}
     green = Verdict("behaviour", "m", "passed", "a long line", facts=facts)
-    assert trial(Trial(("L07",), green), 12, 34) == (
+    assert evaluation_line(StackEvaluation(("L07",), green), 12, 34) == (
         "12. exact: L07 - green (top-1 95.1%, KL 0.0265, 3 greedy tokens)"
     )

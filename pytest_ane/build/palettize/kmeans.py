@@ -174,7 +174,14 @@ def join(few: Integers, fewer: int, many: Integers, more: int, k: int, path: Int
 
 @compiled
 def divide(
-    w: Floats, s: Floats, q: Floats, n: int, k: int, path: Integers, room: Integers, guess: float
+    w: Floats,
+    s: Floats,
+    q: Floats,
+    n: int,
+    k: int,
+    path: Integers,
+    room: Integers,
+    guess: float,
 ) -> float:
     """The cheapest path of exactly k links, k < n; returns the penalty that found it."""
     before, queue, since, few, many = room[0], room[1], room[2], room[3], room[4]
@@ -300,15 +307,15 @@ def distinct(weights: Patterns, most: int) -> int:
     """
     counts = np.zeros(PATTERNS, np.int32)
     keys, tally = np.empty(PATTERNS, np.int32), np.empty(PATTERNS, np.int32)
-    found = 0
+    largest_count = 0
     for group in weights:
         top = largest(group)
         if top >= INFINITE:
             return -1
-        found = max(found, count(group, top, counts, keys, tally))
-        if found > most:
+        largest_count = max(largest_count, count(group, top, counts, keys, tally))
+        if largest_count > most:
             break
-    return found
+    return largest_count
 
 
 @compiled
