@@ -34,7 +34,8 @@ def test_all_of_it() -> None:
         'for compression.overrides in shards.toml: { weights = "v_proj", method = "palettize", '
         'mode = "kmeans", nbits = 4, granularity = "per_grouped_channel", group_size = 16 }',
         "operation  result  own error  arrives with  leaves with",
-        "mul        square        inf             0          inf  overflows fp16: 481,000 in float32",
+        "mul        square        inf             0          inf  "
+        "overflows fp16: 481,000 in float32",
         "conv       out          0.37        0.0005          0.4  takes v_proj",
     ]
 
