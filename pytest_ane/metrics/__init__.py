@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ane.metrics.contribution import (
-    Contributions,
-    contributions,
-    contributions_off_input,
-)
+from pytest_ane.metrics.contribution import Contributions, contributions, contributions_off_input
 from pytest_ane.metrics.cosine import (
     Zeros,
     cosine,

@@ -119,11 +119,7 @@ def test_packs_are_compared_by_the_sum_so_far() -> None:
 
     exact = packs(1)
     prompts = golden(exact, [1, 2])
-    states = {
-        "p0": lambda x: 2 * x,
-        "p1": lambda x: x[:, ::-1],
-        "p2": lambda x: 3 * x + x[:, ::-1],
-    }
+    states = {"p0": lambda x: 2 * x, "p1": lambda x: x[:, ::-1], "p2": lambda x: 3 * x + x[:, ::-1]}
     x = embed([1, 2])
     found = measure_drift(packs(3), exact, prompts, lambda _, name: (x, states[name](x)), {})
     p0, p1, p2, _ = found.shards

@@ -144,11 +144,7 @@ def test_a_weight_that_was_declined_shows_as_fp16(take: Take) -> None:
     [
         ("iOS16", {}, ("constexpr_affine_dequantize", 8, 96, 1)),
         ("iOS18", {}, ("constexpr_blockwise_shift_scale", 8, 96, 1)),
-        (
-            "iOS18",
-            {"granularity": "per_tensor"},
-            ("constexpr_blockwise_shift_scale", 8, 1, 1),
-        ),
+        ("iOS18", {"granularity": "per_tensor"}, ("constexpr_blockwise_shift_scale", 8, 1, 1)),
         (
             "iOS18",
             {"granularity": "per_block", "block_size": 32, "dtype": "int4"},

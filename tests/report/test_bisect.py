@@ -43,12 +43,7 @@ def test_the_sentence(found: Bisection, says: str) -> None:
 
 @pytest.mark.parametrize(
     ("count", "says"),
-    [
-        (0, "none"),
-        (2, "L00, L01"),
-        (9, "L00, L01, L02, L03, L04, L05 and 3 more"),
-        (34, "all"),
-    ],
+    [(0, "none"), (2, "L00, L01"), (9, "L00, L01, L02, L03, L04, L05 and 3 more"), (34, "all")],
 )
 def test_a_trial(count: int, says: str) -> None:
     red = Verdict("behaviour", "m", "failed", "top-1 40 %", ("Why.",))

@@ -174,14 +174,7 @@ def join(few: Integers, fewer: int, many: Integers, more: int, k: int, path: Int
 
 @compiled
 def divide(
-    w: Floats,
-    s: Floats,
-    q: Floats,
-    n: int,
-    k: int,
-    path: Integers,
-    room: Integers,
-    guess: float,
+    w: Floats, s: Floats, q: Floats, n: int, k: int, path: Integers, room: Integers, guess: float
 ) -> float:
     """The cheapest path of exactly k links, k < n; returns the penalty that found it."""
     before, queue, since, few, many = room[0], room[1], room[2], room[3], room[4]
