@@ -20,7 +20,7 @@ from pytest_ane.families import Streams, entering, merge
 from pytest_ane.gates.behaviour.judge import judge
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
 from pytest_ane.manifest import BehaviourPolicy
-from pytest_ane.metrics import cosine
+from pytest_ane.metrics.cosine import cosine
 from pytest_ane.metrics.logits import compare_logits
 
 _BUDGET = 256 << 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -84,8 +84,14 @@ def estimate(missing: Sequence[Shard], finished: Sequence[int]) -> Estimate:
     # The median, for a head is many times a block.
     typical = int(median(finished)) if finished else None
     known = [(shard, size) for shard in missing if (size := _size(shard, typical)) is not None]
-    total = _sum(known, "packages built before" if finished else "max-bytes" if known else "")
-    return total if len(known) == len(missing) else replace(total, count=len(missing), total=None)
+    temporary = [int(size * (1 + compression_ratio(shard.asked))) for shard, size in known]
+    return Estimate(
+        count=len(missing),
+        total=sum(size for _, size in known) if len(known) == len(missing) else None,
+        largest=max(temporary, default=0),
+        least=sum(size // _LOOSE for _, size in known),
+        source="packages built before" if finished else "max-bytes" if known else "",
+    )
 
 
 def _size(shard: Shard, typical: int | None) -> int | None:
@@ -121,14 +127,6 @@ def compression_ratio(compression: Compression) -> float:
     if isinstance(compression, Linear):
         return 4 if compression.dtype.endswith("4") else 2
     return 1
-
-
-def _sum(sizes: Iterable[tuple[Shard, int]], source: str) -> Estimate:
-    total = Estimate(0, source=source)
-    for shard, size in sizes:
-        temporary = int(size * (1 + compression_ratio(shard.asked)))
-        total += Estimate(1, size, temporary, size // _LOOSE)
-    return total
 
 
 @dataclass(frozen=True)

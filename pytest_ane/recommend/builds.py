@@ -6,30 +6,14 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
 
 from pytest_ane import build
 from pytest_ane.backends import Backend, Runner
 from pytest_ane.build import Artifact, Cache
-from pytest_ane.families import LanguageModel, Wire
-from pytest_ane.manifest import Model, Settings, Shard, Uncompressed
-from pytest_ane.probes.cases import Case
+from pytest_ane.manifest import Settings, Shard, Uncompressed
+from pytest_ane.project.models import OpenModel
 from pytest_ane.recommend.menu import Menu, setting_keys
 from pytest_ane.recommend.units import Choice, Unit, shard_settings
-
-
-class OpenedModel(Protocol):
-    """The parts of `project.models.OpenModel` that a search uses."""
-
-    model: Model
-
-    @property
-    def identity(self) -> dict[str, Any]: ...  # noqa: D102
-    @property
-    def wiring(self) -> tuple[Wire, ...]: ...  # noqa: D102
-    @property
-    def language_model(self) -> LanguageModel: ...  # noqa: D102
-    def cases(self, shard: Shard) -> list[Case]: ...  # noqa: D102
 
 
 class Builds:
@@ -41,7 +25,7 @@ class Builds:
         menu: the settings.
     """
 
-    def __init__(self, opened: OpenedModel, cache: Cache, menu: Menu) -> None:
+    def __init__(self, opened: OpenModel, cache: Cache, menu: Menu) -> None:
         self.shards: Mapping[str, Shard] = {shard.id: shard for shard in opened.model.shards}
         self.menu = menu
         self._opened, self._cache = opened, cache

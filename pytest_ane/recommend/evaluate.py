@@ -20,7 +20,8 @@ from pytest_ane.gates import compression
 from pytest_ane.manifest import Settings
 from pytest_ane.metrics.logits import kl
 from pytest_ane.mil import read_model
-from pytest_ane.recommend.builds import Builds, LoadedBackend, OpenedModel
+from pytest_ane.project.models import OpenModel
+from pytest_ane.recommend.builds import Builds, LoadedBackend
 from pytest_ane.recommend.gates import Gates, Stacks
 from pytest_ane.recommend.log import Log
 from pytest_ane.recommend.menu import Menu, setting_keys
@@ -48,7 +49,7 @@ class ModelEvaluator:
 
     def __init__(
         self,
-        opened: OpenedModel,
+        opened: OpenModel,
         cache: Cache,
         backend: Backend,
         stacks: Stacks,
