@@ -84,19 +84,21 @@ class CompiledModels:
     def _latest(self, record: dict[str, Any]) -> int:
         numbers = [
             int(path.name.rpartition("-")[2])
-            for path in (self._cache.root / KIND).glob(f"{key_digest(record)}-*")
+            for path in self._cache.folders(KIND)
+            if path.name.startswith(f"{key_digest(record)}-")
         ]
         return max(numbers, default=0)
 
     def _older(self, record: dict[str, Any], number: int) -> Iterator[tuple[Entry, str]]:
         """Entries of the same bytes that nothing will use again, with their build of macOS."""
-        for path in (self._cache.root / KIND).iterdir():
+        for path in self._cache.folders(KIND):
             with suppress(OSError, ValueError, KeyError, TypeError):
                 found = json.loads((path / RECORD).read_text())
                 superseded = path.name != f"{key_digest(record)}-{number}"
                 same = found["artifact"] == record["artifact"]
                 if same and superseded and (found == record or self._other_system(found)):
-                    yield Entry(KIND, path.name, path, 0, 0.0), str(found["os_build"])
+                    entry = Entry(KIND, path.name, path, 0, path.stat().st_mtime)
+                    yield entry, str(found["os_build"])
 
     def _other_system(self, found: dict[str, Any]) -> bool:
         return bool(found["os_build"] != self._machine.os_build)
