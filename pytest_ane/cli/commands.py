@@ -350,7 +350,9 @@ def _add_places(command: argparse.ArgumentParser) -> None:
 
 
 def _add_cache(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--ane-cache", type=Path, metavar="DIR", help="the cache folder")
+    command.add_argument(
+        "--ane-cache", type=Path, metavar="DIR", help="the cache folder, new or empty at first"
+    )
 
 
 def _positive(text: str) -> float:
