@@ -9,10 +9,8 @@ The file may come from anywhere, so nothing in it is taken on trust.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from pytest_ane.errors import GoldenError
+from pytest_ane.files import replacing
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
@@ -123,19 +122,16 @@ def write_golden(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> N
     """
     contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     text = json.dumps({"golden": 1, **metadata}, allow_nan=False)
-    new = path.with_name(f".{path.name}.{os.getpid()}")
+    new = path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new.write_bytes(save(contiguous, {"json": text}))
-        read_golden(new)
-        new.replace(path)
+        with replacing(path) as new:
+            new.write_bytes(save(contiguous, {"json": text}))
+            read_golden(new)
     except OSError as error:
         raise GoldenError(f"{path}: cannot be written ({error.strerror or error}).") from error
     except GoldenError as error:
         raise GoldenError(str(error).replace(str(new), str(path))) from None
-    finally:
-        with suppress(OSError):
-            new.unlink()
 
 
 def _read(path: Path) -> tuple[dict[str, npt.NDArray[Any]], Notes]:

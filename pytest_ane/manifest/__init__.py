@@ -13,7 +13,7 @@ from pytest_ane.manifest.compression import (
     Uncompressed,
 )
 from pytest_ane.manifest.evidence import ComputeUnits, EvidencePolicy
-from pytest_ane.manifest.load import load, of_package
+from pytest_ane.manifest.load import load, of_package, parse
 from pytest_ane.manifest.policy import (
     BehaviourPolicy,
     CompressionPolicy,
@@ -70,5 +70,6 @@ __all__ = [
     "json_schema",
     "load",
     "of_package",
+    "parse",
     "select",
 ]

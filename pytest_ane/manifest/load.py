@@ -23,8 +23,16 @@ def load(path: Path) -> Manifest:
         ManifestError: the file is missing, is no TOML, or says something we do not understand;
             one line for each thing that is wrong.
     """
-    text = _read(path)
-    resolver = Resolver(_parse(path, text), path)
+    return parse(_read(path), path)
+
+
+def parse(text: str, path: Path) -> Manifest:
+    """A manifest from its text; `path` is where it is, to which paths in it are relative.
+
+    Raises:
+        ManifestError: as `load`.
+    """
+    resolver = Resolver(_toml(path, text), path)
     manifest = resolver.manifest()
     if manifest is None:
         raise ManifestError(report(path, text, resolver.problems))
@@ -64,7 +72,7 @@ def _read(path: Path) -> str:
         raise ManifestError(f"{label(path)}:{line}: not UTF-8 text; save it as UTF-8.") from None
 
 
-def _parse(path: Path, text: str) -> Table:
+def _toml(path: Path, text: str) -> Table:
     try:
         document: Table = loads(text)
     except TOMLDecodeError as error:

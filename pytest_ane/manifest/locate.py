@@ -84,29 +84,3 @@ def _keys(node: Any) -> tuple[str, ...]:
         part, table = next(iter(table.items()))
         parts.append(part)
     return tuple(parts)
-
-
-def spans(text: str) -> list[tuple[KeyPath, tuple[int, int], bool]]:
-    """Tables and keys of a valid TOML text: path, first and last byte, and whether it is a table.
-
-    A table's bytes are its header and its keys, without comments before and after them. Of arrays
-    of tables all elements have one path.
-    """
-    import tree_sitter_toml
-    from tree_sitter import Language, Parser
-
-    tree = Parser(Language(tree_sitter_toml.language())).parse(text.encode())
-    found: list[tuple[KeyPath, tuple[int, int], bool]] = []
-    for node in tree.root_node.children:
-        path: KeyPath = ()
-        pairs = [node] if node.type == "pair" else []
-        if node.type in ("table", "table_array_element"):
-            path = _keys(node.children[1])
-            pairs = [child for child in node.children if child.type == "pair"]
-            header = next(c for c in node.children if c.type in ("]", "]]"))
-            last = max([header, *pairs], key=lambda each: each.end_byte)
-            found.append((path, (node.start_byte, last.end_byte), True))
-        for pair in pairs:
-            keys = _keys(pair.children[0])
-            found.append(((*path, *keys), (pair.start_byte, pair.end_byte), False))
-    return found

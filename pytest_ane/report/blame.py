@@ -9,6 +9,7 @@ from pytest_ane.fidelity.blame import WORST, Blame, Culprit
 from pytest_ane.fidelity.mend import Mend
 from pytest_ane.fidelity.operations import Suspect
 from pytest_ane.manifest import Linear, Palettize, Settings
+from pytest_ane.text import printable
 
 _RUN_BY = "run by the CPU executor"
 _DEVICE = f"{_RUN_BY}, not by the device: this explains compression and arithmetic, no more"
@@ -22,11 +23,6 @@ _NAMED = 3
 def lines(blame: Blame, *, on_device: bool = False) -> Iterator[str]:
     """A few lines and two tables of at most five rows; `on_device` says where the gate ran."""
     yield from map(printable, _lines(blame, on_device=on_device))
-
-
-def printable(line: str) -> str:
-    """A line in which characters that a terminal would obey are escapes: names are a file's own."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
 def _lines(blame: Blame, *, on_device: bool) -> Iterator[str]:

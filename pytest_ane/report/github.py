@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from pytest_ane.report.rows import Row, count, ranked
+from pytest_ane.text import printable
 
 ROOM = 1_000_000
 """Bytes of a step's summary file that we fill at most; GitHub drops more than 1,048,576."""
@@ -164,8 +165,7 @@ def _property(text: str) -> str:
 
 def _plain(text: str) -> str:
     """On one line, control characters as escapes."""
-    joined = " ".join(text.split())
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in joined)
+    return printable(" ".join(text.split()), _LONGEST)
 
 
 def _code(text: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 
 from pytest_ane.digests import file_digest, key_digest
 from pytest_ane.errors import AneError, PlanError, RecordingError
+from pytest_ane.files import write_atomically
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Model, Operation
 from pytest_ane.placement.plans import Plan, PlannedOperation, coremltools, read_plan
@@ -94,7 +94,7 @@ class Recording:
         known = {"operations": model.operations, "weights": model.weights}
         data = coremltools.write(replace(plan, extra={**plan.extra, _MODEL: known}))
         file = self._plans / f"{len(list(self._plans.glob('*.json'))):05}.json"
-        _write(file, (json.dumps(data, indent=1) + "\n").encode())
+        write_atomically(file, (json.dumps(data, indent=1) + "\n").encode())
 
     def usages(self, path: str, model: Model, units: str) -> dict[Operation, Usage] | None:
         """The recorded usage of every operation; None where no plan is recorded at all.
@@ -129,7 +129,7 @@ class Recording:
             return False
         self._values.mkdir(parents=True, exist_ok=True)
         ready = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        _write(self._values / f"{key}.safetensors", save(ready))
+        write_atomically(self._values / f"{key}.safetensors", save(ready))
         return True
 
     def values(self, key: str) -> dict[str, Any] | None:
@@ -178,9 +178,3 @@ def _usages(model: Model, plan: Plan) -> dict[Operation, Usage]:
         if one is not None and one.preferred is not None:
             found[operation] = Usage(one.preferred, one.supported, one.cost)
     return found
-
-
-def _write(file: Path, data: bytes) -> None:
-    new = file.with_name(f".{file.name}.{os.getpid()}")
-    new.write_bytes(data)
-    new.replace(file)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from pytest_ane.text import printable
+
 _DESCRIPTION = re.compile(r'NSLocalizedDescription"?\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;}]+))')
 _LONGEST = 400
 
@@ -120,8 +122,7 @@ def said(error: BaseException) -> str:
     described = _DESCRIPTION.search(text)
     if described:
         text = (described[1] or described[2] or "").replace('\\"', '"')
-    line = "".join(c if c.isprintable() else "?" for c in " ".join(text.split())).rstrip(".")
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+    return printable(" ".join(text.split()).rstrip("."), _LONGEST)
 
 
 def explained(error: BaseException) -> str:
