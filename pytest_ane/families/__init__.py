@@ -25,7 +25,7 @@ from pytest_ane.families.base import (
 from pytest_ane.families.code import code_digests, import_code, search_beside
 from pytest_ane.families.streams import Streams, entering, merge
 from pytest_ane.manifest import FAMILIES
-from pytest_ane.manifest.origins import importable
+from pytest_ane.manifest.checks import importable
 
 _FUNCTIONS = ("open_model", "layout", "wiring", "starts_whole", "spread")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pytest_ane.manifest.closeness import OutputPolicy
 from pytest_ane.manifest.compression import (
     Compression,
     Linear,
@@ -19,8 +18,10 @@ from pytest_ane.manifest.policy import (
     CompressionPolicy,
     FidelityPolicy,
     Gate,
+    OutputPolicy,
     PlacementPolicy,
     Policy,
+    ThroughputPolicy,
 )
 from pytest_ane.manifest.records import (
     GOLDEN,
@@ -31,11 +32,9 @@ from pytest_ane.manifest.records import (
     Shard,
     Source,
 )
-from pytest_ane.manifest.schema import json_schema
-from pytest_ane.manifest.select import select
+from pytest_ane.manifest.selection import select
 from pytest_ane.manifest.steps import LinearStep, PalettizeStep, PruneStep, Step
-from pytest_ane.manifest.tables import FAMILIES
-from pytest_ane.manifest.throughput import ThroughputPolicy
+from pytest_ane.manifest.tables import FAMILIES, json_schema
 
 __all__ = [
     "FAMILIES",

@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pytest_ane.errors import ManifestError
 from pytest_ane.files import write_atomically
+from pytest_ane.manifest.base import TOMLDecodeError, loads
 from pytest_ane.manifest.ids import nearest
-from pytest_ane.manifest.toml import TOMLDecodeError, loads
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_ane.manifest import ThroughputPolicy
-from pytest_ane.manifest.throughput import CALIBRATED
+from pytest_ane.manifest.policy import CALIBRATED
 from pytest_ane.throughput.noise import COMMAND, Noise
 from pytest_ane.throughput.words import percent
 
