@@ -11,7 +11,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 from pytest_ane.errors import ProgramError
-from pytest_ane.mil.paths import stays_inside
+from pytest_ane.mil.files import stays_inside
 
 
 class _MLModelAssetProxy:

@@ -16,7 +16,7 @@ from typing import Any
 
 from pytest_ane.errors import AneError
 from pytest_ane.mil import read_any, read_model
-from pytest_ane.mil.compile import write_compiled
+from pytest_ane.mil.compiled import write_compiled
 from pytest_ane.predict import ANSWER, assets, plan
 from pytest_ane.predict.assets import _MLModelAssetProxy, temporary_folder
 from pytest_ane.predict.boundary import given, returned

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_ane.errors import AneError
 from pytest_ane.mil import read_model
-from pytest_ane.mil.compile import write_compiled
+from pytest_ane.mil.compiled import write_compiled
 from pytest_ane.testing.failing import Failures
 from pytest_ane.testing.script import BUILT_BY, Script
 

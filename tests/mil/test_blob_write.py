@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_ane.mil.blob_write import blob_writer
+from pytest_ane.mil.blob import blob_writer
 from pytest_ane.mil.records import DType
 from tests.mil.packages import CODES, Weights
 

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_ane.errors import ProgramError
 from pytest_ane.mil import count_operations, read_model
-from pytest_ane.mil.compile import write_compiled
+from pytest_ane.mil.compiled import write_compiled
 from tests.plugin.projects import make_packages
 
 

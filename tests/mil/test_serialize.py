@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_ane.mil.package import parse_package
-from pytest_ane.mil.proto import definitions
-from pytest_ane.mil.serialize import canonical_bytes
+from pytest_ane.mil.proto import canonical_bytes, definitions
 from tests.fuzz.targets import every_dtype
 from tests.mil.packages import doubling
 
@@ -22,7 +21,7 @@ DIGEST = """
 import hashlib, pathlib, sys
 from google.protobuf.internal import api_implementation
 from pytest_ane.mil.package import parse_package
-from pytest_ane.mil.serialize import canonical_bytes
+from pytest_ane.mil.proto import canonical_bytes
 _, message = parse_package(pathlib.Path(sys.argv[1]))
 print(api_implementation.Type(), hashlib.sha256(canonical_bytes(message)).hexdigest())
 """

@@ -1,12 +1,22 @@
-"""The names of a program: each defined once and before its use; blocks nest only so deep."""
+"""What must hold of a model that is read: its names, what it declares, its place in a pipeline."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TypeAlias
 
 from pytest_ane.errors import ProgramError
-from pytest_ane.mil.records import Block, Function, Named, Operation, Ref
+from pytest_ane.mil.records import (
+    Block,
+    Function,
+    Model,
+    Named,
+    Operation,
+    Pipeline,
+    Ref,
+    StateType,
+)
 
 DEEPEST = 32
 """Blocks, and types, that nest deeper are refused; real ones nest two or three deep."""
@@ -75,3 +85,58 @@ class _Names:
 
     def twice(self, name: str, operation: Operation | None) -> ProgramError:
         return ProgramError(f"{self.where(operation)}: {name!r} is defined twice.")
+
+
+def check_boundary(model: Model, file: Path) -> None:
+    """Check that the program has what the model declares: what it lacked could not be bound.
+
+    Raises:
+        ProgramError: a function it does not have, or an input, state or output that the function
+            does not.
+    """
+    if model.function and model.function not in model.program.functions:
+        raise ProgramError(
+            f"{file}: the model declares the function {model.function!r}, which its program does "
+            "not have."
+        )
+    function = model.main
+    states = {i.name for i in function.inputs if isinstance(i.type, StateType)}
+    for word, features, names in (
+        ("input", model.inputs, {i.name for i in function.inputs} - states),
+        ("state", model.states, states),
+        ("output", model.outputs, set(function.block.outputs)),
+    ):
+        for feature in features:
+            if feature.name not in names:
+                raise ProgramError(
+                    f"{file}: the model declares the {word} {feature.name!r}, "
+                    "which its program does not have."
+                )
+
+
+def check_pipeline(pipeline: Pipeline, file: Path) -> None:
+    """Check that every part's inputs, and the outputs of the whole, come from somewhere.
+
+    Raises:
+        ProgramError: names the part and the feature.
+    """
+    if not pipeline.parts:
+        raise ProgramError(f"{file}: is a pipeline of no models.")
+    known = {feature.name for feature in pipeline.inputs}
+    for i, part in enumerate(pipeline.parts, 1):
+        if part.states:
+            raise ProgramError(
+                f"{file}: part {i} of the pipeline keeps states, which pipelines cannot pass on."
+            )
+        for feature in part.inputs:
+            if feature.name not in known and not feature.optional:
+                raise ProgramError(
+                    f"{file}: part {i} of the pipeline takes {feature.name!r}, which nothing "
+                    "before it gives."
+                )
+        known |= {feature.name for feature in part.outputs}
+    for feature in pipeline.outputs:
+        if feature.name not in known:
+            raise ProgramError(
+                f"{file}: the pipeline declares the output {feature.name!r}, which no part gives."
+            )
