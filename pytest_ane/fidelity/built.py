@@ -14,7 +14,7 @@ from pytest_ane.build import Cache
 from pytest_ane.digests import key_digest
 from pytest_ane.errors import BuildError
 from pytest_ane.families import Conversion, Inputs, Port
-from pytest_ane.families.code import said
+from pytest_ane.families.user_code import said
 from pytest_ane.fidelity.cases import Case, Rows
 from pytest_ane.fidelity.normal import generator
 from pytest_ane.fidelity.ports import flexible_axis, port_rows

@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_ane.build import Cache
 from pytest_ane.families import Inputs
-from pytest_ane.families.builder import BuilderModel
+from pytest_ane.families.user_code import BuilderModel
 from pytest_ane.fidelity import Case
 from pytest_ane.fidelity.built import built_cases, built_recording
 from pytest_ane.manifest import Model, Shard

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ane.errors import ExecutionError
 from pytest_ane.mil.records import DType, Feature, Pipeline
-from pytest_ane.predict.boundary import given, returned
+from pytest_ane.predict.native import given, returned
 
 
 def model(*, inputs: tuple[Feature, ...] = (), outputs: tuple[Feature, ...] = ()) -> Pipeline:

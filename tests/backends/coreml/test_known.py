@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.backends.coreml.known import KNOWN, explained, is_stale, recognise, said
+from pytest_ane.backends.coreml.errors import KNOWN, explained, is_stale, recognise, said
 
 CODE_14 = (
     "Failed to build the model execution plan using a model architecture file '/a/model.mil' with "

@@ -6,12 +6,13 @@ import re
 
 from pytest_ane.errors import SourceError
 from pytest_ane.sources import Source, Spread
+from pytest_ane.sources.settings import check_names
 
 _ROOTS = ("model.language_model.", "language_model.model.", "model.")
 """The published checkpoint's first; then what other savers and a text-only model write."""
 
-_KNOWN = re.compile(
-    r"embed_tokens\.weight|norm\.weight|layers\.\d+\.(layer_scalar"
+_KNOWN = (
+    r"layers\.\d+\.(layer_scalar"
     r"|(input|post_attention|pre_feedforward|post_feedforward)_layernorm\.weight"
     r"|(pre_feedforward_layernorm_2|post_feedforward_layernorm_[12])\.weight"
     r"|self_attn\.([qkvo]_proj|[qk]_norm)\.weight|mlp\.(gate|up|down)_proj\.weight"
@@ -29,20 +30,15 @@ def root(source: Source) -> str:
     if source.synthetic:
         return _ROOTS[0]
     names = source.names
-    found = next((r for r in _ROOTS if f"{r}embed_tokens.weight" in names), None)
-    if found is None:
+    prefix = next((r for r in _ROOTS if f"{r}embed_tokens.weight" in names), None)
+    if prefix is None:
         raise SourceError(
             f"{source.label}: no tensor {_ROOTS[0]}embed_tokens.weight, so this is no Gemma 4 "
             "checkpoint in the published layout."
         )
-    own = (name.removeprefix(found) for name in names if name.startswith(f"{found}layers."))
-    if unknown := sorted(name for name in own if not _KNOWN.fullmatch(name)):
-        raise SourceError(
-            f"{source.label}: family 'gemma4' does not compute with its tensor "
-            f"{found}{unknown[0]!r} ({len(unknown)} such in all), so its reference would be "
-            "another model."
-        )
-    return found
+    layers = re.compile(rf"(?!{re.escape(prefix)}layers\.).*|{re.escape(prefix)}({_KNOWN})")
+    check_names(source.label, "gemma4", names, layers)
+    return prefix
 
 
 def spread(name: str, shape: tuple[int, ...]) -> Spread:

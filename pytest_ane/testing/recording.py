@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from pytest_ane.files import write_atomically
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Model, Operation
 from pytest_ane.placement.plans import Plan, PlannedOperation, coremltools, read_plan
-from pytest_ane.testing.placed import Usage, compile_time, walk
+from pytest_ane.testing.plans import Usage, compile_time, walk
 
 VALUE = "value"
 """Name of a state's value among the arrays of a file."""
@@ -178,3 +178,34 @@ def _usages(model: Model, plan: Plan) -> dict[Operation, Usage]:
         if one is not None and one.preferred is not None:
             found[operation] = Usage(one.preferred, one.supported, one.cost)
     return found
+
+
+class State:
+    """A state's native side, and the digest of all it went through.
+
+    Args:
+        inner: the native side of the one who answers.
+        read: gives a value, from its digest and how to ask `inner` for it.
+
+    Attributes:
+        digest: of its predictions and of what was written to it.
+        played: whether a recorded prediction went through it, of which `inner` knows nothing.
+    """
+
+    def __init__(self, inner: Any, read: Callable[[State, str, Callable[[], Any]], Any]) -> None:
+        self.inner, self._read = inner, read
+        self.digest, self.played = "", False
+
+    def then(self, event: object) -> None:
+        """It went through something more."""
+        self.digest = key_digest([self.digest, event])
+
+    def read_state(self, name: str) -> Any:
+        """A copy of a state's value."""
+        key = key_digest([self.digest, name])
+        return self._read(self, key, lambda: self.inner.read_state(name))
+
+    def write_state(self, name: str, value: Any) -> None:
+        """Another value for a state."""
+        self.inner.write_state(name, value)
+        self.then(described({name: np.asarray(value)}))

@@ -1,6 +1,7 @@
-"""Synthetic weights of ZAYA1: magnitudes that keep activations of a trained model's order.
+"""Names of a ZAYA1 model's tensors, as its first release and the lab's shards have them.
 
-For states of RMS 1, a layer gives about a tenth of what the residual stream carries.
+Synthetic ones have magnitudes that keep activations of a trained model's order: for states of RMS
+1, a layer gives about a tenth of what the residual stream carries.
 """
 
 from __future__ import annotations
@@ -8,8 +9,36 @@ from __future__ import annotations
 import math
 import re
 
-from pytest_ane.families.zaya.names import EMBEDDING, OUTPUT
 from pytest_ane.sources import Spread
+
+EMBEDDING = "model.embed_tokens.weight"
+FINAL_NORM = "model.final_norm.weight"
+OUTPUT = "lm_head.weight"
+
+_LAYER = (
+    r"input_norm\.weight"
+    r"|res_scale\.(hidden_states|residual)_(scale|bias)"
+    r"|self_attn\.qkv\.(linear_q|linear_k|val_proj1|val_proj2)\.weight"
+    r"|self_attn\.qkv\.(conv_qk\.[01]\.(weight|bias)|temp)"
+    r"|self_attn\.o_proj\.weight"
+    r"|zaya_block\.router\.(down_proj|router_mlp\.[02])\.(weight|bias)"
+    r"|zaya_block\.router\.(rmsnorm_eda\.weight|router_mlp\.4\.weight|balancing_biases)"
+    r"|zaya_block\.experts\.local_experts\.\d+\.linear_fc[12]\.weight"
+)
+
+_LEFT_OUT = r"zaya_block\.router\.router_states_scale"
+"""Carries the router's state from one mixture to the next, which separate shards do not."""
+
+KNOWN = re.compile(
+    rf"model\.(embed_tokens|final_norm)\.weight|lm_head\.weight"
+    rf"|model\.res_scale\.\w+|model\.layers\.\d+\.({_LAYER}|{_LEFT_OUT})"
+)
+
+
+def prefix(index: int) -> str:
+    """What a layer's names begin with."""
+    return f"model.layers.{index}."
+
 
 _OUTLIERS = 0.03
 

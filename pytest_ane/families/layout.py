@@ -1,4 +1,4 @@
-"""What the host's side of families shares: tensors in and out, rotary tables, masks; in numpy."""
+"""What layouts of families share: tensors in and out, rotary tables and masks, in numpy."""
 
 from __future__ import annotations
 
