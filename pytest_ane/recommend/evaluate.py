@@ -12,9 +12,9 @@ import numpy as np
 
 from pytest_ane import build
 from pytest_ane.backends import Backend
-from pytest_ane.behaviour.chain import Step
 from pytest_ane.build import Artifact, Cache
-from pytest_ane.errors import BuildError
+from pytest_ane.chain.chain import Step
+from pytest_ane.core.errors import BuildError
 from pytest_ane.manifest import Settings
 from pytest_ane.mil import read_model
 from pytest_ane.recommend.alone import Alone

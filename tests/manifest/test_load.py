@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.errors import ManifestError
+from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest import FAMILIES, Linear, Palettize, Uncompressed, load, of_package
 from pytest_ane.manifest.base import loads
 from pytest_ane.manifest.load import Resolver
