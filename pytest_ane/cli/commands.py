@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TypeAlias
 
-from pytest_ane. import __version__
+from pytest_ane import __version__
 
 Run: TypeAlias = Callable[[argparse.Namespace], Iterator[str]]
 

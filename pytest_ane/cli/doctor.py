@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_ane. import __version__
+from pytest_ane import __version__
 from pytest_ane.core.errors import AneError, CacheError, DoctorError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from pytest_ane.text import printable
+from pytest_ane.core.text import printable
 
 
 class AneError(Exception):

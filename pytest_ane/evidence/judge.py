@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_ane import build
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence.statement import Statement
-from pytest_ane.gates import behaviour, fidelity
+from pytest_ane.gates import behaviour, compression, fidelity
 from pytest_ane.gates.behaviour import Behaviour
 from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.gates.fidelity import Fidelity
@@ -60,7 +59,7 @@ def _judged(statement: Statement, subject: Shard | Model) -> Verdict:
         case Plan() as plan, Shard():
             return plans.judge(plan, subject=name)
         case CompressionMeasurement() as found, Shard():
-            return build.judge(
+            return compression.judge(
                 found, asked=subject.compression, policy=policy.compression, subject=name
             )
         case Fidelity() as found, Shard():

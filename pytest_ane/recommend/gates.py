@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
-from pytest_ane import build
 from pytest_ane.backends import Backend
 from pytest_ane.build import Artifact
 from pytest_ane.chain.chain import Chain
 from pytest_ane.chain.golden import Golden
 from pytest_ane.core.verdict import Verdict
-from pytest_ane.gates import behaviour, fidelity, placement
+from pytest_ane.gates import behaviour, compression, fidelity, placement
 from pytest_ane.gates.behaviour.judge import where
 from pytest_ane.manifest import BehaviourPolicy, Settings, Shard
 from pytest_ane.mil import read_model
@@ -115,9 +114,11 @@ class Gates:
         yield (placed := self.placed(shard, artifact))
         if placed.status != "passed":
             return
-        measured = build.measure(artifact, read_model(artifact.path), shard.reference)
+        measured = compression.measure(artifact, read_model(artifact.path), shard.reference)
         policy = shard.policy.compression
-        yield (done := build.judge(measured, asked=asked, policy=policy, subject=shard.qualified))
+        yield (
+            done := compression.judge(measured, asked=asked, policy=policy, subject=shard.qualified)
+        )
         if done.status == "passed":
             yield self._fidelity(shard, artifact)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane. import __version__
+from pytest_ane import __version__
 from pytest_ane.cli import main
 
 

@@ -276,7 +276,7 @@ def test_processes_that_share_a_list(tmp_path: Path) -> None:
         path.write_bytes(path.name.encode())
         os.utime(path, ns=(0, 0))
     script = (
-        "import sys; from pathlib import Path; from pytest_ane import digests\n"
+        "import sys; from pathlib import Path; from pytest_ane.core import digests\n"
         "digests._RACY = -(10**10)\n"
         "with digests.remembered(Path(sys.argv[1])):\n"
         "    print(*(digests.file_digest(Path(p)) for p in sys.argv[2:]))\n"

@@ -17,11 +17,11 @@ from typing import Any, Literal
 import numpy.typing as npt
 
 from pytest_ane.core.errors import AneError, ProgramError
+from pytest_ane.core.text import printable
 from pytest_ane.gates.placement.graph import Graph, Read, Site
 from pytest_ane.gates.placement.rules import OP_RULES, PROGRAM_RULES, SIZE_RULE, Outcome, too_large
 from pytest_ane.gates.placement.rules.ops import mil_ops
 from pytest_ane.mil.records import Blob, Model, TensorType, Value
-from pytest_ane.text import printable
 
 BOUNDARY_CAST = "boundary cast"
 _plain = partial(printable, longest=300)

@@ -10,7 +10,7 @@ from pytest_ane.core.errors import AneError
 from pytest_ane.gates.placement.rules import ALL_RULES
 from pytest_ane.gates.placement.table import BEGIN, END, main, rewrite, table
 
-PAGE = Path(__file__).parents[2] / "docs" / "placement.md"
+PAGE = Path(__file__).parents[3] / "docs" / "placement.md"
 
 
 def test_the_documented_table_is_current() -> None:

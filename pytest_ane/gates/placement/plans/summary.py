@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from pytest_ane.core.text import printable
 from pytest_ane.core.verdict import Status, Verdict
 from pytest_ane.gates.placement.plans.record import RETRIED, Device, Plan, PlannedOperation
-from pytest_ane.text import printable
 
 Outcome = Literal["resident", "not resident", "inconclusive"]
 _STATUS: dict[Outcome, Status] = {

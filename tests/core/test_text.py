@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.text import printable
+from pytest_ane.core.text import printable
 
 ANY = st.text(st.characters(codec=None, exclude_categories=()), max_size=200)
 
