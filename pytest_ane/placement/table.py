@@ -1,6 +1,6 @@
-"""The table of rules in docs/placement.md, generated from the rules themselves.
+"""The table of rules in docs/reference/placement.md, generated from the rules themselves.
 
-`python -m pytest_ane.placement.table docs/placement.md` writes it anew.
+`python -m pytest_ane.placement.table docs/reference/placement.md` writes it anew.
 """
 
 from __future__ import annotations

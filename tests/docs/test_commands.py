@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.cli import parser
+from tests.docs.pages import PAGES, ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks/README.md",
-                *(ROOT / "docs").rglob("*.md")])  # fmt: skip
 CI = (ROOT / ".ci/run").read_text()
 
 

@@ -1,4 +1,4 @@
-"""`docs/manifest.md`: its example loads, and it names every key and default there is."""
+"""`docs/reference/manifest.md`: its example loads, and it names every key and default there is."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pytest_ane.manifest.problems import shown
 from pytest_ane.manifest.tables import ModelTable, Run, ShardTable
 from tests.manifest.conftest import Read
 
-TEXT = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "docs/reference/manifest.md").read_text(encoding="utf-8")
 (EXAMPLE,) = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]

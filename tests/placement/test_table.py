@@ -1,4 +1,4 @@
-"""docs/placement.md carries the table of rules, and the table is current."""
+"""docs/reference/placement.md carries the table of rules, and the table is current."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pytest_ane.errors import AneError
 from pytest_ane.placement.rules import ALL_RULES
 from pytest_ane.placement.table import BEGIN, END, main, rewrite, table
 
-PAGE = Path(__file__).parents[2] / "docs" / "placement.md"
+NAME = "docs/reference/placement.md"
+PAGE = Path(__file__).parents[2] / NAME
 
 
 def test_the_documented_table_is_current() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert page == rewrite(page), "run: python -m pytest_ane.placement.table docs/placement.md"
+    assert page == rewrite(page), f"run: python -m pytest_ane.placement.table {NAME}"
 
 
 def test_every_rule_has_a_row_of_eight_cells() -> None:
