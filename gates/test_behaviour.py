@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.behaviour import Behaviour, judge, measure
+from pytest_ane.gates.behaviour import Behaviour, judge, measure
 from pytest_ane.plugin.keeper import GateKeeper
 from pytest_ane.plugin.recording import Evidence
-from pytest_ane.plugin.stack import Stack
+from pytest_ane.project.stack import Stack
 
 pytestmark = pytest.mark.gate
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.build import Artifact, CompressionMeasurement, judge, measure
+from pytest_ane.build import Artifact
+from pytest_ane.gates.compression import judge, measure
+from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.manifest import Shard
 from pytest_ane.mil.records import Model
 from pytest_ane.plugin.keeper import GateKeeper

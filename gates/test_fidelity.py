@@ -8,10 +8,11 @@ import pytest
 
 from pytest_ane.backends import Backend
 from pytest_ane.build import Artifact
-from pytest_ane.fidelity import Case, Fidelity, judge, measure
+from pytest_ane.gates.fidelity import Fidelity, judge, measure
 from pytest_ane.manifest import Shard
 from pytest_ane.plugin.keeper import GateKeeper
 from pytest_ane.plugin.recording import Evidence
+from pytest_ane.probes.cases import Case
 
 pytestmark = pytest.mark.gate
 

@@ -6,9 +6,9 @@ import pytest
 
 from pytest_ane.backends import Backend
 from pytest_ane.build import Artifact
+from pytest_ane.gates.placement import Placement, judge, measure
 from pytest_ane.manifest import Shard
 from pytest_ane.mil import read_model
-from pytest_ane.placement import Placement, judge, measure
 from pytest_ane.plugin.keeper import GateKeeper
 from pytest_ane.plugin.recording import Evidence
 

@@ -7,9 +7,9 @@ from typing import Literal
 
 import pytest
 
+from pytest_ane.core.verdict import Verdict
+from pytest_ane.gates.throughput.speed import Speed
 from pytest_ane.plugin.keeper import GateKeeper
-from pytest_ane.throughput.speed import Speed
-from pytest_ane.verdict import Verdict
 
 pytestmark = pytest.mark.bench
 

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.errors import BuildError, ManifestError
+from pytest_ane.core.errors import BuildError, ManifestError
 from pytest_ane.families.base import Conversion, Port
 from pytest_ane.families.code import code_digests, import_code, said
 from pytest_ane.manifest import Model

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-from pytest_ane.digests import file_digest
-from pytest_ane.errors import ManifestError
+from pytest_ane.core.digests import file_digest
+from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest import FAMILIES, Manifest
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 
 
 def check_variant(

@@ -22,15 +22,7 @@ from pytest_ane.manifest.policy import (
     PlacementPolicy,
     Policy,
 )
-from pytest_ane.manifest.records import (
-    GOLDEN,
-    Manifest,
-    Model,
-    Probes,
-    Prompt,
-    Shard,
-    Source,
-)
+from pytest_ane.manifest.records import GOLDEN, Manifest, Model, Probes, Prompt, Shard, Source
 from pytest_ane.manifest.schema import json_schema
 from pytest_ane.manifest.select import select
 from pytest_ane.manifest.steps import LinearStep, PalettizeStep, PruneStep, Step

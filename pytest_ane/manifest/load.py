@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pytest_ane.errors import ManifestError
+from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest.base import Table
 from pytest_ane.manifest.ids import is_id
 from pytest_ane.manifest.problems import label, report

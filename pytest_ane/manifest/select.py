@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from random import Random
 
-from pytest_ane.errors import ManifestError
+from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest.ids import as_range, is_glob, nearest
 from pytest_ane.manifest.problems import label
 from pytest_ane.manifest.records import Manifest, Shard

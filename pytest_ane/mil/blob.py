@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.paths import stays_inside
 from pytest_ane.mil.records import Blob, DType, Function, Model, Ref, TensorType, Value
 from pytest_ane.mil.values import bits, elements, unpack

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.records import Model, StateType
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.blob import check_blobs
 from pytest_ane.mil.boundary import check_boundary
 from pytest_ane.mil.files import read_file

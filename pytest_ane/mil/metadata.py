@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.features import check_extents, check_ranges
 from pytest_ane.mil.files import read_file
 from pytest_ane.mil.records import DType, Feature

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.compiled import is_compiled, read_compiled
 from pytest_ane.mil.package import read_package
 from pytest_ane.mil.records import Model, Pipeline

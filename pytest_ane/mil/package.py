@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.blob import check_blobs
 from pytest_ane.mil.boundary import check_boundary
 from pytest_ane.mil.features import read_features

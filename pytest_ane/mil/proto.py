@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 
 _PARENT = "coremltools"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.errors import AneError, UnprovenError
+from pytest_ane.core.errors import AneError, UnprovenError
 from pytest_ane.plugin import bench, options, settings, suite, threads
 from pytest_ane.plugin.bench import (
     against_baseline,

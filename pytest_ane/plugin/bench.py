@@ -21,12 +21,12 @@ from pytest_ane.plugin.options import wanted
 
 if TYPE_CHECKING:
     from pytest_ane.build import Artifact
+    from pytest_ane.core.verdict import Verdict
+    from pytest_ane.gates.throughput.speed import Speed
     from pytest_ane.manifest import Shard
-    from pytest_ane.plugin.stack import Stack
     from pytest_ane.plugin.stopwatch import Stopwatch
     from pytest_ane.plugin.workspace import Workspace
-    from pytest_ane.throughput.speed import Speed
-    from pytest_ane.verdict import Verdict
+    from pytest_ane.project.stack import Stack
 
 FILE = "test_throughput.py"
 """Our benchmarks among the gates."""

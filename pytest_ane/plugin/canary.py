@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.errors import AneError, NotRunError, UnprovenError
+from pytest_ane.core.errors import AneError, NotRunError, UnprovenError
+from pytest_ane.core.verdict import Gate, Verdict
 from pytest_ane.manifest import Shard
 from pytest_ane.mil import read_model
 from pytest_ane.plugin.insist import insisted
 from pytest_ane.plugin.recording import Evidence
 from pytest_ane.plugin.suite import shipped
 from pytest_ane.report.text import brief
-from pytest_ane.verdict import Gate, Verdict
 
 if TYPE_CHECKING:
     from pytest_ane.plugin.workspace import Workspace

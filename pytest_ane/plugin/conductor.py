@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from pytest_ane.errors import AneError, CacheError
+from pytest_ane.core.errors import AneError, CacheError
 from pytest_ane.manifest import Shard
 from pytest_ane.plugin import collection, workspace
 from pytest_ane.plugin.canary import noted

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
     from pytest_ane.backends import Backend
     from pytest_ane.build import Artifact
-    from pytest_ane.fidelity import Case
     from pytest_ane.manifest import Probes, Shard
     from pytest_ane.mil.records import Model
     from pytest_ane.plugin.keeper import GateKeeper
     from pytest_ane.plugin.recording import Evidence
-    from pytest_ane.plugin.stack import Stack
     from pytest_ane.plugin.workspace import Workspace
+    from pytest_ane.probes.cases import Case
+    from pytest_ane.project.stack import Stack
 
 
 @pytest.fixture

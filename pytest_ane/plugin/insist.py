@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence.verify import WITH_ANE
 from pytest_ane.manifest import Gate, Policy
 from pytest_ane.manifest.policy import GATES
 from pytest_ane.report.text import brief
-from pytest_ane.verdict import Verdict
 
 if TYPE_CHECKING:
     from pytest_ane.plugin.workspace import Workspace

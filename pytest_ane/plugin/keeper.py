@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 
 from pytest_ane.build import Artifact
-from pytest_ane.errors import AneError, NotRunError, UnprovenError
+from pytest_ane.core.errors import AneError, NotRunError, UnprovenError
+from pytest_ane.core.verdict import Gate, Verdict
 from pytest_ane.evidence.judge import of_record
 from pytest_ane.manifest import Shard
 from pytest_ane.plugin import blame, workspace
@@ -16,7 +17,6 @@ from pytest_ane.plugin.insist import insisted
 from pytest_ane.plugin.recording import RECORDED
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.report.text import brief, failure, reasons
-from pytest_ane.verdict import Gate, Verdict
 
 
 @dataclass(frozen=True)

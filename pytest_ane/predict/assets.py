@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import mkdtemp
 from typing import Any
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.paths import stays_inside
 
 

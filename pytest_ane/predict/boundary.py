@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import DType, Feature, Model, Pipeline
 from pytest_ane.reference.dtypes import carried
 from pytest_ane.reference.images import mode, to_pixels

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from pytest_ane.errors import AneError
+from pytest_ane.core.errors import AneError
 from pytest_ane.mil import read_any, read_model
 from pytest_ane.mil.compile import write_compiled
 from pytest_ane.predict import ANSWER, assets, plan

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.errors import ManifestError
+from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest import Settings, load
 from pytest_ane.manifest.layers import value_at
 from pytest_ane.manifest.locate import spans

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import Argument, Block, Model, Named, Operation, Ref, TensorType
 from pytest_ane.reference.dtypes import Precision, rounded, rounding
 from pytest_ane.reference.folding import SEQUENCES, Constants, dense

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import DType, TensorType, ValueType
 from pytest_ane.reference.dtypes import Precision, carried, rounded
 from pytest_ane.reference.registry import FAILURES

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from pytest_ane.fidelity.blame import WORST, Blame, Culprit
-from pytest_ane.fidelity.mend import Mend
-from pytest_ane.fidelity.operations import Suspect
+from pytest_ane.analysis.blame import WORST, Blame, Culprit
+from pytest_ane.analysis.operations import Suspect
+from pytest_ane.analysis.remedies import Mend
 from pytest_ane.manifest import Linear, Palettize, Settings
 
 _RUN_BY = "run by the CPU executor"

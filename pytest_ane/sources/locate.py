@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 
 
 def locate(package: str, file: str) -> Path:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 
 _STORED: dict[str, np.dtype[Any]] = {
     "BF16": np.dtype("<u2"),

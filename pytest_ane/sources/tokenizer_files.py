@@ -7,7 +7,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.sources.checkpoint import read_json
 from pytest_ane.sources.tokenizer import SourceTokenizer
 

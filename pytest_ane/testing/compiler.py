@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from pytest_ane.errors import AneError
+from pytest_ane.core.errors import AneError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.compile import write_compiled
 from pytest_ane.testing.failing import Failures

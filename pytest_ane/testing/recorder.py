@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pytest_ane.errors import RecordingError
+from pytest_ane.core.errors import RecordingError
 from pytest_ane.testing.script import NAME, Machine, Script
 
 

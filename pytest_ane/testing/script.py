@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
-from pytest_ane.errors import RecordingError
+from pytest_ane.core.errors import RecordingError
 
 NAME = "script.json"
 BUILT_BY = "replayed.json"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.digests import key_digest
+from pytest_ane.core.digests import key_digest
 from pytest_ane.testing.recorded import described
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from pytest_ane.errors import ExecutionError
-from pytest_ane.placement.device import to_record
+from pytest_ane.core.errors import ExecutionError
+from pytest_ane.gates.placement.device import to_record
 from pytest_ane.testing.recorded import VALUE, Recording, question, read_identity
 from pytest_ane.testing.script import Failure, Point
 from pytest_ane.testing.state import State

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.placement.rules import ALL_RULES
+from pytest_ane.gates.placement.rules import ALL_RULES
 from tests.docs import reference
 from tests.docs.pages import SITE
 

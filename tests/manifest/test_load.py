@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.errors import ManifestError
+from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest import FAMILIES, load, of_package
 from tests.manifest.conftest import Complaints, Read
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil import blob, read_model
 from pytest_ane.mil.records import DType, Model, TensorType, Value
 from tests.mil.packages import CODES, Program, Weights, doubling, weight_file

@@ -9,7 +9,7 @@ from tests.plugin.conftest import Project
 
 PLACEMENT = """
 import pytest
-from pytest_ane.placement import forecast, judge
+from pytest_ane.gates.placement import forecast, judge
 pytestmark = pytest.mark.gate
 def test_placement(shard, artifact, program, gate):
     found = forecast(program, size_bytes=artifact.size)
@@ -34,7 +34,7 @@ def test_compression(shard, artifact, program, gate):
 """
 FIDELITY = """
 import pytest
-from pytest_ane.fidelity import judge, measure
+from pytest_ane.gates.fidelity import judge, measure
 pytestmark = pytest.mark.gate
 def test_fidelity(shard, artifact, reference, backend, gate):
     found = measure(

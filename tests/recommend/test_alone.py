@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_ane.behaviour import Chain, Golden
-from pytest_ane.behaviour.chain import Step
-from pytest_ane.behaviour.statistics import compare
+from pytest_ane.chain.chain import Chain, Step
+from pytest_ane.chain.golden import Golden
+from pytest_ane.metrics.logits import compare
 from pytest_ane.recommend.alone import Alone
 from pytest_ane.sources import FloatArray
-from tests.behaviour.test_chain import block, embed, following, head
+from tests.chain.test_chain import block, embed, following, head
 
 IDS = (2, 3, 5)
 

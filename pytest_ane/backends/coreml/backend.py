@@ -18,7 +18,7 @@ from pytest_ane.backends.coreml.known import explained, is_stale
 from pytest_ane.backends.coreml.machine import Machine
 from pytest_ane.backends.coreml.native import check_native, coremltools, is_replaced
 from pytest_ane.build.cache import Cache
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.compiled import is_compiled
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_ane.backends.coreml.known import explained
 from pytest_ane.backends.coreml.machine import XCODE, Machine
 from pytest_ane.backends.coreml.native import coremltools
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 
 
 def compile_package(package: Path, target: Path, machine: Machine) -> None:

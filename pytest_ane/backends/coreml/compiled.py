@@ -17,7 +17,7 @@ from typing import Any
 from pytest_ane.backends.coreml.compile import compile_package
 from pytest_ane.backends.coreml.machine import Machine
 from pytest_ane.build.cache import Cache, Entry
-from pytest_ane.digests import key_digest, tree_digest
+from pytest_ane.core.digests import key_digest, tree_digest
 
 KIND = "compiled"
 MODEL = "model.mlmodelc"

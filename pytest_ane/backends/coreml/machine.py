@@ -10,7 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from pytest_ane.errors import BackendError
+from pytest_ane.core.errors import BackendError
 
 XCODE = "coremlcompiler"
 _SECONDS = 60

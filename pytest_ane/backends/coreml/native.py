@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.machinery import PathFinder
 from typing import Any
 
-from pytest_ane.errors import BackendError
+from pytest_ane.core.errors import BackendError
 
 NAME = "coremltools.libcoremlpython"
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pytest_ane.backends.base import Arrays
 from pytest_ane.backends.coreml.known import explained
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import Feature, Model
 from pytest_ane.reference.interface import bind_inputs
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.families.refusals import check_variant
 from pytest_ane.sources import Source
 from pytest_ane.sources.settings import MOST, MOST_LAYERS, positive, whole

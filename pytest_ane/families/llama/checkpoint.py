@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.families.llama.names import EMBEDDING, OUTPUT
 from pytest_ane.families.refusals import check_variant
 from pytest_ane.sources import FloatArray, Source, Tokenizer

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from lark import Token, Transformer, v_args
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.records import (
     Argument,
     Blob,

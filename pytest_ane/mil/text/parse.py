@@ -10,7 +10,7 @@ from typing import Any
 from lark import Lark, UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
 from lark.exceptions import LarkError
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.records import Program
 from pytest_ane.mil.text.build import Build, Fault
 

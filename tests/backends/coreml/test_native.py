@@ -9,7 +9,7 @@ import pytest
 
 from pytest_ane.backends.coreml import check_native, native
 from pytest_ane.backends.coreml.native import NAME, has_native
-from pytest_ane.errors import BackendError
+from pytest_ane.core.errors import BackendError
 from pytest_ane.testing import Replayer, Script
 
 away = pytest.mark.skipif(sys.platform == "darwin", reason="macOS has Core ML")
