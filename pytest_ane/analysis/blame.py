@@ -21,6 +21,7 @@ from pytest_ane.analysis.remedies import Mend, candidates, channels, find_mend, 
 from pytest_ane.analysis.restore import Pair, Restorer
 from pytest_ane.build.census import Weight
 from pytest_ane.build.single import compressed_alone
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.manifest import Settings
 from pytest_ane.mil.records import Model
@@ -28,7 +29,6 @@ from pytest_ane.probes.cases import Case, Rows
 from pytest_ane.reference import Session
 from pytest_ane.reference.folding import dense
 from pytest_ane.reference.replay import Replay
-from pytest_ane.sources import FloatArray
 
 CASES = 4
 """Probes that are asked, those of the greatest error."""

@@ -14,11 +14,11 @@ from pytest_ane.chain.chain import Chain
 from pytest_ane.chain.exact import Alone, each_alone, run_all
 from pytest_ane.chain.forced import States
 from pytest_ane.chain.golden import Golden
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import Streams, entering, merge
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
 from pytest_ane.metrics import cosine
-from pytest_ane.metrics.logits import compare
-from pytest_ane.sources import FloatArray
+from pytest_ane.metrics.logits import compare_logits
 
 _BUDGET = 256 << 20
 """Bytes of logits held at once."""
@@ -236,5 +236,5 @@ def _replaced(logits: FloatArray, start: int, columns: FloatArray) -> FloatArray
 
 def _result(golden: Golden, logits: FloatArray) -> PromptResult:
     """Statistics without greedy text, and without the likeliest tokens, which are for people."""
-    positions = compare(golden.logits, logits, golden.ids)
+    positions = compare_logits(golden.logits, logits, golden.ids)
     return PromptResult(golden.name, positions, (), (), (), "", "")

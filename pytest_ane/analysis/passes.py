@@ -14,8 +14,8 @@ from typing import TypeAlias
 from pytest_ane.chain.chain import Answer, Chain, Run, lead, likeliest_token
 from pytest_ane.chain.exact import run_all
 from pytest_ane.chain.golden import Golden
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import Streams
-from pytest_ane.sources import FloatArray
 
 _BUDGET = 256 << 20
 """Bytes of hidden states kept between passes."""

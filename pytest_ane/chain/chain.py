@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checka
 
 import numpy as np
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.families import Reference, Streams, Wire, entering, merge
-from pytest_ane.sources import FloatArray
 
 Run: TypeAlias = Callable[[FloatArray], FloatArray]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pytest_ane.chain.chain import Chain, Step
 from pytest_ane.chain.forced import States
 from pytest_ane.chain.golden import Golden
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import LanguageModel, Streams, Wire, entering, merge
-from pytest_ane.sources import FloatArray
 
 
 def exact_chain(chain: Chain, reference: Chain, exact: Collection[str]) -> Chain:

@@ -11,11 +11,10 @@ import numpy.typing as npt
 
 from pytest_ane.chain.chain import Chain
 from pytest_ane.chain.golden import Golden
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import Streams, entering, merge
 from pytest_ane.metrics import cosine, is_cosine
-from pytest_ane.metrics.logits import compare
-from pytest_ane.metrics.summary import Summary
-from pytest_ane.sources import FloatArray
+from pytest_ane.metrics.logits import LogitSummary, compare_logits
 
 States: TypeAlias = Callable[[str, str], tuple[FloatArray, FloatArray]]
 """`states(prompt, shard)`: the reference's hidden states that enter and leave a block."""
@@ -87,10 +86,10 @@ def _head(
 
 
 def _alone(expected: FloatArray, logits: FloatArray) -> Head | None:
-    positions = compare(expected, logits)[1:]
+    positions = compare_logits(expected, logits)[1:]
     if not positions:
         return None
-    summary = Summary.of(positions)
+    summary = LogitSummary.of(positions)
     return Head(summary.top1, summary.kl, summary.centred_cosine.min)
 
 

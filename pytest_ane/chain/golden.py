@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from pytest_ane.build import Cache
 from pytest_ane.chain.chain import Chain, Step
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.digests import key_digest
 from pytest_ane.families import LanguageModel, Wire
 from pytest_ane.probes.recording import RECORDING_VERSION, Prompt, check_finite, load, save
-from pytest_ane.sources import FloatArray
 
 _VERSION = 2
 """Raised whenever logits are packed in another way."""

@@ -1,21 +1,38 @@
-"""Numbers that say how close two tensors are; one file each, NaN-safe."""
+"""Numbers that say how close two tensors are; one file a kind of metric, NaN-safe."""
 
 from __future__ import annotations
 
-from pytest_ane.metrics.contribution import Contributions, contributions, contributions_beside
-from pytest_ane.metrics.cosine import cosine, flat_cosine, group_cosines, group_products, is_cosine
-from pytest_ane.metrics.error import Extreme, max_abs_error, worst_abs_error, worst_rel_error
-from pytest_ane.metrics.finite import finite_fraction
-from pytest_ane.metrics.relative import relative_l2
-from pytest_ane.metrics.snr import decibels, snr
-from pytest_ane.metrics.zero import Zeros, zeros
+from pytest_ane.metrics.contribution import (
+    Contributions,
+    contributions,
+    contributions_off_input,
+)
+from pytest_ane.metrics.cosine import (
+    Zeros,
+    cosine,
+    flat_cosine,
+    group_cosines,
+    group_products,
+    is_cosine,
+    zeros,
+)
+from pytest_ane.metrics.error import (
+    WorstError,
+    decibels,
+    finite_fraction,
+    max_abs_error,
+    relative_l2,
+    snr,
+    worst_abs_error,
+    worst_rel_error,
+)
 
 __all__ = [
     "Contributions",
-    "Extreme",
+    "WorstError",
     "Zeros",
     "contributions",
-    "contributions_beside",
+    "contributions_off_input",
     "cosine",
     "decibels",
     "finite_fraction",

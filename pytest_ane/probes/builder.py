@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.build import Cache
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.digests import key_digest
 from pytest_ane.core.errors import BuildError
 from pytest_ane.families import Conversion, Inputs, Port
@@ -21,7 +22,6 @@ from pytest_ane.probes.normal import generator
 from pytest_ane.probes.ports import flexible_axis, port_rows
 from pytest_ane.probes.recording import RECORDING_VERSION, load, save
 from pytest_ane.probes.seeded import KINDS, lengths
-from pytest_ane.sources import FloatArray
 
 Probe = tuple[str, str, int, Inputs]
 """Kind, name, T, and the inputs by port."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import Inputs, Layout, Routes
-from pytest_ane.sources import FloatArray
 
 Rows = Mapping[str, FloatArray]
 

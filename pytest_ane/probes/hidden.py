@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import LanguageModel, Layout, Routes, residual_of, routing_of
 from pytest_ane.manifest import Shard
 from pytest_ane.probes.cases import Case, hidden_case
 from pytest_ane.probes.seeded import Captured, lengths, seeded
-from pytest_ane.sources import FloatArray
 
 _STEPS = 8
 """Positions, at least, of a seeded probe of a shard with states; two calls of T take 2 T."""

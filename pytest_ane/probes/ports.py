@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import Port
-from pytest_ane.sources import FloatArray
 
 
 def flexible_axis(port: Port) -> int | None:

@@ -17,12 +17,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from pytest_ane.build import Cache
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.digests import key_digest
 from pytest_ane.core.errors import CacheError, SourceError
 from pytest_ane.families import LanguageModel, Layout, Wire, entering, get_family, merge
 from pytest_ane.manifest import Shard
 from pytest_ane.probes.hidden import HiddenProbe, States, answered, packed, unpacked
-from pytest_ane.sources import FloatArray
 
 RECORDING_VERSION = 5
 _FILE = "recording.safetensors"

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.probes.normal import Doubles, generator, normals
-from pytest_ane.sources import FloatArray
 
 FP16_EDGE = 65504 / 2
 """Largest magnitude of the second `extreme` probe: half of fp16's, so that a residual stream may

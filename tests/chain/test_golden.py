@@ -17,7 +17,7 @@ from pytest_ane.build import Cache
 from pytest_ane.chain.golden import pack, record_golden, unpack
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import Wire
-from pytest_ane.metrics.logits import compare
+from pytest_ane.metrics.logits import compare_logits
 from pytest_ane.probes.recording import Prompt, record_hidden
 
 LOGITS = arrays.arrays(
@@ -57,7 +57,7 @@ def test_statistics_move_within_a_bound() -> None:
     generator = np.random.default_rng(0)
     logits = generator.normal(0, 3, (4, 49152)).astype(np.float32)
     logits[:, :3] += 15
-    for row, position in zip(logits, compare(logits, through(logits)), strict=True):
+    for row, position in zip(logits, compare_logits(logits, through(logits)), strict=True):
         distance = row.max() - row.astype(np.float64)
         p = np.exp(-distance) / np.exp(-distance).sum()
         assert position.top1

@@ -21,7 +21,7 @@ from tests.forked import Forge
 FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 MODULES = {"pytest": "pytest", "pytest-ane": "pytest_ane.cli"}
 MACHINE = re.compile(
-    r"(platform|cachedir:|benchmark:|rootdir:|configfile:|plugins:|ane: python|ane: \d+ shards? to) "
+    r"(platform|benchmark:|rootdir:|configfile:|plugins:|ane: python|ane: \d+ shards? to) "
 )
 """Header lines that speak of the machine: pages leave them out."""
 CACHE = re.compile(r" · cache \S+")

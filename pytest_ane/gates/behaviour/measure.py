@@ -10,7 +10,7 @@ from pytest_ane.chain.chain import NO_TOKEN, Chain
 from pytest_ane.chain.forced import Head, States, forced
 from pytest_ane.chain.golden import Golden
 from pytest_ane.metrics import is_cosine
-from pytest_ane.metrics.logits import Likeliest, Position, compare, likeliest
+from pytest_ane.metrics.logits import Likeliest, Position, compare_logits, likeliest
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _run(
     logits, tokens, _ = chain.answer(golden.ids, len(golden.greedy), golden.greedy)
     return PromptResult(
         name=golden.name,
-        positions=compare(golden.logits, logits, golden.ids),
+        positions=compare_logits(golden.logits, logits, golden.ids),
         greedy=tokens,
         expected=golden.greedy,
         leads=golden.leads,

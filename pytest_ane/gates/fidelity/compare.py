@@ -15,10 +15,10 @@ import numpy.typing as npt
 from pytest_ane.gates.fidelity.comparison import GROUP, Comparison, Errors
 from pytest_ane.metrics import (
     Contributions,
-    Extreme,
+    WorstError,
     Zeros,
     contributions,
-    contributions_beside,
+    contributions_off_input,
     cosine,
     finite_fraction,
     flat_cosine,
@@ -46,8 +46,8 @@ class _Block(NamedTuple):
     relative: Wide
     added: Contributions | None
     products: Wide
-    absolute: Extreme
-    ratio: Extreme
+    absolute: WorstError
+    ratio: WorstError
 
 
 def compare(
@@ -70,7 +70,7 @@ def compare(
             actual[i : i + size],
             expected[i : i + size],
             None if path is None else path[i : i + size],
-            taken=contributions if exact else contributions_beside,
+            taken=contributions if exact else contributions_off_input,
             input_max=case.input_max,
             start=i,
         )
