@@ -35,8 +35,8 @@ from pytest_ane.build.folder import (
 )
 from pytest_ane.build.scratch import leftovers, scratch, temporary_folder
 from pytest_ane.build.slots import Slots
-from pytest_ane.digests import tree_bytes
-from pytest_ane.errors import BuildError, CacheError
+from pytest_ane.core.digests import tree_bytes
+from pytest_ane.core.errors import BuildError, CacheError
 
 _WRITER = "[MIL FileWriter]"
 """How coremltools' writer of weights begins when the system refuses to write; it is no OSError."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_ane.errors import CacheError
+from pytest_ane.core.errors import CacheError
 from pytest_ane.manifest.ids import MODEL
 
 KINDS = ("artifacts", "compiled", "recordings")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ane.cli.confirm import confirmed
-from pytest_ane.errors import CacheError
+from pytest_ane.core.errors import CacheError
 
 if TYPE_CHECKING:
     from pytest_ane.build import Cache

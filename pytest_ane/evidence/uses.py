@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from pytest_ane.errors import EvidenceError, UnprovenError
+from pytest_ane.core.errors import EvidenceError, UnprovenError
 from pytest_ane.evidence.dsse import read_envelope
 from pytest_ane.evidence.statement import Statement
 from pytest_ane.evidence.store import SIGNATURES, Store, read_file, signature

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_ane.build.cache import Cache
 from pytest_ane.build.folder import KINDS
-from pytest_ane.errors import BuildError, CacheError
+from pytest_ane.core.errors import BuildError, CacheError
 from tests.build.makers import KEY, make_forever, make_slowly
 
 OTHER = "b" * 64

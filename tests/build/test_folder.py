@@ -9,7 +9,7 @@ import pytest
 
 from pytest_ane.build import Cache
 from pytest_ane.build.folder import TAG, TAG_TEXT
-from pytest_ane.errors import CacheError
+from pytest_ane.core.errors import CacheError
 from tests.build.makers import KEY
 
 

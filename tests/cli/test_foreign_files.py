@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pytest_ane.build import Cache
 from pytest_ane.build.folder import KINDS
 from pytest_ane.cli import main
-from pytest_ane.errors import CacheError
+from pytest_ane.core.errors import CacheError
 from pytest_ane.plugin.run import Run
 from tests.evidence.makers import statement
 

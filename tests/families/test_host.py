@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.families.host import causal_mask, rotary, write_mask
+from pytest_ane.families.layout import causal_mask, rotary, write_mask
 
 
 def test_rotary_tables_of_two_positions_and_two_pairs() -> None:

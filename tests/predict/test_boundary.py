@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import DType, Feature, Pipeline
-from pytest_ane.predict.boundary import given, returned
+from pytest_ane.predict.native import given, returned
 
 
 def model(*, inputs: tuple[Feature, ...] = (), outputs: tuple[Feature, ...] = ()) -> Pipeline:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.errors import AneError
+from pytest_ane.core.errors import AneError
 from pytest_ane.predict import native
 from tests.mil.packages import Program, doubling
 

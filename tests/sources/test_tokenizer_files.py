@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.errors import SourceError
-from pytest_ane.sources.tokenizer_files import read_tokenizer
+from pytest_ane.core.errors import SourceError
+from pytest_ane.sources.tokenizer import read_tokenizer
 from tests.sources.checkpoints import write_tokenizer
 
 WORDS = ("hello", "user", ":", "answer")

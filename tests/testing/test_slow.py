@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_ane.backends import CpuBackend
-from pytest_ane.testing.slow import Slow, slowed
+from pytest_ane.testing.plugin import Slow, slowed
 
 
 class Instant:

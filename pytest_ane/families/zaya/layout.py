@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pytest_ane.families.base import Inputs
 from pytest_ane.families.blocks import block_index, is_head
-from pytest_ane.families.host import (
+from pytest_ane.families.layout import (
     causal_mask,
     check_fits,
     rotary,

@@ -1,10 +1,10 @@
-"""Known error texts; each one of them in a log: `tests/placement/plans/test_errors.py`."""
+"""Known error texts; each one of them in a log: `tests/gates/placement/plans/test_errors.py`."""
 
 from __future__ import annotations
 
 import pytest
 
-from pytest_ane.backends.coreml.known import KNOWN, explained, is_stale, recognise, said
+from pytest_ane.backends.coreml.errors import KNOWN, explained, is_stale, recognise, said
 
 CODE_14 = (
     "Failed to build the model execution plan using a model architecture file '/a/model.mil' with "
@@ -40,8 +40,8 @@ def test_a_failure_at_run_time_is_known_by_any_status(status: str) -> None:
         ("plain words.", "plain words"),
         ('{\n    NSLocalizedDescription = "It \\"failed\\" here.";\n}', 'It "failed" here'),
         ("{NSLocalizedDescription = Failed; NSUnderlyingError = x}", "Failed"),
-        ("two\n  lines \x1b[31m", "two lines ?[31m"),
-        ("x" * 1000, "x" * 400 + "..."),
+        ("two\n  lines \x1b[31m", r"two lines \x1b[31m"),
+        ("x" * 1000, f"{'x' * 198}...{'x' * 198}"),
         ("", ""),
     ],
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.backends.coreml import Machine
-from pytest_ane.errors import BackendError
+from pytest_ane.core.errors import BackendError
 from pytest_ane.testing import Machine as Replayed
 from pytest_ane.testing import Script
 

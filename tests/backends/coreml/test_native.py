@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.backends.coreml import check_native, native
-from pytest_ane.backends.coreml.native import NAME, has_native
-from pytest_ane.errors import BackendError
+from pytest_ane.backends.coreml.machine import NAME, has_native
+from pytest_ane.core.errors import BackendError
 from pytest_ane.testing import Replayer, Script
 
 away = pytest.mark.skipif(sys.platform == "darwin", reason="macOS has Core ML")
@@ -42,7 +42,7 @@ def test_one_that_cannot_be_loaded_is_one_sentence(
 
 def test_looking_for_it_imports_nothing(pytester: pytest.Pytester) -> None:
     code = (
-        "import sys; from pytest_ane.backends.coreml.native import has_native; has_native();"
+        "import sys; from pytest_ane.backends.coreml.machine import has_native; has_native();"
         "print('coremltools' in sys.modules, 'torch' in sys.modules)"
     )
     assert pytester.runpython_c(code).outlines == ["False False"]

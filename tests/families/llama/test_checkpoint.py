@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.families import Cut
 from pytest_ane.families.llama import LlamaModel, open_model, spread
 from pytest_ane.families.llama.checkpoint import CheckpointAsGGUF
@@ -94,7 +94,10 @@ def test_newer_configurations_keep_theta_in_a_table(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"model_type": "mistral"}, "architecture 'mistral', expected 'llama'"),
-        ({"rope_scaling": {"rope_type": "llama3"}}, "'llama3', and family 'llama' computes 'none'"),
+        (
+            {"rope_scaling": {"rope_type": "llama3"}},
+            "rope_type is 'llama3', and family 'llama' computes 'default'",
+        ),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "'linear', and family 'llama'"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu', and family 'llama' computes 'silu' only"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),

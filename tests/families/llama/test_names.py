@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.families import Cut
 from pytest_ane.families.llama import open_model
 from pytest_ane.sources import Source
