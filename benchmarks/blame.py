@@ -61,7 +61,7 @@ def explained(manifest: str, name: str, folder: Path) -> dict[str, Any]:
     from pytest_ane.families import search_beside
     from pytest_ane.manifest import load, select
     from pytest_ane.plugin.blame import explain
-    from pytest_ane.plugin.models import OpenModel
+    from pytest_ane.project.models import OpenModel
 
     found = load(ROOT / manifest)
     search_beside(found)

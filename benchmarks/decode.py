@@ -41,12 +41,12 @@ import torch  # noqa: E402
 
 from benchmarks.eager_llama import EagerLlama  # noqa: E402
 from pytest_ane.backends.cpu import CpuBackend, CpuRunner  # noqa: E402
-from pytest_ane.behaviour.chain import Opened  # noqa: E402
 from pytest_ane.build import Artifact, Cache, build_shard  # noqa: E402
+from pytest_ane.chain.chain import Opened  # noqa: E402
 from pytest_ane.cli.stack import choose as choose_model  # noqa: E402
 from pytest_ane.manifest import Shard, load  # noqa: E402
-from pytest_ane.plugin.models import OpenModel  # noqa: E402
-from pytest_ane.plugin.stack import Stack  # noqa: E402
+from pytest_ane.project.models import OpenModel  # noqa: E402
+from pytest_ane.project.stack import Stack  # noqa: E402
 from pytest_ane.reference import Session  # noqa: E402
 from pytest_ane.reference.steps import Compute  # noqa: E402
 

@@ -151,7 +151,7 @@ def smollm2() -> None:
     from pytest_ane.build import Cache
     from pytest_ane.build.shard import build_shard
     from pytest_ane.manifest import load
-    from pytest_ane.plugin.models import OpenModel
+    from pytest_ane.project.models import OpenModel
 
     manifest = load(Path(__file__).parents[1] / "shards.toml")
     opened = OpenModel(manifest.models[0], cache := Cache())

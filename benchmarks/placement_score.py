@@ -21,6 +21,9 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from pytest_ane.gates.placement import Forecast, forecast
+from pytest_ane.gates.placement.rules import Outcome
+from pytest_ane.gates.placement.rules.ops import mil_ops
 from pytest_ane.mil.records import (
     Argument,
     Block,
@@ -37,9 +40,6 @@ from pytest_ane.mil.records import (
     Value,
     ValueType,
 )
-from pytest_ane.placement import Forecast, forecast
-from pytest_ane.placement.rules import Outcome
-from pytest_ane.placement.rules.ops import mil_ops
 
 Row: TypeAlias = Mapping[str, str]
 Truth = Literal["on", "off"]

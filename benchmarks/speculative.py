@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from pytest_ane.plugin import threads
 
 if TYPE_CHECKING:
-    from pytest_ane.behaviour import Chain
-    from pytest_ane.throughput.decode import Timer
+    from pytest_ane.chain.chain import Chain
+    from pytest_ane.chain.decode import Timer
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXTS = {
@@ -73,7 +73,7 @@ def row(
     chain: Chain, ids: Sequence[int], tokens: int, width: int, rounds: int, timer: Timer
 ) -> str:
     """One text at one width; `off` and `worst` are the prediction's relative errors."""
-    from pytest_ane.throughput.trial import run_trial
+    from pytest_ane.gates.throughput.trial import run_trial
 
     trials = [run_trial(chain, ids, tokens, width, timer=timer) for _ in range(rounds)]
     one = sorted(trials, key=lambda trial: trial.speedup)[rounds // 2]

@@ -165,7 +165,7 @@ def checkpoint(folder: Path) -> dict[str, Any]:
 
 def probes() -> list[np.ndarray]:
     """Eight of each length, root mean square 1."""
-    from pytest_ane.fidelity.probes import seeded
+    from pytest_ane.probes.seeded import seeded
 
     return [
         hidden
@@ -183,9 +183,9 @@ def ours(folder: Path) -> dict[str, Any]:
     from pytest_ane.backends import CpuBackend
     from pytest_ane.families import Cut, get_family
     from pytest_ane.families.zaya import reference  # noqa: F401
-    from pytest_ane.fidelity import measure
-    from pytest_ane.fidelity.cases import hidden_case
+    from pytest_ane.gates.fidelity import measure
     from pytest_ane.manifest import Source
+    from pytest_ane.probes.cases import hidden_case
     from pytest_ane.sources import open_source, safetensors  # noqa: F401
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

@@ -20,8 +20,8 @@ from platformdirs import user_cache_path
 
 from pytest_ane.build.scratch import leftovers, scratch, temporary_folder
 from pytest_ane.build.slots import Slots
-from pytest_ane.digests import tree_bytes
-from pytest_ane.errors import BuildError, CacheError
+from pytest_ane.core.digests import tree_bytes
+from pytest_ane.core.errors import BuildError, CacheError
 
 KINDS = ("artifacts", "compiled", "recordings")
 

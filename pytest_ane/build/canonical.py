@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-from pytest_ane.digests import file_digest, tree_digest
+from pytest_ane.core.digests import file_digest, tree_digest
 from pytest_ane.mil.package import parse_package
 from pytest_ane.mil.proto import canonical_bytes
 

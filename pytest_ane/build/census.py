@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pytest_ane.build.stages import Stage, bits_of, bytes_of, bytes_stored, sparsity, stages_of
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.records import Function, Model, Operation, Ref, TensorType
 
 _SUFFIXES = re.compile(r"(_palettized|_pcs|_quantized|_sparsified|_pruned)+$")

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 from pytest_ane.build.optimize import passes
 from pytest_ane.build.palettize import constants, palettize
 from pytest_ane.build.quiet import converter_notes, import_coremltools
-from pytest_ane.errors import BuildError
+from pytest_ane.core.errors import BuildError
 from pytest_ane.manifest import Compression, Palettize, Settings, Uncompressed
 
 

@@ -6,7 +6,7 @@ import gc
 from typing import Any
 
 from pytest_ane.build.quiet import import_coremltools
-from pytest_ane.errors import BuildError
+from pytest_ane.core.errors import BuildError
 from pytest_ane.families import Conversion
 
 _TRACED = 2

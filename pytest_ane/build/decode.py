@@ -9,7 +9,7 @@ import numpy as np
 
 from pytest_ane.build.census import Found
 from pytest_ane.build.stages import DEEPEST, constants_of
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.blob import load, packed
 from pytest_ane.mil.records import DType, Model, Operation, Ref, TensorType
 from pytest_ane.reference.folding import Constants

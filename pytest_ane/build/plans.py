@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_ane.digests import tree_bytes
+from pytest_ane.core.digests import tree_bytes
 
 _PATTERN = "*/com.apple.e5rt.e5bundlecache/*"
 

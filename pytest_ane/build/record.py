@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.build.distortion import Distortion, distortions
-from pytest_ane.digests import tree_bytes, tree_digest
-from pytest_ane.errors import CacheError
+from pytest_ane.core.digests import tree_bytes, tree_digest
+from pytest_ane.core.errors import CacheError
 from pytest_ane.manifest import GOLDEN
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Model

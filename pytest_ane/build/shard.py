@@ -11,8 +11,8 @@ from typing import Any
 
 from pytest_ane.build.cache import Cache
 from pytest_ane.build.record import PACKAGE, Artifact, BuildRecord
-from pytest_ane.digests import key_digest
-from pytest_ane.errors import BuildError
+from pytest_ane.core.digests import key_digest
+from pytest_ane.core.errors import BuildError
 from pytest_ane.families import Buildable
 from pytest_ane.manifest import Shard, Uncompressed
 from pytest_ane.mil import read_model

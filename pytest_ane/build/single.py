@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.errors import BuildError
+from pytest_ane.core.errors import BuildError
 from pytest_ane.manifest import Linear, Palettize, Settings, Uncompressed
 
 Floats = npt.NDArray[np.float32]

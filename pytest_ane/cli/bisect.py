@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.plugin import threads
 
 if TYPE_CHECKING:
-    from pytest_ane.behaviour.bisect import Trial
+    from pytest_ane.analysis.bisect import Trial
 
 
 def run(manifest: Path | None, model: str | None, cache: Path | None, most: int) -> Iterator[str]:
@@ -25,7 +25,7 @@ def run(manifest: Path | None, model: str | None, cache: Path | None, most: int)
     if most < 1:
         raise ExecutionError(f"--most {most}: give a number from 1 on.")
     threads.choose()
-    from pytest_ane.behaviour.bisect import bisect
+    from pytest_ane.analysis.bisect import bisect
     from pytest_ane.cli.stack import open_stack, tell
     from pytest_ane.report.bisect import sentence, trial
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_ane.build import Cache
-    from pytest_ane.fidelity import Case
     from pytest_ane.manifest import Manifest, Shard
-    from pytest_ane.plugin.built import BuiltModel
-    from pytest_ane.plugin.models import OpenModel
+    from pytest_ane.probes.cases import Case
+    from pytest_ane.project.builder_model import BuiltModel
+    from pytest_ane.project.models import OpenModel
 
 
 def run(
@@ -24,7 +24,7 @@ def run(
         AneError: there is nothing to compare with, or something cannot be built or run.
     """
     from pytest_ane.build import Cache
-    from pytest_ane.digests import remembered
+    from pytest_ane.core.digests import remembered
 
     kept = Cache(cache)
     with remembered(kept.root / "digests"):
@@ -38,7 +38,7 @@ def run(
 def _chosen(
     shards: str, against: Path | None, manifest: Path | None
 ) -> tuple[Manifest, tuple[Shard, ...]]:
-    from pytest_ane.errors import ManifestError
+    from pytest_ane.core.errors import ManifestError
     from pytest_ane.families import search_beside
     from pytest_ane.manifest import load, of_package, select
 
@@ -63,8 +63,8 @@ def _of(shard: Shard, manifest: Manifest, cache: Cache) -> Iterator[str]:
 
     @lru_cache(1)
     def model() -> OpenModel | BuiltModel:
-        from pytest_ane.plugin.built import BuiltModel
-        from pytest_ane.plugin.models import OpenModel
+        from pytest_ane.project.builder_model import BuiltModel
+        from pytest_ane.project.models import OpenModel
 
         found = manifest.model_of(shard.model)
         return (BuiltModel if found.builder else OpenModel)(found, cache)

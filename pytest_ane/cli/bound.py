@@ -8,13 +8,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_ane.errors import BackendError, ManifestError
+from pytest_ane.core.errors import BackendError, ManifestError
 
 if TYPE_CHECKING:
+    from pytest_ane.analysis.bound import Group
+    from pytest_ane.analysis.devices import Device
     from pytest_ane.build import Cache
     from pytest_ane.manifest import Model
-    from pytest_ane.throughput.bound import Group
-    from pytest_ane.throughput.devices import Device
 
 _PACKAGES = (".mlpackage", ".mlmodelc")
 _DEFAULT = "M4 Max"
@@ -50,10 +50,10 @@ def run(
     Raises:
         AneError: one sentence.
     """
+    from pytest_ane.analysis.alike import largest_of
+    from pytest_ane.analysis.bound import call
     from pytest_ane.build import Cache
     from pytest_ane.report.bound import lines
-    from pytest_ane.throughput.alike import largest_of
-    from pytest_ane.throughput.bound import call
 
     if path.suffix not in _PACKAGES and not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
@@ -75,7 +75,7 @@ def run(
 def _device(
     name: str | None, cache: Cache, bandwidth: float | None, peak: float | None, lanes: int | None
 ) -> Device:
-    from pytest_ane.throughput.devices import find_device
+    from pytest_ane.analysis.devices import find_device
 
     given = {"bandwidth": bandwidth, "peak": peak, "lanes": lanes}
     changes = {key: value for key, value in given.items() if value is not None}
@@ -90,8 +90,8 @@ def _chip() -> str:
     """This Mac's chip if its figures are known, else that of the published ZAYA1 runs."""
     if sys.platform != "darwin":
         return _DEFAULT
+    from pytest_ane.analysis.devices import published
     from pytest_ane.backends.coreml.machine import Machine
-    from pytest_ane.throughput.devices import published
 
     try:
         chip = Machine.ask().chip.removeprefix("Apple ")
@@ -103,7 +103,7 @@ def _chip() -> str:
 def _measured(text: str, name: str, device: Device) -> tuple[int, float]:
     """T and tokens a second."""
     if text.endswith(".json"):
-        from pytest_ane.throughput.measured import decoded
+        from pytest_ane.analysis.measured import decoded
 
         return 1, decoded(Path(text), name, device)
     tokens, _, rate = text.rpartition("=")
@@ -120,21 +120,21 @@ def _measured(text: str, name: str, device: Device) -> tuple[int, float]:
 
 
 def _package(path: Path) -> Group:
-    from pytest_ane.throughput.alike import costs_of
-    from pytest_ane.throughput.bound import Group
+    from pytest_ane.analysis.alike import costs_of
+    from pytest_ane.analysis.bound import Group
 
     return Group("package", path.name, 1, costs_of(path))
 
 
 def _model(path: Path, name: str | None, cache: Cache) -> tuple[str, list[Group], int]:
     """A manifest's model: its name, what was counted, and its largest T."""
+    from pytest_ane.analysis.alike import alike, counted
     from pytest_ane.cli.shards import Shards
     from pytest_ane.cli.stack import tell
-    from pytest_ane.digests import remembered
+    from pytest_ane.core.digests import remembered
     from pytest_ane.families import search_beside
     from pytest_ane.manifest import load
     from pytest_ane.plugin.run import use_folder
-    from pytest_ane.throughput.alike import alike, counted
 
     read = load(path)
     search_beside(read)

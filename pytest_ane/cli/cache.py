@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_ane.errors import CacheError
+from pytest_ane.core.errors import CacheError
 
 
 def run(action: str, root: Path | None, keep: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.errors import UnprovenError
+from pytest_ane.core.errors import UnprovenError
 
 _OPTIONS = {
     "manifest": "--ane-manifest",
@@ -47,8 +47,8 @@ def run(
         return
     if runs < 2:
         raise UnprovenError(f"--runs={runs}: noise is what runs differ by; give 2 or more, 5 say.")
+    from pytest_ane.gates.throughput.noise import calibrations
     from pytest_ane.report.noise import lines
-    from pytest_ane.throughput.noise import calibrations
 
     folders = _folders(storage, given["manifest"])
     found = []
@@ -70,7 +70,7 @@ def _bench(
     shards: str, given: Mapping[str, str | Path | None], file: Path, number: int
 ) -> tuple[Any, ...]:
     """One run; verdicts do not matter, for what is compared is compared later."""
-    from pytest_ane.throughput.stored import read_stored
+    from pytest_ane.gates.throughput.stored import read_stored
 
     pairs = [(_OPTIONS[name], str(value)) for name, value in given.items() if value is not None]
     options = [word for pair in pairs for word in pair]
@@ -99,8 +99,8 @@ def _folders(uri: str | None, manifest: str | Path | None) -> dict[str, Path | N
     Raises:
         AneError: the manifest cannot be read, or a folder cannot be written.
     """
+    from pytest_ane.gates.throughput.storage import STORAGE, beside, folder_of, open_storage
     from pytest_ane.manifest import load
-    from pytest_ane.throughput.storage import STORAGE, beside, folder_of, open_storage
 
     models = load(Path(manifest or "shards.toml")).models
     folders = {model.name: None if uri else model.baselines for model in models}
@@ -121,8 +121,8 @@ def _written(
     made: Sequence[Any], uri: str | None, folders: Mapping[str, Path | None]
 ) -> Iterator[Path]:
     """Write noise where each model's runs are stored."""
-    from pytest_ane.throughput.noise import write
-    from pytest_ane.throughput.storage import STORAGE, beside, open_storage
+    from pytest_ane.gates.throughput.noise import write
+    from pytest_ane.gates.throughput.storage import STORAGE, beside, open_storage
 
     storage = open_storage(uri or STORAGE)
     for calibration in made:
@@ -141,8 +141,8 @@ def _device(cache: str | Path | None) -> Iterator[str]:
     from pytest_ane.build import Cache
     from pytest_ane.cli.stack import tell
 
-    measuring: Any = import_module("pytest_ane.throughput.device_calibration")
-    devices: Any = import_module("pytest_ane.throughput.devices")
+    measuring: Any = import_module("pytest_ane.analysis.device_calibration")
+    devices: Any = import_module("pytest_ane.analysis.devices")
     root = Cache(Path(cache) if cache else None).root
     device = measuring.calibrate_device(tell)
     tell("")

@@ -37,7 +37,9 @@ def parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_runs("doctor", "ane_manifest", "ane_cache"))
 
     command = commands.add_parser("cache", help="list or prune built shards and recordings")
-    command.add_argument("action", choices=("list", "prune"))
+    command.add_argument(
+        "action", choices=("list", "prune"), help="show entries, or delete old ones"
+    )
     _add_cache(command)
     command.add_argument(
         "--keep",
@@ -64,7 +66,11 @@ def parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_runs("plan", "file", "package"))
 
     command = commands.add_parser("evidence", help="what a Mac recorded, and what it is worth")
-    command.add_argument("action", choices=("list", "show", "verify", "prune"))
+    command.add_argument(
+        "action",
+        choices=("list", "show", "verify", "prune"),
+        help="list files, print one, hold them against today's policy, or delete unused ones",
+    )
     command.add_argument("what", nargs="?", help="show: an evidence file, a shard or a model")
     command.add_argument(
         "--ane-shards", default="all", metavar="SHARDS", help="verify: which (default: all)"
@@ -90,9 +96,15 @@ def parser() -> argparse.ArgumentParser:
     )
 
     command = commands.add_parser("golden", help="keep what a reference answers, as golden tensors")
-    command.add_argument("action", choices=("record",))
+    command.add_argument("action", choices=("record",), help="run the reference and keep answers")
     command.add_argument("what", help="a shard of the manifest, or a package")
-    command.add_argument("--out", type=Path, required=True, metavar="FILE.safetensors")
+    command.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE.safetensors",
+        help="the file to write",
+    )
     command.add_argument(
         "--package", type=Path, help="for a shard: run this in place of its float32 module"
     )

@@ -12,8 +12,9 @@ from typing import Any
 from pytest_ane.build import Cache
 from pytest_ane.build.record import PACKAGE
 from pytest_ane.build.shard import artifact_key
-from pytest_ane.digests import key_digest, remembered
-from pytest_ane.errors import AneError, BuildError, EvidenceError, UnprovenError
+from pytest_ane.core.digests import key_digest, remembered
+from pytest_ane.core.errors import AneError, BuildError, EvidenceError, UnprovenError
+from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence import FOLDER, Statement, Store
 from pytest_ane.evidence.asked import files_of, question
 from pytest_ane.evidence.judge import judge
@@ -22,10 +23,9 @@ from pytest_ane.evidence.uses import GATES_OF_SHARD, Subject, name_of, unused, u
 from pytest_ane.evidence.verify import verify
 from pytest_ane.families import search_beside
 from pytest_ane.manifest import Gate, Model, Shard, load, select
-from pytest_ane.plugin.built import BuiltModel
-from pytest_ane.plugin.models import OpenModel
 from pytest_ane.plugin.workspace import is_complete
-from pytest_ane.verdict import Verdict
+from pytest_ane.project.builder_model import BuiltModel
+from pytest_ane.project.models import OpenModel
 
 
 class Desk:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ane.cli.arrays import read_inputs
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 
 if TYPE_CHECKING:
-    from pytest_ane.fidelity.diff import Comparison
+    from pytest_ane.analysis.diff import Comparison
     from pytest_ane.mil.records import Model
 
 _SHOWN = 10
@@ -24,7 +24,7 @@ def run(
     Raises:
         ExecutionError: it differs beyond the tolerance, so that the exit code says so too.
     """
-    from pytest_ane.fidelity.diff import compare
+    from pytest_ane.analysis.diff import compare
     from pytest_ane.mil import read_model
 
     if not tolerance >= 0:
@@ -42,7 +42,7 @@ def run(
 
 
 def _seeded(model: Model, seed: int) -> dict[str, Any]:
-    from pytest_ane.fidelity.package import seeded_inputs
+    from pytest_ane.probes.package import seeded_inputs
 
     return seeded_inputs(model.inputs, Path(model.path), seed)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ane import __version__
-from pytest_ane.errors import AneError, CacheError, DoctorError
+from pytest_ane.core.errors import AneError, CacheError, DoctorError
 
 if TYPE_CHECKING:
     from pytest_ane.build import Cache
@@ -56,7 +56,7 @@ def _lacks(distribution: str) -> bool:
 def _machine() -> Iterator[str]:
     from pytest_ane.build.disk import amount
     from pytest_ane.build.slots import default_count, memory
-    from pytest_ane.plugin.preflight import versions
+    from pytest_ane.project.preflight import versions
 
     yield f"versions: pytest-ane {__version__}, {versions()}"
     system = f"macOS {platform.mac_ver()[0]}" if platform.mac_ver()[0] else platform.system()
@@ -149,9 +149,9 @@ def _model(model: Model, cache: Cache | None, problems: list[str]) -> str:
 
 def _to_build(model: Model, cache: Cache, problems: list[str]) -> Iterator[str]:
     from pytest_ane.build.slots import default_count
-    from pytest_ane.plugin.built import BuiltModel
-    from pytest_ane.plugin.models import OpenModel
-    from pytest_ane.plugin.preflight import Preflight
+    from pytest_ane.project.builder_model import BuiltModel
+    from pytest_ane.project.models import OpenModel
+    from pytest_ane.project.preflight import Preflight
 
     opened = (BuiltModel if model.builder else OpenModel)(model, cache)
     preflight = Preflight(model.shards, cache, lambda _: opened, default_count())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.plugin import threads
 
 
@@ -23,8 +23,8 @@ def run(
     if file is not None and not file.absolute().parent.is_dir():
         raise ExecutionError(f"--json {file}: there is no folder {file.parent}.")
     threads.choose()
-    from pytest_ane.behaviour.causes import find_causes
-    from pytest_ane.behaviour.drift import measure_drift, to_json
+    from pytest_ane.analysis.causes import find_causes
+    from pytest_ane.analysis.drift import measure_drift, to_json
     from pytest_ane.cli.stack import open_stack, tell
     from pytest_ane.report.drift import lines
 
@@ -45,7 +45,7 @@ def run(
 
 
 def _write(path: Path, text: str) -> None:
-    from pytest_ane.files import write_atomically
+    from pytest_ane.core.files import write_atomically
 
     try:
         write_atomically(path, text.encode())

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_ane.errors import AneError, EvidenceError, UnprovenError
+from pytest_ane.core.errors import AneError, EvidenceError, UnprovenError
 
 if TYPE_CHECKING:
     from pytest_ane.cli.desk import Desk
+    from pytest_ane.core.verdict import Verdict
     from pytest_ane.evidence import Statement
     from pytest_ane.manifest import Gate, Model, Shard
     from pytest_ane.report.rows import Row
-    from pytest_ane.verdict import Verdict
 
 _COLUMNS = ("subject", "gate", "age", "chip", "system", "units", "state")
 _LONGEST = 300

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ane.errors import GoldenError
+from pytest_ane.core.errors import GoldenError
 
 if TYPE_CHECKING:
     from pytest_ane.backends import Backend, Runner
-    from pytest_ane.fidelity import Case
     from pytest_ane.manifest import Manifest, Probes, Shard
-    from pytest_ane.plugin.models import OpenModel
+    from pytest_ane.probes.cases import Case
+    from pytest_ane.project.models import OpenModel
 
 Recorded = tuple[dict[str, Any], dict[str, Any]]
 _PACKAGES = (".mlpackage", ".mlmodelc")
@@ -41,8 +41,8 @@ def run(
     Raises:
         AneError: one sentence; nothing is written then.
     """
-    from pytest_ane.fidelity.golden import write_golden
     from pytest_ane.manifest import Probes
+    from pytest_ane.probes.golden import write_golden
 
     if out.suffix != ".safetensors":
         raise GoldenError(f"--out {out}: golden tensors are a .safetensors file.")
@@ -64,8 +64,8 @@ def _of_shard(
     from pytest_ane.build import Cache
     from pytest_ane.families import search_beside
     from pytest_ane.manifest import load
-    from pytest_ane.plugin.built import BuiltModel
-    from pytest_ane.plugin.models import OpenModel
+    from pytest_ane.project.builder_model import BuiltModel
+    from pytest_ane.project.models import OpenModel
 
     read = load(manifest or Path("shards.toml"))
     search_beside(read)
@@ -99,7 +99,7 @@ def _of_family(model: OpenModel, shard: Shard, package: Path | None, backend: st
     """Hidden states of a family's shard; a package is run on what enters the reference."""
     from dataclasses import replace
 
-    from pytest_ane.fidelity.hidden import packed
+    from pytest_ane.probes.hidden import packed
 
     probes, layout = model.probes(shard)
     origin = f"the float32 module of {shard.qualified}"
@@ -122,7 +122,7 @@ def _answer(runner: Runner, case: Case) -> Any:
 
 def _of_package(backend: Backend, package: Path, probes: Probes) -> Recorded:
     """A package's own inputs and outputs."""
-    from pytest_ane.fidelity.package import package_cases
+    from pytest_ane.probes.package import package_cases
 
     cases, runner = package_cases(backend, package, None, probes), backend.load(package)
     tensors: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def _of_package(backend: Backend, package: Path, probes: Probes) -> Recorded:
 
 
 def _ran(package: Path, backend: Backend) -> str:
-    from pytest_ane.digests import tree_digest
+    from pytest_ane.core.digests import tree_digest
 
     by = ", ".join(f"{key} {value}" for key, value in sorted(backend.provenance().items()))
     return f"{package.name} (digest {tree_digest(package)[:12]}), run by {by}"

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_ane.errors import ManifestError
+from pytest_ane.core.errors import ManifestError
 
 MANIFEST = """\
 # Models and their shards, for pytest-ane. Check it with: pytest --co -q --ane-shards=all -m gate

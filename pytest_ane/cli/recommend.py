@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.errors import ManifestError, NotRunError
+from pytest_ane.core.errors import ManifestError, NotRunError
 from pytest_ane.manifest import Model, load
 from pytest_ane.manifest.ids import nearest
 
@@ -28,11 +28,11 @@ def run(
     """Search the smallest compression of a model that passes every gate; write it if asked."""
     from pytest_ane.backends import get_backend
     from pytest_ane.build import Cache
-    from pytest_ane.digests import remembered
+    from pytest_ane.core.digests import remembered
     from pytest_ane.families import search_beside
     from pytest_ane.plugin import threads
-    from pytest_ane.plugin.models import OpenModel
-    from pytest_ane.plugin.stack import Stack
+    from pytest_ane.project.models import OpenModel
+    from pytest_ane.project.stack import Stack
     from pytest_ane.recommend import menu_of
     from pytest_ane.recommend.evaluate import Measuring
     from pytest_ane.recommend.log import Log
@@ -141,7 +141,7 @@ def _check(model: Model) -> None:
 def _context(opened: Any, backend: Any) -> dict[str, Any]:
     """What every measurement depends on beside the candidate."""
     from pytest_ane.build.shard import BUILD_VERSION
-    from pytest_ane.fidelity.recording import RECORDING_VERSION
+    from pytest_ane.probes.recording import RECORDING_VERSION
     from pytest_ane.recommend.gates import GATES_VERSION
 
     model = opened.model

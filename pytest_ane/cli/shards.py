@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pytest_ane.analysis.alike import largest_of
 from pytest_ane.build import Cache, build_shard
 from pytest_ane.build.record import PACKAGE
 from pytest_ane.build.shard import artifact_key
 from pytest_ane.cli.stack import tell
-from pytest_ane.digests import key_digest
+from pytest_ane.core.digests import key_digest
 from pytest_ane.manifest import Model, Shard
-from pytest_ane.plugin.built import BuiltModel
-from pytest_ane.plugin.models import OpenModel
-from pytest_ane.throughput.alike import largest_of
+from pytest_ane.project.builder_model import BuiltModel
+from pytest_ane.project.models import OpenModel
 
 
 class Shards:

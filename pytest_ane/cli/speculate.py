@@ -9,13 +9,13 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_ane.errors import ExecutionError, ManifestError
+from pytest_ane.core.errors import ExecutionError, ManifestError
 from pytest_ane.plugin import threads
 
 if TYPE_CHECKING:
-    from pytest_ane.fidelity.recording import Prompt
-    from pytest_ane.plugin.models import OpenModel
-    from pytest_ane.throughput.trial import Trial
+    from pytest_ane.gates.throughput.trial import Trial
+    from pytest_ane.probes.recording import Prompt
+    from pytest_ane.project.models import OpenModel
 
 _WIDEST = 1 << 16
 
@@ -48,9 +48,9 @@ def run(
         yield _break_even(times, width)
         return
     from pytest_ane.cli.stack import open_stack, tell
+    from pytest_ane.gates.throughput.trial import run_trial
+    from pytest_ane.gates.throughput.verifier import MARGIN
     from pytest_ane.report import speculate as words
-    from pytest_ane.throughput.trial import run_trial
-    from pytest_ane.throughput.verifier import MARGIN
 
     def check(opened: OpenModel) -> None:
         _check_model(opened, prompt, width, tokens)
@@ -86,15 +86,15 @@ def _same(trial: Trial, margin: float) -> str:
 
 
 def _break_even(times: Sequence[float], width: int) -> str:
+    from pytest_ane.gates.throughput.breakeven import BreakEven
     from pytest_ane.report import speculate as words
-    from pytest_ane.throughput.breakeven import BreakEven
 
     t1, tv = (ms / 1000 for ms in times)
     return words.break_even(BreakEven(t1, tv, width))
 
 
 def _check(width: int, tokens: int, margin: float | None) -> None:
-    from pytest_ane.throughput.width import check_width
+    from pytest_ane.gates.throughput.width import check_width
 
     check_width(width, None, goes_on=True)
     if width > _WIDEST:
@@ -109,8 +109,8 @@ def _check(width: int, tokens: int, margin: float | None) -> None:
 
 def _check_model(opened: OpenModel, name: str | None, width: int, tokens: int) -> None:
     """What can be known before anything is built."""
-    from pytest_ane.throughput.decode import check_fits
-    from pytest_ane.throughput.width import check_width
+    from pytest_ane.chain.decode import check_fits
+    from pytest_ane.gates.throughput.width import check_width
 
     model = opened.model
     names = [prompt.name for prompt in model.prompts]

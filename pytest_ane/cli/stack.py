@@ -11,15 +11,15 @@ from pathlib import Path
 from pytest_ane.backends import get_backend
 from pytest_ane.build import Artifact, Cache, build_shard
 from pytest_ane.build.slots import default_count
-from pytest_ane.digests import remembered
-from pytest_ane.errors import ManifestError, UnprovenError
+from pytest_ane.core.digests import remembered
+from pytest_ane.core.errors import ManifestError, UnprovenError
 from pytest_ane.families import get_family, search_beside
 from pytest_ane.manifest import Manifest, Model, Shard, load
-from pytest_ane.plugin.models import OpenModel
-from pytest_ane.plugin.preflight import Preflight
 from pytest_ane.plugin.progress import words
 from pytest_ane.plugin.run import use_folder
-from pytest_ane.plugin.stack import Stack
+from pytest_ane.project.models import OpenModel
+from pytest_ane.project.preflight import Preflight
+from pytest_ane.project.stack import Stack
 
 
 @contextmanager

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pytest_ane.digests import file_digest
-from pytest_ane.errors import BuildError, ManifestError
+from pytest_ane.core.digests import file_digest
+from pytest_ane.core.errors import BuildError, ManifestError
 from pytest_ane.families.base import Conversion, Port
 from pytest_ane.manifest import FAMILIES, Manifest, Model
 from pytest_ane.sources.identity import digests

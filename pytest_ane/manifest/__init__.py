@@ -23,15 +23,7 @@ from pytest_ane.manifest.policy import (
     Policy,
     ThroughputPolicy,
 )
-from pytest_ane.manifest.records import (
-    GOLDEN,
-    Manifest,
-    Model,
-    Probes,
-    Prompt,
-    Shard,
-    Source,
-)
+from pytest_ane.manifest.records import GOLDEN, Manifest, Model, Probes, Prompt, Shard, Source
 from pytest_ane.manifest.selection import select
 from pytest_ane.manifest.steps import LinearStep, PalettizeStep, PruneStep, Step
 from pytest_ane.manifest.tables import FAMILIES, json_schema

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 
 from pydantic import ValidationError
 
-from pytest_ane.errors import ManifestError
+from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest.base import KeyPath, Record, Table, TOMLDecodeError, loads
 from pytest_ane.manifest.checks import (
     concerns,

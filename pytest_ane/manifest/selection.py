@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from random import Random
 
-from pytest_ane.errors import ManifestError
+from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest.base import KeyPath
 from pytest_ane.manifest.ids import as_range, is_glob, nearest
 from pytest_ane.manifest.problems import Problem, at_value, label

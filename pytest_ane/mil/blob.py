@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.files import stays_inside
 from pytest_ane.mil.records import Blob, DType, Function, Model, Ref, TensorType, Value
 from pytest_ane.mil.values import bits, elements, unpack

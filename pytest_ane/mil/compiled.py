@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.blob import check_blobs
 from pytest_ane.mil.checks import check_boundary
 from pytest_ane.mil.features import checked, image_dtype

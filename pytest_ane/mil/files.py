@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from stat import S_ISREG
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 
 _MOST_BYTES = 1 << 30
 """Model files hold structure; real ones have some MB. protobuf itself stops at 2 GiB."""

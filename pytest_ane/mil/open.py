@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.compiled import is_compiled, read_compiled
 from pytest_ane.mil.package import parse_package, read_package
 from pytest_ane.mil.records import Model, Pipeline

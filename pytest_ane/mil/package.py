@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.blob import check_blobs
 from pytest_ane.mil.checks import check_boundary, check_pipeline
 from pytest_ane.mil.features import read_features

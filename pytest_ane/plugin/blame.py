@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ane.analysis.blame import Blame, blame
 from pytest_ane.backends import CpuBackend
 from pytest_ane.build import Artifact, Cache, build_shard
-from pytest_ane.errors import AneError
-from pytest_ane.fidelity import Case
-from pytest_ane.fidelity.blame import Blame, blame
-from pytest_ane.fidelity.package import package_cases
+from pytest_ane.core.errors import AneError
+from pytest_ane.core.verdict import Verdict
 from pytest_ane.manifest import Shard, Uncompressed
 from pytest_ane.mil import read_model
-from pytest_ane.plugin.built import BuiltModel
-from pytest_ane.plugin.models import OpenModel
 from pytest_ane.plugin.workspace import Workspace
+from pytest_ane.probes.cases import Case
+from pytest_ane.probes.package import package_cases
+from pytest_ane.project.builder_model import BuiltModel
+from pytest_ane.project.models import OpenModel
 from pytest_ane.report.blame import lines
-from pytest_ane.verdict import Verdict
 
 TOLD = "ane.blame"
 """The property of a test that holds what was found."""

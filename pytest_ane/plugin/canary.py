@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.errors import AneError, NotRunError, UnprovenError
+from pytest_ane.core.errors import AneError, NotRunError, UnprovenError
+from pytest_ane.core.verdict import Gate, Verdict
 from pytest_ane.manifest import Shard
 from pytest_ane.mil import read_model
 from pytest_ane.plugin.insist import insisted
 from pytest_ane.plugin.recording import Evidence
 from pytest_ane.plugin.suite import shipped
 from pytest_ane.report.text import brief
-from pytest_ane.verdict import Gate, Verdict
 
 if TYPE_CHECKING:
     from pytest_ane.plugin.workspace import Workspace
@@ -98,15 +98,15 @@ class Canaries:
         verdicts: list[Verdict] = []
         artifact, evidence = self._space.artifact, Evidence(self._space, canary)
         values: Mapping[str, Callable[[], Any]] = {
-            "shard": lambda: canary,
-            "artifact": lambda: artifact(canary),
-            "program": lambda: read_model(artifact(canary).path),
-            "backend": lambda: self._space.backend,
-            "probes": lambda: canary.probes,
-            "reference": lambda: self._space.cases(canary, artifact(canary)),
-            "cases": lambda: partial(self._space.cases, canary, artifact(canary)),
-            "evidence": lambda: evidence,
-            "gate": lambda: verdicts.append,
+            "ane_shard": lambda: canary,
+            "ane_artifact": lambda: artifact(canary),
+            "ane_program": lambda: read_model(artifact(canary).path),
+            "ane_backend": lambda: self._space.backend,
+            "ane_probes": lambda: canary.probes,
+            "ane_reference": lambda: self._space.cases(canary, artifact(canary)),
+            "ane_cases": lambda: partial(self._space.cases, canary, artifact(canary)),
+            "ane_evidence": lambda: evidence,
+            "ane_gate": lambda: verdicts.append,
         }
         try:
             ask = _function(gate, self._gates, frozenset(values))

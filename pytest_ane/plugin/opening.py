@@ -10,8 +10,8 @@ import pytest
 from pytest_ane.backends.coreml import Machine, check_native
 from pytest_ane.build.cache import default_root
 from pytest_ane.build.slots import default_count
-from pytest_ane.digests import remembered
-from pytest_ane.errors import BackendError, ManifestError
+from pytest_ane.core.digests import remembered
+from pytest_ane.core.errors import BackendError, ManifestError
 from pytest_ane.evidence import FOLDER, Store
 from pytest_ane.families import search_beside
 from pytest_ane.manifest import Manifest, Shard, load, of_package, select

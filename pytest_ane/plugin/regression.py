@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from pytest_ane.core.verdict import Verdict
+from pytest_ane.gates.throughput.baseline import Baseline, Missing, find
+from pytest_ane.gates.throughput.judge import judge
+from pytest_ane.gates.throughput.speed import KEY, Speed
+from pytest_ane.gates.throughput.storage import STORAGE, storage_of
 from pytest_ane.plugin import bench
 from pytest_ane.plugin.stopwatch import AGAIN
 from pytest_ane.plugin.workspace import Workspace
-from pytest_ane.throughput.baseline import Baseline, Missing, find
-from pytest_ane.throughput.judge import judge
-from pytest_ane.throughput.speed import KEY, Speed
-from pytest_ane.throughput.storage import STORAGE, storage_of
-from pytest_ane.verdict import Verdict
 
 _PAUSES = (0.1, 0.3, 1.0, 3.0)
 """Seconds before a slowdown is timed again: most of what others do to a machine passes."""

@@ -20,8 +20,8 @@ from filelock import FileLock
 
 from pytest_ane.build import Cache
 from pytest_ane.build.scratch import temporary_files_in
-from pytest_ane.errors import ManifestError
-from pytest_ane.files import write_atomically
+from pytest_ane.core.errors import ManifestError
+from pytest_ane.core.files import write_atomically
 from pytest_ane.manifest.problems import label
 
 _ID = "ane_run"

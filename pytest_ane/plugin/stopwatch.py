@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ane.build import Artifact
-from pytest_ane.errors import AneError, ExecutionError, UnprovenError
-from pytest_ane.fidelity.package import seeded_inputs
+from pytest_ane.chain.decode import Stepper, Timer
+from pytest_ane.core.errors import AneError, ExecutionError, UnprovenError
+from pytest_ane.gates.throughput import machine
+from pytest_ane.gates.throughput.calls import Call, Tokens, hidden_call, package_call
+from pytest_ane.gates.throughput.speed import KEY, Speed, What
+from pytest_ane.gates.throughput.yardstick import Timing, Yardstick
 from pytest_ane.manifest import Shard
 from pytest_ane.plugin import bench
-from pytest_ane.plugin.models import OpenModel
-from pytest_ane.plugin.stack import Stack
-from pytest_ane.throughput import machine
-from pytest_ane.throughput.calls import Call, Tokens, hidden_call, package_call
-from pytest_ane.throughput.decode import Stepper, Timer
-from pytest_ane.throughput.speed import KEY, Speed, What
-from pytest_ane.throughput.yardstick import Timing, Yardstick
+from pytest_ane.probes.package import seeded_inputs
+from pytest_ane.project.models import OpenModel
+from pytest_ane.project.stack import Stack
 
 if TYPE_CHECKING:
     from pytest_ane.backends import Runner

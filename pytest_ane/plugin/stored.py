@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.errors import AneError
+from pytest_ane.core.errors import AneError
 
 
 def refuse_damaged(config: pytest.Config) -> None:
@@ -18,7 +18,7 @@ def refuse_damaged(config: pytest.Config) -> None:
     given = config.getoption("benchmark_compare", None)
     if not given:
         return
-    from pytest_ane.throughput.storage import check, open_storage
+    from pytest_ane.gates.throughput.storage import check, open_storage
 
     try:
         storage = open_storage(config.getoption("benchmark_storage"))

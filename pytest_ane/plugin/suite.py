@@ -43,7 +43,7 @@ class GateFile(pytest.Module):
 def shipped() -> Path:
     """The gate suite of this installation: in the wheel, or beside the package in a checkout."""
     package = Path(__file__).resolve().parents[1]
-    inside = package / FOLDER
+    inside = package / "suite"
     return inside if (inside / _MARK).is_file() else package.parent / FOLDER
 
 

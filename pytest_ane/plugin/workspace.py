@@ -12,26 +12,26 @@ import pytest
 from pytest_ane.backends import Backend, ComputeUnits, get_backend
 from pytest_ane.backends.coreml import Machine
 from pytest_ane.build import Artifact, Cache, build_shard
-from pytest_ane.errors import ManifestError
+from pytest_ane.core.errors import ManifestError
+from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence import Store
 from pytest_ane.evidence.uses import unused
 from pytest_ane.families import Buildable, get_family
-from pytest_ane.fidelity import Case
-from pytest_ane.fidelity.golden import read_golden
-from pytest_ane.fidelity.held import golden_cases
-from pytest_ane.fidelity.package import package_cases
+from pytest_ane.gates.throughput.machine import identity
+from pytest_ane.gates.throughput.speed import Speed
 from pytest_ane.manifest import Manifest, Model, Policy, Shard
-from pytest_ane.plugin.built import BuiltModel
 from pytest_ane.plugin.canary import Canaries
-from pytest_ane.plugin.models import OpenModel
-from pytest_ane.plugin.preflight import Preflight
 from pytest_ane.plugin.progress import Progress
 from pytest_ane.plugin.run import Run
-from pytest_ane.plugin.stack import Stack
 from pytest_ane.plugin.thresholds import Threshold
-from pytest_ane.throughput.machine import identity
-from pytest_ane.throughput.speed import Speed
-from pytest_ane.verdict import Verdict
+from pytest_ane.probes.cases import Case
+from pytest_ane.probes.golden import read_golden
+from pytest_ane.probes.golden_cases import golden_cases
+from pytest_ane.probes.package import package_cases
+from pytest_ane.project.builder_model import BuiltModel
+from pytest_ane.project.models import OpenModel
+from pytest_ane.project.preflight import Preflight
+from pytest_ane.project.stack import Stack
 
 KEY = pytest.StashKey["Workspace"]()
 

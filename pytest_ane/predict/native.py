@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.errors import AneError, ExecutionError, ProgramError
+from pytest_ane.core.errors import AneError, ExecutionError, ProgramError
 from pytest_ane.mil import read_any, read_model
 from pytest_ane.mil.compiled import write_compiled
 from pytest_ane.mil.files import stays_inside

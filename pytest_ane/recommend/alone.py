@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pytest_ane.behaviour import Chain, Golden
-from pytest_ane.behaviour.chain import Step
-from pytest_ane.behaviour.statistics import kl
+from pytest_ane.chain.chain import Chain, Step
+from pytest_ane.chain.golden import Golden
 from pytest_ane.families import Streams, entering, merge
+from pytest_ane.metrics.logits import kl
 
 
 class Alone:

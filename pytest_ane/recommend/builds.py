@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from pytest_ane import build
 from pytest_ane.build import Artifact, Cache
 from pytest_ane.families import LanguageModel, Wire
-from pytest_ane.fidelity import Case
 from pytest_ane.manifest import Model, Settings, Shard, Uncompressed
+from pytest_ane.probes.cases import Case
 from pytest_ane.recommend.menu import Menu
 from pytest_ane.recommend.units import Choice, Unit, compression, said
 

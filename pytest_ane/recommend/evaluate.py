@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane import build
 from pytest_ane.backends import Backend
-from pytest_ane.behaviour.chain import Step
 from pytest_ane.build import Artifact, Cache
-from pytest_ane.errors import BuildError
+from pytest_ane.chain.chain import Step
+from pytest_ane.core.errors import BuildError
+from pytest_ane.gates import compression
 from pytest_ane.manifest import Settings
 from pytest_ane.mil import read_model
 from pytest_ane.recommend.alone import Alone
@@ -96,7 +96,7 @@ class Measuring:
             artifact = self._builds.all_with(id, name)
             if self._gates.placed(shard, artifact).status == "passed":
                 program = read_model(artifact.path)
-                built[name] = build.measure(artifact, program, shard.reference)
+                built[name] = compression.measure(artifact, program, shard.reference)
         if not built:
             raise BuildError(
                 f"{shard.qualified}: no setting of the menu passes the placement gate; choose "

@@ -7,18 +7,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
-from pytest_ane import behaviour, build, fidelity, placement
 from pytest_ane.backends import Backend
-from pytest_ane.behaviour import Chain, Golden
-from pytest_ane.behaviour.judge import where
 from pytest_ane.build import Artifact
+from pytest_ane.chain.chain import Chain
+from pytest_ane.chain.golden import Golden
+from pytest_ane.core.verdict import Verdict
+from pytest_ane.gates import behaviour, compression, fidelity, placement
+from pytest_ane.gates.behaviour.judge import where
 from pytest_ane.manifest import BehaviourPolicy, Settings, Shard
 from pytest_ane.mil import read_model
 from pytest_ane.recommend.builds import Builds, Opened
 from pytest_ane.recommend.keeping import Keeping
 from pytest_ane.recommend.log import Log
 from pytest_ane.sources import FloatArray
-from pytest_ane.verdict import Verdict
 
 GATES_VERSION = 1
 """Raised when a gate measures or judges otherwise: what a log calls passed is asked again."""
@@ -113,9 +114,11 @@ class Gates:
         yield (placed := self.placed(shard, artifact))
         if placed.status != "passed":
             return
-        measured = build.measure(artifact, read_model(artifact.path), shard.reference)
+        measured = compression.measure(artifact, read_model(artifact.path), shard.reference)
         policy = shard.policy.compression
-        yield (done := build.judge(measured, asked=asked, policy=policy, subject=shard.qualified))
+        yield (
+            done := compression.judge(measured, asked=asked, policy=policy, subject=shard.qualified)
+        )
         if done.status == "passed":
             yield self._fidelity(shard, artifact)
 

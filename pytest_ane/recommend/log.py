@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.digests import key_digest
-from pytest_ane.errors import CacheError
+from pytest_ane.core.digests import key_digest
+from pytest_ane.core.errors import CacheError
 
 
 class Log:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from pydantic import TypeAdapter, ValidationError
 
-from pytest_ane.errors import ManifestError
+from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest import Linear, Palettize, Settings
 from pytest_ane.manifest.base import TOMLDecodeError, loads
 

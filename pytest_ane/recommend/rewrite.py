@@ -17,8 +17,8 @@ from tomlkit import TOMLDocument
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import AoT, Comment, InlineTable, Item, Table, Whitespace
 
-from pytest_ane.errors import ManifestError
-from pytest_ane.files import write_atomically
+from pytest_ane.core.errors import ManifestError
+from pytest_ane.core.files import write_atomically
 from pytest_ane.manifest import Manifest, Settings, parse
 from pytest_ane.manifest.layers import value_at
 from pytest_ane.recommend.units import said

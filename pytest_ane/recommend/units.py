@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
-from pytest_ane.build import CompressionMeasurement
 from pytest_ane.build.census import Weight
+from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.manifest import Settings, Uncompressed
 
 _NUMBERS = re.compile(r"\d+")

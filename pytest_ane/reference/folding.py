@@ -10,20 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import Argument, DType, Model, Operation, Ref, TensorType, Value
 from pytest_ane.reference.constants import constant
 from pytest_ane.reference.dtypes import Precision, carried
 from pytest_ane.reference.halves import HalfWeight, is_half
 from pytest_ane.reference.registry import FAILURES, lookup
 from pytest_ane.reference.steps import settled
-from pytest_ane.reference.weights import (
-    SMALLEST,
-    StreamedWeight,
-    decoded_bytes,
-    palettized,
-    plain,
-)
+from pytest_ane.reference.weights import SMALLEST, StreamedWeight, decoded_bytes, palettized, plain
 
 SEQUENCES = frozenset(
     ("values", "loop_vars", "elem_shape", "ref_tensors", "begins", "ends", "end_masks")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import Feature, Model, Pipeline
 from pytest_ane.reference.dtypes import Precision
 from pytest_ane.reference.images import to_pixels

@@ -10,7 +10,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, NamedTuple, TypeVar
 
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 
 Compute = Callable[..., Any]
 FAILURES = (

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import DType, Model, Operation, StateType, TensorType, ValueType
 from pytest_ane.reference.dtypes import Precision
 from pytest_ane.reference.folding import dense

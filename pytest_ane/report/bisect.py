@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_ane.behaviour.bisect import Bisection, Trial
+from pytest_ane.analysis.bisect import Bisection, Trial
 
 _NAMED = 6
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from pytest_ane.fidelity.blame import WORST, Blame, Culprit
-from pytest_ane.fidelity.mend import Mend
-from pytest_ane.fidelity.operations import Suspect
+from pytest_ane.analysis.blame import WORST, Blame, Culprit
+from pytest_ane.analysis.operations import Suspect
+from pytest_ane.analysis.remedies import Mend
+from pytest_ane.core.text import printable
 from pytest_ane.manifest import Linear, Palettize, Settings
-from pytest_ane.text import printable
 
 _RUN_BY = "run by the CPU executor"
 _DEVICE = f"{_RUN_BY}, not by the device: this explains compression and arithmetic, no more"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 
-from pytest_ane.throughput.bound import Call, Group, Part
-from pytest_ane.throughput.devices import Device
+from pytest_ane.analysis.bound import Call, Group, Part
+from pytest_ane.analysis.devices import Device
 
 _COLUMNS = (
     "kind", "shards", "weight MB", "state MB", "GMAC", "FLOP/B",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from pytest_ane.behaviour.causes import Causes, Part, mean_kl
-from pytest_ane.behaviour.drift import Drift, Reading, Readings, ShardDrift
-from pytest_ane.behaviour.measure import Behaviour
+from pytest_ane.analysis.causes import Causes, Part, mean_kl
+from pytest_ane.analysis.drift import Drift, Reading, Readings, ShardDrift
+from pytest_ane.gates.behaviour.measure import Behaviour
 from pytest_ane.report.chart import chart
 
 _COLUMNS = (

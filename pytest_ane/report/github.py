@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from pytest_ane.core.text import printable
 from pytest_ane.report.rows import Row, count, ranked
-from pytest_ane.text import printable
 
 ROOM = 1_000_000
 """Bytes of a step's summary file that we fill at most; GitHub drops more than 1,048,576."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
-from pytest_ane.throughput.noise import Calibration, Noise
-from pytest_ane.throughput.words import percent, seconds
+from pytest_ane.gates.throughput.noise import Calibration, Noise
+from pytest_ane.gates.throughput.words import percent, seconds
 
 _ENOUGH = 10
 """Runs from which sigma is known to a quarter."""

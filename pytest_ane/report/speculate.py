@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_ane.throughput.breakeven import BreakEven
-from pytest_ane.throughput.counters import Speculated
-from pytest_ane.throughput.trial import Trial
+from pytest_ane.gates.throughput.breakeven import BreakEven
+from pytest_ane.gates.throughput.counters import Speculated
+from pytest_ane.gates.throughput.trial import Trial
 
 
 def break_even(found: BreakEven) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_ane.throughput.machine import words
-from pytest_ane.throughput.speed import Speed
-from pytest_ane.throughput.words import figure, percent, seconds, title
-from pytest_ane.verdict import Verdict
+from pytest_ane.core.verdict import Verdict
+from pytest_ane.gates.throughput.machine import words
+from pytest_ane.gates.throughput.speed import Speed
+from pytest_ane.gates.throughput.words import figure, percent, seconds, title
 
 _SHOWN = 12
 """Calls and loads that are shown before the rest is only counted; -v shows all."""

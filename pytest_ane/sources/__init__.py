@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.manifest import Source as Origin
 from pytest_ane.sources.base import FloatArray, Source, Spread, Tokenizer
 from pytest_ane.sources.identity import locate

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

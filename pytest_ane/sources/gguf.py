@@ -12,7 +12,7 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.sources.base import FloatArray, Tokenizer
 from pytest_ane.sources.tokenizer import SourceTokenizer
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from filelock import FileLock
 from platformdirs import user_cache_path
 
-from pytest_ane.digests import file_digest, key_digest, remembered
-from pytest_ane.errors import SourceError
+from pytest_ane.core.digests import file_digest, key_digest, remembered
+from pytest_ane.core.errors import SourceError
 
 LARGE = 1 << 26
 """Files of 64 MB in all are hashed by one process while others wait; smaller ones take 0.1 s."""

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.sources.base import FloatArray, Tokenizer
 from pytest_ane.sources.checkpoint import Checkpoint, read_json
 from pytest_ane.sources.settings import lookup, overridden

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.sources.base import JITTER, OUTLIER, FloatArray, Spread, Tokenizer
 from pytest_ane.sources.settings import lookup
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 
 MOST_LAYERS = 10_000
 """As many as a model may have: lists of layers are made before any tensor is looked for."""

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.sources.checkpoint import read_json
 
 # GGUF `tokenizer.ggml.token_type`: 3 marks control tokens, 4 user-defined ones.

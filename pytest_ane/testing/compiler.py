@@ -10,7 +10,7 @@ import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from pytest_ane.errors import AneError
+from pytest_ane.core.errors import AneError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.compiled import write_compiled
 from pytest_ane.testing.script import BUILT_BY, Failure, Point, Script

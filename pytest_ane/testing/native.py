@@ -8,7 +8,7 @@ from tempfile import mkdtemp
 from types import ModuleType
 from typing import Any
 
-from pytest_ane.errors import RecordingError
+from pytest_ane.core.errors import RecordingError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Model, Operation
 from pytest_ane.predict import native as served

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_ane.backends import CoreMLBackend, CpuBackend
 from pytest_ane.build.record import PACKAGE, BuildRecord
-from pytest_ane.errors import RecordingError
+from pytest_ane.core.errors import RecordingError
 from pytest_ane.testing.replayer import Replayer
 from pytest_ane.testing.script import Script
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from pytest_ane.errors import ExecutionError, RecordingError
-from pytest_ane.placement.device import to_record
+from pytest_ane.core.errors import ExecutionError, RecordingError
+from pytest_ane.gates.placement.device import to_record
 from pytest_ane.testing.recording import VALUE, Recording, State, question, read_identity
 from pytest_ane.testing.script import NAME, Failure, Machine, Point, Script
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.digests import file_digest, key_digest
-from pytest_ane.errors import AneError, PlanError, RecordingError
-from pytest_ane.files import write_atomically
+from pytest_ane.core.digests import file_digest, key_digest
+from pytest_ane.core.errors import AneError, PlanError, RecordingError
+from pytest_ane.core.files import write_atomically
+from pytest_ane.gates.placement.plans import Plan, PlannedOperation, coremltools, read_plan
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Model, Operation
-from pytest_ane.placement.plans import Plan, PlannedOperation, coremltools, read_plan
 from pytest_ane.testing.plans import Usage, compile_time, walk
 
 VALUE = "value"

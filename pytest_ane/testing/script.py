@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
-from pytest_ane.errors import RecordingError
-from pytest_ane.files import write_atomically
+from pytest_ane.core.errors import RecordingError
+from pytest_ane.core.files import write_atomically
 
 NAME = "script.json"
 BUILT_BY = "replayed.json"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.build.cache import Cache
-from pytest_ane.errors import BuildError, CacheError
+from pytest_ane.core.errors import BuildError, CacheError
 from tests.build.makers import make_forever, make_slowly
 
 SPAWN = multiprocessing.get_context("spawn")

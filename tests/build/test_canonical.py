@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from pytest_ane.build.canonical import canonicalize
-from pytest_ane.digests import tree_digest, tree_files
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.digests import tree_digest, tree_files
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.package import parse_package
 from pytest_ane.mil.same import differences

@@ -12,7 +12,7 @@ import pytest
 from pytest_ane.build.census import Census, Weight, take_census
 from pytest_ane.build.quiet import converter_notes, import_coremltools
 from pytest_ane.build.stages import Stage
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import (
     Block,

@@ -12,7 +12,7 @@ from pytest_ane.build import compress as module
 from pytest_ane.build.census import take_census
 from pytest_ane.build.compress import compress
 from pytest_ane.build.quiet import converter_notes, import_coremltools
-from pytest_ane.errors import BuildError
+from pytest_ane.core.errors import BuildError
 from pytest_ane.manifest import Linear, Palettize, Uncompressed
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Model

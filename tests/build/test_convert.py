@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pytest_ane.build.convert import convert
 from pytest_ane.build.quiet import converter_notes
-from pytest_ane.errors import BuildError
+from pytest_ane.core.errors import BuildError
 from pytest_ane.families import Conversion, Port
 from pytest_ane.mil import read_model
 from pytest_ane.reference import Session

@@ -15,14 +15,16 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from pytest_ane.build import Census, CompressionMeasurement, distortions, judge, take_census
+from pytest_ane.build import Census, distortions, take_census
 from pytest_ane.build.compress import compress
 from pytest_ane.build.quiet import converter_notes, import_coremltools
-from pytest_ane.errors import BuildError
+from pytest_ane.core.errors import BuildError
+from pytest_ane.core.verdict import Verdict
+from pytest_ane.gates.compression import judge
+from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.manifest import Compression, CompressionPolicy
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Model
-from pytest_ane.verdict import Verdict
 
 Asked = dict[str, Any]
 Build = Callable[..., tuple[Verdict, Census, Model]]

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ane.build import Artifact, BuildRecord, Distortion, losses
 from pytest_ane.build.record import RECORD
-from pytest_ane.errors import CacheError
+from pytest_ane.core.errors import CacheError
 from pytest_ane.mil import read_model
 from tests.build.test_distortion import package
 

@@ -8,11 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.build.scratch import (
-    scratch,
-    temporary_files_in,
-    temporary_folder,
-)
+from pytest_ane.build.scratch import scratch, temporary_files_in, temporary_folder
 
 
 @pytest.fixture(autouse=True)

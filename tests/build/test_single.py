@@ -12,7 +12,7 @@ from pytest_ane.build.census import find_weights, take_census
 from pytest_ane.build.decode import decoded
 from pytest_ane.build.palettize import palettize
 from pytest_ane.build.single import compressed_alone, stored_bytes
-from pytest_ane.errors import BuildError
+from pytest_ane.core.errors import BuildError
 from pytest_ane.manifest import Linear, Palettize, Prune, Settings, Uncompressed
 from pytest_ane.mil import read_model
 from tests.mil.packages import Program

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ane.analysis.devices import Device, save_device
 from pytest_ane.cli import main
-from pytest_ane.throughput.devices import Device, save_device
 from tests.cli.stacks import Stacks
 from tests.packages import save_conv
 

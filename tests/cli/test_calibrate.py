@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_ane.cli import main
-from pytest_ane.throughput.noise import read
-from pytest_ane.throughput.speed import Speed
-from pytest_ane.throughput.storage import open_storage
+from pytest_ane.gates.throughput.noise import read
+from pytest_ane.gates.throughput.speed import Speed
+from pytest_ane.gates.throughput.storage import open_storage
+from tests.gates.throughput.runs import HERE, run, speed
 from tests.packages import save_conv
-from tests.throughput.runs import HERE, run, speed
 
 MANIFEST = """\
 [models.own.shard.L01]
@@ -186,7 +186,7 @@ def test_a_device_is_something_else(
         "devices": SimpleNamespace(save_device=lambda device, root: root / "device.toml"),
     }
     for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, f"pytest_ane.throughput.{name}", module)
+        monkeypatch.setitem(sys.modules, f"pytest_ane.gates.throughput.{name}", module)
     runs = fake(monkeypatch, Runs())
     assert main(["calibrate", "--device", f"--ane-cache={tmp_path / 'cache'}"]) == 0
     assert capsys.readouterr().out.splitlines() == [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.behaviour.drift import from_json
+from pytest_ane.analysis.drift import from_json
 from pytest_ane.cli import main
 from tests.cli.stacks import BLOCKS, Stacks
 

@@ -12,7 +12,7 @@ import pytest
 from pytest_ane.cli import main
 from pytest_ane.evidence import Statement, Store
 from pytest_ane.evidence.asked import files_of
-from pytest_ane.placement.plans import Plan, PlannedFunction, PlannedOperation
+from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
 from tests.evidence.signing import bundle, new_key, write_json, write_public
 from tests.mil.packages import doubling
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.cli import main
-from pytest_ane.throughput import trial
+from pytest_ane.gates.throughput import trial
 from tests.cli.stacks import Stacks
 
 Capture = pytest.CaptureFixture[str]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.errors import ManifestError, SourceError
-from pytest_ane.families import FAMILIES, Cut, get_family
+from pytest_ane.core.errors import ManifestError, SourceError
+from pytest_ane.families import Cut, get_family
+from pytest_ane.manifest import FAMILIES
 from pytest_ane.sources import SeededSource
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.errors import ManifestError
+from pytest_ane.core.errors import ManifestError
 from pytest_ane.families.user_code import code_digests, said, search_beside
 from pytest_ane.manifest import Manifest, Model
 

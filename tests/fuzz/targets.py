@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil import blob, read_model
 from pytest_ane.mil.open import read_any
 from pytest_ane.mil.records import Model, Pipeline, TensorType, Value

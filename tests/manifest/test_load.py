@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.errors import ManifestError
+from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest import FAMILIES, Linear, Palettize, Uncompressed, load, of_package
 from pytest_ane.manifest.base import loads
 from pytest_ane.manifest.load import Resolver
@@ -137,7 +137,7 @@ unproven = "maybe"
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
 @given(cut=st.integers(0, 10**4), junk=st.sampled_from(["", "=", "[", '"', "\n[models", "x = {"]))
 def test_a_damaged_manifest_gives_sentences(cut: int, junk: str, tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text("utf-8")
+    text = (Path(__file__).parents[2] / "docs/reference/manifest.md").read_text("utf-8")
     example = text.partition("```toml\n")[2].partition("```")[0]
     path = tmp_path / "shards.toml"
     path.write_text(example[: cut % len(example)] + junk, encoding="utf-8")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil import blob, read_model
 from pytest_ane.mil.blob import blob_writer
 from pytest_ane.mil.records import DType, Model, TensorType, Value

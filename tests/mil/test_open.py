@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil import count_operations, read_model
 from pytest_ane.mil.compiled import write_compiled
 from tests.plugin.projects import make_packages

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil import read_any, read_model
 from pytest_ane.mil.records import Model, Pipeline
 from tests.mil.packages import Program, doubling, weight_file

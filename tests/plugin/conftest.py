@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import pytest_ane
+from pytest_ane.gates.throughput import yardstick
 from pytest_ane.plugin import regression
-from pytest_ane.throughput import yardstick
 from tests.plugin.projects import LLAMA, make_llama, make_packages
 
 

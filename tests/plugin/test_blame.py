@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_ane.errors import BuildError
+from pytest_ane.core.errors import BuildError
 from tests.plugin.conftest import Project
 
 TWO_BITS = """

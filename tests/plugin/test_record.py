@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ane import fidelity
+from pytest_ane.gates import fidelity
 from pytest_ane.testing import Devices, Machine, Replayer, Script
 from tests.plugin.conftest import Project
 
@@ -253,7 +253,7 @@ def test_an_artifact_that_changes_while_it_is_measured(
         (package / "new.txt").touch()
         return measure(*args, **options)
 
-    monkeypatch.setattr("pytest_ane.fidelity.measure", meddled)
+    monkeypatch.setattr("pytest_ane.gates.fidelity.measure", meddled)
     result = record(project, "--ane-record", "-k", "fidelity")
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.fnmatch_lines(

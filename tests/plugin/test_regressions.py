@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
+from pytest_ane.core.verdict import Verdict
+from pytest_ane.gates.throughput.baseline import Baseline
+from pytest_ane.gates.throughput.noise import Calibration, Noise, write
+from pytest_ane.gates.throughput.speed import KEY, Speed
+from pytest_ane.gates.throughput.storage import open_storage
 from pytest_ane.manifest import Policy
 from pytest_ane.plugin import regression
 from pytest_ane.plugin.stopwatch import AGAIN
-from pytest_ane.throughput.baseline import Baseline
-from pytest_ane.throughput.noise import Calibration, Noise, write
-from pytest_ane.throughput.speed import KEY, Speed
-from pytest_ane.throughput.storage import open_storage
-from pytest_ane.verdict import Verdict
+from tests.gates.throughput.runs import speed
 from tests.plugin.conftest import Project
 from tests.plugin.test_bench import bench, settle
-from tests.throughput.runs import speed
 
 LIMIT = "[models.own.policy.throughput]\nmax-regression = {}\n"
 

@@ -8,11 +8,10 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from pytest_ane.behaviour import Chain
-from pytest_ane.behaviour.chain import Rewinding, Step
 from pytest_ane.build import Artifact
+from pytest_ane.chain.chain import Chain, Rewinding, Step
 from pytest_ane.families import Wire
-from pytest_ane.plugin.stack import _step
+from pytest_ane.project.stack import _step
 from pytest_ane.sources import FloatArray
 
 VOCABULARY = 5

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from pytest_ane.throughput.storage import folder_of, open_storage
+from pytest_ane.gates.throughput.storage import folder_of, open_storage
+from tests.gates.throughput.runs import run, speed
 from tests.plugin.conftest import Project
-from tests.throughput.runs import run, speed
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.errors import AneError, ExecutionError
+from pytest_ane.core.errors import AneError, ExecutionError
 from pytest_ane.mil.records import DType, Feature, Pipeline
 from pytest_ane.predict import native
 from pytest_ane.predict.native import given, returned

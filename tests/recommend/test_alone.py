@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_ane.behaviour import Chain, Golden
-from pytest_ane.behaviour.chain import Step
-from pytest_ane.behaviour.statistics import compare
+from pytest_ane.chain.chain import Chain, Step
+from pytest_ane.chain.golden import Golden
+from pytest_ane.metrics.logits import compare_logits
 from pytest_ane.recommend.alone import Alone
 from pytest_ane.sources import FloatArray
-from tests.behaviour.test_chain import block, embed, following, head
+from tests.chain.test_chain import block, embed, following, head
 
 IDS = (2, 3, 5)
 
@@ -34,7 +34,7 @@ def golden(exact: Chain) -> Golden:
 def test_it_is_the_whole_chain_with_that_step(amount: float) -> None:
     exact = chain(add(0.0))
     prompt = golden(exact)
-    whole = compare(prompt.logits, chain(add(amount)).logits(IDS))[1:]
+    whole = compare_logits(prompt.logits, chain(add(amount)).logits(IDS))[1:]
     found = Alone(exact, [prompt, prompt]).kl(add(amount))
     assert found == pytest.approx(np.mean([p.kl for p in whole]), abs=1e-12)
     assert (found > 1e-6) == (amount > 0)

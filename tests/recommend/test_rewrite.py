@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.errors import ManifestError
+from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest import Linear, Palettize, Settings, Shard, load
 from pytest_ane.recommend.rewrite import diff, rewritten, save
 

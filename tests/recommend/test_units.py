@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from pytest_ane.build import Census, CompressionMeasurement, Distortion
+from pytest_ane.build import Census, Distortion
 from pytest_ane.build.census import Weight
 from pytest_ane.build.stages import Stage
+from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.manifest import Linear, Palettize, Uncompressed
 from pytest_ane.recommend.units import Option, Unit, compression, from_data, to_data, units_of
 

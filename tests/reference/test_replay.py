@@ -13,7 +13,7 @@ from pytest_ane.mil.records import Model
 from pytest_ane.reference import Session
 from pytest_ane.reference import replay as module
 from pytest_ane.reference.replay import Replay, reached
-from tests.fidelity import blocks
+from tests.gates.fidelity import blocks
 
 BITS = dict.fromkeys(blocks.NAMES, 2)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.behaviour.bisect import Bisection, Trial
+from pytest_ane.analysis.bisect import Bisection, Trial
+from pytest_ane.core.verdict import Verdict
 from pytest_ane.report.bisect import sentence, trial
-from pytest_ane.verdict import Verdict
 
 
 @pytest.mark.parametrize(

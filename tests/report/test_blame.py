@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_ane.analysis.blame import Blame, Culprit
+from pytest_ane.analysis.operations import Suspect
+from pytest_ane.analysis.remedies import Mend
 from pytest_ane.build.census import Weight
 from pytest_ane.build.stages import Stage
-from pytest_ane.fidelity.blame import Blame, Culprit
-from pytest_ane.fidelity.mend import Mend
-from pytest_ane.fidelity.operations import Suspect
 from pytest_ane.manifest import Linear, Palettize, Settings, Uncompressed
 from pytest_ane.report.blame import lines, number, override, settings, share
 

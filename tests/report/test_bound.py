@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from pytest_ane.analysis.bound import Group, call
+from pytest_ane.analysis.costs import Costs, OpCost
+from pytest_ane.analysis.devices import Device
 from pytest_ane.report.bound import lines
-from pytest_ane.throughput.bound import Group, call
-from pytest_ane.throughput.costs import Costs, OpCost
-from pytest_ane.throughput.devices import Device
 
 DEVICE = Device(name="M0", bandwidth=100, peak=10, lanes=4)
 

@@ -7,9 +7,9 @@ from typing import Literal
 
 import pytest
 
-from pytest_ane.behaviour.causes import Causes, Part
+from pytest_ane.analysis.causes import Causes, Part
+from pytest_ane.core.verdict import Verdict
 from pytest_ane.report.drift import sentence
-from pytest_ane.verdict import Verdict
 
 Status = Literal["passed", "failed", "unproven"]
 

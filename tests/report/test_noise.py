@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from pytest_ane.gates.throughput.noise import Calibration, Noise
 from pytest_ane.report.noise import lines
-from pytest_ane.throughput.noise import Calibration, Noise
-from tests.throughput.runs import HERE
+from tests.gates.throughput.runs import HERE
 
 
 def noise(*medians: float, subject: str = "m:L01") -> Noise:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_ane.chain.decode import Decoded
+from pytest_ane.gates.throughput.breakeven import BreakEven
+from pytest_ane.gates.throughput.counters import Speculated
+from pytest_ane.gates.throughput.trial import Trial
 from pytest_ane.report.speculate import break_even, costs, counters, outcome
-from pytest_ane.throughput.breakeven import BreakEven
-from pytest_ane.throughput.counters import Speculated
-from pytest_ane.throughput.decode import Decoded
-from pytest_ane.throughput.trial import Trial
 
 
 @pytest.mark.parametrize(

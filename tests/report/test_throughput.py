@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from pytest_ane.core.verdict import Verdict
+from pytest_ane.gates.throughput.speed import Speed
 from pytest_ane.report.throughput import lines, profile
-from pytest_ane.throughput.speed import Speed
-from pytest_ane.verdict import Verdict
 
 IDENTITY = {"backend": "cpu", "chip": "AMD EPYC", "cores": "2 cores"}
 STATE = {"load": "0.31", "host": "vm"}

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.digests import remembered
-from pytest_ane.errors import SourceError
+from pytest_ane.core.digests import remembered
+from pytest_ane.core.errors import SourceError
 from pytest_ane.manifest import Source as Origin
 from pytest_ane.sources import SeededSource, Spread, identify, locate, open_source, source_path
 from pytest_ane.sources.gguf import GGUFSource
@@ -146,7 +146,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return opened(self, mode, *args, **kwargs)
 
     monkeypatch.setattr(Path, "open", note)
-    monkeypatch.setattr("pytest_ane.digests.time.time_ns", lambda: now() + 10**10)
+    monkeypatch.setattr("pytest_ane.core.digests.time.time_ns", lambda: now() + 10**10)
     monkeypatch.setattr(module, "LARGE", 0)
     return found
 

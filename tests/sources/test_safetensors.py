@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.sources.safetensors import SafetensorsSource
 from tests.sources.checkpoints import bf16, write_checkpoint, write_file
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers.pre_tokenizers import ByteLevel
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.sources import Source
 from pytest_ane.sources.tokenizer import SourceTokenizer, read_tokenizer
 from tests.sources.checkpoints import write_tokenizer

@@ -10,11 +10,11 @@ import pytest
 
 from pytest_ane.build import Cache
 from pytest_ane.build.shard import build_shard
+from pytest_ane.gates.placement.device import plan_on_device
+from pytest_ane.gates.placement.plans import Plan, judge, summarise
 from pytest_ane.manifest import load
 from pytest_ane.mil import read_model
-from pytest_ane.placement.device import plan_on_device
-from pytest_ane.placement.plans import Plan, judge, summarise
-from pytest_ane.plugin.models import OpenModel
+from pytest_ane.project.models import OpenModel
 from pytest_ane.testing import Devices, Replayer, Script
 from tests.mil.packages import Program
 

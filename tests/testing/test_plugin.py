@@ -110,7 +110,7 @@ def test_a_folder_that_cannot_be_replayed(pytester: pytest.Pytester, text: str |
 
 
 def test_the_example_of_the_docs(pytester: pytest.Pytester) -> None:
-    page = (Path(__file__).parents[2] / "docs/testing.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/how-to/testing.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     doubling().save(pytester.path)
     pytester.makeconftest('pytest_plugins = ["pytest_ane.testing.plugin"]')
@@ -119,7 +119,7 @@ def test_the_example_of_the_docs(pytester: pytest.Pytester) -> None:
 
 
 def test_the_script_of_the_docs(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs/testing.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/how-to/testing.md").read_text()
     (text,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     (tmp_path / "script.json").write_text(text)
     script = Script.load(tmp_path)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from pytest_ane.build.quiet import import_coremltools
-from pytest_ane.errors import RecordingError
+from pytest_ane.core.errors import RecordingError
+from pytest_ane.gates.placement.device import to_record
+from pytest_ane.gates.placement.plans import Plan, read_plan
 from pytest_ane.mil import read_model
-from pytest_ane.placement.device import to_record
-from pytest_ane.placement.plans import Plan, read_plan
 from pytest_ane.predict import native
 from pytest_ane.predict.hook import in_place
 from pytest_ane.testing import Devices, Failure, Machine, Recorder, Replayer, Script, code_14

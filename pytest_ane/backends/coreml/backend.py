@@ -19,7 +19,7 @@ from pytest_ane.backends.coreml.compiled import CompiledModels
 from pytest_ane.backends.coreml.errors import explained, is_stale
 from pytest_ane.backends.coreml.machine import Machine, check_native, coremltools, is_replaced
 from pytest_ane.build.cache import Cache
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.compiled import is_compiled
 from pytest_ane.mil.records import Feature, Model

@@ -19,8 +19,8 @@ from typing import Any
 from pytest_ane.backends.coreml.errors import explained
 from pytest_ane.backends.coreml.machine import XCODE, Machine, coremltools
 from pytest_ane.build.cache import Cache, Entry
-from pytest_ane.digests import key_digest, tree_digest
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.digests import key_digest, tree_digest
+from pytest_ane.core.errors import ExecutionError
 
 KIND = "compiled"
 MODEL = "model.mlmodelc"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from pytest_ane.text import printable
+from pytest_ane.core.text import printable
 
 _DESCRIPTION = re.compile(r'NSLocalizedDescription"?\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;}]+))')
 _LONGEST = 400

@@ -14,7 +14,7 @@ from importlib.machinery import PathFinder
 from importlib.metadata import version
 from typing import Any
 
-from pytest_ane.errors import BackendError
+from pytest_ane.core.errors import BackendError
 
 XCODE = "coremlcompiler"
 _SECONDS = 60

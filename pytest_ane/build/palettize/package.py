@@ -23,7 +23,7 @@ from pytest_ane.build.palettize.palettes import (
     find_palettes,
     pack,
 )
-from pytest_ane.errors import BuildError
+from pytest_ane.core.errors import BuildError
 from pytest_ane.manifest import Palettize
 from pytest_ane.mil.blob import BlobWriter, blob_writer, byte_size, load, packed
 from pytest_ane.mil.package import parse_package, read_package

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Conversion, Cut, Port, Reference, Routing
 from pytest_ane.families.gemma4 import shards

@@ -1,6 +1,6 @@
 """The float32 reference: attention, experts and head as the published formulas read.
 
-Source: `modeling_gemma4.py` of Hugging Face transformers; docs/families/gemma4.md says which parts.
+Source: `modeling_gemma4.py` of Hugging Face transformers: docs/reference/families/gemma4.md.
 Weights come when they are needed, experts one by one and only the chosen ones.
 """
 

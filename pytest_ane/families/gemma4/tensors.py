@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.sources import Source, Spread
 from pytest_ane.sources.settings import check_names
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Conversion, Cut, Port, Reference, Routing
 from pytest_ane.families.blocks import block_index, head_index, is_head

@@ -23,7 +23,7 @@ from lark import (
 )
 from lark.exceptions import LarkError
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.checks import DEEPEST, check_names
 from pytest_ane.mil.records import (
     Argument,

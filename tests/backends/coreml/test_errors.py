@@ -1,4 +1,4 @@
-"""Known error texts; each one of them in a log: `tests/placement/plans/test_errors.py`."""
+"""Known error texts; each one of them in a log: `tests/gates/placement/plans/test_errors.py`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_ane.backends.coreml import Machine, check_native, machine
 from pytest_ane.backends.coreml.machine import NAME, has_native
-from pytest_ane.errors import BackendError
+from pytest_ane.core.errors import BackendError
 from pytest_ane.testing import Machine as Replayed
 from pytest_ane.testing import Replayer, Script
 

@@ -12,7 +12,7 @@ import pytest
 from pytest_ane.build.census import take_census
 from pytest_ane.build.palettize import constants, palettize
 from pytest_ane.build.quiet import converter_notes, import_coremltools
-from pytest_ane.errors import BuildError
+from pytest_ane.core.errors import BuildError
 from pytest_ane.manifest import Palettize
 from pytest_ane.mil import read_model
 from pytest_ane.mil.blob import load

@@ -11,9 +11,9 @@ import pytest
 
 from pytest_ane.build.convert import convert
 from pytest_ane.build.quiet import converter_notes
+from pytest_ane.gates.placement import forecast
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Model
-from pytest_ane.placement import forecast
 from pytest_ane.reference import Session
 from tests.families.gemma4.tiny import hidden, tiny_model
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_ane.errors import ManifestError
+from pytest_ane.core.errors import ManifestError
 from pytest_ane.families import Wire, entering, merge
 from pytest_ane.families.blocks import slices
 from pytest_ane.families.gemma4 import starts_whole, wiring

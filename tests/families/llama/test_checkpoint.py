@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.families import Cut
 from pytest_ane.families.llama import LlamaModel, open_model, spread
 from pytest_ane.families.llama.checkpoint import CheckpointAsGGUF

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from pytest_ane.errors import ExecutionError, ManifestError, SourceError
+from pytest_ane.core.errors import ExecutionError, ManifestError, SourceError
 from pytest_ane.families import Cut, Port
 from pytest_ane.families.zaya import layout, open_model
 from tests.families.zaya.tiny import CONTEXT, tiny_model, tiny_source

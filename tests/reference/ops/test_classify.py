@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.reference import eval_op
 from tests.reference.ops.oracle import f32
 

@@ -1,0 +1,1 @@
+"""The project layer: opened models, stacks, preflight. Knows nothing of pytest."""
