@@ -1,4 +1,7 @@
-"""The compiler of a replayed Mac, in this process or as `xcrun coremlcompiler compile`."""
+"""The compiler of a replayed Mac, in this process or as `xcrun coremlcompiler compile`.
+
+How often a replayed Mac was asked is counted in files, which all its processes share.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +43,6 @@ def main(tools: str, package: str, folder: str) -> str | None:
     return None
 
 
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
-
-
 class Failures:
     """The failures of a script, each with the count of questions it matched."""
 
@@ -83,3 +82,7 @@ def built_by(compiled: Path) -> str | None:
         return str(json.loads((compiled / BUILT_BY).read_bytes())["build"])
     except FileNotFoundError:
         return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
