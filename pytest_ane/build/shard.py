@@ -19,7 +19,7 @@ from pytest_ane.families import Buildable
 from pytest_ane.manifest import Shard, Uncompressed
 from pytest_ane.mil import read_model
 from pytest_ane.mil.package import parse_package
-from pytest_ane.mil.serialize import canonical_bytes
+from pytest_ane.mil.proto import canonical_bytes
 
 BUILD_VERSION = 5
 """Raised whenever a change in this package alters what is built."""

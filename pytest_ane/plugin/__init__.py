@@ -15,22 +15,22 @@ import pytest
 from pytest_ane.core.errors import AneError, UnprovenError
 from pytest_ane.plugin import bench, options, settings, suite, threads
 from pytest_ane.plugin.bench import (
-    against_baseline,
-    decode_benchmark,
-    load_benchmark,
-    shard_benchmark,
+    ane_against_baseline,
+    ane_decode_benchmark,
+    ane_load_benchmark,
+    ane_shard_benchmark,
 )
 from pytest_ane.plugin.fixtures import (
-    artifact,
-    backend,
-    cases,
-    chain,
-    evidence,
-    gate,
-    probes,
-    program,
-    reference,
-    shard,
+    ane_artifact,
+    ane_backend,
+    ane_cases,
+    ane_chain,
+    ane_evidence,
+    ane_gate,
+    ane_probes,
+    ane_program,
+    ane_reference,
+    ane_shard,
 )
 from pytest_ane.plugin.options import wanted
 
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
 __all__ = [
-    "against_baseline",
-    "artifact",
-    "backend",
-    "cases",
-    "chain",
-    "decode_benchmark",
-    "evidence",
-    "gate",
-    "load_benchmark",
-    "probes",
-    "program",
-    "reference",
-    "shard",
-    "shard_benchmark",
+    "ane_against_baseline",
+    "ane_artifact",
+    "ane_backend",
+    "ane_cases",
+    "ane_chain",
+    "ane_decode_benchmark",
+    "ane_evidence",
+    "ane_gate",
+    "ane_load_benchmark",
+    "ane_probes",
+    "ane_program",
+    "ane_reference",
+    "ane_shard",
+    "ane_shard_benchmark",
 ]
 
 
@@ -109,7 +109,7 @@ def pytest_make_collect_report(
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize gates: `shard` by selected shard, `chain` by completely selected model."""
+    """Parametrize gates: `ane_shard` by selected shard, `ane_chain` by complete model."""
     from pytest_ane.plugin import collection
 
     collection.parametrize(metafunc)

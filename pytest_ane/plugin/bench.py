@@ -31,40 +31,42 @@ if TYPE_CHECKING:
 FILE = "test_throughput.py"
 """Our benchmarks among the gates."""
 BY_OPTION = "--benchmark-disable"
-_FIXTURES = {"shard", "chain"}
-_TIMED = {"load_benchmark", "shard_benchmark", "decode_benchmark"}
+_FIXTURES = {"ane_shard", "ane_chain"}
+_TIMED = {"ane_load_benchmark", "ane_shard_benchmark", "ane_decode_benchmark"}
 
 
 @pytest.fixture
-def load_benchmark(
-    request: pytest.FixtureRequest, shard: Shard, artifact: Artifact, benchmark: Any
+def ane_load_benchmark(
+    request: pytest.FixtureRequest, ane_shard: Shard, ane_artifact: Artifact, benchmark: Any
 ) -> Callable[[], Speed]:
-    """`load_benchmark()` times loading the shard up to its first prediction."""
+    """`ane_load_benchmark()` times loading the shard up to its first prediction."""
     watch = _stopwatch(request, benchmark)
-    return lambda: watch.used(lambda: watch.load(shard, artifact))
+    return lambda: watch.used(lambda: watch.load(ane_shard, ane_artifact))
 
 
 @pytest.fixture
-def shard_benchmark(
-    request: pytest.FixtureRequest, shard: Shard, artifact: Artifact, benchmark: Any
+def ane_shard_benchmark(
+    request: pytest.FixtureRequest, ane_shard: Shard, ane_artifact: Artifact, benchmark: Any
 ) -> Callable[..., Speed]:
-    """`shard_benchmark(tokens)` times one call of the shard, 1 to `"max"` positions."""
+    """`ane_shard_benchmark(tokens)` times one call of the shard, 1 to `"max"` positions."""
     watch = _stopwatch(request, benchmark)
-    return lambda tokens=1: watch.used(lambda: watch.call(shard, artifact, tokens))
+    return lambda tokens=1: watch.used(lambda: watch.call(ane_shard, ane_artifact, tokens))
 
 
 @pytest.fixture
-def decode_benchmark(
-    request: pytest.FixtureRequest, chain: Stack, benchmark: Any
+def ane_decode_benchmark(
+    request: pytest.FixtureRequest, ane_chain: Stack, benchmark: Any
 ) -> Callable[..., Speed]:
-    """`decode_benchmark(prompt=None, count=32)` times greedy decoding through the whole chain."""
+    """`ane_decode_benchmark(prompt=None, count=32)` times greedy decoding through the chain."""
     watch = _stopwatch(request, benchmark)
-    return lambda prompt=None, **more: watch.used(lambda: watch.decode(chain, prompt, **more))
+    return lambda prompt=None, **more: watch.used(lambda: watch.decode(ane_chain, prompt, **more))
 
 
 @pytest.fixture
-def against_baseline(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Speed], Verdict]:
-    """`against_baseline(speed)` judges it by the policy and the stored run of this machine."""
+def ane_against_baseline(
+    request: pytest.FixtureRequest, benchmark: Any
+) -> Callable[[Speed], Verdict]:
+    """`ane_against_baseline(speed)` judges it by the policy and the stored run of this machine."""
     from pytest_ane.plugin import regression, workspace
 
     space = workspace.of(request.config)

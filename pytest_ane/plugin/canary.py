@@ -98,15 +98,15 @@ class Canaries:
         verdicts: list[Verdict] = []
         artifact, evidence = self._space.artifact, Evidence(self._space, canary)
         values: Mapping[str, Callable[[], Any]] = {
-            "shard": lambda: canary,
-            "artifact": lambda: artifact(canary),
-            "program": lambda: read_model(artifact(canary).path),
-            "backend": lambda: self._space.backend,
-            "probes": lambda: canary.probes,
-            "reference": lambda: self._space.cases(canary, artifact(canary)),
-            "cases": lambda: partial(self._space.cases, canary, artifact(canary)),
-            "evidence": lambda: evidence,
-            "gate": lambda: verdicts.append,
+            "ane_shard": lambda: canary,
+            "ane_artifact": lambda: artifact(canary),
+            "ane_program": lambda: read_model(artifact(canary).path),
+            "ane_backend": lambda: self._space.backend,
+            "ane_probes": lambda: canary.probes,
+            "ane_reference": lambda: self._space.cases(canary, artifact(canary)),
+            "ane_cases": lambda: partial(self._space.cases, canary, artifact(canary)),
+            "ane_evidence": lambda: evidence,
+            "ane_gate": lambda: verdicts.append,
         }
         try:
             ask = _function(gate, self._gates, frozenset(values))

@@ -6,15 +6,12 @@ import pytest
 
 from pytest_ane.plugin.options import GATE_MARKERS, wanted
 
-_FIXTURES = ("shard", "chain")
+_FIXTURES = ("ane_shard", "ane_chain")
 _NOTHING = "nothing-selected"
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
-    """Give `shard` and `chain` of gates their values; ids are qualified shard and model names.
-
-    Only tests marked as gates: other plugins and projects have fixtures of these names too.
-    """
+    """Parametrize `ane_shard` and `ane_chain` of gates by qualified shard and by model name."""
     if not _is_gate(metafunc.definition):
         return
     for fixture in _FIXTURES:
@@ -39,7 +36,7 @@ def in_order(config: pytest.Config, items: list[pytest.Item]) -> None:
     def rank(item: pytest.Item) -> int:
         if not _is_gate(item):
             return 0
-        if "chain" in getattr(item, "fixturenames", ()):
+        if "ane_chain" in getattr(item, "fixturenames", ()):
             return 1
         return -1 if is_canary(config, item) else 0
 
@@ -48,7 +45,7 @@ def in_order(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 def is_canary(config: pytest.Config, item: pytest.Item) -> bool:
     """Whether an item is a gate of a shard that others wait for."""
-    shard = getattr(item, "callspec", None) and item.callspec.params.get("shard")  # type: ignore[attr-defined]
+    shard = getattr(item, "callspec", None) and item.callspec.params.get("ane_shard")  # type: ignore[attr-defined]
     if not wanted(config) or shard is None or item.get_closest_marker("gate") is None:
         return False
     from pytest_ane.plugin import workspace
@@ -62,7 +59,7 @@ def _values(config: pytest.Config, fixture: str) -> list[tuple[str, object]]:
     from pytest_ane.plugin import workspace
 
     space = workspace.of(config)
-    if fixture == "shard":
+    if fixture == "ane_shard":
         return [(shard.qualified, shard) for shard in space.shards]
     return [(name, name) for name in space.complete_models]
 

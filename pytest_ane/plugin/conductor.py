@@ -60,8 +60,8 @@ def _scope(space: workspace.Workspace, items: Sequence[pytest.Item]) -> tuple[Sh
     """The selected shards that any test asks about."""
     params = [item.callspec.params for item in items if isinstance(item, pytest.Function)
               and hasattr(item, "callspec")]  # fmt: skip
-    wanted = {shard.qualified for p in params if isinstance(shard := p.get("shard"), Shard)}
-    models = {p.get("chain") for p in params}
+    wanted = {shard.qualified for p in params if isinstance(shard := p.get("ane_shard"), Shard)}
+    models = {p.get("ane_chain") for p in params}
     return tuple(s for s in space.shards if s.qualified in wanted or s.model in models)
 
 

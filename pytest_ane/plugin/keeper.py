@@ -85,14 +85,14 @@ def gate_of(item: pytest.Function) -> str:
 def subject_of(item: pytest.Function) -> str:
     """The shard's qualified id, or the model's name, whatever else a gate is parametrized by."""
     params = item.callspec.params
-    if isinstance(shard := params.get("shard"), Shard):
+    if isinstance(shard := params.get("ane_shard"), Shard):
         return shard.qualified
-    return str(params.get("chain", item.callspec.id))
+    return str(params.get("ane_chain", item.callspec.id))
 
 
 def _artifact(item: pytest.Item) -> dict[str, str]:
     """The digest of the artifact that a gate was given, for measurements that do not name it."""
-    found = getattr(item, "funcargs", {}).get("artifact")
+    found = getattr(item, "funcargs", {}).get("ane_artifact")
     return {"artifact": found.digest} if isinstance(found, Artifact) else {}
 
 

@@ -9,10 +9,8 @@ The file may come from anywhere, so nothing in it is taken on trust.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,6 +23,7 @@ from safetensors.numpy import save
 from pytest_ane.backends import Backend, Runner
 from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.core.errors import GoldenError
+from pytest_ane.core.files import replacing
 from pytest_ane.families import Layout, Port
 from pytest_ane.manifest import Shard
 from pytest_ane.probes.cases import Case, Rows, largest_input, port_rows, with_prefix
@@ -127,19 +126,16 @@ def write_golden(path: Path, tensors: Arrays, metadata: Mapping[str, Any]) -> No
     """
     contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     text = json.dumps({"golden": 1, **metadata}, allow_nan=False)
-    new = path.with_name(f".{path.name}.{os.getpid()}")
+    new = path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new.write_bytes(save(contiguous, {"json": text}))
-        read_golden(new)
-        new.replace(path)
+        with replacing(path) as new:
+            new.write_bytes(save(contiguous, {"json": text}))
+            read_golden(new)
     except OSError as error:
         raise GoldenError(f"{path}: cannot be written ({error.strerror or error}).") from error
     except GoldenError as error:
         raise GoldenError(str(error).replace(str(new), str(path))) from None
-    finally:
-        with suppress(OSError):
-            new.unlink()
 
 
 def golden_cases(

@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_ane.build import Cache
 from pytest_ane.families import Inputs
-from pytest_ane.families.builder import BuilderModel
+from pytest_ane.families.user_code import BuilderModel
 from pytest_ane.manifest import Model, Shard
 from pytest_ane.probes.builder import builder_cases, builder_recording
 from pytest_ane.probes.cases import Case

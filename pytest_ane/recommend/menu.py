@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest import Compression, Linear, Palettize, Settings
-from pytest_ane.manifest.toml import TOMLDecodeError, loads
+from pytest_ane.manifest.base import TOMLDecodeError, loads
 
 Menu: TypeAlias = Mapping[str, Settings]
 

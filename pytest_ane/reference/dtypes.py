@@ -56,11 +56,6 @@ def round_with(kernels: Any) -> None:
     _kernels = kernels
 
 
-def compiled() -> Any:
-    """The functions that `round_with` was given, or None."""
-    return _kernels
-
-
 def rounding(function: Any) -> Callable[[Any, Any], Any] | None:
     """A ufunc and `rounded` in one pass over fp16 operands; None for most functions."""
     name = {np.add: "add", np.multiply: "mul"}.get(function, "")

@@ -183,28 +183,6 @@ def multiply(weight: Halves, vectors: Floats, out: Floats) -> None:
             out[o, p] = _dot(weight[o], vectors[p])
 
 
-_NUMBERS = types.Array(types.float32, 1, "C", readonly=True)
-
-
-@compiled(_ROWS, _NUMBERS, _NUMBERS, _NUMBERS, types.float32[:, ::1])
-def overwrite(cache: Floats, kept: Floats, new: Floats, at: Floats, out: Floats) -> None:
-    """`out [R, S] = cache [R, S] kept [S] + new [R] at [S]`, the products and the sum rounded.
-
-    Of fp16 numbers, where masks are 0 and 1, nothing needs to be.
-    """
-    exact = True
-    for s in range(len(kept)):
-        exact &= (kept[s] == 1 and at[s] == 0) or (kept[s] == 0 and at[s] == 1)
-    for r in range(len(cache)):
-        if exact:
-            for s in range(len(kept)):
-                out[r, s] = cache[r, s] * kept[s] + new[r] * at[s]
-        else:
-            for s in range(len(kept)):
-                old, fresh = round_number(cache[r, s] * kept[s]), round_number(new[r] * at[s])
-                out[r, s] = round_number(old + fresh)
-
-
 @compiled(_LINE, types.float32[::1])
 def widen(patterns: Halves, out: Floats) -> None:
     """The numbers of bit patterns of fp16."""

@@ -13,7 +13,6 @@ from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import Argument, Block, Model, Named, Operation, Ref, TensorType
 from pytest_ane.reference.dtypes import Precision, rounded, rounding
 from pytest_ane.reference.folding import SEQUENCES, Constants, dense
-from pytest_ane.reference.fusing import fused
 from pytest_ane.reference.halves import HalfWeight
 from pytest_ane.reference.lockstep import join_axis
 from pytest_ane.reference.registry import FAILURES, Implementation, lookup
@@ -64,7 +63,7 @@ class Preparer:
             self._sound(self._step, op, last.get(i, ())) for i, op in enumerate(operations)
         )
         results = tuple(self._source(Ref(name)) for name in block.outputs)
-        return Plan(entries, steps, results, fused(operations, steps))
+        return Plan(entries, steps, results)
 
     def _fold(self, op: Operation) -> bool:
         if self._sound(self.constants.fold, op):

@@ -36,20 +36,15 @@ class Step(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """A block: its steps, the slots of its inputs and of its results.
-
-    Attributes:
-        fused: the same steps, some of them as one; None for none such.
-    """
+    """A block: its steps, the slots of its inputs and of its results."""
 
     inputs: tuple[int, ...]
     steps: tuple[Step, ...]
     results: tuple[int, ...]
-    fused: tuple[Step, ...] | None = None
 
     def run(self, values: Values, keep: AbstractSet[int] = NOTHING) -> list[Any]:
         """Run all steps on `values`; the block's results."""
-        for step in self.steps if self.fused is None else self.fused:
+        for step in self.steps:
             step.run(values, keep)
         return [values[slot] for slot in self.results]
 

@@ -41,7 +41,7 @@ def installed(project: Project, wheel: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_wheel_carries_the_gates(wheel: Path) -> None:
-    shipped = {path.name for path in (wheel / "pytest_ane/gates").glob("*.py")}
+    shipped = {path.name for path in (wheel / "pytest_ane/suite").glob("*.py")}
     assert shipped == {path.name for path in (ROOT / "gates").glob("*.py")}
     assert "test_fidelity.py" in shipped
     assert (wheel / "pytest_ane/py.typed").is_file()
@@ -59,7 +59,7 @@ def test_own_gates_are_used_in_place_of_the_shipped(project: Project) -> None:
     assert main(["init", str(project.path)]) == 0
     own = project.path / "gates/test_placement.py"
     own.write_text(
-        own.read_text().replace("gate(judge(", "assert shard.id == 'other'; gate(judge(")
+        own.read_text().replace("ane_gate(", "assert ane_shard.id == 'other'; ane_gate(")
     )
     result = project.packages(good="none").gate()
     result.assert_outcomes(passed=2, failed=1, deselected=1)
@@ -106,7 +106,7 @@ def test_a_conftest_of_the_project_reaches_shipped_gates(project: Project) -> No
     project.pytester.makeconftest(
         "import pytest\n"
         "@pytest.fixture\n"
-        "def program(): pytest.fail('replaced')\n"
+        "def ane_program(): pytest.fail('replaced')\n"
         "def pytest_report_header(): return 'of the project'\n"
     )
     result = project.packages(good="none").gate("-k", "compression")
