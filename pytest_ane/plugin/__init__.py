@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ane.core.errors import AneError, UnprovenError
-from pytest_ane.plugin import bench, options, settings, suite, threads
+from pytest_ane.plugin import bench, options, suite
 from pytest_ane.plugin.bench import (
     ane_against_baseline,
     ane_decode_benchmark,
@@ -33,6 +33,7 @@ from pytest_ane.plugin.fixtures import (
     ane_shard,
 )
 from pytest_ane.plugin.options import wanted
+from pytest_ane.project import threads
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -69,16 +70,17 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     bench.check(config)
     threads.choose()
-    from pytest_ane.plugin import opening, stored, workspace
+    from pytest_ane.plugin import canary, stored, workspace
 
     try:
-        config.stash[workspace.KEY] = space = opening.workspace_of(config)
+        config.stash[workspace.KEY] = space = workspace.open_workspace(config)
+        canary.watch(config, space)
         bench.prepare(config, space)
     except AneError as error:
         raise pytest.UsageError(str(error)) from None
     suite.add_to(config)
     stored.refuse_damaged(config)
-    if settings.github(config):
+    if options.github(config):
         from pytest_ane.plugin import github
 
         github.add_to(config)
@@ -88,9 +90,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     """One line with what decides the verdicts."""
     if not wanted(config):
         return []
-    from pytest_ane.plugin import header, workspace
+    from pytest_ane.plugin import header
 
-    return [header.line(workspace.of(config))]
+    return [header.line(config)]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -142,7 +144,7 @@ def pytest_configure_node(node: Any) -> None:
     if wanted(node.config):
         from pytest_ane.plugin import run
 
-        run.tell(node.workerinput, node.config)
+        run.send_id(node.workerinput, node.config)
 
 
 @pytest.hookimpl(wrapper=True)

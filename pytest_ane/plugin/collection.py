@@ -48,9 +48,9 @@ def is_canary(config: pytest.Config, item: pytest.Item) -> bool:
     shard = getattr(item, "callspec", None) and item.callspec.params.get("ane_shard")  # type: ignore[attr-defined]
     if not wanted(config) or shard is None or item.get_closest_marker("gate") is None:
         return False
-    from pytest_ane.plugin import workspace
+    from pytest_ane.plugin import canary
 
-    return workspace.of(config).canaries.has(shard)
+    return canary.of(config).has(shard)
 
 
 def _values(config: pytest.Config, fixture: str) -> list[tuple[str, object]]:

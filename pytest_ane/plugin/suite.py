@@ -1,4 +1,4 @@
-"""Where the gate suite lies, and how it joins a run."""
+"""How the gate suite joins a run."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.plugin import bench
+from pytest_ane.project.suite import FOLDER, own, shipped
 
-FOLDER = "gates"
-_MARK = "test_fidelity.py"
 _JOINS = pytest.StashKey[Path]()
 
 
@@ -40,19 +39,6 @@ class GateFile(pytest.Module):
         return name.startswith("test_")
 
 
-def shipped() -> Path:
-    """The gate suite of this installation: in the wheel, or beside the package in a checkout."""
-    package = Path(__file__).resolve().parents[1]
-    inside = package / "suite"
-    return inside if (inside / _MARK).is_file() else package.parent / FOLDER
-
-
-def in_use(config: pytest.Config) -> Path:
-    """The project's own copy of the gates if it has one, else ours."""
-    own = config.rootpath / FOLDER
-    return own if (own / _MARK).is_file() else shipped()
-
-
 def add_to(config: pytest.Config) -> None:
     """Add the gates to what is collected: the project's own copy if it has one, else ours.
 
@@ -61,10 +47,9 @@ def add_to(config: pytest.Config) -> None:
     named = [
         Path(config.invocation_params.dir, arg.split("::")[0]).resolve() for arg in config.args
     ]
-    own = config.rootpath / FOLDER
-    if (own / _MARK).is_file():
-        if not any(_within(path, own) or _within(own, path) for path in named):
-            config.args.append(str(own))
+    if (folder := own(config.rootpath)) is not None:
+        if not any(_within(path, folder) or _within(folder, path) for path in named):
+            config.args.append(str(folder))
     elif not any(_within(path, shipped()) for path in named):
         config.stash[_JOINS] = shipped()
 

@@ -6,29 +6,13 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
 
 from pytest_ane import build
 from pytest_ane.build import Artifact, Cache
-from pytest_ane.families import LanguageModel, Wire
-from pytest_ane.manifest import Model, Settings, Shard, Uncompressed
-from pytest_ane.probes.cases import Case
+from pytest_ane.manifest import Settings, Shard, Uncompressed
+from pytest_ane.project.models import OpenModel
 from pytest_ane.recommend.menu import Menu
 from pytest_ane.recommend.units import Choice, Unit, compression, said
-
-
-class Opened(Protocol):
-    """What is needed of an opened model (`plugin.models.OpenModel`)."""
-
-    model: Model
-
-    @property
-    def identity(self) -> dict[str, Any]: ...  # noqa: D102
-    @property
-    def wiring(self) -> tuple[Wire, ...]: ...  # noqa: D102
-    @property
-    def language_model(self) -> LanguageModel: ...  # noqa: D102
-    def cases(self, shard: Shard) -> list[Case]: ...  # noqa: D102
 
 
 class Builds:
@@ -40,7 +24,7 @@ class Builds:
         menu: the settings.
     """
 
-    def __init__(self, opened: Opened, cache: Cache, menu: Menu) -> None:
+    def __init__(self, opened: OpenModel, cache: Cache, menu: Menu) -> None:
         self.shards: Mapping[str, Shard] = {shard.id: shard for shard in opened.model.shards}
         self.menu = menu
         self._opened, self._cache = opened, cache

@@ -17,9 +17,11 @@ from pytest_ane.core.errors import BuildError
 from pytest_ane.gates import compression
 from pytest_ane.manifest import Settings
 from pytest_ane.mil import read_model
+from pytest_ane.project.models import OpenModel
+from pytest_ane.project.stack import Stack
 from pytest_ane.recommend.alone import Alone
-from pytest_ane.recommend.builds import Builds, Opened
-from pytest_ane.recommend.gates import Gates, Stacks
+from pytest_ane.recommend.builds import Builds
+from pytest_ane.recommend.gates import Gates
 from pytest_ane.recommend.keeping import Keeping
 from pytest_ane.recommend.log import Log
 from pytest_ane.recommend.mend import Trouble
@@ -38,7 +40,6 @@ class Measuring:
         opened: the model.
         cache: where shards are built; what a killed search built is found there again.
         backend: runs them.
-        stacks: chains artifacts.
         menu: the settings.
         log: keeps every number.
         minutes: how long to go on measuring; what has begun is finished.
@@ -48,10 +49,9 @@ class Measuring:
 
     def __init__(
         self,
-        opened: Opened,
+        opened: OpenModel,
         cache: Cache,
         backend: Backend,
-        stacks: Stacks,
         menu: Menu,
         log: Log,
         *,
@@ -59,10 +59,10 @@ class Measuring:
         evaluations: float = math.inf,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._opened, self._stacks, self._log, self._say = opened, stacks, log, say
+        self._opened, self._log, self._say = opened, log, say
         self._backend = Keeping(backend)
         self._builds = Builds(opened, cache, menu)
-        self._gates = Gates(opened, self._builds, self._backend, stacks, log)
+        self._gates = Gates(opened, self._builds, self._backend, log)
         self._half = time.monotonic() + minutes * 30
         self._until = time.monotonic() + minutes * 60
         self._most = evaluations
@@ -176,14 +176,14 @@ class Measuring:
 
     def _exact(self) -> Alone:
         plain = [(shard, self._builds.plain(id)) for id, shard in self._builds.shards.items()]
-        stack = self._stacks(plain, self._backend)
+        stack = Stack(self._opened, plain, self._backend)
         return Alone(stack.chain, stack.golden)
 
     def _step(self, shard: str, artifact: Artifact) -> Step:
         """A step of a chain that is exact otherwise."""
         by_id = {id: self._builds.plain(id) for id in self._builds.shards} | {shard: artifact}
         mixed = [(one, by_id[id]) for id, one in self._builds.shards.items()]
-        steps = self._stacks(mixed, self._backend).chain.steps
+        steps = Stack(self._opened, mixed, self._backend).chain.steps
         self._backend.forget(artifact.path)
         return next(step for step in steps if step.shard == shard)
 

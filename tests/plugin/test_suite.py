@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.cli import main
-from pytest_ane.plugin import suite
+from pytest_ane.project import suite
 from tests.plugin.conftest import Project
 
 ROOT = Path(__file__).resolve().parents[2]
