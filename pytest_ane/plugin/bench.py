@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ane.plugin import bench_options
-from pytest_ane.plugin.bench_options import asked, compared, recording
+from pytest_ane.plugin.bench_options import FILE, asked, compared, recording
 from pytest_ane.plugin.options import wanted
 from pytest_ane.project import suite
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pytest_ane.plugin.workspace import Workspace
     from pytest_ane.project.stack import Stack
 
-FILE = "test_throughput.py"
-"""Our benchmarks among the gates."""
 _FIXTURES = {"ane_shard", "ane_chain"}
 _TIMED = {"ane_load_benchmark", "ane_shard_benchmark", "ane_decode_benchmark"}
 

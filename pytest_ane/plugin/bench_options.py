@@ -15,17 +15,20 @@ from pytest_ane.plugin.options import wanted
 if TYPE_CHECKING:
     from pytest_ane.plugin.workspace import Workspace
 
+FILE = "test_throughput.py"
+"""Our benchmarks among the gates."""
 BY_OPTION = "--benchmark-disable"
 _GROUPS = ("group", "name", "func", "fullname", "fullfunc", "param")
 
 
 def asked(config: pytest.Config) -> bool:
-    """Whether a run is for benchmarks: shards are selected, and `-m` or pytest-benchmark says so.
+    """Whether a run is for benchmarks: with shards, and by `-m`, pytest-benchmark or our file.
 
     pytest itself then sees to it that `-m "not bench"` runs none.
     """
     only = config.getoption("benchmark_only", False)
-    return wanted(config) and ("bench" in config.option.markexpr or bool(only))
+    named = any(f"/{FILE}" in f"/{arg}" for arg in config.invocation_params.args)
+    return wanted(config) and ("bench" in config.option.markexpr or bool(only) or named)
 
 
 def compared(config: pytest.Config) -> bool:

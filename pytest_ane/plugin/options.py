@@ -6,8 +6,10 @@ This imports the standard library and pytest alone.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -20,6 +22,16 @@ GATE_MARKERS = {
     "gate": "a quality gate of a model shard; runs only with --ane-shards or --ane-package.",
     "bench": "a throughput benchmark of a model shard; runs only with --ane-shards and -m bench.",
 }
+
+GATE_WORDS = {
+    "placement": ("residency", "plan"),
+    "compression": ("palettization", "size", "weights"),
+    "fidelity": ("cosine", "golden", "correctness"),
+    "behaviour": ("golden", "prompts", "stack", "logits"),
+    "throughput": ("speed", "regression"),
+}
+"""The users' other words for gates, for `-k` and `-m`; the gates themselves are not imported yet
+where pytest wants to know its markers."""
 
 FATES = ("fail", "allow")
 BACKENDS = ("auto", "cpu", "coreml")
@@ -147,6 +159,15 @@ def add_markers(config: pytest.Config) -> None:
     """Register markers, so that strict markers know them."""
     for name, meaning in GATE_MARKERS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
+    for gate, words in GATE_WORDS.items():
+        for word in (gate, *words):
+            config.addinivalue_line("markers", f"{word}: the {gate} gate.")
+
+
+def names_gates(expression: str) -> bool:
+    """Whether `-m` or `-k` asks for gates by any of their words."""
+    words = set(re.findall(r"\w+", re.sub(r"\bnot\s+\w+", "", expression)))
+    return not words.isdisjoint({*GATE_MARKERS, *GATE_WORDS, *chain(*GATE_WORDS.values())})
 
 
 def wanted(config: pytest.Config) -> bool:

@@ -27,8 +27,11 @@ def choose_model(manifest: Manifest, name: str | None, *, stacks: bool = False) 
     if name is None:
         if len(models) == 1:
             return models[0]
-        there = ", ".join(names) or "none"
-        raise ManifestError(f"{file} has {len(names)} models{kind} ({there}); name one of them.")
+        if not models:
+            raise ManifestError(f"{file} has no model{kind}.")
+        raise ManifestError(
+            f"{file} has {len(names)} models{kind}; name one of them: {', '.join(names)}."
+        )
     if name not in names:
         raise ManifestError(f"{file} has no model {name!r}{kind}; {nearest(name, names)}.")
     return models[names.index(name)]
