@@ -56,14 +56,15 @@ def _lacks(distribution: str) -> bool:
 
 def _machine() -> Iterator[str]:
     from pytest_ane.build.disk import amount
-    from pytest_ane.build.slots import default_count, memory
+    from pytest_ane.build.semaphore import available_memory, default_builds
     from pytest_ane.project.preflight import versions
 
     yield f"versions: pytest-ane {__version__}, {versions()}"
     system = f"macOS {platform.mac_ver()[0]}" if platform.mac_ver()[0] else platform.system()
+    memory, builds = amount(available_memory()), default_builds()
     yield (
-        f"machine: {system} {platform.machine()}, {os.cpu_count()} cores, "
-        f"{amount(memory())} of memory, {default_count()} builds at once unless --ane-builds says"
+        f"machine: {system} {platform.machine()}, {os.cpu_count()} cores, {memory} of memory, "
+        f"{builds} builds at once unless --ane-builds says"
     )
     yield f"Core ML: {_core_ml()}"
     yield "threads: " + ", ".join(f"{name} {os.environ.get(name, 'not set')}" for name in _THREADS)
@@ -161,8 +162,7 @@ def _to_build(manifest: Manifest, model: Model, cache: Cache, problems: list[str
 
 
 def _plans() -> Iterator[str]:
-    from pytest_ane.build.disk import amount
-    from pytest_ane.build.plans import plan_caches
+    from pytest_ane.build.disk import amount, plan_caches
 
     found = plan_caches()
     if not found:

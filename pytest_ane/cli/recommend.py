@@ -29,12 +29,12 @@ def run(
     from pytest_ane.project.choose import choose_model
     from pytest_ane.project.models import OpenModel
     from pytest_ane.project.project import read_project
-    from pytest_ane.recommend import menu_of
-    from pytest_ane.recommend.evaluate import Measuring
+    from pytest_ane.recommend.evaluate import ModelEvaluator
     from pytest_ane.recommend.log import Log
-    from pytest_ane.recommend.rewrite import diff, rewritten, write_atomically
-    from pytest_ane.recommend.run import best, best_single, recommend
-    from pytest_ane.recommend.table import line, table
+    from pytest_ane.recommend.menu import menu_of
+    from pytest_ane.recommend.rewrite import diff, rewritten, save
+    from pytest_ane.recommend.search import best, best_single, recommend
+    from pytest_ane.report.recommend import line, table
 
     threads.choose()
     file = manifest or Path("shards.toml")
@@ -53,12 +53,12 @@ def run(
         yield f"log: {kept.file}" + (
             f" ({len(kept)} measurements in it already)" if len(kept) else ""
         )
-        bench = Measuring(
+        evaluator = ModelEvaluator(
             opened, store, backend, settings, kept, minutes=minutes or math.inf,
-            evaluations=evaluations or math.inf, say=tell,
+            evaluations=evaluations or math.inf, progress=tell,
         )  # fmt: skip
         start, found = time.monotonic(), []
-        for candidate in recommend(bench, model.policy.behaviour.max_kl):
+        for candidate in recommend(evaluator, model.policy.behaviour.max_kl):
             tell("")
             found.append(candidate)
             yield line(candidate)
@@ -68,10 +68,10 @@ def run(
         yield from table(found, winner)
         yield ""
         seconds = time.monotonic() - start
-        old = len(found) - bench.measured
+        old = len(found) - evaluator.measured
         logged = f"; {old} more were in the log" if old > 0 else ""
         yield (
-            f"{bench.measured} whole models measured in {seconds / 60:.1f} minutes "
+            f"{evaluator.measured} whole models measured in {seconds / 60:.1f} minutes "
             f"({backend.name}){logged}"
         )
         if winner is None:
@@ -81,12 +81,12 @@ def run(
             )
         yield _saved(winner, single)
         text = file.read_bytes().decode("utf-8-sig")
-        new = rewritten(text, file, model.name, bench.compression(winner.choice))
+        new = rewritten(text, file, model.name, evaluator.compression(winner.choice))
         if new == text:
             yield f"{file} already says so"
         elif write:
             yield from diff(text, new, file)
-            write_atomically(file, new)
+            save(file, new)
             yield f"{file} written"
         else:
             yield f"--write puts it into {file}"

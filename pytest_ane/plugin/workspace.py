@@ -9,7 +9,7 @@ from functools import cached_property
 import pytest
 
 from pytest_ane.backends.coreml import Machine, check_native
-from pytest_ane.build.slots import default_count
+from pytest_ane.build.semaphore import default_builds
 from pytest_ane.core.errors import BackendError, ManifestError
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence import FOLDER, Store
@@ -93,6 +93,7 @@ def open_workspace(config: pytest.Config) -> Workspace:
 
     Raises:
         ManifestError: either is wrong, or both a selection and a package are given.
+        CacheError: the cache folder is one of someone else's.
         BackendError: the backend cannot be used on this machine.
         pytest.UsageError: an option is wrong.
     """
@@ -106,7 +107,7 @@ def open_workspace(config: pytest.Config) -> Workspace:
         manifest=manifest,
         shards=tuple(overridden(shard, thresholds) for shard in shards),
         cache_root=options.path(config, "ane_cache"),
-        builds=options.builds(config) or default_count(),
+        builds=options.builds(config) or default_builds(),
         backend_name=options.backend(config),
         units=options.compute_units(config),
         selection=selection,

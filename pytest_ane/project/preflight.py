@@ -8,8 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from operator import add
 from pathlib import Path
 
-from pytest_ane.build.disk import Estimate, Volume, amount, estimate, volumes
-from pytest_ane.build.plans import plan_caches
+from pytest_ane.build.disk import Estimate, Volume, amount, estimate, plan_caches, volumes
 from pytest_ane.build.record import PACKAGE
 from pytest_ane.build.scratch import temporary_folder
 from pytest_ane.core.digests import tree_bytes

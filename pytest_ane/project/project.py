@@ -15,10 +15,11 @@ from pytest_ane.backends import Backend, ComputeUnits, get_backend
 from pytest_ane.backends.coreml import Machine
 from pytest_ane.build import Artifact, Cache, build_shard
 from pytest_ane.build.cache import default_root
+from pytest_ane.build.folder import require_cache
 from pytest_ane.build.record import PACKAGE
 from pytest_ane.build.scratch import temporary_files_in
+from pytest_ane.build.semaphore import default_builds
 from pytest_ane.build.shard import artifact_key
-from pytest_ane.build.slots import default_count
 from pytest_ane.core.digests import key_digest, remembered
 from pytest_ane.core.errors import ManifestError
 from pytest_ane.families import Buildable, search_beside
@@ -27,8 +28,7 @@ from pytest_ane.manifest.problems import label
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Model as Program
 from pytest_ane.probes.cases import Case
-from pytest_ane.probes.golden import read_golden
-from pytest_ane.probes.golden_cases import golden_cases
+from pytest_ane.probes.golden import golden_cases, read_golden
 from pytest_ane.probes.package import package_cases
 from pytest_ane.project.choose import is_complete
 from pytest_ane.project.models import Opened, OpenModel, open_model
@@ -67,7 +67,7 @@ class Project:
     manifest: Manifest
     shards: tuple[Shard, ...]
     cache_root: Path | None = None
-    builds: int = field(default_factory=default_count)
+    builds: int = field(default_factory=default_builds)
     backend_name: BackendName = field(default_factory=default_backend)
     units: ComputeUnits = "CPU_AND_NE"
     machine: Machine | None = None
@@ -84,14 +84,21 @@ class Project:
         """Remember digests of files, and make temporary files where the manifest says.
 
         Raises:
+            CacheError: the cache folder is one of someone else's.
             ManifestError: the manifest's `tmpdir` cannot be written.
         """
         with self.remembering(rehash=rehash), scratch_of(self.manifest):
             yield self
 
     def remembering(self, *, rehash: bool = False) -> AbstractContextManager[None]:
-        """Remember digests of unchanged files in the cache, from process to process."""
-        return remembered((self.cache_root or default_root()) / "digests", rehash=rehash)
+        """Remember digests of unchanged files in the cache, from process to process.
+
+        Raises:
+            CacheError: the cache folder is one of someone else's.
+        """
+        root = (self.cache_root or default_root()).absolute()
+        require_cache(root)
+        return remembered(root / "digests", rehash=rehash)
 
     @cached_property
     def cache(self) -> Cache:

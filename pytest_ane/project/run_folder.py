@@ -7,7 +7,6 @@ itself what it could have read here.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,6 +16,7 @@ from typing import Any
 from filelock import FileLock
 
 from pytest_ane.build import Cache
+from pytest_ane.core.files import write_atomically
 
 
 class RunFolder:
@@ -45,9 +45,7 @@ class RunFolder:
         """Put a JSON value in place in one step."""
         with suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
-            new = self.folder / f".{name}.{os.getpid()}"
-            new.write_text(json.dumps(value))
-            new.replace(self.folder / f"{name}.json")
+            write_atomically(self.folder / f"{name}.json", json.dumps(value).encode())
 
     def read(self, prefix: str) -> list[Any]:
         """All values whose names begin with `prefix`, in the order of their names."""

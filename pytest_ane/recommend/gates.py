@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_ane.build import Artifact
-from pytest_ane.chain.golden import Golden
+from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates import behaviour, compression, fidelity, placement
 from pytest_ane.gates.behaviour.judge import where
@@ -16,8 +16,7 @@ from pytest_ane.manifest import BehaviourPolicy, Settings, Shard
 from pytest_ane.mil import read_model
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.stack import Stack
-from pytest_ane.recommend.builds import Builds
-from pytest_ane.recommend.keeping import Keeping
+from pytest_ane.recommend.builds import Builds, LoadedBackend
 from pytest_ane.recommend.log import Log
 
 GATES_VERSION = 1
@@ -27,7 +26,7 @@ GATES_VERSION = 1
 class Gates:
     """All gates of one model's candidates; what was measured once is read from the log."""
 
-    def __init__(self, opened: OpenModel, builds: Builds, backend: Keeping, log: Log) -> None:
+    def __init__(self, opened: OpenModel, builds: Builds, backend: LoadedBackend, log: Log) -> None:
         self._opened, self._builds, self._backend = opened, builds, backend
         self._log = log
         self.stacks_run = 0
@@ -105,7 +104,9 @@ class Gates:
         found = fidelity.measure(runner, cases, compared=True, provenance={})
         return fidelity.judge(found, shard.policy.fidelity, shard.qualified)
 
-    def _judged(self, stack: Stack, golden: Sequence[Golden], policy: BehaviourPolicy) -> Verdict:
+    def _judged(
+        self, stack: Stack, golden: Sequence[GoldenPrompt], policy: BehaviourPolicy
+    ) -> Verdict:
         found = behaviour.measure(stack.chain, golden, stack.states, stack.decode, stack.provenance)
         verdict = behaviour.judge(found, policy, self._opened.model.name)
         # A line has room for one reason: which policy is broken says more than at which position.

@@ -14,7 +14,7 @@ from pytest_ane.project.run_folder import RunFolder
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
-    return RunFolder(Cache(tmp_path), "name")
+    return RunFolder(Cache(tmp_path), "0" * 32)
 
 
 def test_what_is_written_is_read_by_prefix(run: RunFolder) -> None:
