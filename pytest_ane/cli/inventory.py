@@ -1,18 +1,12 @@
-"""Evidence, the manifest and what is built, side by side; nothing is built here."""
+"""Recorded evidence beside the manifest and what is built of it; nothing is built here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from pytest_ane.build import Cache
-from pytest_ane.build.record import PACKAGE
-from pytest_ane.build.shard import artifact_key
-from pytest_ane.core.digests import key_digest, remembered
 from pytest_ane.core.errors import AneError, BuildError, EvidenceError, UnprovenError
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence import FOLDER, Statement, Store
@@ -21,31 +15,23 @@ from pytest_ane.evidence.judge import judge
 from pytest_ane.evidence.store import read_file
 from pytest_ane.evidence.uses import GATES_OF_SHARD, Subject, name_of, unused, used
 from pytest_ane.evidence.verify import verify
-from pytest_ane.families import search_beside
-from pytest_ane.manifest import Gate, Model, Shard, load, select
-from pytest_ane.plugin.workspace import is_complete
-from pytest_ane.project.builder_model import BuiltModel
-from pytest_ane.project.models import OpenModel
+from pytest_ane.manifest import Gate, Model, Shard, select
+from pytest_ane.project.choose import is_complete
+from pytest_ane.project.project import read_project
 
 
-class Desk:
-    """What the commands about evidence look at.
+class Inventory:
+    """The evidence files of a project, and what each is worth.
 
     Attributes:
-        now: what ages are reckoned from.
+        now: the time that ages count to.
     """
 
     def __init__(self, manifest: Path | None, folder: Path | None, cache: Path | None) -> None:
-        self.manifest = load(manifest or Path("shards.toml"))
-        search_beside(self.manifest)
+        self.project = read_project(manifest, cache)
+        self.manifest = self.project.manifest
         self.store = Store(folder or self.manifest.path.parent / FOLDER)
         self.now = datetime.now(timezone.utc)
-        self._cache_root = cache
-        self._models: dict[str, OpenModel | BuiltModel] = {}
-
-    def remembering(self, *, rehash: bool) -> AbstractContextManager[None]:
-        """Digests of unchanged files are remembered between commands."""
-        return remembered(self._cache.root / "digests", rehash=rehash)
 
     @cached_property
     def used(self) -> Mapping[Path, tuple[Gate, Subject]]:
@@ -129,7 +115,7 @@ class Desk:
             gate,
             subject,
             files=files_of({shard.id: self._artifact(shard) for shard in shards}),
-            asked=question(gate, subject, model, lambda: self._identity(model.name)),
+            asked=question(gate, subject, model, lambda: self.project.model(model.name).identity),
             policy=subject.policy.evidence_for(gate),
             now=self.now,
             artifact=self._artifact(subject) if isinstance(subject, Shard) else None,
@@ -137,27 +123,15 @@ class Desk:
 
     def _artifact(self, shard: Shard) -> Path:
         """A shard's package; `BuildError` where there is none."""
-        if shard.artifact is not None:
-            if shard.artifact.exists():
-                return shard.artifact
-            raise BuildError(f"{shard.qualified}: the artifact {shard.artifact} does not exist.")
-        key = key_digest(artifact_key(shard, self._identity(shard.model)))
-        if (folder := self._cache.get("artifacts", key)) is None:
+        package = self.project.package(shard)
+        if package is None:
             raise BuildError(
                 f"{shard.qualified} is not built, and nothing is built here; run: "
                 f"pytest --ane-shards={shard.qualified} -m gate"
             )
-        return folder / PACKAGE
-
-    @cached_property
-    def _cache(self) -> Cache:
-        return Cache(self._cache_root)
-
-    def _identity(self, name: str) -> dict[str, Any]:
-        if name not in self._models:
-            model = self.manifest.model_of(name)
-            self._models[name] = (BuiltModel if model.builder else OpenModel)(model, self._cache)
-        return self._models[name].identity
+        if not package.exists():
+            raise BuildError(f"{shard.qualified}: the artifact {package} does not exist.")
+        return package
 
 
 def _names(subject: Subject) -> tuple[str, ...]:
