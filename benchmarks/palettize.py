@@ -31,8 +31,8 @@ from pytest_ane.build.quiet import converter_notes, import_coremltools
 from pytest_ane.manifest import Palettize
 from pytest_ane.mil.blob import load
 from pytest_ane.mil.package import read_package
+from pytest_ane.mil.proto import set_name
 from pytest_ane.mil.records import Argument, Model, Value
-from pytest_ane.mil.write import set_name
 from tests.mil.packages import Program
 
 GROUP, NBITS, ROUTER, EXPERTS = 32, 4, 128, 16

@@ -14,7 +14,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from pytest_ane.core.digests import file_digest, tree_digest
 from pytest_ane.mil.package import parse_package
-from pytest_ane.mil.serialize import canonical_bytes
+from pytest_ane.mil.proto import canonical_bytes
 
 _OF_COREMLTOOLS = "com.github.apple.coremltools."
 """The metadata keys that coremltools 9.0 sets itself (`models/model.py`)."""

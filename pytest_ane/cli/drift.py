@@ -45,9 +45,9 @@ def run(
 
 
 def _write(path: Path, text: str) -> None:
-    from pytest_ane.core.files import write_whole
+    from pytest_ane.core.files import write_atomically
 
     try:
-        write_whole(path, text.encode())
+        write_atomically(path, text.encode())
     except OSError as error:
         raise ExecutionError(f"--json {path}: cannot be written ({error.strerror}).") from None

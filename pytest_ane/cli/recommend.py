@@ -36,7 +36,7 @@ def run(
     from pytest_ane.recommend import menu_of
     from pytest_ane.recommend.evaluate import Measuring
     from pytest_ane.recommend.log import Log
-    from pytest_ane.recommend.rewrite import diff, rewritten, write_atomically
+    from pytest_ane.recommend.rewrite import diff, rewritten, save
     from pytest_ane.recommend.run import best, best_single, recommend
     from pytest_ane.recommend.table import line, table
 
@@ -93,7 +93,7 @@ def run(
             yield f"{file} already says so"
         elif write:
             yield from diff(text, new, file)
-            write_atomically(file, new)
+            save(file, new)
             yield f"{file} written"
         else:
             yield f"--write puts it into {file}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.manifest import Manifest
-from pytest_ane.manifest.locate import key_lines, line_of
+from pytest_ane.manifest.problems import key_lines, line_of
 from pytest_ane.plugin import header, workspace
 from pytest_ane.plugin.run import is_worker
 from pytest_ane.plugin.summary import row_of

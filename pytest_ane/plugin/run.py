@@ -7,7 +7,6 @@ itself what it could have read here.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 import uuid
@@ -22,6 +21,7 @@ from filelock import FileLock
 from pytest_ane.build import Cache
 from pytest_ane.build.scratch import temporary_files_in
 from pytest_ane.core.errors import ManifestError
+from pytest_ane.core.files import write_atomically
 from pytest_ane.manifest.problems import label
 
 _ID = "ane_run"
@@ -95,9 +95,7 @@ class Run:
         """Put a value in place in one step."""
         with suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
-            new = self.folder / f".{name}.{os.getpid()}"
-            new.write_text(json.dumps(value))
-            new.replace(self.folder / f"{name}.json")
+            write_atomically(self.folder / f"{name}.json", json.dumps(value).encode())
 
     def read(self, prefix: str) -> list[Any]:
         """All values whose names begin so."""

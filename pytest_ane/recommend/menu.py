@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest import Linear, Palettize, Settings
-from pytest_ane.manifest.toml import TOMLDecodeError, loads
+from pytest_ane.manifest.base import TOMLDecodeError, loads
 
 Menu = Mapping[str, Settings]
 

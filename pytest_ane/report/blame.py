@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pytest_ane.analysis.blame import WORST, Blame, Culprit
 from pytest_ane.analysis.operations import Suspect
 from pytest_ane.analysis.remedies import Mend
+from pytest_ane.core.text import printable
 from pytest_ane.manifest import Linear, Palettize, Settings
 
 _RUN_BY = "run by the CPU executor"
@@ -22,11 +23,6 @@ _NAMED = 3
 def lines(blame: Blame, *, on_device: bool = False) -> Iterator[str]:
     """A few lines and two tables of at most five rows; `on_device` says where the gate ran."""
     yield from map(printable, _lines(blame, on_device=on_device))
-
-
-def printable(line: str) -> str:
-    """A line in which characters that a terminal would obey are escapes: names are a file's own."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
 def _lines(blame: Blame, *, on_device: bool) -> Iterator[str]:

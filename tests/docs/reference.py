@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_ane.cli import parser
 from pytest_ane.gates.placement.rules import ALL_RULES, OpRule, Rule
-from pytest_ane.manifest.schema import json_schema
+from pytest_ane.manifest.tables import json_schema
 from tests.docs.pages import ROOT, SITE, tomllib
 
 BLOCK = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -24,7 +24,11 @@ MACHINE = re.compile(
     r"(platform|benchmark:|rootdir:|configfile:|plugins:|ane: python|ane: \d+ shards? to) "
 )
 """Header lines that speak of the machine: pages leave them out."""
-CACHE = re.compile(r" · cache \S+")
+PATHS = (
+    (re.compile(r" · cache \S+"), ""),
+    (re.compile(r"^-+ (generated .*: )\S+/(\S+) -+$"), r"\1\2"),
+)
+"""Folders of this run, which pages leave out."""
 ELAPSED = re.compile(r"in \d+\.\d+s(?: \(\d+:\d+:\d+\))?")
 NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 
@@ -71,7 +75,9 @@ def run(forge: Forge, command: Command, folder: Path, *more: str) -> tuple[int, 
 
 def shown(output: str) -> list[str]:
     """The lines of an output that a page shows: without the machine, and without blanks around."""
-    lines = [CACHE.sub("", ln).rstrip() for ln in output.splitlines() if not MACHINE.match(ln)]
+    lines = [line.rstrip() for line in output.splitlines() if not MACHINE.match(line)]
+    for pattern, text in PATHS:
+        lines = [pattern.sub(text, line) for line in lines]
     return "\n".join(lines).strip("\n").split("\n")
 
 
@@ -109,9 +115,9 @@ def rewrite(page: Path, forge: Forge, folder: Path) -> str:
             if isinstance(step, Written):
                 write(step, folder)
             elif step.output:
-                _, output = run(forge, step, folder)
-                before = "\n".join(step.output)
-                text = text.replace(before, "\n".join(shown(output)), 1)
+                now = shown(run(forge, step, folder)[1])
+                if difference(list(step.output), now):
+                    text = text.replace("\n".join(step.output), "\n".join(now), 1)
         return text
 
     return FENCE.sub(current, page.read_text(encoding="utf-8"))

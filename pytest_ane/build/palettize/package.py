@@ -25,11 +25,10 @@ from pytest_ane.build.palettize.palettes import (
 )
 from pytest_ane.core.errors import BuildError
 from pytest_ane.manifest import Palettize
-from pytest_ane.mil.blob import byte_size, load, packed
-from pytest_ane.mil.blob_write import BlobWriter, blob_writer
+from pytest_ane.mil.blob import BlobWriter, blob_writer, byte_size, load, packed
 from pytest_ane.mil.package import parse_package, read_package
+from pytest_ane.mil.proto import set_blob, set_bytes, set_name
 from pytest_ane.mil.records import Blob, Block, DType, Model, Operation, TensorType, Value
-from pytest_ane.mil.write import set_blob, set_bytes, set_name
 
 WEIGHTS = "@model_path/weights/weight.bin"
 _IOS16, _IOS18 = 7, 9
@@ -161,7 +160,7 @@ class _Rewriter:
         except ValueError as why:
             raise BuildError(
                 f"{self.subject}: {constant_name(op)} {why}; it cannot be palettized, so "
-                "mend its source or name it in compression.keep."
+                "repair its source or name it in compression.keep."
             ) from None
 
     def replace(self, message: Any, op: Operation, found: Palettes) -> None:
