@@ -51,5 +51,9 @@ def test_different(now: str) -> None:
     assert "it is\n  " + now in difference(["cosine 0.9712 of 6"], [now])
 
 
+def test_the_rule_around_elapsed_time_fills_the_screen() -> None:
+    assert difference(["==== 3 passed in 9.11s ===="], ["=== 3 passed in 10.11s ===="]) == ""
+
+
 def test_a_line_more_is_a_difference() -> None:
     assert difference(["a"], ["a", "b"]) == "the page has 1 lines of output, it is 2"
