@@ -78,7 +78,7 @@ def explained(manifest: str, name: str, folder: Path) -> dict[str, Any]:
         "of the processor": round(time.process_time() - worked, 2),
         "peak MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "weights": len(blame.weights),
-        "mends": sum(c.mend is not None for c in blame.weights),
+        "mends": sum(c.remedy is not None for c in blame.weights),
     }
 
 

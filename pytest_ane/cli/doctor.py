@@ -55,14 +55,15 @@ def _lacks(distribution: str) -> bool:
 
 def _machine() -> Iterator[str]:
     from pytest_ane.build.disk import amount
-    from pytest_ane.build.slots import default_count, memory
+    from pytest_ane.build.semaphore import available_memory, default_builds
     from pytest_ane.project.preflight import versions
 
     yield f"versions: pytest-ane {__version__}, {versions()}"
     system = f"macOS {platform.mac_ver()[0]}" if platform.mac_ver()[0] else platform.system()
+    memory, builds = amount(available_memory()), default_builds()
     yield (
-        f"machine: {system} {platform.machine()}, {os.cpu_count()} cores, "
-        f"{amount(memory())} of memory, {default_count()} builds at once unless --ane-builds says"
+        f"machine: {system} {platform.machine()}, {os.cpu_count()} cores, {memory} of memory, "
+        f"{builds} builds at once unless --ane-builds says"
     )
     yield f"Core ML: {_core_ml()}"
     yield "threads: " + ", ".join(f"{name} {os.environ.get(name, 'not set')}" for name in _THREADS)
@@ -148,13 +149,13 @@ def _model(model: Model, cache: Cache | None, problems: list[str]) -> str:
 
 
 def _to_build(model: Model, cache: Cache, problems: list[str]) -> Iterator[str]:
-    from pytest_ane.build.slots import default_count
+    from pytest_ane.build.semaphore import default_builds
     from pytest_ane.project.builder_model import BuiltModel
     from pytest_ane.project.models import OpenModel
     from pytest_ane.project.preflight import Preflight
 
     opened = (BuiltModel if model.builder else OpenModel)(model, cache)
-    preflight = Preflight(model.shards, cache, lambda _: opened, default_count())
+    preflight = Preflight(model.shards, cache, lambda _: opened, default_builds())
     missing = len(preflight.missing)
     yield f"{sum(s.artifact is None for s in model.shards) - missing} built, {missing} to build"
     if missing:
@@ -165,8 +166,7 @@ def _to_build(model: Model, cache: Cache, problems: list[str]) -> Iterator[str]:
 
 
 def _plans() -> Iterator[str]:
-    from pytest_ane.build.disk import amount
-    from pytest_ane.build.plans import plan_caches
+    from pytest_ane.build.disk import amount, plan_caches
 
     found = plan_caches()
     if not found:

@@ -23,8 +23,7 @@ def run(
     if file is not None and not file.absolute().parent.is_dir():
         raise ExecutionError(f"--json {file}: there is no folder {file.parent}.")
     threads.choose()
-    from pytest_ane.analysis.causes import find_causes
-    from pytest_ane.analysis.drift import measure_drift, to_json
+    from pytest_ane.analysis.drift import find_causes, measure_drift, to_json
     from pytest_ane.cli.stack import open_stack, tell
     from pytest_ane.report.drift import lines
 

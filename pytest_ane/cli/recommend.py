@@ -33,12 +33,12 @@ def run(
     from pytest_ane.plugin import threads
     from pytest_ane.project.models import OpenModel
     from pytest_ane.project.stack import Stack
-    from pytest_ane.recommend import menu_of
-    from pytest_ane.recommend.evaluate import Measuring
+    from pytest_ane.recommend.evaluate import ModelEvaluator
     from pytest_ane.recommend.log import Log
+    from pytest_ane.recommend.menu import menu_of
     from pytest_ane.recommend.rewrite import diff, rewritten, save
-    from pytest_ane.recommend.run import best, best_single, recommend
-    from pytest_ane.recommend.table import line, table
+    from pytest_ane.recommend.search import best, best_single, recommend
+    from pytest_ane.report.recommend import line, table
 
     threads.choose()
     file = manifest or Path("shards.toml")
@@ -59,13 +59,13 @@ def run(
             f" ({len(kept)} measurements in it already)" if len(kept) else ""
         )
         progress = _Progress()
-        bench = Measuring(
+        evaluator = ModelEvaluator(
             opened, store, backend, lambda artifacts, loads: Stack(opened, artifacts, loads),
             settings, kept, minutes=minutes or math.inf, evaluations=evaluations or math.inf,
-            say=progress.say,
+            progress=progress.say,
         )  # fmt: skip
         start, found = time.monotonic(), []
-        for candidate in recommend(bench, model.policy.behaviour.max_kl):
+        for candidate in recommend(evaluator, model.policy.behaviour.max_kl):
             progress.clear()
             found.append(candidate)
             yield line(candidate)
@@ -75,10 +75,10 @@ def run(
         yield from table(found, winner)
         yield ""
         seconds = time.monotonic() - start
-        old = len(found) - bench.measured
+        old = len(found) - evaluator.measured
         logged = f"; {old} more were in the log" if old > 0 else ""
         yield (
-            f"{bench.measured} whole models measured in {seconds / 60:.1f} minutes "
+            f"{evaluator.measured} whole models measured in {seconds / 60:.1f} minutes "
             f"({backend.name}){logged}"
         )
         if winner is None:
@@ -88,7 +88,7 @@ def run(
             )
         yield _saved(winner, single)
         text = file.read_bytes().decode("utf-8-sig")
-        new = rewritten(text, file, model.name, bench.compression(winner.choice))
+        new = rewritten(text, file, model.name, evaluator.compression(winner.choice))
         if new == text:
             yield f"{file} already says so"
         elif write:

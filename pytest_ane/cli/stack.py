@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_ane.backends import get_backend
 from pytest_ane.build import Artifact, Cache, build_shard
-from pytest_ane.build.slots import default_count
+from pytest_ane.build.semaphore import default_builds
 from pytest_ane.core.digests import remembered
 from pytest_ane.core.errors import ManifestError, UnprovenError
 from pytest_ane.families import get_family, search_beside
@@ -103,7 +103,7 @@ def _is_whole(model: Model) -> bool:
 def _built(opened: OpenModel, cache: Cache) -> Iterator[tuple[Shard, Artifact]]:
     """Every shard with its package, built if it is not in the cache."""
     shards = opened.model.shards
-    preflight = Preflight(shards, cache, lambda _: opened, default_count())
+    preflight = Preflight(shards, cache, lambda _: opened, default_builds())
     if sys.stderr.isatty():
         for line in preflight.lines():
             sys.stderr.write(f"{line}\n")

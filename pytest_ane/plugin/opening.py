@@ -10,7 +10,7 @@ import pytest
 from pytest_ane.backends.coreml import Machine, check_native
 from pytest_ane.build.cache import default_root
 from pytest_ane.build.folder import require_cache
-from pytest_ane.build.slots import default_count
+from pytest_ane.build.semaphore import default_builds
 from pytest_ane.core.digests import remembered
 from pytest_ane.core.errors import BackendError, ManifestError
 from pytest_ane.evidence import FOLDER, Store
@@ -46,7 +46,7 @@ def workspace_of(config: pytest.Config) -> Workspace:
         thresholds=given,
         unproven=settings.unproven(config),
         blame=settings.blame(config),
-        builds=settings.builds(config) or default_count(),
+        builds=settings.builds(config) or default_builds(),
         backend_name=settings.backend(config),
         units=settings.compute_units(config),
         run_id=run_id(config),

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pytest_ane.build import Cache
-from pytest_ane.build.disk import Estimate, Volume, amount, estimate, volumes
-from pytest_ane.build.plans import plan_caches
+from pytest_ane.build.disk import Estimate, Volume, amount, estimate, plan_caches, volumes
 from pytest_ane.build.record import PACKAGE
 from pytest_ane.build.scratch import temporary_folder
 from pytest_ane.build.shard import artifact_key

@@ -16,8 +16,8 @@ from pytest_ane.gates import behaviour, compression, fidelity, placement
 from pytest_ane.gates.behaviour.judge import where
 from pytest_ane.manifest import BehaviourPolicy, Settings, Shard
 from pytest_ane.mil import read_model
-from pytest_ane.recommend.builds import Builds, Opened
-from pytest_ane.recommend.keeping import Keeping
+from pytest_ane.project.models import OpenModel
+from pytest_ane.recommend.builds import Builds, LoadedBackend
 from pytest_ane.recommend.log import Log
 from pytest_ane.sources import FloatArray
 
@@ -48,7 +48,7 @@ class Gates:
     """All gates of one model's candidates; what was measured once is read from the log."""
 
     def __init__(
-        self, opened: Opened, builds: Builds, backend: Keeping, stacks: Stacks, log: Log
+        self, opened: OpenModel, builds: Builds, backend: LoadedBackend, stacks: Stacks, log: Log
     ) -> None:
         self._opened, self._builds, self._backend = opened, builds, backend
         self._stacks, self._log = stacks, log

@@ -41,7 +41,7 @@ class Recorder:
         return tuple(self._tape.skipped) if self._tape else ()
 
     def __enter__(self) -> Recorder:
-        from pytest_ane.build.quiet import import_coremltools
+        from pytest_ane.build.coremltools_quiet import import_coremltools
         from pytest_ane.predict.hook import NATIVE, in_place
         from pytest_ane.testing.recorder import Tape, taped
 

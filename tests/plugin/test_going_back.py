@@ -11,7 +11,7 @@ import pytest
 
 from pytest_ane.backends import CpuBackend
 from pytest_ane.build.convert import convert
-from pytest_ane.build.quiet import converter_notes
+from pytest_ane.build.coremltools_quiet import converter_notes
 from pytest_ane.project.stack import ShardSequence
 from tests.families.gemma4.tiny import tiny_model as tiny_gemma
 from tests.families.llama.tiny import tiny_model as tiny_llama

@@ -43,7 +43,7 @@ def test_the_classes_of_a_converted_classifier(
     labels: list[str] | list[int], tmp_path: Path
 ) -> None:
     """They are bound to the operation itself."""
-    from pytest_ane.build.quiet import converter_notes, import_coremltools
+    from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
     from pytest_ane.mil import read_model
     from pytest_ane.mil.records import Ref
     from pytest_ane.reference import Session

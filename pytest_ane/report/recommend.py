@@ -1,4 +1,4 @@
-"""The Pareto table: what was measured, in bytes and in what the gates ask."""
+"""The table of a search: measured candidates, in bytes and by the gates' figures."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pytest_ane.recommend.search import Candidate
 _HEAD = ("candidate", "MB", "cosine", "top-1", "KL", "centred", "verdict")
 
 
-def pareto(found: Sequence[Candidate]) -> list[Candidate]:
+def pareto(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Candidates that no other beats in bytes and in KL at once, smallest first."""
     kept: list[Candidate] = []
-    for candidate in sorted(found, key=lambda c: (c.size, _or_inf(c.kl))):
+    for candidate in sorted(candidates, key=lambda c: (c.size, _or_inf(c.kl))):
         if not kept or _or_inf(candidate.kl) < min(_or_inf(c.kl) for c in kept):
             kept.append(candidate)
     return kept
 
 
-def table(found: Sequence[Candidate], marked: Candidate | None) -> Iterator[str]:
+def table(candidates: Sequence[Candidate], marked: Candidate | None) -> Iterator[str]:
     """Lines of the table; the recommended one is marked."""
-    shown = pareto(found)
-    extra = [c for c in found if c.passed and c not in shown]
+    shown = pareto(candidates)
+    extra = [c for c in candidates if c.passed and c not in shown]
     rows = [_row(c, marked) for c in sorted([*shown, *extra], key=lambda c: c.size)]
     widths = [max(len(row[i]) for row in (_HEAD, *rows)) for i in range(len(_HEAD))]
     for row in (_HEAD, *rows):

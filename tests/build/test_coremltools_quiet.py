@@ -11,7 +11,7 @@ import warnings
 
 import pytest
 
-from pytest_ane.build.quiet import converter_notes, held_interrupt
+from pytest_ane.build.coremltools_quiet import converter_notes, held_interrupt
 
 LOGGER = logging.getLogger("coremltools")
 
@@ -49,7 +49,7 @@ def test_importing_coremltools_says_nothing() -> None:
     """And what came with it is no longer looked through for garbage; what comes later is."""
     code = (
         "import gc\n"
-        "from pytest_ane.build.quiet import import_coremltools\n"
+        "from pytest_ane.build.coremltools_quiet import import_coremltools\n"
         "import_coremltools()\n"
         "frozen = gc.get_freeze_count()\n"
         "assert frozen > 100_000 > len(gc.get_objects()), (frozen, len(gc.get_objects()))\n"

@@ -1,4 +1,4 @@
-"""Slots: no more builds at once than asked for, over all processes; a dead one holds none."""
+"""The semaphore: no more builds at once than permits, over all processes; a dead one has none."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.build import slots
+from pytest_ane.build import semaphore
 from pytest_ane.build.cache import Cache
-from pytest_ane.build.slots import BYTES_PER_BUILD, Slots, default_count, memory
+from pytest_ane.build.semaphore import BYTES_PER_BUILD, Semaphore, available_memory, default_builds
 from tests.build.makers import hold_slot, make_counted
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -37,15 +37,15 @@ def test_no_more_than_count_at_once(tmp_path: Path, count: int) -> None:
     assert most == count
 
 
-def test_a_slot_within_a_slot_is_the_same_one(tmp_path: Path) -> None:
-    one = Slots(tmp_path, 1)
-    with one.one(), one.one():
+def test_it_is_re_entrant(tmp_path: Path) -> None:
+    permit = Semaphore(tmp_path, 1)
+    with permit.held(), permit.held():
         pass
-    with one.one():
+    with permit.held():
         pass
 
 
-def test_an_entry_made_for_another_needs_no_second_slot(tmp_path: Path) -> None:
+def test_an_entry_made_for_another_needs_no_second_permit(tmp_path: Path) -> None:
     cache = Cache(tmp_path, builds=1)
 
     def outer(folder: Path) -> None:
@@ -56,14 +56,14 @@ def test_an_entry_made_for_another_needs_no_second_slot(tmp_path: Path) -> None:
     assert len(cache.entries()) == 2
 
 
-def test_a_killed_process_frees_its_slot(tmp_path: Path) -> None:
+def test_a_killed_process_frees_its_permit(tmp_path: Path) -> None:
     began = SPAWN.Event()
     process = SPAWN.Process(target=hold_slot, args=(tmp_path, began))
     process.start()
     assert began.wait(30)
     process.kill()
     process.join(30)
-    with Slots(tmp_path, 1).one():
+    with Semaphore(tmp_path, 1).held():
         pass
 
 
@@ -74,16 +74,16 @@ def test_a_killed_process_frees_its_slot(tmp_path: Path) -> None:
 def test_the_default_fits_memory_and_cores(
     monkeypatch: pytest.MonkeyPatch, memory: int, cores: int | None, count: int
 ) -> None:
-    monkeypatch.setattr(slots, "memory", lambda: memory)
+    monkeypatch.setattr(semaphore, "available_memory", lambda: memory)
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    assert default_count() == count
+    assert default_builds() == count
 
 
 def test_a_container_s_limit_counts(tmp_path: Path) -> None:
     limit = tmp_path / "memory.max"
-    machine = memory(limit)
+    machine = available_memory(limit)
     assert machine > 0
     limit.write_text("max\n")
-    assert memory(limit) == machine
+    assert available_memory(limit) == machine
     limit.write_text("1000000\n")
-    assert memory(limit) == 1_000_000
+    assert available_memory(limit) == 1_000_000

@@ -15,7 +15,7 @@ from typing import Any
 
 
 class _Collector(logging.Handler):
-    """Keeps the text of warnings, in which coremltools says that it declines a weight."""
+    """Keeps the text of warnings, with which coremltools declines a weight."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Single weights as the executor decodes them, by rows where that is possible."""
+"""Decompression: weights as the executor decodes them, by rows where that is possible."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.build.census import Found
-from pytest_ane.build.stages import DEEPEST, constants_of
+from pytest_ane.build.census import DEEPEST, ProgramWeight, constants_of
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.blob import load, packed
 from pytest_ane.mil.records import DType, Model, Operation, Ref, TensorType
@@ -18,34 +17,36 @@ from pytest_ane.reference.palettes import Packed, decode
 from pytest_ane.reference.weights import StreamedWeight
 
 
-def decoded(model: Model, found: Found) -> Any:
-    """A weight to be decoded by rows (plain, palettes, integers under scales), or else decoded.
+def decompress(model: Model, weight: ProgramWeight) -> Any:
+    """A weight's values: an array, or a `StreamedWeight` that decodes rows when they are read.
+
+    Plain weights, palettes and integers under scales are decoded by rows.
 
     Raises:
-        ProgramError: it is not where its package says, or not of the shape.
+        ProgramError: the weight is not where its package says, or of another shape.
         ExecutionError: it cannot be decoded.
     """
-    weight = _scaled(model, found)
-    if weight is None:
-        constants = Constants(model, found.function.opset, "as-typed", memory_budget=0)
-        for op in below(found, model.path):
+    values = _scaled(model, weight)
+    if values is None:
+        constants = Constants(model, weight.function.opset, "as-typed", memory_budget=0)
+        for op in expansion(weight, model.path):
             constants.fold(op)
-        weight = constants.values[found.operation.name]
-    if tuple(weight.shape) != found.weight.shape:
+        values = constants.values[weight.operation.name]
+    if tuple(values.shape) != weight.weight.shape:
         raise ProgramError(
-            f"{model.path}: {found.operation.name} is of shape {list(found.weight.shape)}, but "
-            f"what is stored of it is of shape {list(weight.shape)}."
+            f"{model.path}: {weight.operation.name} is of shape {list(weight.weight.shape)}, but "
+            f"what is stored of it is of shape {list(values.shape)}."
         )
-    return weight
+    return values
 
 
-def _scaled(model: Model, found: Found) -> StreamedWeight | None:
+def _scaled(model: Model, weight: ProgramWeight) -> StreamedWeight | None:
     """Integers with one scale, or one for each row; None for any other weight.
 
     They are decoded as indices into tables of what every integer stands for.
     """
-    op, kind = found.operation, found.operation.outputs[0].type
-    stored = constants_of(op, found.producers)
+    op, kind = weight.operation, weight.operation.outputs[0].type
+    stored = constants_of(op, weight.producers)
     if op.op != "constexpr_blockwise_shift_scale" or not {"data", "scale"} <= stored.keys():
         return None
     data, scale = stored["data"].type, load(model, stored["scale"])
@@ -78,16 +79,16 @@ _NUMBERS = {
 """What the bits of a stored integer stand for."""
 
 
-def below(found: Found, path: str) -> Iterable[Operation]:
+def expansion(weight: ProgramWeight, path: str) -> Iterable[Operation]:
     """A weight's operation and all that it is computed from, in the order of computation."""
-    levels = [{found.operation: None}]
+    levels = [{weight.operation: None}]
     while levels[-1]:
         if len(levels) > DEEPEST + 1:
             raise ProgramError(
-                f"{path}: {found.weight.name} is expanded by more than {DEEPEST} operations, one "
+                f"{path}: {weight.weight.name} is expanded by more than {DEEPEST} operations, one "
                 "after another."
             )
         arguments = (a for op in levels[-1] for group in op.inputs.values() for a in group)
         names = (a.name for a in arguments if isinstance(a, Ref))
-        levels.append({found.producers[n]: None for n in names if n in found.producers})
+        levels.append({weight.producers[n]: None for n in names if n in weight.producers})
     return dict.fromkeys(op for level in reversed(levels) for op in level)

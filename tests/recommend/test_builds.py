@@ -1,11 +1,11 @@
-"""What is loaded once, and what is let go."""
+"""Runners that are loaded once, and dropped."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.recommend.keeping import Keeping
+from pytest_ane.recommend.builds import LoadedBackend
 
 A, B = Path("a"), Path("b")
 
@@ -26,14 +26,14 @@ class Backend:
 
 def test_a_runner_is_loaded_once_until_it_is_forgotten() -> None:
     backend = Backend()
-    keeping = Keeping(backend)
-    a, b = keeping.load(A), keeping.load(B)
-    assert (keeping.load(A), keeping.fresh(B)) == (a, b)
-    keeping.forget(keep={A})
-    assert keeping.load(A) is a
-    assert keeping.load(B) is not b
-    keeping.forget(B)
-    keeping.fresh(B)
-    assert keeping.load(A) is a
+    loaded = LoadedBackend(backend)
+    a, b = loaded.load(A), loaded.load(B)
+    assert (loaded.load(A), loaded.fresh(B)) == (a, b)
+    loaded.forget(keep={A})
+    assert loaded.load(A) is a
+    assert loaded.load(B) is not b
+    loaded.forget(B)
+    loaded.fresh(B)
+    assert loaded.load(A) is a
     assert backend.loaded == [A, B, B, B]
-    assert keeping.provenance() == {"backend": "toy"}
+    assert loaded.provenance() == {"backend": "toy"}

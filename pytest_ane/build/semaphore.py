@@ -1,6 +1,6 @@
 """How many builds run at once, over all processes that share a cache: a semaphore of lock files.
 
-A lock is the system's: one whose process was killed is free again.
+A lock is the system's: when its process is killed, it is free again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _POLL = 0.05
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
-class Slots:
-    """At most `count` processes are inside `one()`; a process that is inside already goes on."""
+class Semaphore:
+    """A re-entrant semaphore across processes with `count` permits."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.count = count
@@ -29,8 +29,8 @@ class Slots:
         self._inside = False
 
     @contextmanager
-    def one(self) -> Iterator[None]:
-        """Wait for a free slot and hold it."""
+    def held(self) -> Iterator[None]:
+        """Wait for a permit and hold it; a process that holds one goes on at once."""
         if self._inside:
             yield
             return
@@ -52,12 +52,12 @@ class Slots:
             time.sleep(_POLL)
 
 
-def default_count() -> int:
-    """As many as memory holds at 3 GB each, at least one and at most one a core."""
-    return max(1, min(os.cpu_count() or 1, memory() // BYTES_PER_BUILD))
+def default_builds() -> int:
+    """Builds to run at once: as many as memory holds at 3 GB each, from one to one a core."""
+    return max(1, min(os.cpu_count() or 1, available_memory() // BYTES_PER_BUILD))
 
 
-def memory(limit: Path = _CGROUP) -> int:
+def available_memory(limit: Path = _CGROUP) -> int:
     """Bytes of memory this process may use: the machine's, or its container's (cgroup v2)."""
     try:
         machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
