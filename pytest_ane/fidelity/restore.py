@@ -104,7 +104,7 @@ class Restorer:
                 given[pair.operation] = pair.exact
             if others and pair.name in others:
                 given[pair.operation] = others[pair.name]
-        return Session(self.model, precision, 0, given=self._skipped | given)
+        return Session(self.model, precision, 0, overrides=self._skipped | given)
 
     @property
     def names(self) -> tuple[str, ...]:
