@@ -157,10 +157,12 @@ def smollm2() -> None:
     opened = OpenModel(manifest.models[0], cache := Cache())
     family = opened.language_model
     shards = [s for s in manifest.shards if s.id.startswith("L")]
-    paths = [build_shard(s, cache, identity=opened.identity, model=lambda: family) for s in shards]
+    artifacts = [
+        build_shard(s, cache, identity=opened.identity, model=lambda: family) for s in shards
+    ]
     hidden = np.random.default_rng(2).standard_normal((32, 576)).astype(np.float32)
     inputs = family.layout("L00").inputs(hidden)
-    sessions = [Session(read_model(found.path)) for found in paths]
+    sessions = [Session(read_model(artifact.path)) for artifact in artifacts]
     references = [family.reference(s.id) for s in shards]
     with torch.inference_mode():
         theirs = least(lambda: [run([hidden]) for run in references])

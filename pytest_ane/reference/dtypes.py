@@ -38,7 +38,7 @@ _ROUNDING, _WIDENING = 7e-9, 3e-9
 _kernels: Any = None
 _is_loaded = False
 _numpy_seconds = 0.0
-"""Estimate of the time that numpy has spent on what the kernels would have done at once."""
+"""Estimate of the time that numpy has spent without the kernels."""
 
 
 def carried(dtype: DType, precision: Precision = "as-typed") -> Any:
@@ -58,8 +58,12 @@ def load_kernels() -> Any:
     return _kernels
 
 
-def _kernels_after(seconds: float) -> Any:
-    """The kernels if they are loaded, or worth loading once numpy has worked as long; else None."""
+def _kernels_if_worth(seconds: float) -> Any:
+    """The kernels if they are loaded, or if numpy would have taken longer than loading; else None.
+
+    Args:
+        seconds: estimate of the time that numpy takes without them this time.
+    """
     global _numpy_seconds
     if not _is_loaded:
         _numpy_seconds += seconds
@@ -73,14 +77,10 @@ def rounded(x: Any) -> npt.NDArray[np.float32]:
 
     The kernels give what numpy's casts give, bit for bit. Callers have numpy's warnings off.
     """
-    if not isinstance(x, np.ndarray) or x.dtype.char != "f":
-        return _cast(x)
-    if _kernels is None and _kernels_after(x.size * _ROUNDING) is None:
-        return _cast(x)
-    return np.asarray(_kernels.rounded(x))
-
-
-def _cast(x: Any) -> npt.NDArray[np.float32]:
+    if isinstance(x, np.ndarray) and x.dtype.char == "f":
+        kernels = _kernels or _kernels_if_worth(x.size * _ROUNDING)
+        if kernels is not None:
+            return np.asarray(kernels.rounded(x))
     numbers: npt.NDArray[np.float32] = np.asarray(x).astype(np.float16).astype(np.float32)
     return numbers
 
@@ -93,7 +93,7 @@ def round_fp16(x: Any) -> npt.NDArray[np.float32]:
 
 def widen(patterns: npt.NDArray[np.uint16], out: npt.NDArray[np.float32]) -> None:
     """Write the numbers of fp16 bit patterns `[n]` to `out [n]`."""
-    if (kernels := _kernels_after(patterns.size * _WIDENING)) is not None:
+    if (kernels := _kernels_if_worth(patterns.size * _WIDENING)) is not None:
         kernels.widen(patterns, out)
     else:
         np.copyto(out, patterns.view(np.float16))

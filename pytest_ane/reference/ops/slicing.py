@@ -74,7 +74,7 @@ def slice_update(x: Any, update: Any, begin: Any, end: Any, **bounds: Any) -> An
     part = x[index]
     if update.shape != part.shape or update.ndim == 0:
         raise ValueError(f"update has shape {update.shape}; the slice has {part.shape}, not rank 0")
-    if part.shape == x.shape and part.strides == x.strides:
+    if part.shape == x.shape and all(along.step > 0 for along in index):
         return update.astype(x.dtype, copy=False)  # All of x is replaced.
     result = np.array(x)
     result[index] = update
