@@ -21,6 +21,6 @@ def constant(model: Model, value: Value, precision: Precision = "as-typed") -> A
 
 
 def integers(values: Any) -> list[int]:
-    """A parameter of one or several integers or booleans, as Python's."""
+    """A parameter of integers or booleans, scalar or vector, as a list of Python's."""
     numbers: list[int] = np.asarray(values).reshape(-1).tolist()
     return numbers

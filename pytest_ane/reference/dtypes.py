@@ -100,7 +100,7 @@ def widen(patterns: npt.NDArray[np.uint16], out: npt.NDArray[np.float32]) -> Non
 
 
 @lru_cache(maxsize=1024)
-def settling(kind: ValueType, precision: Precision, moves: bool) -> Callable[[Any], Any]:
+def converter(kind: ValueType, precision: Precision, moves: bool) -> Callable[[Any], Any]:
     """The function that brings a value into the form its type is carried in, rounded if need be.
 
     Lists, dictionaries, states and texts stay as they are. Callers have numpy's warnings off.

@@ -13,7 +13,7 @@ import numpy as np
 from pytest_ane.errors import ExecutionError
 from pytest_ane.mil.records import Argument, DType, Model, Operation, Ref, TensorType, Value
 from pytest_ane.reference.constants import constant
-from pytest_ane.reference.dtypes import Precision, carried, settling
+from pytest_ane.reference.dtypes import Precision, carried, converter
 from pytest_ane.reference.registry import FAILURES, lookup
 from pytest_ane.reference.weights import (
     LARGE,
@@ -138,8 +138,8 @@ class Constants:
                 ) from error
             results = result if isinstance(result, tuple) else (result,)
             for out, array in zip(op.outputs, results, strict=True):
-                settle = settling(out.type, self._precision, implementation.moves)
-                self.values[out.name] = _read_only(settle(array))
+                convert = converter(out.type, self._precision, implementation.moves)
+                self.values[out.name] = _read_only(convert(array))
 
     def _take_weight(self, op: Operation) -> bool:
         """Take a weight as it is stored, and decode it unless it exceeds the memory budget."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from pytest_ane.errors import ExecutionError
 from pytest_ane.mil.records import DType, Feature, Model, TensorType
-from pytest_ane.reference.dtypes import FLOATS, Array, Precision, carried, settling
+from pytest_ane.reference.dtypes import FLOATS, Array, Precision, carried, converter
 from pytest_ane.reference.images import is_color, mode, to_tensor
 
 
@@ -31,7 +31,7 @@ def bind_inputs(model: Model, inputs: Mapping[str, Any], precision: Precision) -
             kind = types.get(feature.name)
             kind = kind if isinstance(kind, TensorType) else TensorType(feature.dtype)
             array = _checked(model, feature, inputs, kind.dtype)
-            bound[feature.name] = settling(kind, precision, moves=False)(array)
+            bound[feature.name] = converter(kind, precision, moves=False)(array)
     return bound
 
 

@@ -1,7 +1,7 @@
 """Compiled arithmetic on fp16 numbers: rounding to them, and products with weights held in them.
 
-Processors turn fp16 numbers into float32 ones and back a vector at a time, which numpy has no way
-to ask for. numba takes half a second to begin, so this is imported when positions come singly.
+Processors turn fp16 numbers into float32 ones and back a vector at a time; numpy's casts take one
+number at a time. Importing numba takes half a second, so `dtypes.load_kernels` does it where it pays.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _vectorized = _cached(lambda cache: _vectorize(["float32(float32)"], cache=cache
 rounded: Any = _vectorized.ufunc
 """A ufunc: the nearest fp16 number of each float32 one, ties to even; overflow gives infinity.
 
-It is numpy's own one, since a call of numba's takes 1 us more.
+numpy's own object: a call through numba's wrapper of it takes 1 us more.
 """
 
 _MATRIX = types.Array(types.uint16, 2, "C", readonly=True)
@@ -114,7 +114,7 @@ def _dot(row: Halves, vector: Floats) -> Any:
 def multiply_one(weight: Halves, vector: Floats, out: Floats) -> None:
     """`out [O] = weight [O, K] vector [K]`.
 
-    In four streams, for memory gives a quarter more a second to them than to one.
+    In four streams: memory delivers a quarter more a second to four than to one.
     """
     quarter = weight.shape[0] // 4
     for o in range(quarter):

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pytest_ane.errors import ExecutionError
 from pytest_ane.mil.records import Argument, Block, Model, Named, Operation, Ref, TensorType
-from pytest_ane.reference.dtypes import Precision, settling
+from pytest_ane.reference.dtypes import Precision, converter
 from pytest_ane.reference.folding import SEQUENCES, Constants, dense
 from pytest_ane.reference.lockstep import join_axis
 from pytest_ane.reference.registry import FAILURES, lookup
@@ -29,7 +29,7 @@ class Preparer:
         block: its steps.
         slots: slots of its own values by name.
         constants: constants and all that follows from them.
-        template: what each slot holds before the first operation.
+        template: values of all slots before the first step.
 
     Raises:
         ExecutionError: an operation is not implemented, lacks what it needs, or a constant cannot
@@ -146,7 +146,7 @@ class Preparer:
             compute=partial(implementation.compute, **constants),
             inputs=tuple(computed),
             outputs=self._outputs(op),
-            settle=tuple(settling(out.type, self._precision, moves) for out in op.outputs),
+            converters=tuple(converter(out.type, self._precision, moves) for out in op.outputs),
             last_use=self._slots(last_use),
             joins=joins,
         )

@@ -14,7 +14,7 @@ import numpy as np
 
 from pytest_ane.errors import ExecutionError
 from pytest_ane.mil.records import DType, Model, Operation, StateType, TensorType, ValueType
-from pytest_ane.reference.dtypes import Array, Precision, settling
+from pytest_ane.reference.dtypes import Array, Precision, converter
 from pytest_ane.reference.folding import dense
 from pytest_ane.reference.interface import bind_inputs
 from pytest_ane.reference.lockstep import run_all
@@ -40,7 +40,7 @@ class Session:
 
     Attributes:
         block: the steps of a run.
-        template: what each slot holds before the first one.
+        template: values of all slots before the first step: constants where needed, else None.
         slots: slots of the outermost block's values by name.
 
     Raises:
@@ -130,8 +130,8 @@ class Session:
         """Run once on each of several inputs, all of them op by op.
 
         A weight beyond the memory budget is decoded once for all, so that many inputs cost little
-        more than one. Arguments and results as in `predict`, one for each input; inputs that share
-        a state must not be in one call.
+        more than a single one. Arguments and results are those of `predict`, one for each input.
+        Inputs that share a state must not be in one call.
         """
         names, keep = self._requested(outputs)
         states = [None] * len(inputs) if states is None else states
@@ -147,7 +147,7 @@ class Session:
         return names, frozenset(self.slots[name] for name in names if name in self.slots)
 
     def table(self, inputs: Mapping[str, Array], state: States | None = None) -> Values:
-        """What each slot holds before the first operation."""
+        """Values of all slots before the first step: constants, inputs and states."""
         values = list(self.template)
         for name, array in bind_inputs(self.model, inputs, self.precision).items():
             values[self.slots[name]] = array
@@ -189,8 +189,8 @@ class Session:
             ExecutionError: there is no such value, or its shape is not the declared one.
         """
         if name in self._constants:
-            settle = settling(self._types[name], self.precision, moves=True)
-            value = settle(dense(self._constants[name]))
+            convert = converter(self._types[name], self.precision, moves=True)
+            value = convert(dense(self._constants[name]))
         elif name in self.slots:
             value = values[self.slots[name]]
         else:

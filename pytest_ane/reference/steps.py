@@ -14,7 +14,7 @@ import numpy as np
 
 from pytest_ane.errors import ExecutionError
 from pytest_ane.mil.records import ValueType
-from pytest_ane.reference.dtypes import Precision, settling
+from pytest_ane.reference.dtypes import Precision, converter
 from pytest_ane.reference.registry import FAILURES
 
 Values = list[Any]
@@ -58,7 +58,7 @@ class Compute:
         what: file, kind and name of the operation, for messages.
         compute: the function, its constant parameters bound; takes the computed ones by name.
         inputs: names of the computed parameters with their slots, several for a list of values.
-        settle: for each result, what puts it in the form that its type says.
+        converters: for each result, the function that brings it into the form of its type.
         last_use: slots that no later operation needs.
         joins: axis along which several inputs may be joined and run as one; None for no such.
     """
@@ -67,7 +67,7 @@ class Compute:
     compute: Callable[..., Any]
     inputs: tuple[tuple[str, int | tuple[int, ...]], ...]
     outputs: Outputs
-    settle: tuple[Callable[[Any], Any], ...]
+    converters: tuple[Callable[[Any], Any], ...]
     last_use: tuple[int, ...]
     joins: int | None = None
 
@@ -82,8 +82,10 @@ class Compute:
             if result is None:
                 raise TypeError("its function returns nothing")
             results = result if isinstance(result, tuple) else (result,)
-            for (slot, _), settle, array in zip(self.outputs, self.settle, results, strict=True):
-                values[slot] = settle(array)
+            for (slot, _), convert, array in zip(
+                self.outputs, self.converters, results, strict=True
+            ):
+                values[slot] = convert(array)
         except FAILURES as error:
             shapes = {k: getattr(v, "shape", None) for k, v in self._arguments(values).items()}
             raise ExecutionError(f"{self.what} fails on inputs {shapes}: {error}.") from error
@@ -147,7 +149,7 @@ def free(values: Values, slots: Sequence[int], keep: AbstractSet[int]) -> None:
 def _store(values: Values, outputs: Outputs, results: Sequence[Any], precision: Precision) -> None:
     """Put a block's results into their slots, as their types say."""
     for (slot, kind), result in zip(outputs, results, strict=True):
-        values[slot] = settling(kind, precision, moves=True)(result)
+        values[slot] = converter(kind, precision, moves=True)(result)
 
 
 def _assign(values: Values, slots: Sequence[int], variables: Sequence[Any]) -> None:

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from pytest_ane.mil.records import DType, TensorType
 from pytest_ane.reference import dtypes
-from pytest_ane.reference.dtypes import Precision, carried, round_fp16, rounded, settling, widen
+from pytest_ane.reference.dtypes import Precision, carried, converter, round_fp16, rounded, widen
 
 
 def nearest(*values: float) -> list[float]:
     return [float(v) for v in round_fp16(np.array(values, np.float32))]
 
 
-def settle(x: Any, dtype: DType, precision: Precision, moves: bool) -> Any:
+def converted(x: Any, dtype: DType, precision: Precision, moves: bool) -> Any:
     with np.errstate(all="ignore"):
-        return settling(TensorType(dtype), precision, moves)(x)
+        return converter(TensorType(dtype), precision, moves)(x)
 
 
 def test_fp16_keeps_eleven_bits() -> None:
@@ -70,14 +70,14 @@ def test_fp16_numbers_stay_as_they_are(bits: int) -> None:
 
 def test_a_result_is_rounded_where_its_type_says_fp16() -> None:
     x = np.array([2049.0, 1e5], np.float32)
-    assert settle(x, DType.FP16, "as-typed", False).tolist() == [2048, np.inf]
-    assert settle(x, DType.FP32, "as-typed", False).tolist() == [2049, 1e5]
-    assert settle(x, DType.FP16, "float32", False).tolist() == [2049, 1e5]
+    assert converted(x, DType.FP16, "as-typed", False).tolist() == [2048, np.inf]
+    assert converted(x, DType.FP32, "as-typed", False).tolist() == [2049, 1e5]
+    assert converted(x, DType.FP16, "float32", False).tolist() == [2049, 1e5]
 
 
 def test_moved_values_are_not_rounded_again() -> None:
     x = np.array([2048.0], np.float32)
-    assert settle(x, DType.FP16, "as-typed", True) is x
+    assert converted(x, DType.FP16, "as-typed", True) is x
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_how_types_are_carried(dtype: DType, kind: type) -> None:
 
 
 def test_integers_are_cut_off_towards_zero() -> None:
-    assert settle(np.array([1.9, -1.9]), DType.INT32, "as-typed", False).tolist() == [1, -1]
+    assert converted(np.array([1.9, -1.9]), DType.INT32, "as-typed", False).tolist() == [1, -1]
 
 
 def test_numpy_rounds_and_widens_until_loading_the_kernels_pays(

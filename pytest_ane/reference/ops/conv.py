@@ -88,8 +88,8 @@ def _counts(
 
 def _pointwise(x: Any, weight: Any, strides: tuple[int, ...], groups: int) -> Any:
     """A kernel of one element: a matrix product of the channels, at every position."""
-    met: Any = (..., *(slice(None, None, stride) for stride in strides))
-    x = x[met]
+    strided: Any = (..., *(slice(None, None, stride) for stride in strides))
+    x = x[strided]
     size = x.shape[2:]
     if isinstance(weight, StreamedWeight) and groups == 1:
         y = weight.product(x.reshape(*x.shape[:2], math.prod(size)))

@@ -12,7 +12,7 @@ from pytest_ane.reference.registry import register
 
 @register("concat", moves=True)
 def concat(values: Any, axis: int, interleave: bool = False) -> Any:
-    """Tensors one after another along an axis, or their slices by turns; scalars make a vector."""
+    """Tensors joined along an axis, interleaved slice by slice if so; scalars make a vector."""
     values = [v if getattr(v, "ndim", 0) else np.atleast_1d(v) for v in values]
     if not interleave:
         return np.concatenate(values, axis=axis)
@@ -109,7 +109,7 @@ def reverse_sequence(x: Any, lengths: Any, seq_axis: int = 0, batch_axis: int = 
 
     Raises:
         IndexError: an axis is out of bounds.
-        ValueError: the axes are one, or the lengths do not fit them.
+        ValueError: both axes are the same, or the lengths do not fit them.
     """
     sequence, batch = range(x.ndim)[seq_axis], range(x.ndim)[batch_axis]
     lengths, steps = np.atleast_1d(lengths), x.shape[sequence]

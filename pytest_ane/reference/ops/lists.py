@@ -39,7 +39,7 @@ class TensorList:
         return np.zeros(self._shape(), self.dtype) if element is None else element
 
     def written(self, indices: Any, values: Any) -> TensorList:
-        """A list with other elements at these places; a dynamic one grows up to them."""
+        """The list with these values at these indices; a dynamic one grows to hold them."""
         places = integers(indices)
         elements = list(self.elements)
         if self.dynamic and places:

@@ -49,7 +49,7 @@ def topk_optional_indices(
     sort: bool = True,
     return_indices: bool = True,
 ) -> Any:
-    """As `topk`; without indices if so told. Unsorted results are sorted too: any order is right.
+    """As `topk`, without indices where `return_indices` is false; `sort=False` allows any order.
 
     Raises:
         ValueError: there are fewer than k.
