@@ -1,4 +1,4 @@
-"""Functions of one tensor, element by element."""
+"""Functions of one tensor, or of two that are broadcast, element by element; and select."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from numpy.polynomial.chebyshev import Chebyshev
 from numpy.polynomial.polynomial import polyval
 
-from pytest_ane.reference.registry import register, specialize
+from pytest_ane.reference.registry import register
 
-_SIMPLE = {
+_UNARY: dict[str, Any] = {
     "abs": np.abs,
     "acos": np.arccos,
     "asin": np.arcsin,
@@ -33,19 +33,71 @@ _SIMPLE = {
     "tan": np.tan,
     "tanh": np.tanh,
 }
+_BINARY: dict[str, Any] = {
+    "add": np.add,
+    "equal": np.equal,
+    "floor_div": np.floor_divide,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
+    "logical_xor": np.logical_xor,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "mod": np.mod,
+    "mul": np.multiply,
+    "not_equal": np.not_equal,
+    "sub": np.subtract,
+}
+_CHOOSE = frozenset(("abs", "maximum", "minimum"))
+"""Functions whose results are among their operands; the sign apart, so is an absolute value."""
 
 
-def _register(name: str, function: Any) -> None:
-    # The sign apart, a value's absolute is that value.
-    @register(name, moves=name == "abs")
+def _register_unary(name: str, function: Any) -> None:
+    @register(name, moves=name in _CHOOSE)
     def compute(x: Any) -> Any:
         return function(x)
 
-    specialize(name)(lambda: function)
+
+def _register_binary(name: str, function: Any) -> None:
+    @register(name, moves=name in _CHOOSE)
+    def compute(x: Any, y: Any) -> Any:
+        return function(x, y)
 
 
-for _name, _function in _SIMPLE.items():
-    _register(_name, _function)
+for _name, _function in _UNARY.items():
+    _register_unary(_name, _function)
+for _name, _function in _BINARY.items():
+    _register_binary(_name, _function)
+
+
+@register("real_div")
+def real_div(x: Any, y: Any) -> Any:
+    """`x / y`; integers' quotients are cut off towards zero, and by zero they are 0."""
+    quotient = np.true_divide(x, y)
+    return np.where(np.equal(y, 0), 0, np.trunc(quotient)) if _integers(x, y) else quotient
+
+
+@register("pow")
+def pow_(x: Any, y: Any) -> Any:
+    """`x` to the power of `y`; integers' are cut off towards zero, and 0 has none below 0."""
+    if not _integers(x, y):
+        return np.power(x, y)
+    # To a negative power, 1 and -1 are what they are to its absolute value, and all others cut off.
+    whole = np.greater_equal(y, 0) | np.equal(np.abs(x), 1)
+    return np.where(whole, np.power(x, np.abs(y)), 0)
+
+
+def _integers(x: Any, y: Any) -> bool:
+    return all(np.asarray(a).dtype.kind in "iu" for a in (x, y))
+
+
+@register("select", moves=True)
+def select(cond: Any, a: Any, b: Any) -> Any:
+    """`a` where cond, else `b`."""
+    return np.where(cond, a, b)
 
 
 @register("inverse")
@@ -70,12 +122,6 @@ def rsqrt(x: Any, epsilon: float = 1e-12) -> Any:
 def clip(x: Any, alpha: float, beta: float) -> Any:
     """min(max(x, alpha), beta)."""
     return np.clip(x, alpha, beta)
-
-
-@specialize("clip")
-def _clip(alpha: float, beta: float) -> Any:
-    """`np.clip` takes three times as long for what is small."""
-    return lambda x: np.minimum(np.maximum(x, alpha), beta)
 
 
 @register("threshold")
