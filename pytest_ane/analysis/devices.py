@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pytest_ane.core.errors import ManifestError
+from pytest_ane.core.files import write_atomically
+from pytest_ane.manifest.base import TOMLDecodeError, loads
 from pytest_ane.manifest.ids import nearest
-from pytest_ane.manifest.toml import TOMLDecodeError, loads
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -95,29 +95,16 @@ def find_device(name: str, root: Path) -> Device:
 
 def save_device(device: Device, root: Path) -> Path:
     """Keep this machine's profile in the cache folder; returns the file."""
-    lines = ["# Measured by pytest-ane calibrate --device."]
-    lines += [
-        f"{key} = {_toml(value)}"
-        for key, value in device.model_dump().items()
-        if value not in (None, ())
-    ]
+    import tomlkit
+
+    profile = {k: v for k, v in device.model_dump(exclude_none=True).items() if v != ()}
+    text = f"# Measured by pytest-ane calibrate --device.\n{tomlkit.dumps(profile)}"
     path = root / _SAVED
     try:
-        with tempfile.NamedTemporaryFile("w", dir=root, encoding="utf-8", delete=False) as file:
-            file.write("\n".join(lines) + "\n")
-        Path(file.name).replace(path)
+        write_atomically(path, text.encode())
     except OSError as error:
         raise ManifestError(f"{path}: cannot be written ({error.strerror}).") from None
     return path
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, str):
-        plain = "".join(c if c.isprintable() else " " for c in value)
-        return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return repr(value)
 
 
 def _read(path: Path) -> Device:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ane.core.errors import ExecutionError, ManifestError
-from pytest_ane.plugin import threads
+from pytest_ane.project import threads
 
 if TYPE_CHECKING:
     from pytest_ane.gates.throughput.trial import Trial
-    from pytest_ane.probes.recording import Prompt
+    from pytest_ane.probes.recording import TokenPrompt
     from pytest_ane.project.models import OpenModel
 
 _WIDEST = 1 << 16
@@ -47,7 +47,8 @@ def run(
     if times is not None:
         yield _break_even(times, width)
         return
-    from pytest_ane.cli.stack import open_stack, tell
+    from pytest_ane.cli.stack import open_stack
+    from pytest_ane.cli.status import tell
     from pytest_ane.gates.throughput.trial import run_trial
     from pytest_ane.gates.throughput.verifier import MARGIN
     from pytest_ane.report import speculate as words
@@ -125,5 +126,5 @@ def _check_model(opened: OpenModel, name: str | None, width: int, tokens: int) -
     check_fits(opened.language_model.positions, _chosen(opened.prompts, name).ids, tokens)
 
 
-def _chosen(prompts: Sequence[Prompt], name: str | None) -> Prompt:
+def _chosen(prompts: Sequence[TokenPrompt], name: str | None) -> TokenPrompt:
     return next(prompt for prompt in prompts if name in (prompt.name, None))

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from stat import S_ISREG
 from tempfile import NamedTemporaryFile
 
 from pytest_ane.core.errors import EvidenceError
-from pytest_ane.core.files import write_whole
+from pytest_ane.core.files import write_atomically
 from pytest_ane.evidence.statement import Statement
 from pytest_ane.evidence.strict_json import MOST_BYTES
-from pytest_ane.gates import Subject, recordable
-from pytest_ane.manifest import Manifest
 from pytest_ane.manifest.ids import MODEL, is_id
 
 FOLDER = "evidence"
@@ -56,7 +53,7 @@ class Store:
         path = self.path(statement.gate, statement.subject)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, statement.to_json().encode())
+            write_atomically(path, statement.to_json().encode())
             for suffix in SIGNATURES:
                 signature(path, suffix).unlink(missing_ok=True)
         except OSError as error:
@@ -83,24 +80,6 @@ class Store:
         """All evidence files, sorted; signatures are not among them."""
         files = self.folder.glob("*/*.json")
         return sorted(path for path in files if not path.name.endswith(SIGNATURES))
-
-
-def used(store: Store, manifest: Manifest) -> Mapping[Path, tuple[str, Subject]]:
-    """Where evidence of the manifest's shards and models is or would be: gate and subject."""
-    asked: list[tuple[str, Subject]] = [
-        (gate.name, shard) for shard in manifest.shards for gate in recordable("shard")
-    ]
-    asked += [(gate.name, model) for model in manifest.models for gate in recordable("model")]
-    return {store.path(gate, subject.qualified): (gate, subject) for gate, subject in asked}
-
-
-def unused(store: Store, manifest: Manifest) -> list[Path]:
-    """Evidence files that no shard uses, with their signatures, and signatures of nothing."""
-    known, files = used(store, manifest), store.files()
-    kept = {signature(path, end) for path in files if path in known for end in SIGNATURES}
-    every = sorted(store.folder.glob("*/*.json"))
-    signatures = [path for path in every if path.name.endswith(SIGNATURES) and path not in kept]
-    return [path for path in files if path not in known] + signatures
 
 
 def signature(path: Path, suffix: str) -> Path:

@@ -130,7 +130,7 @@ class Record:
         remedy = f"on a Mac, run: {recording_command(self.subject, kind)}"
         if kind in UNSIGNED:
             remedy = f"sign it: {signing_command(self.path)}"
-        return UnprovenError(f"{label(self.path)} {says}; {remedy}", kind, f"evidence {says}")
+        return UnprovenError(f"{label(self.path)} {says}; {remedy}", kind)
 
 
 def recording_command(subject: str, kind: UnprovenKind) -> str:

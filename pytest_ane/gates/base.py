@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 from pytest_ane.backends import Backend
 from pytest_ane.build import Artifact
 from pytest_ane.chain.chain import Chain
-from pytest_ane.chain.forced import States
-from pytest_ane.chain.golden import Golden
+from pytest_ane.chain.exact import ReferenceStates
+from pytest_ane.chain.golden import GoldenPrompt
+from pytest_ane.core.gate_words import GATE_WORDS
 from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.manifest import Model, Policy, Shard
 from pytest_ane.mil.records import Model as Program
@@ -59,12 +60,12 @@ class ModelContext(Protocol):
         ...
 
     @property
-    def golden(self) -> Sequence[Golden]:
+    def golden(self) -> Sequence[GoldenPrompt]:
         """What the reference says to the golden prompts."""
         ...
 
     @property
-    def states(self) -> States:
+    def states(self) -> ReferenceStates:
         """The reference's hidden states of a prompt entering and leaving a block."""
         ...
 
@@ -84,7 +85,6 @@ class Gate(ABC, Generic[M]):
 
     Attributes:
         name: as in `policy.<name>`, `test_<name>.py` and evidence files.
-        aliases: the users' other words for it, for `-k` and the command line.
         scope: what it is asked about.
         marker: which of pytest's markers its tests have.
         measurement: the record that evidence files hold; what `judge` takes besides it, such as a
@@ -97,7 +97,6 @@ class Gate(ABC, Generic[M]):
     """
 
     name: ClassVar[str]
-    aliases: ClassVar[tuple[str, ...]] = ()
     scope: ClassVar[Literal["shard", "model"]] = "shard"
     marker: ClassVar[Literal["gate", "bench"]] = "gate"
     measurement: ClassVar[type[Any]]
@@ -106,6 +105,11 @@ class Gate(ABC, Generic[M]):
     recorded_first: ClassVar[bool] = False
     requires: ClassVar[str] = "a device"
     fixtures: ClassVar[tuple[str, ...]] = ("shard", "evidence", "gate")
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """The users' other words for it."""
+        return GATE_WORDS.get(self.name, ())
 
     def policy(self, policy: Policy) -> Any:
         """Its table of a subject's policy."""

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -21,11 +21,23 @@ from pytest_ane.core.verdict import Verdict, nothing
 from pytest_ane.gates import GATES
 from pytest_ane.manifest import Shard
 from pytest_ane.plugin.enforce import enforced
-from pytest_ane.plugin.recording import MeasurementSource, ShardMeasuring
+from pytest_ane.plugin.recording import MeasurementSource
+from pytest_ane.plugin.workspace import Workspace
+from pytest_ane.project.suite import in_use
 from pytest_ane.report.text import brief
 
-if TYPE_CHECKING:
-    from pytest_ane.plugin.workspace import Workspace
+KEY = pytest.StashKey["Canaries"]()
+
+
+def of(config: pytest.Config) -> Canaries:
+    """The run's canaries, put there by `watch`."""
+    return config.stash[KEY]
+
+
+def watch(config: pytest.Config, space: Workspace) -> None:
+    """Let no shard be built before the canaries of its model have passed."""
+    config.stash[KEY] = canaries = Canaries(space, in_use(config.rootpath))
+    space.before_build = canaries.require
 
 
 class Canaries:
@@ -130,7 +142,7 @@ class Canaries:
     ) -> str:
         verdicts: list[Verdict] = []
         source = MeasurementSource(self._space, canary)
-        shard = ShardMeasuring(self._space, canary)
+        shard = self._space.open_shard(canary)
         fixtures: Mapping[str, Callable[[], Any]] = {
             "ane_shard": lambda: canary,
             "ane_artifact": lambda: shard.artifact,

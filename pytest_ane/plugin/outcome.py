@@ -12,9 +12,9 @@ import pytest
 from pytest_ane.core.errors import AneError, NotRunError, UnprovenError
 from pytest_ane.core.verdict import Verdict, nothing
 from pytest_ane.evidence.judge import with_origin
-from pytest_ane.gates import GATES
 from pytest_ane.manifest import Shard
 from pytest_ane.plugin import blame, workspace
+from pytest_ane.plugin.collection import gate_of
 from pytest_ane.plugin.enforce import enforced
 from pytest_ane.plugin.options import GATE_MARKERS
 from pytest_ane.plugin.recording import RECORDED
@@ -99,14 +99,6 @@ def is_gate(item: pytest.Item) -> bool:
     params = getattr(getattr(item, "callspec", None), "params", {})
     marked = any(item.get_closest_marker(name) for name in GATE_MARKERS)
     return marked and bool({"ane_shard", "ane_chain"} & params.keys())
-
-
-def gate_of(item: pytest.Function) -> str:
-    """`placement` for `test_placement[smollm2:L01]`; every benchmark asks the gate of `bench`."""
-    for gate in GATES.values():
-        if gate.marker == "bench" and item.get_closest_marker("bench"):
-            return gate.name
-    return (item.originalname or item.name).removeprefix("test_")
 
 
 def subject_of(item: pytest.Function) -> str:

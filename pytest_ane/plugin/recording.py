@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.backends import Backend
-from pytest_ane.build import Artifact
 from pytest_ane.core.errors import EvidenceError, UnprovenError
 from pytest_ane.evidence import Statement, changes
 from pytest_ane.evidence.judge import machine
@@ -20,9 +18,6 @@ from pytest_ane.evidence.question import files_of, question
 from pytest_ane.evidence.verify import verify
 from pytest_ane.gates import GATES, Subject
 from pytest_ane.manifest import Policy, Shard
-from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Model as Program
-from pytest_ane.probes.cases import Case
 from pytest_ane.project.stack import Stack
 
 if TYPE_CHECKING:
@@ -32,33 +27,6 @@ RECORDED = pytest.StashKey[Statement]()
 """What a test judges, if it was recorded."""
 NOTED = "ane.evidence.file"
 """The property of a test that says what became of a file of evidence."""
-
-
-class ShardMeasuring:
-    """What measuring a shard takes (`gates.ShardContext`), opened when first asked for."""
-
-    def __init__(self, space: Workspace, shard: Shard) -> None:
-        self.shard = shard
-        self._space = space
-
-    @property
-    def artifact(self) -> Artifact:
-        """The shard's package: the user's own, from the cache, or built now."""
-        return self._space.artifact(self.shard)
-
-    @cached_property
-    def program(self) -> Program:
-        """The package's program, weights not decoded."""
-        return read_model(self.artifact.path)
-
-    @property
-    def backend(self) -> Backend:
-        """What runs artifacts on this machine."""
-        return self._space.backend
-
-    def cases(self) -> list[Case]:
-        """Every probe with what the shard's reference makes of it."""
-        return self._space.cases(self.shard, self.artifact)
 
 
 class MeasurementSource:
@@ -111,7 +79,7 @@ class MeasurementSource:
     def _measure(self, gate: str) -> Callable[[], Any]:
         subject = self._subject
         if isinstance(subject, Shard):
-            return lambda: GATES[gate].measure(ShardMeasuring(self._space, subject))
+            return lambda: GATES[gate].measure(self._space.open_shard(subject))
         return lambda: GATES[gate].measure(subject)
 
     def _recording(self, gate: str, here: Callable[[], Any]) -> Any:

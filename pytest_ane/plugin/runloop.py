@@ -10,9 +10,8 @@ import pytest
 
 from pytest_ane.core.errors import AneError, CacheError
 from pytest_ane.manifest import Shard
-from pytest_ane.plugin import collection, workspace
-from pytest_ane.plugin.canary import noted
-from pytest_ane.plugin.outcome import gate_of, record_failure, subject_of
+from pytest_ane.plugin import canary, collection, workspace
+from pytest_ane.plugin.outcome import record_failure, subject_of
 from pytest_ane.plugin.progress import Watcher
 from pytest_ane.plugin.run import is_worker
 
@@ -53,17 +52,16 @@ def keep(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
 def note(item: pytest.Item, report: pytest.TestReport) -> None:
     """Note what a gate says of a canary: others wait for it."""
     if isinstance(item, pytest.Function) and collection.is_canary(item.config, item):
-        gate = gate_of(item)
-        if (complaint := noted(report, gate)) is not None:
-            workspace.of(item.config).canaries.note(subject_of(item), gate, complaint)
+        gate = collection.gate_of(item)
+        if (complaint := canary.noted(report, gate)) is not None:
+            canary.of(item.config).note(subject_of(item), gate, complaint)
 
 
 def note_canaries(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """Remember the gates of canaries as they were collected, before any is deselected."""
     for item in items:
         if isinstance(item, pytest.Function) and collection.is_canary(config, item):
-            canaries = workspace.of(config).canaries
-            canaries.collected(subject_of(item), gate_of(item), item)
+            canary.of(config).collected(subject_of(item), collection.gate_of(item), item)
 
 
 def _scope(space: workspace.Workspace, items: Sequence[pytest.Item]) -> tuple[Shard, ...]:

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 from pytest_ane.backends import Backend, Runner
 from pytest_ane.build import Artifact
-from pytest_ane.chain.golden import Golden
+from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.verdict import Verdict
-from pytest_ane.gates import GATES, ModelContext
+from pytest_ane.gates import GATES
 from pytest_ane.gates.behaviour import BEHAVIOUR, measure
 from pytest_ane.gates.fidelity import FIDELITY
 from pytest_ane.gates.placement import PLACEMENT
@@ -20,19 +20,17 @@ from pytest_ane.manifest import BehaviourPolicy, Settings, Shard
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Model as Program
 from pytest_ane.probes.cases import Case
-from pytest_ane.recommend.builds import Builds, Opened
-from pytest_ane.recommend.keeping import Keeping
+from pytest_ane.project.models import OpenModel
+from pytest_ane.project.stack import Stack
+from pytest_ane.recommend.builds import Builds, LoadedBackend
 from pytest_ane.recommend.log import Log
 
 GATES_VERSION = 2
 """Raised when a gate measures or judges otherwise: what a log calls passed is asked again."""
 
-Stacks: TypeAlias = Callable[[Sequence[tuple[Shard, Artifact]], Backend], ModelContext]
-"""Chains a model's artifacts, in the manifest's order."""
-
 
 @dataclass(frozen=True)
-class Candidate:
+class CandidateShard:
     """A shard with one of its packages (`gates.ShardContext`)."""
 
     shard: Shard
@@ -49,11 +47,9 @@ class Candidate:
 class Gates:
     """All gates of one model's candidates; what was measured once is read from the log."""
 
-    def __init__(
-        self, opened: Opened, builds: Builds, backend: Keeping, stacks: Stacks, log: Log
-    ) -> None:
+    def __init__(self, opened: OpenModel, builds: Builds, backend: LoadedBackend, log: Log) -> None:
         self._opened, self._builds, self._backend = opened, builds, backend
-        self._stacks, self._log = stacks, log
+        self._log = log
         self.stacks_run = 0
 
     def known(self, shard: str, asked: Settings) -> dict[str, Any] | None:
@@ -86,7 +82,7 @@ class Gates:
             (s, self._builds.build(id, asked[id])) for id, s in self._builds.shards.items()
         ]
         self._backend.forget(keep={artifact.path for _, artifact in artifacts})
-        stack = self._stacks(artifacts, self._backend)
+        stack = Stack(self._opened, artifacts, self._backend)
         # Greedy text costs most of the time.
         short = [replace(g, greedy=(), leads=(), text="") for g in stack.golden]
         verdict = self._judged(stack, short, policy.model_copy(update={"min_greedy": 0}))
@@ -122,12 +118,12 @@ class Gates:
                 if verdict.status != "passed":
                     return
 
-    def _candidate(self, shard: Shard, artifact: Artifact) -> Candidate:
+    def _candidate(self, shard: Shard, artifact: Artifact) -> CandidateShard:
         backend = _Fresh(self._backend)
-        return Candidate(shard, artifact, backend, lambda: self._opened.cases(shard))
+        return CandidateShard(shard, artifact, backend, lambda: self._opened.cases(shard))
 
     def _judged(
-        self, stack: ModelContext, golden: Sequence[Golden], policy: BehaviourPolicy
+        self, stack: Stack, golden: Sequence[GoldenPrompt], policy: BehaviourPolicy
     ) -> Verdict:
         measurement = measure(stack.chain, golden, stack.states, stack.decode, stack.provenance)
         return BEHAVIOUR.judge(measurement, policy, self._opened.model)
@@ -136,7 +132,7 @@ class Gates:
 class _Fresh:
     """A backend whose runners are not kept, unless they are already."""
 
-    def __init__(self, backend: Keeping) -> None:
+    def __init__(self, backend: LoadedBackend) -> None:
         self.name, self.on_device = backend.name, backend.on_device
         self._backend = backend
 

@@ -28,8 +28,8 @@ _Name: TypeAlias = tuple[tuple[str, ...], ...]
 def row(verdict: Verdict) -> str:
     """One line, parts joined by ` · `: what is wrong or what decides, then other figures."""
     shown: list[Figure] = []
+    warnings = [_brief(verdict, group, shown) for group in _groups(verdict.warnings)]
     parts = [_brief(verdict, group, shown) for group in _groups(verdict.reasons)]
-    parts += [_brief(verdict, group, shown) for group in _groups(verdict.warnings)]
     if verdict.status == "passed" and (deciding := _deciding(verdict)) is not None:
         shown.append(deciding)
         parts.append(figure_text(deciding))
@@ -37,6 +37,8 @@ def row(verdict: Verdict) -> str:
     parts = list(dict.fromkeys(parts))
     if verdict.basis:
         parts = [f"{verdict.basis}: {' · '.join(parts[:1])}", *parts[1:]]
+    first = parts[:1] if verdict.reasons else []
+    parts = [*first, *warnings, *parts[len(first) :]]
     return " · ".join(filter(None, (*parts, verdict.origin)))
 
 

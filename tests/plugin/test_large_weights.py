@@ -28,9 +28,7 @@ int8-per-tensor-action = "warn"
 def test_a_warning_fails_nothing_and_is_seen(coarse: Project) -> None:
     result = coarse.gate("-k", "compression", "--junitxml=out.xml")
     result.assert_outcomes(passed=1, deselected=3)
-    result.stdout.fnmatch_lines(
-        ["warned   own:coarse  compression 1 of * weights has one scale *"]
-    )
+    result.stdout.fnmatch_lines(["warned   own:coarse  compression 1 of * weights has one scale *"])
     found = properties(coarse.path / "out.xml")["test_compression[own:coarse]"]
     assert (found["ane.status"], found["ane.warnings"]) == ("passed", "1")
     assert 30 < float(found["ane.min_snr_db"]) < 50

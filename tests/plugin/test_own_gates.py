@@ -63,10 +63,10 @@ def test_a_policy_that_requires_a_device_is_not_passed_without(
     result.assert_outcomes(passed=1, failed=2)
     result.stdout.fnmatch_lines(
         [
-            "*policy.placement.require asks for Core ML's plan, and this gate measured on the "
-            "backend cpu; let it judge what ane_evidence.of('placement') gives",
             "*policy.fidelity.require asks for a device, and this gate measured on the backend "
             "cpu; let it judge what ane_evidence.of('fidelity') gives",
+            "*policy.placement.require asks for Core ML's plan, and this gate measured on the "
+            "backend cpu; let it judge what ane_evidence.of('placement') gives",
         ]
     )
 

@@ -84,7 +84,7 @@ def test_gates_that_fail_by_assert_or_crash_have_their_rows(project: Project) ->
         ]
     )
     found = properties(project.path / "out.xml")["test_taste[own:good]"]
-    assert (found["ane.status"], found["ane.place"]) == ("failed", "test_mine.py:7")
+    assert (found["ane.status"], found["ane.place"]) == ("failed", "test_mine.py:6")
 
 
 def test_the_sentences_stay_whole_in_the_report(project: Project) -> None:

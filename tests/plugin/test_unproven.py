@@ -32,7 +32,7 @@ def test_allowed_it_passes_but_is_never_called_passed(project: Project) -> None:
     result.stdout.fnmatch_lines(
         [
             "ane: *unproven allowed*",
-            "UNPROVEN own:weightless *",
+            "unproven own:weightless *",
             "passed: compression 0/1",
         ]
     )

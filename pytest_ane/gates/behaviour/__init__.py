@@ -19,7 +19,6 @@ class BehaviourGate(Gate[Behaviour]):
     """Logits of golden prompts at every position, greedy text, and each shard alone."""
 
     name = "behaviour"
-    aliases = ("prompts", "stack", "logits")
     scope = "model"
     measurement = Behaviour
     fixtures = ("chain", "evidence", "gate")

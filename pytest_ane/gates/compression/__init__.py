@@ -15,7 +15,6 @@ class CompressionGate(Gate[CompressionMeasurement]):
     """A census of the weights in the file, against what the manifest asks for."""
 
     name = "compression"
-    aliases = ("palettization", "size", "weights")
     measurement = CompressionMeasurement
     by_device = False
 

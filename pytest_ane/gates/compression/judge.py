@@ -6,9 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pytest_ane.build.census import Census, Weight
+from pytest_ane.build.census import SPARSE, Census, Stage, Weight
 from pytest_ane.build.distortion import Distortion
-from pytest_ane.build.stages import SPARSE, Stage
 from pytest_ane.core.verdict import Cell, Column, Figure, Finding, Severity, Table, Verdict, Where
 from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.manifest import (

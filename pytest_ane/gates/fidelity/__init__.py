@@ -13,7 +13,7 @@ from pytest_ane.gates.fidelity.judge import figures, judge
 from pytest_ane.gates.fidelity.measure import measure
 from pytest_ane.gates.fidelity.records import Comparison, Errors, Fidelity
 from pytest_ane.manifest import FidelityPolicy, Model, Shard
-from pytest_ane.probes.normal import GENERATOR
+from pytest_ane.probes.seeded import GENERATOR
 from pytest_ane.probes.seeded import KINDS as SEEDED
 
 __all__ = ["FIDELITY", "Comparison", "Errors", "Fidelity", "judge", "measure"]
@@ -23,7 +23,6 @@ class FidelityGate(Gate[Fidelity]):
     """Every probe through the artifact, each output position by position against the reference."""
 
     name = "fidelity"
-    aliases = ("golden", "cosine", "correctness")
     measurement = Fidelity
 
     def question(self, subject: Subject, model: Model, source: Callable[[], str]) -> dict[str, Any]:

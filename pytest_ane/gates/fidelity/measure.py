@@ -15,21 +15,21 @@ import numpy.typing as npt
 from pytest_ane.backends import Runner
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.gates.fidelity.records import GROUP, Comparison, Errors, Fidelity
-from pytest_ane.metrics import (
-    Contributions,
-    WorstError,
+from pytest_ane.metrics.contribution import Contributions, contributions, contributions_off_input
+from pytest_ane.metrics.cosine import (
     Zeros,
-    contributions,
-    contributions_off_input,
     cosine,
-    finite_fraction,
     flat_cosine,
     group_cosines,
     group_products,
+    zeros,
+)
+from pytest_ane.metrics.error import (
+    WorstError,
+    finite_fraction,
     relative_l2,
     worst_abs_error,
     worst_rel_error,
-    zeros,
 )
 from pytest_ane.probes.cases import Case, Rows
 from pytest_ane.sources import FloatArray
@@ -98,7 +98,7 @@ def _outputs(
         for i, outputs in zip(at, runner.predict_all(calls, [states[i] for i in at]), strict=True):
             rows = cases[i].rows(outputs)
             parts[i].append(rows)
-            if cases[i].beside and len(cases[i].calls) == 1:
+            if cases[i].residual_unknown and len(cases[i].calls) == 1:
                 known = rows.keys() & outputs.keys()
                 beside[i] = {name: _alike(cases[i], name, outputs[name]) for name in known}
     for mine, others in zip(parts, beside, strict=True):

@@ -25,7 +25,6 @@ class PlacementGate(Gate[Placement]):
     """Every compute op on the ANE, by Core ML's plan; or no rule that keeps one off it."""
 
     name = "placement"
-    aliases = ("residency", "plan", "ane")
     measurement = Plan
     recorded_first = True
     requires = "Core ML's plan"

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from pytest_ane.backends import Backend, CoreMLBackend
-from pytest_ane.build.quiet import import_coremltools
+from pytest_ane.build.coremltools_quiet import import_coremltools
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.gates.placement.forecast import Forecast, forecast
 from pytest_ane.gates.placement.plans import (

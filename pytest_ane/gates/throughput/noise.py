@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pytest_ane.core.digests import key_digest
 from pytest_ane.core.errors import UnprovenError
-from pytest_ane.core.files import write_whole
+from pytest_ane.core.files import write_atomically
 from pytest_ane.gates.throughput.speed import Speed, What
 from pytest_ane.gates.throughput.storage import Storage, folder_of
 from pytest_ane.gates.throughput.stored import LONGEST, SHORTEST, damaged, said
@@ -113,7 +113,7 @@ def write(storage: Storage, calibration: Calibration) -> Path:
     both = calibration.model_copy(update={"noises": tuple(noises.values())})
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, both.model_dump_json(indent=1).encode())
+        write_atomically(file, both.model_dump_json(indent=1).encode())
     except OSError as error:
         raise UnprovenError(f"{file} cannot be written ({error.strerror}).") from None
     return file

@@ -70,7 +70,6 @@ def damaged(file: Path, why: str, again: str = RECORD) -> UnprovenError:
     return UnprovenError(
         f"{file} cannot be compared with ({why}); delete it, and record it anew with: {again}",
         "damaged",
-        f"{file.name} is damaged",
     )
 
 

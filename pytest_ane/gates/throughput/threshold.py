@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pytest_ane.gates.throughput.noise import COMMAND, Noise
 from pytest_ane.gates.throughput.words import percent
 from pytest_ane.manifest import ThroughputPolicy
-from pytest_ane.manifest.throughput import CALIBRATED
+from pytest_ane.manifest.policy import CALIBRATED
 
 DEFAULT, DEFAULT_LOAD = 0.25, 1.0
 """Regression that `--benchmark-compare` takes where neither policy nor calibration says one.

@@ -17,7 +17,7 @@ from pytest_ane.gates.throughput.counters import Speculated
 from pytest_ane.sources import FloatArray
 
 MARGIN = 0.0625
-"""Leads below this are near ties; see docs/speculative.md for what was measured."""
+"""Leads below this are near ties; see docs/explanations/speculative.md for what was measured."""
 
 
 class Verifier:

@@ -11,7 +11,7 @@ import pytest
 from pytest_ane.analysis.costs import Costs, count_costs
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import read_model
-from pytest_ane.mil.compile import write_compiled
+from pytest_ane.mil.compiled import write_compiled
 from tests.packages import save_conv
 from tests.reference.programs import build
 

@@ -117,9 +117,9 @@ def test_an_unknown_system_is_refused() -> None:
 def test_names_from_the_file_cannot_write_to_the_terminal() -> None:
     found = foretell(op("evil\x1b[31m", "y\r\n" + "z" * 500, half(1), x="x"))
     (match,) = found.matches
-    assert match.type == "evil?[31m"
-    assert match.op.startswith("y??zz")
-    assert len(match.op) == 300
+    assert match.type == "evil\\x1b[31m"
+    assert match.op.startswith("y\\r\\nzz")
+    assert len(match.op) <= 300
     assert match.why.isprintable()
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from pytest_ane.backends.coreml.known import KNOWN, recognise
+from pytest_ane.backends.coreml.errors import KNOWN, recognise
 from pytest_ane.core.errors import PlanError
 from pytest_ane.gates.placement.plans import fields
 from pytest_ane.gates.placement.plans.record import Message, Plan, PlannedFunction, PlannedOperation

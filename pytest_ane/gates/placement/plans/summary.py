@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
+from pytest_ane.core.text import printable
 from pytest_ane.gates.placement.plans.record import RETRIED, Device, Plan, PlannedOperation
 
 Outcome = Literal["resident", "not resident", "inconclusive"]
-_LONGEST = 200
+plain = partial(printable, longest=200)
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,3 @@ def _inconclusive(
 
 def _ops(count: int) -> str:
     return "1 operation is" if count == 1 else f"{count:,} operations are"
-
-
-def plain(text: str) -> str:
-    """Text of a file without what a terminal would obey, and not endless."""
-    return "".join(char if char.isprintable() else "?" for char in text[:_LONGEST])
