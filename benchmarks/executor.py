@@ -156,10 +156,10 @@ def smollm2() -> None:
     assert isinstance(opened, OpenModel)
     family = opened.language_model
     shards = [s for s in project.shards if s.id.startswith("L")]
-    paths = [project.artifact(shard) for shard in shards]
+    artifacts = [project.artifact(shard) for shard in shards]
     hidden = np.random.default_rng(2).standard_normal((32, 576)).astype(np.float32)
     inputs = family.layout("L00").inputs(hidden)
-    sessions = [Session(read_model(found.path)) for found in paths]
+    sessions = [Session(read_model(artifact.path)) for artifact in artifacts]
     references = [family.reference(s.id) for s in shards]
     with torch.inference_mode():
         theirs = least(lambda: [run([hidden]) for run in references])
