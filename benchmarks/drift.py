@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from pytest_ane.plugin import threads
+from pytest_ane.project import threads
 
 ROOT = Path(__file__).resolve().parents[1]
 SPOILT = """

@@ -118,7 +118,7 @@ def _walk(
                for o in op.outputs if o.name in now.slots}  # fmt: skip
     names = {slot: name for name, slot in now.slots.items()}
     run: dict[str, float] = {}
-    for index, step in enumerate(now.plan.steps):
+    for index, step in enumerate(now.block.steps):
         run_step(now, index, mixed)
         run_step(now, index, first)
         own = {slot: [table[slot] for table in mixed] for slot, _ in step.outputs}

@@ -103,7 +103,7 @@ class Restorer:
                 weights[pair.operation] = pair.exact
             if others and pair.name in others:
                 weights[pair.operation] = others[pair.name]
-        return Session(self.model, precision, 0, given=self._skipped | weights)
+        return Session(self.model, precision, 0, overrides=self._skipped | weights)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.plugin import threads
+from pytest_ane.project import threads
 
 if TYPE_CHECKING:
     from pytest_ane.analysis.bisect import StackEvaluation
@@ -26,7 +26,8 @@ def run(manifest: Path | None, model: str | None, cache: Path | None, most: int)
         raise ExecutionError(f"--most {most}: give a number from 1 on.")
     threads.choose()
     from pytest_ane.analysis.bisect import bisect
-    from pytest_ane.cli.stack import open_stack, tell
+    from pytest_ane.cli.stack import open_stack
+    from pytest_ane.cli.status import tell
     from pytest_ane.report.bisect import evaluation_line, sentence
 
     evaluations: list[StackEvaluation] = []

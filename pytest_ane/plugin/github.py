@@ -55,7 +55,7 @@ class GitHub:
     def _write(self) -> None:
         rows = list(self._rows.values())
         space = workspace.of(self._config)
-        what = header.line(space)
+        what = header.line(self._config)
         for line in commands(rows, what, places(space.manifest)):
             self._say(line)
         if given := os.environ.get("GITHUB_STEP_SUMMARY"):

@@ -21,8 +21,9 @@ from pytest_ane.manifest import Settings
 from pytest_ane.metrics.logits import kl
 from pytest_ane.mil import read_model
 from pytest_ane.project.models import OpenModel
+from pytest_ane.project.stack import Stack
 from pytest_ane.recommend.builds import Builds, LoadedBackend
-from pytest_ane.recommend.gates import Gates, Stacks
+from pytest_ane.recommend.gates import Gates
 from pytest_ane.recommend.log import Log
 from pytest_ane.recommend.menu import Menu, setting_keys
 from pytest_ane.recommend.search import Candidate, ShardFailure
@@ -39,7 +40,6 @@ class ModelEvaluator:
         opened: the model.
         cache: where shards are built; what a killed search built is found there again.
         backend: runs them.
-        stacks: chains artifacts.
         menu: the settings.
         log: keeps every number.
         minutes: how long to go on measuring; a measurement that has begun is finished.
@@ -52,7 +52,6 @@ class ModelEvaluator:
         opened: OpenModel,
         cache: Cache,
         backend: Backend,
-        stacks: Stacks,
         menu: Menu,
         log: Log,
         *,
@@ -60,10 +59,10 @@ class ModelEvaluator:
         evaluations: float = math.inf,
         progress: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._opened, self._stacks, self._log, self._progress = opened, stacks, log, progress
+        self._opened, self._log, self._progress = opened, log, progress
         self._backend = LoadedBackend(backend)
         self._builds = Builds(opened, cache, menu)
-        self._gates = Gates(opened, self._builds, self._backend, stacks, log)
+        self._gates = Gates(opened, self._builds, self._backend, log)
         self._half = time.monotonic() + minutes * 30
         self._until = time.monotonic() + minutes * 60
         self._most = evaluations
@@ -181,14 +180,14 @@ class ModelEvaluator:
 
     def _exact(self) -> ExactStack:
         plain = [(shard, self._builds.plain(id)) for id, shard in self._builds.shards.items()]
-        stack = self._stacks(plain, self._backend)
+        stack = Stack(self._opened, plain, self._backend)
         return ExactStack(stack.chain, stack.golden)
 
     def _step(self, shard: str, artifact: Artifact) -> ChainStep:
         """The step of one artifact in a chain of uncompressed ones."""
         by_id = {id: self._builds.plain(id) for id in self._builds.shards} | {shard: artifact}
         mixed = [(each, by_id[id]) for id, each in self._builds.shards.items()]
-        steps = self._stacks(mixed, self._backend).chain.steps
+        steps = Stack(self._opened, mixed, self._backend).chain.steps
         self._backend.forget(artifact.path)
         return next(step for step in steps if step.shard == shard)
 

@@ -99,7 +99,7 @@ def test_the_operation_that_takes_a_spoilt_weight(tmp_path: Path) -> None:
     assert first.own < 1e-2  # Both have the weight as it is stored.
     op = next(op for op in small.main.walk() if op.name == "second_palettized")
     exact = next(o for o in plain.main.walk() if o.name == "second").attributes["val"]
-    ideal = Session(small, "float32", given={op: load(plain, exact).astype(np.float32)})
+    ideal = Session(small, "float32", overrides={op: load(plain, exact).astype(np.float32)})
     first, *others = suspect_operations(Session(small), ideal, given, values)
     assert (first.name, first.weights) == ("second_out", ("second",))
     assert first.own > 0.2 > max(other.own for other in others)
