@@ -22,9 +22,9 @@ def to_rows(outputs: Inputs, family: str) -> FloatArray:
     """`y [1, C, T, 1]` as `[T, C]`; `ExecutionError` where the outputs hold no such `y`."""
     y = outputs.get("y")
     if y is None or y.ndim != 4 or y.shape[0] != 1 or y.shape[3] != 1:
-        given = ", ".join(f"{name} {list(value.shape)}" for name, value in outputs.items())
+        shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in outputs.items())
         raise ExecutionError(
-            f"A shard of family {family!r} gives y [1, C, T, 1], this one {given or 'nothing'}; "
+            f"A shard of family {family!r} gives y [1, C, T, 1], this one {shapes or 'nothing'}; "
             "is it another family's artifact?"
         )
     return np.ascontiguousarray(y[0, :, :, 0].T, dtype=np.float32)

@@ -131,29 +131,29 @@ class BuilderModel:
                 f"{subject}: builder {self.target!r} gave {_article(made)}; return a "
                 "pytest_ane.families.Conversion."
             )
-        if says := _unsound(made):
-            raise BuildError(f"{subject}: the Conversion of builder {self.target!r} {says}.")
+        if fault := _unsound(made):
+            raise BuildError(f"{subject}: the Conversion of builder {self.target!r} {fault}.")
         return made
 
     @cached_property
     def _function(self) -> Callable[[str], Any]:
         key = f"{self._model.name}: builder {self.target!r}"
-        found = getattr(import_code(self._module, key), self._name, None)
-        if not callable(found):
+        candidate = getattr(import_code(self._module, key), self._name, None)
+        if not callable(candidate):
             raise ManifestError(f"{key}: {self._module} has no function {self._name!r}.")
-        function: Callable[[str], Any] = found
+        function: Callable[[str], Any] = candidate
         return function
 
     def _depends(self) -> dict[str, Path]:
-        found: dict[str, Path] = {}
+        paths: dict[str, Path] = {}
         for path in self._model.depends:
             if not path.exists():
                 raise ManifestError(
                     f"{self._model.name}: depends names {path}, which is not there; check the path."
                 )
             files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-            found |= {str(file): file for file in files}
-        return found
+            paths |= {str(file): file for file in files}
+        return paths
 
 
 def _unsound(made: Conversion) -> str | None:

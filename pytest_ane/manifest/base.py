@@ -64,11 +64,11 @@ class Form:
 
     Attributes:
         pattern: a regular expression, understood alike by Python and by JSON Schema.
-        says: what the text must be, for people.
+        message: what the text must be, for people.
     """
 
     pattern: str
-    says: str
+    message: str
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -84,14 +84,14 @@ class Form:
 
     def _check(self, text: str) -> str:
         if re.fullmatch(self.pattern, text) is None:
-            raise ValueError(self.says)
+            raise ValueError(self.message)
         return text
 
 
-def misplaced(path: KeyPath, says: str) -> PydanticCustomError:
+def misplaced(path: KeyPath, message: str) -> PydanticCustomError:
     """An error of a whole table whose cause is one key in it, at a path relative to the table."""
     # Braces would be read as placeholders of pydantic's template, so the text goes in as one.
-    return PydanticCustomError("misplaced", "{says}", {"path": path, "says": says})
+    return PydanticCustomError("misplaced", "{message}", {"path": path, "message": message})
 
 
 def one_of(expected: str) -> str:

@@ -132,11 +132,13 @@ class Method(CoremlRecord):
 
     def _under(self, override: Override | None) -> Settings:
         own = self.model_dump(exclude={"keep", "overrides"})
-        given = override.given() if override else {}
-        method = given.get("method", own["method"])
-        if any(way in given for way in WAYS):
+        changed = override.given() if override else {}
+        method = changed.get("method", own["method"])
+        if any(way in changed for way in WAYS):
             own = {key: value for key, value in own.items() if key not in PRUNING}
-        settings = _KINDS[method].model_validate(given if method != own["method"] else own | given)
+        settings = _KINDS[method].model_validate(
+            changed if method != own["method"] else own | changed
+        )
         assert isinstance(settings, Palettize | Linear | Prune | Uncompressed)
         return settings
 
@@ -170,8 +172,8 @@ class Stepped(Method):
 
     @model_validator(mode="after")
     def _joinable(self) -> Stepped:
-        if (says := unjoinable(self.steps)) is not None:
-            raise misplaced(("joint",), says)
+        if (message := unjoinable(self.steps)) is not None:
+            raise misplaced(("joint",), message)
         return self
 
 
@@ -211,10 +213,10 @@ def _of_override(index: int, override: Override, error: ValidationError) -> Pyda
     context = first.get("ctx", {})
     path = (*first["loc"], *context.get("path", ()))
     key = path[-1:] if path and path[-1] in override.model_fields_set else ()
-    says = str(context.get("says", first["msg"]))
+    message = str(context.get("message", first["msg"]))
     if first["type"] == "extra_forbidden":
         owner = next(name for name, kind in _KINDS.items() if path[-1] in kind.model_fields)
-        says = f"belongs to method = {owner!r}; name that method here, or leave the key out"
+        message = f"belongs to method = {owner!r}; name that method here, or leave the key out"
     elif first["type"] == "literal_error":
-        says = one_of(context["expected"])
-    return misplaced(("overrides", index, *key), says)
+        message = one_of(context["expected"])
+    return misplaced(("overrides", index, *key), message)

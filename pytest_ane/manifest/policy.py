@@ -29,8 +29,8 @@ def size(value: object) -> object:
     Raises:
         ValueError: neither a whole number nor a text of that form.
     """
-    says = 'must be a number of bytes or a size such as "5 MB" or "4.8 MiB"'
-    return _number(value, _SIZE, says)
+    message = 'must be a number of bytes or a size such as "5 MB" or "4.8 MiB"'
+    return _number(value, _SIZE, message)
 
 
 def count(value: object) -> object:
@@ -60,12 +60,12 @@ def regression(value: object) -> float | Literal["calibrated"]:
     return float(Decimal(match[1]) / 100)
 
 
-def _number(value: object, pattern: str, says: str) -> object:
+def _number(value: object, pattern: str, message: str) -> object:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = re.fullmatch(pattern, value.strip()) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(says)
+        raise ValueError(message)
     return int(Decimal(match[1]) * _UNITS[match[2] or ""])
 
 
@@ -132,10 +132,10 @@ class CompressionPolicy(GatePolicy):
 
     @model_validator(mode="after")
     def _action_has_a_cause(self) -> CompressionPolicy:
-        given = "int8_per_tensor_action" in self.model_fields_set
-        if given and self.int8_per_tensor_over is None:
-            says = 'needs int8-per-tensor-over; add it, such as int8-per-tensor-over = "10M"'
-            raise misplaced(("int8-per-tensor-action",), says)
+        has_action = "int8_per_tensor_action" in self.model_fields_set
+        if has_action and self.int8_per_tensor_over is None:
+            message = 'needs int8-per-tensor-over; add it, such as int8-per-tensor-over = "10M"'
+            raise misplaced(("int8-per-tensor-action",), message)
         return self
 
 

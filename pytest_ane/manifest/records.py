@@ -61,8 +61,8 @@ class Source(Record):
 
     @model_validator(mode="after")
     def _one_place(self) -> Source:
-        given = [place for place in (self.path, self.package, self.seeded) if place is not None]
-        if len(given) != 1 or bool(self.file) != bool(self.package):
+        places = [place for place in (self.path, self.package, self.seeded) if place is not None]
+        if len(places) != 1 or bool(self.file) != bool(self.package):
             raise ValueError("give either path, or package and file, or seeded")
         if self.path == Path():
             raise ValueError("path is empty; name a weights file")
@@ -181,8 +181,8 @@ class Shard(Record):
     @property
     def golden(self) -> Path | None:
         """The golden tensors that are its reference, if any."""
-        found = self.reference
-        return found if isinstance(found, Path) and found.suffix == GOLDEN else None
+        reference = self.reference
+        return reference if isinstance(reference, Path) and reference.suffix == GOLDEN else None
 
     @property
     def asked(self) -> Compression:

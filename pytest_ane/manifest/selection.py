@@ -74,12 +74,12 @@ def _range(pool: Sequence[Shard], text: str, term: str, option: str) -> Sequence
 
 
 def _known(
-    pool: Sequence[Shard], found: Sequence[Shard], text: str, term: str, option: str
+    pool: Sequence[Shard], matches: Sequence[Shard], text: str, term: str, option: str
 ) -> Sequence[Shard]:
-    if not found:
+    if not matches:
         near = nearest(text, [shard.id for shard in pool])
         raise ManifestError(f"{option}: {term!r} matches no shard; {near}.")
-    return found
+    return matches
 
 
 def _sample(pool: Sequence[Shard], number: str, term: str, option: str) -> Sequence[Shard]:

@@ -164,8 +164,8 @@ def unjoinable(steps: Sequence[Step]) -> str | None:
         orders = "; ".join(" then ".join(order) for order in sorted(_JOINT))
         return f"{' then '.join(methods)} cannot be done jointly; what can is {orders}"
     for before, step in enumerate(steps):
-        if (says := _misfit(step, methods[:before], methods)) is not None:
-            return says
+        if (message := _misfit(step, methods[:before], methods)) is not None:
+            return message
     return None
 
 

@@ -205,8 +205,8 @@ class _State:
 
     def _named(self, name: str) -> Any:
         if name not in self.states:
-            known = ", ".join(self.states)
-            raise RuntimeError(f"no state {name!r}; there are: {known}")
+            names = ", ".join(self.states)
+            raise RuntimeError(f"no state {name!r}; there are: {names}")
         return self.states[name]
 
 
@@ -287,8 +287,8 @@ def _given(model: Model | Pipeline, feature: Feature, value: Any) -> Any:
     with np.errstate(all="ignore"):
         array = array.astype(carried(feature.dtype), copy=False)
     fixed = not feature.ranges and not feature.enumerated
-    one = fixed and array.size == 1 == np.prod(feature.shape)
-    return array.reshape(feature.shape) if one else array
+    scalar = fixed and array.size == 1 == np.prod(feature.shape)
+    return array.reshape(feature.shape) if scalar else array
 
 
 def _array(value: Any) -> Any:

@@ -65,10 +65,10 @@ def identify(origin: Origin, root: Path | None = None) -> dict[str, Any]:
     from pytest_ane.sources.identity import digests
 
     path = source_path(origin)
-    found = digests(_files(path), root)
-    if origin.sha256 not in (None, found.get(path.name)):
-        raise SourceError(_another(origin.sha256, path, found.get(path.name)))
-    return {"files": found, "config": origin.config}
+    sums = digests(_files(path), root)
+    if origin.sha256 not in (None, sums.get(path.name)):
+        raise SourceError(_another(origin.sha256, path, sums.get(path.name)))
+    return {"files": sums, "config": origin.config}
 
 
 def source_path(origin: Origin) -> Path:
@@ -99,13 +99,13 @@ def _files(path: Path) -> dict[str, Path]:
     return present(checkpoint.folder, (*checkpoint.files, *index, *BESIDE))
 
 
-def _another(wanted: str | None, path: Path, found: str | None) -> str:
-    if found is None:
+def _another(expected: str | None, path: Path, actual: str | None) -> str:
+    if actual is None:
         return (
             f"{path}: sha256 is the digest of one weights file, and this is none; leave it out of "
             "shards.toml's source."
         )
     return (
-        f"{path}: its SHA-256 is {found}, not {wanted} as shards.toml says; the file is damaged, "
-        "incomplete or another version."
+        f"{path}: its SHA-256 is {actual}, not {expected} as shards.toml says; the file is "
+        "damaged, incomplete or another version."
     )

@@ -70,11 +70,11 @@ class GGUFSource:
         self, name: str, index: Sequence[int], width: int, height: int | None = None
     ) -> FloatArray:
         """Rows of a matrix, dequantizing only those."""
-        found = next(iter(self._shape(name)), 0)
+        rows = next(iter(self._shape(name)), 0)
         for row in index:
-            if not 0 <= row < found:
-                raise SourceError(f"{self._path}: {name} has rows 0 to {found - 1}, not {row}.")
-        shape = (found if height is None else height, width)
+            if not 0 <= row < rows:
+                raise SourceError(f"{self._path}: {name} has rows 0 to {rows - 1}, not {row}.")
+        shape = (rows if height is None else height, width)
         return self._dequantize(name, shape, np.asarray(index, dtype=np.int64))
 
     @cached_property
@@ -97,9 +97,11 @@ class GGUFSource:
     def _dequantize(
         self, name: str, shape: tuple[int, ...], rows: Any, dtype: npt.DTypeLike = np.float32
     ) -> npt.NDArray[Any]:
-        tensor, found = self._get(name), self._shape(name)
-        if found != shape:
-            raise SourceError(f"{self._path}: tensor {name!r} has shape {found}, expected {shape}.")
+        tensor, stored = self._get(name), self._shape(name)
+        if stored != shape:
+            raise SourceError(
+                f"{self._path}: tensor {name!r} has shape {stored}, expected {shape}."
+            )
         try:
             data = gguf.dequantize(tensor.data[rows], tensor.tensor_type)
         except NotImplementedError as error:
@@ -122,12 +124,12 @@ class _Reader(gguf.GGUFReader):  # type: ignore[misc]
             # The same mapped bytes; a slice of a memmap costs several times one of an array.
             self.data = self.data.view(np.ndarray)
         try:
-            found = super()._get(offset, dtype, count, override_order)
+            items = super()._get(offset, dtype, count, override_order)
         except ValueError:  # Not a whole number of items is left.
-            found = ()
-        if len(found) < count:
+            items = ()
+        if len(items) < count:
             raise ValueError(f"it ends within what begins at byte {offset:,}")
-        return found
+        return items
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
         # An array begins with its element type in 4 bytes and its length in 8.

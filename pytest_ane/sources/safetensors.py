@@ -71,9 +71,9 @@ class SafetensorsSource:
     ) -> npt.NDArray[Any]:
         """A tensor, copied out of its file."""
         file = self._file(name)
-        if (found := file.shape(name)) != tuple(shape):
+        if (stored := file.shape(name)) != tuple(shape):
             raise SourceError(
-                f"{file.path}: tensor {name!r} has shape {found}, expected {tuple(shape)}."
+                f"{file.path}: tensor {name!r} has shape {stored}, expected {tuple(shape)}."
             )
         return file.read(name, dtype)
 
@@ -82,12 +82,12 @@ class SafetensorsSource:
     ) -> FloatArray:
         """Rows of a matrix, and only these; of more axes, all but the last count as rows."""
         file = self._file(name)
-        found = file.shape(name)
-        count = math.prod(found[:-1])
-        if len(found) < 2 or found[-1] != width or height not in (None, count):
+        stored = file.shape(name)
+        count = math.prod(stored[:-1])
+        if len(stored) < 2 or stored[-1] != width or height not in (None, count):
             rows = "rows" if height is None else f"{height} rows"
             raise SourceError(
-                f"{file.path}: tensor {name!r} has shape {found}, expected {rows} of {width}."
+                f"{file.path}: tensor {name!r} has shape {stored}, expected {rows} of {width}."
             )
         if len(index) and not 0 <= min(index) <= max(index) < count:
             row = min(index) if min(index) < 0 else max(index)
@@ -102,8 +102,8 @@ class SafetensorsSource:
     @cached_property
     def _config(self) -> dict[str, Any]:
         path = self._checkpoint.folder / _CONFIG
-        found = read_json(path) if path.is_file() or not self._overrides else {}
-        return overridden(found, self._overrides)
+        published = read_json(path) if path.is_file() or not self._overrides else {}
+        return overridden(published, self._overrides)
 
     @cached_property
     def _homes(self) -> Mapping[str, str]:

@@ -57,7 +57,7 @@ class Failures:
         Raises:
             RuntimeError: a failure is due.
         """
-        due = [one for index, one in enumerate(self._failures) if self._due(index, one, at, path)]
+        due = [f for index, f in enumerate(self._failures) if self._due(index, f, at, path)]
         if due:
             raise RuntimeError(due[0].message.replace("{path}", path))
 
@@ -66,8 +66,8 @@ class Failures:
             return False
         if failure.when == "other-build" and built_by(Path(path)) in (None, self._build):
             return False
-        asked = self._count(index) - failure.after
-        return asked > 0 and (failure.times is None or asked <= failure.times)
+        count = self._count(index) - failure.after
+        return count > 0 and (failure.times is None or count <= failure.times)
 
     def _count(self, index: int) -> int:
         with (self._folder / f"asked-{index}").open("ab") as file:

@@ -58,13 +58,13 @@ class Answers:
         Raises:
             RecordingError: they are not recorded, and the script or the state forbids to compute.
         """
-        found = self.recording.values(key) if self.recording and key else None
-        if found is None and not (computed and self.script.compute):
+        arrays = self.recording.values(key) if self.recording and key else None
+        if arrays is None and not (computed and self.script.compute):
             raise RecordingError(
                 f"{path}: the recording does not have this prediction; record it again, or let "
                 "the executor compute all of them."
             )
-        return found
+        return arrays
 
     def identity(self, path: str) -> Identity | None:
         """A model's identity where a recording needs it."""
@@ -127,8 +127,8 @@ def _proxy(answers: Answers) -> type:
             """Fresh states."""
 
             def read(state: State, key: str, ask: Callable[[], Any]) -> Any:
-                found = answers.values(key, str(self._path), computed=not state.played)
-                return ask() if found is None else found[VALUE]
+                arrays = answers.values(key, str(self._path), computed=not state.played)
+                return ask() if arrays is None else arrays[VALUE]
 
             return State(super().newState(), read)
 

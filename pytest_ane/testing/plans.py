@@ -51,8 +51,8 @@ def _walk(block: Block, scope: Scope) -> Iterator[tuple[Scope, Operation]]:
 
 def by_rules(script: Script, model: Model, units: str) -> dict[Operation, Usage]:
     """The usage of every operation that has a device."""
-    found = {op: _usage(script, name, op, units) for name, _, op in walk(model)}
-    return {op: usage for op, usage in found.items() if usage is not None}
+    usages = {op: _usage(script, name, op, units) for name, _, op in walk(model)}
+    return {op: usage for op, usage in usages.items() if usage is not None}
 
 
 def _usage(script: Script, function: str, operation: Operation, units: str) -> Usage | None:
@@ -93,7 +93,7 @@ class _Plan(plan._MLComputePlanProxy):
         if usage is None:
             return None
         return MLComputePlanDeviceUsage(
-            self._devices[usage.preferred], [self._devices[one] for one in usage.supported]
+            self._devices[usage.preferred], [self._devices[device] for device in usage.supported]
         )
 
     def get_compute_device_usage_for_neuralnetwork_layer(self, layer: Any) -> None:

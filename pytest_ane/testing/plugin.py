@@ -55,11 +55,11 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Slow shards down; not before numpy's threads have been chosen, which its import fixes."""
-    if given := session.config.getoption("--ane-slow"):
+    if delays := session.config.getoption("--ane-slow"):
         from pytest_ane.testing.plugin import slowed
 
         stack = ExitStack()
-        stack.enter_context(slowed(dict(given)))
+        stack.enter_context(slowed(dict(delays)))
         session.config.add_cleanup(stack.close)
 
 
@@ -94,8 +94,8 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def _slowed(config: pytest.Config) -> str:
-    given = config.getoption("--ane-slow") or ()
-    return ", ".join(f"{shards} slowed by {1000 * more:g} ms a call" for shards, more in given)
+    delays = config.getoption("--ane-slow") or ()
+    return ", ".join(f"{shards} slowed by {1000 * more:g} ms a call" for shards, more in delays)
 
 
 def _replayed(config: pytest.Config) -> str:

@@ -91,8 +91,8 @@ class Recording:
     def write_plan(self, model: Identity, plan: Plan) -> None:
         """Keep a plan beside those there are."""
         self._plans.mkdir(parents=True, exist_ok=True)
-        known = {"operations": model.operations, "weights": model.weights}
-        data = coremltools.write(replace(plan, extra={**plan.extra, _MODEL: known}))
+        identity = {"operations": model.operations, "weights": model.weights}
+        data = coremltools.write(replace(plan, extra={**plan.extra, _MODEL: identity}))
         file = self._plans / f"{len(list(self._plans.glob('*.json'))):05}.json"
         write_atomically(file, (json.dumps(data, indent=1) + "\n").encode())
 
@@ -106,18 +106,18 @@ class Recording:
         """
         if not self._recorded():
             return None
-        asked = identity(model)
+        wanted = identity(model)
         alike = [
-            one for one in self._recorded()
-            if one[0].operations == asked.operations and one[1].compute_units == units
+            entry for entry in self._recorded()
+            if entry[0].operations == wanted.operations and entry[1].compute_units == units
         ]  # fmt: skip
-        same = [plan for known, plan in alike if known.weights == asked.weights]
+        same = [plan for recorded, plan in alike if recorded.weights == wanted.weights]
         if not same:
             raise RecordingError(
                 f"{path}: the recording has no plan of this model with {units}; record it again."
             )
-        turn = self._asked.get((asked.operations + asked.weights, units), 0)
-        self._asked[asked.operations + asked.weights, units] = turn + 1
+        turn = self._asked.get((wanted.operations + wanted.weights, units), 0)
+        self._asked[wanted.operations + wanted.weights, units] = turn + 1
         return _usages(model, same[min(turn, len(same) - 1)])
 
     def write_values(self, key: str, values: Arrays) -> bool:
@@ -169,15 +169,15 @@ def _usages(model: Model, plan: Plan) -> dict[Operation, Usage]:
     planned: dict[object, list[PlannedOperation]] = {}
     for name, entry in plan.walk():
         planned.setdefault((name, entry.scope, entry.name, entry.op), []).append(entry)
-    found = {}
+    usages = {}
     for function, scope, operation in walk(model):
         # What has no outputs, such as `write_state`, has no name, and comes in the file's order.
         name = operation.name if operation.outputs else ""
         entries = planned.get((function, scope, name, operation.op))
-        one = entries.pop(0) if entries else None
-        if one is not None and one.preferred is not None:
-            found[operation] = Usage(one.preferred, one.supported, one.cost)
-    return found
+        entry = entries.pop(0) if entries else None
+        if entry is not None and entry.preferred is not None:
+            usages[operation] = Usage(entry.preferred, entry.supported, entry.cost)
+    return usages
 
 
 class State:

@@ -144,8 +144,8 @@ def _failed(artifact: Path, error: RuntimeError) -> ExecutionError:
             f"{artifact}: Core ML refuses this compiled model ({explained(error)}); there is no "
             "package here to compile again, so compile its .mlpackage on this Mac."
         )
-    anew = ", though it was compiled anew" if is_stale(error) else ""
-    return ExecutionError(f"{artifact}: Core ML failed{anew}: {explained(error)}.")
+    again = ", though it was compiled anew" if is_stale(error) else ""
+    return ExecutionError(f"{artifact}: Core ML failed{again}: {explained(error)}.")
 
 
 _SCALARS = ("doubleType", "int64Type")
@@ -211,18 +211,18 @@ class CoreMLRunner:
         Raises:
             ExecutionError: an input is missing or does not fit, or Core ML failed.
         """
-        given = self._given(inputs)
+        arguments = self._given(inputs)
         try:
-            found = self._loaded.predict(given, state)
+            outputs = self._loaded.predict(arguments, state)
         except RuntimeError as error:
             raise self._failed("could not predict", error) from None
         names = self._model.main.block.outputs
-        if missing := [name for name in names if name not in found]:
+        if missing := [name for name in names if name not in outputs]:
             raise ExecutionError(
                 f"{self._model.path}: Core ML gave no output {missing[0]!r}, but "
-                f"{', '.join(found) or 'nothing'}; the compiled model is not of this package."
+                f"{', '.join(outputs) or 'nothing'}; the compiled model is not of this package."
             )
-        return {name: _returned(found[name]) for name in names}
+        return {name: _returned(outputs[name]) for name in names}
 
     def predict_all(
         self, inputs: Sequence[Arrays], states: Sequence[Any]
@@ -234,12 +234,12 @@ class CoreMLRunner:
         """What coremltools hands to Core ML: arrays in the declared types, numbers, PIL images."""
         tensors = {f.name: f for f in self._tensors.inputs}
         arrays = {name: value for name, value in inputs.items() if name in tensors}
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             name: array.item() if tensors[name].kind in _SCALARS else np.array(array, order="C")
             for name, array in bind_inputs(self._tensors, arrays, "as-typed").items()
         }
         images = (f.name for f in self._model.inputs if f.kind == "image")
-        return given | {name: inputs[name] for name in images if name in inputs}
+        return arguments | {name: inputs[name] for name in images if name in inputs}
 
     def _failed(self, what: str, error: RuntimeError) -> ExecutionError:
         return ExecutionError(f"{self._model.path}: Core ML {what}: {explained(error)}.")

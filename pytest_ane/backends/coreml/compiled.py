@@ -95,14 +95,14 @@ class CompiledModels:
         """Entries of the same bytes that nothing will use again, with their build of macOS."""
         for path in (self._cache.root / KIND).iterdir():
             with suppress(OSError, ValueError, KeyError, TypeError):
-                found = json.loads((path / RECORD).read_text())
+                other = json.loads((path / RECORD).read_text())
                 superseded = path.name != f"{key_digest(record)}-{number}"
-                same = found["artifact"] == record["artifact"]
-                if same and superseded and (found == record or self._other_system(found)):
-                    yield Entry(KIND, path.name, path, 0, 0.0), str(found["os_build"])
+                same = other["artifact"] == record["artifact"]
+                if same and superseded and (other == record or self._other_system(other)):
+                    yield Entry(KIND, path.name, path, 0, 0.0), str(other["os_build"])
 
-    def _other_system(self, found: dict[str, Any]) -> bool:
-        return bool(found["os_build"] != self._machine.os_build)
+    def _other_system(self, other: dict[str, Any]) -> bool:
+        return bool(other["os_build"] != self._machine.os_build)
 
 
 def compile_package(package: Path, target: Path, machine: Machine) -> None:

@@ -71,10 +71,10 @@ def _compiler() -> str:
     """
     try:
         _asked("xcode-select", "-p")
-        found = _VERSION.search(_asked("xcrun", XCODE, "version"))
+        match = _VERSION.search(_asked("xcrun", XCODE, "version"))
     except BackendError:
-        found = None
-    return f"{XCODE} {found[0]}" if found else f"coremltools {version('coremltools')}"
+        match = None
+    return f"{XCODE} {match[0]}" if match else f"coremltools {version('coremltools')}"
 
 
 def _asked(*command: str) -> str:
@@ -90,14 +90,14 @@ def _asked(*command: str) -> str:
         ) from None
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BackendError(f"`{words}` failed ({error}); check this Mac's {command[0]}.") from None
-    said = done.stdout.strip()
-    if done.returncode or not said:
+    output = done.stdout.strip()
+    if done.returncode or not output:
         why = " ".join(done.stderr.split()) or "it says nothing"
         raise BackendError(
             f"`{words}` failed ({why[:200]}, exit code {done.returncode}); "
             f"check this Mac's {command[0]}."
         )
-    return said
+    return output
 
 
 NAME = "coremltools.libcoremlpython"
@@ -108,8 +108,8 @@ def has_native() -> bool:
     if NAME in sys.modules:
         return sys.modules[NAME] is not None
     package = PathFinder.find_spec("coremltools")
-    found = package and PathFinder.find_spec(NAME, package.submodule_search_locations)
-    return bool(found)
+    spec = package and PathFinder.find_spec(NAME, package.submodule_search_locations)
+    return bool(spec)
 
 
 def is_replaced() -> bool:

@@ -178,10 +178,10 @@ def _global_layers(source: Source, layers: int) -> tuple[int, ...]:
     pattern = [i % 6 == 5 or i == layers - 1 for i in range(layers)]
     default = ["full_attention" if full else "sliding_attention" for full in pattern]
     types = _value(source, "layer_types", default)
-    known = {"full_attention", "sliding_attention"}
-    if not isinstance(types, list) or len(types) != layers or not set(types) <= known:
+    kinds = {"full_attention", "sliding_attention"}
+    if not isinstance(types, list) or len(types) != layers or not set(types) <= kinds:
         raise SourceError(
-            f"{source.label}: layer_types is {types!r}; expected one of {sorted(known)} for each "
+            f"{source.label}: layer_types is {types!r}; expected one of {sorted(kinds)} for each "
             f"of {layers} layers."
         )
     return tuple(i for i, kind in enumerate(types) if kind == "full_attention")

@@ -58,8 +58,8 @@ def attention(
     group = len(q) // len(k)
     k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
     mixed = torch.softmax(q @ k.transpose(1, 2) + mask, dim=-1) @ v
-    given = mixed.transpose(0, 1).reshape(len(x), -1) @ w.o.T
-    return x + unit(given, c.epsilon) * w.post_norm
+    projected = mixed.transpose(0, 1).reshape(len(x), -1) @ w.o.T
+    return x + unit(projected, c.epsilon) * w.post_norm
 
 
 def route(x: Tensor, w: RouterWeights, c: Gemma4Config) -> Tensor:

@@ -44,8 +44,8 @@ def mixture(source: Source, config: ZayaConfig, index: int) -> Reference:
         mixed = torch.zeros_like(x)
         for number in range(config.experts):
             gate, up = reader.project(h, number, "linear_fc1").chunk(2, dim=1)
-            given = reader.project(F.silu(gate) * up, number, "linear_fc2")
-            mixed += chosen[:, number, None] * given
+            projected = reader.project(F.silu(gate) * up, number, "linear_fc2")
+            mixed += chosen[:, number, None] * projected
         return merge(x, mixed, weights.residual)
 
     return lambda sequences: _together(mix, sequences)
@@ -159,9 +159,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([rotated * cos + torch.cat([-high, low], dim=-1) * sin, rest], dim=-1)
 
 
-def merge(x: Tensor, given: Tensor, w: Residual) -> Tensor:
+def merge(x: Tensor, update: Tensor, w: Residual) -> Tensor:
     """What a layer gives, joined with the residual stream."""
-    return carried(x, w) + given * w.scale + w.bias
+    return carried(x, w) + update * w.scale + w.bias
 
 
 def carried(x: Tensor, w: Residual) -> Tensor:

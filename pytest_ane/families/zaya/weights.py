@@ -160,12 +160,12 @@ class Reader:
         c = self._config
         rows, columns = (2 * c.ffn, c.width) if layer == "linear_fc1" else (c.width, c.ffn)
         own = f"zaya_block.experts.local_experts.{number}.{layer}.weight"
-        name, found = f"{prefix(self._index)}{own}", torch.empty(rows, len(x))
+        name, products = f"{prefix(self._index)}{own}", torch.empty(rows, len(x))
         for first in range(0, rows, _BAND):
             band = range(first, min(first + _BAND, rows))
             weight = share(self._source.rows(name, band, columns, rows))
-            torch.mm(weight, x.T, out=found[first : band.stop])
-        return found.T
+            torch.mm(weight, x.T, out=products[first : band.stop])
+        return products.T
 
     def _convolutions(self, bias: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         channels, own = self._config.qk_channels, "self_attn.qkv.conv_qk."

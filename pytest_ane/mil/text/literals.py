@@ -97,8 +97,8 @@ def _leaves(literal: Literal, kind: TensorType, where: str) -> list[Any]:
     rank = len(kind.shape) - (kind.dtype is not DType.STRING)
     for extent in kind.shape[: max(rank, 0)]:
         inner: list[Any] = []
-        for one in leaves:
-            items = one if type(one) is list else _items(one) if _blank(one) else None
+        for leaf in leaves:
+            items = leaf if type(leaf) is list else _items(leaf) if _blank(leaf) else None
             if items is None or len(items) != extent:
                 raise _mismatch(kind, where)
             inner += items
