@@ -58,13 +58,13 @@ def run(manifest: str, shard: str, cache: Path) -> dict[str, Any]:
 def explained(manifest: str, name: str, folder: Path) -> dict[str, Any]:
     """Seconds of wall and of processor time, and memory."""
     from pytest_ane.build import Cache, build_shard
-    from pytest_ane.families import search_beside
+    from pytest_ane.families import make_importable
     from pytest_ane.manifest import load, select
     from pytest_ane.plugin.blame import explain
     from pytest_ane.project.models import OpenModel
 
     found = load(ROOT / manifest)
-    search_beside(found)
+    make_importable(found)
     (shard,), cache = select(found, name), Cache(folder)
     model = OpenModel(found.model_of(shard.model), cache)
     artifact = build_shard(

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 from pytest_ane.reference import Session
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -57,7 +57,7 @@ class Comparison:
         return next((d for d in self.differences if d.beyond(tolerance)), None)
 
 
-def compare(a: Model, b: Model, inputs: Arrays) -> Comparison:
+def compare(a: MLModel, b: MLModel, inputs: Arrays) -> Comparison:
     """Run both on the same inputs and compare results of the same name.
 
     Raises:

@@ -15,7 +15,7 @@ from pytest_ane.chain.exact import Alone, each_alone, run_all
 from pytest_ane.chain.forced import States
 from pytest_ane.chain.golden import Golden
 from pytest_ane.core.arrays import FloatArray
-from pytest_ane.families import Streams, entering, merge
+from pytest_ane.families import Streams, apply_output, shard_input
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
 from pytest_ane.metrics import cosine
 from pytest_ane.metrics.logits import compare_logits
@@ -140,8 +140,8 @@ class _Walk:
         run_all(self._exact[wire.shard], [one for own in self._alone.values() for one in own])
         exact, alone = list(map(dict, at.streams)), list(map(dict, at.streams))
         for one, other, right, own in zip(exact, alone, at.exact, at.own, strict=True):
-            merge(one, wire, right)
-            merge(other, wire, own)
+            apply_output(one, wire, right)
+            apply_output(other, wire, own)
         self._alone[wire.shard] = alone
         self._final = [one["x"] for one in exact]
         wanted, now = ([one[wire.gives] for one in part] for part in (exact, self.stack))
@@ -149,9 +149,9 @@ class _Walk:
 
     def head(self, at: Alone) -> None:
         """Take the stack as it is past a slice of the head."""
-        given = at.step.all([entering(one, at.step.wire) for one in self.stack])
+        given = at.step.all([shard_input(one, at.step.wire) for one in self.stack])
         for one, rows in zip(self.stack, given, strict=True):
-            merge(one, at.step.wire, rows)
+            apply_output(one, at.step.wire, rows)
         self._slices[at.step.shard] = at.own
         self._note(at, compare_rows(at.exact, given))
 

@@ -19,7 +19,7 @@ from pytest_ane.build.census import Found, Weight, find_weights
 from pytest_ane.build.decode import below, decoded
 from pytest_ane.build.stages import constants_of
 from pytest_ane.mil.blob import load
-from pytest_ane.mil.records import Model, Operation
+from pytest_ane.mil.records import MLModel, Operation
 from pytest_ane.reference import Session
 from pytest_ane.reference.dtypes import Precision
 from pytest_ane.reference.weights import StreamedWeight
@@ -74,7 +74,7 @@ class Restorer:
         ExecutionError: a weight cannot be decoded.
     """
 
-    def __init__(self, model: Model, original: Model | None) -> None:
+    def __init__(self, model: MLModel, original: MLModel | None) -> None:
         self.model = model
         found = list(_pairs(model, original))
         self.pairs = tuple(pair for pair in found if pair.exact is not None)
@@ -112,7 +112,7 @@ class Restorer:
         return tuple(pair.name for pair in self.pairs)
 
 
-def restored(model: Model, original: Model, names: Collection[str]) -> CpuRunner:
+def restored(model: MLModel, original: MLModel, names: Collection[str]) -> CpuRunner:
     """An artifact with some of its weights as its uncompressed form has them.
 
     Raises:
@@ -122,7 +122,7 @@ def restored(model: Model, original: Model, names: Collection[str]) -> CpuRunner
     return CpuRunner(Restorer(model, original).session(names))
 
 
-def _pairs(model: Model, original: Model | None) -> Iterator[Pair]:
+def _pairs(model: MLModel, original: MLModel | None) -> Iterator[Pair]:
     theirs = {} if original is None else _by_name(original)
     mine = [found for found in find_weights(model) if found.function is model.main]
     counts = Counter(found.weight.name for found in mine)
@@ -150,12 +150,12 @@ def _agree(stored: Any, exact: Any) -> bool:
         return bool(np.square(a - b).sum() <= _ROUNDING * np.square(b).sum())
 
 
-def _tables(model: Model, found: Found) -> Any:
+def _tables(model: MLModel, found: Found) -> Any:
     table = constants_of(found.operation, found.producers).get("lut")
     return None if table is None else load(model, table)
 
 
-def _by_name(model: Model) -> dict[str, Found]:
+def _by_name(model: MLModel) -> dict[str, Found]:
     """Weights by name; none of those of which there are several of one name."""
     named: dict[str, list[Found]] = {}
     for found in find_weights(model):
@@ -189,7 +189,7 @@ def _streamed(weight: npt.NDArray[Any]) -> Any:
     return StreamedWeight(half.shape, np.float32, rows)
 
 
-def _intermediate(model: Model, weights: Mapping[Operation, Any]) -> dict[Operation, Any]:
+def _intermediate(model: MLModel, weights: Mapping[Operation, Any]) -> dict[Operation, Any]:
     """The operations that only serve to expand weights: nobody needs what they yield."""
     mine = [found for found in find_weights(model) if found.operation in weights]
     ops = {op for found in mine for op in below(found, model.path) if op not in weights}

@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_ane.build.stages import Stage, bits_of, bytes_of, bytes_stored, sparsity, stages_of
 from pytest_ane.core.errors import ProgramError
-from pytest_ane.mil.records import Function, Model, Operation, Ref, TensorType
+from pytest_ane.mil.records import Function, MLModel, Operation, Ref, TensorType
 
 _SUFFIXES = re.compile(r"(_palettized|_pcs|_quantized|_sparsified|_pruned)+$")
 """What coremltools' compression passes append to a weight's name."""
@@ -117,7 +117,7 @@ class Found:
     producers: dict[str, Operation]
 
 
-def take_census(model: Model) -> Census:
+def take_census(model: MLModel) -> Census:
     """Census of every function's weights; one shared by several operations counts once.
 
     Raises:
@@ -130,7 +130,7 @@ def take_census(model: Model) -> Census:
     return Census(tuple(replace(w, op_types=tuple(sorted(t))) for w, t in takers.items()))
 
 
-def find_weights(model: Model) -> Iterator[Found]:
+def find_weights(model: MLModel) -> Iterator[Found]:
     """Every weight with the operations it comes from, once for each function that has it."""
     for function in model.program.functions.values():
         producers = {out.name: op for op in function.walk() for out in op.outputs}

@@ -11,14 +11,14 @@ from pytest_ane.build.census import Found
 from pytest_ane.build.stages import DEEPEST, constants_of
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.blob import load, packed
-from pytest_ane.mil.records import DType, Model, Operation, Ref, TensorType
+from pytest_ane.mil.records import DType, MLModel, Operation, Ref, TensorType
 from pytest_ane.reference.folding import Constants
 from pytest_ane.reference.ops.constexpr import constexpr_blockwise_shift_scale
 from pytest_ane.reference.palettes import Packed, decode
 from pytest_ane.reference.weights import StreamedWeight
 
 
-def decoded(model: Model, found: Found) -> Any:
+def decoded(model: MLModel, found: Found) -> Any:
     """A weight to be decoded by rows (plain, palettes, integers under scales), or else decoded.
 
     Raises:
@@ -39,7 +39,7 @@ def decoded(model: Model, found: Found) -> Any:
     return weight
 
 
-def _scaled(model: Model, found: Found) -> StreamedWeight | None:
+def _scaled(model: MLModel, found: Found) -> StreamedWeight | None:
     """Integers with one scale, or one for each row; None for any other weight.
 
     They are decoded as indices into tables of what every integer stands for.

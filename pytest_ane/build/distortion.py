@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pytest_ane.build.census import Found, Weight, find_weights
 from pytest_ane.build.decode import decoded
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 from pytest_ane.reference.weights import StreamedWeight
 
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -55,7 +55,7 @@ class Distortion:
         return 10 * math.log10(ratio) if ratio else -math.inf
 
 
-def distortions(model: Model, against: Model) -> tuple[Distortion, ...]:
+def distortions(model: MLModel, against: MLModel) -> tuple[Distortion, ...]:
     """The errors of a package's weights, in program order.
 
     Args:
@@ -78,7 +78,7 @@ def distortions(model: Model, against: Model) -> tuple[Distortion, ...]:
     )
 
 
-def _by_name(model: Model) -> Mapping[str, Found]:
+def _by_name(model: MLModel) -> Mapping[str, Found]:
     found: dict[str, list[Found]] = {}
     for weight in find_weights(model):
         found.setdefault(weight.weight.name, []).append(weight)

@@ -9,7 +9,7 @@ from pytest_ane.chain.chain import Chain, Step
 from pytest_ane.chain.forced import States
 from pytest_ane.chain.golden import Golden
 from pytest_ane.core.arrays import FloatArray
-from pytest_ane.families import LanguageModel, Streams, Wire, entering, merge
+from pytest_ane.families import LanguageModel, Streams, Wire, apply_output, shard_input
 
 
 def exact_chain(chain: Chain, reference: Chain, exact: Collection[str]) -> Chain:
@@ -71,7 +71,7 @@ def each_alone(chain: Chain, golden: Sequence[Golden], states: States) -> Iterat
         exact = [states(g.name, step.shard)[1] for g in golden]
         yield Alone(step, list(map(dict, streams)), _outputs(step, streams), exact)
         for one, given in zip(streams, exact, strict=True):
-            merge(one, step.wire, given)
+            apply_output(one, step.wire, given)
     start = 0
     for step in chain.steps:
         if step.is_head:
@@ -85,8 +85,8 @@ def each_alone(chain: Chain, golden: Sequence[Golden], states: States) -> Iterat
 def run_all(step: Step, streams: Sequence[Streams]) -> None:
     """Let a shard take from and give to the streams of several sequences."""
     for one, given in zip(streams, _outputs(step, streams), strict=True):
-        merge(one, step.wire, given)
+        apply_output(one, step.wire, given)
 
 
 def _outputs(step: Step, streams: Sequence[Streams]) -> list[FloatArray]:
-    return step.all([entering(one, step.wire) for one in streams])
+    return step.all([shard_input(one, step.wire) for one in streams])

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pytest_ane.chain.chain import Chain
 from pytest_ane.chain.golden import Golden
 from pytest_ane.core.arrays import FloatArray
-from pytest_ane.families import Streams, entering, merge
+from pytest_ane.families import Streams, apply_output, shard_input
 from pytest_ane.metrics import cosine, is_cosine
 from pytest_ane.metrics.logits import LogitSummary, compare_logits
 
@@ -59,7 +59,7 @@ def forced(chain: Chain, golden: Sequence[Golden], states: States) -> Forced:
         for step in chain.blocks:
             before, after = states(prompt.name, step.shard)
             found[step.shard].append(_cosines(step.open()(before), after))
-            merge(streams, step.wire, after)
+            apply_output(streams, step.wire, after)
         logits = _head(chain, streams, prompt.logits, found)
         heads.append(None if logits is None else _alone(prompt.logits, logits))
     joined = {shard: np.concatenate(cosines) for shard, cosines in found.items() if cosines}
@@ -77,10 +77,10 @@ def _head(
     start = 0
     for step in chain.steps:
         if step.is_head:
-            output = step.open()(entering(streams, step.wire))
+            output = step.open()(shard_input(streams, step.wire))
             end = start + output.shape[1]
             found[step.shard].append(_cosines(output, expected[:, start:end]))
-            merge(streams, step.wire, output)
+            apply_output(streams, step.wire, output)
             start = end
     return streams.get("logits")
 

@@ -39,11 +39,11 @@ def _chosen(
     shards: str, against: Path | None, manifest: Path | None
 ) -> tuple[Manifest, tuple[Shard, ...]]:
     from pytest_ane.core.errors import ManifestError
-    from pytest_ane.families import search_beside
-    from pytest_ane.manifest import load, of_package, select
+    from pytest_ane.families import make_importable
+    from pytest_ane.manifest import load, package_manifest, select
 
     if (package := Path(shards)).suffix in (".mlpackage", ".mlmodelc"):
-        found = of_package(package.absolute())
+        found = package_manifest(package.absolute())
         update = {} if against is None else {"reference": against.absolute()}
         return found, tuple(shard.model_copy(update=update) for shard in found.shards)
     if against is not None:
@@ -52,7 +52,7 @@ def _chosen(
             "shards.toml."
         )
     found = load(manifest or Path("shards.toml"))
-    search_beside(found)
+    make_importable(found)
     return found, tuple(select(found, shards))
 
 

@@ -132,12 +132,12 @@ def _model(path: Path, name: str | None, cache: Cache) -> tuple[str, list[Group]
     from pytest_ane.cli.shards import Shards
     from pytest_ane.cli.stack import tell
     from pytest_ane.core.digests import remembered
-    from pytest_ane.families import search_beside
+    from pytest_ane.families import make_importable
     from pytest_ane.manifest import load
     from pytest_ane.plugin.run import use_folder
 
     read = load(path)
-    search_beside(read)
+    make_importable(read)
     model = _chosen(read.models, name)
     with ExitStack() as stack:
         stack.enter_context(remembered(cache.root / "digests"))

@@ -21,7 +21,7 @@ from pytest_ane.evidence.judge import judge
 from pytest_ane.evidence.store import read_file
 from pytest_ane.evidence.uses import GATES_OF_SHARD, Subject, name_of, unused, used
 from pytest_ane.evidence.verify import verify
-from pytest_ane.families import search_beside
+from pytest_ane.families import make_importable
 from pytest_ane.manifest import Gate, Model, Shard, load, select
 from pytest_ane.plugin.workspace import is_complete
 from pytest_ane.project.builder_model import BuiltModel
@@ -37,7 +37,7 @@ class Desk:
 
     def __init__(self, manifest: Path | None, folder: Path | None, cache: Path | None) -> None:
         self.manifest = load(manifest or Path("shards.toml"))
-        search_beside(self.manifest)
+        make_importable(self.manifest)
         self.store = Store(folder or self.manifest.path.parent / FOLDER)
         self.now = datetime.now(timezone.utc)
         self._cache_root = cache

@@ -62,13 +62,13 @@ def _of_shard(
     what: str, manifest: Path | None, cache: Path | None, package: Path | None, backend: str
 ) -> Recorded:
     from pytest_ane.build import Cache
-    from pytest_ane.families import search_beside
+    from pytest_ane.families import make_importable
     from pytest_ane.manifest import load
     from pytest_ane.project.builder_model import BuiltModel
     from pytest_ane.project.models import OpenModel
 
     read = load(manifest or Path("shards.toml"))
-    search_beside(read)
+    make_importable(read)
     shard = _one(read, what)
     model = read.model_of(shard.model)
     if model.family:

@@ -29,7 +29,7 @@ def run(
     from pytest_ane.backends import get_backend
     from pytest_ane.build import Cache
     from pytest_ane.core.digests import remembered
-    from pytest_ane.families import search_beside
+    from pytest_ane.families import make_importable
     from pytest_ane.plugin import threads
     from pytest_ane.project.models import OpenModel
     from pytest_ane.project.stack import Stack
@@ -43,7 +43,7 @@ def run(
     threads.choose()
     file = manifest or Path("shards.toml")
     read = load(file)
-    search_beside(read)
+    make_importable(read)
     model = _chosen(read.models, name)
     _check(model)
     settings = menu_of(model.menu, menu)

@@ -13,7 +13,7 @@ from pytest_ane.build import Artifact, Cache, build_shard
 from pytest_ane.build.slots import default_count
 from pytest_ane.core.digests import remembered
 from pytest_ane.core.errors import ManifestError, UnprovenError
-from pytest_ane.families import get_family, search_beside
+from pytest_ane.families import get_family, make_importable
 from pytest_ane.manifest import Manifest, Model, Shard, load
 from pytest_ane.plugin.progress import words
 from pytest_ane.plugin.run import use_folder
@@ -44,7 +44,7 @@ def open_stack(
         BuildError: a shard cannot be built.
     """
     read = load(manifest or Path("shards.toml"))
-    search_beside(read)
+    make_importable(read)
     chosen = choose(read, model)
     if not chosen.prompts:
         raise UnprovenError(

@@ -244,12 +244,12 @@ class Family(Protocol):
 Streams: TypeAlias = "dict[str, FloatArray]"
 
 
-def entering(streams: Streams, wire: Wire) -> FloatArray:
+def shard_input(streams: Streams, wire: Wire) -> FloatArray:
     """What a shard takes: its streams side by side."""
     return np.concatenate([streams[name] for name in wire.takes], axis=1)
 
 
-def merge(streams: Streams, wire: Wire, given: FloatArray) -> None:
+def apply_output(streams: Streams, wire: Wire, given: FloatArray) -> None:
     """Let a shard's output become what its wire says: replace, add to, or lengthen a stream."""
     before = streams.get(wire.gives)
     if before is not None and wire.mode == "add":

@@ -23,7 +23,7 @@ from pytest_ane.manifest import FAMILIES, Manifest, Model
 from pytest_ane.sources.identity import digests
 
 
-def search_beside(manifest: Manifest) -> None:
+def make_importable(manifest: Manifest) -> None:
     """Let modules beside a manifest be imported, before installed ones, if it names any."""
     models = manifest.models
     own = any(model.builder or (model.family or FAMILIES[0]) not in FAMILIES for model in models)
@@ -42,10 +42,12 @@ def import_code(name: str, key: str) -> ModuleType:
         return import_module(name)
     # A module may raise anything, SystemExit included, while it is imported.
     except (Exception, SystemExit) as error:
-        raise ManifestError(f"{key}: {name} cannot be imported: {said(error, name)}.") from error
+        raise ManifestError(
+            f"{key}: {name} cannot be imported: {error_line(error, name)}."
+        ) from error
 
 
-def said(error: BaseException, module: str) -> str:
+def error_line(error: BaseException, module: str) -> str:
     """An error in one line, with the last line of the user's own module that led to it."""
     text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".: ")
     file = getattr(sys.modules.get(module), "__file__", None) or _origin(module)
@@ -124,7 +126,7 @@ class BuilderModel:
         # It is the user's code, which may raise anything, SystemExit included.
         except (Exception, SystemExit) as error:
             raise BuildError(
-                f"{subject}: builder {self.target!r} failed: {said(error, self._module)}."
+                f"{subject}: builder {self.target!r} failed: {error_line(error, self._module)}."
             ) from error
         if not isinstance(made, Conversion):
             raise BuildError(

@@ -14,7 +14,7 @@ from pytest_ane.manifest.ids import nearest
 from pytest_ane.manifest.layers import Layers
 from pytest_ane.manifest.policy import GATES, Policy
 from pytest_ane.manifest.problems import Problem, at_key, at_table, at_value
-from pytest_ane.manifest.steps import beyond
+from pytest_ane.manifest.steps import unsupported
 from pytest_ane.manifest.tables import FAMILIES, Common, ModelTable, ShardTable
 
 _CODE = "a module beside the manifest or an installed one"
@@ -133,6 +133,6 @@ def setting_problems(model: ModelTable, settings: Common, layers: Layers) -> Ite
     compression = settings.compression
     made = model.family or model.builder
     for method in compression.every() if compression and made else ():
-        if (setting := beyond(method.steps, settings.target)) is not None:
+        if (setting := unsupported(method.steps, settings.target)) is not None:
             message = f"must be 'iOS18', for compression has {setting}"
             yield at_value(layers.origin(("target",)), settings.target, message)

@@ -25,7 +25,7 @@ from pytest_ane.manifest.steps import (
     Share,
     Step,
     Threshold,
-    unjoinable,
+    joint_error,
 )
 
 Glob = Annotated[str, Field(min_length=1)]
@@ -157,7 +157,7 @@ class Method(CoremlRecord):
         return self
 
 
-class Stepped(Method):
+class JointMethod(Method):
     """A method that compresses, and what is done to its result in turn."""
 
     joint: Annotated[tuple[Joint, ...], Strict(False)] = ()
@@ -171,21 +171,21 @@ class Stepped(Method):
         return (self, *self.joint)
 
     @model_validator(mode="after")
-    def _joinable(self) -> Stepped:
-        if (message := unjoinable(self.steps)) is not None:
+    def _joinable(self) -> JointMethod:
+        if (message := joint_error(self.steps)) is not None:
             raise misplaced(("joint",), message)
         return self
 
 
-class Palettize(PalettizeStep, Stepped):
+class Palettize(PalettizeStep, JointMethod):
     """Weights become indices into small tables (`constexpr_lut_to_dense`)."""
 
 
-class Linear(LinearStep, Stepped):
+class Linear(LinearStep, JointMethod):
     """Weights become integers with scales (`constexpr_blockwise_shift_scale`)."""
 
 
-class Prune(PruneStep, Stepped):
+class Prune(PruneStep, JointMethod):
     """Small weights become zero and are not stored (`constexpr_sparse_to_dense`)."""
 
 

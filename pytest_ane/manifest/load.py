@@ -34,7 +34,7 @@ from pytest_ane.manifest.problems import (
     problem,
     report,
 )
-from pytest_ane.manifest.records import Manifest, Model, Shard, Source
+from pytest_ane.manifest.records import Manifest, Model, Shard, SourceTable
 from pytest_ane.manifest.selection import canaries, canary_problems
 from pytest_ane.manifest.tables import Common, Defaults, ManifestTable, ModelTable, ShardTable
 
@@ -64,7 +64,7 @@ def parse(text: str, path: Path) -> Manifest:
     return manifest
 
 
-def of_package(package: Path) -> Manifest:
+def package_manifest(package: Path) -> Manifest:
     """A manifest of one package without a reference, for `--ane-package`.
 
     Raises:
@@ -271,7 +271,7 @@ class Resolver:
             self.problems += [problem(detail, record, layers) for detail in details]
             return None
 
-    def _source(self, model: ModelTable) -> Source | None:
+    def _source(self, model: ModelTable) -> SourceTable | None:
         source = model.source
         if source is None or source.path is None:
             return source

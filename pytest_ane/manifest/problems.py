@@ -39,7 +39,7 @@ def at_value(path: KeyPath, value: Any, message: str) -> Problem:
     table, key = path[:-1], _quoted(str(path[-1]))
     if isinstance(path[-1], int):
         table, key = path[:-2], f"{_quoted(str(path[-2]))}[{path[-1]}]"
-    return Problem(path, f"{_header(table)}{key} = {shown(value)}: {message}")
+    return Problem(path, f"{_header(table)}{key} = {toml_value(value)}: {message}")
 
 
 def at_key(path: KeyPath, message: str) -> Problem:
@@ -69,7 +69,7 @@ def label(file: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(file)
 
 
-def shown(value: Any) -> str:
+def toml_value(value: Any) -> str:
     """A value as TOML writes it, shortened."""
     text = _toml(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -26,7 +26,7 @@ Digest = Annotated[
 ]
 
 
-class Source(Record):
+class SourceTable(Record):
     """Where weights come from: files, a file inside an installed package, or a seed."""
 
     model_config = ConfigDict(
@@ -60,7 +60,7 @@ class Source(Record):
         return "" if self.seeded is None else f"synthetic (seeded {self.seeded})"
 
     @model_validator(mode="after")
-    def _one_place(self) -> Source:
+    def _one_place(self) -> SourceTable:
         places = [place for place in (self.path, self.package, self.seeded) if place is not None]
         if len(places) != 1 or bool(self.file) != bool(self.package):
             raise ValueError("give either path, or package and file, or seeded")
@@ -163,7 +163,7 @@ class Shard(Record):
     model: str
     id: str
     family: str | None = None
-    source: Source | None = None
+    source: SourceTable | None = None
     artifact: Path | None = None
     reference: Literal["float32", "none"] | Path = "float32"
     compression: Compression | None = None
@@ -212,7 +212,7 @@ class Model(Record):
 
     name: str
     family: str | None = None
-    source: Source | None = None
+    source: SourceTable | None = None
     builder: str | None = None
     depends: tuple[Path, ...] = ()
     shards: tuple[Shard, ...]

@@ -19,7 +19,7 @@ from pytest_ane.manifest.base import Form, Record
 from pytest_ane.manifest.compression import Compression
 from pytest_ane.manifest.ids import GLOB, ID, MODEL, as_range, expand
 from pytest_ane.manifest.policy import Policy
-from pytest_ane.manifest.records import Probes, Prompt, Source, Target
+from pytest_ane.manifest.records import Probes, Prompt, SourceTable, Target
 
 
 def _expanded(value: object) -> object:
@@ -137,7 +137,7 @@ class ModelTable(Common):
     family: Module | None = None
     """The architecture: `llama`, or a module of your own with a family's functions; absent for
     packages of your own."""
-    source: Source | None = None
+    source: SourceTable | None = None
     """Where the weights come from; needed with a family."""
     stateful: bool = False
     """Whether attention keeps keys and values in states (`ct.StateType`) and so takes a text step
@@ -164,7 +164,7 @@ class ModelTable(Common):
     """Settings by shard id or glob; without a family these tables are the shards."""
 
 
-class Run(Record):
+class RunTable(Record):
     """Where a run works."""
 
     tmpdir: Annotated[str, Field(min_length=1)] | None = None
@@ -175,7 +175,7 @@ class Run(Record):
 class ManifestTable(Record):
     """Models, their shards, and what these must reach: the manifest of pytest-ane."""
 
-    run: Run = Run()
+    run: RunTable = RunTable()
     """Where a run works."""
     defaults: Defaults = Defaults()
     """What every model starts from."""

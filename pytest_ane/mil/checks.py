@@ -10,7 +10,7 @@ from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.records import (
     Block,
     Function,
-    Model,
+    MLModel,
     Named,
     Operation,
     Pipeline,
@@ -87,7 +87,7 @@ class _Names:
         return ProgramError(f"{self.where(operation)}: {name!r} is defined twice.")
 
 
-def check_boundary(model: Model, file: Path) -> None:
+def check_boundary(model: MLModel, file: Path) -> None:
     """Check that the program has what the model declares: what it lacked could not be bound.
 
     Raises:

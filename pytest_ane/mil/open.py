@@ -10,10 +10,10 @@ from typing import Any
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.compiled import is_compiled, read_compiled
 from pytest_ane.mil.package import parse_package, read_package
-from pytest_ane.mil.records import Model, Pipeline
+from pytest_ane.mil.records import MLModel, Pipeline
 
 
-def read_model(path: Path | str, *, weights: bool = True, function: str | None = None) -> Model:
+def read_model(path: Path | str, *, weights: bool = True, function: str | None = None) -> MLModel:
     """Read an `.mlpackage`, or a compiled `.mlmodelc`.
 
     Args:
@@ -35,7 +35,9 @@ def read_model(path: Path | str, *, weights: bool = True, function: str | None =
     return model
 
 
-def read_any(path: Path, *, weights: bool = True, function: str | None = None) -> Model | Pipeline:
+def read_any(
+    path: Path, *, weights: bool = True, function: str | None = None
+) -> MLModel | Pipeline:
     """Read what `read_model` reads, or an `.mlpackage` of a pipeline of ML Programs.
 
     Raises:

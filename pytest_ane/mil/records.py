@@ -220,7 +220,7 @@ class Feature:
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
+class MLModel:
     """A package as read from disk: its program beside what Core ML declares of it.
 
     Attributes:
@@ -261,4 +261,4 @@ class Pipeline:
     specification_version: int
     inputs: tuple[Feature, ...]
     outputs: tuple[Feature, ...]
-    parts: tuple[Model, ...]
+    parts: tuple[MLModel, ...]

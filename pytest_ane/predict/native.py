@@ -23,7 +23,7 @@ from pytest_ane.core.errors import AneError, ExecutionError, ProgramError
 from pytest_ane.mil import read_any, read_model
 from pytest_ane.mil.compiled import write_compiled
 from pytest_ane.mil.files import stays_inside
-from pytest_ane.mil.records import DType, Feature, Model, Pipeline
+from pytest_ane.mil.records import DType, Feature, MLModel, Pipeline
 from pytest_ane.predict import ANSWER, plan
 from pytest_ane.predict.plan import (
     _MLComputePlanProxy,
@@ -96,9 +96,9 @@ class _MLModelProxy:
         started = time.perf_counter_ns()
         states = None if state is None else state.states
         try:
-            outputs = session.predict(given(session.model, data), states)
+            outputs = session.predict(declared_inputs(session.model, data), states)
             self._predicting = time.perf_counter_ns() - started
-            return returned(session.model, outputs)
+            return returned_outputs(session.model, outputs)
         except AneError as error:
             raise RuntimeError(f"{_FAILED} {error}") from error
 
@@ -262,7 +262,7 @@ _DTYPES: dict[DType, Any] = {DType.FP16: np.float32, DType.FP32: np.float32,
 """As coremltools gives out multi-arrays: fp16 as fp32."""
 
 
-def given(model: Model | Pipeline, data: Mapping[str, Any]) -> dict[str, Any]:
+def declared_inputs(model: MLModel | Pipeline, data: Mapping[str, Any]) -> dict[str, Any]:
     """Inputs in the declared types: coremltools hands over fp16 as fp32, and any number as such.
 
     Raises:
@@ -275,7 +275,7 @@ def given(model: Model | Pipeline, data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _given(model: Model | Pipeline, feature: Feature, value: Any) -> Any:
+def _given(model: MLModel | Pipeline, feature: Feature, value: Any) -> Any:
     if feature.kind == "image":
         return value
     array = _array(value)
@@ -298,7 +298,7 @@ def _array(value: Any) -> Any:
         return None
 
 
-def returned(model: Model | Pipeline, outputs: Mapping[str, Any]) -> dict[str, Any]:
+def returned_outputs(model: MLModel | Pipeline, outputs: Mapping[str, Any]) -> dict[str, Any]:
     """Outputs as Core ML returns them.
 
     Multi-arrays have the declared type (fp16 comes as fp32), a scalar has one element; images are
@@ -315,7 +315,7 @@ def returned(model: Model | Pipeline, outputs: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def _returned(model: Model | Pipeline, feature: Feature | None, value: Any) -> Any:
+def _returned(model: MLModel | Pipeline, feature: Feature | None, value: Any) -> Any:
     kind = feature.kind if feature is not None else ""
     if isinstance(value, dict):
         return {_label(key): float(probability) for key, probability in value.items()}
@@ -333,7 +333,7 @@ def _label(value: Any) -> Any:
     return value.item() if isinstance(value, (np.ndarray, np.generic)) else value
 
 
-def _image(model: Model | Pipeline, feature: Feature, value: Any) -> Any:
+def _image(model: MLModel | Pipeline, feature: Feature, value: Any) -> Any:
     """A PIL image; coremltools returns colours with an alpha of 255 beside them."""
     try:
         from PIL import Image

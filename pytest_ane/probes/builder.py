@@ -15,7 +15,7 @@ from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.digests import key_digest
 from pytest_ane.core.errors import BuildError
 from pytest_ane.families import Conversion, Inputs, Port
-from pytest_ane.families.user_code import said
+from pytest_ane.families.user_code import error_line
 from pytest_ane.manifest import Shard
 from pytest_ane.probes.cases import Case, Rows
 from pytest_ane.probes.normal import generator
@@ -123,7 +123,7 @@ def _reference(made: Conversion, inputs: Inputs, length: int, subject: str) -> I
         try:
             found = module(*tensors)
         except Exception as error:
-            what = said(error, type(module).__module__)
+            what = error_line(error, type(module).__module__)
             raise BuildError(f"{subject}: its float32 reference failed: {what}.") from error
     outputs = found if isinstance(found, tuple | list) else (found,)
     shapes = [tuple(getattr(output, "shape", ())) for output in outputs]

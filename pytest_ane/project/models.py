@@ -21,7 +21,7 @@ from pytest_ane.families import (
     get_family,
     identify_family,
 )
-from pytest_ane.manifest import Model, Shard, Source
+from pytest_ane.manifest import Model, Shard, SourceTable
 from pytest_ane.manifest import Prompt as ManifestPrompt
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.hidden import HiddenProbe
@@ -73,7 +73,7 @@ class OpenModel:
         return self.family.open_model(open_source(self._origin, self.family.spread), self.cut)
 
     @property
-    def _origin(self) -> Source:
+    def _origin(self) -> SourceTable:
         """What the manifest says of the weights."""
         assert self.model.source is not None
         return self.model.source

@@ -8,7 +8,7 @@ import numpy as np
 
 from pytest_ane.chain.chain import Chain, Step
 from pytest_ane.chain.golden import Golden
-from pytest_ane.families import Streams, entering, merge
+from pytest_ane.families import Streams, apply_output, shard_input
 from pytest_ane.metrics.logits import kl
 
 
@@ -47,4 +47,4 @@ class Alone:
 
 
 def _through(step: Step, streams: Streams) -> None:
-    merge(streams, step.wire, step.open()(entering(streams, step.wire)))
+    apply_output(streams, step.wire, step.open()(shard_input(streams, step.wire)))

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.mil.records import DType, Feature, Model, TensorType
+from pytest_ane.mil.records import DType, Feature, MLModel, TensorType
 from pytest_ane.reference.dtypes import Precision, carried, rounded, settle
 from pytest_ane.reference.images import is_color, mode, to_tensor
 
@@ -17,7 +17,9 @@ Array = npt.NDArray[Any]
 _FLOATS = (DType.FP16, DType.FP32, DType.FP64)
 
 
-def bind_inputs(model: Model, inputs: Mapping[str, Any], precision: Precision) -> dict[str, Array]:
+def bind_inputs(
+    model: MLModel, inputs: Mapping[str, Any], precision: Precision
+) -> dict[str, Array]:
     """Inputs in the form operations take them, checked against the declared features.
 
     Floating-point arrays of any width are accepted for floating-point features, as Core ML's
@@ -46,7 +48,7 @@ def bind_inputs(model: Model, inputs: Mapping[str, Any], precision: Precision) -
 class Binder:
     """`bind_inputs` for one model, sooner where all is as it nearly always is."""
 
-    def __init__(self, model: Model, precision: Precision) -> None:
+    def __init__(self, model: MLModel, precision: Precision) -> None:
         self._model, self._precision = model, precision
         self._plain = _plain(model) if precision == "as-typed" else None
 
@@ -74,7 +76,7 @@ class Binder:
         return True
 
 
-def _plain(model: Model) -> Mapping[str, Any] | None:
+def _plain(model: MLModel) -> Mapping[str, Any] | None:
     """The lengths of every input's axes, least and most, if all are fp16 tensors."""
     types = {named.name: named.type for named in model.main.inputs}
     found = {}
@@ -87,7 +89,7 @@ def _plain(model: Model) -> Mapping[str, Any] | None:
     return found
 
 
-def _given(model: Model, feature: Feature, inputs: Mapping[str, Any], dtype: DType) -> Array:
+def _given(model: MLModel, feature: Feature, inputs: Mapping[str, Any], dtype: DType) -> Array:
     if feature.name not in inputs:
         return _default(model, feature)
     if feature.kind == "image":
@@ -95,7 +97,7 @@ def _given(model: Model, feature: Feature, inputs: Mapping[str, Any], dtype: DTy
     return _checked(model, feature, _array(model, feature, inputs[feature.name]), dtype)
 
 
-def _array(model: Model, feature: Feature, value: Any) -> Array:
+def _array(model: MLModel, feature: Feature, value: Any) -> Array:
     try:
         return np.asarray(value)
     except ValueError as error:
@@ -139,7 +141,7 @@ def _extents(feature: Feature, last: tuple[int, ...]) -> str:
     return f"[{', '.join([*shown, *map(str, last)])}]"
 
 
-def _default(model: Model, feature: Feature) -> Array:
+def _default(model: MLModel, feature: Feature) -> Array:
     if not feature.optional or feature.default is None:
         raise ExecutionError(
             f"{model.path}: input {feature.name!r} is missing; it takes {present(feature)}."
@@ -147,7 +149,7 @@ def _default(model: Model, feature: Feature) -> Array:
     return np.full(feature.shape, feature.default, carried(feature.dtype))
 
 
-def _image(model: Model, feature: Feature, image: Any) -> Array:
+def _image(model: MLModel, feature: Feature, image: Any) -> Array:
     if not mode(feature):
         raise ExecutionError(
             f"{model.path}: input {feature.name!r} is an image of the colours "
@@ -161,7 +163,7 @@ def _image(model: Model, feature: Feature, image: Any) -> Array:
         ) from None
 
 
-def _checked(model: Model, feature: Feature, array: Array, dtype: DType) -> Array:
+def _checked(model: MLModel, feature: Feature, array: Array, dtype: DType) -> Array:
 
     def refused(what: str) -> ExecutionError:
         return ExecutionError(

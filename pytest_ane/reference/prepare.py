@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.mil.records import Argument, Block, Model, Named, Operation, Ref, TensorType
+from pytest_ane.mil.records import Argument, Block, MLModel, Named, Operation, Ref, TensorType
 from pytest_ane.reference.dtypes import Precision, rounded, rounding
 from pytest_ane.reference.folding import SEQUENCES, Constants, dense
 from pytest_ane.reference.halves import HalfWeight
@@ -39,7 +39,7 @@ class Preparer:
 
     def __init__(
         self,
-        model: Model,
+        model: MLModel,
         precision: Precision,
         memory_budget: int | None = None,
         given: Mapping[Operation, Any] | None = None,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.mil.records import DType, Model, Operation, StateType, TensorType, ValueType
+from pytest_ane.mil.records import DType, MLModel, Operation, StateType, TensorType, ValueType
 from pytest_ane.reference.dtypes import Precision
 from pytest_ane.reference.folding import dense
 from pytest_ane.reference.halves import HalfWeight
@@ -53,7 +53,7 @@ class Session:
 
     def __init__(
         self,
-        model: Model,
+        model: MLModel,
         precision: Precision = "as-typed",
         memory_budget: int | None = None,
         given: Mapping[Operation, Any] | None = None,
@@ -231,7 +231,7 @@ def check_options(model: object, precision: str, memory_budget: object) -> None:
     Raises:
         ExecutionError: one sentence with what is accepted.
     """
-    if not isinstance(model, Model):
+    if not isinstance(model, MLModel):
         raise ExecutionError(
             f"a session needs a model, not {type(model).__name__}; pass read_model(path)."
         )

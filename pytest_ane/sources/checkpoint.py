@@ -12,7 +12,7 @@ from pytest_ane.core.errors import SourceError
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-BESIDE = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+COMPANIONS = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 """Files that say what the weights mean, in the checkpoint's folder."""
 
 _LONGEST = 1 << 28

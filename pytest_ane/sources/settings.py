@@ -12,9 +12,9 @@ from typing import Any
 
 from pytest_ane.core.errors import SourceError
 
-MOST_LAYERS = 10_000
+MAX_LAYERS = 10_000
 """As many as a model may have: lists of layers are made before any tensor is looked for."""
-MOST = 1 << 24
+MAX_DIMENSION = 1 << 24
 """The largest dimension of a model, which is a vocabulary's, and far more than any has."""
 
 
@@ -46,7 +46,7 @@ def positive(value: Any, what: str) -> float:
     return float(value)
 
 
-def whole(value: Any, what: str, most: int = MOST) -> int:
+def whole(value: Any, what: str, most: int = MAX_DIMENSION) -> int:
     """A dimension of a configuration: a whole number from 1 to `most`, else `SourceError`."""
     number = positive(value, what)
     if number != int(number) or number > most:

@@ -10,11 +10,18 @@ from typing import Any
 
 from pytest_ane.core.errors import RecordingError
 from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Model, Operation
+from pytest_ane.mil.records import MLModel, Operation
 from pytest_ane.predict import native as served
 from pytest_ane.testing import plans
 from pytest_ane.testing.compiler import Failures, compile_model
-from pytest_ane.testing.recording import VALUE, Identity, Recording, State, question, read_identity
+from pytest_ane.testing.recording import (
+    VALUE,
+    Identity,
+    Recording,
+    TrackedState,
+    prediction_key,
+    read_identity,
+)
 from pytest_ane.testing.script import Script
 
 
@@ -70,7 +77,7 @@ class Answers:
         """A model's identity where a recording needs it."""
         return read_identity(path) if self.recording else None
 
-    def _usages(self, path: str, model: Model, units: str) -> dict[Operation, plans.Usage]:
+    def _usages(self, path: str, model: MLModel, units: str) -> dict[Operation, plans.Usage]:
         if self._broken(path):
             return {}
         recorded = self.recording.usages(path, model, units) if self.recording else None
@@ -83,7 +90,7 @@ class Answers:
         return self._paths.index(resolved) < self.script.unassigned_paths
 
 
-def native(answers: Answers) -> ModuleType:
+def replaying_module(answers: Answers) -> ModuleType:
     """A module that plays the answers; what is not asked of them is served by the executor."""
     module = ModuleType("coremltools.libcoremlpython", __doc__)
     vars(module).update({name: getattr(served, name) for name in served.__all__})
@@ -126,16 +133,16 @@ def _proxy(answers: Answers) -> type:
         def newState(self) -> Any:
             """Fresh states."""
 
-            def read(state: State, key: str, ask: Callable[[], Any]) -> Any:
+            def read(state: TrackedState, key: str, ask: Callable[[], Any]) -> Any:
                 arrays = answers.values(key, str(self._path), computed=not state.played)
                 return ask() if arrays is None else arrays[VALUE]
 
-            return State(super().newState(), read)
+            return TrackedState(super().newState(), read)
 
-        def _key(self, data: dict[str, Any], state: State | None) -> str | None:
+        def _key(self, data: dict[str, Any], state: TrackedState | None) -> str | None:
             if self._model is None:
                 return None
-            return question(
+            return prediction_key(
                 self._model, *self._asked, data, None if state is None else state.digest
             )
 

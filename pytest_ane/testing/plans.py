@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from pytest_ane.mil.records import Block, Model, Operation
+from pytest_ane.mil.records import Block, MLModel, Operation
 from pytest_ane.predict import plan
-from pytest_ane.testing.script import Device, Devices, Script
+from pytest_ane.testing.script import Device, DeviceRule, Script
 
 Scope = tuple[tuple[str, int], ...]
 _ALLOWED: Mapping[str, tuple[Device, ...]] = {
@@ -35,7 +35,7 @@ def compile_time(op: str) -> bool:
     return op == "const" or op.startswith("constexpr_")
 
 
-def walk(model: Model) -> Iterator[tuple[str, Scope, Operation]]:
+def walk(model: MLModel) -> Iterator[tuple[str, Scope, Operation]]:
     """Every operation with its function and the operations whose blocks it lies in."""
     for name, function in model.program.functions.items():
         for scope, operation in _walk(function.block, ()):
@@ -49,7 +49,7 @@ def _walk(block: Block, scope: Scope) -> Iterator[tuple[Scope, Operation]]:
             yield from _walk(nested, (*scope, (operation.name, index)))
 
 
-def by_rules(script: Script, model: Model, units: str) -> dict[Operation, Usage]:
+def by_rules(script: Script, model: MLModel, units: str) -> dict[Operation, Usage]:
     """The usage of every operation that has a device."""
     usages = {op: _usage(script, name, op, units) for name, _, op in walk(model)}
     return {op: usage for op, usage in usages.items() if usage is not None}
@@ -68,7 +68,7 @@ def _usage(script: Script, function: str, operation: Operation, units: str) -> U
     return Usage(allowed[-1], allowed)
 
 
-def _matches(rule: Devices, function: str, operation: Operation, units: str) -> bool:
+def _matches(rule: DeviceRule, function: str, operation: Operation, units: str) -> bool:
     return (
         fnmatchcase(operation.name, rule.name)
         and fnmatchcase(operation.op, rule.op)
@@ -80,7 +80,7 @@ def _matches(rule: Devices, function: str, operation: Operation, units: str) -> 
 class _Plan(plan._MLComputePlanProxy):
     """A plan for one model."""
 
-    def __init__(self, model: Model, usages: Mapping[Operation, Usage], cores: int) -> None:
+    def __init__(self, model: MLModel, usages: Mapping[Operation, Usage], cores: int) -> None:
         self.model_structure = plan.structure_of(model.program)
         self._usages = usages
         self._devices = devices(cores)
@@ -107,7 +107,7 @@ class _Plan(plan._MLComputePlanProxy):
         return None if usage is None or usage.cost is None else MLComputePlanCost(usage.cost)
 
 
-def compute_plan(model: Model, usages: Mapping[Operation, Usage], cores: int) -> Any:
+def compute_plan(model: MLModel, usages: Mapping[Operation, Usage], cores: int) -> Any:
     """A plan in coremltools' record."""
     from coremltools.models.compute_plan import MLComputePlan
 

@@ -29,7 +29,7 @@ _CODE_14 = (
 
 
 @dataclass(frozen=True)
-class Machine:
+class Mac:
     """The Mac.
 
     Attributes:
@@ -48,7 +48,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Devices:
+class DeviceRule:
     """Where operations run; of several rules the first that matches counts.
 
     Attributes:
@@ -108,8 +108,8 @@ class Script:
     """
 
     __pydantic_config__ = _STRICT
-    machine: Machine = field(default_factory=Machine)
-    devices: tuple[Devices, ...] = ()
+    machine: Mac = field(default_factory=Mac)
+    devices: tuple[DeviceRule, ...] = ()
     unassigned_paths: NonNegativeInt = 0
     failures: tuple[Failure, ...] = ()
     compute: bool = True

@@ -15,7 +15,7 @@ from pytest_ane.build.quiet import converter_notes, import_coremltools
 from pytest_ane.core.errors import BuildError
 from pytest_ane.manifest import Linear, Palettize, Uncompressed
 from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def model() -> Any:
 
 def stored(path: Path) -> dict[str, tuple[str, int]]:
     made = read_model(path)
-    assert isinstance(made, Model)
+    assert isinstance(made, MLModel)
     return {w.name.partition("_")[0]: (w.storage, w.nbits) for w in take_census(made).weights}
 
 

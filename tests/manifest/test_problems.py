@@ -20,7 +20,7 @@ from pytest_ane.manifest.problems import (
     label,
     line_of,
     report,
-    shown,
+    toml_value,
 )
 from tests.manifest.conftest import Complaints
 
@@ -61,7 +61,7 @@ def test_texts(problem: Problem, text: str) -> None:
     ],
 )
 def test_values_as_toml_writes_them(value: Any, text: str) -> None:
-    assert shown(value) == text
+    assert toml_value(value) == text
 
 
 def test_names_of_tables() -> None:

@@ -16,13 +16,13 @@ import numpy.typing as npt
 import pytest_ane
 from pytest_ane.backends.base import Arrays
 from pytest_ane.backends.coreml.compiled import CompiledModels
-from pytest_ane.backends.coreml.errors import explained, is_stale
+from pytest_ane.backends.coreml.errors import explain, is_stale
 from pytest_ane.backends.coreml.machine import Machine, check_native, coremltools, is_replaced
 from pytest_ane.build.cache import Cache
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.compiled import is_compiled
-from pytest_ane.mil.records import Feature, Model
+from pytest_ane.mil.records import Feature, MLModel
 from pytest_ane.reference.interface import bind_inputs
 
 T = TypeVar("T")
@@ -141,11 +141,11 @@ class CoreMLBackend:
 def _failed(artifact: Path, error: RuntimeError) -> ExecutionError:
     if is_stale(error) and is_compiled(artifact):
         return ExecutionError(
-            f"{artifact}: Core ML refuses this compiled model ({explained(error)}); there is no "
+            f"{artifact}: Core ML refuses this compiled model ({explain(error)}); there is no "
             "package here to compile again, so compile its .mlpackage on this Mac."
         )
     again = ", though it was compiled anew" if is_stale(error) else ""
-    return ExecutionError(f"{artifact}: Core ML failed{again}: {explained(error)}.")
+    return ExecutionError(f"{artifact}: Core ML failed{again}: {explain(error)}.")
 
 
 _SCALARS = ("doubleType", "int64Type")
@@ -159,7 +159,7 @@ class CoreMLRunner:
         loaded: a `coremltools.models.CompiledMLModel` of the same function.
     """
 
-    def __init__(self, model: Model, loaded: Any) -> None:
+    def __init__(self, model: MLModel, loaded: Any) -> None:
         self._model = model
         self._loaded = loaded
         self._tensors = replace(model, inputs=tuple(f for f in model.inputs if f.kind != "image"))
@@ -242,10 +242,10 @@ class CoreMLRunner:
         return arguments | {name: inputs[name] for name in images if name in inputs}
 
     def _failed(self, what: str, error: RuntimeError) -> ExecutionError:
-        return ExecutionError(f"{self._model.path}: Core ML {what}: {explained(error)}.")
+        return ExecutionError(f"{self._model.path}: Core ML {what}: {explain(error)}.")
 
 
-def _load(model: Model, compiled: Path, units: str, coremltools: Any) -> CoreMLRunner:
+def _load(model: MLModel, compiled: Path, units: str, coremltools: Any) -> CoreMLRunner:
     """Load a compiled model on compute units; Core ML's `RuntimeError` where it refuses."""
     loaded = coremltools.models.CompiledMLModel(
         str(compiled), coremltools.ComputeUnit[units], model.function or None

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.backends.coreml.errors import explained
+from pytest_ane.backends.coreml.errors import explain
 from pytest_ane.backends.coreml.machine import XCODE, Machine, coremltools
 from pytest_ane.build.cache import Cache, Entry
 from pytest_ane.core.digests import key_digest, tree_digest
@@ -150,6 +150,6 @@ def _by_system(package: Path, target: Path) -> None:
 
 def _refused(package: Path, by: str, error: Exception) -> ExecutionError:
     return ExecutionError(
-        f"{package}: {by} could not compile it: {explained(error)}; see that "
+        f"{package}: {by} could not compile it: {explain(error)}; see that "
         f"`pytest-ane explain {package}` reads it, or convert it again."
     )

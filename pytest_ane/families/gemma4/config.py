@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_ane.core.errors import SourceError
 from pytest_ane.sources import Source
-from pytest_ane.sources.settings import MOST, MOST_LAYERS, check_variant, positive, whole
+from pytest_ane.sources.settings import MAX_DIMENSION, MAX_LAYERS, check_variant, positive, whole
 
 VERSION = "gemma4/1"
 
@@ -188,7 +188,7 @@ def _global_layers(source: Source, layers: int) -> tuple[int, ...]:
 
 
 def _count(source: Source, key: str) -> int:
-    most = MOST_LAYERS if key == _COUNTS["layers"] else MOST
+    most = MAX_LAYERS if key == _COUNTS["layers"] else MAX_DIMENSION
     return whole(_value(source, key), f"{source.label}: {key}", most)
 
 
