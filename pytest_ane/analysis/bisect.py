@@ -23,9 +23,8 @@ from typing import Any, Literal
 from pytest_ane.analysis.drift import compare_rows
 from pytest_ane.analysis.passes import Passes
 from pytest_ane.chain.chain import Chain
-from pytest_ane.chain.exact import each_alone, exact_chain
-from pytest_ane.chain.forced import States
-from pytest_ane.chain.golden import Golden
+from pytest_ane.chain.exact import ReferenceStates, exact_chain, teacher_forced
+from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.behaviour.judge import judge
 from pytest_ane.gates.behaviour.measure import measure
@@ -126,8 +125,8 @@ class Trial:
 def bisect(
     chain: Chain,
     reference: Chain,
-    golden: Sequence[Golden],
-    states: States,
+    golden: Sequence[GoldenPrompt],
+    states: ReferenceStates,
     policy: BehaviourPolicy,
     model: str,
     provenance: Mapping[str, Any],
@@ -158,7 +157,7 @@ def bisect(
     return search(suspects(chain, golden, states), verdict, most)
 
 
-def suspects(chain: Chain, golden: Sequence[Golden], states: States) -> list[str]:
+def suspects(chain: Chain, golden: Sequence[GoldenPrompt], states: ReferenceStates) -> list[str]:
     """Shards by the relative error of their output on exact states, the worst first."""
 
     def error(name_and_error: tuple[str, float]) -> float:
@@ -166,7 +165,7 @@ def suspects(chain: Chain, golden: Sequence[Golden], states: States) -> list[str
         return -math.inf if math.isnan(value) else -value
 
     found = []
-    for at in each_alone(chain, golden, states):
+    for at in teacher_forced(chain, golden, states):
         reading = compare_rows(at.exact, at.own)
         worst = reading.rest or reading.first
         found.append((at.step.shard, worst.relative_l2 if worst else math.nan))

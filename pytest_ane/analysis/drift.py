@@ -11,9 +11,8 @@ import numpy as np
 from pydantic import ConfigDict, TypeAdapter
 
 from pytest_ane.chain.chain import Chain
-from pytest_ane.chain.exact import Alone, each_alone, run_all
-from pytest_ane.chain.forced import States
-from pytest_ane.chain.golden import Golden
+from pytest_ane.chain.exact import ForcedShard, ReferenceStates, run_all, teacher_forced
+from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import Streams, apply_output, shard_input
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
@@ -92,8 +91,8 @@ class Drift:
 def measure_drift(
     chain: Chain,
     reference: Chain,
-    golden: Sequence[Golden],
-    states: States,
+    golden: Sequence[GoldenPrompt],
+    states: ReferenceStates,
     provenance: Mapping[str, Any],
     say: Say = lambda *_: None,
 ) -> Drift:
@@ -109,7 +108,7 @@ def measure_drift(
 
     walk = _Walk(chain, reference, golden)
     total = len(chain.steps)
-    for i, at in enumerate(each_alone(chain, golden, states)):
+    for i, at in enumerate(teacher_forced(chain, golden, states)):
         say(at.step.shard, i, total)
         walk.head(at) if at.step.is_head else walk.block(at)
     whole = end([one["logits"] for one in walk.stack])
@@ -123,7 +122,7 @@ def measure_drift(
 class _Walk:
     """All stacks on their way: as it is, exact, and with each of the shards so far alone."""
 
-    def __init__(self, chain: Chain, reference: Chain, golden: Sequence[Golden]) -> None:
+    def __init__(self, chain: Chain, reference: Chain, golden: Sequence[GoldenPrompt]) -> None:
         self._exact = {step.shard: step for step in reference.steps}
         self._heads = [step for step in reference.steps if step.is_head]
         self._golden = golden
@@ -133,7 +132,7 @@ class _Walk:
         self.found: dict[str, ShardDrift] = {}
         self._final: list[FloatArray] = []
 
-    def block(self, at: Alone) -> None:
+    def block(self, at: ForcedShard) -> None:
         """Take all stacks past a block."""
         wire = at.step.wire
         run_all(at.step, self.stack)
@@ -147,7 +146,7 @@ class _Walk:
         wanted, now = ([one[wire.gives] for one in part] for part in (exact, self.stack))
         self._note(at, compare_rows(wanted, now))
 
-    def head(self, at: Alone) -> None:
+    def head(self, at: ForcedShard) -> None:
         """Take the stack as it is past a slice of the head."""
         given = at.step.all([shard_input(one, at.step.wire) for one in self.stack])
         for one, rows in zip(self.stack, given, strict=True):
@@ -177,7 +176,7 @@ class _Walk:
             )
             start += own[0].shape[1]
 
-    def _note(self, at: Alone, stack: Readings) -> None:
+    def _note(self, at: ForcedShard, stack: Readings) -> None:
         own = compare_rows(at.exact, at.own)
         nothing = Behaviour((), (), {})
         self.found[at.step.shard] = ShardDrift(at.step.shard, stack, own, None, nothing)
@@ -234,7 +233,7 @@ def _replaced(logits: FloatArray, start: int, columns: FloatArray) -> FloatArray
     return changed
 
 
-def _result(golden: Golden, logits: FloatArray) -> PromptResult:
+def _result(golden: GoldenPrompt, logits: FloatArray) -> PromptResult:
     """Statistics without greedy text, and without the likeliest tokens, which are for people."""
     positions = compare_logits(golden.logits, logits, golden.ids)
     return PromptResult(golden.name, positions, (), (), (), "", "")

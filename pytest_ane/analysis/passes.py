@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from pytest_ane.chain.chain import Answer, Chain, Run, lead, likeliest_token
+from pytest_ane.chain.chain import Answer, Chain, ShardRun, lead, likeliest_token
 from pytest_ane.chain.exact import run_all
-from pytest_ane.chain.golden import Golden
+from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import Streams
 
 _BUDGET = 256 << 20
 """Bytes of hidden states kept between passes."""
-_Begin: TypeAlias = "tuple[Callable[[], Run], ...]"
+_Begin: TypeAlias = "tuple[Callable[[], ShardRun], ...]"
 """How the first shards of a stack are run."""
 
 
@@ -56,7 +56,7 @@ class Passes:
         budget: bytes of hidden states that are kept, the latest used.
     """
 
-    def __init__(self, golden: Sequence[Golden], budget: int = _BUDGET) -> None:
+    def __init__(self, golden: Sequence[GoldenPrompt], budget: int = _BUDGET) -> None:
         self._golden = golden
         self._budget = budget
         self._held = 0

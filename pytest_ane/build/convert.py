@@ -82,7 +82,7 @@ def _not_a_number(module: Any) -> str | None:
     """That a weight holds NaN, which the converter takes for weights that do not match."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     name = next((name for name, tensor in tensors.items() if bool(tensor.isnan().any())), None)
-    return name and f"its weight {name} holds NaN; mend the source of its weights."
+    return name and f"its weight {name} holds NaN; repair the source of its weights."
 
 
 def _dtype(module: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pytest_ane.chain.chain import Chain, Opened, Run, Step, last
+from pytest_ane.chain.chain import Chain, ChainStep, Opened, ShardRun, last
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.sources import FloatArray
 
@@ -69,8 +69,8 @@ class Clock:
         """The chain, with every call of a shard counted under its kind."""
         return replace(chain, steps=tuple(map(self._timed, chain.steps)))
 
-    def _timed(self, step: Step) -> Step:
-        def open_sequence() -> Run:
+    def _timed(self, step: ChainStep) -> ChainStep:
+        def open_sequence() -> ShardRun:
             run = step.open()
 
             def timed(hidden: FloatArray) -> FloatArray:

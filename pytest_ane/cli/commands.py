@@ -47,7 +47,8 @@ def parser() -> argparse.ArgumentParser:
         metavar="SIZE",
         help="prune: keep the most recently used up to this, such as '2 GB'",
     )
-    command.set_defaults(run=_runs("cache", "action", "ane_cache", "keep"))
+    command.add_argument("--yes", action="store_true", help="prune: delete without a question")
+    command.set_defaults(run=_runs("cache", "action", "ane_cache", "keep", yes="yes"))
 
     command = commands.add_parser("explain", help="forecast a package's placement, op by op")
     command.add_argument(
@@ -80,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
         "--ane-evidence", type=Path, metavar="DIR", help="default: evidence, beside the manifest"
     )
     command.add_argument("--ane-rehash", action="store_true", help="read unchanged files too")
-    command.add_argument("--yes", action="store_true", help="prune: delete what no shard uses")
+    command.add_argument("--yes", action="store_true", help="prune: delete without a question")
     command.set_defaults(
         run=_runs(
             "evidence",
@@ -361,7 +362,9 @@ def _add_places(command: argparse.ArgumentParser) -> None:
 
 
 def _add_cache(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--ane-cache", type=Path, metavar="DIR", help="the cache folder")
+    command.add_argument(
+        "--ane-cache", type=Path, metavar="DIR", help="the cache folder, new or empty at first"
+    )
 
 
 def _positive(text: str) -> float:

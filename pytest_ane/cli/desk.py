@@ -53,7 +53,7 @@ class Desk:
         return used(self.store, self.manifest)
 
     def unused(self) -> list[Path]:
-        """Evidence files that no shard uses with their signatures, and signatures of nothing."""
+        """Statements that no shard uses, with their signatures, and signatures of nothing."""
         return unused(self.store, self.manifest)
 
     def paths(self, what: str) -> list[Path]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_ane.cli.confirm import confirmed
 from pytest_ane.core.errors import AneError, EvidenceError, UnprovenError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def run(
     rehash: bool,
     yes: bool,
 ) -> Iterator[str]:
-    """Look at recorded evidence; only `prune` with `yes` deletes anything, and nothing is built.
+    """Look at recorded evidence; only `prune` deletes anything, and nothing is built.
 
     Args:
         action: `list`, `show`, `verify` or `prune`.
@@ -42,7 +43,7 @@ def run(
         cache: the cache folder, where built shards are.
         shards: for `verify`, a selection as `--ane-shards` takes it.
         rehash: read every file, changed or not.
-        yes: for `prune`, delete.
+        yes: for `prune`, delete without a question.
 
     Raises:
         AneError: one sentence, also where `verify` finds anything red.
@@ -66,7 +67,9 @@ def run(
 
 def _list(desk: Desk) -> Iterator[str]:
     """A table of the evidence files of shards, what each is worth at its end; then the others."""
-    files = desk.store.files()
+    from pytest_ane.evidence.uses import is_evidence
+
+    files = [path for path in desk.store.files() if path in desk.used or is_evidence(path)]
     rows = [_COLUMNS, *(_columns(desk, path) for path in files if path in desk.used)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows if len(rows) > 1 else ():
@@ -173,20 +176,26 @@ def _row(verdict: Verdict) -> Row:
 
 
 def _prune(desk: Desk, yes: bool) -> Iterator[str]:
+    """Delete statements that no shard uses, after a list of them and a yes."""
+    from pytest_ane.evidence.uses import is_evidence
+
     unused = desk.unused()
-    for path in unused:
-        yield f"{'removed' if yes else 'unused'} {path}"
-        if yes:
-            try:
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                raise EvidenceError(f"{path} cannot be removed: {error.strerror}.") from None
     if not unused:
         yield f"no unused file in {desk.store.folder}"
-    elif yes:
-        yield f"{_files(len(unused))} removed from {desk.store.folder}"
-    else:
-        yield f"{_files(len(unused))} unused; remove with: pytest-ane evidence prune --yes"
+        return
+    yield from (f"unused {path}" for path in unused)
+    if not confirmed(f"Delete {_files(len(unused))}?", yes):
+        yield (
+            f"{_files(len(unused))} would be deleted; nothing was: "
+            "pytest-ane evidence prune --yes deletes them"
+        )
+        return
+    for path in filter(is_evidence, unused):  # A file may have changed since it was listed.
+        try:
+            path.unlink()
+        except OSError as error:
+            raise EvidenceError(f"{path} cannot be removed: {error.strerror}.") from None
+    yield f"{_files(len(unused))} removed from {desk.store.folder}"
 
 
 def _files(count: int) -> str:

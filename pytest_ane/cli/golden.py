@@ -99,7 +99,7 @@ def _of_family(model: OpenModel, shard: Shard, package: Path | None, backend: st
     """Hidden states of a family's shard; a package is run on what enters the reference."""
     from dataclasses import replace
 
-    from pytest_ane.probes.hidden import packed
+    from pytest_ane.probes.hidden import to_tensors
 
     probes, layout = model.probes(shard)
     origin = f"the float32 module of {shard.qualified}"
@@ -108,7 +108,7 @@ def _of_family(model: OpenModel, shard: Shard, package: Path | None, backend: st
         runner = runs.load(package)
         probes = [replace(p, expected=_answer(runner, p.case(layout))) for p in probes]
         origin = _ran(package, runs)
-    tensors, listed = packed(probes)
+    tensors, listed = to_tensors(probes)
     return tensors, {"probes": listed, "origin": origin}
 
 

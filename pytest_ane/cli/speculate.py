@@ -14,7 +14,7 @@ from pytest_ane.plugin import threads
 
 if TYPE_CHECKING:
     from pytest_ane.gates.throughput.trial import Trial
-    from pytest_ane.probes.recording import Prompt
+    from pytest_ane.probes.recording import TokenPrompt
     from pytest_ane.project.models import OpenModel
 
 _WIDEST = 1 << 16
@@ -125,5 +125,5 @@ def _check_model(opened: OpenModel, name: str | None, width: int, tokens: int) -
     check_fits(opened.language_model.positions, _chosen(opened.prompts, name).ids, tokens)
 
 
-def _chosen(prompts: Sequence[Prompt], name: str | None) -> Prompt:
+def _chosen(prompts: Sequence[TokenPrompt], name: str | None) -> TokenPrompt:
     return next(prompt for prompt in prompts if name in (prompt.name, None))

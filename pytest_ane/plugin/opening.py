@@ -9,6 +9,7 @@ import pytest
 
 from pytest_ane.backends.coreml import Machine, check_native
 from pytest_ane.build.cache import default_root
+from pytest_ane.build.folder import require_cache
 from pytest_ane.build.slots import default_count
 from pytest_ane.core.digests import remembered
 from pytest_ane.core.errors import BackendError, ManifestError
@@ -26,11 +27,13 @@ def workspace_of(config: pytest.Config) -> Workspace:
 
     Raises:
         ManifestError: either is wrong, or both a selection and a package are given.
+        CacheError: the cache folder is one of someone else's.
         BackendError: the backend cannot be used on this machine.
         pytest.UsageError: an option is wrong.
     """
     manifest, shards, asked = _selected(config)
     cache_root = settings.path(config, "ane_cache")
+    require_cache((cache_root or default_root()).absolute())
     _remember(config, cache_root or default_root())
     if manifest.tmpdir is not None:
         config.add_cleanup(use_folder(manifest.tmpdir, manifest.path).close)

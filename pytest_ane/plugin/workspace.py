@@ -25,8 +25,7 @@ from pytest_ane.plugin.progress import Progress
 from pytest_ane.plugin.run import Run
 from pytest_ane.plugin.thresholds import Threshold
 from pytest_ane.probes.cases import Case
-from pytest_ane.probes.golden import read_golden
-from pytest_ane.probes.golden_cases import golden_cases
+from pytest_ane.probes.golden import golden_cases, read_golden
 from pytest_ane.probes.package import package_cases
 from pytest_ane.project.builder_model import BuiltModel
 from pytest_ane.project.models import OpenModel

@@ -9,7 +9,7 @@ from pytest_ane.build import Cache
 from pytest_ane.families import Inputs
 from pytest_ane.families.user_code import BuilderModel
 from pytest_ane.manifest import Model, Shard
-from pytest_ane.probes.builder import built_cases, built_recording
+from pytest_ane.probes.builder import builder_cases, builder_recording
 from pytest_ane.probes.cases import Case
 
 
@@ -28,12 +28,12 @@ class BuiltModel:
 
     def cases(self, shard: Shard) -> list[Case]:
         """A shard's recorded cases."""
-        return built_cases(
+        return builder_cases(
             self.cache, self.identity, shard, lambda: self.language_model.conversion(shard.id)
         )
 
     def recording(self, shard: Shard) -> tuple[Inputs, dict[str, Any]]:
-        """A shard's recorded probes and answers, as `built_recording` has them."""
-        return built_recording(
+        """A shard's recorded probes and outputs, as `builder_recording` has them."""
+        return builder_recording(
             self.cache, self.identity, shard, lambda: self.language_model.conversion(shard.id)
         )

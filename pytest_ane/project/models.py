@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.build import Cache
-from pytest_ane.chain.golden import Golden, record_golden
+from pytest_ane.chain.golden import GoldenPrompt, record_golden
 from pytest_ane.core.errors import SourceError, UnprovenError
 from pytest_ane.families import (
     Cut,
@@ -25,7 +25,7 @@ from pytest_ane.manifest import Model, Shard, SourceTable
 from pytest_ane.manifest import Prompt as ManifestPrompt
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.hidden import HiddenProbe
-from pytest_ane.probes.recording import Prompt, load_hidden, record_hidden, record_probes
+from pytest_ane.probes.recording import TokenPrompt, load_hidden, record_hidden, record_probes
 from pytest_ane.sources import FloatArray, identify, open_source
 
 _READERS = ("gguf", "numpy", "tokenizers", "torch")
@@ -92,9 +92,9 @@ class OpenModel:
         return text
 
     @cached_property
-    def prompts(self) -> list[Prompt]:
+    def prompts(self) -> list[TokenPrompt]:
         """Golden prompts as token ids; `SourceError` where one does not fit the shards."""
-        return [Prompt(p.name, self._ids(p)) for p in self.model.prompts]
+        return [TokenPrompt(p.name, self._ids(p)) for p in self.model.prompts]
 
     @property
     def prompt_spec(self) -> list[Any]:
@@ -140,7 +140,7 @@ class OpenModel:
         return entering, load_hidden(self._hidden, prompt, shard, "out")
 
     @cached_property
-    def golden(self) -> list[Golden]:
+    def golden(self) -> list[GoldenPrompt]:
         """What the reference says to the golden prompts."""
         greedy = [p.greedy for p in self.model.prompts]
         return record_golden(

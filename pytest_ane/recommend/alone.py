@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pytest_ane.chain.chain import Chain, Step
-from pytest_ane.chain.golden import Golden
+from pytest_ane.chain.chain import Chain, ChainStep
+from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.families import Streams, apply_output, shard_input
 from pytest_ane.metrics.logits import kl
 
@@ -18,7 +18,7 @@ class Alone:
     A stack in which one step is another then has to be run from there only.
     """
 
-    def __init__(self, chain: Chain, golden: Sequence[Golden]) -> None:
+    def __init__(self, chain: Chain, golden: Sequence[GoldenPrompt]) -> None:
         self._chain = chain
         self._golden = golden
         self._before: list[list[Streams]] = []
@@ -30,7 +30,7 @@ class Alone:
                 _through(step, streams)
             self._before.append(before)
 
-    def kl(self, step: Step) -> float:
+    def kl(self, step: ChainStep) -> float:
         """Mean KL(reference || stack) in nats with this step in place of the exact one.
 
         Position 0 of every prompt is left out, as the behaviour gate does.
@@ -46,5 +46,5 @@ class Alone:
         return float(np.mean(found))
 
 
-def _through(step: Step, streams: Streams) -> None:
+def _through(step: ChainStep, streams: Streams) -> None:
     apply_output(streams, step.wire, step.open()(shard_input(streams, step.wire)))

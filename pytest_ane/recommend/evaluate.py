@@ -12,7 +12,7 @@ import numpy as np
 
 from pytest_ane.backends import Backend
 from pytest_ane.build import Artifact, Cache
-from pytest_ane.chain.chain import Step
+from pytest_ane.chain.chain import ChainStep
 from pytest_ane.core.errors import BuildError
 from pytest_ane.gates import compression
 from pytest_ane.manifest import Settings
@@ -179,7 +179,7 @@ class Measuring:
         stack = self._stacks(plain, self._backend)
         return Alone(stack.chain, stack.golden)
 
-    def _step(self, shard: str, artifact: Artifact) -> Step:
+    def _step(self, shard: str, artifact: Artifact) -> ChainStep:
         """A step of a chain that is exact otherwise."""
         by_id = {id: self._builds.plain(id) for id in self._builds.shards} | {shard: artifact}
         mixed = [(one, by_id[id]) for id, one in self._builds.shards.items()]

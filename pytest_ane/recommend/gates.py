@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 from pytest_ane.backends import Backend
 from pytest_ane.build import Artifact
 from pytest_ane.chain.chain import Chain
-from pytest_ane.chain.golden import Golden
+from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates import behaviour, compression, fidelity, placement
 from pytest_ane.gates.behaviour.judge import where
@@ -31,7 +31,7 @@ class Stacked(Protocol):
     @property
     def chain(self) -> Chain: ...  # noqa: D102
     @property
-    def golden(self) -> Sequence[Golden]: ...  # noqa: D102
+    def golden(self) -> Sequence[GoldenPrompt]: ...  # noqa: D102
     @property
     def states(self) -> Callable[[str, str], tuple[FloatArray, FloatArray]]: ...  # noqa: D102
     @property
@@ -127,7 +127,9 @@ class Gates:
         found = fidelity.measure(runner, cases, compared=True, provenance={})
         return fidelity.judge(found, shard.policy.fidelity, shard.qualified)
 
-    def _judged(self, stack: Stacked, golden: Sequence[Golden], policy: BehaviourPolicy) -> Verdict:
+    def _judged(
+        self, stack: Stacked, golden: Sequence[GoldenPrompt], policy: BehaviourPolicy
+    ) -> Verdict:
         found = behaviour.measure(stack.chain, golden, stack.states, stack.decode, stack.provenance)
         verdict = behaviour.judge(found, policy, self._opened.model.name)
         # A line has room for one reason: which policy is broken says more than at which position.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.analysis.drift import Drift, Reading, compare_rows, measure_drift
-from pytest_ane.chain.chain import Chain, Step
+from pytest_ane.chain.chain import Chain, ChainStep
 from pytest_ane.chain.exact import exact_chain
 from pytest_ane.families import Wire
 from pytest_ane.gates.behaviour import measure
@@ -100,9 +100,11 @@ def test_packs_are_compared_by_the_sum_so_far() -> None:
         return Chain(
             embed,
             (
-                Step(Wire("p0", gives="moe"), lambda: lambda x: 2 * x),
-                Step(Wire("p1", gives="moe", mode="add"), lambda: lambda x: scale * x[:, ::-1]),
-                Step(Wire("p2", takes=("x", "moe")), lambda: lambda x: x[:, :7] + x[:, 7:]),
+                ChainStep(Wire("p0", gives="moe"), lambda: lambda x: 2 * x),
+                ChainStep(
+                    Wire("p1", gives="moe", mode="add"), lambda: lambda x: scale * x[:, ::-1]
+                ),
+                ChainStep(Wire("p2", takes=("x", "moe")), lambda: lambda x: x[:, :7] + x[:, 7:]),
                 head("head.0", lambda x: x),
             ),
         )

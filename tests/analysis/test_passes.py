@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.analysis.passes import Known, Passes
-from pytest_ane.chain.chain import NO_TOKEN, Chain, Step
+from pytest_ane.chain.chain import NO_TOKEN, Chain, ChainStep
 from pytest_ane.chain.exact import exact_chain
 from pytest_ane.sources import FloatArray
 from tests.gates.behaviour.toys import golden, toy
@@ -48,12 +48,12 @@ def test_a_logit_that_is_not_finite_is_no_token() -> None:
 
 
 def counting(chain: Chain, ran: list[str]) -> Chain:
-    def counted(step: Step) -> Step:
+    def counted(step: ChainStep) -> ChainStep:
         def run(x: FloatArray) -> FloatArray:
             ran.append(step.shard)
             return step.open()(x)
 
-        return Step(step.wire, lambda: run, step.sees)
+        return ChainStep(step.wire, lambda: run, step.sees)
 
     return Chain(chain.embed, tuple(map(counted, chain.steps)))
 

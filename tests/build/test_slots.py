@@ -20,7 +20,9 @@ SPAWN = multiprocessing.get_context("spawn")
 def test_no_more_than_count_at_once(tmp_path: Path, count: int) -> None:
     log, start = tmp_path / "log", SPAWN.Barrier(4)
     processes = [
-        SPAWN.Process(target=make_counted, args=(tmp_path / "cache", count, f"key{i}", log, start))
+        SPAWN.Process(
+            target=make_counted, args=(tmp_path / "cache", count, f"{i}" * 64, log, start)
+        )
         for i in range(4)
     ]
     for process in processes:
@@ -47,10 +49,10 @@ def test_an_entry_made_for_another_needs_no_second_slot(tmp_path: Path) -> None:
     cache = Cache(tmp_path, builds=1)
 
     def outer(folder: Path) -> None:
-        cache.get_or_make("recordings", "inner", lambda inner: (inner / "file").touch())
+        cache.get_or_make("recordings", "a" * 64, lambda inner: (inner / "file").touch())
         (folder / "file").touch()
 
-    assert (cache.get_or_make("recordings", "outer", outer) / "file").exists()
+    assert (cache.get_or_make("recordings", "b" * 64, outer) / "file").exists()
     assert len(cache.entries()) == 2
 
 

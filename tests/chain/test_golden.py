@@ -18,7 +18,7 @@ from pytest_ane.chain.golden import pack, record_golden, unpack
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import Wire
 from pytest_ane.metrics.logits import compare_logits
-from pytest_ane.probes.recording import Prompt, record_hidden
+from pytest_ane.probes.recording import TokenPrompt, record_hidden
 
 LOGITS = arrays.arrays(
     np.float32,
@@ -95,17 +95,22 @@ def broken_from(first: int) -> Any:
 def test_a_reference_that_is_not_finite_is_none(tmp_path: Path, first: int, where: str) -> None:
     with pytest.raises(SourceError) as error:
         record_golden(
-            Cache(tmp_path), {}, lambda: [(Prompt("p", (1, 2)), 3)], [], WIRING,
+            Cache(tmp_path), {}, lambda: [(TokenPrompt("p", (1, 2)), 3)], [], WIRING,
             lambda: broken_from(first), str,
         )  # fmt: skip
     assert str(error.value) == (
         f"The float32 reference of the whole model is NaN or infinite for {where}, so nothing can "
-        "be compared with it; mend the source of its weights."
+        "be compared with it; repair the source of its weights."
     )
 
 
 def test_hidden_states_that_are_not_finite_are_no_reference(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="reference of L00 is NaN or infinite for golden prompt"):
         record_hidden(
-            Cache(tmp_path), {}, lambda: [Prompt("p", (1, 2))], [], WIRING, lambda: broken_from(1)
+            Cache(tmp_path),
+            {},
+            lambda: [TokenPrompt("p", (1, 2))],
+            [],
+            WIRING,
+            lambda: broken_from(1),
         )

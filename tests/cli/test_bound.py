@@ -25,8 +25,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     def call(*arguments: str, status: int = 0) -> list[str]:
-        cache = [] if any("--ane-cache" in a for a in arguments) else [f"--ane-cache={tmp_path}"]
-        assert main(["bound", *arguments, *cache]) == status
+        cache = f"--ane-cache={tmp_path / 'cache'}"
+        assert main(["bound", cache, *arguments]) == status
         out, err = capsys.readouterr()
         return (err if status else out).splitlines()
 
@@ -64,7 +64,7 @@ def test_the_device_s_figures_may_be_replaced(run: Run, package: Path) -> None:
 def test_this_machine_once_it_is_measured(run: Run, package: Path, tmp_path: Path) -> None:
     (sentence,) = run(str(package), "--device", "this machine", status=1)
     assert "run: pytest-ane calibrate --device" in sentence
-    save_device(Device(name="this machine", bandwidth=40, peak=0.1, held=4), tmp_path)
+    save_device(Device(name="this machine", bandwidth=40, peak=0.1, held=4), tmp_path / "cache")
     assert "this machine: 40 GB/s" in run(str(package), "--device", "this machine")[0]
 
 

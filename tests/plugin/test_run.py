@@ -16,7 +16,7 @@ from pytest_ane.plugin.run import Run, is_worker, run_id, tell, worker
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return Run(Cache(tmp_path), "name")
+    return Run(Cache(tmp_path), "0" * 32)
 
 
 def config(**more: Any) -> pytest.Config:

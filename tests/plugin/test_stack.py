@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.build import Artifact
-from pytest_ane.chain.chain import Chain, Rewinding, Step
+from pytest_ane.chain.chain import Chain, ChainStep, Rewinding
 from pytest_ane.families import Wire
 from pytest_ane.project.stack import _step
 from pytest_ane.sources import FloatArray
@@ -60,7 +60,7 @@ class Summing:
         return outputs["y"]
 
 
-def step(shard: Any, limit: int) -> Step:
+def step(shard: Any, limit: int) -> ChainStep:
     return _step(Wire("L00"), shard, Artifact(Path("L00.mlpackage")), shard, limit)
 
 
@@ -71,7 +71,7 @@ def embed(ids: Any) -> FloatArray:
 def test_a_prompt_enters_in_calls_of_the_largest_t_and_each_new_token_alone() -> None:
     """As in production: prefill, then decode at T = 1, with the state that prefill has left."""
     shard = Summing()
-    head = Step(
+    head = ChainStep(
         Wire("head.0", gives="logits", mode="append"), lambda: lambda x: np.roll(x, 1, 1), "itself"
     )
     answer = Chain(embed, (step(shard, 4), head)).answer([2, 2, 2, 2, 2, 0], 4)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_ane.chain.chain import Chain, Step
-from pytest_ane.chain.golden import Golden
+from pytest_ane.chain.chain import Chain, ChainStep
+from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.metrics.logits import compare_logits
 from pytest_ane.recommend.alone import Alone
 from pytest_ane.sources import FloatArray
@@ -15,19 +15,19 @@ from tests.chain.test_chain import block, embed, following, head
 IDS = (2, 3, 5)
 
 
-def add(amount: float) -> Step:
+def add(amount: float) -> ChainStep:
     def run(x: FloatArray) -> FloatArray:
         return np.asarray(x + amount * np.roll(x, 1, axis=1), np.float32)
 
     return block("L01", run)
 
 
-def chain(middle: Step) -> Chain:
+def chain(middle: ChainStep) -> Chain:
     return Chain(embed, (block("L00", np.tanh), middle, head("head.0", following)))
 
 
-def golden(exact: Chain) -> Golden:
-    return Golden("count", IDS, exact.logits(IDS), (), (), "")
+def golden(exact: Chain) -> GoldenPrompt:
+    return GoldenPrompt("count", IDS, exact.logits(IDS), (), (), "")
 
 
 @pytest.mark.parametrize("amount", [0.0, 0.1, 2.0])

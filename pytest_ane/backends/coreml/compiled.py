@@ -87,19 +87,21 @@ class CompiledModels:
     def _latest(self, record: dict[str, Any]) -> int:
         numbers = [
             int(path.name.rpartition("-")[2])
-            for path in (self._cache.root / KIND).glob(f"{key_digest(record)}-*")
+            for path in self._cache.folders(KIND)
+            if path.name.startswith(f"{key_digest(record)}-")
         ]
         return max(numbers, default=0)
 
     def _older(self, record: dict[str, Any], number: int) -> Iterator[tuple[Entry, str]]:
         """Entries of the same bytes that nothing will use again, with their build of macOS."""
-        for path in (self._cache.root / KIND).iterdir():
+        for path in self._cache.folders(KIND):
             with suppress(OSError, ValueError, KeyError, TypeError):
                 other = json.loads((path / RECORD).read_text())
                 superseded = path.name != f"{key_digest(record)}-{number}"
                 same = other["artifact"] == record["artifact"]
                 if same and superseded and (other == record or self._other_system(other)):
-                    yield Entry(KIND, path.name, path, 0, 0.0), str(other["os_build"])
+                    entry = Entry(KIND, path.name, path, 0, path.stat().st_mtime)
+                    yield entry, str(other["os_build"])
 
     def _other_system(self, other: dict[str, Any]) -> bool:
         return bool(other["os_build"] != self._machine.os_build)

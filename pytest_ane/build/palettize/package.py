@@ -160,7 +160,7 @@ class _Rewriter:
         except ValueError as why:
             raise BuildError(
                 f"{self.subject}: {constant_name(op)} {why}; it cannot be palettized, so "
-                "mend its source or name it in compression.keep."
+                "repair its source or name it in compression.keep."
             ) from None
 
     def replace(self, message: Any, op: Operation, found: Palettes) -> None:
