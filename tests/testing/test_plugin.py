@@ -40,10 +40,10 @@ WHOLE = """
         assert chip() == "Apple M5"
 """
 ONE = """
-    from pytest_ane.testing import Devices, Script
+    from pytest_ane.testing import DeviceRule, Script
 
     def test_cpu(coreml_replay):
-        coreml_replay(Script(devices=(Devices("CPU"),)))
+        coreml_replay(Script(devices=(DeviceRule("CPU"),)))
         assert device() == "MLCPUComputeDevice"
 
     def test_folder(coreml_replay):
