@@ -145,33 +145,40 @@ class _MLModelProxy:
     @staticmethod
     def get_model_structure(path: str) -> Any:
         """The structure of a compiled model, in coremltools' records."""
-        return plan.structure(Path(path))
+        return plan.structure(read_model(path).program)
 
     @staticmethod
     def get_compute_plan(path: str, compute_units: str) -> Any:
         """The plan of a compiled model: this machine's CPU, whatever units are asked for."""
         del compute_units
-        return plan.plan(Path(path))
+        return plan.cpu_plan(read_model(path).program)
 
     @staticmethod
     def get_all_compute_devices() -> list[Any]:
-        """The CPU."""
+        """Compute devices of this machine in coremltools' records: the CPU."""
         return plan.devices()
 
-    @staticmethod
-    def get_available_compute_devices() -> list[Any]:
-        """The CPU."""
-        return plan.devices()
+    get_available_compute_devices = get_all_compute_devices
 
     @staticmethod
     def create_model_asset_from_path(path: str) -> Any:
         """An asset of a compiled model."""
-        return from_path(path)
+        from coremltools.models.model import MLModelAsset
+
+        return MLModelAsset(_MLModelAssetProxy(Path(path)))
 
     @staticmethod
     def create_model_asset_from_memory(data: bytes, blobs: Mapping[str, bytes]) -> Any:
-        """An asset of a specification and its weights files."""
-        return from_memory(data, blobs)
+        """An asset of a specification and its weights files by name.
+
+        Raises:
+            ProgramError: a name that leaves the package.
+        """
+        from coremltools.models.model import MLModelAsset
+
+        asset = _MLModelAssetProxy()
+        asset.path = _write_package(asset.path / "model.mlpackage", data, blobs)
+        return MLModelAsset(asset)
 
     @staticmethod
     def maximum_supported_specification_version() -> int:
@@ -224,36 +231,18 @@ def temporary_folder(owner: object) -> Path:
     return Path(folder)
 
 
-def from_path(path: str) -> Any:
-    """An asset of a compiled model."""
-    from coremltools.models.model import MLModelAsset
-
-    return MLModelAsset(_MLModelAssetProxy(Path(path)))
-
-
-def from_memory(specification: bytes, blobs: Mapping[str, bytes]) -> Any:
-    """An asset of a specification and its weights files by name.
-
-    Raises:
-        ProgramError: a name that leaves the package.
-    """
-    from coremltools.models.model import MLModelAsset
-
-    asset = _MLModelAssetProxy()
-    package = asset.path = asset.path / "model.mlpackage"
+def _write_package(package: Path, specification: bytes, blobs: Mapping[str, bytes]) -> Path:
     data = package / "Data" / "com.apple.CoreML"
-    data.mkdir(parents=True)
+    (data / "weights").mkdir(parents=True)
     (data / "model.mlmodel").write_bytes(specification)
     for name, content in blobs.items():
         if not stays_inside(name):
             raise ProgramError(f"the weights file {name!r} lies outside the model.")
-        file = data / "weights" / PurePosixPath(name).name
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(content)
+        (data / "weights" / PurePosixPath(name).name).write_bytes(content)
     entries = {"model": {"path": "com.apple.CoreML/model.mlmodel"}}
     manifest = {"itemInfoEntries": entries, "rootModelIdentifier": "model"}
     (package / "Manifest.json").write_text(json.dumps(manifest))
-    return MLModelAsset(asset)
+    return package
 
 
 _DTYPES: dict[DType, Any] = {DType.FP16: np.float32, DType.FP32: np.float32,

@@ -1,4 +1,4 @@
-"""Plans of a replayed Mac, through coremltools' own records."""
+"""Plans of a replayed Mac: where its script places operations."""
 
 from __future__ import annotations
 
@@ -30,11 +30,6 @@ class Usage:
     cost: float | None = None
 
 
-def compile_time(op: str) -> bool:
-    """Whether operations of a type have no device because nothing runs."""
-    return op == "const" or op.startswith("constexpr_")
-
-
 def walk(model: MLModel) -> Iterator[tuple[str, Scope, Operation]]:
     """Every operation with its function and the operations whose blocks it lies in."""
     for name, function in model.program.functions.items():
@@ -57,7 +52,7 @@ def by_rules(script: Script, model: MLModel, units: str) -> dict[Operation, Usag
 
 def _usage(script: Script, function: str, operation: Operation, units: str) -> Usage | None:
     allowed = _ALLOWED[units]
-    if compile_time(operation.op):
+    if plan.is_constant(operation.op):
         return None
     for rule in script.devices:
         if _matches(rule, function, operation, units):
@@ -77,41 +72,18 @@ def _matches(rule: DeviceRule, function: str, operation: Operation, units: str) 
     )
 
 
-class _Plan(plan._MLComputePlanProxy):
-    """A plan for one model."""
+def compute_plan(model: MLModel, usages: Mapping[Operation, Usage], cores: int) -> Any:
+    """A model's plan in coremltools' record; operations without a usage have no device."""
+    records = devices(cores)
 
-    def __init__(self, model: MLModel, usages: Mapping[Operation, Usage], cores: int) -> None:
-        self.model_structure = plan.structure_of(model.program)
-        self._usages = usages
-        self._devices = devices(cores)
-
-    def get_compute_device_usage_for_mlprogram_operation(self, operation: Any) -> Any:
-        """Coremltools' record of where an operation runs; None for no device."""
-        from coremltools.models.compute_plan import MLComputePlanDeviceUsage
-
-        usage = self._usages.get(operation.__proxy__)
+    def usage_of(operation: Operation) -> plan.DeviceUsage | None:
+        usage = usages.get(operation)
         if usage is None:
             return None
-        return MLComputePlanDeviceUsage(
-            self._devices[usage.preferred], [self._devices[device] for device in usage.supported]
-        )
+        supported = [records[device] for device in usage.supported]
+        return plan.DeviceUsage(records[usage.preferred], supported, usage.cost)
 
-    def get_compute_device_usage_for_neuralnetwork_layer(self, layer: Any) -> None:
-        """Nothing: the older kind of model is not replayed."""
-
-    def get_estimated_cost_for_mlprogram_operation(self, operation: Any) -> Any:
-        """Coremltools' record of an estimated cost; None for none."""
-        from coremltools.models.compute_plan import MLComputePlanCost
-
-        usage = self._usages.get(operation.__proxy__)
-        return None if usage is None or usage.cost is None else MLComputePlanCost(usage.cost)
-
-
-def compute_plan(model: MLModel, usages: Mapping[Operation, Usage], cores: int) -> Any:
-    """A plan in coremltools' record."""
-    from coremltools.models.compute_plan import MLComputePlan
-
-    return MLComputePlan(_Plan(model, usages, cores))
+    return plan.compute_plan(model.program, usage_of)
 
 
 def devices(cores: int) -> dict[Device, Any]:

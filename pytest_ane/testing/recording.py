@@ -26,7 +26,8 @@ from pytest_ane.gates.placement.device import to_record
 from pytest_ane.gates.placement.plans import Plan, PlannedOperation, coremltools, read_plan
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import MLModel, Operation
-from pytest_ane.testing.plans import Usage, compile_time, walk
+from pytest_ane.predict.plan import is_constant
+from pytest_ane.testing.plans import Usage, walk
 from pytest_ane.testing.script import Failure, Point
 
 VALUE = "value"
@@ -44,7 +45,7 @@ class Identity:
 
 def identity(model: MLModel) -> Identity:
     """A model's identity, the same for a package and for what was compiled of it."""
-    names = [(f, scope, op.name) for f, scope, op in walk(model) if not compile_time(op.op)]
+    names = [(f, scope, op.name) for f, scope, op in walk(model) if not is_constant(op.op)]
     folder = Path(model.weights)
     files = sorted(folder.iterdir()) if folder.is_dir() else []
     weights = [(file.name, file_digest(file)) for file in files if file.is_file()]
