@@ -5,13 +5,11 @@ from __future__ import annotations
 import platform
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import pytest_ane
-from pytest_ane.backends.base import Arrays
+from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Feature
 from pytest_ane.reference import Session
@@ -39,7 +37,7 @@ class CpuRunner:
 
     def read_states(
         self, state: States | None, names: Collection[str] | None = None
-    ) -> dict[str, npt.NDArray[Any]]:
+    ) -> dict[str, Array]:
         """Copies of states by name: of all, or of some."""
         if state is None:
             return {}
@@ -51,13 +49,13 @@ class CpuRunner:
             assert state is not None
             state[name].write(value)
 
-    def predict(self, inputs: Arrays, state: States | None = None) -> dict[str, npt.NDArray[Any]]:
+    def predict(self, inputs: Arrays, state: States | None = None) -> dict[str, Array]:
         """Run once; every fp16 result is rounded as the program's types say."""
         return self.session.predict(self._known(inputs), state)
 
     def predict_all(
         self, inputs: Sequence[Arrays], states: Sequence[States | None]
-    ) -> list[dict[str, npt.NDArray[Any]]]:
+    ) -> list[dict[str, Array]]:
         """Run once on each input; weights that are not held are decoded once for all."""
         return self.session.predict_all([self._known(x) for x in inputs], states)
 

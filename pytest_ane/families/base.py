@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from pytest_ane.sources import FloatArray, Source, Spread
+from pytest_ane.core.arrays import Array, FloatArray
+from pytest_ane.sources import Source, Spread
 
-Inputs = Mapping[str, npt.NDArray[Any]]
+Inputs = Mapping[str, Array]
 
 Reference: TypeAlias = Callable[[Sequence[FloatArray]], list[FloatArray]]
 """A float32 module over whole sequences `[T, C]`, each from position 0: several at once, so that

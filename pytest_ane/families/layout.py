@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.families.base import Inputs
-from pytest_ane.sources.base import FloatArray
 
 MASKED = -1e4
 """What the causal mask adds to a forbidden score: finite, because an infinite mask gives NaN on

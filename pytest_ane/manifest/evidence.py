@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, Strict, WithJsonSch
 from pytest_ane.manifest.base import Form, Record
 
 ComputeUnits: TypeAlias = Literal["ALL", "CPU_AND_GPU", "CPU_AND_NE", "CPU_ONLY"]
+"""Where Core ML may run a model: names of `coremltools.ComputeUnit`."""
 
 _AGE = r"(\d{1,5})\s*(hour|day|week)s?"
 _VERSION = r"\d{1,3}(\.\d{1,3}){0,2}"
@@ -86,7 +87,11 @@ class EvidencePolicy(Record):
 
     def takes_system(self, system: str) -> bool:
         """Whether evidence of this system, such as `macOS 26.1`, counts."""
-        return self.os is None or any(_takes_system(pattern, system) for pattern in self.os)
+        return self.os is None or any(
+            # A version takes in what is below it, with or without an asterisk.
+            takes_in(f"{pattern.rstrip('*.')}*", system)
+            for pattern in self.os
+        )
 
     def takes_chip(self, chip: str) -> bool:
         """Whether evidence of this chip, such as `Apple M4 Max`, counts; an unknown one is ''."""
@@ -104,9 +109,3 @@ class EvidencePolicy(Record):
 def under(folder: Path, paths: Sequence[Path]) -> tuple[Path, ...]:
     """Paths that a manifest in a folder names; `..` is kept."""
     return tuple(folder / path.expanduser() for path in paths)
-
-
-def _takes_system(pattern: str, system: str) -> bool:
-    """A version takes in what is below it, with or without an asterisk."""
-    stem = pattern.rstrip("*.")
-    return system == stem or system.startswith(stem if stem.endswith(" ") else f"{stem}.")

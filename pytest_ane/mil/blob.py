@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.files import stays_inside
 from pytest_ane.mil.records import Blob, DType, Function, MLModel, Ref, TensorType, Value
@@ -37,7 +38,7 @@ _NUMBERS = {
 }  # fmt: skip
 
 
-def load(model: MLModel, value: Value) -> npt.NDArray[Any]:
+def load(model: MLModel, value: Value) -> Array:
     """A constant as an array; elements narrower than a byte come unpacked as uint8 or int8.
 
     Arrays of whole bytes are views of the mapped file: read-only, not copied.
@@ -51,7 +52,7 @@ def load(model: MLModel, value: Value) -> npt.NDArray[Any]:
     where = _where(model, value.data)
     data = _checked(model, value)
     count = elements(kind, where)
-    flat: npt.NDArray[Any] = unpack(data, kind.dtype, count, where)
+    flat: Array = unpack(data, kind.dtype, count, where)
     return flat.reshape([int(d or 0) for d in kind.shape])
 
 

@@ -12,7 +12,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-import numpy.typing as npt
+from pytest_ane.core.arrays import Array
 
 
 class DType(str, Enum):
@@ -103,7 +103,7 @@ class Value:
     """A constant: immediate data (array, str, bool, ... or a tuple of those) or a `Blob`."""
 
     type: ValueType
-    data: npt.NDArray[Any] | str | tuple[Any, ...] | dict[Any, Any] | Blob
+    data: Array | str | tuple[Any, ...] | dict[Any, Any] | Blob
 
 
 @dataclass(frozen=True)

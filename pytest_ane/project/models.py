@@ -11,6 +11,7 @@ from typing import Any
 
 from pytest_ane.build import Cache
 from pytest_ane.chain.golden import GoldenPrompt, record_golden
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import SourceError, UnprovenError
 from pytest_ane.families import (
     Cut,
@@ -26,7 +27,7 @@ from pytest_ane.manifest import Prompt as ManifestPrompt
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.hidden import HiddenProbe
 from pytest_ane.probes.recording import TokenPrompt, load_hidden, record_hidden, record_probes
-from pytest_ane.sources import FloatArray, identify, open_source
+from pytest_ane.sources import identify, open_source
 
 _READERS = ("gguf", "numpy", "tokenizers", "torch")
 """Packages that turn a source into weights, token ids and reference outputs."""

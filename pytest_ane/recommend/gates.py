@@ -11,6 +11,7 @@ from pytest_ane.backends import Backend
 from pytest_ane.build import Artifact
 from pytest_ane.chain.chain import Chain
 from pytest_ane.chain.golden import GoldenPrompt
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates import behaviour, compression, fidelity, placement
 from pytest_ane.gates.behaviour.judge import where
@@ -19,7 +20,6 @@ from pytest_ane.mil import read_model
 from pytest_ane.recommend.builds import Builds, Opened
 from pytest_ane.recommend.keeping import Keeping
 from pytest_ane.recommend.log import Log
-from pytest_ane.sources import FloatArray
 
 GATES_VERSION = 1
 """Raised when a gate measures or judges otherwise: what a log calls passed is asked again."""

@@ -7,12 +7,11 @@ from typing import Any
 
 from pytest_ane.core.errors import SourceError
 from pytest_ane.manifest import SourceTable
-from pytest_ane.sources.base import FloatArray, Source, Spread, Tokenizer
+from pytest_ane.sources.base import Source, Spread, Tokenizer
 from pytest_ane.sources.identity import locate
 from pytest_ane.sources.seeded import GENERATOR, SeededSource, SpreadOf
 
 __all__ = [
-    "FloatArray",
     "SeededSource",
     "Source",
     "Spread",

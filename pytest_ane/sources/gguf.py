@@ -12,8 +12,9 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.core.arrays import Array, FloatArray
 from pytest_ane.core.errors import SourceError
-from pytest_ane.sources.base import FloatArray, Tokenizer
+from pytest_ane.sources.base import Tokenizer
 from pytest_ane.sources.tokenizer import SourceTokenizer
 
 _MAGIC = b"GGUF"
@@ -60,9 +61,7 @@ class GGUFSource:
                 f"{self._path}: the metadata key {key!r} is not UTF-8 text; fetch the file again."
             ) from error
 
-    def tensor(
-        self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32
-    ) -> npt.NDArray[Any]:
+    def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
         """A tensor in float32 or float16; quantized blocks are expanded by `gguf.dequantize`."""
         return self._dequantize(name, shape, slice(None), dtype)
 
@@ -96,7 +95,7 @@ class GGUFSource:
 
     def _dequantize(
         self, name: str, shape: tuple[int, ...], rows: Any, dtype: npt.DTypeLike = np.float32
-    ) -> npt.NDArray[Any]:
+    ) -> Array:
         tensor, stored = self._get(name), self._shape(name)
         if stored != shape:
             raise SourceError(
@@ -150,7 +149,7 @@ class _Reader(gguf.GGUFReader):  # type: ignore[misc]
             end = begin + items[0].nbytes
         return end - orig_offs, items, list(range(len(items))), [gguf.GGUFValueType.ARRAY, kind]
 
-    def _strings(self, begin: int, length: int) -> tuple[list[npt.NDArray[Any]], int]:
+    def _strings(self, begin: int, length: int) -> tuple[list[Array], int]:
         """The bytes of so many strings, each after its size in 8 bytes, and where they end."""
         size, items = (
             struct.Struct(">Q" if self.endianess == gguf.GGUFEndian.BIG else "<Q").unpack_from,

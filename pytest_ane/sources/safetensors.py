@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
+from pytest_ane.core.arrays import Array, FloatArray
 from pytest_ane.core.errors import SourceError
-from pytest_ane.sources.base import FloatArray, Tokenizer
+from pytest_ane.sources.base import Tokenizer
 from pytest_ane.sources.checkpoint import Checkpoint, read_json
 from pytest_ane.sources.settings import lookup, overridden
 from pytest_ane.sources.tokenizer import read_tokenizer
@@ -66,9 +67,7 @@ class SafetensorsSource:
         )
         return lookup(self._config, key, absent)
 
-    def tensor(
-        self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32
-    ) -> npt.NDArray[Any]:
+    def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
         """A tensor, copied out of its file."""
         file = self._file(name)
         if (stored := file.shape(name)) != tuple(shape):
@@ -188,7 +187,7 @@ class TensorFile:
         """A tensor's shape."""
         return self.entries[name].shape
 
-    def read(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    def read(self, name: str, dtype: npt.DTypeLike) -> Array:
         """A whole tensor, as a copy in float16 or float32."""
         stored = self._stored(name)
         out = np.empty(stored.size, dtype=dtype)
@@ -196,7 +195,7 @@ class TensorFile:
             _convert(stored.reshape(-1)[at : at + _CHUNK], out[at : at + _CHUNK])
         return out.reshape(stored.shape)
 
-    def rows(self, name: str, index: Sequence[int]) -> npt.NDArray[np.float32]:
+    def rows(self, name: str, index: Sequence[int]) -> FloatArray:
         """Rows in float32; all axes but the last count as one. A range is not copied twice."""
         stored = self._stored(name)
         run = isinstance(index, range) and index.step == 1
@@ -206,7 +205,7 @@ class TensorFile:
         _convert(picked, out)
         return out
 
-    def _stored(self, name: str) -> npt.NDArray[Any]:
+    def _stored(self, name: str) -> Array:
         """The tensor as it lies in the file, bf16 as its bits."""
         entry = self.entries[name]
         if entry.dtype not in _STORED:
@@ -226,7 +225,7 @@ class TensorFile:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def _convert(stored: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+def _convert(stored: Array, out: Array) -> None:
     """Into float32 or float16, to nearest even; bf16 is the upper half of a float32.
 
     numpy converts fp16 one value after another: 15 times slower than torch, and far more where
@@ -244,13 +243,13 @@ def _convert(stored: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         _copy(wide, out)
 
 
-def _widen(stored: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+def _widen(stored: Array, out: Array) -> None:
     bits = out.view(np.uint32)
     bits[...] = stored
     bits <<= 16
 
 
-def _copy(values: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+def _copy(values: Array, out: Array) -> None:
     import torch
 
     with warnings.catch_warnings():

@@ -11,12 +11,12 @@ from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter
 
 from pytest_ane.core.errors import RecordingError
 from pytest_ane.core.files import write_atomically
+from pytest_ane.manifest.evidence import ComputeUnits
 
 NAME = "script.json"
 BUILT_BY = "replayed.json"
 """Lies in every model that a replayed compiler made, and names its build of macOS."""
 
-Units = Literal["ALL", "CPU_AND_GPU", "CPU_AND_NE", "CPU_ONLY"]
 Device = Literal["ANE", "GPU", "CPU"]
 Point = Literal["compile", "load", "plan", "predict"]
 Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -65,7 +65,7 @@ class DeviceRule:
     name: str = "*"
     op: str = "*"
     function: str = "*"
-    units: tuple[Units, ...] = ()
+    units: tuple[ComputeUnits, ...] = ()
     supported: tuple[Device, ...] | None = None
     cost: Cost | None = None
 

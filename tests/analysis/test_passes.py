@@ -8,7 +8,7 @@ import pytest
 from pytest_ane.analysis.passes import Known, Passes
 from pytest_ane.chain.chain import NO_TOKEN, Chain, ChainStep
 from pytest_ane.chain.exact import exact_chain
-from pytest_ane.sources import FloatArray
+from pytest_ane.core.arrays import FloatArray
 from tests.gates.behaviour.toys import golden, toy
 
 EXACT = toy(6)

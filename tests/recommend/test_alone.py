@@ -7,9 +7,9 @@ import pytest
 
 from pytest_ane.chain.chain import Chain, ChainStep
 from pytest_ane.chain.golden import GoldenPrompt
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.metrics.logits import compare_logits
 from pytest_ane.recommend.alone import Alone
-from pytest_ane.sources import FloatArray
 from tests.chain.test_chain import block, embed, following, head
 
 IDS = (2, 3, 5)

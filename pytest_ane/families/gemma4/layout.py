@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import layout as shared
 from pytest_ane.families.base import Inputs
 from pytest_ane.families.gemma4.shards import role
-from pytest_ane.sources.base import FloatArray
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Conversion, Cut, Port, Reference, Routing
@@ -18,7 +19,6 @@ from pytest_ane.families.gemma4.layout import Gemma4Layout, layout
 from pytest_ane.families.gemma4.shards import ShardRole, role
 from pytest_ane.families.gemma4.tensors import root
 from pytest_ane.sources import Source
-from pytest_ane.sources.base import FloatArray
 
 
 class Gemma4Model:

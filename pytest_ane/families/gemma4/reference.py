@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families.base import Routes
 from pytest_ane.families.gemma4.config import Gemma4Config
 from pytest_ane.families.gemma4.layout import Gemma4Layout, mask
@@ -24,7 +25,6 @@ from pytest_ane.families.gemma4.weights import (
     RouterWeights,
     Weights,
 )
-from pytest_ane.sources.base import FloatArray
 
 
 def unit(x: Tensor, epsilon: float) -> Tensor:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.core.arrays import Array, FloatArray
 from pytest_ane.core.errors import SourceError
-from pytest_ane.sources import FloatArray, Source, Tokenizer
+from pytest_ane.sources import Source, Tokenizer
 from pytest_ane.sources.settings import check_variant
 
 EMBEDDING = "token_embd.weight"
@@ -123,9 +124,7 @@ class CheckpointAsGGUF:
             return "llama"
         return self._source.value(keys[-1])
 
-    def tensor(
-        self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32
-    ) -> npt.NDArray[Any]:
+    def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
         """A tensor by its GGUF name."""
         return self._source.tensor(_published(name), shape, dtype)
 

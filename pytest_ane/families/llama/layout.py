@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families.base import Inputs
 from pytest_ane.families.blocks import is_head
 from pytest_ane.families.layout import (
@@ -16,7 +17,6 @@ from pytest_ane.families.layout import (
     to_tensor,
     write_mask,
 )
-from pytest_ane.sources.base import FloatArray
 
 
 @dataclass(frozen=True)

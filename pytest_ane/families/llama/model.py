@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Conversion, Cut, Port, Reference
@@ -15,7 +16,6 @@ from pytest_ane.families.llama.checkpoint import EMBEDDING, KNOWN, CheckpointAsG
 from pytest_ane.families.llama.config import LlamaConfig, wiring
 from pytest_ane.families.llama.layout import LlamaLayout, layout
 from pytest_ane.sources import Source, Spread
-from pytest_ane.sources.base import FloatArray
 from pytest_ane.sources.settings import check_names
 
 if TYPE_CHECKING:

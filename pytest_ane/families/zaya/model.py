@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Conversion, Cut, Port, Reference, Routing
@@ -16,7 +17,6 @@ from pytest_ane.families.zaya.config import ZayaConfig, is_attention, wiring
 from pytest_ane.families.zaya.layout import ZayaLayout, layout
 from pytest_ane.families.zaya.tensors import EMBEDDING, KNOWN
 from pytest_ane.sources import Source
-from pytest_ane.sources.base import FloatArray
 from pytest_ane.sources.settings import check_names
 
 

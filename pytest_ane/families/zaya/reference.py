@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families.base import Reference, Routes, Routing
 from pytest_ane.families.layout import causal_mask, rotary
 from pytest_ane.families.zaya.config import ZayaConfig
@@ -24,7 +25,6 @@ from pytest_ane.families.zaya.weights import (
     read_final_norm,
 )
 from pytest_ane.sources import Source
-from pytest_ane.sources.base import FloatArray
 
 
 def attention(source: Source, config: ZayaConfig, index: int) -> Reference:

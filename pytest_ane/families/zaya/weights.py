@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pytest_ane.core.arrays import Array, FloatArray
 from pytest_ane.families.blocks import slice_bounds
 from pytest_ane.families.zaya.config import ZayaConfig
 from pytest_ane.families.zaya.tensors import EMBEDDING, FINAL_NORM, OUTPUT, prefix
@@ -182,7 +182,7 @@ def read_final_norm(source: Source, config: ZayaConfig, dtype: npt.DTypeLike) ->
     return share(source.tensor(FINAL_NORM, (config.width,), dtype))
 
 
-def head_rows(source: Source, config: ZayaConfig, index: int) -> Iterator[npt.NDArray[np.float32]]:
+def head_rows(source: Source, config: ZayaConfig, index: int) -> Iterator[FloatArray]:
     """A vocabulary slice's rows `[*, C]`, some at a time; a tied head's are the embedding's."""
     name = OUTPUT if OUTPUT in source.names else EMBEDDING
     first, last = slice_bounds(config.vocabulary, config.slices, index)
@@ -203,7 +203,7 @@ def read_head(source: Source, config: ZayaConfig, index: int) -> Tensor:
     return share(projection)
 
 
-def share(array: npt.NDArray[Any]) -> Tensor:
+def share(array: Array) -> Tensor:
     """A tensor over an array's memory, which may be a read-only file's: none writes to it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writ", UserWarning)

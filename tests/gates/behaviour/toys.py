@@ -9,9 +9,9 @@ import numpy as np
 from pytest_ane.chain.chain import Chain, ChainStep, Opened
 from pytest_ane.chain.exact import ReferenceStates
 from pytest_ane.chain.golden import GoldenPrompt
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import Streams, Wire, apply_output, shard_input
 from pytest_ane.manifest import BehaviourPolicy
-from pytest_ane.sources import FloatArray
 
 WIDTH, VOCABULARY = 12, 10
 POLICY = BehaviourPolicy(min_greedy=2)
