@@ -22,21 +22,25 @@ from pytest_ane.manifest.policy import Policy
 from pytest_ane.manifest.records import Probes, Prompt, SourceTable, Target
 
 
-def _expanded(value: object) -> object:
+def _texts(value: object, message: str) -> list[str]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ValueError("must be a text such as 'L00-L29, head.0-head.3', or a list of such")
-    return expand(texts)
+        raise ValueError(message)
+    return texts
+
+
+def _expanded(value: object) -> object:
+    return expand(
+        _texts(value, "must be a text such as 'L00-L29, head.0-head.3', or a list of such")
+    )
 
 
 def _terms(value: object) -> object:
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ValueError("must be a list of shard ids, ranges and globs, such as ['L01']")
-    terms = [term.strip() for text in texts for term in text.split(",")]
+    texts = _texts(value, "must be a list of shard ids, ranges and globs, such as ['L01']")
+    terms = tuple(term.strip() for text in texts for term in text.split(","))
     for term in terms:
-        as_range(term)  # Says what is wrong with a range that counts backwards.
-    return tuple(terms)
+        as_range(term)  # Raises where a range counts backwards.
+    return terms
 
 
 ModelName = Annotated[str, Form(MODEL, "must be letters, digits, '_', '-' and '.'")]
