@@ -28,11 +28,11 @@ class CpuRunner:
 
     @property
     def inputs(self) -> tuple[Feature, ...]:
-        """The declared inputs."""
+        """The inputs that the package declares, images and scalars among them."""
         return self._model.inputs
 
     def make_state(self) -> States | None:
-        """Fresh states, all zero."""
+        """Fresh states, all zero; None where the package keeps none."""
         return self.session.make_state() if self._model.states else None
 
     def read_states(
@@ -73,11 +73,11 @@ class CpuBackend:
     on_device = False
 
     def load(self, artifact: Path) -> CpuRunner:
-        """Read and prepare a package."""
+        """Read a package or a compiled model and prepare it; `ProgramError` if unreadable."""
         return CpuRunner(Session(read_model(artifact), memory_budget=MEMORY_BUDGET))
 
     def provenance(self) -> dict[str, str]:
-        """Versions and machine."""
+        """Versions of pytest-ane and numpy, and the machine's system and processor."""
         return {
             "backend": self.name,
             "pytest-ane": pytest_ane.__version__,

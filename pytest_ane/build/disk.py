@@ -122,6 +122,6 @@ def expansion(compression: Compression) -> float:
 def _sum(sizes: Iterable[tuple[Shard, int]], source: str) -> Estimate:
     found = Estimate(0, source=source)
     for shard, size in sizes:
-        temporary = int(size * (1 + expansion(shard.asked)))
+        temporary = int(size * (1 + expansion(shard.requested)))
         found += Estimate(1, size, temporary, size // _LOOSE)
     return found

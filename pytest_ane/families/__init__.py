@@ -68,7 +68,7 @@ def get_family(name: str) -> Family:
     if not importable(name):
         raise ManifestError(
             f"No family {name!r}; there is: {', '.join(FAMILIES)}. A module of that name is "
-            "neither beside the manifest nor installed."
+            "neither in the manifest's folder nor installed."
         )
     family = import_code(name, f"Family {name!r}")
     for function in _FUNCTIONS:

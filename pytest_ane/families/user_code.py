@@ -24,7 +24,7 @@ from pytest_ane.sources.identity import digests
 
 
 def make_importable(manifest: Manifest) -> None:
-    """Let modules beside a manifest be imported, before installed ones, if it names any."""
+    """Put a manifest's folder first on `sys.path`, if the manifest names a module of the user's."""
     models = manifest.models
     own = any(model.builder or (model.family or FAMILIES[0]) not in FAMILIES for model in models)
     folder = str(manifest.path.absolute().parent)
@@ -67,7 +67,7 @@ def code_digests(module: str) -> dict[str, str]:
     except ValueError:
         spec = None
     if spec is None:
-        raise ManifestError(f"{module} is neither beside the manifest nor installed.")
+        raise ManifestError(f"{module} is neither in the manifest's folder nor installed.")
     if spec.submodule_search_locations is None:
         return {top: file_digest(Path(spec.origin))} if spec.has_location and spec.origin else {}
     folders = [Path(location) for location in spec.submodule_search_locations]

@@ -1,7 +1,7 @@
 """The base of all manifest records: frozen, strict about keys and types, kebab-case in the file.
 
 A string below a field is its description. `json_schema` reads these from the source when it is
-asked for; pydantic's `use_attribute_docstrings` would read them at every import, for 25 ms.
+called; pydantic's `use_attribute_docstrings` would read them at every import, for 25 ms.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Table = dict[str, Any]
 
 
 def kebab(name: str) -> str:
-    """`min-cosine` for `min_cosine`."""
+    """A field's key in the file: `min-cosine` for `min_cosine`."""
     return name.replace("_", "-")
 
 
@@ -79,7 +79,7 @@ class Form:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """The same pattern for editors."""
+        """The type's JSON Schema with the pattern, so that editors check it too."""
         return {**handler(schema), "pattern": f"^(?:{self.pattern})$"}
 
     def _check(self, text: str) -> str:

@@ -17,7 +17,7 @@ from pytest_ane.manifest.problems import Problem, at_key, at_table, at_value
 from pytest_ane.manifest.steps import unsupported
 from pytest_ane.manifest.tables import FAMILIES, Common, ModelTable, ShardTable
 
-_CODE = "a module beside the manifest or an installed one"
+_CODE = "a module in the manifest's folder or an installed one"
 
 
 def model_problems(here: KeyPath, model: ModelTable, folder: Path) -> Iterator[Problem]:

@@ -190,7 +190,7 @@ class Prune(PruneStep, JointMethod):
 
 
 class Uncompressed(Method):
-    """Weights stay fp16."""
+    """No compression: weights stay fp16."""
 
     method: Literal["none"] = "none"
     """No compression."""

@@ -79,7 +79,7 @@ class EvidencePolicy(Record):
     os: Some[System] | None = None
     """Systems: `"macOS 26"`, which is the same as `"macOS 26*"`, takes in 26 and 26.1, not 260."""
     compute_units: Some[ComputeUnits] | None = None
-    """Compute units Core ML was asked for, such as `CPU_AND_NE`; absent, those with the ANE."""
+    """Compute units that Core ML was allowed, such as `CPU_AND_NE`; absent, those with the ANE."""
     max_age: Age | None = None
     """How old a record may be: `"90 days"`, `"12 hours"` or `"2 weeks"`."""
     signers: Some[PublicKey] | None = None

@@ -101,14 +101,14 @@ OutputName = Annotated[str, Form(r"\S(.{0,254}\S)?", "must be the name of an out
 
 
 class GatePolicy(Record):
-    """What all gates have."""
+    """Policy keys that every gate has."""
 
     evidence: EvidencePolicy | None = None
     """Which recorded evidence of this gate counts, in place of `policy.evidence` as a whole."""
 
 
 class PlacementPolicy(GatePolicy):
-    """Where a shard must run."""
+    """Where a shard must run, and what proves it."""
 
     require: Literal["forecast", "plan"] = "forecast"
     """What counts: `forecast`, from documented rules, or only Core ML's own `plan`, read on a
@@ -118,7 +118,7 @@ class PlacementPolicy(GatePolicy):
 
 
 class CompressionPolicy(GatePolicy):
-    """How small a shard must be, and how not."""
+    """Size limits of a shard, and a limit on per-tensor int8."""
 
     max_bytes: Size | None = None
     """Budget on disk: bytes, or a size such as `"5 MB"` or `"4.8 MiB"`."""
@@ -147,8 +147,8 @@ class OutputPolicy(Record):
     min_cosine_first: Cosine | None = None
     """The same for position 0 of captured probes."""
     min_contribution: Cosine | None = None
-    """Lowest cosine with the residual path taken out, position 0 of captured probes apart; asked of
-    a shard that has no residual path, it fails."""
+    """Lowest cosine with the residual path taken out, position 0 of captured probes apart; it
+    fails for a shard that has no residual path."""
     min_cosine_flat: Cosine | None = None
     """Lowest cosine of all positions of a probe as one vector."""
     min_cosine_group: Cosine | None = None
@@ -242,7 +242,7 @@ class Policy(Record):
     """What becomes of a gate that could compare nothing."""
 
     def of(self, gate: Gate) -> GatePolicy:
-        """The policy of one gate."""
+        """The policy of one gate, by the gate's name."""
         policy = getattr(self, gate)
         assert isinstance(policy, GatePolicy)
         return policy

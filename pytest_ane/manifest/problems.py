@@ -48,7 +48,7 @@ def at_key(path: KeyPath, message: str) -> Problem:
 
 
 def at_table(path: KeyPath, message: str) -> Problem:
-    """`[models.m] ...`."""
+    """A problem of a whole table: `[models.m] ...`."""
     return Problem(path, f"{_header(path)}{message}")
 
 

@@ -150,8 +150,8 @@ class Shard(Record):
         source: where the family's weights come from, its path absolute.
         artifact: the user's own package, absolute; `None` where one is built.
         reference: what it is held against: the family's float32 module, nothing (only finite
-            output is asked), or, absolute, another package or golden tensors.
-        compression: what was asked for; `None` only for an artifact about which the manifest
+            output is required), or, absolute, another package or golden tensors.
+        compression: as requested; `None` only for an artifact about which the manifest
             says nothing.
         probes: inputs of the comparison.
         policy: what it must reach.
@@ -175,7 +175,7 @@ class Shard(Record):
 
     @property
     def qualified(self) -> str:
-        """`smollm2:L01`."""
+        """Model and id, as options and messages name a shard: `smollm2:L01`."""
         return f"{self.model}:{self.id}"
 
     @property
@@ -185,7 +185,7 @@ class Shard(Record):
         return reference if isinstance(reference, Path) and reference.suffix == GOLDEN else None
 
     @property
-    def asked(self) -> Compression:
+    def requested(self) -> Compression:
         """The compression, `none` where the manifest names none."""
         return self.compression or Uncompressed()
 

@@ -82,7 +82,7 @@ class LinearStep(CoremlRecord):
 
     @property
     def nbits(self) -> int:
-        """Bits of a stored integer."""
+        """Bits of a stored integer: 4 or 8."""
         return int(self.dtype.lstrip("uint"))
 
 

@@ -106,7 +106,7 @@ class Common(Record):
 
 
 class Defaults(Common):
-    """What every model starts from."""
+    """What every model starts from; its own keys win."""
 
 
 class ShardTable(Common):
@@ -151,14 +151,14 @@ class ModelTable(Common):
     torch module. It is the only code that a manifest runs, a family of your own apart."""
     depends: Annotated[tuple[Annotated[Path, Strict(False)], ...], Strict(False)] = ()
     """Files and folders that a builder reads, such as weights: when they change, its shards are
-    built anew."""
+    built again."""
     shards: Ids | None = None
     """Shard ids and ranges, such as `"L00-L29, head.0-head.3"`; needed with a family or builder."""
     canary: Terms = ()
     """Shards, by id, range or glob, whose gates run first: unless they pass, the model's other
     shards are neither built nor gated, and fail."""
     prompts: Annotated[tuple[Prompt, ...], Strict(False)] = ()
-    """Golden prompts: what behaviour is asked on, and where captured probes come from."""
+    """Golden prompts: behaviour is measured on them, and captured probes come from them."""
     menu: dict[Annotated[str, Field(min_length=1)], Compression] = Field(default_factory=dict)
     """Settings that `pytest-ane recommend` may choose from, by name; absent: its own."""
     baselines: Annotated[Path, Strict(False)] | None = None
@@ -182,7 +182,7 @@ class ManifestTable(Record):
     run: RunTable = RunTable()
     """Where a run works."""
     defaults: Defaults = Defaults()
-    """What every model starts from."""
+    """What every model starts from; its own keys win."""
     models: Annotated[dict[ModelName, ModelTable], Field(min_length=1)]
     """Models by name."""
 

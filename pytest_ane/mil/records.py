@@ -1,7 +1,7 @@
 """The records of a MIL program: what `.mlpackage` and `.mlmodelc` both read into.
 
 Names follow Core ML's MIL.proto. Records are frozen; weights stay on disk as `Blob` until
-somebody asks `mil.blob` for them.
+`mil.blob` reads them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ListType:
 
 @dataclass(frozen=True)
 class TupleType:
-    """A tuple of values."""
+    """A tuple of values, each of its own type."""
 
     elements: tuple[ValueType, ...]
 
@@ -132,7 +132,7 @@ class Operation:
         op: its name without an opset prefix, such as `conv` or `constexpr_lut_to_dense`.
         inputs: argument lists by parameter name; most have one element, `concat`'s `values` many.
         outputs: names and types of the results. The first is the key plans use.
-        attributes: compile-time values beside the inputs (`name`, and `val` of a `const`).
+        attributes: compile-time values besides the inputs (`name`, and `val` of a `const`).
         blocks: nested blocks of control flow.
     """
 
@@ -221,10 +221,10 @@ class Feature:
 
 @dataclass(frozen=True, eq=False)
 class MLModel:
-    """A package as read from disk: its program beside what Core ML declares of it.
+    """A package or compiled model as read from disk: its program and what it declares.
 
     Attributes:
-        path: the `.mlpackage` on disk.
+        path: the `.mlpackage` or `.mlmodelc` on disk.
         weights: folder that `Blob.file`'s `@model_path` stands for.
         specification_version: Core ML's, 9 for iOS 18.
         inputs, outputs, states: what Core ML declares of the function that was chosen.
@@ -243,7 +243,7 @@ class MLModel:
 
     @property
     def main(self) -> Function:
-        """The chosen function."""
+        """The chosen function, `main` unless another was chosen."""
         return self.program.functions.get(self.function) or self.program.main
 
 

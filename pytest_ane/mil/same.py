@@ -37,7 +37,7 @@ from pytest_ane.mil.records import (
 
 
 def equal(a: MLModel | Program, b: MLModel | Program) -> bool:
-    """Whether nothing differs; see `differences`."""
+    """Whether two models or programs are the same, by the rules above."""
     return not differences(a, b, most=1)
 
 

@@ -149,7 +149,7 @@ class _MLModelProxy:
 
     @staticmethod
     def get_compute_plan(path: str, compute_units: str) -> Any:
-        """The plan of a compiled model: this machine's CPU, whatever units are asked for."""
+        """The plan of a compiled model: this machine's CPU, whatever compute units are allowed."""
         del compute_units
         return plan.cpu_plan(read_model(path).program)
 
@@ -323,7 +323,7 @@ def _label(value: Any) -> Any:
 
 
 def _image(model: MLModel | Pipeline, feature: Feature, value: Any) -> Any:
-    """A PIL image; coremltools returns colours with an alpha of 255 beside them."""
+    """A PIL image; coremltools returns colours with an alpha of 255."""
     try:
         from PIL import Image
     except ImportError:

@@ -49,13 +49,13 @@ class Builds:
     def asked(self, units: Mapping[str, tuple[Unit, ...]], choice: Choice) -> dict[str, Settings]:
         """What the manifest has to say of every shard; `units` are the shards' by id."""
         return {
-            id: compression(units[id], choice, self.menu, shard.asked.keep)
+            id: compression(units[id], choice, self.menu, shard.requested.keep)
             for id, shard in self.shards.items()
         }
 
     def all_with(self, shard: str, setting: str) -> Artifact:
         """A shard with one setting for all weights but those that the manifest keeps."""
-        chosen, keep = self.menu[setting], list(self.shards[shard].asked.keep)
+        chosen, keep = self.menu[setting], list(self.shards[shard].requested.keep)
         return self.build(shard, type(chosen).model_validate(said(chosen) | {"keep": keep}))
 
     def build(self, shard: str, asked: Settings) -> Artifact:
@@ -85,7 +85,11 @@ class Builds:
         """A shard with one unit compressed and everything else in fp16; gone afterwards."""
         shard = self.shards[unit.shard]
         override = {"weights": unit.glob} | said(self.menu[setting])
-        asked = {"method": "none", "overrides": [override], "keep": list(shard.asked.keep)}
+        asked = {
+            "method": "none",
+            "overrides": [override],
+            "keep": list(shard.requested.keep),
+        }
         wanted = shard.model_copy(update={"compression": Uncompressed.model_validate(asked)})
         with tempfile.TemporaryDirectory(prefix="pytest-ane-") as folder:
             yield build.compressed(wanted, self.plain(unit.shard), Path(folder))

@@ -102,7 +102,7 @@ class Measuring:
                 f"{shard.qualified}: no setting of the menu passes the placement gate; choose "
                 "others."
             )
-        return units_of(id, built, shard.asked.keep)
+        return units_of(id, built, shard.requested.keep)
 
     def losses(self) -> dict[Unit, float]:
         """KL per squared error of every unit, measured alone in an otherwise exact stack.

@@ -29,7 +29,7 @@ def open_source(table: SourceTable, spread: SpreadOf) -> Source:
 
     Args:
         table: the manifest's table, its path absolute.
-        spread: how a family's tensors are distributed, asked by a seeded source alone.
+        spread: how a family's tensors are distributed; only seeded sources need it.
 
     Raises:
         SourceError: a file is missing, broken or of a kind that is not read.

@@ -1,4 +1,4 @@
-"""Where a published checkpoint keeps what: an index and several files, or one file; JSON beside."""
+"""The files of a published checkpoint: weights in one file or several with an index, and JSON."""
 
 from __future__ import annotations
 

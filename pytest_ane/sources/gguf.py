@@ -24,7 +24,7 @@ _MOST_ITEMS = 1 << 22
 
 
 class GGUFSource:
-    """A GGUF file, opened once; tensors are dequantized when asked for.
+    """A GGUF file, opened once; tensors are dequantized when they are read.
 
     Raises:
         SourceError: the file is missing, is no GGUF file, or ends too early.
@@ -39,7 +39,7 @@ class GGUFSource:
 
     @property
     def label(self) -> str:
-        """The file's path."""
+        """The file's path, for messages."""
         return str(self._path)
 
     @property

@@ -95,7 +95,7 @@ class SafetensorsSource:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of `tokenizer.json`."""
+        """The tokenizer of `tokenizer.json`; `SourceError` where there is none."""
         return read_tokenizer(self._checkpoint.folder)
 
     @cached_property
@@ -145,7 +145,7 @@ class _Entry:
 
 
 class TensorFile:
-    """A safetensors file, opened when first asked; the library checks header, sizes and offsets."""
+    """A safetensors file, opened at the first read; the library checks header and offsets."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -184,7 +184,7 @@ class TensorFile:
         }
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """A tensor's shape."""
+        """A tensor's shape as stored; `KeyError` for a name that is not in the file."""
         return self.entries[name].shape
 
     def read(self, name: str, dtype: npt.DTypeLike) -> Array:

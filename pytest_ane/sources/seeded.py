@@ -55,7 +55,7 @@ class SeededSource:
 
     @property
     def label(self) -> str:
-        """`seeded 7`."""
+        """The seed, for messages: `seeded 7`."""
         return f"seeded {self._seed}"
 
     def value(self, key: str) -> Any:
@@ -86,7 +86,7 @@ class SeededSource:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """There is none; `SourceError`."""
+        """Synthetic weights have no tokenizer: raises `SourceError`."""
         raise SourceError(
             f"{self.label}: synthetic weights come without a tokenizer; give prompts as ids."
         )

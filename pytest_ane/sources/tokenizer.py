@@ -174,7 +174,7 @@ def read_tokenizer(folder: Path) -> SourceTokenizer:
     path, settings = folder / "tokenizer.json", folder / "tokenizer_config.json"
     if not path.is_file():
         raise SourceError(
-            f"{folder}: no tokenizer.json beside the weights; add it, or give prompts as ids."
+            f"{folder}: no tokenizer.json in the weights' folder; add it, or give prompts as ids."
         )
     try:
         tokenizer = Tokenizer.from_file(str(path))

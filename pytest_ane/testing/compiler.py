@@ -1,6 +1,6 @@
 """The compiler of a replayed Mac, in this process or as `xcrun coremlcompiler compile`.
 
-How often a replayed Mac was asked is counted in files, which all its processes share.
+How often each step was tried is counted in files, which all processes share.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Failures:
         return count > 0 and (failure.times is None or count <= failure.times)
 
     def _count(self, index: int) -> int:
-        with (self._folder / f"asked-{index}").open("ab") as file:
+        with (self._folder / f"count-{index}").open("ab") as file:
             file.write(b".")
             file.flush()
             return file.tell()

@@ -91,7 +91,7 @@ class Answers:
 
 
 def replaying_module(answers: Answers) -> ModuleType:
-    """A module that plays the answers; what is not asked of them is served by the executor."""
+    """The native module of a replayed Mac; what has no recorded answer runs on the executor."""
     module = ModuleType("coremltools.libcoremlpython", __doc__)
     vars(module).update({name: getattr(served, name) for name in served.__all__})
     vars(module).update(PYTEST_ANE=True, _MLModelProxy=_proxy(answers))
@@ -114,7 +114,7 @@ def _proxy(answers: Answers) -> type:
         ) -> None:
             failures.raise_due("load", path)
             super().__init__(path, compute_units, function_name, hints, asset)
-            self._asked = (function_name, compute_units)
+            self._loaded_as = (function_name, compute_units)
             self._model = answers.identity(str(self._path))
 
         def predict(self, data: dict[str, Any], state: Any = None) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def _proxy(answers: Answers) -> type:
             if self._model is None:
                 return None
             return prediction_key(
-                self._model, *self._asked, data, None if state is None else state.digest
+                self._model, *self._loaded_as, data, None if state is None else state.digest
             )
 
         @staticmethod

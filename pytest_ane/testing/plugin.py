@@ -19,7 +19,7 @@ _KEY = pytest.StashKey[Replayer]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--ane-replay` and `--ane-slow`."""
+    """Add `--ane-replay` and `--ane-slow`."""
     group = parser.getgroup("pytest-ane")
     group.addoption(
         "--ane-slow",
@@ -83,7 +83,7 @@ def _replay(config: pytest.Config, folder: str | None) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say that no Mac was asked, and that shards were slowed down."""
+    """Say in the header what is replayed, and which shards are slowed down."""
     return "; ".join(filter(None, (_replayed(config), _slowed(config)))) or None
 
 

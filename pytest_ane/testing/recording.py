@@ -66,7 +66,7 @@ def prediction_key(
     """The digest of a prediction; None for inputs that are no arrays.
 
     Args:
-        model: the model asked.
+        model: the model that predicts.
         function: one of several; empty for the default.
         units: the compute units allowed.
         data: the inputs, numbers or images.
@@ -89,15 +89,15 @@ def array_digests(arrays: Arrays) -> list[tuple[str, str, tuple[int, ...], str]]
 
 
 class Recording:
-    """A folder of answers."""
+    """A folder of recorded answers: `plans/*.json` and `values/*.safetensors`."""
 
     def __init__(self, folder: Path) -> None:
         self._plans, self._values = folder / "plans", folder / "values"
         self._read: list[tuple[Identity, Plan]] | None = None
-        self._asked: dict[tuple[str, str], int] = {}
+        self._turns: dict[tuple[str, str], int] = {}
 
     def write_plan(self, model: Identity, plan: Plan) -> None:
-        """Keep a plan beside those there are."""
+        """Keep a plan after those that are kept already."""
         self._plans.mkdir(parents=True, exist_ok=True)
         identity = {"operations": model.operations, "weights": model.weights}
         data = coremltools.write(replace(plan, extra={**plan.extra, _MODEL: identity}))
@@ -124,8 +124,8 @@ class Recording:
             raise RecordingError(
                 f"{path}: the recording has no plan of this model with {units}; record it again."
             )
-        turn = self._asked.get((wanted.operations + wanted.weights, units), 0)
-        self._asked[wanted.operations + wanted.weights, units] = turn + 1
+        turn = self._turns.get((wanted.operations + wanted.weights, units), 0)
+        self._turns[wanted.operations + wanted.weights, units] = turn + 1
         return _usages(model, same[min(turn, len(same) - 1)])
 
     def write_values(self, key: str, values: Arrays) -> bool:
@@ -207,7 +207,7 @@ class TrackedState:
         self.digest, self.played = "", False
 
     def then(self, event: object) -> None:
-        """It went through something more."""
+        """Fold an event into the state's digest."""
         self.digest = key_digest([self.digest, event])
 
     def read_state(self, name: str) -> Any:
@@ -216,7 +216,7 @@ class TrackedState:
         return self._read(self, key, lambda: self.inner.read_state(name))
 
     def write_state(self, name: str, value: Any) -> None:
-        """Another value for a state."""
+        """Set a state's value, which becomes part of its digest."""
         self.inner.write_state(name, value)
         self.then(array_digests({name: np.asarray(value)}))
 
@@ -247,12 +247,12 @@ class AnswerLog:
         self.failures: list[Failure] = []
         self.predicted = False
         self.skipped: list[str] = []
-        self._asked: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     def ask(self, at: Point, path: str, answer: Callable[[], T], questions: int = 1) -> T:
         """An answer to one question or several; an error is kept and raised again."""
-        after = self._asked[at]
-        self._asked[at] += questions
+        after = self._counts[at]
+        self._counts[at] += questions
         try:
             return answer()
         except RuntimeError as error:
@@ -261,7 +261,7 @@ class AnswerLog:
             raise
 
     def plan(self, plan: Any, path: str, units: str) -> None:
-        """Keep a plan."""
+        """Keep a plan that Core ML gave, under its model and compute units."""
         model = read_identity(path)
         try:
             record = to_record(plan, units, path)
@@ -303,7 +303,7 @@ def _proxy(inner: ModuleType, log: AnswerLog) -> type:
             hints: dict[str, str] | None = None,
             asset: Any = None,
         ) -> None:
-            self._path, self._asked = path, (function_name, compute_units)
+            self._path, self._loaded_as = path, (function_name, compute_units)
             self._model = read_identity(path) if path else None
             self._inner = log.ask(
                 "load", path, lambda: native(path, compute_units, function_name, hints, asset)
@@ -346,7 +346,7 @@ def _proxy(inner: ModuleType, log: AnswerLog) -> type:
             if self._model is None:
                 return None
             digest = None if state is None else state.digest
-            return prediction_key(self._model, *self._asked, data, digest)
+            return prediction_key(self._model, *self._loaded_as, data, digest)
 
         @staticmethod
         def compileModel(path: str) -> str:

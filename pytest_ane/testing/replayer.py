@@ -19,7 +19,7 @@ class Replayer:
     """While it is entered, coremltools and the machine's tools answer as a script says.
 
     coremltools' own classes run unchanged; `sysctl`, `sw_vers` and `xcrun` come first on PATH.
-    Everything is as before afterwards. Counts of failures start anew each time it is entered.
+    Everything is as before afterwards. Counts of failures start at 0 each time it is entered.
 
     Args:
         script: a script, or a folder with `script.json` and perhaps recorded answers.
@@ -101,7 +101,7 @@ esac
 
 
 def write_tools(script: Script, folder: Path) -> Path:
-    """Write the tools into a folder that goes first on PATH; the script lies beside them."""
+    """Write the tools into a folder that goes first on PATH; with the script."""
     script.save(folder)
     machine = script.machine
     _write(folder / "sysctl", _SYSCTL.format(**_quoted(machine)))

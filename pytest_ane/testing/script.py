@@ -100,7 +100,7 @@ class Script:
         machine: what its tools and devices say.
         devices: rules of placement. What none matches runs on the best unit that is allowed: the
             ANE, else the GPU, else the CPU. `const` and `constexpr_*` never have a device.
-        unassigned_paths: plans of so many paths, the first that are asked about, have no device at
+        unassigned_paths: plans of so many paths, the first that are loaded, have no device at
             all, as of a broken cache; copies of the models elsewhere have.
         failures: errors of Core ML.
         compute: whether predictions that are not recorded are computed by the executor; without,

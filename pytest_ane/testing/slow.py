@@ -26,7 +26,7 @@ class SlowRunner:
         return getattr(self._runner, name)
 
     def predict(self, *arguments: Any, **named: Any) -> Any:
-        """Predict, and take the time."""
+        """Predict, then use the processor for the added seconds."""
         result = self._runner.predict(*arguments, **named)
         # A sleep would oversleep by more than a shard takes, and be no time of the processor.
         end = time.thread_time() + self._seconds

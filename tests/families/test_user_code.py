@@ -49,7 +49,7 @@ def test_no_module(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
     with pytest.raises(ManifestError) as error:
         code_digests(name)
-    assert str(error.value) == f"{name} is neither beside the manifest nor installed."
+    assert str(error.value) == f"{name} is neither in the manifest's folder nor installed."
 
 
 def test_a_module_without_a_file() -> None:

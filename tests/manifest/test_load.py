@@ -126,7 +126,7 @@ unproven = "maybe"
         "shards.toml:4: [models.a] 'shards' is missing; name them, such as \"L00-L29, "
         'head.0-head.3".',
         f'shards.toml:5: [models.a] family = "lama": is neither a family ({", ".join(FAMILIES)}) '
-        "nor a module beside the manifest or an installed one; did you mean 'llama'?",
+        "nor a module in the manifest's folder or an installed one; did you mean 'llama'?",
         "shards.toml:6: [models.a.policy.fidelity] min-cosine = 2: must be at most 1.",
         "shards.toml:11: [models.b.shard.x.probes] count = 0: must be at least 1.",
         'shards.toml:13: [models.b.shard."y*"] matches no shard; there are: x.',

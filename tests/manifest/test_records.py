@@ -36,9 +36,9 @@ def test_unknown_names() -> None:
         MANIFEST.model_of("n")
 
 
-def test_what_was_asked_where_nothing_was() -> None:
-    assert SHARDS[0].asked == Uncompressed()
-    assert SHARDS[0].model_copy(update={"compression": Palettize()}).asked == Palettize()
+def test_no_compression_is_requested_where_none_is_named() -> None:
+    assert SHARDS[0].requested == Uncompressed()
+    assert SHARDS[0].model_copy(update={"compression": Palettize()}).requested == Palettize()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The backend: compiled models from the cache, loaded on the compute units that were asked for."""
+"""The backend: compiled models from the cache, loaded on the chosen compute units."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _failed(artifact: Path, error: RuntimeError) -> ExecutionError:
             f"{artifact}: Core ML refuses this compiled model ({explain(error)}); there is no "
             "package here to compile again, so compile its .mlpackage on this Mac."
         )
-    again = ", though it was compiled anew" if is_stale(error) else ""
+    again = ", though it was compiled again" if is_stale(error) else ""
     return ExecutionError(f"{artifact}: Core ML failed{again}: {explain(error)}.")
 
 
@@ -158,7 +158,7 @@ class CoreMLRunner:
 
     @property
     def inputs(self) -> tuple[Feature, ...]:
-        """The declared inputs."""
+        """The inputs that the artifact declares, images and scalars among them."""
         return self._model.inputs
 
     def make_state(self) -> Any:

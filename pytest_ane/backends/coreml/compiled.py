@@ -46,7 +46,7 @@ class CompiledModels:
         return self._entry(package, record, self._latest(record))
 
     def after(self, package: Path, stale: Path) -> Path:
-        """Another one, compiled anew unless another process has done so already.
+        """The successor of a stale one, compiled unless another process has done so already.
 
         Raises:
             BuildError: the disk is full or failing.
@@ -115,7 +115,8 @@ def compile_package(package: Path, target: Path, machine: Machine) -> None:
     """
     if package.suffix != ".mlpackage":
         raise ExecutionError(
-            f"{package}: Core ML compiles folders named *.mlpackage; rename it, and name it anew."
+            f"{package}: Core ML compiles folders named *.mlpackage; rename it, and its path "
+            "in shards.toml."
         )
     if machine.has_xcode:
         _by_xcode(package, target)

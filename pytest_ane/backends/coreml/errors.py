@@ -135,6 +135,6 @@ def explain(error: BaseException) -> str:
 
 
 def is_stale(error: BaseException) -> bool:
-    """Whether compiling again may mend it."""
+    """Whether a compiled model that another system made is a likely cause."""
     known = recognise(" ".join(str(error).split()))
     return known is not None and known.stale

@@ -1,6 +1,6 @@
 """What a measurement on a device depends on: chip, system and compiler, as macOS' own tools say.
 
-`platform` is not asked: under Rosetta and older SDKs it names another chip or system.
+`platform` is not used: under Rosetta and older SDKs it names another chip or system.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Machine:
 
     @property
     def has_xcode(self) -> bool:
-        """Whether `xcrun coremlcompiler` compiles here."""
+        """Whether Xcode's `coremlcompiler` compiles here, not the system's own compiler."""
         return self.compiler.startswith(XCODE)
 
     @classmethod
@@ -51,11 +51,11 @@ class Machine:
             BackendError: a tool of macOS is missing or fails.
         """
         # First what only macOS has: other systems have a sysctl too.
-        system = _asked("sw_vers", "-productVersion")
+        system = _output_of("sw_vers", "-productVersion")
         return cls(
-            chip=_asked("sysctl", "-n", "machdep.cpu.brand_string"),
+            chip=_output_of("sysctl", "-n", "machdep.cpu.brand_string"),
             os=f"macOS {system}",
-            os_build=_asked("sw_vers", "-buildVersion"),
+            os_build=_output_of("sw_vers", "-buildVersion"),
             compiler=_compiler(),
         )
 
@@ -70,14 +70,14 @@ def _compiler() -> str:
     `xcode-select -p` only says so.
     """
     try:
-        _asked("xcode-select", "-p")
-        match = _VERSION.search(_asked("xcrun", XCODE, "version"))
+        _output_of("xcode-select", "-p")
+        match = _VERSION.search(_output_of("xcrun", XCODE, "version"))
     except BackendError:
         match = None
     return f"{XCODE} {match[0]}" if match else f"coremltools {version('coremltools')}"
 
 
-def _asked(*command: str) -> str:
+def _output_of(*command: str) -> str:
     words = " ".join(command)
     try:
         done = subprocess.run(

@@ -159,7 +159,7 @@ class Gemma4Config:
 
     @property
     def pack(self) -> int:
-        """Experts of one pack."""
+        """Experts of one pack: an eighth of the layer's."""
         return self.experts // PACKS
 
     def is_global(self, layer: int) -> bool:

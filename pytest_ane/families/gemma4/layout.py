@@ -80,7 +80,7 @@ class Gemma4Layout:
 
 
 def layout(description: dict[str, Any], shard: str) -> Gemma4Layout:
-    """Rebuild from `Gemma4Model.description`."""
+    """A shard's layout from `Gemma4Model.description`, without the weights."""
     d, of = description, role(shard)
     width = int(d["width"])
     if of.kind != "attn":

@@ -22,7 +22,7 @@ from pytest_ane.sources import Source
 
 
 class Gemma4Model:
-    """One model; weights are read from the source when a shard is asked for."""
+    """One model; weights are read from the source shard by shard."""
 
     def __init__(self, source: Source, config: Gemma4Config, cut: Cut) -> None:
         self.source, self.config, self._cut = source, config, cut

@@ -34,7 +34,7 @@ class ShardRole:
         return self.kind == "pack" and self.index == _LAST
 
     def wire(self, shard: str) -> Wire:
-        """Packs sum into the stream `moe`, which the last one takes beside `x`."""
+        """Packs sum into the stream `moe`, which the last one takes besides `x`."""
         if self.kind == "head":
             return Wire(shard, gives="logits", mode="append", kind="head")
         if self.kind == "attn":
@@ -64,7 +64,7 @@ def role(shard: str) -> ShardRole:
 
 
 def in_order(shards: Sequence[str]) -> tuple[str, ...]:
-    """The shards in running order."""
+    """Shard ids in running order: layer by layer, attention before packs, the head last."""
     return tuple(sorted(shards, key=role))
 
 
@@ -74,7 +74,7 @@ def wiring(shards: Sequence[str]) -> tuple[Wire, ...]:
 
 
 def layer_shards(layer: int) -> tuple[str, ...]:
-    """All shards of one layer."""
+    """Ids of a layer's nine shards: attention and eight packs."""
     return (f"L{layer:02d}.attn", *(f"L{layer:02d}.p{pack}" for pack in range(PACKS)))
 
 

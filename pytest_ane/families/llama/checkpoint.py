@@ -84,7 +84,7 @@ class CheckpointAsGGUF:
 
     @property
     def label(self) -> str:
-        """The source's own."""
+        """The checkpoint's label, for messages."""
         return self._source.label
 
     @property
@@ -108,7 +108,7 @@ class CheckpointAsGGUF:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The source's own."""
+        """The checkpoint's tokenizer; `SourceError` where there is none we know."""
         return self._source.tokenizer
 
     def value(self, key: str) -> Any:

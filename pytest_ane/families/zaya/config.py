@@ -81,7 +81,7 @@ class ZayaConfig:
 
     @property
     def q_channels(self) -> int:
-        """Channels of all queries."""
+        """Channels of all query heads together."""
         return self.heads * self.head
 
     @property

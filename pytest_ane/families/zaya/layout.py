@@ -63,7 +63,7 @@ class ZayaLayout:
 
 
 def layout(description: dict[str, Any], shard: str) -> ZayaLayout:
-    """Rebuild from `ZayaModel.description`."""
+    """A shard's layout from `ZayaModel.description`, without the weights."""
     return ZayaLayout(
         int(description["width"]),
         int(description["rotary"]),

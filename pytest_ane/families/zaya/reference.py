@@ -52,7 +52,7 @@ def mixture(source: Source, config: ZayaConfig, index: int) -> Reference:
 
 
 def residual(source: Source, config: ZayaConfig, index: int) -> Reference:
-    """A layer's residual path alone."""
+    """What the residual path alone gives of hidden states `[T, C]`, as a function."""
     w = Reader(source, config, index, np.float32).residual()
     return lambda sequences: _together(lambda x: carried(x, w), sequences)
 
@@ -76,7 +76,7 @@ def routing(source: Source, config: ZayaConfig, index: int) -> Routing:
 
 
 def head(source: Source, config: ZayaConfig, index: int) -> Reference:
-    """Logits of a vocabulary slice."""
+    """Logits `[T, V / slices]` of a vocabulary slice for each sequence `[T, C]`."""
     norm = read_final_norm(source, config, np.float32)
 
     def logits(x: Tensor) -> Tensor:

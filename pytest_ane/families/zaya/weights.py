@@ -70,7 +70,7 @@ class RouterWeights:
 
 @dataclass(frozen=True)
 class MixtureWeights:
-    """One mixture's tensors beside its experts, which are read one at a time."""
+    """One mixture's tensors without its experts, which are read one at a time."""
 
     norm: Tensor
     router: RouterWeights
@@ -90,7 +90,7 @@ class Reader:
         self._source, self._config, self._index, self._dtype = source, config, index, dtype
 
     def attention(self) -> AttentionWeights:
-        """An attention layer."""
+        """Weights of an attention layer; convolutions that overflow fp16 are left out."""
         c, width = self._config, self._config.width
         half, own = c.kv_channels // 2, "self_attn.qkv."
         parts = {"linear_q": c.q_channels, "linear_k": c.kv_channels}
@@ -192,7 +192,7 @@ def head_rows(source: Source, config: ZayaConfig, index: int) -> Iterator[FloatA
 
 
 def read_head(source: Source, config: ZayaConfig, index: int) -> Tensor:
-    """A vocabulary slice's projection `[V / slices, C]` in fp16, beyond which it is infinite."""
+    """A vocabulary slice's projection `[V / slices, C]` cast to fp16; beyond 65,504 it is inf."""
     first, last = slice_bounds(config.vocabulary, config.slices, index)
     projection = np.empty((last - first, config.width), dtype=np.float16)
     filled = 0

@@ -23,7 +23,7 @@ from pytest_ane.mil.values import NARROW, NUMPY, elements
 
 
 class Text(str):
-    """A text, unquoted."""
+    """A text without its quotes, escapes resolved."""
 
 
 class Number(str):
@@ -35,7 +35,7 @@ class Row(str):
 
 
 class Pairs(list[Any]):
-    """The entries of a dictionary."""
+    """The entries of a dictionary, keys before values."""
 
 
 # Beside these: a list for rows, a tuple for members, a `Blob`.
