@@ -26,8 +26,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.build.palettize import constants, palette, palettize
-from pytest_ane.build.quiet import converter_notes, import_coremltools
+from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.build.palettize.choose import constants
+from pytest_ane.build.palettize.package import palettize
+from pytest_ane.build.palettize.palettes import palette
 from pytest_ane.manifest import Palettize
 from pytest_ane.mil.blob import load
 from pytest_ane.mil.package import read_package

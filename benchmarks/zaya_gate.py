@@ -107,7 +107,7 @@ def build(folder: Path, compression: str = UNIFORM, name: str = "cache") -> dict
     import torch  # noqa: F401
 
     from pytest_ane.build import Cache, build_shard
-    from pytest_ane.build.quiet import import_coremltools
+    from pytest_ane.build.coremltools_quiet import import_coremltools
     from pytest_ane.families import Cut, get_family
     from pytest_ane.mil import read_model
     from pytest_ane.sources import open_source
@@ -239,7 +239,7 @@ def theirs(folder: Path) -> dict[str, Any]:
     import torch
     from safetensors.torch import load_file
 
-    from pytest_ane.build.quiet import converter_notes, import_coremltools
+    from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
 
     ct = import_coremltools()
     inputs = probes()

@@ -34,7 +34,7 @@ from pytest_ane.build.folder import (
     require_cache,
 )
 from pytest_ane.build.scratch import leftovers, scratch, temporary_folder
-from pytest_ane.build.slots import Slots
+from pytest_ane.build.semaphore import Semaphore
 from pytest_ane.core.digests import tree_bytes
 from pytest_ane.core.errors import BuildError, CacheError
 
@@ -69,7 +69,7 @@ class Cache:
 
     def __init__(self, root: Path | None = None, builds: int | None = None) -> None:
         self.root = (root or default_root()).absolute()
-        self.slots = Slots(self.root / "locks", builds) if builds else None
+        self.slots = Semaphore(self.root / "locks", builds) if builds else None
         self._user: FileLock | None = None
         require_cache(self.root)
         try:
@@ -208,7 +208,7 @@ class Cache:
             return False
 
     def _slot(self) -> AbstractContextManager[None]:
-        return self.slots.one() if self.slots else nullcontext()
+        return self.slots.held() if self.slots else nullcontext()
 
     def _scratch(self, *entry: str) -> str:
         """What folders of temporary files are called: by this cache folder, then by the entry."""

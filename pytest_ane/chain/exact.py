@@ -12,7 +12,7 @@ from pytest_ane.chain.chain import Chain, ChainStep
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.arrays import DoubleArray, FloatArray
 from pytest_ane.families import LanguageModel, Streams, Wire, apply_output, shard_input
-from pytest_ane.metrics import cosine, is_cosine
+from pytest_ane.metrics.cosine import cosine, is_cosine
 from pytest_ane.metrics.logits import LogitSummary, compare_logits
 
 ReferenceStates: TypeAlias = Callable[[str, str], tuple[FloatArray, FloatArray]]

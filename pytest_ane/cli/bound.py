@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from pytest_ane.analysis.bound import Group
     from pytest_ane.analysis.devices import Device
     from pytest_ane.build import Cache
-    from pytest_ane.manifest import Model
+    from pytest_ane.manifest import Model, Shard
 
 _PACKAGES = (".mlpackage", ".mlmodelc")
 _DEFAULT = "M4 Max"
@@ -63,7 +62,7 @@ def run(
     if path.suffix in _PACKAGES:
         name, groups, most = path.name, [_package(path)], largest_of(path, _MOST)
     else:
-        name, groups, most = _model(path, model, kept)
+        name, groups, most = _model(path, model, cache)
     rates = dict(_measured(text, name, on) for text in measured)
     wanted = dict.fromkeys((1, most if tokens is None else tokens, *rates))
     calls = [call(groups, on, t) for t in wanted]
@@ -126,43 +125,41 @@ def _package(path: Path) -> Group:
     return Group("package", path.name, 1, costs_of(path))
 
 
-def _model(path: Path, name: str | None, cache: Cache) -> tuple[str, list[Group], int]:
+def _model(path: Path, name: str | None, cache: Path | None) -> tuple[str, list[Group], int]:
     """A manifest's model: its name, what was counted, and its largest T."""
     from pytest_ane.analysis.alike import alike, counted
-    from pytest_ane.cli.shards import Shards
-    from pytest_ane.cli.stack import tell
-    from pytest_ane.core.digests import remembered
-    from pytest_ane.families import make_importable
-    from pytest_ane.manifest import load
-    from pytest_ane.plugin.run import use_folder
+    from pytest_ane.cli.status import tell
+    from pytest_ane.project.choose import choose_model
+    from pytest_ane.project.models import OpenModel
+    from pytest_ane.project.progress import Progress
+    from pytest_ane.project.project import read_project
 
-    read = load(path)
-    make_importable(read)
-    model = _chosen(read.models, name)
-    with ExitStack() as stack:
-        stack.enter_context(remembered(cache.root / "digests"))
-        if read.tmpdir is not None:
-            stack.enter_context(use_folder(read.tmpdir, read.path))
-        shards = Shards(model, cache)
+    project = read_project(path, cache)
+    model = choose_model(project.manifest, name)
+    project.progress = Progress(len(model.shards), tell)
+    with project.use():
+        opened = project.model(model.name) if model.family else None
+        family = opened if isinstance(opened, OpenModel) else None
+        kinds = {wire.shard: wire.kind for wire in family.wiring} if family else {}
+        order = {shard: i for i, shard in enumerate(kinds)}
+
+        def layout(shard: Shard) -> object:
+            """How a shard is fed; those of a family that are fed alike cost the same."""
+            return family.layout(shard) if family else shard.id
+
         groups = []
-        for one in alike(shards.in_order, shards.kind, shards.layout):
+        in_order = sorted(model.shards, key=lambda shard: order.get(shard.id, len(order)))
+        for one in alike(in_order, lambda shard: kinds.get(shard.id, shard.id), layout):
             tell(f"{one.kind}: {len(one.shards)} shards")
-            groups += counted(one, shards.built, shards.build)
+            groups += counted(one, project.package, lambda shard: project.artifact(shard).path)
         tell("")
-    return model.name, groups, shards.most
+    return model.name, groups, _largest(model)
 
 
-def _chosen(models: Sequence[Model], name: str | None) -> Model:
-    from pytest_ane.manifest.ids import nearest
+def _largest(model: Model) -> int:
+    """The largest T that all shards take: the manifest's, or less where own packages take less."""
+    from pytest_ane.analysis.alike import largest_of
 
-    names = [model.name for model in models]
-    if name is None and len(models) == 1:
-        return models[0]
-    if name is None:
-        raise ManifestError(f"Name a model with --model; there are: {', '.join(names)}.")
-    found = next((model for model in models if model.name == name), None)
-    if found is None:
-        raise ManifestError(
-            f"--model {name}: the manifest has no such model; {nearest(name, names)}."
-        )
-    return found
+    own = [shard.artifact for shard in model.shards if shard.artifact is not None]
+    known = [largest_of(path, model.max_tokens) for path in own]
+    return min((t for t in known if t > 1), default=1 if known else model.max_tokens)

@@ -139,7 +139,7 @@ def _written(
 
 def _device(cache: str | Path | None) -> Iterator[str]:
     from pytest_ane.build import Cache
-    from pytest_ane.cli.stack import tell
+    from pytest_ane.cli.status import tell
 
     measuring: Any = import_module("pytest_ane.analysis.device_calibration")
     devices: Any = import_module("pytest_ane.analysis.devices")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,25 +60,21 @@ def run(
 def _of_shard(
     what: str, manifest: Path | None, cache: Path | None, package: Path | None, backend: str
 ) -> Recorded:
-    from pytest_ane.build import Cache
-    from pytest_ane.families import make_importable
-    from pytest_ane.manifest import load
-    from pytest_ane.project.builder_model import BuiltModel
     from pytest_ane.project.models import OpenModel
+    from pytest_ane.project.project import read_project
 
-    read = load(manifest or Path("shards.toml"))
-    make_importable(read)
-    shard = _one(read, what)
-    model = read.model_of(shard.model)
-    if model.family:
-        return _of_family(OpenModel(model, Cache(cache)), shard, package, backend)
+    project = read_project(manifest, cache)
+    shard = _one(project.manifest, what)
+    model = project.model(shard.model)
+    if isinstance(model, OpenModel) and shard.family:
+        return _of_family(model, shard, package, backend)
     if package is not None:
         return _of_package(_backend(backend), package, shard.probes)
-    if not model.builder:
+    if isinstance(model, OpenModel):
         raise GoldenError(
             f"{shard.qualified}: has no float32 module; name a package to run with --package."
         )
-    tensors, metadata = BuiltModel(model, Cache(cache)).recording(shard)
+    tensors, metadata = model.recording(shard)
     probes = [{"kind": kind, "name": name} for kind, name, _ in metadata["probes"]]
     outputs = [{"name": name, "shape": shape} for name, shape in metadata["outputs"]]
     origin = f"the float32 module of {shard.qualified}"
@@ -144,7 +139,6 @@ def _ran(package: Path, backend: Backend) -> str:
 
 def _backend(name: str) -> Backend:
     from pytest_ane.backends import get_backend
+    from pytest_ane.project.project import default_backend
 
-    if name == "auto":
-        name = "coreml" if sys.platform == "darwin" else "cpu"
-    return get_backend(name)
+    return get_backend(default_backend() if name == "auto" else name)

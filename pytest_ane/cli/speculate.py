@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ane.core.errors import ExecutionError, ManifestError
-from pytest_ane.plugin import threads
+from pytest_ane.project import threads
 
 if TYPE_CHECKING:
     from pytest_ane.gates.throughput.trial import Trial
@@ -47,7 +47,8 @@ def run(
     if times is not None:
         yield _break_even(times, width)
         return
-    from pytest_ane.cli.stack import open_stack, tell
+    from pytest_ane.cli.stack import open_stack
+    from pytest_ane.cli.status import tell
     from pytest_ane.gates.throughput.trial import run_trial
     from pytest_ane.gates.throughput.verifier import MARGIN
     from pytest_ane.report import speculate as words

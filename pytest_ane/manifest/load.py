@@ -22,7 +22,7 @@ from pytest_ane.manifest.checks import (
     unmatched,
 )
 from pytest_ane.manifest.compression import Uncompressed
-from pytest_ane.manifest.ids import is_glob, is_id
+from pytest_ane.manifest.ids import ALL, NO_ALL, is_glob, is_id
 from pytest_ane.manifest.layers import Layers, only, without
 from pytest_ane.manifest.problems import (
     Problem,
@@ -218,7 +218,8 @@ class Resolver:
         ids = (model.shards or ()) if made else own
         for key in own if not made else ():
             if not is_id(key):
-                self.problems.append(at_key((*here, "shard", key), f"{key!r} is no shard id"))
+                says = NO_ALL if key == ALL else f"{key!r} is no shard id"
+                self.problems.append(at_key((*here, "shard", key), says))
         if not ids and not made:
             fix = f"or a table [{dotted((*here, 'shard', 'NAME'))}] with an artifact"
             message = f"has no shards; give it a family, source and shards, {fix}"

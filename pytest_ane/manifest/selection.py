@@ -8,7 +8,7 @@ from random import Random
 
 from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest.base import KeyPath
-from pytest_ane.manifest.ids import as_range, is_glob, nearest
+from pytest_ane.manifest.ids import ALL, as_range, is_glob, nearest
 from pytest_ane.manifest.problems import Problem, at_value, label
 from pytest_ane.manifest.records import Manifest, Shard
 
@@ -45,7 +45,7 @@ def _matching(manifest: Manifest, term: str, option: str) -> Sequence[Shard]:
 
 
 def _in_pool(pool: Sequence[Shard], text: str, term: str, option: str) -> Sequence[Shard]:
-    if text in ("all", "*"):
+    if text in (ALL, "*"):
         return pool
     if text.startswith(f"{_SAMPLE}:"):
         return _sample(pool, text.partition(":")[2].strip(), term, option)

@@ -74,10 +74,7 @@ def contributions_off_input(a: Array, b: Array, x: Array) -> Contributions:
 
 
 def _compared(
-    x: DoubleArray,
-    y: DoubleArray,
-    path: DoubleArray,
-    lost: DoubleArray,
+    x: DoubleArray, y: DoubleArray, path: DoubleArray, lost: DoubleArray
 ) -> Contributions:
     with np.errstate(invalid="ignore", divide="ignore"):
         x_lost, y_lost = _most(np.abs(x) / lost), _most(np.abs(y) / lost)

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ane.plugin import bench_options
+from pytest_ane.plugin.bench_options import FILE, asked, compared, recording
 from pytest_ane.plugin.options import wanted
+from pytest_ane.project import suite
 
 if TYPE_CHECKING:
     from pytest_ane.build import Artifact
@@ -28,9 +30,6 @@ if TYPE_CHECKING:
     from pytest_ane.plugin.workspace import Workspace
     from pytest_ane.project.stack import Stack
 
-FILE = "test_throughput.py"
-"""Our benchmarks among the gates."""
-BY_OPTION = "--benchmark-disable"
 _FIXTURES = {"ane_shard", "ane_chain"}
 _TIMED = {"ane_load_benchmark", "ane_shard_benchmark", "ane_decode_benchmark"}
 
@@ -73,22 +72,11 @@ def ane_against_baseline(
     return lambda speed: regression.judged(request.node, space, speed, benchmark)
 
 
-def asked(config: pytest.Config) -> bool:
-    """Whether a run is for benchmarks: shards are selected, and `-m` or pytest-benchmark says so.
-
-    pytest itself then sees to it that `-m "not bench"` runs none.
-    """
-    only = config.getoption("benchmark_only", False)
-    return wanted(config) and ("bench" in config.option.markexpr or bool(only))
-
-
 def ignored(path: Path, config: pytest.Config) -> bool:
     """Whether a file is our benchmarks', in a run that is not for them."""
     if path.name != FILE or not wanted(config) or asked(config):
         return False
-    from pytest_ane.plugin import suite
-
-    return path.parent in (suite.shipped(), suite.in_use(config))
+    return path.parent in (suite.shipped(), suite.in_use(config.rootpath))
 
 
 def drop_unasked(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -178,36 +166,6 @@ def _no_errors_of_warnings(config: pytest.Config) -> None:
     warnings.filterwarnings("default", category=PytestBenchmarkWarning)
     name = f"{PytestBenchmarkWarning.__module__}.{PytestBenchmarkWarning.__qualname__}"
     config.addinivalue_line("filterwarnings", f"default::{name}")
-
-
-def compared(config: pytest.Config) -> bool:
-    """Whether `--benchmark-compare` was given."""
-    return bool(config.getoption("benchmark_compare", None))
-
-
-def recording(config: pytest.Config) -> bool:
-    """Whether this run is stored."""
-    return bool(
-        config.getoption("benchmark_save", None) or config.getoption("benchmark_autosave", None)
-    )
-
-
-def session(config: pytest.Config) -> Any:
-    """pytest-benchmark's own record of the run."""
-    return config._benchmarksession  # type: ignore[attr-defined]
-
-
-def off(config: pytest.Config) -> str:
-    """Why pytest-benchmark times nothing."""
-    by_option = config.getoption("benchmark_disable") and not config.getoption("benchmark_enable")
-    return BY_OPTION if by_option else "pytest-benchmark is off under xdist"
-
-
-def has_limit(config: pytest.Config, space: Workspace, subject: str) -> bool:
-    """Whether a benchmark is compared with anything."""
-    policy = space.policy_of(subject).throughput
-    limits = (policy.max_regression, policy.min_tok_s)
-    return compared(config) or any(limit is not None for limit in limits)
 
 
 def _stopwatch(request: pytest.FixtureRequest, benchmark: Any) -> Stopwatch:

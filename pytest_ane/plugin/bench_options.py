@@ -1,4 +1,4 @@
-"""Options of pytest-benchmark that it would end in a traceback for, the run done or not begun."""
+"""Options of pytest-benchmark: what they mean for shards, and which would end in a traceback."""
 
 from __future__ import annotations
 
@@ -6,10 +6,59 @@ import math
 import os
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ane.plugin.options import wanted
+
+if TYPE_CHECKING:
+    from pytest_ane.plugin.workspace import Workspace
+
+FILE = "test_throughput.py"
+"""Our benchmarks among the gates."""
+BY_OPTION = "--benchmark-disable"
 _GROUPS = ("group", "name", "func", "fullname", "fullfunc", "param")
+
+
+def asked(config: pytest.Config) -> bool:
+    """Whether a run is for benchmarks: with shards, and by `-m`, pytest-benchmark or our file.
+
+    pytest itself then sees to it that `-m "not bench"` runs none.
+    """
+    only = config.getoption("benchmark_only", False)
+    named = any(f"/{FILE}" in f"/{arg}" for arg in config.invocation_params.args)
+    return wanted(config) and ("bench" in config.option.markexpr or bool(only) or named)
+
+
+def compared(config: pytest.Config) -> bool:
+    """Whether `--benchmark-compare` was given."""
+    return bool(config.getoption("benchmark_compare", None))
+
+
+def recording(config: pytest.Config) -> bool:
+    """Whether this run is stored."""
+    return bool(
+        config.getoption("benchmark_save", None) or config.getoption("benchmark_autosave", None)
+    )
+
+
+def session(config: pytest.Config) -> Any:
+    """pytest-benchmark's own record of the run."""
+    return config._benchmarksession  # type: ignore[attr-defined]
+
+
+def off(config: pytest.Config) -> str:
+    """Why pytest-benchmark times nothing."""
+    by_option = config.getoption("benchmark_disable") and not config.getoption("benchmark_enable")
+    return BY_OPTION if by_option else "pytest-benchmark is off under xdist"
+
+
+def has_limit(config: pytest.Config, space: Workspace, subject: str) -> bool:
+    """Whether a benchmark is compared with anything."""
+    policy = space.policy_of(subject).throughput
+    limits = (policy.max_regression, policy.min_tok_s)
+    return compared(config) or any(limit is not None for limit in limits)
 
 
 def check(config: pytest.Config) -> None:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def ane_shard(request: pytest.FixtureRequest) -> Shard:
     """The shard under test, with its source, compression, probes and policy resolved."""
-    found: Shard = _param(request, "ane_shard")
-    return found
+    parameter: Shard = _param(request, "ane_shard")
+    return parameter
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def ane_reference(
 def ane_cases(
     request: pytest.FixtureRequest, ane_shard: Shard, ane_artifact: Artifact
 ) -> Callable[[], list[Case]]:
-    """Makes what `ane_reference` gives, when called: where evidence is verified nobody needs it."""
+    """`ane_cases()` makes the cases of `ane_reference`, which verified evidence does not need."""
     space = _workspace(request)
     return lambda: space.cases(ane_shard, ane_artifact)
 

@@ -13,6 +13,7 @@ from pytest_ane.core.verdict import Gate, Verdict
 from pytest_ane.evidence.judge import of_record
 from pytest_ane.manifest import Shard
 from pytest_ane.plugin import blame, workspace
+from pytest_ane.plugin.collection import gate_of
 from pytest_ane.plugin.insist import insisted
 from pytest_ane.plugin.recording import RECORDED
 from pytest_ane.plugin.workspace import Workspace
@@ -73,13 +74,6 @@ def unproven(item: pytest.Function, error: UnprovenError) -> None:
     gate, sentence = cast(Gate, gate_of(item)), str(error)
     verdict = Verdict(gate, subject_of(item), "unproven", brief(error.summary), (sentence,))
     GateKeeper(item, workspace.of(item.config))(verdict)
-
-
-def gate_of(item: pytest.Function) -> str:
-    """`placement` for `test_placement[smollm2:L01]`; `throughput` for every benchmark."""
-    if item.get_closest_marker("bench"):
-        return "throughput"
-    return (item.originalname or item.name).removeprefix("test_")
 
 
 def subject_of(item: pytest.Function) -> str:

@@ -15,7 +15,7 @@ from pytest_ane.gates.throughput.baseline import Baseline, Missing, find
 from pytest_ane.gates.throughput.judge import judge
 from pytest_ane.gates.throughput.speed import KEY, Speed
 from pytest_ane.gates.throughput.storage import STORAGE, storage_of
-from pytest_ane.plugin import bench
+from pytest_ane.plugin import bench_options
 from pytest_ane.plugin.stopwatch import AGAIN
 from pytest_ane.plugin.workspace import Workspace
 
@@ -39,10 +39,10 @@ def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) ->
     """
     config = item.config
     policy = space.policy_of(speed.subject).throughput
-    compared = bench.compared(config)
+    compared = bench_options.compared(config)
     looks = compared or policy.max_regression is not None
     baseline = _baseline(config, space, speed) if looks else None
-    recording = bench.recording(config)
+    recording = bench_options.recording(config)
 
     def verdict_on(speed: Speed) -> Verdict:
         return judge(speed, baseline, policy, recording=recording, compared=compared)
@@ -100,14 +100,14 @@ def use_baselines(config: pytest.Config, space: Workspace) -> None:
 def _baseline(config: pytest.Config, space: Workspace, speed: Speed) -> Baseline | Missing:
     default = config.getoption("benchmark_storage") == STORAGE
     folder = space.manifest.model_of(speed.subject.partition(":")[0]).baselines
-    storage = storage_of(bench.session(config), folder if default else None)
+    storage = storage_of(bench_options.session(config), folder if default else None)
     given = config.getoption("benchmark_compare")
     return find(storage, speed, given if isinstance(given, str) else None)
 
 
 def _worse(config: pytest.Config, benchmark: Any) -> Iterator[str]:
     """What `--benchmark-compare-fail` says, as pytest-benchmark will at the end of the run."""
-    session = bench.session(config)
+    session = bench_options.session(config)
     for path, stored in session.compared_mapping.items():
         for limit in session.compare_fail or ():
             then = stored.get(benchmark.fullname)

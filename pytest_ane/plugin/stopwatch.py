@@ -20,7 +20,7 @@ from pytest_ane.gates.throughput.calls import Call, Tokens, hidden_call, package
 from pytest_ane.gates.throughput.speed import KEY, Speed, What
 from pytest_ane.gates.throughput.yardstick import Timing, Yardstick
 from pytest_ane.manifest import Shard
-from pytest_ane.plugin import bench
+from pytest_ane.plugin import bench_options
 from pytest_ane.probes.package import seeded_inputs
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.stack import Stack
@@ -187,8 +187,8 @@ class Stopwatch:
 
     def _beside(self, timing: Timing, subject: str) -> float | None:
         """Time something; what the machine's yardstick took beside it, which no device heeds."""
-        limited = bench.has_limit(self.config, self.space, subject)
-        calm = limited or bench.recording(self.config)
+        limited = bench_options.has_limit(self.config, self.space, subject)
+        calm = limited or bench_options.recording(self.config)
         if self.space.backend.on_device:
             timing(lambda: None)
             return None
@@ -202,8 +202,10 @@ class Stopwatch:
         Raises:
             UnprovenError: a limit was asked for, and nobody asked not to measure.
         """
-        why = bench.off(self.config)
-        if why == bench.BY_OPTION or not bench.has_limit(self.config, self.space, subject):
+        why = bench_options.off(self.config)
+        if why == bench_options.BY_OPTION or not bench_options.has_limit(
+            self.config, self.space, subject
+        ):
             pytest.skip(f"run once and not timed: {why}")
         raise UnprovenError(
             f"{subject} was not timed: {why}; leave -n out.", summary=f"not timed: {why}"

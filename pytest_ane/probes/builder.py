@@ -16,14 +16,7 @@ from pytest_ane.core.errors import BuildError
 from pytest_ane.families import Conversion, Inputs, Port
 from pytest_ane.families.user_code import error_line
 from pytest_ane.manifest import Shard
-from pytest_ane.probes.cases import (
-    Case,
-    Rows,
-    flexible_axis,
-    largest_input,
-    port_rows,
-    with_prefix,
-)
+from pytest_ane.probes.cases import Case, Rows, flexible_axis, largest_input, port_rows, with_prefix
 from pytest_ane.probes.recording import RECORDING_VERSION, load, save
 from pytest_ane.probes.seeded import KINDS, generator, lengths
 

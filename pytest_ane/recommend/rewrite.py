@@ -21,7 +21,7 @@ from pytest_ane.core.errors import ManifestError
 from pytest_ane.core.files import write_atomically
 from pytest_ane.manifest import Manifest, Settings, parse
 from pytest_ane.manifest.layers import value_at
-from pytest_ane.recommend.units import said
+from pytest_ane.recommend.menu import setting_keys
 
 _COMPRESSION = "compression"
 
@@ -106,14 +106,14 @@ def _tables(
     main = next(setting for shard, setting in wanted.items() if forms[shard] == common)
     # What is written below, in [defaults], shows through unless it is said again.
     below = value_at(document, ("defaults", _COMPRESSION)) or {}
-    above = {**below, **said(main)}
+    above = {**below, **setting_keys(main)}
     own = {s: _keys(setting, above) for s, setting in wanted.items() if forms[s] != common}
     return _keys(main, below), own
 
 
 def _keys(setting: Settings, below: Mapping[str, Any]) -> dict[str, Any]:
     """A table's keys; what a table below it says is said again, if only to be the default."""
-    keys = said(setting)
+    keys = setting_keys(setting)
     if setting.method == below.get("method"):
         dumped = setting.model_dump(mode="json")
         keys |= {key: dumped[key] for key in below if key in dumped and key not in keys}

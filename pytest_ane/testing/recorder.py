@@ -39,7 +39,7 @@ class Recorder:
         return tuple(self._log.skipped) if self._log else ()
 
     def __enter__(self) -> Recorder:
-        from pytest_ane.build.quiet import import_coremltools
+        from pytest_ane.build.coremltools_quiet import import_coremltools
         from pytest_ane.predict.hook import NATIVE, in_place
         from pytest_ane.testing.recording import AnswerLog, recording_module
 

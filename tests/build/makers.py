@@ -8,7 +8,7 @@ from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 
 from pytest_ane.build.cache import Cache
-from pytest_ane.build.slots import Slots
+from pytest_ane.build.semaphore import Semaphore
 
 KEY = "a" * 64
 
@@ -56,7 +56,7 @@ def make_counted(root: Path, builds: int, key: str, log: Path, start: Barrier) -
 
 def hold_slot(folder: Path, began: Event) -> None:
     """Hold the only slot, and never let go."""
-    with Slots(folder, 1).one():
+    with Semaphore(folder, 1).held():
         began.set()
         time.sleep(600)
 

@@ -134,7 +134,7 @@ def test_a_model_must_be_one_of_the_manifest(run: Run, stacks: Stacks, tmp_path:
     manifest = tmp_path / "shards.toml"
     stacks.write(manifest)
     (sentence,) = run(str(manifest), "--model", "dep", status=1)
-    assert sentence == ("pytest-ane: --model dep: the manifest has no such model; nearest: deep.")
+    assert sentence == ("pytest-ane: shards.toml has no model 'dep'; nearest: deep.")
 
 
 def test_packages_of_one_s_own_say_which_t_they_take(

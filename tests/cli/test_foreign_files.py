@@ -19,7 +19,7 @@ from pytest_ane.build import Cache
 from pytest_ane.build.folder import KINDS
 from pytest_ane.cli import main
 from pytest_ane.core.errors import CacheError
-from pytest_ane.plugin.run import Run
+from pytest_ane.project.run_folder import RunFolder
 from tests.evidence.makers import statement
 
 KEY, RUN, MINE = "a" * 64, f"run-{'0' * 32}", "b" * 64
@@ -143,7 +143,7 @@ def run_commands(root: Path, folder: Path) -> None:
         if not linked:
             mine.mkdir()
             (mine / "file").write_text("built")
-        with Run(cache, "1" * 32).kept():
+        with RunFolder(cache, "1" * 32).kept():
             cache.sweep()
         assert main(["cache", *prune, str(root)]) == 0
         assert not mine.exists()

@@ -85,7 +85,7 @@ def test_the_break_even_alone(capsys: Capture) -> None:
         (["--prompt", "nobody"], "--prompt nobody: deep has no such golden prompt; there is: coun"),
         (["--margin", "-1"], "--margin -1.0: give a difference of logits, 0 or above."),
         (["--margin", "nan"], "--margin nan: give a difference of logits, 0 or above."),
-        (["--model", "other"], "--model other: shards.toml has no such model"),
+        (["--model", "other"], "shards.toml has no model 'other'"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence_and_nothing_built(

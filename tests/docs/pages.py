@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from pathlib import Path
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["PAGES", "ROOT", "SITE", "text_of", "tokens", "tomllib"]
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = sorted((ROOT / "docs").rglob("*.md"))
@@ -20,11 +28,8 @@ def tokens(page: Path) -> tuple[Token, ...]:
     return tuple(parser.parse(page.read_text(encoding="utf-8")))
 
 
-def text_of(inline: Token) -> str:
-    """The words a reader sees of an inline token; code as it is written."""
-    words = (
-        child.content if child.type in ("text", "code_inline") else " "
-        for child in inline.children or ()
-        if child.type in ("text", "code_inline", "softbreak", "hardbreak")
-    )
-    return "".join(words)
+def text_of(inline: Token, code: str = "") -> str:
+    """The words a reader sees of an inline token; inline code as it is, or as the word given."""
+    words = {"text": str, "softbreak": lambda _: " ", "hardbreak": lambda _: " "}
+    words["code_inline"] = lambda content: code or content
+    return "".join(words[c.type](c.content) for c in inline.children or () if c.type in words)

@@ -16,7 +16,7 @@ from typing import Any
 from pytest_ane.cli import parser
 from pytest_ane.gates.placement.rules import ALL_RULES, OpRule, Rule
 from pytest_ane.manifest.tables import json_schema
-from tests.docs.pages import ROOT, SITE
+from tests.docs.pages import ROOT, SITE, tomllib
 
 BLOCK = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -241,7 +241,22 @@ def _is_fixture(decorator: ast.expr) -> bool:
     return "pytest.fixture" in ast.unparse(decorator)
 
 
-# Placement rules.
+# The architecture: packages in the order of their imports, and the placement rules.
+
+
+def packages() -> str:
+    """The packages of pytest_ane with the first sentence about each, the lowest layer first."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    names = [name.strip() for layer in reversed(layers) for name in layer.split("|")]
+    rows = ((f"`{name.partition('.')[2]}`", _summary(name)) for name in names)
+    return table(("package", "what it holds"), rows)
+
+
+def _summary(package: str) -> str:
+    source = ROOT.joinpath(*package.split("."), "__init__.py").read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n\n")[0]
 
 
 def rules() -> str:
@@ -267,6 +282,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "fixtures": fixtures,
     "options for tests": lambda: options("pytest_ane.testing.plugin"),
     "fixtures for tests": lambda: fixtures("testing"),
+    "packages": packages,
     "rules": rules,
 }
 

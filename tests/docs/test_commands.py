@@ -19,7 +19,7 @@ from tests.forked import Forge
 
 CI = (ROOT / ".ci/run").read_text()
 STEPS = {page: sessions.steps(page) for page in PAGES}
-SESSIONS = [ROOT / "docs/tutorial.md"]
+SESSIONS = [ROOT / "README.md", ROOT / "docs/tutorial.md", ROOT / "docs/how-to/own-gate.md"]
 
 
 def silent() -> dict[str, Path]:

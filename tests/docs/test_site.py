@@ -12,12 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import PAGES, ROOT, SITE, text_of, tokens
-
-try:
-    import tomllib
-except ModuleNotFoundError:
-    import tomli as tomllib
+from tests.docs.pages import PAGES, ROOT, SITE, text_of, tokens, tomllib
 
 REPOSITORY = re.compile(r"https://github\.com/pytest-ane/pytest-ane/(?:blob|tree)/main/")
 

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from pytest_ane.metrics import cosine, flat_cosine, group_cosines, group_products, is_cosine, zeros
+from pytest_ane.metrics.cosine import (
+    cosine,
+    flat_cosine,
+    group_cosines,
+    group_products,
+    is_cosine,
+    zeros,
+)
 
 VALUES = st.floats(-1000, 1000, width=32)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from pytest_ane.metrics import (
+from pytest_ane.metrics.error import (
     decibels,
     finite_fraction,
     max_abs_error,

@@ -58,8 +58,7 @@ def test_the_rank_of_the_reference_s_likeliest_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("actual", "top1", "rank"),
-    [([2, 2, 1], True, 0), ([1, 2, 2], False, 2), ([2, 2, 2], True, 0)],
+    ("actual", "top1", "rank"), [([2, 2, 1], True, 0), ([1, 2, 2], False, 2), ([2, 2, 2], True, 0)]
 )
 def test_of_equal_logits_the_lower_token_counts_first(
     actual: list[float], top1: bool, rank: int

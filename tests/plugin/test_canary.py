@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.plugin.suite import shipped
+from pytest_ane.project.suite import shipped
 from tests.plugin.conftest import Project
 
 COUNT = """

@@ -59,7 +59,7 @@ ONE = """
 @pytest.fixture(scope="module", autouse=True)
 def _loaded() -> None:
     """Pytester drops what a run in this process imports, and numpy cannot be imported twice."""
-    from pytest_ane.build.quiet import import_coremltools
+    from pytest_ane.build.coremltools_quiet import import_coremltools
     from pytest_ane.testing import native, recording  # noqa: F401
 
     import_coremltools()

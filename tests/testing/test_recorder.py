@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.build.quiet import import_coremltools
+from pytest_ane.build.coremltools_quiet import import_coremltools
 from pytest_ane.core.errors import RecordingError
 from pytest_ane.gates.placement.device import to_record
 from pytest_ane.gates.placement.plans import Plan, read_plan

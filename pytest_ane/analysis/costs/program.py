@@ -45,7 +45,7 @@ def count_costs(model: MLModel, tokens: int = 1) -> Costs:
     shapes, flexible = input_shapes(model, tokens)
     function = model.main
     _check(model, function)
-    session = Session(model, "float32", given=_stand_ins(function))
+    session = Session(model, "float32", overrides=_stand_ins(function))
     run = Run(session, _table(session, function, shapes))
     with np.errstate(all="ignore"):
         operations = run.all()

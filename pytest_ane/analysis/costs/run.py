@@ -47,7 +47,7 @@ class Run:
         return self._values[self._session.slots[name]]
 
     def _all(self) -> Iterator[OpCost]:
-        steps = iter(self._session.plan.steps)
+        steps = iter(self._session.block.steps)
         for op in self._session.model.main.block.operations:
             if op.outputs and op.outputs[0].name not in self._session.slots:
                 self._stored.fold(op)
@@ -67,7 +67,7 @@ class Run:
         reads = sum(self._size(name) for name in self._tensors(op))
         if (stand_in := STAND_INS.get(op.op)) is not None:
             computed = partial(stand_in, **step.compute.keywords)
-            step = replace(step, compute=computed, direct=None)
+            step = replace(step, compute=computed)
         step.run(self._values, self._keep)
         results = [np.shape(self.result(out.name)) for out in op.outputs]
         writes = sum(size_of(o.type, s) for o, s in zip(op.outputs, results, strict=True))

@@ -134,7 +134,7 @@ def coremltools() -> Any:
         BackendError: it has no native module here, or one that cannot be loaded.
     """
     check_native()
-    from pytest_ane.build.quiet import converter_notes, held_interrupt
+    from pytest_ane.build.coremltools_quiet import converter_notes, held_interrupt
 
     with converter_notes(), held_interrupt():
         import coremltools

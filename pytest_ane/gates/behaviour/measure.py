@@ -9,7 +9,7 @@ from typing import Any
 from pytest_ane.chain.chain import NO_TOKEN, Chain
 from pytest_ane.chain.exact import Head, ReferenceStates, forced
 from pytest_ane.chain.golden import GoldenPrompt
-from pytest_ane.metrics import is_cosine
+from pytest_ane.metrics.cosine import is_cosine
 from pytest_ane.metrics.logits import Likeliest, Position, compare_logits, likeliest
 
 

@@ -14,21 +14,21 @@ import numpy.typing as npt
 
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.gates.fidelity.comparison import GROUP, Comparison, Errors
-from pytest_ane.metrics import (
-    Contributions,
-    WorstError,
+from pytest_ane.metrics.contribution import Contributions, contributions, contributions_off_input
+from pytest_ane.metrics.cosine import (
     Zeros,
-    contributions,
-    contributions_off_input,
     cosine,
-    finite_fraction,
     flat_cosine,
     group_cosines,
     group_products,
+    zeros,
+)
+from pytest_ane.metrics.error import (
+    WorstError,
+    finite_fraction,
     relative_l2,
     worst_abs_error,
     worst_rel_error,
-    zeros,
 )
 from pytest_ane.probes.cases import Case
 

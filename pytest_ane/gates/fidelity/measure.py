@@ -13,7 +13,7 @@ from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.gates.fidelity.compare import alone, compare
 from pytest_ane.gates.fidelity.comparison import Comparison, Fidelity
-from pytest_ane.metrics import flat_cosine, group_products
+from pytest_ane.metrics.cosine import flat_cosine, group_products
 from pytest_ane.probes.cases import Case, Rows
 
 
