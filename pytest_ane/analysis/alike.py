@@ -40,7 +40,7 @@ def alike(
     found: dict[object, list[Shard]] = {}
     for shard in shards:
         sizes = (shard.max_tokens, shard.context, shard.target)
-        asked = shard.asked.model_dump_json()
+        asked = shard.requested.model_dump_json()
         built = (kind(shard), asked, sizes, repr(layout(shard)))
         found.setdefault(shard.id if shard.artifact else built, []).append(shard)
     return tuple(Alike(kind(group[0]), tuple(group)) for group in found.values())

@@ -18,7 +18,7 @@ from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import (
     Blob,
     Function,
-    Model,
+    MLModel,
     Operation,
     StateType,
     TensorType,
@@ -31,7 +31,7 @@ from pytest_ane.reference.session import Session
 from pytest_ane.reference.steps import Values
 
 
-def count_costs(model: Model, tokens: int = 1) -> Costs:
+def count_costs(model: MLModel, tokens: int = 1) -> Costs:
     """What one call costs.
 
     Args:
@@ -61,7 +61,7 @@ def count_costs(model: Model, tokens: int = 1) -> Costs:
     )
 
 
-def _check(model: Model, function: Function) -> None:
+def _check(model: MLModel, function: Function) -> None:
     for op in function.block.operations:
         if op.blocks:
             raise ExecutionError(

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from pytest_ane.chain.chain import Chain, Marks, Opened, last, lead
 from pytest_ane.chain.decode import Timer, likeliest
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.gates.throughput.counters import Speculated
-from pytest_ane.sources import FloatArray
 
 MARGIN = 0.0625
 """Leads below this are near ties; see docs/explanations/speculative.md for what was measured."""
