@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_ane.analysis.alike import largest_of
+from pytest_ane.analysis.costs import largest_tokens
 from pytest_ane.build import Cache, build_shard
 from pytest_ane.build.record import PACKAGE
 from pytest_ane.build.shard import artifact_key
@@ -37,7 +37,7 @@ class Shards:
         Packages of one's own say themselves what they take.
         """
         paths = [shard.artifact for shard in self._model.shards if shard.artifact is not None]
-        found = [largest_of(path, self._model.max_tokens) for path in paths]
+        found = [largest_tokens(path, self._model.max_tokens) for path in paths]
         return min((t for t in found if t > 1), default=1 if found else self._model.max_tokens)
 
     def kind(self, shard: Shard) -> str:

@@ -14,7 +14,7 @@ from pytest_ane.build.slots import default_count
 from pytest_ane.core.digests import remembered
 from pytest_ane.core.errors import ManifestError, UnprovenError
 from pytest_ane.families import get_family, search_beside
-from pytest_ane.manifest import Manifest, Model, Shard, load
+from pytest_ane.manifest import Manifest, Model, Prompt, Shard, load
 from pytest_ane.plugin.progress import words
 from pytest_ane.plugin.run import use_folder
 from pytest_ane.project.models import OpenModel
@@ -28,6 +28,7 @@ def open_stack(
     model: str | None,
     cache: Path | None,
     check: Callable[[OpenModel], None] = OpenModel.check_compared,
+    prompt: Prompt | None = None,
 ) -> Iterator[Stack]:
     """A model's shards, built and chained; on a Mac they run in Core ML.
 
@@ -37,6 +38,7 @@ def open_stack(
         cache: the cache folder.
         check: raises where the model is not for the command, before anything is built; by default
             where its prompts have nothing to compare.
+        prompt: in place of the model's golden prompts.
 
     Raises:
         ManifestError: there is no such model, or it is no whole stack.
@@ -46,6 +48,8 @@ def open_stack(
     read = load(manifest or Path("shards.toml"))
     search_beside(read)
     chosen = choose(read, model)
+    if prompt is not None:
+        chosen = chosen.model_copy(update={"prompts": (prompt,)})
     if not chosen.prompts:
         raise UnprovenError(
             f"{chosen.name} has no golden prompts to run through the stack; add "

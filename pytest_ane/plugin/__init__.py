@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ane.core.errors import AneError, UnprovenError
-from pytest_ane.plugin import bench, options, settings, suite, threads
+from pytest_ane.plugin import bench, compare, options, settings, suite, threads
 from pytest_ane.plugin.bench import (
     against_baseline,
     decode_benchmark,
@@ -64,12 +64,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register markers; with shards selected, read the manifest and add the gate suite."""
     options.add_markers(config)
+    compare.select(config)
     if not wanted(config):
         options.refuse_recording_nothing(config)
         return
     bench.check(config)
     threads.choose()
-    from pytest_ane.plugin import opening, stored, workspace
+    from pytest_ane.plugin import opening, workspace
 
     try:
         config.stash[workspace.KEY] = space = opening.workspace_of(config)
@@ -77,7 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
     except AneError as error:
         raise pytest.UsageError(str(error)) from None
     suite.add_to(config)
-    stored.refuse_damaged(config)
+    compare.refuse_damaged(config)
     if settings.github(config):
         from pytest_ane.plugin import github
 
@@ -95,7 +96,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave benchmarks out of runs that are not for them."""
-    return True if bench.ignored(collection_path, config) else None
+    return True if bench.is_ignored(collection_path, config) else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -120,9 +121,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     from pytest_ane.plugin import collection
 
     collection.drop_empty(config, items)
-    bench.drop_unasked(config, items)
+    bench.deselect(config, items)
     bench.use_processor_time(config, items)
     collection.in_order(config, items)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse a comparison with nothing, before anything is built."""
+    bench.require_baseline(session)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

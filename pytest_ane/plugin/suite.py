@@ -25,7 +25,7 @@ class Suite(pytest.Collector):
     def collect(self) -> Iterator[pytest.Collector]:
         """One file per gate; ids begin with `gates/`, wherever the package is installed."""
         for file in sorted(self.config.stash[_JOINS].glob("test_*.py")):
-            if bench.ignored(file, self.config):
+            if bench.is_ignored(file, self.config):
                 continue
             yield GateFile.from_parent(
                 self, path=file, name=file.name, nodeid=f"{FOLDER}/{file.name}"

@@ -1,0 +1,246 @@
+"""`--benchmark-compare`: which stored runs a run is compared with, and the verdicts on speeds.
+
+On the command line the option asks for a comparison: without shards it selects those of the newest
+stored run of this machine, and a run that compares nothing is a usage error. Like the entry point,
+this imports the standard library and pytest alone.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_ane.core.errors import AneError, UnprovenError
+from pytest_ane.plugin import settings, threads
+from pytest_ane.plugin.options import wanted
+
+if TYPE_CHECKING:
+    from pytest_ane.core.verdict import Verdict
+    from pytest_ane.gates.throughput.baseline import Baseline, Missing
+    from pytest_ane.gates.throughput.speed import Speed
+    from pytest_ane.gates.throughput.stored import Storage
+    from pytest_ane.manifest import Manifest
+    from pytest_ane.plugin.workspace import Workspace
+
+HELD = pytest.StashKey[frozenset[str]]()
+"""Node ids of the stored run's benchmarks, where that run selects what is measured."""
+_OPTION = "--benchmark-compare"
+
+
+def is_on(config: pytest.Config) -> bool:
+    """Whether the option was given, on the command line or in `addopts`."""
+    return bool(config.getoption("benchmark_compare", None))
+
+
+def is_requested(config: pytest.Config) -> bool:
+    """Whether it was given on the command line, so that a run without a comparison is an error."""
+    return any(str(a).partition("=")[0] == _OPTION for a in config.invocation_params.args)
+
+
+def select(config: pytest.Config) -> None:
+    """Without a selection, select the shards that the newest stored run of this machine holds.
+
+    A project without a manifest, and tests that are named, are pytest-benchmark's own business.
+
+    Raises:
+        pytest.UsageError: no run of this machine is stored, or none with shards of the manifest.
+    """
+    file = settings.path(config, "ane_manifest") or config.rootpath / "shards.toml"
+    if wanted(config) or not is_requested(config) or not file.is_file():
+        return
+    quiet_warnings(config)
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
+        return
+    threads.choose()
+    from pytest_ane.manifest import load
+
+    try:
+        manifest = load(file)
+        names, subjects = _held(config, manifest)
+    except AneError as error:
+        raise pytest.UsageError(str(error)) from None
+    chosen = [s.qualified for s in manifest.shards if {s.qualified, s.model} & subjects]
+    if not chosen:
+        raise pytest.UsageError(
+            f"{_OPTION}: the stored run holds no shard of {file.name}. {_record()}"
+        )
+    config.option.ane_shards = "all" if len(chosen) == len(manifest.shards) else ",".join(chosen)
+    config.stash[HELD] = frozenset(names)
+
+
+def refuse_damaged(config: pytest.Config) -> None:
+    """Refuse a stored run that is damaged or does not exist, before pytest-benchmark loads it.
+
+    It skips a run that is no JSON for an older one, and ends in a traceback over other JSON.
+
+    Raises:
+        pytest.UsageError: with the sentence.
+    """
+    if not is_on(config):
+        return
+    from pytest_ane.gates.throughput.stored import files_of, open_storage, read_stored
+
+    which = _which(config)
+    try:
+        files = files_of(open_storage(config.getoption("benchmark_storage")), which)
+        for file in files if which else files[-1:]:
+            read_stored(file)
+    except AneError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def require_baseline(config: pytest.Config, space: Workspace, subjects: Collection[str]) -> None:
+    """Refuse a run that asks for a comparison and can compare nothing, before it is measured.
+
+    Args:
+        config: the run's.
+        space: its workspace.
+        subjects: shards and models of the benchmarks that were collected.
+
+    Raises:
+        pytest.UsageError: there is no benchmark, or no stored run of this machine has any of them.
+    """
+    if not subjects:
+        raise pytest.UsageError(
+            f"{_OPTION}: no benchmark is selected, so nothing would be compared; give -m bench, or "
+            "leave -m and -k out."
+        )
+    from pytest_ane.gates.throughput.baseline import newest_of, why_none
+
+    try:
+        storages = [_storage(config, space, subject) for subject in subjects]
+        runs = (newest_of(s, space.identity, subjects, _which(config)) for s in storages)
+        if not any(runs):
+            raise pytest.UsageError(
+                f"{_OPTION}: {why_none(storages[0], space.identity)} {_record()}"
+            )
+    except AneError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) -> Verdict:
+    """The verdict on a speed, which is kept for the table; a suspected change is confirmed first.
+
+    Raises:
+        UnprovenError: a stored run that would be the baseline is damaged.
+    """
+    from pytest_ane.gates.throughput.judge import Throughput, is_suspect, judge
+    from pytest_ane.gates.throughput.speed import KEY
+    from pytest_ane.plugin import bench
+    from pytest_ane.plugin.stopwatch import CONFIRM
+
+    config, policy = item.config, space.policy_of(speed.subject).throughput
+    wanted = is_on(config) or policy.max_regression is not None
+    timed = Throughput(
+        speed,
+        _baseline(config, space, speed) if wanted else None,
+        recording=bench.is_recording(config),
+        compared=is_on(config),
+    )
+    confirm = item.stash.get(CONFIRM, None)
+    if confirm is not None and is_suspect(timed, policy):
+        speed = speed.model_copy(update={"confirmation": confirm()})
+    verdict = judge(replace(timed, speed=speed), policy, speed.subject)
+    if worse := tuple(_compare_fail(config, benchmark)):
+        verdict = replace(verdict, status="failed", reasons=(*verdict.reasons, *worse))
+    benchmark.extra_info[KEY] = speed.to_json() | {"status": verdict.status}
+    space.speeds.append((speed, verdict))
+    return verdict
+
+
+def use_baselines(config: pytest.Config, space: Workspace) -> None:
+    """Let pytest-benchmark store runs where the manifest says, if that is one place."""
+    from pytest_ane.gates.throughput.stored import STORAGE
+
+    models = {shard.model for shard in space.shards}
+    folders = {space.manifest.model_of(name).baselines for name in models}
+    folder = folders.pop() if len(folders) == 1 else None
+    if folder is not None and config.getoption("benchmark_storage") == STORAGE:
+        config.option.benchmark_storage = f"file://{folder}"
+
+
+def quiet_warnings(config: pytest.Config) -> None:
+    """Let pytest-benchmark warn, such as of no stored run, where a project makes errors of that.
+
+    It does so while pytest is set up, where an error is a traceback; the verdict says it anyway.
+    """
+    from pytest_benchmark.logger import PytestBenchmarkWarning
+
+    warnings.filterwarnings("default", category=PytestBenchmarkWarning)
+    name = f"{PytestBenchmarkWarning.__module__}.{PytestBenchmarkWarning.__qualname__}"
+    config.addinivalue_line("filterwarnings", f"default::{name}")
+
+
+def _held(config: pytest.Config, manifest: Manifest) -> tuple[set[str], set[str]]:
+    """Node ids and subjects of this machine's newest stored run, of each folder that models name.
+
+    Raises:
+        AneError: no such run, or a damaged one.
+    """
+    from pytest_ane.backends import get_backend
+    from pytest_ane.build import Cache
+    from pytest_ane.gates.throughput.baseline import newest_of, why_none
+    from pytest_ane.gates.throughput.machine import identity
+
+    backend = get_backend(
+        settings.backend(config),
+        cache=Cache(settings.path(config, "ane_cache")),
+        units=settings.compute_units(config),
+    )
+    this_machine, names, subjects = identity(backend), set[str](), set[str]()
+    folders = {model.baselines: _open(config, model.baselines) for model in manifest.models}
+    for folder, storage in folders.items():
+        of_folder = {model.name for model in manifest.models if model.baselines == folder}
+        run = newest_of(storage, this_machine, of_folder, _which(config))
+        if run is not None:
+            names |= run.names
+            subjects |= {speed.subject for speed in run.speeds.values()}
+    if not subjects:
+        nearest = next(iter(folders.values()))
+        raise UnprovenError(f"{_OPTION}: {why_none(nearest, this_machine)} {_record()}")
+    return names, subjects
+
+
+def _baseline(config: pytest.Config, space: Workspace, speed: Speed) -> Baseline | Missing:
+    from pytest_ane.gates.throughput.baseline import find
+
+    return find(_storage(config, space, speed.subject), speed, _which(config))
+
+
+def _storage(config: pytest.Config, space: Workspace, subject: str) -> Storage:
+    return _open(config, space.manifest.model_of(subject.partition(":")[0]).baselines)
+
+
+def _open(config: pytest.Config, baselines: Path | None) -> Storage:
+    """Where runs are stored: the option's folder, else a model's, else pytest-benchmark's own."""
+    from pytest_ane.gates.throughput.stored import STORAGE, open_storage
+
+    uri = str(config.getoption("benchmark_storage"))
+    return open_storage(uri, baselines if uri == STORAGE else None)
+
+
+def _which(config: pytest.Config) -> str | None:
+    """The run that the option names; None for the newest."""
+    which = config.getoption("benchmark_compare", None)
+    return which if isinstance(which, str) else None
+
+
+def _record() -> str:
+    from pytest_ane.gates.throughput.stored import RECORD
+
+    return f"Record one with: {RECORD}"
+
+
+def _compare_fail(config: pytest.Config, benchmark: Any) -> Iterator[str]:
+    """The sentences of `--benchmark-compare-fail`, as pytest-benchmark finds at the end."""
+    session = config._benchmarksession  # type: ignore[attr-defined]
+    for path, stored in session.compared_mapping.items():
+        for limit in session.compare_fail or ():
+            then = stored.get(benchmark.fullname)
+            if then is not None and (why := limit.fails(benchmark.stats, then["stats"])):
+                yield f"--benchmark-compare-fail: {why}, against {path}."
