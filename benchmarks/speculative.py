@@ -63,10 +63,8 @@ def main() -> None:
         ids = {prompt.name: prompt.ids for prompt in stack.prompts}
         for name in TEXTS:
             for width in options.width:
-                text = ids[f"bench-{name}"]
-                print(
-                    f"{name:<8} {row(stack.chain, text, options.tokens, width, options.rounds, timer)}"
-                )
+                text, rounds = ids[f"bench-{name}"], options.rounds
+                print(f"{name:<8}", row(stack.chain, text, options.tokens, width, rounds, timer))
 
 
 def row(

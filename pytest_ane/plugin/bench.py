@@ -150,7 +150,9 @@ def require_baseline(session: pytest.Session) -> None:
     if compare.is_requested(config):
         from pytest_ane.plugin import keeper, workspace
 
-        timed = (item for item in session.items if _TIMED & _fixtures(item))
+        timed = [item for item in session.items if _TIMED & _fixtures(item)]
+        if any("benchmark" in _fixtures(item) for item in session.items if item not in timed):
+            return  # pytest-benchmark compares others.
         subjects = {keeper.subject_of(i) for i in timed if isinstance(i, pytest.Function)}
         compare.require_baseline(config, workspace.of(config), subjects)
 

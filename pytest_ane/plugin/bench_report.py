@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pytest_benchmark.session import PerformanceRegression
 
+from pytest_ane.gates.throughput.speed import KEY
 from pytest_ane.plugin import compare, workspace
 from pytest_ane.report.throughput import lines
 
@@ -64,7 +65,10 @@ class BenchReport:
         config = self._config
         if not compare.is_requested(config) or config.option.collectonly:
             return False
-        return not any("change" in verdict.facts for _, verdict in workspace.of(config).speeds)
+        benchmarks = config._benchmarksession.benchmarks  # type: ignore[attr-defined]
+        others = any(KEY not in benchmark.extra_info for benchmark in benchmarks)
+        speeds = workspace.of(config).speeds
+        return not others and not any("change" in verdict.facts for _, verdict in speeds)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_benchmark_group_stats(

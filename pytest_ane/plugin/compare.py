@@ -51,10 +51,11 @@ def select(config: pytest.Config) -> None:
         pytest.UsageError: no run of this machine is stored, or none with shards of the manifest.
     """
     file = settings.path(config, "ane_manifest") or config.rootpath / "shards.toml"
-    if wanted(config) or not is_requested(config) or not file.is_file():
+    if not is_on(config) or not file.is_file():
         return
     quiet_warnings(config)
-    if config.args_source is pytest.Config.ArgsSource.ARGS:
+    named = config.args_source is pytest.Config.ArgsSource.ARGS
+    if wanted(config) or not is_requested(config) or named:
         return
     threads.choose()
     from pytest_ane.manifest import load

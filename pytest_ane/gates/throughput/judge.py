@@ -82,14 +82,13 @@ class Change:
         return [share if self.is_load else -share for share in self.shares]
 
     def __str__(self) -> str:
-        """`-12.4 % on run 0003, confirmed (-12.1 %) · control +0.3 %`."""
-        first, *confirmation = (percent(share, signed=True) for share in self.shares)
-        text = f"{first} on run {self.baseline.run}"
-        if confirmation:
-            known = "confirmed" if self.is_regression or self.is_improvement else "not confirmed"
-            text += f", {known} ({confirmation[0]})"
-        control = "" if self.control is None else f" · control {percent(self.control, signed=True)}"
-        return text + control
+        """`-12.4 % on run 0003 · confirmed -12.1 % · control +0.3 %`."""
+        known = "confirmed" if self.is_regression or self.is_improvement else "not confirmed"
+        notes = [f"{percent(self.shares[0], signed=True)} on run {self.baseline.run}"]
+        notes += [f"{known} {percent(share, signed=True)}" for share in self.shares[1:]]
+        if self.control is not None:
+            notes.append(f"control {percent(self.control, signed=True)}")
+        return " · ".join(notes)
 
 
 def is_suspect(timed: Throughput, policy: ThroughputPolicy) -> bool:

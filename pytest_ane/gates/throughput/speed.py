@@ -106,5 +106,5 @@ def seconds(value: float) -> str:
 
 
 def percent(share: float, *, signed: bool = False) -> str:
-    """`5 %`, `12.4 %`; `+12.4 %` with a sign."""
-    return f"{100 * share:{'+' if signed else ''}.3g} %"
+    """`5 %`, `12.4 %`, `4,950 %`; `+12.4 %` with a sign."""
+    return f"{100 * share:{'+' if signed else ''}{',.0f' if abs(share) >= 10 else '.3g'}} %"

@@ -74,7 +74,7 @@ def test_a_confirmed_regression_names_everything() -> None:
         "(run 0003 of 2026-11-20), and 5 % is allowed (policy.throughput.max-regression), on "
         "Apple M4 Max, macOS 26.1, coreml, CPU_AND_NE.",
     )
-    assert verdict.summary == "decoding 8.76 tok/s · -12.4 % on run 0003, confirmed (-20 %)"
+    assert verdict.summary == "decoding 8.76 tok/s · -12.4 % on run 0003 · confirmed -20 %"
     assert verdict.facts["change"] == pytest.approx(-0.124)
     assert verdict.facts["confirmed_change"] == pytest.approx(-0.2)
     assert verdict.facts["baseline"] == "0003"
@@ -92,19 +92,19 @@ def test_what_the_second_run_does_not_show_is_not_confirmed(first: float, second
     assert suspect(speed(first))
     verdict = judged(confirmed(speed(first), second), against(), 0.1)
     assert verdict.status == "passed"
-    assert ", not confirmed (" in verdict.summary
+    assert " · not confirmed " in verdict.summary
 
 
 def test_an_improvement_is_confirmed_by_the_same_rule() -> None:
     verdict = judged(confirmed(speed(3.2), 3.3), against(), 0.1)
     assert verdict.status == "passed"
-    assert verdict.summary == "decoding 12.50 tok/s · +25 % on run 0003, confirmed (+21.2 %)"
+    assert verdict.summary == "decoding 12.50 tok/s · +25 % on run 0003 · confirmed +21.2 %"
 
 
 def test_slower_then_faster_is_neither() -> None:
     verdict = judged(confirmed(speed(5.0), 3.0), against(), 0.1)
     assert verdict.status == "passed"
-    assert ", not confirmed (+33.3 %)" in verdict.summary
+    assert " · not confirmed +33.3 %" in verdict.summary
 
 
 @given(first=SECONDS, second=SECONDS, limit=st.floats(0, 0.99), tokens=st.integers(0, 64))

@@ -24,7 +24,14 @@ def test_seconds(value: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("share", "text"),
-    [(0.05, "5 %"), (0.1239, "12.4 %"), (0.003, "0.3 %"), (0, "0 %"), (1.5, "150 %")],
+    [
+        (0.05, "5 %"),
+        (0.1239, "12.4 %"),
+        (0.003, "0.3 %"),
+        (0, "0 %"),
+        (1.5, "150 %"),
+        (49.5, "4,950 %"),
+    ],
 )
 def test_percent(share: float, text: str) -> None:
     assert percent(share) == text
