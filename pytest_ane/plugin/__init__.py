@@ -64,21 +64,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register markers; with shards selected, read the manifest and add the gate suite."""
     options.add_markers(config)
-    compare.select(config)
-    if not wanted(config):
-        options.refuse_recording_nothing(config)
-        return
-    bench.check(config)
-    threads.choose()
-    from pytest_ane.plugin import opening, workspace
-
     try:
+        compare.select(config)
+        if not wanted(config):
+            options.refuse_recording_nothing(config)
+            return
+        bench.check(config)
+        threads.choose()
+        from pytest_ane.plugin import opening, workspace
+
         config.stash[workspace.KEY] = space = opening.workspace_of(config)
         bench.prepare(config, space)
+        suite.add_to(config)
+        compare.refuse_damaged(config)
     except AneError as error:
         raise pytest.UsageError(str(error)) from None
-    suite.add_to(config)
-    compare.refuse_damaged(config)
     if settings.github(config):
         from pytest_ane.plugin import github
 
@@ -128,7 +128,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse a comparison with nothing, before anything is built."""
-    bench.require_baseline(session)
+    try:
+        bench.require_baseline(session)
+    except AneError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

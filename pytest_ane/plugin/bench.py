@@ -137,10 +137,10 @@ def use_processor_time(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def require_baseline(session: pytest.Session) -> None:
-    """See that a run that asks for a comparison has something to compare.
+    """Refuse a run that asks for a comparison and has nothing to compare with.
 
     Raises:
-        pytest.UsageError: it has not.
+        UnprovenError: with the sentence.
     """
     config = session.config
     # Only workers of xdist know their tests, and none of them times any.

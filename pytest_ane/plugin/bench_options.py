@@ -1,8 +1,7 @@
-"""Options of pytest-benchmark that it would end in a traceback for, the run done or not begun."""
+"""Options of pytest-benchmark over which it would end in a traceback, checked before the run."""
 
 from __future__ import annotations
 
-import math
 import os
 from importlib import import_module
 from pathlib import Path
@@ -13,16 +12,11 @@ _GROUPS = ("group", "name", "func", "fullname", "fullfunc", "param")
 
 
 def check(config: pytest.Config) -> None:
-    """Look at what was asked for before anything is built.
+    """Check groups, clock and JSON file.
 
     Raises:
-        pytest.UsageError: it cannot be had.
+        pytest.UsageError: one is wrong.
     """
-    most = float(config.getoption("benchmark_max_time"))
-    if not (math.isfinite(most) and most > 0):
-        raise pytest.UsageError(
-            f"--benchmark-max-time={most:g}: give seconds above 0; they decide how many rounds."
-        )
     groups = str(config.getoption("benchmark_group_by")).split(",")
     if wrong := [g for g in groups if g not in _GROUPS and not g.startswith("param:")]:
         raise pytest.UsageError(
@@ -36,10 +30,10 @@ def check(config: pytest.Config) -> None:
 
 
 def check_storage(config: pytest.Config, *, recording: bool) -> None:
-    """Whether runs can be stored, where this run is to be.
+    """Check where runs are stored; with `recording` that it can be written.
 
     Raises:
-        pytest.UsageError: they cannot.
+        pytest.UsageError: it is no folder, or cannot be written.
     """
     uri = str(config.getoption("benchmark_storage"))
     if uri.startswith("elasticsearch+"):
@@ -54,7 +48,7 @@ def check_storage(config: pytest.Config, *, recording: bool) -> None:
 
 
 def _check_timer(config: pytest.Config) -> None:
-    """Whether the clock gives seconds; one of nanoseconds gives integers."""
+    """Check that the clock returns seconds; one of nanoseconds returns integers."""
     name = str(config.getoption("benchmark_timer"))
     module, _, attribute = name.rpartition(".")
     try:
@@ -70,7 +64,7 @@ def _check_timer(config: pytest.Config) -> None:
 
 
 def _check_folder(what: str, folder: Path, *, made: bool) -> None:
-    """Whether a file can be put into a folder; `made` where missing folders are made."""
+    """Check that a folder can be written; `made`: missing folders are made."""
     there = folder
     while made and not there.exists() and there != there.parent:
         there = there.parent

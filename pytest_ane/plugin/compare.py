@@ -8,22 +8,21 @@ this imports the standard library and pytest alone.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.core.errors import AneError, UnprovenError
+from pytest_ane.core.errors import UnprovenError
 from pytest_ane.plugin import settings, threads
 from pytest_ane.plugin.options import wanted
 
 if TYPE_CHECKING:
     from pytest_ane.core.verdict import Verdict
-    from pytest_ane.gates.throughput.baseline import Baseline, Missing
     from pytest_ane.gates.throughput.speed import Speed
-    from pytest_ane.gates.throughput.stored import Storage
+    from pytest_ane.gates.throughput.stored import Storage, StoredRun
     from pytest_ane.manifest import Manifest
     from pytest_ane.plugin.workspace import Workspace
 
@@ -48,7 +47,7 @@ def select(config: pytest.Config) -> None:
     A project without a manifest, and tests that are named, are pytest-benchmark's own business.
 
     Raises:
-        pytest.UsageError: no run of this machine is stored, or none with shards of the manifest.
+        AneError: the manifest is wrong, or no run of this machine has any of its shards.
     """
     file = settings.path(config, "ane_manifest") or config.rootpath / "shards.toml"
     if not is_on(config) or not file.is_file():
@@ -58,20 +57,23 @@ def select(config: pytest.Config) -> None:
     if wanted(config) or not is_requested(config) or named:
         return
     threads.choose()
+    from pytest_ane.backends import get_backend
+    from pytest_ane.build import Cache
+    from pytest_ane.gates.throughput.machine import identity
     from pytest_ane.manifest import load
 
-    try:
-        manifest = load(file)
-        names, subjects = _held(config, manifest)
-    except AneError as error:
-        raise pytest.UsageError(str(error)) from None
-    chosen = [s.qualified for s in manifest.shards if {s.qualified, s.model} & subjects]
-    if not chosen:
-        raise pytest.UsageError(
-            f"{_OPTION}: the stored run holds no shard of {file.name}. {_record()}"
-        )
+    manifest = load(file)
+    backend = get_backend(
+        settings.backend(config),
+        cache=Cache(settings.path(config, "ane_cache")),
+        units=settings.compute_units(config),
+    )
+    every = {shard.qualified for shard in manifest.shards} | {m.name for m in manifest.models}
+    runs = _newest(config, manifest, identity(backend), every)
+    held = {speed.subject for run in runs for speed in run.speeds.values()}
+    chosen = [s.qualified for s in manifest.shards if {s.qualified, s.model} & held]
     config.option.ane_shards = "all" if len(chosen) == len(manifest.shards) else ",".join(chosen)
-    config.stash[HELD] = frozenset(names)
+    config.stash[HELD] = frozenset(name for run in runs for name in run.names)
 
 
 def refuse_damaged(config: pytest.Config) -> None:
@@ -80,19 +82,16 @@ def refuse_damaged(config: pytest.Config) -> None:
     It skips a run that is no JSON for an older one, and ends in a traceback over other JSON.
 
     Raises:
-        pytest.UsageError: with the sentence.
+        UnprovenError: with the sentence.
     """
     if not is_on(config):
         return
     from pytest_ane.gates.throughput.stored import files_of, open_storage, read_stored
 
     which = _which(config)
-    try:
-        files = files_of(open_storage(config.getoption("benchmark_storage")), which)
-        for file in files if which else files[-1:]:
-            read_stored(file)
-    except AneError as error:
-        raise pytest.UsageError(str(error)) from None
+    files = files_of(open_storage(config.getoption("benchmark_storage")), which)
+    for file in files if which else files[-1:]:
+        read_stored(file)
 
 
 def require_baseline(config: pytest.Config, space: Workspace, subjects: Collection[str]) -> None:
@@ -104,24 +103,14 @@ def require_baseline(config: pytest.Config, space: Workspace, subjects: Collecti
         subjects: shards and models of the benchmarks that were collected.
 
     Raises:
-        pytest.UsageError: there is no benchmark, or no stored run of this machine has any of them.
+        UnprovenError: there is no benchmark, or no stored run of this machine has any of them.
     """
     if not subjects:
-        raise pytest.UsageError(
+        raise UnprovenError(
             f"{_OPTION}: no benchmark is selected, so nothing would be compared; give -m bench, or "
             "leave -m and -k out."
         )
-    from pytest_ane.gates.throughput.baseline import newest_of, why_none
-
-    try:
-        storages = [_storage(config, space, subject) for subject in subjects]
-        runs = (newest_of(s, space.identity, subjects, _which(config)) for s in storages)
-        if not any(runs):
-            raise pytest.UsageError(
-                f"{_OPTION}: {why_none(storages[0], space.identity)} {_record()}"
-            )
-    except AneError as error:
-        raise pytest.UsageError(str(error)) from None
+    _newest(config, space.manifest, space.identity, subjects)
 
 
 def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) -> Verdict:
@@ -130,6 +119,7 @@ def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) ->
     Raises:
         UnprovenError: a stored run that would be the baseline is damaged.
     """
+    from pytest_ane.gates.throughput.baseline import find
     from pytest_ane.gates.throughput.judge import Throughput, is_suspect, judge
     from pytest_ane.gates.throughput.speed import KEY
     from pytest_ane.plugin import bench
@@ -137,9 +127,10 @@ def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) ->
 
     config, policy = item.config, space.policy_of(speed.subject).throughput
     wanted = is_on(config) or policy.max_regression is not None
+    baselines = space.manifest.model_of(speed.subject.partition(":")[0]).baselines
     timed = Throughput(
         speed,
-        _baseline(config, space, speed) if wanted else None,
+        find(_open(config, baselines), speed, _which(config)) if wanted else None,
         recording=bench.is_recording(config),
         compared=is_on(config),
     )
@@ -177,44 +168,27 @@ def quiet_warnings(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", f"default::{name}")
 
 
-def _held(config: pytest.Config, manifest: Manifest) -> tuple[set[str], set[str]]:
-    """Node ids and subjects of this machine's newest stored run, of each folder that models name.
+def _newest(
+    config: pytest.Config,
+    manifest: Manifest,
+    identity: Mapping[str, str],
+    subjects: Collection[str],
+) -> list[StoredRun]:
+    """The newest stored run with any of these shards and models, of each folder of runs.
 
     Raises:
-        AneError: no such run, or a damaged one.
+        UnprovenError: there is none, or a damaged one.
     """
-    from pytest_ane.backends import get_backend
-    from pytest_ane.build import Cache
     from pytest_ane.gates.throughput.baseline import newest_of, why_none
-    from pytest_ane.gates.throughput.machine import identity
+    from pytest_ane.gates.throughput.stored import RECORD
 
-    backend = get_backend(
-        settings.backend(config),
-        cache=Cache(settings.path(config, "ane_cache")),
-        units=settings.compute_units(config),
-    )
-    this_machine, names, subjects = identity(backend), set[str](), set[str]()
-    folders = {model.baselines: _open(config, model.baselines) for model in manifest.models}
-    for folder, storage in folders.items():
-        of_folder = {model.name for model in manifest.models if model.baselines == folder}
-        run = newest_of(storage, this_machine, of_folder, _which(config))
-        if run is not None:
-            names |= run.names
-            subjects |= {speed.subject for speed in run.speeds.values()}
-    if not subjects:
-        nearest = next(iter(folders.values()))
-        raise UnprovenError(f"{_OPTION}: {why_none(nearest, this_machine)} {_record()}")
-    return names, subjects
-
-
-def _baseline(config: pytest.Config, space: Workspace, speed: Speed) -> Baseline | Missing:
-    from pytest_ane.gates.throughput.baseline import find
-
-    return find(_storage(config, space, speed.subject), speed, _which(config))
-
-
-def _storage(config: pytest.Config, space: Workspace, subject: str) -> Storage:
-    return _open(config, space.manifest.model_of(subject.partition(":")[0]).baselines)
+    folders = {manifest.model_of(name.partition(":")[0]).baselines for name in subjects}
+    storages = [_open(config, folder) for folder in folders]
+    runs = [newest_of(storage, identity, subjects, _which(config)) for storage in storages]
+    if not any(runs):
+        why = why_none(storages[0], identity)
+        raise UnprovenError(f"{_OPTION}: {why} Record one with: {RECORD}")
+    return [run for run in runs if run is not None]
 
 
 def _open(config: pytest.Config, baselines: Path | None) -> Storage:
@@ -229,12 +203,6 @@ def _which(config: pytest.Config) -> str | None:
     """The run that the option names; None for the newest."""
     which = config.getoption("benchmark_compare", None)
     return which if isinstance(which, str) else None
-
-
-def _record() -> str:
-    from pytest_ane.gates.throughput.stored import RECORD
-
-    return f"Record one with: {RECORD}"
 
 
 def _compare_fail(config: pytest.Config, benchmark: Any) -> Iterator[str]:

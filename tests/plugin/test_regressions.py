@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_ane.core.verdict import Verdict
+from pytest_ane.gates.throughput import baseline
 from pytest_ane.gates.throughput.baseline import Baseline
 from pytest_ane.gates.throughput.noise import Calibration, Noise, write
 from pytest_ane.gates.throughput.speed import KEY, Speed
@@ -96,7 +97,8 @@ def test_noise_that_was_measured_is_the_limit(project: Project, recorded: Path) 
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Verdict, Speed, int]]:
     """Judges a speed against one of 4 s, 10 % allowed: verdict, stored speed, confirmations."""
-    monkeypatch.setattr(compare, "_baseline", lambda *_: Baseline(speed(4.0), "0001"))
+    monkeypatch.setattr(baseline, "find", lambda *_: Baseline(speed(4.0), "0001"))
+    monkeypatch.setattr(compare, "_open", lambda *_: None)
 
     def judged(first: float, confirmation: float | None) -> tuple[Verdict, Speed, int]:
         session = SimpleNamespace(compared_mapping={}, compare_fail=())
@@ -106,7 +108,8 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Verdict, Spee
         if confirmation is not None:
             item.stash[CONFIRM] = lambda: runs.append(confirmation) or (confirmation,)
         policy = Policy(throughput={"max-regression": 0.1})
-        space: Any = SimpleNamespace(policy_of=lambda _: policy, speeds=[])
+        manifest = SimpleNamespace(model_of=lambda _: SimpleNamespace(baselines=None))
+        space: Any = SimpleNamespace(policy_of=lambda _: policy, speeds=[], manifest=manifest)
         benchmark = SimpleNamespace(extra_info={})
         verdict = compare.judged(item, space, speed(first), benchmark)
         kept = Speed.model_validate(benchmark.extra_info[KEY])

@@ -74,22 +74,21 @@ def newest_of(
     subjects: Collection[str],
     which: str | None = None,
 ) -> StoredRun | None:
-    """The newest stored run of a machine that has a benchmark of certain shards or models.
+    """The newest stored run of a machine that has a benchmark of any of these shards and models.
 
     Args:
         storage: pytest-benchmark's own, or that of a model's `baselines`.
         identity: the machine's; the clock is ignored.
-        subjects: qualified shards, or models, which stand for all their shards.
+        subjects: qualified shards, and models.
         which: as `find` takes it.
 
     Raises:
         UnprovenError: a run on the way to it is damaged, or the named one does not exist.
     """
     for run in _newest_first(storage, which):
-        for speed in run.speeds.values():
-            model = speed.subject.partition(":")[0]
-            if {speed.subject, model} & {*subjects} and not _other_machine(identity, speed):
-                return run
+        speeds = (speed for speed in run.speeds.values() if speed.subject in subjects)
+        if any(not _other_machine(identity, speed) for speed in speeds):
+            return run
     return None
 
 
