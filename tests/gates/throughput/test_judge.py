@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.throughput.baseline import Baseline, Missing
-from pytest_ane.gates.throughput.judge import Throughput, is_suspect, judge
-from pytest_ane.gates.throughput.noise import DEFAULT, Noise
+from pytest_ane.gates.throughput.judge import Change, Throughput, is_suspect, judge
+from pytest_ane.gates.throughput.noise import DEFAULT, Limit, Noise
 from pytest_ane.gates.throughput.speed import Speed
 from pytest_ane.manifest import ThroughputPolicy
 from tests.gates.throughput.runs import HERE, THERE, slower, speed
@@ -124,6 +125,15 @@ def test_red_where_both_runs_are_slower_and_suspect_either_way(
         assert (judged(now, against(then), limit).status == "failed") is red
         alone = Throughput(now.model_copy(update={"confirmation": ()}), against(then))
         assert is_suspect(alone, policy) is (abs(slowdowns[0]) > limit)
+
+
+def test_by_chance_one_case_in_229_is_a_confirmed_regression() -> None:
+    """Normal noise of 0.1 %, the limit at 2.8 sigma, run and confirmation on one baseline."""
+    draw, cases = np.random.default_rng(0).normal(1, 0.001, (3, 200_000)), 0
+    for then, first, second in draw.T:
+        shares = (first / then - 1, second / then - 1)
+        cases += Change(shares, None, Limit(0.0028, ""), against(), is_load=True).is_regression
+    assert 229 * 0.9 < 200_000 / cases < 229 * 1.1
 
 
 def test_a_load_is_compared_in_seconds() -> None:
