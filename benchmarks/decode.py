@@ -1,11 +1,12 @@
-"""What a token costs on the executor, beside eager torch float32 and the memory's bandwidth.
+"""What a token costs on the executor, compared with eager torch float32 and memory bandwidth.
 
     python -m benchmarks.decode [--threads 2] [--tokens 64] [--manifest FILE] [--profile]
 
 The default model with states, from the cache of built shards, one token a call: all blocks, the
 head, the host's side. In the same process, by turns with every token: the same model in eager torch
 with a key-value cache (see eager_llama.py), and a read of 256 MiB, whose rate is the memory's
-bandwidth. The limit is the time that the weights' bytes, as each side holds them, take at it.
+bandwidth. The limit is the time that the weights' bytes, as each side holds them, take at it. The
+ratio of medians is what to compare between runs: both sides suffer alike from other processes.
 `--profile` prints the functions that take longest, and the time by operation.
 """
 
@@ -41,11 +42,10 @@ import torch  # noqa: E402
 
 from benchmarks.eager_llama import EagerLlama  # noqa: E402
 from pytest_ane.backends.cpu import CpuBackend, CpuRunner  # noqa: E402
-from pytest_ane.build import Artifact, Cache, build_shard  # noqa: E402
 from pytest_ane.chain.chain import Opened  # noqa: E402
-from pytest_ane.cli.stack import choose as choose_model  # noqa: E402
-from pytest_ane.manifest import Shard, load  # noqa: E402
+from pytest_ane.project.choose import choose_model  # noqa: E402
 from pytest_ane.project.models import OpenModel  # noqa: E402
+from pytest_ane.project.project import read_project  # noqa: E402
 from pytest_ane.project.stack import Stack  # noqa: E402
 from pytest_ane.reference import Session  # noqa: E402
 from pytest_ane.reference.steps import Compute  # noqa: E402
@@ -75,9 +75,9 @@ class Decoding:
 
 
 def reading() -> Callable[[], tuple[float, float]]:
-    """A function that reads `READ` bytes in several ways, and says the fastest one's seconds.
+    """A function that reads `READ` bytes in several ways, and returns the fastest way's seconds.
 
-    By the wall, and by the processor.
+    Wall time, and processor time.
     """
     matrix = torch.ones(READ // 4 // 4096, 4096)
     vector = torch.ones(4096)
@@ -95,14 +95,14 @@ def reading() -> Callable[[], tuple[float, float]]:
     return read
 
 
-class Keeping(CpuBackend):
-    """The backend, with what it loaded."""
+class RecordingBackend(CpuBackend):
+    """The `cpu` backend, which remembers the sessions that it prepared."""
 
     def __init__(self) -> None:
         self.sessions: list[Session] = []
 
     def load(self, artifact: Path) -> CpuRunner:
-        """A package prepared, and remembered."""
+        """Prepare a package, and remember its session."""
         runner = super().load(artifact)
         self.sessions.append(runner.session)
         return runner
@@ -113,8 +113,8 @@ def report(
 ) -> None:
     """Times of a token, their ratios, and what share of the limit each side reaches.
 
-    Medians by the wall and by the processor, and the least by the wall: where others use the
-    machine too, the latter two say more.
+    Medians of wall and processor time, and the least wall time: where other processes use the
+    machine too, the latter two tell more.
     """
     walls, processors = (list(times) for times in zip(*reads, strict=True))
     print(f"{len(reads)} tokens, {OPTIONS.threads} thread(s)")
@@ -162,14 +162,13 @@ def profile(step: Callable[[], None]) -> None:
 
 def main() -> None:
     torch.set_num_threads(OPTIONS.threads)
-    manifest = load(OPTIONS.manifest)
-    opened = OpenModel(choose_model(manifest, None), cache := Cache())
+    project = read_project(OPTIONS.manifest, None)
+    chosen = choose_model(project.manifest, None, stacks=True)
+    opened = project.model(chosen.name)
+    assert isinstance(opened, OpenModel)
     model: Any = opened.language_model
-
-    def artifact(shard: Shard) -> Artifact:
-        return build_shard(shard, cache, identity=opened.identity, model=lambda: model)
-
-    stack = Stack(opened, [(s, artifact(s)) for s in opened.model.shards], backend := Keeping())
+    artifacts = [(shard, project.artifact(shard)) for shard in chosen.shards]
+    stack = Stack(opened, artifacts, backend := RecordingBackend())
     chain = stack.chain
     sequence = Opened(chain)
 

@@ -26,13 +26,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.build.palettize import constants, palette, palettize
-from pytest_ane.build.quiet import converter_notes, import_coremltools
+from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.build.palettize.choose import constants
+from pytest_ane.build.palettize.package import palettize
+from pytest_ane.build.palettize.palettes import palette
 from pytest_ane.manifest import Palettize
 from pytest_ane.mil.blob import load
 from pytest_ane.mil.package import read_package
+from pytest_ane.mil.proto import set_name
 from pytest_ane.mil.records import Argument, Model, Value
-from pytest_ane.mil.write import set_name
 from tests.mil.packages import Program
 
 GROUP, NBITS, ROUTER, EXPERTS = 32, 4, 128, 16

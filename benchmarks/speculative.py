@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from pytest_ane.plugin import threads
+from pytest_ane.project import threads
 
 if TYPE_CHECKING:
     from pytest_ane.chain.chain import Chain

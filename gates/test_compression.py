@@ -16,13 +16,17 @@ pytestmark = pytest.mark.gate
 
 
 def test_compression(
-    shard: Shard, artifact: Artifact, program: Model, evidence: Evidence, gate: GateKeeper
+    ane_shard: Shard,
+    ane_artifact: Artifact,
+    ane_program: Model,
+    ane_evidence: Evidence,
+    ane_gate: GateKeeper,
 ) -> None:
     """Every weight that was to be compressed is, and the package keeps its budget."""
 
     def measured() -> CompressionMeasurement:
-        return measure(artifact, program, shard.reference)
+        return measure(ane_artifact, ane_program, ane_shard.reference)
 
-    found = evidence.of("compression", measured)
-    policy = shard.policy.compression
-    gate(judge(found, asked=shard.compression, policy=policy, subject=shard.qualified))
+    found = ane_evidence.of("compression", measured)
+    policy = ane_shard.policy.compression
+    ane_gate(judge(found, asked=ane_shard.compression, policy=policy, subject=ane_shard.qualified))

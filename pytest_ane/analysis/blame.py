@@ -1,7 +1,7 @@
 """Which weights and which operations a shard's error comes from.
 
-Weights are asked in two ways: one exact while all others are as compressed, and one compressed
-while all others are exact. Operations are asked on exact inputs. All of it is run by the CPU
+Weights are tested in two ways: one exact while all others are as compressed, and one compressed
+while all others are exact. Operations are tested on exact inputs. All of it is run by the CPU
 executor, whatever runs the artifact in production: it explains compression and arithmetic, not a
 device.
 """
@@ -9,18 +9,24 @@ device.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from pytest_ane.analysis.operations import Suspect, suspects
-from pytest_ane.analysis.remedies import Mend, candidates, channels, find_mend, has_even_steps
-from pytest_ane.analysis.restore import Pair, Restorer
+from pytest_ane.analysis.operations import Suspect, suspect_operations
+from pytest_ane.analysis.remedies import (
+    Remedy,
+    candidates,
+    find_remedy,
+    has_even_steps,
+    output_axis,
+)
+from pytest_ane.analysis.restore import Restorer, WeightPair
 from pytest_ane.build.census import Weight
-from pytest_ane.build.single import compressed_alone
+from pytest_ane.build.compress import compress_weight
+from pytest_ane.core.arrays import Arrays, DoubleArray, FloatArray
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.manifest import Settings
 from pytest_ane.mil.records import Model
@@ -28,16 +34,13 @@ from pytest_ane.probes.cases import Case, Rows
 from pytest_ane.reference import Session
 from pytest_ane.reference.folding import dense
 from pytest_ane.reference.replay import Replay
-from pytest_ane.sources import FloatArray
 
 CASES = 4
-"""Probes that are asked, those of the greatest error."""
+"""Probes that are run: those of the greatest error."""
 WORST = 5
-"""Weights whose mends are looked for."""
-_WORTH_MENDING = 0.01
-"""Share of the squared error from which a weight is worth mending."""
-
-Outputs = Mapping[str, npt.NDArray[Any]]
+"""Weights whose remedies are searched for."""
+_WORTH_A_REMEDY = 0.01
+"""Share of the squared error from which a weight gets a remedy."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Culprit:
         share: of the squared error, what goes away when it is restored; negative where errors
             cancel one another.
         share_alone: of the sum of the squares of `alone`, its own.
-        mend: None where it is not worth it, or the weight is not compressed but another one.
+        remedy: None where it is not worth it, or the weight is uncompressed but differs.
     """
 
     weight: Weight
@@ -60,7 +63,7 @@ class Culprit:
     alone: float
     share: float
     share_alone: float
-    mend: Mend | None = None
+    remedy: Remedy | None = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Blame:
     |y - reference|^2 / |reference|^2; with `contribution`, of |reference - residual|^2 below.
 
     Attributes:
-        probes: those that were asked, the worst first; `of` so many.
+        probes: those that were run, the worst first, out of `of`.
         contribution: whether errors are relative to what the shard adds to its residual path.
         error: of the shard as it is; infinite where a value is not finite.
         exact: the same with every compressed weight exact; NaN where none can be restored.
@@ -100,13 +103,13 @@ def blame(
     without: str = "",
     most: int = CASES,
 ) -> Blame:
-    """Ask a shard's weights and operations on its worst cases.
+    """Find the weights and operations that a shard's error comes from, on its worst cases.
 
     Args:
         model: the artifact.
         original: the same program uncompressed; None where there is none, as `without` says.
-        cases: with what the reference makes of them; where it says nothing, the program itself in
-            float32 with exact weights is the reference.
+        cases: with the reference's rows; without them, the program itself in float32 with exact
+            weights is the reference.
         without: why there is no `original`, a sentence.
         most: so many cases, those of the greatest error.
 
@@ -123,18 +126,18 @@ def blame(
     errors = [_error([rows], [case]) for rows, case in zip(_run(now, cases), cases, strict=True)]
     order = sorted(range(len(cases)), key=lambda i: -errors[i])[:most]
     chosen = [cases[i] for i in order]
-    bench = _Bench(restorer, now, chosen)
-    weights = tuple(bench.culprits())
+    variants = _Variants(restorer, now, chosen)
+    weights = tuple(variants.culprits())
     if not without and not restorer.pairs:
         without = _without(restorer)
     return Blame(
         probes=tuple(case.name for case in chosen),
         of=len(cases),
         contribution=any(case.residual for case in chosen),
-        error=bench.error,
-        exact=bench.exact if weights else math.nan,
+        error=variants.error,
+        exact=variants.exact if weights else math.nan,
         weights=weights,
-        operations=tuple(suspects(now, ideal, chosen, restorer.values)),
+        operations=tuple(suspect_operations(now, ideal, chosen, restorer.values)),
         absent=restorer.absent,
         without=without,
     )
@@ -171,7 +174,7 @@ def _gone(now: float, left: float) -> float:
     return 1 - ratio * ratio
 
 
-class _Bench:
+class _Variants:
     """Variants of one artifact on the same cases."""
 
     def __init__(self, restorer: Restorer, now: Session, cases: Sequence[Case]) -> None:
@@ -183,45 +186,45 @@ class _Bench:
         self.exact = _error(self._exact, cases)
 
     def culprits(self) -> Iterator[Culprit]:
-        """All weights, the worst first, with the mends of the first ones."""
+        """All weights, the worst first, with remedies for the first ones."""
         pairs = self._restorer.pairs
         left = [self._restored(pair) for pair in pairs]
         alone = [self._alone(pair) for pair in pairs]
-        found = [
+        culprits = [
             Culprit(pair.weight, r, a, *both)
             for pair, r, a, both in zip(
                 pairs, left, alone, shares(self.error, left, alone), strict=True
             )
         ]
-        order = sorted(range(len(found)), key=lambda i: (left[i], -alone[i]))
+        order = sorted(range(len(culprits)), key=lambda i: (left[i], -alone[i]))
         for place, i in enumerate(order):
-            culprit = found[i]
+            culprit = culprits[i]
             compressed = bool(culprit.weight.stages)
-            if compressed and place < WORST and culprit.share >= _WORTH_MENDING:
-                culprit = replace(culprit, mend=self._mend(pairs[i], culprit.restored))
+            if compressed and place < WORST and culprit.share >= _WORTH_A_REMEDY:
+                culprit = replace(culprit, remedy=self._remedy(pairs[i], culprit.restored))
             yield culprit
 
-    def _restored(self, pair: Pair) -> float:
+    def _restored(self, pair: WeightPair) -> float:
         session = self._restorer.session((pair.name,))
         return _error(self._now.variant(session, pair), self._cases)
 
-    def _alone(self, pair: Pair) -> float:
+    def _alone(self, pair: WeightPair) -> float:
         session = self._restorer.session(set(self._restorer.names) - {pair.name})
         return _error(self._ideal.variant(session, pair), self._cases, self._exact)
 
-    def _mend(self, pair: Pair, restored: float) -> Mend:
+    def _remedy(self, pair: WeightPair, restored: float) -> Remedy:
         model, weight = self._restorer.model, pair.weight
-        axis = channels(model, pair.operation.name, len(weight.shape))
+        axis = output_axis(model, pair.operation.name, len(weight.shape))
         exact = np.asarray(dense(pair.exact), np.float32)
 
         def error(settings: Settings) -> float:
-            values = compressed_alone(exact, settings, axis=axis or 0)
+            values = compress_weight(exact, settings, axis=axis or 0)
             session = self._restorer.session(others={pair.name: values})
             return _error(self._now.variant(session, pair), self._cases)
 
         even = has_even_steps(pair.tables) if pair.tables is not None else False
         offered = candidates(weight, axis, even=even)
-        return find_mend(weight, offered, now=self.error, restored=restored, error=error)
+        return find_remedy(weight, offered, now=self.error, restored=restored, error=error)
 
 
 class _Runs:
@@ -238,7 +241,7 @@ class _Runs:
             return _run(self._session, self._cases)
         return _joined(self._cases, self._replay.outputs())
 
-    def variant(self, session: Session, pair: Pair) -> list[Rows]:
+    def variant(self, session: Session, pair: WeightPair) -> list[Rows]:
         """Those of a session that differs in one weight."""
         if self._replay is None:
             return _run(session, self._cases)
@@ -246,30 +249,30 @@ class _Runs:
 
 
 def _run(session: Session, cases: Sequence[Case]) -> list[Rows]:
-    """Every case's rows; those with states call by call."""
+    """Every case's rows; a program with states runs call by call."""
     if not session.model.states:
         calls = [_declared(session, call) for case in cases for call in case.calls]
         return _joined(cases, session.predict_all(calls))
-    found: list[dict[str, Any]] = []
+    outputs: list[dict[str, Any]] = []
     for case in cases:
         state = session.make_state()
-        found += [session.predict(_declared(session, call), state) for call in case.calls]
-    return _joined(cases, found)
+        outputs += [session.predict(_declared(session, call), state) for call in case.calls]
+    return _joined(cases, outputs)
 
 
-def _declared(session: Session, call: Outputs) -> Outputs:
+def _declared(session: Session, call: Arrays) -> Arrays:
     names = {feature.name for feature in session.model.inputs}
     return {name: array for name, array in call.items() if name in names}
 
 
-def _joined(cases: Sequence[Case], outputs: Sequence[Outputs]) -> list[Rows]:
+def _joined(cases: Sequence[Case], outputs: Sequence[Arrays]) -> list[Rows]:
     """Each case's rows of all its calls."""
     rest = iter(outputs)
-    found: list[Rows] = []
+    joined: list[Rows] = []
     for case in cases:
         parts = [case.rows(next(rest)) for _ in case.calls]
-        found.append({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
-    return found
+        joined.append({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+    return joined
 
 
 def _with_references(cases: Sequence[Case], ideal: Session) -> list[Case]:
@@ -281,14 +284,14 @@ def _with_references(cases: Sequence[Case], ideal: Session) -> list[Case]:
 
 
 def _error(
-    found: Sequence[Rows], cases: Sequence[Case], against: Sequence[Rows] | None = None
+    actual: Sequence[Rows], cases: Sequence[Case], against: Sequence[Rows] | None = None
 ) -> float:
     """The relative error over all positions; `against` takes the place of the references.
 
     A position where the reference is zero counts 0 where the output is zero too, else 1.
     """
-    squares: list[npt.NDArray[np.float64]] = []
-    for i, (rows, case) in enumerate(zip(found, cases, strict=True)):
+    squares: list[DoubleArray] = []
+    for i, (rows, case) in enumerate(zip(actual, cases, strict=True)):
         for name, expected in case.expected.items():
             if name not in rows or rows[name].shape != expected.shape:
                 raise ExecutionError(
@@ -302,13 +305,13 @@ def _error(
     return math.sqrt(joined.mean()) if joined.size else math.nan
 
 
-def _squares(found: FloatArray, target: FloatArray, signal: FloatArray) -> npt.NDArray[np.float64]:
-    """|found - target|^2 / |signal|^2 by row; infinite where a value is not finite."""
+def _squares(actual: FloatArray, target: FloatArray, signal: FloatArray) -> DoubleArray:
+    """|actual - target|^2 / |signal|^2 by row; infinite where a value is not finite."""
     with np.errstate(all="ignore"):
-        off = np.square(found.astype(np.float64) - target).sum(axis=1)
+        off = np.square(actual.astype(np.float64) - target).sum(axis=1)
         size = np.square(signal.astype(np.float64)).sum(axis=1)
         squares = np.where(size > 0, off / size, (off > 0).astype(np.float64))
-    finite = np.isfinite(found).all(axis=1) & np.isfinite(squares)
+    finite = np.isfinite(actual).all(axis=1) & np.isfinite(squares)
     return np.where(finite, squares, math.inf)
 
 

@@ -14,9 +14,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pytest_ane.core.errors import ManifestError
-from pytest_ane.core.files import write_whole
+from pytest_ane.core.files import write_atomically
+from pytest_ane.manifest.base import TOMLDecodeError, loads
 from pytest_ane.manifest.ids import nearest
-from pytest_ane.manifest.toml import TOMLDecodeError, loads
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -111,7 +111,7 @@ def save_device(device: Device, root: Path) -> Path:
     text = "# Measured by pytest-ane calibrate --device.\n"
     text += tomlkit.dumps(device.model_dump(mode="json", exclude_none=True))
     try:
-        write_whole(path, text.encode())
+        write_atomically(path, text.encode())
     except OSError as error:
         raise ManifestError(f"{path}: cannot be written ({error.strerror}).") from None
     return path

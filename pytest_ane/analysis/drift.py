@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from pydantic import ConfigDict, TypeAdapter
 
 from pytest_ane.chain.chain import Chain
-from pytest_ane.chain.exact import Alone, each_alone, run_all
-from pytest_ane.chain.forced import States
-from pytest_ane.chain.golden import Golden
+from pytest_ane.chain.exact import ForcedShard, ReferenceStates, run_all, teacher_forced
+from pytest_ane.chain.golden import GoldenPrompt
+from pytest_ane.core.arrays import FloatArray
+from pytest_ane.core.verdict import Verdict
 from pytest_ane.families import Streams, entering, merge
+from pytest_ane.gates.behaviour.judge import judge
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
-from pytest_ane.metrics import cosine
-from pytest_ane.metrics.logits import compare
-from pytest_ane.sources import FloatArray
+from pytest_ane.manifest import BehaviourPolicy
+from pytest_ane.metrics.cosine import cosine
+from pytest_ane.metrics.logits import compare_logits
 
 _BUDGET = 256 << 20
 """Bytes of logits held at once."""
 
-Say = Callable[[str, int, int], None]
-"""Told the shard at work, how many are done, and of how many."""
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with the shard at work, how many are done, and of how many."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Rows of several prompts beside the exact ones.
+    """Rows of several prompts against the exact ones.
 
     Attributes:
         cosine: the lowest of a row, `median` the typical; NaN if any is undefined, None where
@@ -60,8 +63,8 @@ class ShardDrift:
     Attributes:
         stack: what its output became, in the stack as it is, against the exact stream.
         own: its output on exact states, against the reference's.
-        final: hidden states after the last block where it alone is no reference; None for a
-            slice of the head, which comes after them.
+        final: hidden states after the last block, all other shards exact; None for a slice of the
+            head, which comes after them.
         end: the same stack's logits.
     """
 
@@ -92,15 +95,15 @@ class Drift:
 def measure_drift(
     chain: Chain,
     reference: Chain,
-    golden: Sequence[Golden],
-    states: States,
+    golden: Sequence[GoldenPrompt],
+    states: ReferenceStates,
     provenance: Mapping[str, Any],
-    say: Say = lambda *_: None,
+    progress: Progress = lambda *_: None,
 ) -> Drift:
     """Run the golden prompts through the stack, and through one with each shard alone.
 
     All stacks go along together, so that the reference reads each shard's weights once for the
-    blocks; its head once for every few stacks. Greedy text is not asked for.
+    blocks; its head once for every few stacks. Greedy text is left out.
     """
 
     def end(logits: Sequence[FloatArray]) -> Behaviour:
@@ -109,82 +112,79 @@ def measure_drift(
 
     walk = _Walk(chain, reference, golden)
     total = len(chain.steps)
-    for i, at in enumerate(each_alone(chain, golden, states)):
-        say(at.step.shard, i, total)
-        walk.head(at) if at.step.is_head else walk.block(at)
-    whole = end([one["logits"] for one in walk.stack])
-    found: list[ShardDrift] = []
-    for shard, logits in walk.logits():
-        say(f"{shard} alone", len(found), total)
-        found.append(replace(walk.found[shard], end=end(logits)))
-    return Drift(tuple(found), whole, end([g.logits for g in golden]), dict(provenance))
+    for i, shard in enumerate(teacher_forced(chain, golden, states)):
+        progress(shard.step.shard, i, total)
+        walk.head(shard) if shard.step.is_head else walk.block(shard)
+    whole = end([stream["logits"] for stream in walk.stack])
+    shards: list[ShardDrift] = []
+    for name, logits in walk.logits():
+        progress(f"{name} alone", len(shards), total)
+        shards.append(replace(walk.shards[name], end=end(logits)))
+    return Drift(tuple(shards), whole, end([g.logits for g in golden]), dict(provenance))
 
 
 class _Walk:
-    """All stacks on their way: as it is, exact, and with each of the shards so far alone."""
+    """All stacks up to the same block: as it is, exact, and with each shard so far alone."""
 
-    def __init__(self, chain: Chain, reference: Chain, golden: Sequence[Golden]) -> None:
+    def __init__(self, chain: Chain, reference: Chain, golden: Sequence[GoldenPrompt]) -> None:
         self._exact = {step.shard: step for step in reference.steps}
         self._heads = [step for step in reference.steps if step.is_head]
         self._golden = golden
         self._alone: dict[str, list[Streams]] = {}
         self._slices: dict[str, list[FloatArray]] = {}
         self.stack: list[Streams] = [{"x": chain.embed(g.ids)} for g in golden]
-        self.found: dict[str, ShardDrift] = {}
+        self.shards: dict[str, ShardDrift] = {}
         self._final: list[FloatArray] = []
 
-    def block(self, at: Alone) -> None:
+    def block(self, at: ForcedShard) -> None:
         """Take all stacks past a block."""
         wire = at.step.wire
         run_all(at.step, self.stack)
-        run_all(self._exact[wire.shard], [one for own in self._alone.values() for one in own])
+        run_all(self._exact[wire.shard], [stream for own in self._alone.values() for stream in own])
         exact, alone = list(map(dict, at.streams)), list(map(dict, at.streams))
-        for one, other, right, own in zip(exact, alone, at.exact, at.own, strict=True):
-            merge(one, wire, right)
-            merge(other, wire, own)
+        for right, wrong, output, own in zip(exact, alone, at.exact, at.own, strict=True):
+            merge(right, wire, output)
+            merge(wrong, wire, own)
         self._alone[wire.shard] = alone
-        self._final = [one["x"] for one in exact]
-        wanted, now = ([one[wire.gives] for one in part] for part in (exact, self.stack))
-        self._note(at, compare_rows(wanted, now))
+        self._final = [stream["x"] for stream in exact]
+        expected, actual = ([s[wire.gives] for s in streams] for streams in (exact, self.stack))
+        self._note(at, compare_rows(expected, actual))
 
-    def head(self, at: Alone) -> None:
+    def head(self, at: ForcedShard) -> None:
         """Take the stack as it is past a slice of the head."""
-        given = at.step.all([entering(one, at.step.wire) for one in self.stack])
-        for one, rows in zip(self.stack, given, strict=True):
-            merge(one, at.step.wire, rows)
+        logits = at.step.all([entering(stream, at.step.wire) for stream in self.stack])
+        for stream, rows in zip(self.stack, logits, strict=True):
+            merge(stream, at.step.wire, rows)
         self._slices[at.step.shard] = at.own
-        self._note(at, compare_rows(at.exact, given))
+        self._note(at, compare_rows(at.exact, logits))
 
     def logits(self) -> Iterator[tuple[str, list[FloatArray]]]:
         """Logits by prompt of every stack with one shard alone."""
         size = sum(g.logits.nbytes for g in self._golden) or 1
         names, count = list(self._alone), max(1, _BUDGET // size)
         for group in (names[i : i + count] for i in range(0, len(names), count)):
-            streams = [one for name in group for one in self._alone[name]]
+            streams = [stream for name in group for stream in self._alone[name]]
             for name in group:
-                final = compare_rows(self._final, [one["x"] for one in self._alone.pop(name)])
-                self.found[name] = replace(self.found[name], final=final)
+                final = compare_rows(self._final, [stream["x"] for stream in self._alone.pop(name)])
+                self.shards[name] = replace(self.shards[name], final=final)
             for step in self._heads:
                 run_all(step, streams)
             for i, name in enumerate(group):
                 ended = streams[i * len(self._golden) : (i + 1) * len(self._golden)]
-                yield name, [one.pop("logits") for one in ended]
+                yield name, [stream.pop("logits") for stream in ended]
         start = 0
         for name, own in self._slices.items():
-            yield (
-                name,
-                [_replaced(g.logits, start, o) for g, o in zip(self._golden, own, strict=True)],
-            )
+            pairs = zip(self._golden, own, strict=True)
+            yield name, [_replaced(prompt.logits, start, columns) for prompt, columns in pairs]
             start += own[0].shape[1]
 
-    def _note(self, at: Alone, stack: Readings) -> None:
-        own = compare_rows(at.exact, at.own)
-        nothing = Behaviour((), (), {})
-        self.found[at.step.shard] = ShardDrift(at.step.shard, stack, own, None, nothing)
+    def _note(self, at: ForcedShard, stack: Readings) -> None:
+        name, own = at.step.shard, compare_rows(at.exact, at.own)
+        self.shards[name] = ShardDrift(name, stack, own, None, Behaviour((), (), {}))
 
 
 def compare_rows(exact: Sequence[FloatArray], actual: Sequence[FloatArray]) -> Readings:
-    """Readings of `[T, C]` arrays, one pair for each prompt."""
+    """Readings of float32 `[T, C]` arrays, a pair for each prompt; position 0 apart."""
     first = [[x[:1] for x in side] for side in (exact, actual)]
     rest = [[x[1:] for x in side] for side in (exact, actual)]
     return Readings(_reading(*first), _reading(*rest))
@@ -209,13 +209,13 @@ def _reading(exact: Sequence[FloatArray], actual: Sequence[FloatArray]) -> Readi
 
 
 def to_json(drift: Drift) -> str:
-    """A drift as JSON, fields as here; what JSON has no number for is "NaN" or "Infinity"."""
+    """A drift as JSON, fields as here; numbers that are not finite are "NaN" or "Infinity"."""
     text: bytes = _adapter().dump_json(drift, indent=1)
     return text.decode()
 
 
 def from_json(text: str) -> Drift:
-    """The drift that `to_json` made text of.
+    """Inverse of `to_json`.
 
     Raises:
         ValueError: a field is missing or of another kind.
@@ -234,7 +234,82 @@ def _replaced(logits: FloatArray, start: int, columns: FloatArray) -> FloatArray
     return changed
 
 
-def _result(golden: Golden, logits: FloatArray) -> PromptResult:
+def _result(golden: GoldenPrompt, logits: FloatArray) -> PromptResult:
     """Statistics without greedy text, and without the likeliest tokens, which are for people."""
-    positions = compare(golden.logits, logits, golden.ids)
+    positions = compare_logits(golden.logits, logits, golden.ids)
     return PromptResult(golden.name, positions, (), (), (), "", "")
+
+
+@dataclass(frozen=True)
+class ShardEffect:
+    """What one shard alone does to an otherwise exact stack.
+
+    Attributes:
+        kl: mean KL in nats of the stack in which all others are exact.
+        share: of the sum of all shards' `kl`; NaN where that is not finite.
+        breaks: whether that stack fails the policy.
+    """
+
+    shard: str
+    kl: float
+    share: float
+    breaks: bool
+
+
+@dataclass(frozen=True)
+class Causes:
+    """The policy applied to a drift; greedy text is left out.
+
+    Attributes:
+        stack: the verdict on the stack as it is, `reference` on the reference itself.
+        effects: all shards, the worst first.
+    """
+
+    stack: Verdict
+    reference: Verdict
+    effects: tuple[ShardEffect, ...]
+
+    @property
+    def breaking(self) -> tuple[str, ...]:
+        """Shards that fail the policy alone in an otherwise exact stack, the worst first."""
+        return tuple(effect.shard for effect in self.effects if effect.breaks)
+
+    @property
+    def shared(self) -> bool:
+        """Whether the shares are defined: KL is finite, and not zero throughout."""
+        return not any(math.isnan(effect.share) for effect in self.effects)
+
+    @property
+    def half(self) -> int:
+        """How many shards make up half of the sum of KL; all where that is undefined."""
+        reached = np.cumsum([effect.share for effect in self.effects]) >= 0.5
+        return int(reached.argmax()) + 1 if reached.any() else len(self.effects)
+
+
+def find_causes(drift: Drift, policy: BehaviourPolicy, model: str) -> Causes:
+    """Judge the stack, the reference, and every shard alone, by the behaviour gate's policy."""
+    policy = policy.model_copy(update={"min_greedy": 0})
+
+    def judged(behaviour: Behaviour) -> Verdict:
+        return judge(behaviour, policy, model)
+
+    divergence = [mean_kl(shard.end) for shard in drift.shards]
+    total = sum(divergence)
+    effects = [
+        ShardEffect(
+            shard=shard.shard,
+            kl=kl,
+            share=kl / total if total > 0 and math.isfinite(total) else math.nan,
+            breaks=judged(shard.end).status != "passed",
+        )
+        for shard, kl in zip(drift.shards, divergence, strict=True)
+    ]
+    # An undefined KL is worse than any number.
+    effects.sort(key=lambda effect: -math.inf if math.isnan(effect.kl) else -effect.kl)
+    return Causes(judged(drift.end), judged(drift.reference), tuple(effects))
+
+
+def mean_kl(behaviour: Behaviour) -> float:
+    """Mean KL in nats of all positions but the first of each prompt; NaN if there are none."""
+    values = [p.kl for prompt in behaviour.prompts for p in prompt.positions[1:]]
+    return max(float(np.mean(values)), 0.0) if values else math.nan

@@ -1,8 +1,10 @@
-"""Operations whose inputs agree and whose outputs do not.
+"""Two programs on the same inputs, operation by operation.
 
-The program as it is and the same program in float32 with exact weights go through their operations
-side by side. Each operation of the first is also asked on the inputs of the second: what then
-differs is its own doing, be it rounding, overflow or a compressed weight that it takes.
+`diff_programs` compares two packages. `suspect_operations` finds operations whose inputs agree and
+whose outputs do not. For that, the program as it is and the same program in float32 with exact
+weights go through their operations side by side, and each operation of the first also runs on the
+inputs of the second: what then differs is its own error, be it rounding, overflow or a compressed
+weight that it takes.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.analysis.diff import Difference, difference
-from pytest_ane.mil.records import Operation
+from pytest_ane.core.arrays import Array, Arrays
+from pytest_ane.core.errors import ExecutionError
+from pytest_ane.mil.records import Model, Operation
 from pytest_ane.probes.cases import Case
 from pytest_ane.reference import Session
 from pytest_ane.reference.prepare import uses
@@ -63,7 +66,7 @@ class Suspect:
         return self.peak > _HALF_MAX and not math.isfinite(self.own)
 
 
-def suspects(
+def suspect_operations(
     now: Session, ideal: Session, cases: Sequence[Case], weights: Mapping[str, str]
 ) -> list[Suspect]:
     """All operations whose result is floating, those that do most by themselves first.
@@ -71,21 +74,21 @@ def suspects(
     Args:
         now: the program as it is.
         ideal: the same in float32, with exact weights.
-        cases: of programs with states the first one is asked.
+        cases: inputs; for a program with states only those of the first case.
         weights: names of compressed weights by the values that hold them.
     """
     worst: dict[str, Suspect] = {}
     for calls, states in _rounds(now, ideal, cases):
-        for found in _walk(now, ideal, calls, states, weights):
-            known = worst.get(found.name)
-            if known is None or rank(found.own) > rank(known.own):
-                worst[found.name] = found
+        for suspect in _walk(now, ideal, calls, states, weights):
+            before = worst.get(suspect.name)
+            if before is None or rank(suspect.own) > rank(before.own):
+                worst[suspect.name] = suspect
     # A sort is stable: of operations that are equally off the first in the program comes first.
     return sorted(worst.values(), key=lambda s: -rank(s.own))
 
 
 def rank(relative: float) -> float:
-    """NaN and infinity, where no number was to be had, above all that are finite."""
+    """A sort key: NaN and infinity above everything finite."""
     return relative if math.isfinite(relative) else math.inf
 
 
@@ -115,7 +118,7 @@ def _walk(
                for o in op.outputs if o.name in now.slots}  # fmt: skip
     names = {slot: name for name, slot in now.slots.items()}
     run: dict[str, float] = {}
-    for index, step in enumerate(now.plan.steps):
+    for index, step in enumerate(now.block.steps):
         run_step(now, index, mixed)
         run_step(now, index, first)
         own = {slot: [table[slot] for table in mixed] for slot, _ in step.outputs}
@@ -148,6 +151,96 @@ def _floating(values: Sequence[Any]) -> bool:
     return all(isinstance(x, np.ndarray) and x.dtype.kind == "f" for x in values)
 
 
-def _worst(op: Operation, name: str, a: Sequence[Any], b: Sequence[Any]) -> Difference:
-    found = [difference(op.op, name, np.asarray(x), y) for x, y in zip(a, b, strict=True)]
-    return max(found, key=lambda d: rank(d.relative))
+def _worst(op: Operation, name: str, a: Sequence[Any], b: Sequence[Any]) -> OpDifference:
+    differences = [op_difference(op.op, name, np.asarray(x), y) for x, y in zip(a, b, strict=True)]
+    return max(differences, key=lambda d: rank(d.relative))
+
+
+@dataclass(frozen=True)
+class OpDifference:
+    """How far an operation's result in one package is from that of the same name in another.
+
+    Attributes:
+        op: kind of the operation, in the first package.
+        name: of its result.
+        relative: |a - b| / |b| in Euclidean norms; infinite where the shapes differ, NaN where a
+            value is not finite on one side only.
+        largest: greatest absolute difference.
+        note: why nothing could be compared, if so.
+    """
+
+    op: str
+    name: str
+    relative: float
+    largest: float
+    note: str = ""
+
+    def beyond(self, tolerance: float) -> bool:
+        """Whether it exceeds a relative tolerance; undefined counts as beyond."""
+        return not self.relative <= tolerance
+
+
+@dataclass(frozen=True)
+class ProgramDiff:
+    """Differences of all results that two packages share, in the first one's order.
+
+    Attributes:
+        only_first, only_second: results that only one of the packages computes.
+    """
+
+    differences: tuple[OpDifference, ...]
+    only_first: tuple[str, ...]
+    only_second: tuple[str, ...]
+
+    def first_beyond(self, tolerance: float) -> OpDifference | None:
+        """The first operation whose result differs by more than a relative tolerance."""
+        return next((d for d in self.differences if d.beyond(tolerance)), None)
+
+
+def diff_programs(a: Model, b: Model, inputs: Arrays) -> ProgramDiff:
+    """Run both on the same inputs and compare results of the same name.
+
+    Raises:
+        ExecutionError: one of them cannot be run on these inputs, or they share no name.
+    """
+    first, second = Session(a), Session(b)
+    kinds = {out.name: op.op for op in a.main.block.operations for out in op.outputs}
+    theirs = {_plain(name): name for name in second.computed}
+    common = {name: theirs[_plain(name)] for name in first.computed if _plain(name) in theirs}
+    if not common or not set(a.main.block.outputs) & set(common):
+        raise ExecutionError(
+            f"{a.path} and {b.path} have no output of the same name, so there is little to "
+            "compare; convert both from the same module, with the same outputs."
+        )
+    x, y = _run(first, inputs, list(common)), _run(second, inputs, list(common.values()))
+    return ProgramDiff(
+        tuple(op_difference(kinds[n], n, x[n], y[other]) for n, other in common.items()),
+        tuple(n for n in first.computed if n not in common),
+        tuple(n for n in second.computed if n not in set(common.values())),
+    )
+
+
+def _plain(name: str) -> str:
+    """A result's name without what conversion to fp16 adds to it."""
+    return name.removesuffix("_cast_fp16")
+
+
+def _run(session: Session, inputs: Arrays, names: list[str]) -> Arrays:
+    state = session.make_state() if session.model.states else None
+    return session.predict(inputs, state, outputs=names)
+
+
+def op_difference(op: str, name: str, a: Array, b: Array) -> OpDifference:
+    """How far a result `a` is from `b`, of any shape, in float64; equal infinities are no gap."""
+    if a.shape != b.shape:
+        note = f"shapes {list(a.shape)} and {list(b.shape)}"
+        return OpDifference(op, name, float("inf"), float("inf"), note)
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    same = (x == y) | (np.isnan(x) & np.isnan(y))
+    with np.errstate(invalid="ignore", over="ignore"):
+        gap = np.where(same, 0.0, x - y)
+    size = float(np.linalg.norm(np.where(np.isfinite(y), y, 0.0)))
+    off = float(np.linalg.norm(gap))
+    relative = 0.0 if off == 0 else off / size if size else float("inf")
+    largest = float(np.abs(gap).max(initial=0.0))
+    return OpDifference(op, name, float("nan") if np.isnan(off) else relative, largest)

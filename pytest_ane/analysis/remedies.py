@@ -1,4 +1,4 @@
-"""What would mend a weight: settings that cost more bytes, the cheapest first."""
+"""Suggested compression for a weight that does harm: more bytes, the cheapest first."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.build.census import Weight
+from pytest_ane.build.compress import stored_bytes
 from pytest_ane.build.palettize.choose import Uses
-from pytest_ane.build.single import stored_bytes
 from pytest_ane.manifest import Linear, Palettize, Settings, Uncompressed
 from pytest_ane.mil.records import Model
 
@@ -18,12 +18,12 @@ _BITS = (1, 2, 3, 4, 6, 8)
 """Widths of an index that Core ML knows."""
 _GROUPS = (32, 16, 8)
 _LEFT = 0.1
-"""Share of the squared error that restoring takes away and that a mend may leave."""
+"""Share of the squared error that restoring takes away and that a remedy may leave."""
 
 
 @dataclass(frozen=True)
-class Mend:
-    """A compression with which a weight does little harm.
+class Remedy:
+    """Suggested compression for a weight.
 
     Attributes:
         settings: as `compression.overrides` would name them.
@@ -37,21 +37,21 @@ class Mend:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """Settings for one weight, and the bytes it would take."""
+class SizedSettings:
+    """Compression of one weight, and the bytes that it takes on disk."""
 
     settings: Settings
     size: int
 
 
-def find_mend(
+def find_remedy(
     weight: Weight,
-    candidates: list[Candidate],
+    candidates: list[SizedSettings],
     *,
     now: float,
     restored: float,
     error: Callable[[Settings], float],
-) -> Mend:
+) -> Remedy:
     """The first candidate that leaves a tenth of the squared error that restoring takes away.
 
     Args:
@@ -63,15 +63,15 @@ def find_mend(
     """
     limit = accepted(now, restored)
     for candidate in candidates[:-1]:
-        found = error(candidate.settings)
-        if found * found <= limit:
-            return Mend(candidate.settings, found, candidate.size - weight.compressed_bytes)
+        remaining = error(candidate.settings)
+        if remaining * remaining <= limit:
+            return Remedy(candidate.settings, remaining, candidate.size - weight.compressed_bytes)
     last = candidates[-1]
-    return Mend(last.settings, restored, last.size - weight.compressed_bytes)
+    return Remedy(last.settings, restored, last.size - weight.compressed_bytes)
 
 
 def accepted(now: float, restored: float) -> float:
-    """The squared error up to which a weight counts as mended.
+    """The squared error of the shard up to which a remedy is accepted.
 
     Where the error of today is not finite, a tenth above that of the exact weight.
     """
@@ -80,7 +80,7 @@ def accepted(now: float, restored: float) -> float:
     return restored**2 + _LEFT * max(now**2 - restored**2, 0.0)
 
 
-def candidates(weight: Weight, axis: int | None, *, even: bool) -> list[Candidate]:
+def candidates(weight: Weight, axis: int | None, *, even: bool) -> list[SizedSettings]:
     """Settings that keep more of a weight than today's, by bytes; the last keeps all.
 
     Args:
@@ -88,14 +88,14 @@ def candidates(weight: Weight, axis: int | None, *, even: bool) -> list[Candidat
         axis: of the output channels; None where its uses do not agree.
         even: whether its tables have even steps, so that k-means would do better at no cost.
     """
-    found: list[Settings] = [*_palettes(weight, axis, even=even), *_integers(weight)]
-    sized = [Candidate(each, stored_bytes(weight.shape, each, axis or 0)) for each in found]
-    dense = Candidate(Uncompressed(), stored_bytes(weight.shape, Uncompressed()))
+    finer: list[Settings] = [*_palettes(weight, axis, even=even), *_integers(weight)]
+    sized = [SizedSettings(each, stored_bytes(weight.shape, each, axis or 0)) for each in finer]
+    dense = SizedSettings(Uncompressed(), stored_bytes(weight.shape, Uncompressed()))
     worth = [c for c in sized if c.size < dense.size]
     return [*sorted(worth, key=lambda c: c.size), dense]
 
 
-def channels(model: Model, weight: str, rank: int) -> int | None:
+def output_axis(model: Model, weight: str, rank: int) -> int | None:
     """The axis of a weight's output channels; None where its uses do not agree on it."""
     uses = Uses(model.main)
     return uses.channels(weight, rank) if weight in uses.ops else None

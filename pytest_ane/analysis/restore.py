@@ -1,4 +1,4 @@
-"""An artifact's program with the weights of its uncompressed form in place of some.
+"""An artifact's program with some weights as its uncompressed form has them.
 
 Programs differ in the weights that are replaced and share all else. Small shards' weights are held
 decoded; those of large ones are decoded from their files, rows at a time, in every run.
@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_ane.backends.cpu import CpuRunner
-from pytest_ane.build.census import Found, Weight, find_weights
-from pytest_ane.build.decode import below, decoded
-from pytest_ane.build.stages import constants_of
+from pytest_ane.build.census import ProgramWeight, Weight, constants_of, find_weights
+from pytest_ane.build.decompress import decompress, expansion
+from pytest_ane.core.arrays import Array
 from pytest_ane.mil.blob import load
 from pytest_ane.mil.records import Model, Operation
 from pytest_ane.reference import Session
@@ -33,7 +32,7 @@ _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
+class WeightPair:
     """A weight in the artifact and in its uncompressed form.
 
     Attributes:
@@ -76,35 +75,35 @@ class Restorer:
 
     def __init__(self, model: Model, original: Model | None) -> None:
         self.model = model
-        found = list(_pairs(model, original))
-        self.pairs = tuple(pair for pair in found if pair.exact is not None)
-        self.absent = tuple(p.name for p in found if p.weight.stages and p.exact is None)
+        pairs = list(_pairs(model, original))
+        self.pairs = tuple(pair for pair in pairs if pair.exact is not None)
+        self.absent = tuple(p.name for p in pairs if p.weight.stages and p.exact is None)
         names = {*self.absent, *self.names}
-        self.values = {pair.operation.name: pair.name for pair in found if pair.name in names}
-        self._stored: dict[Operation, Any] = {pair.operation: pair.stored for pair in found}
+        self.values = {pair.operation.name: pair.name for pair in pairs if pair.name in names}
+        self._stored: dict[Operation, Any] = {pair.operation: pair.stored for pair in pairs}
         self._skipped = _intermediate(model, self._stored)
 
     def session(
         self,
         exact: Collection[str] = (),
         *,
-        others: Mapping[str, npt.NDArray[Any]] | None = None,
+        others: Mapping[str, Array] | None = None,
         precision: Precision = "as-typed",
     ) -> Session:
-        """The artifact's program, prepared.
+        """A session of the artifact's program with some of its weights replaced.
 
         Args:
             exact: names of the weights that are those of the uncompressed form.
             others: further weights by name, in float32.
             precision: as in `Session`.
         """
-        given = dict(self._stored)
+        weights = dict(self._stored)
         for pair in self.pairs:
             if pair.name in exact:
-                given[pair.operation] = pair.exact
+                weights[pair.operation] = pair.exact
             if others and pair.name in others:
-                given[pair.operation] = others[pair.name]
-        return Session(self.model, precision, 0, given=self._skipped | given)
+                weights[pair.operation] = others[pair.name]
+        return Session(self.model, precision, 0, overrides=self._skipped | weights)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -122,24 +121,24 @@ def restored(model: Model, original: Model, names: Collection[str]) -> CpuRunner
     return CpuRunner(Restorer(model, original).session(names))
 
 
-def _pairs(model: Model, original: Model | None) -> Iterator[Pair]:
+def _pairs(model: Model, original: Model | None) -> Iterator[WeightPair]:
     theirs = {} if original is None else _by_name(original)
-    mine = [found for found in find_weights(model) if found.function is model.main]
-    counts = Counter(found.weight.name for found in mine)
-    hold = 8 * sum(found.weight.elements for found in mine) <= _HELD
-    for found in mine:
-        weight, other = found.weight, theirs.get(_key(found.weight.name))
+    mine = [each for each in find_weights(model) if each.function is model.main]
+    counts = Counter(each.weight.name for each in mine)
+    hold = 8 * sum(each.weight.elements for each in mine) <= _HELD
+    for own in mine:
+        weight, other = own.weight, theirs.get(_key(own.weight.name))
         exact = None
-        if original is not None and other is not None and _is_joined(found, other, counts):
-            exact = _values(decoded(original, other), hold)
-        stored = _values(decoded(model, found), hold)
+        if original is not None and other is not None and _is_joined(own, other, counts):
+            exact = _values(decompress(original, other), hold)
+        stored = _values(decompress(model, own), hold)
         if exact is not None and not weight.stages and _agree(stored, exact):
             exact = None
-        yield Pair(weight, found.operation, stored, exact, _tables(model, found))
+        yield WeightPair(weight, own.operation, stored, exact, _tables(model, own))
 
 
-def _is_joined(found: Found, other: Found, counts: Mapping[str, int]) -> bool:
-    weight = found.weight
+def _is_joined(own: ProgramWeight, other: ProgramWeight, counts: Mapping[str, int]) -> bool:
+    weight = own.weight
     return counts[weight.name] == 1 and other.weight.shape == weight.shape
 
 
@@ -150,17 +149,17 @@ def _agree(stored: Any, exact: Any) -> bool:
         return bool(np.square(a - b).sum() <= _ROUNDING * np.square(b).sum())
 
 
-def _tables(model: Model, found: Found) -> Any:
-    table = constants_of(found.operation, found.producers).get("lut")
+def _tables(model: Model, weight: ProgramWeight) -> Any:
+    table = constants_of(weight.operation, weight.producers).get("lut")
     return None if table is None else load(model, table)
 
 
-def _by_name(model: Model) -> dict[str, Found]:
+def _by_name(model: Model) -> dict[str, ProgramWeight]:
     """Weights by name; none of those of which there are several of one name."""
-    named: dict[str, list[Found]] = {}
-    for found in find_weights(model):
-        if found.function is model.main:
-            named.setdefault(_key(found.weight.name), []).append(found)
+    named: dict[str, list[ProgramWeight]] = {}
+    for weight in find_weights(model):
+        if weight.function is model.main:
+            named.setdefault(_key(weight.weight.name), []).append(weight)
     return {name: several[0] for name, several in named.items() if len(several) == 1}
 
 
@@ -175,14 +174,14 @@ def _values(weight: Any, hold: bool) -> Any:
     return weight if isinstance(weight, StreamedWeight) else _streamed(weight)
 
 
-def _streamed(weight: npt.NDArray[Any]) -> Any:
+def _streamed(weight: Array) -> Any:
     """A weight that had to be decoded as a whole, kept in half the bytes where that loses none."""
     with np.errstate(over="ignore"):
         half = weight.astype(np.float16)
     if not weight.shape or not np.array_equal(half, weight, equal_nan=True):
         return weight
 
-    def rows(start: int, stop: int, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def rows(start: int, stop: int, out: Array) -> Array:
         np.copyto(out, half[start:stop])
         return out
 
@@ -191,6 +190,6 @@ def _streamed(weight: npt.NDArray[Any]) -> Any:
 
 def _intermediate(model: Model, weights: Mapping[Operation, Any]) -> dict[Operation, Any]:
     """The operations that only serve to expand weights: nobody needs what they yield."""
-    mine = [found for found in find_weights(model) if found.operation in weights]
-    ops = {op for found in mine for op in below(found, model.path) if op not in weights}
+    mine = [each for each in find_weights(model) if each.operation in weights]
+    ops = {op for each in mine for op in expansion(each, model.path) if op not in weights}
     return {op: None for op in ops if op.op.startswith("constexpr_")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_ane.build.cache import Cache
 from pytest_ane.build.census import Census, take_census
 from pytest_ane.build.distortion import Distortion, distortions
-from pytest_ane.build.record import Artifact, BuildRecord, losses
+from pytest_ane.build.record import Artifact, BuildRecord, weight_distortions
 from pytest_ane.build.shard import build_shard, compressed, uncompressed
 
 __all__ = [
@@ -17,7 +17,7 @@ __all__ = [
     "build_shard",
     "compressed",
     "distortions",
-    "losses",
     "take_census",
     "uncompressed",
+    "weight_distortions",
 ]

@@ -9,36 +9,37 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checka
 
 import numpy as np
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.families import Reference, Streams, Wire, entering, merge
-from pytest_ane.sources import FloatArray
 
-Run: TypeAlias = Callable[[FloatArray], FloatArray]
+ShardRun: TypeAlias = Callable[[FloatArray], FloatArray]
+"""A shard at some point of one sequence: maps the next positions `[T, C]` to `[T, C']`."""
 
 NO_TOKEN = -1
-"""In the place of a token whose logits are not finite, and of all after it: no reference's."""
+"""Stands for a token whose logits are not finite, and for all after it; no reference has it."""
 
 
 @runtime_checkable
 class Rewinding(Protocol):
-    """A `Run` that can go back to an earlier position of its sequence."""
+    """A `ShardRun` that can go back to an earlier position of its sequence."""
 
     def __call__(self, hidden: FloatArray) -> FloatArray:
         """The next positions `[T, C]`."""
         ...
 
     def mark(self) -> Any:
-        """Where the sequence is now."""
+        """Save the state of the sequence, for `back`."""
         ...
 
     def back(self, mark: Any, keep: int = 0) -> None:
-        """To a mark, and `keep` positions on: the first of the one run since, if it is above 0."""
+        """Restore the state saved by `mark`, keeping the first `keep` positions run since."""
         ...
 
 
 @dataclass(frozen=True)
-class Step:
-    """One shard of a chain.
+class ChainStep:
+    """One shard of a chain and its place in it.
 
     Attributes:
         open: begins a sequence; what it returns maps the next positions `[T, C]` to `[T, C']`.
@@ -47,7 +48,7 @@ class Step:
     """
 
     wire: Wire
-    open: Callable[[], Run]
+    open: Callable[[], ShardRun]
     sees: Literal["itself", "call", "state"] = "call"
     together: Reference | None = None
 
@@ -59,7 +60,7 @@ class Step:
 
     @property
     def shard(self) -> str:
-        """Its shard's id."""
+        """The shard's id, `L00`."""
         return self.wire.shard
 
     @property
@@ -69,7 +70,7 @@ class Step:
 
 
 class Answer(NamedTuple):
-    """What a chain says to a text.
+    """A chain's logits for a text and its greedy continuation.
 
     Attributes:
         logits: `[T, V]` of the text's own positions.
@@ -93,13 +94,13 @@ class Chain:
     """
 
     embed: Callable[[Sequence[int]], FloatArray]
-    steps: tuple[Step, ...]
+    steps: tuple[ChainStep, ...]
     positions: int | None = None
     widest: int | None = None
 
     @property
-    def blocks(self) -> tuple[Step, ...]:
-        """All steps but the head's slices."""
+    def blocks(self) -> tuple[ChainStep, ...]:
+        """All steps but the head's slices, in running order."""
         return tuple(step for step in self.steps if not step.is_head)
 
     @property
@@ -108,7 +109,7 @@ class Chain:
         return not any(step.sees == "call" for step in self.blocks)
 
     def logits(self, ids: Sequence[int]) -> FloatArray:
-        """Logits `[T, V]` for every position."""
+        """Float32 logits `[T, V]` for every position of a sequence of T tokens."""
         opened = Opened(self)
         return opened.head(opened.blocks(self.embed(ids)))
 
@@ -164,15 +165,15 @@ class Opened:
         return streams["logits"]
 
     def mark(self) -> Marks:
-        """Where the sequence is now.
+        """Save the states of all shards, for `back`.
 
         Raises:
-            ExecutionError: a shard's states cannot be gone back in.
+            ExecutionError: a shard cannot go back in a sequence.
         """
         return [(run, run.mark()) for run in self._rewinding()]
 
     def back(self, marks: Marks, keep: int = 0) -> None:
-        """To marks, and `keep` positions on: the first of the one call since, if it is above 0."""
+        """Restore the states saved by `mark`, keeping the first `keep` positions run since."""
         for run, mark in marks:
             run.back(mark, keep)
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pytest_ane.chain.chain import NO_TOKEN, Chain, Decoder, Run, Step, likeliest_token
+from pytest_ane.chain.chain import NO_TOKEN, Chain, ChainStep, Decoder, ShardRun, likeliest_token
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.sources import FloatArray
 
@@ -79,10 +79,10 @@ class Decoding:
         whole = self._timer() - start
         parts |= self._spent | {HOST: whole - sum(self._spent.values())}
 
-    def _timed(self, step: Step) -> Step:
+    def _timed(self, step: ChainStep) -> ChainStep:
         """The shard, its time added to its kind's."""
 
-        def open_sequence() -> Run:
+        def open_sequence() -> ShardRun:
             run = step.open()
 
             def timed(hidden: FloatArray) -> FloatArray:

@@ -1,32 +1,32 @@
-"""Golden prompts: what the float32 model says to them, recorded once per model in the cache."""
+"""Golden prompts: the float32 model's logits and text, recorded once per model in the cache."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_ane.build import Cache
-from pytest_ane.chain.chain import Chain, Step
+from pytest_ane.chain.chain import Chain, ChainStep
+from pytest_ane.core.arrays import Array, FloatArray, HalfArray
 from pytest_ane.core.digests import key_digest
 from pytest_ane.families import LanguageModel, Wire
-from pytest_ane.probes.recording import RECORDING_VERSION, Prompt, check_finite, load, save
-from pytest_ane.sources import FloatArray
+from pytest_ane.probes.recording import RECORDING_VERSION, TokenPrompt, check_finite, load, save
 
 _VERSION = 2
 """Raised whenever logits are packed in another way."""
 
 
 @dataclass(frozen=True, eq=False)
-class Golden:
-    """One prompt's recorded reference.
+class GoldenPrompt:
+    """One golden prompt with the reference's recorded logits and text.
 
     Attributes:
-        logits: `[T, V]` of the float32 model.
-        greedy: its likeliest continuation; `leads` how far each token led, in logits.
+        logits: float32 `[T, V]` of the reference.
+        greedy: its greedy continuation; `leads` the best logit minus the second, by token.
         text: the continuation as text.
     """
 
@@ -41,21 +41,21 @@ class Golden:
 def record_golden(
     cache: Cache,
     identity: dict[str, Any],
-    prompts: Callable[[], Sequence[tuple[Prompt, int]]],
+    prompts: Callable[[], Sequence[tuple[TokenPrompt, int]]],
     spec: Any,
     wiring: Sequence[Wire],
     model: Callable[[], LanguageModel],
     decode: Callable[[Sequence[int]], str],
-) -> list[Golden]:
+) -> list[GoldenPrompt]:
     """Recorded references of `(prompt, greedy tokens)` pairs, made from the float32 modules once.
 
-    `spec` is what the prompts depend on beside the identity. `model` and `prompts` are called only
+    `spec` is what the prompts depend on besides the identity. `model` and `prompts` are called only
     when there is no recording yet.
     """
     key = {**identity, "recording": RECORDING_VERSION, "logits": _VERSION, "golden": spec}
     key["wiring"] = [asdict(wire) for wire in wiring]
 
-    def make(folder: Any) -> None:
+    def make(folder: Path) -> None:
         reference = reference_chain(model(), wiring)
         tensors: dict[str, Any] = {}
         metadata = []
@@ -73,7 +73,7 @@ def record_golden(
         return unpack(tensors[f"{i}.best"], tensors[f"{i}.below"])
 
     return [
-        Golden(name, tuple(ids), logits(i), tuple(tokens), tuple(leads), text)
+        GoldenPrompt(name, tuple(ids), logits(i), tuple(tokens), tuple(leads), text)
         for i, (name, ids, tokens, leads, text) in enumerate(metadata["golden"])
     ]
 
@@ -81,14 +81,14 @@ def record_golden(
 def reference_chain(model: LanguageModel, wiring: Sequence[Wire]) -> Chain:
     """The float32 modules of all shards as a chain."""
 
-    def step(wire: Wire) -> Step:
+    def step(wire: Wire) -> ChainStep:
         run = model.reference(wire.shard)
-        return Step(wire, lambda: lambda hidden: run([hidden])[0])
+        return ChainStep(wire, lambda: lambda hidden: run([hidden])[0])
 
     return Chain(model.embed, tuple(map(step, wiring)))
 
 
-def pack(logits: FloatArray) -> tuple[FloatArray, npt.NDArray[np.float16]]:
+def pack(logits: FloatArray) -> tuple[FloatArray, HalfArray]:
     """The best logit `[T]` in float32, and how far all `[T, V]` are from it in fp16.
 
     KL and cosines need every token, not the likeliest only. The best of all and its ties stay as
@@ -101,7 +101,7 @@ def pack(logits: FloatArray) -> tuple[FloatArray, npt.NDArray[np.float16]]:
     return best, below.astype(np.float16)
 
 
-def unpack(best: FloatArray, below: npt.NDArray[np.floating[Any]]) -> FloatArray:
-    """Logits `[T, V]` of what `pack` gives."""
+def unpack(best: FloatArray, below: Array) -> FloatArray:
+    """Inverse of `pack`: logits `[T, V]` in float32."""
     logits: FloatArray = below.astype(np.float32) + best[:, None]
     return logits

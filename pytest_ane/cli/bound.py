@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_ane.analysis.devices import Device
     from pytest_ane.analysis.measured import Measured
     from pytest_ane.build import Cache
-    from pytest_ane.manifest import Model
+    from pytest_ane.manifest import Model, Shard
 
 _PACKAGES = (".mlpackage", ".mlmodelc")
 _DEFAULT = "M4 Max"
@@ -65,7 +64,7 @@ def run(
         name, groups = path.name, [Group("package", path.name, 1, costs_of(path))]
         most = largest_tokens(path, _MOST)
     else:
-        name, groups, most = _model(path, model, store)
+        name, groups, most = _model(path, model, cache)
     speeds = [_measured(text, name, profile) for text in measured]
     wanted = dict.fromkeys((1, most if tokens is None else tokens, *(s.tokens for s in speeds)))
     calls = [bound_call(groups, profile, t) for t in wanted]
@@ -121,43 +120,46 @@ def _measured(text: str, model: str, device: Device) -> Measured:
         ) from None
 
 
-def _model(path: Path, name: str | None, cache: Cache) -> tuple[str, list[Group], int]:
+def _model(path: Path, name: str | None, cache: Path | None) -> tuple[str, list[Group], int]:
     """A manifest's model: its name, its groups of shards, and its largest T."""
     from pytest_ane.analysis.bound import counted, same_costs
-    from pytest_ane.cli.shards import Shards
-    from pytest_ane.cli.stack import tell
-    from pytest_ane.core.digests import remembered
-    from pytest_ane.families import search_beside
-    from pytest_ane.manifest import load
-    from pytest_ane.plugin.run import use_folder
+    from pytest_ane.cli.status import tell
+    from pytest_ane.project.choose import choose_model
+    from pytest_ane.project.models import OpenModel
+    from pytest_ane.project.progress import Progress
+    from pytest_ane.project.project import read_project
 
-    read = load(path)
-    search_beside(read)
-    model = _chosen(read.models, name)
-    with ExitStack() as stack:
-        stack.enter_context(remembered(cache.root / "digests"))
-        if read.tmpdir is not None:
-            stack.enter_context(use_folder(read.tmpdir, read.path))
-        shards = Shards(model, cache)
+    project = read_project(path, cache)
+    model = choose_model(project.manifest, name)
+    project.progress = Progress(len(model.shards), tell)
+    with project.use():
+        opened = project.model(model.name) if model.family else None
+        family = opened if isinstance(opened, OpenModel) else None
+        kinds = {wire.shard: wire.kind for wire in family.wiring} if family else {}
+        order = {shard: i for i, shard in enumerate(kinds)}
+
+        def kind(shard: Shard) -> str:
+            return kinds.get(shard.id, shard.id)
+
+        def layout(shard: Shard) -> object:
+            """How a shard is fed; those of a family that are fed alike cost the same."""
+            return family.layout(shard) if family else shard.id
+
         groups = []
-        for alike in same_costs(shards.in_order, shards.kind, shards.layout):
-            kind = shards.kind(alike[0])
-            tell(f"{kind}: {len(alike)} shards")
-            groups += counted(kind, alike, shards.built, shards.build)
+        in_order = sorted(model.shards, key=lambda shard: order.get(shard.id, len(order)))
+        for shards in same_costs(in_order, kind, layout):
+            tell(f"{kind(shards[0])}: {len(shards)} shards")
+            groups += counted(
+                kind(shards[0]), shards, project.package, lambda s: project.artifact(s).path
+            )
         tell("")
-    return model.name, groups, shards.most
+    return model.name, groups, _largest(model)
 
 
-def _chosen(models: Sequence[Model], name: str | None) -> Model:
-    from pytest_ane.manifest.ids import nearest
+def _largest(model: Model) -> int:
+    """The largest T that all shards take: the manifest's, or less where own packages take less."""
+    from pytest_ane.analysis.costs import largest_tokens
 
-    names = [model.name for model in models]
-    if name is None and len(models) == 1:
-        return models[0]
-    if name is None:
-        raise ManifestError(f"Name a model with --model; there are: {', '.join(names)}.")
-    if name not in names:
-        raise ManifestError(
-            f"--model {name}: the manifest has no such model; {nearest(name, names)}."
-        )
-    return models[names.index(name)]
+    own = [shard.artifact for shard in model.shards if shard.artifact is not None]
+    known = [largest_tokens(path, model.max_tokens) for path in own]
+    return min((t for t in known if t > 1), default=1 if known else model.max_tokens)

@@ -136,7 +136,7 @@ def _written(machines: Sequence[Calibration], storages: Mapping[str, Storage]) -
 def _device(cache: str | Path | None) -> Iterator[str]:
     from pytest_ane.analysis import devices
     from pytest_ane.build import Cache
-    from pytest_ane.cli.stack import tell
+    from pytest_ane.cli.status import tell
 
     root = Cache(Path(cache) if cache else None).root
     device = devices.calibrate_device(tell)

@@ -37,7 +37,9 @@ def parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_runs("doctor", "ane_manifest", "ane_cache"))
 
     command = commands.add_parser("cache", help="list or prune built shards and recordings")
-    command.add_argument("action", choices=("list", "prune"))
+    command.add_argument(
+        "action", choices=("list", "prune"), help="show entries, or delete old ones"
+    )
     _add_cache(command)
     command.add_argument(
         "--keep",
@@ -45,7 +47,8 @@ def parser() -> argparse.ArgumentParser:
         metavar="SIZE",
         help="prune: keep the most recently used up to this, such as '2 GB'",
     )
-    command.set_defaults(run=_runs("cache", "action", "ane_cache", "keep"))
+    command.add_argument("--yes", action="store_true", help="prune: delete without a question")
+    command.set_defaults(run=_runs("cache", "action", "ane_cache", "keep", yes="yes"))
 
     command = commands.add_parser("explain", help="forecast a package's placement, op by op")
     command.add_argument(
@@ -64,7 +67,11 @@ def parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_runs("plan", "file", "package"))
 
     command = commands.add_parser("evidence", help="what a Mac recorded, and what it is worth")
-    command.add_argument("action", choices=("list", "show", "verify", "prune"))
+    command.add_argument(
+        "action",
+        choices=("list", "show", "verify", "prune"),
+        help="list files, print one, hold them against today's policy, or delete unused ones",
+    )
     command.add_argument("what", nargs="?", help="show: an evidence file, a shard or a model")
     command.add_argument(
         "--ane-shards", default="all", metavar="SHARDS", help="verify: which (default: all)"
@@ -74,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
         "--ane-evidence", type=Path, metavar="DIR", help="default: evidence, beside the manifest"
     )
     command.add_argument("--ane-rehash", action="store_true", help="read unchanged files too")
-    command.add_argument("--yes", action="store_true", help="prune: delete what no shard uses")
+    command.add_argument("--yes", action="store_true", help="prune: delete without a question")
     command.set_defaults(
         run=_runs(
             "evidence",
@@ -90,9 +97,15 @@ def parser() -> argparse.ArgumentParser:
     )
 
     command = commands.add_parser("golden", help="keep what a reference answers, as golden tensors")
-    command.add_argument("action", choices=("record",))
+    command.add_argument("action", choices=("record",), help="run the reference and keep answers")
     command.add_argument("what", help="a shard of the manifest, or a package")
-    command.add_argument("--out", type=Path, required=True, metavar="FILE.safetensors")
+    command.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE.safetensors",
+        help="the file to write",
+    )
     command.add_argument(
         "--package", type=Path, help="for a shard: run this in place of its float32 module"
     )
@@ -362,7 +375,9 @@ def _add_places(command: argparse.ArgumentParser) -> None:
 
 
 def _add_cache(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--ane-cache", type=Path, metavar="DIR", help="the cache folder")
+    command.add_argument(
+        "--ane-cache", type=Path, metavar="DIR", help="the cache folder, new or empty at first"
+    )
 
 
 def _positive(text: str) -> float:

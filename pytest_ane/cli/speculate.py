@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ane.core.errors import ExecutionError, ManifestError
-from pytest_ane.plugin import threads
+from pytest_ane.project import threads
 
 if TYPE_CHECKING:
     from pytest_ane.gates.throughput.speculate import Trial
-    from pytest_ane.probes.recording import Prompt
+    from pytest_ane.probes.recording import TokenPrompt
     from pytest_ane.project.models import OpenModel
 
 _WIDEST = 1 << 16
@@ -59,14 +59,15 @@ def run(
         t1, tv = (ms / 1000 for ms in times)
         yield report.break_even(BreakEven(t1, tv, width))
         return
-    from pytest_ane.cli.stack import open_stack, tell
+    from pytest_ane.cli.stack import open_stack
+    from pytest_ane.cli.status import tell
     from pytest_ane.gates.throughput.speculate import MARGIN, run_trial
-    from pytest_ane.manifest import Prompt as ManifestPrompt
+    from pytest_ane.manifest import Prompt
 
     def check(opened: OpenModel) -> None:
         _check_model(opened, prompt, width, tokens)
 
-    own = ManifestPrompt(name="prompt-ids", ids=prompt_ids, greedy=0) if prompt_ids else None
+    own = Prompt(name="prompt-ids", ids=prompt_ids, greedy=0) if prompt_ids else None
     limit = MARGIN if margin is None else margin
     with open_stack(manifest, model, cache, check, own) as stack:
         chosen = _chosen(stack.prompts, prompt)
@@ -138,5 +139,5 @@ def _check_model(opened: OpenModel, name: str | None, width: int, tokens: int) -
     check_fits(opened.language_model.positions, _chosen(opened.prompts, name).ids, tokens)
 
 
-def _chosen(prompts: Sequence[Prompt], name: str | None) -> Prompt:
+def _chosen(prompts: Sequence[TokenPrompt], name: str | None) -> TokenPrompt:
     return next(prompt for prompt in prompts if name in (prompt.name, None))

@@ -12,6 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
+from pytest_ane.core.files import write_atomically
+
 _CHUNK = 1 << 20
 _State: TypeAlias = tuple[int, ...]
 """Size, times of change in ns, inode and device: the same again means the same bytes."""
@@ -89,10 +91,9 @@ class _Memory:
                     self._known[path] = tuple(state), digest
 
     def _clear(self) -> None:
-        new = self._file.with_suffix(f".{os.getpid()}")
         known = {path: found for path, found in self._known.items() if Path(path).exists()}
-        new.write_bytes(b"".join(_line(path, *found) for path, found in known.items()))
-        new.replace(self._file)
+        lines = (_line(path, *found) for path, found in known.items())
+        write_atomically(self._file, b"".join(lines))
 
 
 def _line(path: str, state: _State, digest: str) -> bytes:

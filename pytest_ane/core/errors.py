@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-_LONGEST = 1000
+from pytest_ane.core.text import printable
 
 
 class AneError(Exception):
@@ -26,7 +26,7 @@ class SourceError(AneError):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(_shown(message))
+        super().__init__(printable(message))
 
 
 class ProgramError(AneError):
@@ -37,7 +37,7 @@ class ProgramError(AneError):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(_shown(message))
+        super().__init__(printable(message))
 
 
 class PlanError(AneError):
@@ -47,7 +47,7 @@ class PlanError(AneError):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(_shown(message))
+        super().__init__(printable(message))
 
 
 class ExecutionError(AneError):
@@ -73,7 +73,7 @@ class EvidenceError(AneError):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(_shown(message))
+        super().__init__(printable(message))
 
 
 UnprovenKind: TypeAlias = Literal[
@@ -95,9 +95,9 @@ class UnprovenError(AneError):
     """
 
     def __init__(self, message: str, kind: UnprovenKind = "missing", summary: str = "") -> None:
-        super().__init__(_shown(message))
+        super().__init__(printable(message))
         self.kind = kind
-        self.summary = _shown(summary or message)
+        self.summary = printable(summary or message)
 
 
 class RecordingError(AneError):
@@ -107,7 +107,7 @@ class RecordingError(AneError):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(_shown(message))
+        super().__init__(printable(message))
 
 
 class GoldenError(AneError):
@@ -117,7 +117,7 @@ class GoldenError(AneError):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(_shown(message))
+        super().__init__(printable(message))
 
 
 class DoctorError(AneError):
@@ -126,14 +126,3 @@ class DoctorError(AneError):
 
 class CacheError(AneError):
     """The cache folder cannot be read or written."""
-
-
-def _shown(text: str) -> str:
-    # Shortened before too: a name may be as long as its file.
-    escaped = (c if c.isprintable() else ascii(c)[1:-1] for c in _shortened(text))
-    return _shortened("".join(escaped))
-
-
-def _shortened(text: str) -> str:
-    half = _LONGEST // 2
-    return text if len(text) <= _LONGEST else f"{text[:half]}...{text[-half:]}"

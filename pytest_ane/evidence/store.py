@@ -8,7 +8,7 @@ from stat import S_ISREG
 from tempfile import NamedTemporaryFile
 
 from pytest_ane.core.errors import EvidenceError
-from pytest_ane.core.files import write_whole
+from pytest_ane.core.files import write_atomically
 from pytest_ane.core.verdict import Gate
 from pytest_ane.evidence.statement import Statement
 from pytest_ane.evidence.text import MOST_BYTES
@@ -54,7 +54,7 @@ class Store:
         path = self.path(statement.gate, statement.subject)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, statement.to_json().encode())
+            write_atomically(path, statement.to_json().encode())
             for suffix in SIGNATURES:
                 signature(path, suffix).unlink(missing_ok=True)
         except OSError as error:

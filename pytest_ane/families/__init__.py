@@ -17,15 +17,17 @@ from pytest_ane.families.base import (
     Reference,
     Routes,
     Routing,
+    Streams,
     Wire,
+    entering,
+    merge,
     recurrent_of,
     residual_of,
     routing_of,
 )
-from pytest_ane.families.code import code_digests, import_code, search_beside
-from pytest_ane.families.streams import Streams, entering, merge
+from pytest_ane.families.user_code import code_digests, import_code, search_beside
 from pytest_ane.manifest import FAMILIES
-from pytest_ane.manifest.origins import importable
+from pytest_ane.manifest.checks import importable
 
 _FUNCTIONS = ("open_model", "layout", "wiring", "starts_whole", "spread")
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.sources import Source, Spread
-from pytest_ane.sources.base import FloatArray
+from pytest_ane.sources import FloatArray, Source, Spread
 
 Inputs = Mapping[str, npt.NDArray[Any]]
 
@@ -239,3 +239,21 @@ class Family(Protocol):
     def spread(self, name: str, shape: tuple[int, ...]) -> Spread:
         """How a tensor's synthetic values are distributed, for a `seeded` source."""
         ...
+
+
+Streams: TypeAlias = "dict[str, FloatArray]"
+
+
+def entering(streams: Streams, wire: Wire) -> FloatArray:
+    """What a shard takes: its streams side by side."""
+    return np.concatenate([streams[name] for name in wire.takes], axis=1)
+
+
+def merge(streams: Streams, wire: Wire, given: FloatArray) -> None:
+    """Let a shard's output become what its wire says: replace, add to, or lengthen a stream."""
+    before = streams.get(wire.gives)
+    if before is not None and wire.mode == "add":
+        given = before + given
+    elif before is not None and wire.mode == "append":
+        given = np.concatenate([before, given], axis=1)
+    streams[wire.gives] = given

@@ -7,12 +7,20 @@ asked for; pydantic's `use_attribute_docstrings` would read them at every import
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+if sys.version_info >= (3, 11):
+    from tomllib import TOMLDecodeError as TOMLDecodeError
+    from tomllib import loads as loads
+else:
+    from tomli import TOMLDecodeError as TOMLDecodeError  # type: ignore[import-not-found,unused-ignore]
+    from tomli import loads as loads
 
 KeyPath = tuple[str | int, ...]
 Table = dict[str, Any]

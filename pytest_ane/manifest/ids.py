@@ -12,6 +12,9 @@ ID = r"[A-Za-z][A-Za-z0-9_.\-]{0,63}"
 MODEL = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}"
 """Names of models, fit for the same."""
 GLOB = r"[A-Za-z*?\[][A-Za-z0-9_.\-*?\[\]!]{0,63}"
+ALL = "all"
+"""The term of a selection that stands for every shard."""
+NO_ALL = f"a shard may not be called {ALL!r}, which selects every shard; give it another name"
 MOST = 10_000
 """Shards in one range; more is a slip of the keyboard."""
 
@@ -26,7 +29,7 @@ _NUMBERED = re.compile(r"(?P<prefix>.*?)(?P<number>\d{1,9})")
 
 def is_id(text: str) -> bool:
     """Whether a text may be a shard id."""
-    return re.fullmatch(ID, text) is not None
+    return re.fullmatch(ID, text) is not None and text != ALL
 
 
 def is_glob(text: str) -> bool:
@@ -80,6 +83,8 @@ def expand(texts: list[str]) -> tuple[str, ...]:
     ids: dict[str, None] = {}
     for term in (term.strip() for text in texts for term in text.split(",")):
         for shard in as_range(term) or [term]:
+            if shard == ALL:
+                raise ValueError(NO_ALL)
             if not is_id(shard) or (shard == term and "-" in term):
                 raise ValueError(f"{term!r} is neither a shard id such as 'L00' nor {_RANGE_LIKE}")
             if shard in ids:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from pytest_ane.metrics.cosine import cosine
-from pytest_ane.metrics.zero import RESOLUTION
+from pytest_ane.core.arrays import Array, BoolArray, DoubleArray
+from pytest_ane.metrics.cosine import RESOLUTION, cosine
 
 _ROUNDING = 2.0**-10
 """Distance of fp16 numbers in relation to them (its machine epsilon): a sum is known no better."""
@@ -26,15 +25,13 @@ class Contributions(NamedTuple):
         single: `[T]`, rows to which one side alone adds anything; of a path that is known.
     """
 
-    cosines: npt.NDArray[np.float64]
-    idle: npt.NDArray[np.bool_]
-    ratios: npt.NDArray[np.float64]
-    single: npt.NDArray[np.bool_]
+    cosines: DoubleArray
+    idle: BoolArray
+    ratios: DoubleArray
+    single: BoolArray
 
 
-def contributions(
-    a: npt.NDArray[Any], b: npt.NDArray[Any], residual: npt.NDArray[Any]
-) -> Contributions:
+def contributions(a: Array, b: Array, residual: Array) -> Contributions:
     """Cosines of (a - residual) and (b - residual); differences are taken in float64.
 
     A transformer's shard returns x + f(x), and its cosine is that of x with itself where |x| is
@@ -53,15 +50,13 @@ def contributions(
     with np.errstate(invalid="ignore"):
         x, y = np.asarray(a, np.float64) - path, np.asarray(b, np.float64) - path
     lost = np.maximum(_ROUNDING * np.abs(path), RESOLUTION)
-    found = _compared(x, y, path, lost)
+    compared = _compared(x, y, path, lost)
     single = _single(x, y, lost) | _single(y, x, lost)
-    return found._replace(cosines=np.where(single, np.nan, found.cosines), single=single)
+    return compared._replace(cosines=np.where(single, np.nan, compared.cosines), single=single)
 
 
-def contributions_beside(
-    a: npt.NDArray[Any], b: npt.NDArray[Any], x: npt.NDArray[Any]
-) -> Contributions:
-    """The same where the residual path is not known: the component along the input is taken out.
+def contributions_off_input(a: Array, b: Array, x: Array) -> Contributions:
+    """`contributions` where the residual path is unknown: outputs less their part along the input.
 
     a - (a.x / x.x) x, and b likewise: all that is known of a path that may scale the input. What
     the shard itself adds along x is taken out with it.
@@ -70,8 +65,8 @@ def contributions_beside(
         ValueError: the shapes differ.
     """
     if not a.shape == b.shape == x.shape:
-        raise ValueError(f"cannot compare {a.shape} with {b.shape}, beside {x.shape}")
-    a, b, x = (np.asarray(one, np.float64) for one in (a, b, x))
+        raise ValueError(f"cannot compare {a.shape} with {b.shape}, input {x.shape}")
+    a, b, x = (np.asarray(array, np.float64) for array in (a, b, x))
     along, path = _along(a, x), _along(b, x)
     with np.errstate(invalid="ignore"):
         lost = np.maximum(_ROUNDING * np.abs(path), RESOLUTION)
@@ -79,10 +74,7 @@ def contributions_beside(
 
 
 def _compared(
-    x: npt.NDArray[np.float64],
-    y: npt.NDArray[np.float64],
-    path: npt.NDArray[np.float64],
-    lost: npt.NDArray[np.float64],
+    x: DoubleArray, y: DoubleArray, path: DoubleArray, lost: DoubleArray
 ) -> Contributions:
     with np.errstate(invalid="ignore", divide="ignore"):
         x_lost, y_lost = _most(np.abs(x) / lost), _most(np.abs(y) / lost)
@@ -91,24 +83,22 @@ def _compared(
     return Contributions(cosine(x, y), idle, ratios, np.zeros(len(x), np.bool_))
 
 
-def _single(
-    x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], lost: npt.NDArray[np.float64]
-) -> npt.NDArray[np.bool_]:
+def _single(x: DoubleArray, y: DoubleArray, lost: DoubleArray) -> BoolArray:
     """Rows where all of x is lost, and y clearly is not."""
     with np.errstate(invalid="ignore"):
         clear = np.linalg.norm(y, axis=1) > _CLEAR * np.linalg.norm(lost, axis=1)
         return np.asarray((_most(np.abs(x) / lost) <= 1) & clear)
 
 
-def _most(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    found: npt.NDArray[np.float64] = x.max(axis=1, initial=0.0)
-    return found
+def _most(x: DoubleArray) -> DoubleArray:
+    most: DoubleArray = x.max(axis=1, initial=0.0)
+    return most
 
 
-def _along(y: npt.NDArray[np.float64], x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _along(y: DoubleArray, x: DoubleArray) -> DoubleArray:
     """The component of each row of y along that of x; of a row of zeros nothing."""
     with np.errstate(invalid="ignore"):
         squares = np.einsum("tc,tc->t", x, x)
         share = np.einsum("tc,tc->t", y, x) / np.where(squares == 0, 1.0, squares)
-        component: npt.NDArray[np.float64] = share[:, None] * x
+        component: DoubleArray = share[:, None] * x
     return component

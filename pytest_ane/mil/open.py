@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.compiled import is_compiled, read_compiled
-from pytest_ane.mil.package import read_package
+from pytest_ane.mil.package import parse_package, read_package
 from pytest_ane.mil.records import Model, Pipeline
 
 
@@ -40,3 +43,27 @@ def read_any(path: Path, *, weights: bool = True, function: str | None = None) -
     """
     read = read_compiled if is_compiled(path) else read_package
     return read(path, weights=weights, function=function)
+
+
+def count_operations(path: Path) -> Counter[str]:
+    """Operations by type over all functions and nested blocks, constants among them.
+
+    Raises:
+        ProgramError: missing, damaged, or not an ML Program.
+    """
+    if is_compiled(path):
+        functions = read_model(path, weights=False).program.functions.values()
+        return Counter(op.op for function in functions for op in function.walk())
+    _, message = parse_package(path)
+    found: Counter[str] = Counter()
+    for function in message.mlProgram.functions.values():
+        if function.opset in function.block_specializations:
+            found.update(_types(function.block_specializations[function.opset]))
+    return found
+
+
+def _types(block: Any) -> Iterator[str]:
+    for operation in block.operations:
+        yield operation.type.rpartition(".")[2]
+        for nested in operation.blocks:
+            yield from _types(nested)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.blob import check_blobs
-from pytest_ane.mil.boundary import check_boundary
+from pytest_ane.mil.checks import check_boundary, check_pipeline
 from pytest_ane.mil.features import read_features
-from pytest_ane.mil.files import read_file
-from pytest_ane.mil.paths import stays_inside
-from pytest_ane.mil.pipeline import check_pipeline, pipeline_parts
+from pytest_ane.mil.files import read_file, stays_inside
 from pytest_ane.mil.proto import definitions
 from pytest_ane.mil.read import read_program
 from pytest_ane.mil.records import Model, Pipeline
@@ -33,7 +32,7 @@ def read_package(
         ProgramError: missing, damaged, hostile, or not an ML Program; says which file and where.
     """
     file, message = parse_package(path)
-    parts = pipeline_parts(message)
+    parts = _pipeline_parts(message)
     if parts is None:
         return _model(message, str(path), file, weights=weights, function=function)
     declared = _declared(message.description, function, file)
@@ -69,6 +68,16 @@ def parse_package(path: Path) -> tuple[Path, Any]:
         raise ProgramError(f"{path}: not an .mlpackage ({hint}).")
     file = _model_file(path)
     return file, _parse(file)
+
+
+def _pipeline_parts(message: Any) -> Sequence[Any] | None:
+    """The models of a pipeline, whatever its result is called; None where there is one model."""
+    kind = message.WhichOneof("Type")
+    if kind == "pipeline":
+        return list(message.pipeline.models)
+    if kind in ("pipelineClassifier", "pipelineRegressor"):
+        return list(getattr(message, kind).pipeline.models)
+    return None
 
 
 def _model(

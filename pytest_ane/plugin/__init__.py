@@ -6,52 +6,54 @@ run without ANE options pays nothing for having the plugin installed.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_ane.core.errors import AneError, UnprovenError
-from pytest_ane.plugin import bench, compare, options, settings, suite, threads
+from pytest_ane.plugin import bench, compare, options, suite
 from pytest_ane.plugin.bench import (
-    against_baseline,
-    decode_benchmark,
-    load_benchmark,
-    shard_benchmark,
+    ane_against_baseline,
+    ane_decode_benchmark,
+    ane_load_benchmark,
+    ane_shard_benchmark,
 )
 from pytest_ane.plugin.fixtures import (
-    artifact,
-    backend,
-    cases,
-    chain,
-    evidence,
-    gate,
-    probes,
-    program,
-    reference,
-    shard,
+    ane_artifact,
+    ane_backend,
+    ane_cases,
+    ane_chain,
+    ane_evidence,
+    ane_gate,
+    ane_probes,
+    ane_program,
+    ane_reference,
+    ane_shard,
 )
 from pytest_ane.plugin.options import wanted
+from pytest_ane.project import threads
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
 __all__ = [
-    "against_baseline",
-    "artifact",
-    "backend",
-    "cases",
-    "chain",
-    "decode_benchmark",
-    "evidence",
-    "gate",
-    "load_benchmark",
-    "probes",
-    "program",
-    "reference",
-    "shard",
-    "shard_benchmark",
+    "ane_against_baseline",
+    "ane_artifact",
+    "ane_backend",
+    "ane_cases",
+    "ane_chain",
+    "ane_decode_benchmark",
+    "ane_evidence",
+    "ane_gate",
+    "ane_load_benchmark",
+    "ane_probes",
+    "ane_program",
+    "ane_reference",
+    "ane_shard",
+    "ane_shard_benchmark",
 ]
 
 
@@ -64,22 +66,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register markers; with shards selected, read the manifest and add the gate suite."""
     options.add_markers(config)
-    try:
-        compare.select(config)
-        if not wanted(config):
-            options.refuse_recording_nothing(config)
-            return
-        bench.check(config)
-        threads.choose()
-        from pytest_ane.plugin import opening, workspace
+    with _usage_errors():
+        suite.wake(config)
+        compare.select(config, named=not suite.is_everything(config))
+    if not wanted(config):
+        options.refuse_recording_nothing(config)
+        suite.add_to(config)
+        return
+    bench.check(config)
+    threads.choose()
+    from pytest_ane.plugin import canary, workspace
 
-        config.stash[workspace.KEY] = space = opening.workspace_of(config)
+    with _usage_errors():
+        config.stash[workspace.KEY] = space = workspace.open_workspace(config)
+        canary.watch(config, space)
         bench.prepare(config, space)
         suite.add_to(config)
         compare.refuse_damaged(config)
-    except AneError as error:
-        raise pytest.UsageError(str(error)) from None
-    if settings.github(config):
+    if options.github(config):
         from pytest_ane.plugin import github
 
         github.add_to(config)
@@ -89,9 +93,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     """One line with what decides the verdicts."""
     if not wanted(config):
         return []
-    from pytest_ane.plugin import header, workspace
+    from pytest_ane.plugin import header
 
-    return [header.line(workspace.of(config))]
+    return [header.line(config)]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -110,10 +114,17 @@ def pytest_make_collect_report(
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize gates: `shard` by selected shard, `chain` by completely selected model."""
+    """Parametrize gates: `ane_shard` by selected shard, `ane_chain` by complete model."""
     from pytest_ane.plugin import collection
 
     collection.parametrize(metafunc)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let gates be found by the users' words: `-k residency`, `-m cosine`."""
+    from pytest_ane.plugin import collection
+
+    collection.add_words(item)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -128,10 +139,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse a comparison with nothing, before anything is built."""
-    try:
+    with _usage_errors():
         bench.require_baseline(session)
-    except AneError as error:
-        raise pytest.UsageError(str(error)) from None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -151,7 +160,7 @@ def pytest_configure_node(node: Any) -> None:
     if wanted(node.config):
         from pytest_ane.plugin import run
 
-        run.tell(node.workerinput, node.config)
+        run.send_id(node.workerinput, node.config)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -187,8 +196,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
-    """The table of verdicts, worst first."""
-    if not wanted(config) or config.getoption("no_summary", False):
+    """The table of verdicts, worst first; without shards, how to wake the gates."""
+    if config.getoption("no_summary", False):
+        return
+    if not wanted(config):
+        from pytest_ane.plugin import collection
+
+        ran = any(terminalreporter.stats.get(how) for how in ("passed", "failed", "error"))
+        if collection.are_asleep(config, ran=ran):
+            terminalreporter.write_line(
+                "ane: gates are asleep; wake them with --ane-shards=all (or L01, sample:5)"
+            )
         return
     from pytest_ane.plugin import summary
 
@@ -197,6 +215,15 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
         summary.write(terminalreporter, config)
     except Exception as error:
         terminalreporter.write_line(f"ane: the table of verdicts failed: {error!r}", yellow=True)
+
+
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    """Let our errors be pytest's: one sentence, and exit code 4."""
+    try:
+        yield
+    except AneError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _sentence(node: pytest.Item | pytest.Collector) -> Generator[None, object, object]:

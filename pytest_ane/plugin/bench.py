@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ane.plugin import bench_options, compare
+from pytest_ane.plugin.bench_options import FILE, is_recording, is_requested, is_wanted
 from pytest_ane.plugin.options import wanted
+from pytest_ane.project import suite
 
 if TYPE_CHECKING:
     from pytest_ane.build import Artifact
@@ -27,73 +29,58 @@ if TYPE_CHECKING:
     from pytest_ane.plugin.workspace import Workspace
     from pytest_ane.project.stack import Stack
 
-FILE = "test_throughput.py"
-"""Our benchmarks among the gates."""
-BY_OPTION = "--benchmark-disable"
-_FIXTURES = {"shard", "chain"}
-_TIMED = {"load_benchmark", "shard_benchmark", "decode_benchmark"}
+_FIXTURES = {"ane_shard", "ane_chain"}
+_TIMED = {"ane_load_benchmark", "ane_shard_benchmark", "ane_decode_benchmark"}
 
 
 @pytest.fixture
-def load_benchmark(
-    request: pytest.FixtureRequest, shard: Shard, artifact: Artifact, benchmark: Any
+def ane_load_benchmark(
+    request: pytest.FixtureRequest, ane_shard: Shard, ane_artifact: Artifact, benchmark: Any
 ) -> Callable[[], Speed]:
-    """`load_benchmark()` times loading the shard up to its first prediction."""
+    """`ane_load_benchmark()` times loading the shard up to its first prediction."""
     watch = _stopwatch(request, benchmark)
-    return lambda: watch.used(lambda: watch.load(shard, artifact))
+    return lambda: watch.used(lambda: watch.load(ane_shard, ane_artifact))
 
 
 @pytest.fixture
-def shard_benchmark(
-    request: pytest.FixtureRequest, shard: Shard, artifact: Artifact, benchmark: Any
+def ane_shard_benchmark(
+    request: pytest.FixtureRequest, ane_shard: Shard, ane_artifact: Artifact, benchmark: Any
 ) -> Callable[..., Speed]:
-    """`shard_benchmark(tokens)` times one call of the shard, 1 to `"max"` positions."""
+    """`ane_shard_benchmark(tokens)` times one call of the shard, 1 to `"max"` positions."""
     watch = _stopwatch(request, benchmark)
-    return lambda tokens=1: watch.used(lambda: watch.call(shard, artifact, tokens))
+    return lambda tokens=1: watch.used(lambda: watch.call(ane_shard, ane_artifact, tokens))
 
 
 @pytest.fixture
-def decode_benchmark(
-    request: pytest.FixtureRequest, chain: Stack, benchmark: Any
+def ane_decode_benchmark(
+    request: pytest.FixtureRequest, ane_chain: Stack, benchmark: Any
 ) -> Callable[..., Speed]:
-    """`decode_benchmark(prompt=None, count=32)` times greedy decoding through the whole chain."""
+    """`ane_decode_benchmark(prompt=None, count=32)` times greedy decoding through the chain."""
     watch = _stopwatch(request, benchmark)
-    return lambda prompt=None, **more: watch.used(lambda: watch.decode(chain, prompt, **more))
+    return lambda prompt=None, **more: watch.used(lambda: watch.decode(ane_chain, prompt, **more))
 
 
 @pytest.fixture
-def against_baseline(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Speed], Verdict]:
-    """`against_baseline(speed)` judges it by the policy and the stored run of this machine."""
+def ane_against_baseline(
+    request: pytest.FixtureRequest, benchmark: Any
+) -> Callable[[Speed], Verdict]:
+    """`ane_against_baseline(speed)` judges it by the policy and the stored run of this machine."""
     from pytest_ane.plugin import workspace
 
     space = workspace.of(request.config)
     return lambda speed: compare.judged(request.node, space, speed, benchmark)
 
 
-def is_wanted(config: pytest.Config) -> bool:
-    """Whether a run is for benchmarks: shards are selected, and `-m` or an option says so.
-
-    pytest itself then sees to it that `-m "not bench"` runs none.
-    """
-    only = bool(config.getoption("benchmark_only", False))
-    chosen = only or "bench" in config.option.markexpr or compare.is_requested(config)
-    return wanted(config) and chosen
-
-
 def is_ignored(path: Path, config: pytest.Config) -> bool:
     """Whether a path has no benchmark that this run is for."""
     if (held := config.stash.get(compare.HELD, None)) is not None:
-        from pytest_ane.plugin import suite
-
         if path.parent == suite.shipped():
             path = config.rootpath / suite.FOLDER / path.name
         files = (config.rootpath / name.partition("::")[0] for name in held)
         return not any(file.is_relative_to(path) for file in files)
     if path.name != FILE or not wanted(config) or is_wanted(config):
         return False
-    from pytest_ane.plugin import suite
-
-    return path.parent in (suite.shipped(), suite.in_use(config))
+    return path.parent in (suite.shipped(), suite.in_use(config.rootpath))
 
 
 def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -122,7 +109,7 @@ def use_processor_time(config: pytest.Config, items: list[pytest.Item]) -> None:
 
     What else runs on the machine then costs little; on a device, wall time is all there is.
     """
-    if not wanted(config) or _is_given(config, "--benchmark-timer"):
+    if not wanted(config) or bench_options.is_given(config, "--benchmark-timer"):
         return
     from pytest_ane.plugin import workspace
 
@@ -147,7 +134,7 @@ def require_baseline(session: pytest.Session) -> None:
     spread = hasattr(config, "workerinput") or config.pluginmanager.hasplugin("dsession")
     if spread or not wanted(config) or config.option.collectonly:
         return
-    if compare.is_requested(config):
+    if is_requested(config):
         from pytest_ane.plugin import keeper, workspace
 
         timed = [item for item in session.items if _TIMED & _fixtures(item)]
@@ -169,7 +156,7 @@ def check(config: pytest.Config) -> None:
         raise pytest.UsageError(
             "-m bench: pytest-benchmark, which times, is switched off; leave -p no:benchmark out."
         )
-    if config.getoption("benchmark_compare_fail") and not compare.is_on(config):
+    if config.getoption("benchmark_compare_fail") and not bench_options.is_compared(config):
         raise pytest.UsageError(
             "--benchmark-compare-fail compares with a stored run; add --benchmark-compare."
         )
@@ -192,37 +179,6 @@ def prepare(config: pytest.Config, space: Workspace) -> None:
     bench_options.check_storage(config, recording=is_recording(config))
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(BenchReport(config), "ane-bench")
-
-
-def is_recording(config: pytest.Config) -> bool:
-    """Whether this run is stored."""
-    return any(config.getoption(f"benchmark_{how}", None) for how in ("save", "autosave"))
-
-
-def rounds(config: pytest.Config) -> int | None:
-    """The rounds that `--benchmark-min-rounds` asks for; None where it was not given."""
-    if not _is_given(config, "--benchmark-min-rounds"):
-        return None
-    return int(config.getoption("benchmark_min_rounds"))
-
-
-def off(config: pytest.Config) -> str:
-    """Why pytest-benchmark times nothing."""
-    by_option = config.getoption("benchmark_disable") and not config.getoption("benchmark_enable")
-    return BY_OPTION if by_option else "pytest-benchmark is off under xdist"
-
-
-def has_limit(config: pytest.Config, space: Workspace, subject: str) -> bool:
-    """Whether a benchmark is compared with a stored run, or has a floor."""
-    policy = space.policy_of(subject).throughput
-    limits = (policy.max_regression, policy.min_tok_s)
-    return compare.is_on(config) or any(limit is not None for limit in limits)
-
-
-def _is_given(config: pytest.Config, option: str) -> bool:
-    """Whether an option of pytest-benchmark was given: its default is no None."""
-    given = [*map(str, config.invocation_params.args), *config.getini("addopts")]
-    return any(arg.startswith(option) for arg in given)
 
 
 def _fixtures(item: pytest.Item) -> set[str]:

@@ -1,14 +1,80 @@
-"""Options of pytest-benchmark over which it would end in a traceback, checked before the run."""
+"""Options of pytest-benchmark: what they mean for shards, and which would end in a traceback."""
 
 from __future__ import annotations
 
 import os
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ane.plugin.options import wanted
+
+if TYPE_CHECKING:
+    from pytest_ane.plugin.workspace import Workspace
+
+FILE = "test_throughput.py"
+"""Our benchmarks among the gates."""
+BY_OPTION, COMPARE = "--benchmark-disable", "--benchmark-compare"
 _GROUPS = ("group", "name", "func", "fullname", "fullfunc", "param")
+
+
+def is_wanted(config: pytest.Config) -> bool:
+    """Whether a run is for benchmarks: with shards, and by `-m`, an option or our file.
+
+    pytest itself then sees to it that `-m "not bench"` runs none.
+    """
+    only = bool(config.getoption("benchmark_only", False))
+    named = any(f"/{FILE}" in f"/{arg}" for arg in config.invocation_params.args)
+    chosen = "bench" in config.option.markexpr or only or named or is_requested(config)
+    return wanted(config) and chosen
+
+
+def is_compared(config: pytest.Config) -> bool:
+    """Whether `--benchmark-compare` was given, on the command line or in `addopts`."""
+    return bool(config.getoption("benchmark_compare", None))
+
+
+def is_requested(config: pytest.Config) -> bool:
+    """Whether it was given on the command line, so that a run without a comparison is an error."""
+    return any(str(a).partition("=")[0] == COMPARE for a in config.invocation_params.args)
+
+
+def is_recording(config: pytest.Config) -> bool:
+    """Whether this run is stored."""
+    return any(config.getoption(f"benchmark_{how}", None) for how in ("save", "autosave"))
+
+
+def is_given(config: pytest.Config, option: str) -> bool:
+    """Whether an option was given whose default is no None."""
+    given = [*map(str, config.invocation_params.args), *config.getini("addopts")]
+    return any(arg.startswith(option) for arg in given)
+
+
+def rounds(config: pytest.Config) -> int | None:
+    """The rounds that `--benchmark-min-rounds` asks for; None where it was not given."""
+    if not is_given(config, "--benchmark-min-rounds"):
+        return None
+    return int(config.getoption("benchmark_min_rounds"))
+
+
+def session(config: pytest.Config) -> Any:
+    """pytest-benchmark's own record of the run."""
+    return config._benchmarksession  # type: ignore[attr-defined]
+
+
+def off(config: pytest.Config) -> str:
+    """Why pytest-benchmark times nothing."""
+    by_option = config.getoption("benchmark_disable") and not config.getoption("benchmark_enable")
+    return BY_OPTION if by_option else "pytest-benchmark is off under xdist"
+
+
+def has_limit(config: pytest.Config, space: Workspace, subject: str) -> bool:
+    """Whether a benchmark is compared with a stored run, or has a floor."""
+    policy = space.policy_of(subject).throughput
+    limits = (policy.max_regression, policy.min_tok_s)
+    return is_compared(config) or any(limit is not None for limit in limits)
 
 
 def check(config: pytest.Config) -> None:

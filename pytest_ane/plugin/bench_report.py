@@ -9,7 +9,8 @@ import pytest
 from pytest_benchmark.session import PerformanceRegression
 
 from pytest_ane.gates.throughput.speed import KEY
-from pytest_ane.plugin import compare, workspace
+from pytest_ane.plugin import workspace
+from pytest_ane.plugin.bench_options import is_requested
 from pytest_ane.report.throughput import lines
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class BenchReport:
     def _compared_nothing(self) -> bool:
         """Whether a comparison was asked for, and no benchmark had one."""
         config = self._config
-        if not compare.is_requested(config) or config.option.collectonly:
+        if not is_requested(config) or config.option.collectonly:
             return False
         benchmarks = config._benchmarksession.benchmarks  # type: ignore[attr-defined]
         others = any(KEY not in benchmark.extra_info for benchmark in benchmarks)

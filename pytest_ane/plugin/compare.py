@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ane.core.errors import UnprovenError
-from pytest_ane.plugin import settings, threads
+from pytest_ane.plugin import options
+from pytest_ane.plugin.bench_options import COMPARE, is_compared, is_recording, is_requested
 from pytest_ane.plugin.options import wanted
+from pytest_ane.project import threads
 
 if TYPE_CHECKING:
     from pytest_ane.core.verdict import Verdict
@@ -28,32 +30,24 @@ if TYPE_CHECKING:
 
 HELD = pytest.StashKey[frozenset[str]]()
 """Node ids of the stored run's benchmarks, where that run selects what is measured."""
-_OPTION = "--benchmark-compare"
 
 
-def is_on(config: pytest.Config) -> bool:
-    """Whether the option was given, on the command line or in `addopts`."""
-    return bool(config.getoption("benchmark_compare", None))
-
-
-def is_requested(config: pytest.Config) -> bool:
-    """Whether it was given on the command line, so that a run without a comparison is an error."""
-    return any(str(a).partition("=")[0] == _OPTION for a in config.invocation_params.args)
-
-
-def select(config: pytest.Config) -> None:
+def select(config: pytest.Config, *, named: bool) -> None:
     """Without a selection, select the shards that the newest stored run of this machine holds.
 
     A project without a manifest, and tests that are named, are pytest-benchmark's own business.
 
+    Args:
+        config: the run's.
+        named: whether paths were named that are less than the whole project.
+
     Raises:
         AneError: the manifest is wrong, or no run of this machine has any of its shards.
     """
-    file = settings.path(config, "ane_manifest") or config.rootpath / "shards.toml"
-    if not is_on(config) or not file.is_file():
+    file = options.path(config, "ane_manifest") or config.rootpath / "shards.toml"
+    if not is_compared(config) or not file.is_file():
         return
     quiet_warnings(config)
-    named = config.args_source is pytest.Config.ArgsSource.ARGS
     if wanted(config) or not is_requested(config) or named:
         return
     threads.choose()
@@ -64,9 +58,9 @@ def select(config: pytest.Config) -> None:
 
     manifest = load(file)
     backend = get_backend(
-        settings.backend(config),
-        cache=Cache(settings.path(config, "ane_cache")),
-        units=settings.compute_units(config),
+        options.backend(config),
+        cache=Cache(options.path(config, "ane_cache")),
+        units=options.compute_units(config),
     )
     every = {shard.qualified for shard in manifest.shards} | {m.name for m in manifest.models}
     runs = _newest(config, manifest, identity(backend), every)
@@ -84,7 +78,7 @@ def refuse_damaged(config: pytest.Config) -> None:
     Raises:
         UnprovenError: with the sentence.
     """
-    if not is_on(config):
+    if not is_compared(config):
         return
     from pytest_ane.gates.throughput.stored import files_of, open_storage, read_stored
 
@@ -107,7 +101,7 @@ def require_baseline(config: pytest.Config, space: Workspace, subjects: Collecti
     """
     if not subjects:
         raise UnprovenError(
-            f"{_OPTION}: no benchmark is selected, so nothing would be compared; give -m bench, or "
+            f"{COMPARE}: no benchmark is selected, so nothing would be compared; give -m bench, or "
             "leave -m and -k out."
         )
     _newest(config, space.manifest, space.identity, subjects)
@@ -122,17 +116,16 @@ def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) ->
     from pytest_ane.gates.throughput.baseline import find
     from pytest_ane.gates.throughput.judge import Throughput, is_suspect, judge
     from pytest_ane.gates.throughput.speed import KEY
-    from pytest_ane.plugin import bench
     from pytest_ane.plugin.stopwatch import CONFIRM
 
     config, policy = item.config, space.policy_of(speed.subject).throughput
-    wanted = is_on(config) or policy.max_regression is not None
+    wanted = is_compared(config) or policy.max_regression is not None
     baselines = space.manifest.model_of(speed.subject.partition(":")[0]).baselines
     timed = Throughput(
         speed,
         find(_open(config, baselines), speed, _which(config)) if wanted else None,
-        recording=bench.is_recording(config),
-        compared=is_on(config),
+        recording=is_recording(config),
+        compared=is_compared(config),
     )
     confirm = item.stash.get(CONFIRM, None)
     if confirm is not None and is_suspect(timed, policy):
@@ -187,7 +180,7 @@ def _newest(
     runs = [newest_of(storage, identity, subjects, _which(config)) for storage in storages]
     if not any(runs):
         why = why_none(storages[0], identity)
-        raise UnprovenError(f"{_OPTION}: {why} Record one with: {RECORD}")
+        raise UnprovenError(f"{COMPARE}: {why} Record one with: {RECORD}")
     return [run for run in runs if run is not None]
 
 

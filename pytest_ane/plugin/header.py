@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_ane.plugin.workspace import Workspace
+import pytest
+
+from pytest_ane.plugin import canary, workspace
 from pytest_ane.report.text import header
 
 
-def line(space: Workspace) -> str:
+def line(config: pytest.Config) -> str:
     """One line for the terminal and for GitHub."""
+    space = workspace.of(config)
     return header(
-        asked=space.asked,
+        asked=space.selection,
         selected=space.shards,
         of=len(space.manifest.shards),
         backend=space.backend_name,
@@ -19,19 +22,19 @@ def line(space: Workspace) -> str:
         recorded=any(
             space.evidence.path("placement", shard.qualified).exists() for shard in space.shards
         ),
-        thresholds=[str(one) for one in space.thresholds],
+        thresholds=list(map(str, space.thresholds)),
         unproven=space.unproven,
         cache=space.cache_root,
-        canaries=list(_canaries(space)),
+        canaries=list(_canaries(space, canary.of(config))),
     )
 
 
-def _canaries(space: Workspace) -> Iterator[str]:
+def _canaries(space: workspace.Workspace, canaries: canary.Canaries) -> Iterator[str]:
     """`L01 first`, or that the selection leaves a canary out."""
     for name in dict.fromkeys(shard.model for shard in space.shards):
-        if first := ", ".join(shard.id for shard in space.canaries.of(name)):
+        if first := ", ".join(shard.id for shard in canaries.of(name)):
             yield f"{first} first"
         chosen = {shard.id for shard in space.shards if shard.model == name}
         named = space.manifest.model_of(name).canary
-        if absent := ", ".join(canary for canary in named if canary not in chosen):
+        if absent := ", ".join(shard for shard in named if shard not in chosen):
             yield f"{absent} not selected"

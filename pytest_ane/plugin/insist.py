@@ -35,7 +35,7 @@ def insisted(verdict: Verdict, space: Workspace, *, recorded: bool) -> Verdict:
 
 
 def _lack(gate: Gate, verdict: Verdict, policy: Policy, space: Workspace) -> str:
-    asks = f"let it judge what evidence.of({gate!r}, ...) gives"
+    asks = f"let it judge what ane_evidence.of({gate!r}, ...) gives"
     if not space.backend.on_device:
         return f"this gate measured on the backend {space.backend.name}; {asks}"
     if gate == "placement" and verdict.facts.get("instrument") != "plan":

@@ -17,7 +17,7 @@ from pytest_ane.gates.throughput import machine
 from pytest_ane.gates.throughput.inputs import CallInputs, Tokens, hidden_inputs, package_inputs
 from pytest_ane.gates.throughput.speed import KEY, Speed, What
 from pytest_ane.manifest import Prompt, Shard
-from pytest_ane.plugin import bench
+from pytest_ane.plugin.bench_options import BY_OPTION, has_limit, off, rounds
 from pytest_ane.probes.package import seeded_inputs
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.stack import Stack
@@ -120,7 +120,7 @@ class Stopwatch:
         kinds = {wire.shard: wire.kind for wire in opened.wiring} if opened else {}
         return self._timed(
             lambda: call,
-            bench.rounds(self.node.config) or ROUNDS[what],
+            rounds(self.node.config) or ROUNDS[what],
             f"T={tokens}" if tokens else what,
             what=what,
             subject=shard.qualified,
@@ -177,8 +177,8 @@ class Stopwatch:
         Raises:
             UnprovenError: a limit was asked for, and nobody asked not to measure.
         """
-        why = bench.off(self.node.config)
-        if why == bench.BY_OPTION or not bench.has_limit(self.node.config, self.space, subject):
+        why = off(self.node.config)
+        if why == BY_OPTION or not has_limit(self.node.config, self.space, subject):
             pytest.skip(f"run once and not timed: {why}")
         raise UnprovenError(
             f"{subject} was not timed: {why}; leave -n out.", summary=f"not timed: {why}"

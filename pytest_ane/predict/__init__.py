@@ -34,9 +34,9 @@ def install(*, force: bool = False) -> bool:
     """
     if sys.platform == "darwin" and not force:
         return False
-    from pytest_ane.predict.hook import hook
+    from pytest_ane.predict.hook import activate
 
-    hook()
+    activate()
     return True
 
 

@@ -1,7 +1,1 @@
-"""Probes: input sequences to a shard, and what its reference makes of each."""
-
-from __future__ import annotations
-
-from pytest_ane.probes.cases import Case
-
-__all__ = ["Case"]
+"""Probes: input sequences to a shard, and the reference's outputs for each."""

@@ -5,39 +5,36 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_ane.build import Cache
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.digests import key_digest
 from pytest_ane.core.errors import BuildError
 from pytest_ane.families import Conversion, Inputs, Port
-from pytest_ane.families.code import said
+from pytest_ane.families.user_code import said
 from pytest_ane.manifest import Shard
-from pytest_ane.probes.cases import Case, Rows
-from pytest_ane.probes.normal import generator
-from pytest_ane.probes.ports import flexible_axis, port_rows
+from pytest_ane.probes.cases import Case, Rows, flexible_axis, largest_input, port_rows, with_prefix
 from pytest_ane.probes.recording import RECORDING_VERSION, load, save
-from pytest_ane.probes.seeded import KINDS, lengths
-from pytest_ane.sources import FloatArray
+from pytest_ane.probes.seeded import KINDS, generator, lengths
 
-Probe = tuple[str, str, int, Inputs]
+BuilderProbe: TypeAlias = tuple[str, str, int, Inputs]
 """Kind, name, T, and the inputs by port."""
 
 
-def built_cases(
+def builder_cases(
     cache: Cache, identity: dict[str, Any], shard: Shard, conversion: Callable[[], Conversion]
 ) -> list[Case]:
-    """A shard's seeded probes, at three T where it is flexible, with its reference's answers."""
-    return list(_cases(*built_recording(cache, identity, shard, conversion)))
+    """A shard's seeded probes, at three T where it is flexible, with its reference's outputs."""
+    return list(_cases(*builder_recording(cache, identity, shard, conversion)))
 
 
-def built_recording(
+def builder_recording(
     cache: Cache, identity: dict[str, Any], shard: Shard, conversion: Callable[[], Conversion]
 ) -> tuple[Inputs, dict[str, Any]]:
-    """Probes as `{i}.in.NAME`, answers as `{i}.out.NAME`, and what is known of both.
+    """Probes as `{i}.in.NAME`, outputs as `{i}.out.NAME`, and metadata: probes and output ports.
 
     Recorded in the cache; `conversion` is called only when there is no recording yet.
 
@@ -53,15 +50,15 @@ def built_recording(
     }
 
     def make(folder: Path) -> None:
-        made = conversion()
-        probes = list(_probes(shard, made.inputs))
+        built = conversion()
+        probes = list(_probes(shard, built.inputs))
         tensors: dict[str, FloatArray] = {}
         for i, (_, _, length, inputs) in enumerate(probes):
-            outputs = _reference(made, inputs, length, shard.qualified)
+            outputs = _reference(built, inputs, length, shard.qualified)
             tensors |= {f"{i}.in.{name}": array for name, array in inputs.items()}
             tensors |= {f"{i}.out.{name}": array for name, array in outputs.items()}
         listed = [[kind, name, length] for kind, name, length, _ in probes]
-        ports = [[port.name, port.shape] for port in made.outputs]
+        ports = [[port.name, port.shape] for port in built.outputs]
         save(folder, tensors, {"probes": listed, "outputs": ports})
 
     return load(cache.get_or_make("recordings", key_digest(key), make))
@@ -70,30 +67,30 @@ def built_recording(
 def _cases(tensors: Inputs, metadata: dict[str, Any]) -> Iterator[Case]:
     outputs = tuple(Port(name, tuple(shape)) for name, shape in metadata["outputs"])
 
-    def rows(found: Inputs) -> Rows:
-        return {p.name: port_rows(found[p.name], p) for p in outputs if p.name in found}
+    def rows(arrays: Inputs) -> Rows:
+        return {p.name: port_rows(arrays[p.name], p) for p in outputs if p.name in arrays}
 
     for i, (kind, name, length) in enumerate(metadata["probes"]):
-        inputs = _starting(tensors, f"{i}.in.")
+        inputs = with_prefix(tensors, f"{i}.in.")
         yield Case(
             kind=kind,
             name=name,
             calls=(inputs,),
             rows=rows,
-            expected=rows(_starting(tensors, f"{i}.out.")),
+            expected=rows(with_prefix(tensors, f"{i}.out.")),
             length=length,
-            input_max=max(float(np.abs(x).max(initial=0.0)) for x in inputs.values()),
-            beside=True,
+            input_max=largest_input(inputs),
+            residual_unknown=True,
         )
 
 
-def _probes(shard: Shard, ports: Sequence[Port]) -> Iterator[Probe]:
-    asked = shard.probes
+def _probes(shard: Shard, ports: Sequence[Port]) -> Iterator[BuilderProbe]:
+    probes = shard.probes
     flexible = any("T" in port.shape for port in ports)
-    for kind in (kind for kind in asked.kinds if kind in KINDS):
+    for kind in (kind for kind in probes.kinds if kind in KINDS):
         for length in lengths(shard.max_tokens if flexible else 1):
-            for number in range(asked.count):
-                seed = (asked.seed, kind, length, number)
+            for number in range(probes.count):
+                seed = (probes.seed, kind, length, number)
                 yield kind, f"{kind} T={length} #{number}", length, {
                     port.name: _array(port, kind, length, (*seed, port.name)) for port in ports
                 }  # fmt: skip
@@ -111,38 +108,34 @@ def _array(port: Port, kind: str, length: int, seed: tuple[object, ...]) -> Floa
     return np.ascontiguousarray(np.moveaxis(drawn.reshape(length, *others), 0, axis))
 
 
-def _reference(made: Conversion, inputs: Inputs, length: int, subject: str) -> Inputs:
+def _reference(built: Conversion, inputs: Inputs, length: int, subject: str) -> Inputs:
     """The outputs by port, in float32; states start at zero, as Core ML's do."""
     import torch
 
-    module = made.reference or made.module.float().eval()
-    tensors = [torch.from_numpy(inputs[port.name]) for port in made.inputs]
+    module = built.reference or built.module.float().eval()
+    tensors = [torch.from_numpy(inputs[port.name]) for port in built.inputs]
     with torch.no_grad():
-        for port in made.states if made.reference is None else ():
-            made.module.get_buffer(port.name).zero_()
+        for port in built.states if built.reference is None else ():
+            built.module.get_buffer(port.name).zero_()
         try:
-            found = module(*tensors)
+            result = module(*tensors)
         except Exception as error:
-            what = said(error, type(module).__module__)
-            raise BuildError(f"{subject}: its float32 reference failed: {what}.") from error
-    outputs = found if isinstance(found, tuple | list) else (found,)
+            message = said(error, type(module).__module__)
+            raise BuildError(f"{subject}: its float32 reference failed: {message}.") from error
+    outputs = result if isinstance(result, tuple | list) else (result,)
     shapes = [tuple(getattr(output, "shape", ())) for output in outputs]
-    wanted = [_shape(port, length) for port in made.outputs]
-    if shapes != wanted:
+    declared = [_shape(port, length) for port in built.outputs]
+    if shapes != declared:
         raise BuildError(
             f"{subject}: at T = {length} its reference gives {_listed(shapes)}, and its output "
-            f"ports say {_listed(wanted)}."
+            f"ports say {_listed(declared)}."
         )
-    named = zip(made.outputs, outputs, strict=True)
+    named = zip(built.outputs, outputs, strict=True)
     return {p.name: torch.as_tensor(x).to(torch.float32).numpy().copy() for p, x in named}
 
 
 def _shape(port: Port, length: int) -> tuple[int, ...]:
     return tuple(length if size == "T" else int(size) for size in port.shape)
-
-
-def _starting(tensors: Inputs, prefix: str) -> dict[str, npt.NDArray[Any]]:
-    return {name[len(prefix) :]: x for name, x in tensors.items() if name.startswith(prefix)}
 
 
 def _listed(shapes: Sequence[tuple[int, ...]]) -> str:

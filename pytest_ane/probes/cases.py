@@ -1,18 +1,18 @@
-"""Cases: a probe with what the reference makes of it, in the artifact's own inputs."""
+"""Cases: a probe with the reference's outputs, in the artifact's own inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from pytest_ane.families import Inputs, Layout, Routes
-from pytest_ane.sources import FloatArray
+from pytest_ane.core.arrays import Array, Arrays, FloatArray
+from pytest_ane.families import Inputs, Port, Routes
 
-Rows = Mapping[str, FloatArray]
+Rows: TypeAlias = Mapping[str, FloatArray]
+"""`[positions, channels]` by output name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,56 +29,25 @@ class Case:
         residual: by output name, the part of `expected` that is the residual path alone, `[T, C]`;
             an output that is not named has none, or none that is known.
         routed: experts active in the reference at each position, for a routed shard; else empty.
-        beside: whether the residual path is unknown, so that, where an input has an output's shape,
-            the component along it is taken out of the output instead.
+        residual_unknown: whether, where an input has an output's shape, the component along it is
+            to be projected out of the output for want of a known residual path.
     """
 
     kind: str
     name: str
     calls: tuple[Inputs, ...]
-    rows: Callable[[Mapping[str, npt.NDArray[Any]]], Rows]
+    rows: Callable[[Arrays], Rows]
     expected: Rows
     length: int
     input_max: float
     start: int = 0
     residual: Rows = field(default_factory=dict)
     routed: Routes = ()
-    beside: bool = False
-
-
-def hidden_case(
-    kind: str,
-    name: str,
-    hidden: FloatArray,
-    expected: FloatArray,
-    layout: Layout,
-    start: int = 0,
-    chunk: int | None = None,
-    residual: FloatArray | None = None,
-    routed: Routes = (),
-) -> Case:
-    """A case of a family's shard: hidden states `[T, C]` in, `[T, C']` out.
-
-    `chunk` is the largest T of a call; None for one call.
-    """
-    size = chunk or max(len(hidden), 1)
-    return Case(
-        kind=kind,
-        name=name,
-        calls=tuple(layout.inputs(hidden[i : i + size], i) for i in range(0, len(hidden), size)),
-        rows=lambda outputs: {"y": layout.output(outputs)},
-        expected={"y": expected},
-        length=len(hidden),
-        input_max=float(np.abs(hidden).max(initial=0.0)),
-        start=start,
-        residual={} if residual is None else {"y": residual},
-        routed=routed,
-    )
+    residual_unknown: bool = False
 
 
 def package_case(kind: str, name: str, inputs: Inputs, length: int) -> Case:
-    """A case of a package without a family; each output is one row, as nothing is known of it."""
-    floats = [x for x in inputs.values() if np.issubdtype(x.dtype, np.floating)]
+    """A case of a package without a family; each output is one row, as its axes are unknown."""
     return Case(
         kind=kind,
         name=name,
@@ -86,11 +55,37 @@ def package_case(kind: str, name: str, inputs: Inputs, length: int) -> Case:
         rows=flat_rows,
         expected={},
         length=length,
-        input_max=max((float(np.abs(x).max(initial=0.0)) for x in floats), default=0.0),
-        beside=True,
+        input_max=largest_input(inputs),
+        residual_unknown=True,
     )
 
 
-def flat_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> Rows:
-    """Every output as one row in float32."""
-    return {k: np.asarray(v, dtype=np.float32).reshape(1, -1) for k, v in outputs.items()}
+def largest_input(inputs: Arrays) -> float:
+    """Largest magnitude of the floating-point inputs; 0.0 without any."""
+    floats = [x for x in inputs.values() if np.issubdtype(x.dtype, np.floating)]
+    return max((float(np.abs(x).max(initial=0.0)) for x in floats), default=0.0)
+
+
+def flat_rows(outputs: Arrays) -> Rows:
+    """Every output as one float32 row `[1, size]`."""
+    return {name: port_rows(array, None) for name, array in outputs.items()}
+
+
+def port_rows(array: Array, port: Port | None) -> FloatArray:
+    """An output as float32 `[T, C]` where one axis is known to be flexible, else `[1, size]`."""
+    axis = None if port is None else flexible_axis(port)
+    if axis is None or port is None or array.ndim != len(port.shape):
+        return np.asarray(array, dtype=np.float32).reshape(1, -1)
+    moved = np.moveaxis(np.asarray(array, dtype=np.float32), axis, 0)
+    return moved.reshape(len(moved), -1)
+
+
+def flexible_axis(port: Port) -> int | None:
+    """The one axis of length T; None where there is none or several."""
+    axes = [i for i, size in enumerate(port.shape) if size == "T"]
+    return axes[0] if len(axes) == 1 else None
+
+
+def with_prefix(tensors: Arrays, prefix: str) -> dict[str, Array]:
+    """The tensors whose names begin so, by the rest of their names."""
+    return {name[len(prefix) :]: x for name, x in tensors.items() if name.startswith(prefix)}

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from pytest_ane.backends import Backend
+from pytest_ane.core.arrays import Array
 from pytest_ane.core.digests import tree_digest
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.manifest import Probes
 from pytest_ane.mil.records import DType, Feature
 from pytest_ane.probes.cases import Case, Rows, flat_rows, package_case
-from pytest_ane.probes.normal import generator
-from pytest_ane.probes.seeded import KINDS
+from pytest_ane.probes.seeded import KINDS, generator
 
 _FLOATS = (DType.FP16, DType.FP32, DType.FP64)
 _LARGEST = 1 << 14
@@ -26,7 +26,7 @@ _LARGEST = 1 << 14
 def package_cases(
     backend: Backend, artifact: Path, reference: Path | None, probes: Probes
 ) -> list[Case]:
-    """Seeded probes of a package's own inputs, with what a reference package makes of them.
+    """Seeded probes of a package's own inputs, with a reference package's outputs for them.
 
     Floating-point inputs are drawn as the probe's kind says, integers as 0 or 1, which is inside
     every vocabulary. Flexible axes are probed at their smallest, a middle and their largest length.
@@ -54,8 +54,8 @@ def package_cases(
 
 def seeded_inputs(
     inputs: tuple[Feature, ...], artifact: Path, seed: int, *, smallest: bool = False
-) -> dict[str, np.ndarray]:
-    """One Gaussian probe of the largest shape, or of the smallest.
+) -> dict[str, Array]:
+    """One Gaussian probe by input name, of the largest shape or of the smallest.
 
     Raises:
         ProgramError: the package takes something else than tensors.
@@ -93,12 +93,12 @@ def _ends(inputs: tuple[Feature, ...]) -> dict[str, float]:
     return {"smallest": 0.0, "middle": 0.5, "largest": 1.0} if flexible else {"fixed shape": 0.0}
 
 
-def _array(feature: Feature, kind: str, at: float, seed: tuple[object, ...]) -> np.ndarray:
+def _array(feature: Feature, kind: str, at: float, seed: tuple[object, ...]) -> Array:
     shape = _shape(feature, at)
     bits = generator(*seed)
     if feature.dtype in _FLOATS:
         return KINDS[kind](bits, shape or (1,)).reshape(shape)
-    coins: np.ndarray = bits.random_raw(int(np.prod(shape))) >> np.uint64(63)
+    coins: Array = bits.random_raw(int(np.prod(shape))) >> np.uint64(63)
     return coins.astype(np.int32).reshape(shape)
 
 

@@ -1,6 +1,6 @@
-"""Recorded references: what the float32 model says of each probe, kept in the cache.
+"""Recorded references: the float32 model's outputs for each probe, kept in the cache.
 
-The reference costs torch and the source's weights; its answers cost one small file. They are
+The reference costs torch and the source's weights; its outputs cost one small file. They are
 keyed by everything they depend on, so a warm gate runs the artifact afresh and loads neither.
 """
 
@@ -17,19 +17,25 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from pytest_ane.build import Cache
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.digests import key_digest
 from pytest_ane.core.errors import CacheError, SourceError
 from pytest_ane.families import LanguageModel, Layout, Wire, entering, get_family, merge
 from pytest_ane.manifest import Shard
-from pytest_ane.probes.hidden import HiddenProbe, States, answered, packed, unpacked
-from pytest_ane.sources import FloatArray
+from pytest_ane.probes.hidden import (
+    CapturedStates,
+    HiddenProbe,
+    answered_probes,
+    from_tensors,
+    to_tensors,
+)
 
 RECORDING_VERSION = 5
 _FILE = "recording.safetensors"
 
 
 @dataclass(frozen=True)
-class Prompt:
+class TokenPrompt:
     """A golden prompt as token ids."""
 
     name: str
@@ -39,7 +45,7 @@ class Prompt:
 def record_hidden(
     cache: Cache,
     identity: dict[str, Any],
-    prompts: Callable[[], Sequence[Prompt]],
+    prompts: Callable[[], Sequence[TokenPrompt]],
     spec: Any,
     wiring: Sequence[Wire],
     model: Callable[[], LanguageModel],
@@ -63,10 +69,10 @@ def record_hidden(
             if wire.mode == "append":
                 continue
             inputs = [tensors[f"{name}/{wire.shard}/in"] for name in streams]
-            for name, given in zip(streams, opened.reference(wire.shard)(inputs), strict=True):
-                check_finite(given, wire.shard, f"golden prompt {name!r}")
-                tensors[f"{name}/{wire.shard}/out"] = given
-                merge(streams[name], wire, given)
+            for name, output in zip(streams, opened.reference(wire.shard)(inputs), strict=True):
+                check_finite(output, wire.shard, f"golden prompt {name!r}")
+                tensors[f"{name}/{wire.shard}/out"] = output
+                merge(streams[name], wire, output)
         save(folder, tensors, {})
 
     return cache.get_or_make("recordings", key_digest(key), make)
@@ -77,13 +83,13 @@ def record_probes(
     identity: dict[str, Any],
     shard: Shard,
     model: Callable[[], LanguageModel],
-    captured: States,
+    captured: CapturedStates,
     captured_spec: Any,
 ) -> tuple[list[HiddenProbe], Layout]:
-    """A family shard's probes with the reference's answers, and the shard's layout.
+    """A family shard's probes with the reference's outputs, and the shard's layout.
 
     `captured` gives `(prompt, hidden [T, C])` of the states that enter the shard, `captured_spec`
-    what these depend on beside the identity. `model` and `captured` are called only when there is
+    what these depend on besides the identity. `model` and `captured` are called only when there is
     no recording yet.
     """
     key = {
@@ -98,25 +104,25 @@ def record_probes(
 
     def make(folder: Path) -> None:
         opened = model()
-        probes = answered(opened, shard, captured)
+        probes = answered_probes(opened, shard, captured)
         for probe in probes:
             check_finite(probe.expected, shard.qualified, f"the probe {probe.name!r}")
-        tensors, listed = packed(probes)
+        tensors, listed = to_tensors(probes)
         save(folder, tensors, {"probes": listed, "description": opened.description})
 
     folder = cache.get_or_make("recordings", key_digest(key), make)
     assert shard.family is not None
     tensors, metadata = load(folder)
     layout = get_family(shard.family).layout(metadata["description"], shard.id)
-    return list(unpacked(tensors, metadata["probes"])), layout
+    return list(from_tensors(tensors, metadata["probes"])), layout
 
 
-def check_finite(answer: FloatArray, shard: str, probe: str) -> None:
+def check_finite(output: FloatArray, shard: str, probe: str) -> None:
     """Raise `SourceError` where a reference is NaN or infinite: nothing can be held against it."""
-    if not np.isfinite(answer).all():
+    if not np.isfinite(output).all():
         raise SourceError(
             f"The float32 reference of {shard} is NaN or infinite for {probe}, so nothing can be "
-            "compared with it; mend the source of its weights."
+            "compared with it; repair the source of its weights."
         )
 
 

@@ -1,1 +1,4 @@
-"""The project layer: opened models, stacks, preflight. Knows nothing of pytest."""
+"""A project's opened models, packages and stacks, for pytest's plugin, command line and searches.
+
+It knows nothing of pytest.
+"""

@@ -1,4 +1,4 @@
-"""One model opened for a run: source, family, prompts and recorded references, each when needed."""
+"""Opened models: source, family or builder, prompts and recorded references, each when needed."""
 
 from __future__ import annotations
 
@@ -7,25 +7,28 @@ from dataclasses import asdict
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pytest_ane.build import Cache
-from pytest_ane.chain.golden import Golden, record_golden
+from pytest_ane.chain.golden import GoldenPrompt, record_golden
 from pytest_ane.core.errors import SourceError, UnprovenError
 from pytest_ane.families import (
     Cut,
     Family,
+    Inputs,
     LanguageModel,
     Layout,
     Wire,
     get_family,
     identify_family,
 )
+from pytest_ane.families.user_code import BuilderModel
 from pytest_ane.manifest import Model, Shard, Source
 from pytest_ane.manifest import Prompt as ManifestPrompt
+from pytest_ane.probes.builder import builder_cases, builder_recording
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.hidden import HiddenProbe
-from pytest_ane.probes.recording import Prompt, load_hidden, record_hidden, record_probes
+from pytest_ane.probes.recording import TokenPrompt, load_hidden, record_hidden, record_probes
 from pytest_ane.sources import FloatArray, identify, open_source
 
 _READERS = ("gguf", "numpy", "tokenizers", "torch")
@@ -92,9 +95,9 @@ class OpenModel:
         return text
 
     @cached_property
-    def prompts(self) -> list[Prompt]:
+    def prompts(self) -> list[TokenPrompt]:
         """Golden prompts as token ids; `SourceError` where one does not fit the shards."""
-        return [Prompt(p.name, self.token_ids(p)) for p in self.model.prompts]
+        return [TokenPrompt(p.name, self.token_ids(p)) for p in self.model.prompts]
 
     @property
     def prompt_spec(self) -> list[Any]:
@@ -140,7 +143,7 @@ class OpenModel:
         return entering, load_hidden(self._hidden, prompt, shard, "out")
 
     @cached_property
-    def golden(self) -> list[Golden]:
+    def golden(self) -> list[GoldenPrompt]:
         """What the reference says to the golden prompts."""
         greedy = [p.greedy for p in self.model.prompts]
         return record_golden(
@@ -213,12 +216,46 @@ class OpenModel:
         """Raise `SourceError` where the model has no such token; a family may not say how many."""
         size = self.language_model.description.get("vocabulary")
         if isinstance(size, int) and max(ids) >= size:
-            mend = (
+            remedy = (
                 "give ids below that"
                 if given
                 else "the tokenizer is not this model's, so use the one it was trained with"
             )
             raise SourceError(
                 f"{subject} has token {max(ids)}, and the model's vocabulary ends at {size - 1}; "
-                f"{mend}."
+                f"{remedy}."
             )
+
+
+class OpenBuilder:
+    """A model without a family; its builder runs only when something is not in the cache."""
+
+    def __init__(self, model: Model, cache: Cache) -> None:
+        self.model = model
+        self.cache = cache
+        self.language_model = BuilderModel(model)
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What the shards depend on: the common part of every cache key."""
+        return self.language_model.identity(self.cache.root)
+
+    def cases(self, shard: Shard) -> list[Case]:
+        """A shard's recorded cases."""
+        return builder_cases(
+            self.cache, self.identity, shard, lambda: self.language_model.conversion(shard.id)
+        )
+
+    def recording(self, shard: Shard) -> tuple[Inputs, dict[str, Any]]:
+        """A shard's recorded probes and outputs, as `builder_recording` has them."""
+        return builder_recording(
+            self.cache, self.identity, shard, lambda: self.language_model.conversion(shard.id)
+        )
+
+
+Opened: TypeAlias = OpenModel | OpenBuilder
+
+
+def open_model(model: Model, cache: Cache) -> Opened:
+    """A model by its family or its builder; one of packages alone has neither."""
+    return OpenBuilder(model, cache) if model.builder else OpenModel(model, cache)

@@ -7,45 +7,41 @@ from functools import reduce
 from importlib.metadata import PackageNotFoundError, version
 from operator import add
 from pathlib import Path
-from typing import TypeAlias
 
-from pytest_ane.build import Cache
-from pytest_ane.build.disk import Estimate, Volume, amount, estimate, volumes
-from pytest_ane.build.plans import plan_caches
+from pytest_ane.build.disk import Estimate, Volume, amount, estimate, plan_caches, volumes
 from pytest_ane.build.record import PACKAGE
 from pytest_ane.build.scratch import temporary_folder
-from pytest_ane.build.shard import artifact_key
-from pytest_ane.core.digests import key_digest, tree_bytes
+from pytest_ane.core.digests import tree_bytes
 from pytest_ane.core.errors import BuildError, NotRunError
 from pytest_ane.manifest import Shard
-from pytest_ane.project.builder_model import BuiltModel
-from pytest_ane.project.models import OpenModel
 
 VERSIONS = ("python", "coremltools", "torch", "numpy", "numba", "pytest", "pytest-xdist")
-
-
-OpenedOf: TypeAlias = "Callable[[str], OpenModel | BuiltModel]"
 
 
 class Preflight:
     """What a run will build.
 
-    Attributes:
-        scope: shards whose gates are run.
+    Args:
+        shards: those whose gates are run.
+        root: the cache folder.
+        entry: the entry of the cache that a shard is, or will be, built into.
+        builds: how many shards are built at once.
     """
 
-    def __init__(self, scope: Sequence[Shard], cache: Cache, model: OpenedOf, builds: int) -> None:
-        self.scope = tuple(scope)
-        self._cache = cache
-        self._model = model
-        self._builds = builds
+    def __init__(
+        self, shards: Sequence[Shard], root: Path, entry: Callable[[Shard], Path], builds: int
+    ) -> None:
+        self._shards = tuple(shards)
+        self._root = root
+        self._entry_of = entry
         self._entries: dict[str, Path] = {}
+        self._builds = builds
         self._refused = False
 
     @property
     def missing(self) -> list[Shard]:
         """Shards still to be built."""
-        return [s for s in self.scope if not s.artifact and not self._entry(s).is_dir()]
+        return [s for s in self._shards if not s.artifact and not self._entry(s).is_dir()]
 
     def needs(self) -> Estimate:
         """What they will take, model by model."""
@@ -59,7 +55,7 @@ class Preflight:
 
     def volumes(self) -> tuple[Volume, ...]:
         """Where they will be written."""
-        return volumes(self._cache.root, temporary_folder(), self.needs(), self._builds)
+        return volumes(self._root, temporary_folder(), self.needs(), self._builds)
 
     def check(self) -> None:
         """Refuse to begin what cannot be finished.
@@ -98,13 +94,12 @@ class Preflight:
             )
 
     def _finished(self, model: str) -> list[int]:
-        entries = [self._entry(s) for s in self.scope if s.model == model and not s.artifact]
+        entries = [self._entry(s) for s in self._shards if s.model == model and not s.artifact]
         return [tree_bytes(entry / PACKAGE) for entry in entries if entry.is_dir()]
 
     def _entry(self, shard: Shard) -> Path:
         if shard.qualified not in self._entries:
-            key = artifact_key(shard, self._model(shard.model).identity)
-            self._entries[shard.qualified] = self._cache.path("artifacts", key_digest(key))
+            self._entries[shard.qualified] = self._entry_of(shard)
         return self._entries[shard.qualified]
 
 

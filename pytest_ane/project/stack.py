@@ -10,12 +10,12 @@ import numpy as np
 
 from pytest_ane.backends import Backend, Runner
 from pytest_ane.build import Artifact
-from pytest_ane.chain.chain import Chain, Step
+from pytest_ane.chain.chain import Chain, ChainStep
 from pytest_ane.chain.exact import lazy_reference
-from pytest_ane.chain.golden import Golden
+from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.families import Layout, Wire, recurrent_of
 from pytest_ane.manifest import BehaviourPolicy, Shard
-from pytest_ane.probes.recording import Prompt
+from pytest_ane.probes.recording import TokenPrompt
 from pytest_ane.project.models import OpenModel
 from pytest_ane.sources import FloatArray
 
@@ -46,7 +46,7 @@ class Stack:
         by_id = {shard.id: artifact for shard, artifact in self.artifacts}
         limit = self._opened.model.max_tokens
 
-        def step(wire: Wire) -> Step:
+        def step(wire: Wire) -> ChainStep:
             layout = model.layout(wire.shard)
             return _step(wire, self._backend, by_id[wire.shard], layout, limit)
 
@@ -59,12 +59,12 @@ class Stack:
         return lazy_reference(self._opened.language_model, self._opened.wiring)
 
     @property
-    def golden(self) -> Sequence[Golden]:
+    def golden(self) -> Sequence[GoldenPrompt]:
         """What the reference says to the golden prompts."""
         return self._opened.golden
 
     @property
-    def prompts(self) -> Sequence[Prompt]:
+    def prompts(self) -> Sequence[TokenPrompt]:
         """The golden prompts as token ids; no reference runs."""
         return self._opened.prompts
 
@@ -86,10 +86,12 @@ class Stack:
         return self._backend.provenance() | {s.id: a.digest for s, a in self.artifacts}
 
 
-def _step(wire: Wire, backend: Backend, artifact: Artifact, layout: Layout, limit: int) -> Step:
+def _step(
+    wire: Wire, backend: Backend, artifact: Artifact, layout: Layout, limit: int
+) -> ChainStep:
     """A shard that takes up to `limit` positions a call, as many calls as a sequence needs."""
     runner = backend.load(artifact.path)
-    return Step(wire, lambda: ShardSequence(runner, layout, limit), layout.sees)
+    return ChainStep(wire, lambda: ShardSequence(runner, layout, limit), layout.sees)
 
 
 class ShardSequence:

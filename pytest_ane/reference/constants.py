@@ -1,4 +1,4 @@
-"""Constants in the form operations take them: arrays, Python numbers, texts."""
+"""Constants and parameters in the form operations take them: arrays, Python numbers, texts."""
 
 from __future__ import annotations
 
@@ -18,3 +18,9 @@ def constant(model: Model, value: Value, precision: Precision = "as-typed") -> A
     if not isinstance(value.data, Blob) and value.type.shape == ():
         return np.asarray(value.data).item()
     return load(model, value).astype(carried(value.type.dtype, precision), copy=False)
+
+
+def integers(values: Any) -> list[int]:
+    """A parameter of integers or booleans, scalar or vector, as a list of Python's."""
+    numbers: list[int] = np.asarray(values).reshape(-1).tolist()
+    return numbers

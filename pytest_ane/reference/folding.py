@@ -1,4 +1,4 @@
-"""Constants: read, decoded or left to be streamed, and whatever follows from constants alone."""
+"""Constants by name: read, decoded or left to be streamed; and whatever follows from them alone."""
 
 from __future__ import annotations
 
@@ -13,31 +13,43 @@ import numpy as np
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import Argument, DType, Model, Operation, Ref, TensorType, Value
 from pytest_ane.reference.constants import constant
-from pytest_ane.reference.dtypes import Precision, carried
-from pytest_ane.reference.halves import HalfWeight, is_half
+from pytest_ane.reference.dtypes import Precision, carried, converter
 from pytest_ane.reference.registry import FAILURES, lookup
-from pytest_ane.reference.steps import settled
-from pytest_ane.reference.weights import SMALLEST, StreamedWeight, decoded_bytes, palettized, plain
+from pytest_ane.reference.weights import (
+    LARGE,
+    HalfWeight,
+    StreamedWeight,
+    decoded_bytes,
+    fits_half,
+    palettized,
+    plain,
+)
 
 SEQUENCES = frozenset(
     ("values", "loop_vars", "elem_shape", "ref_tensors", "begins", "ends", "end_masks")
 )
 """Parameters that are lists of values, however many there are."""
-_KEPT = frozenset(("make_list", "random_bernoulli", "random_categorical", "random_normal",
-                   "random_uniform", "read_state", "write_state"))  # fmt: skip
+_NEVER_FOLDED = frozenset(
+    ("make_list", "random_bernoulli", "random_categorical", "random_normal", "random_uniform",
+     "read_state", "write_state")
+)  # fmt: skip
 """Operations that are run every time, constant or not."""
 _HIDDEN: Any = object()
 """Stands for a name that a nested block uses for something that is not constant."""
 _LARGEST_FOLD = 1 << 20
-"""Elements of a result that is worth keeping beside the constants it was computed from."""
+"""Elements of a result up to which it is worth keeping beside the constants it follows from."""
 _WEIGHTS = frozenset(("const", "constexpr_lut_to_dense"))
 
 
 class Constants:
-    """Constants by name, nested scopes included.
+    """The constants of a function, by name, nested scopes included.
 
     Args:
-        given: values that take the place of what some operations yield, such as another weight.
+        model: whose files hold the weights.
+        opset: the function's.
+        precision: in which constants are carried.
+        memory_budget: bytes of decoded weights to hold; None for all.
+        overrides: values that take the place of what some operations yield, such as another weight.
         factors: names that are only ever weights of matrix products, and so may be held in fp16.
 
     Attributes:
@@ -50,14 +62,14 @@ class Constants:
         opset: str,
         precision: Precision,
         memory_budget: int | None,
-        given: Mapping[Operation, Any] | None = None,
+        overrides: Mapping[Operation, Any] | None = None,
         factors: Collection[str] = (),
     ) -> None:
         self.values: ChainMap[str, Any] = ChainMap()
         self._stored: ChainMap[str, Value] = ChainMap()
         self._model, self._opset = model, opset
         self._precision, self._budget = precision, memory_budget
-        self._given = given or {}
+        self._overrides = overrides or {}
         self._factors = () if memory_budget is None or precision == "float64" else factors
 
     def __contains__(self, argument: Argument) -> bool:
@@ -66,14 +78,14 @@ class Constants:
         )
 
     def hide(self, names: Iterable[str]) -> None:
-        """Names that stand for computed values from here on, whatever they were further out."""
+        """Take names for computed values from here on, whatever they are in outer scopes."""
         for name in names:
             if name in self.values:
                 self.values[name] = _HIDDEN
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Names of a nested block, forgotten after it."""
+        """Scope for a nested block's names."""
         outer = self.values, self._stored
         self.values, self._stored = self.values.new_child(), self._stored.new_child()
         try:
@@ -87,99 +99,100 @@ class Constants:
         Raises:
             ExecutionError: it is not implemented, or fails on its parameters.
         """
-        if op in self._given:
-            self.values[op.name] = _fixed(self._given[op])
+        if op in self._overrides:
+            self.values[op.name] = _read_only(self._overrides[op])
             return True
         if op.op == "const":
             self._stored[op.name] = op.attributes["val"]
-        if op.op in _WEIGHTS and self._weight(op):
+        if op.op in _WEIGHTS and self._take_weight(op):
             return True
         if op.op == "const":
             value = op.attributes["val"]
-            self.values[op.name] = _fixed(constant(self._model, value, self._precision))
+            self.values[op.name] = _read_only(constant(self._model, value, self._precision))
             return True
-        if not op.op.startswith("constexpr_") and not (self._follows(op) and _is_small(op)):
+        if not op.op.startswith("constexpr_") and not (self._is_constant(op) and _is_small(op)):
             return False
-        found = lookup(op.op, self._opset, f"{self._model.path}: {op.name}: ")
-        try:
-            with np.errstate(all="ignore"):
-                results = found.compute(**self._parameters(op))
-        except FAILURES as error:
-            raise ExecutionError(
-                f"{self._model.path}: {op.op} {op.name!r} cannot be computed: {error}."
-            ) from error
-        several = results if isinstance(results, tuple) else (results,)
-        with np.errstate(all="ignore"):
-            for out, result in zip(op.outputs, several, strict=True):
-                value = settled(result, out.type, self._precision, found.moves)
-                self.values[out.name] = _fixed(value)
+        self._compute(op)
         return True
 
-    def of(self, argument: Argument) -> Any:
-        """A constant argument's value; a weight may still be to be streamed."""
+    def value(self, argument: Argument) -> Any:
+        """A constant argument's value, which may be a weight to be streamed."""
         if isinstance(argument, Ref):
             return self.values[argument.name]
         return constant(self._model, argument, self._precision)
 
-    def bound(self, key: str, arguments: Sequence[Argument], *, stream: bool = False) -> Any:
-        """A parameter of constants alone; weights are decoded unless they may be streamed."""
-        parts = tuple(self.of(a) if stream else dense(self.of(a)) for a in arguments)
-        return parts if len(parts) > 1 or key in SEQUENCES else parts[0]
+    def parameter(self, key: str, arguments: Sequence[Argument], *, stream: bool = False) -> Any:
+        """A parameter of constants alone; weights are decoded unless `stream`."""
+        values = tuple(self.value(a) if stream else dense(self.value(a)) for a in arguments)
+        return values if len(values) > 1 or key in SEQUENCES else values[0]
 
-    def _weight(self, op: Operation) -> bool:
+    def _compute(self, op: Operation) -> None:
+        """Compute a constant operation's results."""
+        implementation = lookup(op.op, self._opset, f"{self._model.path}: {op.name}: ")
+        with np.errstate(all="ignore"):
+            try:
+                result = implementation.compute(**self._parameters(op))
+            except FAILURES as error:
+                raise ExecutionError(
+                    f"{self._model.path}: {op.op} {op.name!r} cannot be computed: {error}."
+                ) from error
+            results = result if isinstance(result, tuple) else (result,)
+            for out, array in zip(op.outputs, results, strict=True):
+                convert = converter(out.type, self._precision, implementation.moves)
+                self.values[out.name] = _read_only(convert(array))
+
+    def _take_weight(self, op: Operation) -> bool:
         """Take a weight as it is stored, and decode it unless it exceeds the memory budget."""
         wide = carried(DType.FP16, self._precision)
-        narrow = op.name in self._factors and is_half(op)
-        dtype = np.float16 if narrow else wide
-        size = decoded_bytes(op, dtype)
-        held = self._is_held(size)
-        if held and op.op == "const" and not narrow:
+        as_half = op.name in self._factors and fits_half(op)
+        dtype = np.float16 if as_half else wide
+        is_held = self._spend(decoded_bytes(op, dtype))
+        if is_held and op.op == "const" and not as_half:
             return False
-        weight = self._streamed(op, dtype if held else wide)
-        if weight is not None:
-            if held:
-                dense = _fixed(np.asarray(weight))
-                self.values[op.name] = HalfWeight.of(dense) if narrow else dense
-            else:
-                self.values[op.name] = weight
+        weight = self._streamed(op, dtype if is_held else wide)
+        if weight is not None and is_held:
+            decoded = _read_only(np.asarray(weight))
+            self.values[op.name] = HalfWeight.of(decoded) if as_half else decoded
+        elif weight is not None:
+            self.values[op.name] = weight
         return weight is not None
 
     def _streamed(self, op: Operation, dtype: Any) -> StreamedWeight | None:
         """A weight as it is stored; None where it is so that its rows cannot be decoded alone."""
         if op.op == "const":
             return plain(self._model, op.attributes["val"], dtype)
-        given = self._parameters(op, only=("lut",))
-        return palettized(self._model, self._source(op, "indices"), given["lut"], dtype)
+        lut = self._parameters(op, only=("lut",))["lut"]
+        return palettized(self._model, self._stored_value(op, "indices"), lut, dtype)
 
-    def _is_held(self, size: int) -> bool:
-        """Whether a weight of so many bytes is held decoded; if so, it leaves the budget."""
-        if self._budget is None or size < SMALLEST:
+    def _spend(self, size: int) -> bool:
+        """Whether a weight of so many bytes is held; if so, it is taken off the budget."""
+        if self._budget is None or size < LARGE:
             return True
-        held = size <= self._budget
-        self._budget -= size if held else 0
-        return held
+        is_held = size <= self._budget
+        self._budget -= size if is_held else 0
+        return is_held
 
-    def _source(self, op: Operation, key: str) -> Value | None:
+    def _stored_value(self, op: Operation, key: str) -> Value | None:
         """A parameter as it is stored, which may be a constant by name."""
         argument: Argument | None = op.attributes.get(key)
         if argument is None and len(op.inputs.get(key, ())) == 1:
             argument = op.inputs[key][0]
         return self._stored.get(argument.name) if isinstance(argument, Ref) else argument
 
-    def _follows(self, op: Operation) -> bool:
-        """Whether all that an operation needs is constant."""
-        if op.op in _KEPT or op.blocks:
+    def _is_constant(self, op: Operation) -> bool:
+        """Whether all that an operation takes is constant."""
+        if op.op in _NEVER_FOLDED or op.blocks:
             return False
         return all(a in self for arguments in op.inputs.values() for a in arguments)
 
     def _parameters(self, op: Operation, only: Sequence[str] = ()) -> dict[str, Any]:
         """All parameters of a constant operation, or those named."""
-        wanted = set(only) or {*op.inputs, *op.attributes} - {"name"}
-        found = {k: self.bound(k, a) for k, a in op.inputs.items() if k in wanted}
+        keys = set(only) or {*op.inputs, *op.attributes} - {"name"}
+        parameters = {k: self.parameter(k, a) for k, a in op.inputs.items() if k in keys}
         if op.op.startswith("constexpr_"):
-            for key in wanted & set(op.attributes):
-                found[key] = constant(self._model, op.attributes[key], self._precision)
-        return found
+            for key in keys & set(op.attributes):
+                parameters[key] = constant(self._model, op.attributes[key], self._precision)
+        return parameters
 
 
 def dense(value: Any) -> Any:
@@ -187,7 +200,7 @@ def dense(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, StreamedWeight) else value
 
 
-def _fixed(value: Any) -> Any:
+def _read_only(value: Any) -> Any:
     """A constant that no one can write to: results may be views of it."""
     if isinstance(value, np.ndarray) and value.flags.writeable:
         value = value.view()

@@ -11,23 +11,20 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_ane.mil.records import DType, Feature
-from pytest_ane.reference.dtypes import round_fp16
-
-Array = npt.NDArray[Any]
+from pytest_ane.reference.dtypes import Array, round_fp16
 
 _MODES = {"RGB": "RGB", "BGR": "RGB", "GRAYSCALE": "L", "GRAYSCALE_FLOAT16": "F"}
 
 
 def mode(feature: Feature) -> str:
-    """PIL's mode of an image feature's pixels; empty for colours that are not known."""
+    """PIL's mode of an image feature's pixels; empty for an undeclared color space."""
     return _MODES.get(feature.color, "")
 
 
 def is_color(feature: Feature) -> bool:
-    """Whether pixels have three values."""
+    """Whether pixels have three channels, in any order."""
     return mode(feature) == "RGB"
 
 
@@ -35,7 +32,8 @@ def to_tensor(feature: Feature, image: Any) -> Array:
     """The tensor `[1, C, H, W]`, float32, of a PIL image or an array of pixels.
 
     Raises:
-        ValueError: says which mode, dtype or shape the image has that does not fit.
+        ValueError: the image's mode, dtype or shape does not fit; the message is that mode, dtype
+            or shape.
     """
     pixels = _pixels(feature, image)
     rank = 3 if is_color(feature) else 2
@@ -53,12 +51,13 @@ def to_tensor(feature: Feature, image: Any) -> Array:
 
 
 def _pixels(feature: Feature, image: Any) -> Array:
-    found = getattr(image, "mode", None)
-    if found is not None:
-        if found != mode(feature) and not (found == "RGBA" and is_color(feature)):
-            raise ValueError(f"PIL mode {found}")
+    """The pixels `[H, W]` or `[H, W, 3]` of an image; an alpha channel is left out."""
+    pil_mode = getattr(image, "mode", None)
+    if pil_mode is not None:
+        if pil_mode != mode(feature) and not (pil_mode == "RGBA" and is_color(feature)):
+            raise ValueError(f"PIL mode {pil_mode}")
         array = np.asarray(image)
-        return array[..., :3] if found == "RGBA" else array
+        return array[..., :3] if pil_mode == "RGBA" else array
     array = np.asarray(image)
     fits = array.dtype.kind == "f" if feature.dtype is DType.FP16 else array.dtype == np.uint8
     if not fits:

@@ -1,4 +1,4 @@
-"""Checking what a caller passes in against what a model declares."""
+"""Inputs checked against the features that a model declares, and brought into the carried types."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import DType, Feature, Model, TensorType
-from pytest_ane.reference.dtypes import Precision, carried, rounded, settle
+from pytest_ane.reference.dtypes import FLOATS, Array, Precision, carried, converter
 from pytest_ane.reference.images import is_color, mode, to_tensor
-
-Array = npt.NDArray[Any]
-_FLOATS = (DType.FP16, DType.FP32, DType.FP64)
 
 
 def bind_inputs(model: Model, inputs: Mapping[str, Any], precision: Precision) -> dict[str, Array]:
@@ -30,69 +26,22 @@ def bind_inputs(model: Model, inputs: Mapping[str, Any], precision: Precision) -
     check_names(model.path, model.inputs, inputs)
     types = {named.name: named.type for named in model.main.inputs}
     bound = {}
-    # Once for all of them: entering it takes as long as rounding a position.
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         for feature in model.inputs:
             kind = types.get(feature.name)
-            dtype = kind.dtype if isinstance(kind, TensorType) else feature.dtype
-            array = _given(model, feature, inputs, dtype)
-            if dtype is DType.FP16 and precision == "as-typed":
-                bound[feature.name] = rounded(array)
-            else:
-                bound[feature.name] = settle(array, dtype, precision, moves=False)
+            kind = kind if isinstance(kind, TensorType) else TensorType(feature.dtype)
+            array = _checked(model, feature, inputs, kind.dtype)
+            bound[feature.name] = converter(kind, precision, moves=False)(array)
     return bound
 
 
-class Binder:
-    """`bind_inputs` for one model, sooner where all is as it nearly always is."""
-
-    def __init__(self, model: Model, precision: Precision) -> None:
-        self._model, self._precision = model, precision
-        self._plain = _plain(model) if precision == "as-typed" else None
-
-    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """Inputs in the form operations take them; whoever calls has numpy's warnings off.
-
-        Raises:
-            ExecutionError: as `bind_inputs`.
-        """
-        if not self._fit(inputs):
-            return bind_inputs(self._model, inputs, self._precision)
-        return {name: rounded(x) for name, x in inputs.items()}
-
-    def _fit(self, inputs: Mapping[str, Any]) -> bool:
-        """Whether they are all there is, float32 arrays of shapes that may be."""
-        plain = self._plain
-        if plain is None or type(inputs) is not dict or inputs.keys() != plain.keys():
-            return False
-        for name, x in inputs.items():
-            if type(x) is not np.ndarray or x.dtype.char != "f" or x.ndim != len(plain[name]):
-                return False
-            for length, (low, high) in zip(x.shape, plain[name], strict=True):
-                if length < low or (high is not None and length > high):
-                    return False
-        return True
-
-
-def _plain(model: Model) -> Mapping[str, Any] | None:
-    """The lengths of every input's axes, least and most, if all are fp16 tensors."""
-    types = {named.name: named.type for named in model.main.inputs}
-    found = {}
-    for feature in model.inputs:
-        kind = types.get(feature.name)
-        fp16 = isinstance(kind, TensorType) and kind.dtype is DType.FP16
-        if not fp16 or feature.kind != "tensor" or feature.enumerated or not feature.shape:
-            return None
-        found[feature.name] = feature.ranges or tuple((d, d) for d in feature.shape)
-    return found
-
-
-def _given(model: Model, feature: Feature, inputs: Mapping[str, Any], dtype: DType) -> Array:
+def _checked(model: Model, feature: Feature, inputs: Mapping[str, Any], dtype: DType) -> Array:
+    """A feature's array or tensor of pixels, or its default."""
     if feature.name not in inputs:
         return _default(model, feature)
     if feature.kind == "image":
         return _image(model, feature, inputs[feature.name])
-    return _checked(model, feature, _array(model, feature, inputs[feature.name]), dtype)
+    return _typed(model, feature, _array(model, feature, inputs[feature.name]), dtype)
 
 
 def _array(model: Model, feature: Feature, value: Any) -> Array:
@@ -106,24 +55,24 @@ def _array(model: Model, feature: Feature, value: Any) -> Array:
 
 
 def check_names(path: str, features: tuple[Feature, ...], inputs: Mapping[str, Any]) -> None:
-    """Refuse inputs that no feature declares.
+    """Check that every input is declared.
 
     Raises:
-        ExecutionError: names the inputs there are.
+        ExecutionError: one is not; names the inputs there are.
     """
-    known = [f.name for f in features]
+    names = [f.name for f in features]
     if not isinstance(inputs, Mapping):
         raise ExecutionError(
             f"{path}: inputs are of type {type(inputs).__name__}; give them by name: "
-            f"{', '.join(known)}."
+            f"{', '.join(names)}."
         )
     for name in inputs:
-        if name not in known:
-            raise ExecutionError(f"{path}: no input {name!r}; inputs are: {', '.join(known)}.")
+        if name not in names:
+            raise ExecutionError(f"{path}: no input {name!r}; inputs are: {', '.join(names)}.")
 
 
 def present(feature: Feature) -> str:
-    """`fp16 [1, 576, 1..64, 1]`, `a PIL image of mode RGB or uint8 [32, 48, 3]`."""
+    """Words for what a feature takes, such as `fp16 [1, 576, 1..64, 1]`."""
     if feature.kind != "image":
         return f"{feature.dtype} {_extents(feature, ())}"
     extents = _extents(feature, (3,) if is_color(feature) else ())
@@ -161,7 +110,8 @@ def _image(model: Model, feature: Feature, image: Any) -> Array:
         ) from None
 
 
-def _checked(model: Model, feature: Feature, array: Array, dtype: DType) -> Array:
+def _typed(model: Model, feature: Feature, array: Array, dtype: DType) -> Array:
+    """An array of an allowed shape; floats of any width, integers where no value changes."""
 
     def refused(what: str) -> ExecutionError:
         return ExecutionError(
@@ -170,7 +120,7 @@ def _checked(model: Model, feature: Feature, array: Array, dtype: DType) -> Arra
 
     if not _shape_fits(feature, array.shape):
         raise refused(f"shape {list(array.shape)}")
-    if dtype in _FLOATS:
+    if dtype in FLOATS:
         if array.dtype.kind != "f":
             raise refused(f"dtype {array.dtype}")
         return array

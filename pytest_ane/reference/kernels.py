@@ -1,14 +1,14 @@
 """Compiled arithmetic on fp16 numbers: rounding to them, and products with weights held in them.
 
-Processors turn fp16 numbers into float32 ones and back a vector at a time, which numpy has no way
-to ask for. numba takes half a second to begin, so this is imported when positions come singly.
+Processors turn fp16 numbers into float32 ones and back a vector at a time; numpy's casts take one
+number at a time. Importing numba takes half a second, so `dtypes.load_kernels` does it where it
+pays.
 """
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Callable
-from inspect import signature
 from typing import Any, TypeVar, cast
 
 import numba
@@ -18,7 +18,6 @@ from llvmlite import binding as llvm
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
-from numba.np.ufunc.ufuncbuilder import UFuncBuilder
 
 F = TypeVar("F", bound=Callable[..., Any])
 Halves = npt.NDArray[np.uint16]
@@ -31,8 +30,8 @@ def available() -> bool:
     return platform.machine() in ("arm64", "aarch64") or bool(features.get("f16c"))
 
 
-def _kept(build: Callable[[bool], Any]) -> Any:
-    """What `build` compiles, on disk for later processes where any folder takes it."""
+def _cached(build: Callable[[bool], Any]) -> Any:
+    """Call `build(cache=True)`, which keeps compiled code on disk, or without where it cannot."""
     try:
         return build(True)
     # An installation that cannot be written, and no home folder: usual in containers.
@@ -41,13 +40,13 @@ def _kept(build: Callable[[bool], Any]) -> Any:
 
 
 def compiled(*arguments: Any, **options: Any) -> Callable[[F], F]:
-    """Compile for these types of arguments."""
+    """Compile a function for these types of arguments, to release the GIL while it runs."""
 
     def decorate(function: F) -> F:
         kind = types.void(*arguments)
         return cast(
             F,
-            _kept(lambda cache: numba.njit(kind, cache=cache, nogil=True, **options)(function)),
+            _cached(lambda cache: numba.njit(kind, cache=cache, nogil=True, **options)(function)),
         )
 
     return decorate
@@ -83,34 +82,17 @@ widen_number: Any = intrinsic(_widening)
 round_number: Any = intrinsic(_rounding)
 
 
-def _ufunc(function: F) -> F:
-    """A ufunc of float32, as `numba.vectorize` makes one; that one's own calls cost 1 us more."""
-
-    def build(cache: bool) -> Any:
-        builder = cast(Any, UFuncBuilder)(function, cache=cache)
-        builder.add(types.float32(*[types.float32] * len(signature(function).parameters)))
-        return builder.build_ufunc()
-
-    return cast(F, _kept(build))
-
-
-@_ufunc
-def rounded(x: Any) -> Any:
-    """The nearest fp16 number of each float32 one, ties to even; overflow gives infinity."""
+def _rounded(x: Any) -> Any:
     return round_number(x)
 
 
-@_ufunc
-def add(x: Any, y: Any) -> Any:
-    """The sum, rounded."""
-    return round_number(x + y)
+_vectorize: Any = numba.vectorize
+_vectorized = _cached(lambda cache: _vectorize(["float32(float32)"], cache=cache)(_rounded))
+rounded: Any = _vectorized.ufunc
+"""A ufunc: the nearest fp16 number of each float32 one, ties to even; overflow gives infinity.
 
-
-@_ufunc
-def mul(x: Any, y: Any) -> Any:
-    """The product, rounded."""
-    return round_number(x * y)
-
+numpy's own object: a call through numba's wrapper of it takes 1 us more.
+"""
 
 _MATRIX = types.Array(types.uint16, 2, "C", readonly=True)
 _ROWS = types.Array(types.float32, 2, "C", readonly=True)
@@ -133,7 +115,7 @@ def _dot(row: Halves, vector: Floats) -> Any:
 def multiply_one(weight: Halves, vector: Floats, out: Floats) -> None:
     """`out [O] = weight [O, K] vector [K]`.
 
-    In four streams, for memory gives a quarter more a second to them than to one.
+    In four streams: memory delivers a quarter more a second to four than to one.
     """
     quarter = weight.shape[0] // 4
     for o in range(quarter):
@@ -156,11 +138,11 @@ def _two_by_two(row: Halves, other: Halves, vectors: Floats) -> Any:
     a, b, c, d = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
     for k in range(len(row)):
         x, y = vectors[0, k], vectors[1, k]
-        one, two = widen_number(row[k]), widen_number(other[k])
-        a += one * x
-        b += one * y
-        c += two * x
-        d += two * y
+        p, q = widen_number(row[k]), widen_number(other[k])
+        a += p * x
+        b += p * y
+        c += q * x
+        d += q * y
     return a, b, c, d
 
 
@@ -181,28 +163,6 @@ def multiply(weight: Halves, vectors: Floats, out: Floats) -> None:
     for o in range(2 * half, len(weight)):
         for p in range(len(vectors)):
             out[o, p] = _dot(weight[o], vectors[p])
-
-
-_NUMBERS = types.Array(types.float32, 1, "C", readonly=True)
-
-
-@compiled(_ROWS, _NUMBERS, _NUMBERS, _NUMBERS, types.float32[:, ::1])
-def overwrite(cache: Floats, kept: Floats, new: Floats, at: Floats, out: Floats) -> None:
-    """`out [R, S] = cache [R, S] kept [S] + new [R] at [S]`, the products and the sum rounded.
-
-    Of fp16 numbers, where masks are 0 and 1, nothing needs to be.
-    """
-    exact = True
-    for s in range(len(kept)):
-        exact &= (kept[s] == 1 and at[s] == 0) or (kept[s] == 0 and at[s] == 1)
-    for r in range(len(cache)):
-        if exact:
-            for s in range(len(kept)):
-                out[r, s] = cache[r, s] * kept[s] + new[r] * at[s]
-        else:
-            for s in range(len(kept)):
-                old, fresh = round_number(cache[r, s] * kept[s]), round_number(new[r] * at[s])
-                out[r, s] = round_number(old + fresh)
 
 
 @compiled(_LINE, types.float32[::1])

@@ -13,38 +13,38 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.mil.records import Operation
-from pytest_ane.reference.steps import Compute, Plan, Step, Values
+from pytest_ane.reference.steps import Compute, PreparedBlock, Step, Values, free
 from pytest_ane.reference.weights import StreamedWeight
 
 
-def run_all(plan: Plan, tables: Sequence[Values], keep: AbstractSet[int]) -> None:
-    """Run a plan on several tables of values."""
+def run_all(block: PreparedBlock, tables: Sequence[Values], keep: AbstractSet[int]) -> None:
+    """Run a block on several tables of values, each of one input; `keep` as in `Step.run`."""
     if len(tables) == 1:
-        plan.run(tables[0], keep)
+        block.run(tables[0], keep)
         return
-    for step in plan.steps:
+    for step in block.steps:
         if not tables or not _run_joined(step, tables, keep):
             for values in tables:
                 step.run(values, keep)
 
 
-def join_axis(op: Operation, bound: Mapping[str, Any]) -> int | None:
+def join_axis(op: Operation, constants: Mapping[str, Any]) -> int | None:
     """The axis of `x` along which inputs may be joined for a streamed weight; None for no such op.
 
     A 1x1 convolution treats positions alike, and so does a linear layer.
     """
-    weight = bound.get("weight")
+    weight = constants.get("weight")
     if not isinstance(weight, StreamedWeight):
         return None
     if op.op == "linear":
         return -2
-    plain = (
+    pointwise = (
         set(weight.shape[2:]) <= {1}
-        and bound.get("groups", 1) == 1
-        and np.all(np.asarray(bound.get("strides", 1)) == 1)
-        and (bound.get("pad_type", "valid") != "custom" or not np.any(bound.get("pad", 0)))
+        and constants.get("groups", 1) == 1
+        and np.all(np.asarray(constants.get("strides", 1)) == 1)
+        and (constants.get("pad_type", "valid") != "custom" or not np.any(constants.get("pad", 0)))
     )
-    return 2 if plain else None
+    return 2 if pointwise else None
 
 
 def _run_joined(step: Step, tables: Sequence[Values], keep: AbstractSet[int]) -> bool:
@@ -65,11 +65,9 @@ def _run_joined(step: Step, tables: Sequence[Values], keep: AbstractSet[int]) ->
     step.run(joined, keep | {slot})
     ((out, _),) = step.outputs
     ends = np.cumsum([array.shape[step.joins] for array in arrays])[:-1]
-    for values, part in zip(tables, np.split(joined[out], ends, axis=step.joins), strict=True):
-        values[out] = part
-        for used in step.last_use:
-            if used not in keep:
-                values[used] = None
+    for values, result in zip(tables, np.split(joined[out], ends, axis=step.joins), strict=True):
+        values[out] = result
+        free(values, step.last_use, keep)
     return True
 
 

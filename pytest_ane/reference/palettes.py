@@ -19,8 +19,7 @@ import numpy.typing as npt
 from pytest_ane.mil.blob import packed
 from pytest_ane.mil.records import Blob, DType, Model, TensorType, Value
 from pytest_ane.mil.values import unpack
-
-Array = npt.NDArray[Any]
+from pytest_ane.reference.dtypes import Array
 
 _TYPES = {1: DType.UINT1, 2: DType.UINT2, 3: DType.UINT3, 4: DType.UINT4, 6: DType.UINT6,
           8: DType.UINT8}  # fmt: skip
@@ -48,7 +47,7 @@ class Packed:
     def __post_init__(self) -> None:
         if self.bits not in _TYPES:
             raise ValueError(
-                f"elements of {self.bits} bits; known are {', '.join(map(str, _TYPES))}"
+                f"elements of {self.bits} bits; there are: {', '.join(map(str, _TYPES))}"
             )
         if self.data.size != (size := -(-self.bits * self.size // 8)):
             raise ValueError(
@@ -57,21 +56,22 @@ class Packed:
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
+        """Number of axes of the array it stands for."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """Number of elements of the array it stands for."""
         return math.prod(self.shape)
 
     def elements(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
-        """Elements of the flattened array, unpacked."""
+        """Elements `[start, stop)` of the flattened array, unpacked."""
         # Eight elements take `bits` whole bytes.
         begin = start // 8
         data = self.data[begin * self.bits : -(-stop * self.bits // 8)]
-        found: npt.NDArray[np.uint8] = unpack(data, _TYPES[self.bits], stop - begin * 8, "indices")
-        return found[start - begin * 8 :]
+        count = stop - begin * 8
+        elements: npt.NDArray[np.uint8] = unpack(data, _TYPES[self.bits], count, "indices")
+        return elements[start - begin * 8 :]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         unpacked = self.elements(0, self.size).reshape(self.shape)

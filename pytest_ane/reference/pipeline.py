@@ -1,4 +1,4 @@
-"""Pipelines: sessions run one after the other."""
+"""Pipelines: sessions run one after the other, outputs of one the inputs of the next."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PipelineSession:
         self.parts = tuple(Session(part, precision) for part in model.parts)
 
     def make_state(self) -> States:
-        """No states: pipelines have none."""
+        """Empty: a pipeline has no states."""
         return States()
 
     def predict(
@@ -40,7 +40,7 @@ class PipelineSession:
         state: States | None = None,
         outputs: Sequence[str] | None = None,
     ) -> dict[str, Any]:
-        """Run once; what one part gives, later parts take by name.
+        """Run every part once; a part takes the outputs of those before it by name.
 
         Args:
             inputs: every declared input by name, of the declared type and an allowed shape.
@@ -53,19 +53,19 @@ class PipelineSession:
         del state
         self._check(inputs)
         values = dict(inputs)
-        given: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         for part in self.parts:
             features = part.model.inputs
-            results = part.predict({f.name: values[f.name] for f in features if f.name in values})
-            given |= results
-            values |= {f.name: _passed(part.model, f, results[f.name]) for f in part.model.outputs}
+            outcome = part.predict({f.name: values[f.name] for f in features if f.name in values})
+            results |= outcome
+            values |= {f.name: _passed(part.model, f, outcome[f.name]) for f in part.model.outputs}
         names = [f.name for f in self.model.outputs] if outputs is None else outputs
         for name in names:
-            if name not in given:
+            if name not in results:
                 raise ExecutionError(
-                    f"{self.model.path}: no value {name!r}; outputs are: {', '.join(given)}."
+                    f"{self.model.path}: no value {name!r}; outputs are: {', '.join(results)}."
                 )
-        return {name: given[name] for name in names}
+        return {name: results[name] for name in names}
 
     def _check(self, inputs: Mapping[str, Any]) -> None:
         check_names(self.model.path, self.model.inputs, inputs)
@@ -91,7 +91,7 @@ def open_session(
 
 
 def _passed(model: Model, feature: Feature, value: Any) -> Any:
-    """What the next part gets: pixels of an image, all else as it is."""
+    """An output in the form that a later part takes as input: an image as pixels."""
     if feature.kind != "image":
         return value
     try:

@@ -1,4 +1,4 @@
-"""From a function's records to a plan: names become slots, constants are folded and bound."""
+"""From a function's records to steps: names become slots, constants are folded and bound."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
-
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import Argument, Block, Model, Named, Operation, Ref, TensorType
-from pytest_ane.reference.dtypes import Precision, rounded, rounding
+from pytest_ane.reference.dtypes import Precision, converter
 from pytest_ane.reference.folding import SEQUENCES, Constants, dense
-from pytest_ane.reference.fusing import fused
-from pytest_ane.reference.halves import HalfWeight
 from pytest_ane.reference.lockstep import join_axis
-from pytest_ane.reference.registry import FAILURES, Implementation, lookup
-from pytest_ane.reference.steps import Compute, Cond, Outputs, Plan, Step, WhileLoop, settling
+from pytest_ane.reference.registry import FAILURES, lookup
+from pytest_ane.reference.steps import Compute, Cond, Outputs, PreparedBlock, Step, WhileLoop
+from pytest_ane.reference.weights import HalfWeight
 
 T = TypeVar("T")
 
@@ -26,12 +23,13 @@ _STREAMABLE = frozenset((("conv", "weight"), ("linear", "weight")))
 
 
 class Preparer:
-    """Prepares a model's chosen function.
+    """Prepares a model's chosen function; arguments as of `Session`.
 
     Attributes:
-        slots: slots of the function's own values by name.
+        block: its steps.
+        slots: slots of its own values by name.
         constants: constants and all that follows from them.
-        template: what each slot holds before the first operation.
+        template: values of all slots before the first step.
 
     Raises:
         ExecutionError: an operation is not implemented, lacks what it needs, or a constant cannot
@@ -43,37 +41,37 @@ class Preparer:
         model: Model,
         precision: Precision,
         memory_budget: int | None = None,
-        given: Mapping[Operation, Any] | None = None,
+        overrides: Mapping[Operation, Any] | None = None,
     ) -> None:
         function = model.main
         self._path, self._opset, self._precision = model.path, function.opset, precision
         self.slots: ChainMap[str, int] = ChainMap()
         self.constants = Constants(
-            model, function.opset, precision, memory_budget, given, _factors(function.block)
+            model, function.opset, precision, memory_budget, overrides, _factors(function.block)
         )
         self.template: list[Any] = []
-        self.plan = self._block(function.block, function.inputs)
+        self.block = self._block(function.block, function.inputs)
 
-    def _block(self, block: Block, inputs: Sequence[Named]) -> Plan:
-        """A block's plan; its names are added to the innermost scope."""
+    def _block(self, block: Block, inputs: Sequence[Named]) -> PreparedBlock:
+        """A block's steps; its names are added to the innermost scope."""
         entries = tuple(self._slot(named.name) for named in inputs)
         self.constants.hide(named.name for named in inputs)
         operations = [op for op in block.operations if not self._fold(op)]
-        last = _lastuses(operations, block.outputs)
+        last = _last_uses(operations, block.outputs)
         steps = tuple(
-            self._sound(self._step, op, last.get(i, ())) for i, op in enumerate(operations)
+            self._guarded(self._step, op, last.get(i, ())) for i, op in enumerate(operations)
         )
         results = tuple(self._source(Ref(name)) for name in block.outputs)
-        return Plan(entries, steps, results, fused(operations, steps))
+        return PreparedBlock(entries, steps, results)
 
     def _fold(self, op: Operation) -> bool:
-        if self._sound(self.constants.fold, op):
+        if self._guarded(self.constants.fold, op):
             return True
         self.constants.hide(out.name for out in op.outputs)
         return False
 
-    def _sound(self, prepare: Callable[..., T], op: Operation, *rest: Any) -> T:
-        """What `prepare` makes of an operation; what it then lacks is the operation's fault."""
+    def _guarded(self, prepare: Callable[..., T], op: Operation, *rest: Any) -> T:
+        """`prepare(op, *rest)`; its failures are the operation's, which may lack what it needs."""
         try:
             return prepare(op, *rest)
         except FAILURES as error:
@@ -81,15 +79,15 @@ class Preparer:
                 f"{self._path}: {op.op} {op.name!r} cannot be prepared ({error!r:.200})."
             ) from error
 
-    def _nested(self, op: Operation) -> list[Plan]:
-        """Plans of an operation's blocks, which see the names around them."""
-        plans = []
+    def _nested(self, op: Operation) -> list[PreparedBlock]:
+        """An operation's blocks, which see the names around them."""
+        blocks = []
         for block in op.blocks:
             outer, self.slots = self.slots, self.slots.new_child()
             with self.constants.scope():
-                plans.append(self._block(block, block.inputs))
+                blocks.append(self._block(block, block.inputs))
             self.slots = outer
-        return plans
+        return blocks
 
     def _slot(self, name: str) -> int:
         """A new slot, under this name in the innermost scope."""
@@ -105,83 +103,66 @@ class Preparer:
         return self._compute(op, last_use)
 
     def _cond(self, op: Operation, last_use: Sequence[str]) -> Cond:
-        plans = self._nested(op)
-        if len(plans) != 2 or any(len(p.results) != len(op.outputs) for p in plans):
+        blocks = self._nested(op)
+        if len(blocks) != 2 or any(len(b.results) != len(op.outputs) for b in blocks):
             raise ExecutionError(
                 f"{self._path}: {op.name}: cond needs two blocks of {len(op.outputs)} results."
             )
         pred, outputs = self._source(op.inputs["pred"][0]), self._outputs(op)
-        both = (plans[0], plans[1])
-        return Cond(pred, both, outputs, self._precision, self._freed(last_use))
+        branches = (blocks[0], blocks[1])
+        return Cond(pred, branches, outputs, self._precision, self._slots(last_use))
 
     def _while_loop(self, op: Operation, last_use: Sequence[str]) -> WhileLoop:
         initial = tuple(self._source(a) for a in op.inputs["loop_vars"])
-        plans = self._nested(op)
-        sizes = [(len(p.inputs), len(p.results)) for p in plans]
+        blocks = self._nested(op)
+        sizes = [(len(b.inputs), len(b.results)) for b in blocks]
         count = len(initial)
         if sizes != [(count, 1), (count, count)] or len(op.outputs) != count:
             raise ExecutionError(
                 f"{self._path}: {op.name}: while_loop needs a condition and a body of its {count} "
                 "variables, and as many results."
             )
-        outputs, freed = self._outputs(op), self._freed
-        return WhileLoop(initial, plans[0], plans[1], outputs, self._precision, freed(last_use))
+        outputs, last = self._outputs(op), self._slots(last_use)
+        return WhileLoop(initial, blocks[0], blocks[1], outputs, self._precision, last)
 
     def _compute(self, op: Operation, last_use: Sequence[str]) -> Compute:
-        found = lookup(op.op, self._opset, f"{self._path}: {op.name}: ")
-        bound: dict[str, Any] = {}
-        varying: list[tuple[str, int | tuple[int, ...]]] = []
+        implementation = lookup(op.op, self._opset, f"{self._path}: {op.name}: ")
+        constants: dict[str, Any] = {}
+        computed: list[tuple[str, int | tuple[int, ...]]] = []
         for key, arguments in op.inputs.items():
             if all(a in self.constants for a in arguments):
                 stream = (op.op, key) in _STREAMABLE
-                bound[key] = self.constants.bound(key, arguments, stream=stream)
+                constants[key] = self.constants.parameter(key, arguments, stream=stream)
             else:
                 slots = tuple(self._source(a) for a in arguments)
                 several = len(slots) > 1 or key in SEQUENCES
-                varying.append((key, slots if several else slots[0]))
-        joins = join_axis(op, bound)
-        if joins is None and isinstance(weight := bound.get("weight"), HalfWeight):
-            bound["weight"] = dense(weight)
-        settle = tuple(settling(out.type, self._precision, found.moves) for out in op.outputs)
-        rounds = settle == (rounded,)
-        direct = _direct(found, bound, dict(varying))
-        if direct and rounds and (at_once := rounding(direct[0])) is not None:
-            direct, settle = (at_once, direct[1]), (np.asarray,)
+                computed.append((key, slots if several else slots[0]))
+        joins = join_axis(op, constants)
+        if joins is None and isinstance(weight := constants.get("weight"), HalfWeight):
+            constants["weight"] = dense(weight)
+        moves = implementation.moves
         return Compute(
             what=f"{self._path}: {op.op} {op.name!r}",
-            compute=partial(found.compute, **bound),
-            inputs=tuple(varying),
+            compute=partial(implementation.compute, **constants),
+            inputs=tuple(computed),
             outputs=self._outputs(op),
-            settle=settle,
-            last_use=self._freed(last_use),
+            converters=tuple(converter(out.type, self._precision, moves) for out in op.outputs),
+            last_use=self._slots(last_use),
             joins=joins,
-            rounds=rounds,
-            direct=direct,
         )
 
     def _outputs(self, op: Operation) -> Outputs:
         return tuple((self._slot(out.name), out.type) for out in op.outputs)
 
-    def _freed(self, names: Iterable[str]) -> tuple[int, ...]:
+    def _slots(self, names: Iterable[str]) -> tuple[int, ...]:
         return tuple(self.slots[name] for name in names)
 
     def _source(self, argument: Argument) -> int:
         """A value's slot; a constant that is needed in one gets a slot of its own."""
         if isinstance(argument, Ref) and argument not in self.constants:
             return self.slots[argument.name]
-        self.template.append(dense(self.constants.of(argument)))
+        self.template.append(dense(self.constants.value(argument)))
         return len(self.template) - 1
-
-
-def _direct(
-    found: Implementation, bound: Mapping[str, Any], varying: Mapping[str, int | tuple[int, ...]]
-) -> tuple[Callable[..., Any], tuple[int, ...]] | None:
-    """What an operation comes to once its constants are known, and the slots that it takes."""
-    slots = {key: slot for key, slot in varying.items() if isinstance(slot, int)}
-    prepared = found.specialized(varying, bound) if len(slots) == len(varying) else None
-    if prepared is None:
-        return None
-    return prepared.function, tuple(slots[name] for name in prepared.names)
 
 
 def _factors(block: Block) -> frozenset[str]:
@@ -195,14 +176,14 @@ def _factors(block: Block) -> frozenset[str]:
     factors: set[str] = set()
     others = set(block.outputs)
     for op in block.operations:
-        given = op.inputs.get("weight", ()) if (op.op, "weight") in _STREAMABLE else ()
-        weight = flat & {a.name for a in given if isinstance(a, Ref)}
+        arguments = op.inputs.get("weight", ()) if (op.op, "weight") in _STREAMABLE else ()
+        weight = flat & {a.name for a in arguments if isinstance(a, Ref)}
         factors |= weight
         others |= set(uses(op)) - weight
     return frozenset(factors - others)
 
 
-def _lastuses(
+def _last_uses(
     operations: Sequence[Operation], outputs: Sequence[str]
 ) -> Mapping[int, Sequence[str]]:
     """By operation index, the names of this block that no later operation needs."""
@@ -213,12 +194,12 @@ def _lastuses(
         for name in uses(op):
             if name in last:
                 last[name] = i
-    found: dict[int, list[str]] = {}
-    kept = frozenset(outputs)
+    names: dict[int, list[str]] = {}
+    results = frozenset(outputs)
     for name, i in last.items():
-        if name not in kept:
-            found.setdefault(i, []).append(name)
-    return found
+        if name not in results:
+            names.setdefault(i, []).append(name)
+    return names
 
 
 def uses(op: Operation) -> Iterable[str]:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from pytest_ane.core.errors import ExecutionError
 
-Compute = Callable[..., Any]
 FAILURES = (
     ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
 """What numpy and the operations raise on operands that do not fit."""
 
-F = TypeVar("F", bound=Compute)
+F = TypeVar("F", bound=Callable[..., Any])
 
 # Opsets as functions name them (`CoreML8`) and as deployment targets name them (`iOS18`).
 _OPSETS = {"iOS15": 5, "iOS16": 6, "iOS17": 7, "iOS18": 8, "iOS26": 9}
@@ -30,35 +29,12 @@ class Implementation:
 
     Attributes:
         moves: all values of its results are among its operands', so they need no rounding.
-        special: what `specialize` registered, by names of the varying parameters.
     """
 
     name: str
     opset: int
-    compute: Compute
+    compute: Callable[..., Any]
     moves: bool
-    special: dict[tuple[str, ...], Compute] = field(default_factory=dict)
-
-    def specialized(self, varying: Collection[str], bound: Mapping[str, Any]) -> Prepared | None:
-        """The operation with its constant parameters worked out; None where none is registered.
-
-        What fails on its constants is left to the operation itself, whose message says how.
-        """
-        for names, prepare in self.special.items():
-            if set(names) == set(varying):
-                try:
-                    function = prepare(**bound)
-                except FAILURES:
-                    return None
-                return None if function is None else Prepared(names, function)
-        return None
-
-
-class Prepared(NamedTuple):
-    """A function of the varying parameters, in this order."""
-
-    names: tuple[str, ...]
-    function: Compute
 
 
 _REGISTRY: dict[str, list[Implementation]] = {}
@@ -87,28 +63,13 @@ def register(*names: str, opset: str = "iOS15", moves: bool = False) -> Callable
     return decorate
 
 
-def specialize(
-    *names: str, opset: str = "iOS15", varying: Sequence[str] = ("x",)
-) -> Callable[[F], F]:
-    """Register what prepares operations of which only the parameters `varying` are computed.
-
-    It is called once, with the constant parameters, and returns a function of the others, by
-    position, that gives what the operation gives; or None where it has no better way. Whatever
-    follows from constants alone is so worked out once.
-    """
-
-    def decorate(prepare: F) -> F:
-        for name in names:
-            for entry in _REGISTRY[name]:
-                if entry.opset == _OPSETS[opset]:
-                    entry.special[tuple(varying)] = prepare
-        return prepare
-
-    return decorate
-
-
 def lookup(name: str, opset: str, where: str = "") -> Implementation:
     """The newest implementation that a function's opset (`CoreML8` or `iOS18`) allows.
+
+    Args:
+        name: the operation's kind, such as `conv`.
+        opset: of the function that contains it.
+        where: file and operation, put before the message of an error.
 
     Raises:
         ExecutionError: there is none; names what exists and how to add one.
@@ -128,13 +89,13 @@ def _level(opset: str, where: str) -> int:
     """An opset's place among the others: 8 for `CoreML8` and `iOS18`."""
     if opset in _OPSETS:
         return _OPSETS[opset]
-    if (found := re.fullmatch(r"CoreML(\d{1,3})", str(opset))) is None:
+    if (match := re.fullmatch(r"CoreML(\d{1,3})", str(opset))) is None:
         raise ExecutionError(f"{where}unknown opset {opset!r}; there are: {', '.join(_OPSETS)}.")
-    return int(found[1])
+    return int(match[1])
 
 
 def names() -> list[str]:
-    """Names of all implemented operations, sorted."""
+    """Names of all implemented operations, user-registered ones included, sorted."""
     _load_ops()
     return sorted(_REGISTRY)
 

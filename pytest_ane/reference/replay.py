@@ -1,4 +1,4 @@
-"""A program run once more with other constants: only what follows from them is computed anew."""
+"""A program run again with other constants: only what follows from them is computed again."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.mil.records import Block
+from pytest_ane.reference.dtypes import Array
 from pytest_ane.reference.lockstep import run_all
 from pytest_ane.reference.prepare import uses
-from pytest_ane.reference.session import Array, Session
-from pytest_ane.reference.steps import Plan, Values
+from pytest_ane.reference.session import Session
+from pytest_ane.reference.steps import PreparedBlock, Values
 
 
 class Replay:
-    """A session's run on several inputs, every value of which is kept.
+    """A session's run on several inputs that keeps every value.
 
     Args:
         session: of a model without states.
@@ -26,11 +27,11 @@ class Replay:
     def __init__(self, session: Session, inputs: Sequence[Mapping[str, Array]]) -> None:
         self.session = session
         self._keep = frozenset(range(len(session.template)))
-        self._tables = [session.table(each) for each in inputs]
-        _run(session.plan, self._tables, self._keep)
+        self._tables = [session.table(x) for x in inputs]
+        _run(session.block, self._tables, self._keep)
 
     def outputs(self) -> list[dict[str, Any]]:
-        """The declared outputs, for each of the inputs."""
+        """The declared outputs by name, for each of the inputs."""
         return [_outputs(self.session, values) for values in self._tables]
 
     def variant(self, session: Session, changed: Collection[str]) -> list[dict[str, Any]]:
@@ -42,35 +43,37 @@ class Replay:
         """
         names = reached(session.model.main.block, changed)
         slots = {slot for name, slot in session.slots.items() if name in names}
-        steps = [s for s in session.plan.steps if any(slot in slots for slot, _ in s.outputs)]
+        steps = [s for s in session.block.steps if any(slot in slots for slot, _ in s.outputs)]
         tables = [_with_constants(values, session.template) for values in self._tables]
-        _run(Plan((), tuple(steps), ()), tables, self._keep)
+        _run(PreparedBlock((), tuple(steps), ()), tables, self._keep)
         return [_outputs(session, values) for values in tables]
 
 
 def reached(block: Block, changed: Collection[str]) -> set[str]:
     """All names that follow from those that changed, and these themselves."""
-    found = set(changed)
+    names = set(changed)
     for op in block.operations:
-        if not found.isdisjoint(uses(op)):
-            found.update(out.name for out in op.outputs)
-    return found
+        if not names.isdisjoint(uses(op)):
+            names.update(out.name for out in op.outputs)
+    return names
 
 
 def run_step(session: Session, index: int, tables: Sequence[Values]) -> None:
     """Run one step of a session on several tables of values, and keep its results."""
-    step = session.plan.steps[index]
+    step = session.block.steps[index]
     keep = frozenset(slot for slot, _ in step.outputs)
-    _run(Plan((), (step,), ()), tables, keep)
+    _run(PreparedBlock((), (step,), ()), tables, keep)
 
 
-def _run(plan: Plan, tables: Sequence[Values], keep: AbstractSet[int]) -> None:
+def _run(block: PreparedBlock, tables: Sequence[Values], keep: AbstractSet[int]) -> None:
     with np.errstate(all="ignore"):
-        run_all(plan, tables, keep)
+        run_all(block, tables, keep)
 
 
 def _with_constants(values: Values, template: Values) -> Values:
-    return [v if known is None else known for v, known in zip(values, template, strict=True)]
+    return [
+        v if constant is None else constant for v, constant in zip(values, template, strict=True)
+    ]
 
 
 def _outputs(session: Session, values: Values) -> dict[str, Any]:

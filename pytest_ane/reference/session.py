@@ -11,26 +11,22 @@ from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import DType, Model, Operation, StateType, TensorType, ValueType
-from pytest_ane.reference.dtypes import Precision
+from pytest_ane.reference.dtypes import Array, Precision, converter
 from pytest_ane.reference.folding import dense
-from pytest_ane.reference.halves import HalfWeight
-from pytest_ane.reference.interface import Binder
+from pytest_ane.reference.interface import bind_inputs
 from pytest_ane.reference.lockstep import run_all
 from pytest_ane.reference.prepare import Preparer
 from pytest_ane.reference.registry import FAILURES, lookup
 from pytest_ane.reference.state import State, States
-from pytest_ane.reference.steps import Values, settled
-from pytest_ane.reference.weights import SMALLEST
-
-Array = npt.NDArray[Any]
+from pytest_ane.reference.steps import Values
+from pytest_ane.reference.weights import LARGE, HalfWeight
 
 
 class Session:
-    """Runs one function of a model.
+    """Prepares the chosen function of a model, and runs it.
 
     Args:
         model: a package as `mil.read_model` gives it.
@@ -39,12 +35,12 @@ class Session:
         memory_budget: bytes of decoded weights to hold; what is beyond is decoded in every run,
             rows at a time (palettes and plain weights of 1x1 convolutions and linear layers).
             None holds them all, which is fastest for a program that is run many times.
-        given: constants by the operations of the model that yield them, arrays or
-            `StreamedWeight`, in place of what the package holds.
+        overrides: arrays or `StreamedWeight` in place of constants of the package, by the
+            operations of the model that yield them.
 
     Attributes:
-        plan: the steps of a run.
-        template: what each slot holds before the first one.
+        block: the steps of a run.
+        template: values of all slots before the first step: constants where needed, else None.
         slots: slots of the outermost block's values by name.
 
     Raises:
@@ -56,21 +52,19 @@ class Session:
         model: Model,
         precision: Precision = "as-typed",
         memory_budget: int | None = None,
-        given: Mapping[Operation, Any] | None = None,
+        overrides: Mapping[Operation, Any] | None = None,
     ) -> None:
         check_options(model, precision, memory_budget)
         self.model = model
         self.precision = precision
-        prepared = Preparer(model, precision, memory_budget, given)
-        self.plan, self.template = prepared.plan, prepared.template
+        prepared = Preparer(model, precision, memory_budget, overrides)
+        self.block, self.template = prepared.block, prepared.template
         self.slots, self._constants = dict(prepared.slots), dict(prepared.constants.values)
         self._inputs = frozenset(named.name for named in model.main.inputs)
-        self._states = frozenset(feature.name for feature in model.states)
-        self._bind = Binder(model, precision)
 
     @property
     def computed(self) -> tuple[str, ...]:
-        """Names of the tensors that the outermost block computes anew in each run, in order."""
+        """Names of the tensors that the outermost block computes in each run, in order."""
         return tuple(
             out.name
             for op in self.model.main.block.operations
@@ -83,12 +77,12 @@ class Session:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the large constants that are held, as they are held: in fp16 or decoded."""
-        held = (
+        arrays = (
             value.patterns if isinstance(value, HalfWeight) else value
             for value in self._constants.values()
         )
-        sizes = (value.nbytes for value in held if isinstance(value, np.ndarray))
-        return sum(size for size in sizes if size >= SMALLEST)
+        sizes = (array.nbytes for array in arrays if isinstance(array, np.ndarray))
+        return sum(size for size in sizes if size >= LARGE)
 
     def make_state(self) -> States:
         """Fresh states, all zero, to be passed to `predict` again and again."""
@@ -121,10 +115,10 @@ class Session:
         Raises:
             ExecutionError: an input is missing, unknown, or of another dtype, rank or shape.
         """
-        names, keep = self._declared if outputs is None else self._wanted(outputs)
+        names, keep = self._requested(outputs)
         with np.errstate(all="ignore"):
             values = self.table(inputs, state)
-            self.plan.run(values, keep)
+            self.block.run(values, keep)
         return {name: self.result(name, values) for name in names}
 
     def predict_all(
@@ -136,32 +130,29 @@ class Session:
         """Run once on each of several inputs, all of them op by op.
 
         A weight beyond the memory budget is decoded once for all, so that many inputs cost little
-        more than one. Arguments and results as in `predict`, one for each input; inputs that share
-        a state must not be in one call.
+        more than a single one. Arguments and results are those of `predict`, one for each input.
+        Inputs that share a state must not be in one call.
         """
-        names, keep = self._declared if outputs is None else self._wanted(outputs)
-        given = [None] * len(inputs) if states is None else states
+        names, keep = self._requested(outputs)
+        states = [None] * len(inputs) if states is None else states
         with np.errstate(all="ignore"):
-            tables = [self.table(x, state) for x, state in zip(inputs, given, strict=True)]
-            run_all(self.plan, tables, keep)
+            tables = [self.table(x, state) for x, state in zip(inputs, states, strict=True)]
+            run_all(self.block, tables, keep)
         return [{name: self.result(name, values) for name in names} for values in tables]
 
-    def _wanted(self, outputs: Sequence[str]) -> tuple[tuple[str, ...], frozenset[int]]:
-        """Names of results, and the slots of them that are computed."""
-        names = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+    def _requested(self, outputs: Sequence[str] | None) -> tuple[tuple[str, ...], frozenset[int]]:
+        """Names of results, by default of all outputs, and the slots of those that are computed."""
+        names = self.model.main.block.outputs if outputs is None else outputs
+        names = (names,) if isinstance(names, str) else tuple(names)
         return names, frozenset(self.slots[name] for name in names if name in self.slots)
 
-    @cached_property
-    def _declared(self) -> tuple[tuple[str, ...], frozenset[int]]:
-        return self._wanted(self.model.main.block.outputs)
-
     def table(self, inputs: Mapping[str, Array], state: States | None = None) -> Values:
-        """What each slot holds before the first operation."""
+        """Values of all slots before the first step: constants, inputs and states."""
         values = list(self.template)
-        for name, array in self._bind(inputs).items():
+        for name, array in bind_inputs(self.model, inputs, self.precision).items():
             values[self.slots[name]] = array
-        for name, part in self._bound_states(state).items():
-            values[self.slots[name]] = part
+        for name, tensor in self._check_states(state).items():
+            values[self.slots[name]] = tensor
         return values
 
     @cached_property
@@ -170,48 +161,52 @@ class Session:
         named = [*function.inputs, *(o for op in function.block.operations for o in op.outputs)]
         return {n.name: n.type for n in named}
 
-    def _bound_states(self, state: States | None) -> States:
-        if isinstance(state, States) and state.data.keys() == self._states:
-            return state
-        wanted = [f.name for f in self.model.states]
-        if wanted and state is None:
+    def _check_states(self, states: States | None) -> States:
+        """The states, which are to be those that the model declares."""
+        declared = [f.name for f in self.model.states]
+        if declared and states is None:
             raise ExecutionError(
-                f"{self.model.path}: the model keeps states ({', '.join(wanted)}); "
+                f"{self.model.path}: the model keeps states ({', '.join(declared)}); "
                 "pass what make_state() gives."
             )
-        given = States() if state is None else state
-        if not isinstance(given, States):
+        states = States() if states is None else states
+        if not isinstance(states, States):
             raise ExecutionError(
-                f"{self.model.path}: state is of type {type(state).__name__}; pass what "
+                f"{self.model.path}: state is of type {type(states).__name__}; pass what "
                 "make_state() gives."
             )
-        if set(given) != set(wanted):
+        if set(states) != set(declared):
             raise ExecutionError(
-                f"{self.model.path}: states {', '.join(given) or 'none'} were given, the model's "
-                f"are {', '.join(wanted) or 'none'}."
+                f"{self.model.path}: states {', '.join(states) or 'none'} were given, the model's "
+                f"are {', '.join(declared) or 'none'}."
             )
-        return given
+        return states
 
     def result(self, name: str, values: Values) -> Any:
-        """A value by name after a run, held against its declared type."""
+        """A value by name after a run, an array that shares nothing with the session.
+
+        Raises:
+            ExecutionError: there is no such value, or its shape is not the declared one.
+        """
         if name in self._constants:
-            found = settled(dense(self._constants[name]), self._types[name], self.precision, True)
+            convert = converter(self._types[name], self.precision, moves=True)
+            value = convert(dense(self._constants[name]))
         elif name in self.slots:
-            found = values[self.slots[name]]
+            value = values[self.slots[name]]
         else:
             raise ExecutionError(
                 f"{self.model.path}: no value {name!r}; outputs are: "
                 f"{', '.join(self.model.main.block.outputs)}; every other value of the outermost "
                 "block may be named too."
             )
-        if not isinstance(found, (np.ndarray, np.generic)):
-            return found
-        self._check_shape(name, np.shape(found))
-        shared = name in self._constants or name in self._inputs or not found.flags.writeable
-        return np.array(found) if shared else np.asarray(found)
+        if not isinstance(value, (np.ndarray, np.generic)):
+            return value
+        self._check_shape(name, np.shape(value))
+        shared = name in self._constants or name in self._inputs or not value.flags.writeable
+        return np.array(value) if shared else np.asarray(value)
 
     def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Hold a result against its declared type: another shape means a damaged program."""
+        """Compare a result with its declared type: another shape means a damaged program."""
         kind = self._types.get(name)
         if not isinstance(kind, TensorType):
             return

@@ -10,11 +10,15 @@ import numpy.typing as npt
 
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import TensorType
-from pytest_ane.reference.dtypes import Precision, carried, settle
+from pytest_ane.reference.dtypes import Precision, carried, converter
 
 
 class State:
-    """One state, zero at first.
+    """A tensor that `read_state` and `write_state` refer to, zero at first.
+
+    Args:
+        kind: its type.
+        precision: the session's.
 
     Raises:
         ExecutionError: the state's shape is open.
@@ -28,32 +32,25 @@ class State:
         self.write(np.zeros([int(d or 0) for d in kind.shape], carried(kind.dtype, precision)))
 
     def read(self) -> npt.NDArray[Any]:
-        """The value; not to be written to."""
+        """The value, an array that cannot be written to."""
         return self._value
 
     def write(self, value: Any) -> None:
-        """Another value of the same shape.
+        """Replace the value by one of the same shape.
 
         Raises:
             ValueError: it has another shape.
         """
-        self.take(settle(np.asarray(value), self.type.dtype, self._precision, moves=False))
+        with np.errstate(all="ignore"):
+            self.take(converter(self.type, self._precision, moves=False)(value))
 
     def take(self, value: Any) -> None:
-        """Another value of the same shape, rounded already as the state's type says.
-
-        Raises:
-            ValueError: it has another shape.
-        """
-        array = np.asarray(value)
-        if array.shape != self.type.shape:
-            raise ValueError(f"a state {self.type} cannot take shape {list(array.shape)}")
-        dtype = carried(self.type.dtype, self._precision)
-        if array.flags.writeable or array.base is not None or array.dtype != dtype:
-            # A copy that no one can write to: results may be views of it.
-            array = np.array(array, dtype)
-            array.flags.writeable = False
-        self._value = array
+        """As `write`, of a value that is rounded already as the state's type says."""
+        if np.shape(value) != self.type.shape:
+            raise ValueError(f"a state {self.type} cannot take shape {list(np.shape(value))}")
+        # A copy that no one can write to: results may be views of it.
+        self._value = np.array(value, carried(self.type.dtype, self._precision))
+        self._value.flags.writeable = False
 
 
 class States(UserDict[str, State]):

@@ -8,7 +8,7 @@ from typing import Any
 from pytest_ane.core.errors import SourceError
 from pytest_ane.manifest import Source as Origin
 from pytest_ane.sources.base import FloatArray, Source, Spread, Tokenizer
-from pytest_ane.sources.locate import locate
+from pytest_ane.sources.identity import locate
 from pytest_ane.sources.seeded import GENERATOR, SeededSource, SpreadOf
 
 __all__ = [

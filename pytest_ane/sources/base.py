@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float32]
+from pytest_ane.core.arrays import FloatArray as FloatArray
 
 OUTLIER, JITTER = 5.0, 0.5
 """Where outliers lie, in standard deviations of the other values, and how far they scatter."""

@@ -12,12 +12,10 @@ from pytest_ane.core.errors import RecordingError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Model, Operation
 from pytest_ane.predict import native as served
-from pytest_ane.testing import placed
-from pytest_ane.testing.compiler import compile_model
-from pytest_ane.testing.failing import Failures
-from pytest_ane.testing.recorded import VALUE, Identity, Recording, question, read_identity
+from pytest_ane.testing import plans
+from pytest_ane.testing.compiler import Failures, compile_model
+from pytest_ane.testing.recording import VALUE, Identity, Recording, State, question, read_identity
 from pytest_ane.testing.script import Script
-from pytest_ane.testing.state import State
 
 
 class Answers:
@@ -50,7 +48,7 @@ class Answers:
             )
         self.failures.raise_due("plan", path)
         model = read_model(path, weights=False)
-        return placed.compute_plan(
+        return plans.compute_plan(
             model, self._usages(path, model, units), self.script.machine.cores
         )
 
@@ -72,11 +70,11 @@ class Answers:
         """A model's identity where a recording needs it."""
         return read_identity(path) if self.recording else None
 
-    def _usages(self, path: str, model: Model, units: str) -> dict[Operation, placed.Usage]:
+    def _usages(self, path: str, model: Model, units: str) -> dict[Operation, plans.Usage]:
         if self._broken(path):
             return {}
         recorded = self.recording.usages(path, model, units) if self.recording else None
-        return placed.by_rules(self.script, model, units) if recorded is None else recorded
+        return plans.by_rules(self.script, model, units) if recorded is None else recorded
 
     def _broken(self, path: str) -> bool:
         resolved = str(Path(path).resolve())
@@ -155,7 +153,7 @@ def _proxy(answers: Answers) -> type:
         @staticmethod
         def get_all_compute_devices() -> list[Any]:
             """CPU, GPU and Neural Engine."""
-            return list(placed.devices(script.machine.cores).values())
+            return list(plans.devices(script.machine.cores).values())
 
         get_available_compute_devices = get_all_compute_devices
 

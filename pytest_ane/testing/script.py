@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
 from pytest_ane.core.errors import RecordingError
+from pytest_ane.core.files import write_atomically
 
 NAME = "script.json"
 BUILT_BY = "replayed.json"
@@ -138,9 +138,8 @@ class Script:
         """Write `script.json` into a folder, which is made; returns the folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        new = folder / f".{NAME}.{os.getpid()}"
-        new.write_bytes(_adapter().dump_json(self, indent=1, exclude_defaults=True) + b"\n")
-        new.replace(folder / NAME)
+        data = _adapter().dump_json(self, indent=1, exclude_defaults=True) + b"\n"
+        write_atomically(folder / NAME, data)
         return folder
 
 

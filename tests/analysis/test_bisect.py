@@ -5,11 +5,24 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.analysis.bisect import Bisection, Exact, Trial, bisect, most_evaluations, search
+from pytest_ane.analysis.bisect import (
+    Bisection,
+    Exact,
+    PrecomputedChain,
+    StackEvaluation,
+    StackRunner,
+    bisect,
+    most_evaluations,
+    search,
+)
+from pytest_ane.chain.chain import NO_TOKEN, Chain, ChainStep
+from pytest_ane.chain.exact import exact_chain
+from pytest_ane.sources import FloatArray
 from tests.gates.behaviour.toys import POLICY, golden, states_of, toy
 
 
@@ -122,12 +135,12 @@ GOLDEN = golden(EXACT)
 STATES = states_of(EXACT, GOLDEN)
 
 
-def run(most: int = 4, **errors: float) -> tuple[Bisection, list[Trial]]:
+def run(most: int = 4, **errors: float) -> tuple[Bisection, list[StackEvaluation]]:
     named = {name.replace("_", "."): error for name, error in errors.items()}
-    trials: list[Trial] = []
+    trials: list[StackEvaluation] = []
     stack = toy(9, named, base=1e-4)
     found = bisect(
-        stack, EXACT, GOLDEN, STATES, POLICY, "toy", {}, most=most, say=trials.append
+        stack, EXACT, GOLDEN, STATES, POLICY, "toy", {}, most=most, progress=trials.append
     )  # fmt: skip
     assert len(trials) == found.evaluations
     return found, trials
@@ -168,3 +181,67 @@ def test_a_policy_that_the_reference_does_not_meet() -> None:
         toy(9), EXACT, silent, states_of(EXACT, silent), strict, "toy", {}
     )  # fmt: skip
     assert found == Bisection("reference", evaluations=2)
+
+
+SIX = toy(6)
+SIX_GOLDEN = golden(SIX, [1, 5, 3, 8, 2], [7, 0, 4], [6], greedy=4)
+
+
+@pytest.mark.parametrize("off", [0.0, 0.3, 1.0])
+def test_logits_and_greedy_text_are_the_chains(off: float) -> None:
+    chain = toy(6, base=off)
+    known = StackRunner(SIX_GOLDEN).run(chain)
+    for prompt in SIX_GOLDEN:
+        np.testing.assert_allclose(
+            known.logits(prompt.ids), chain.logits(prompt.ids), rtol=1e-4, atol=1e-5
+        )
+        tokens, leads = known.answer(prompt.ids, 4)[1:]
+        own, own_leads = chain.answer(prompt.ids, 4)[1:]
+        different = [a != b for a, b in zip(own, prompt.greedy, strict=True)]
+        same = different.index(True) + 1 if True in different else 4
+        assert tokens[:same] == own[:same]
+        assert leads[:same] == pytest.approx(own_leads[:same], abs=1e-4)
+
+
+def test_no_greedy_tokens() -> None:
+    assert StackRunner(SIX_GOLDEN).run(SIX).answer(SIX_GOLDEN[0].ids, 0)[1:] == ((), ())
+
+
+def test_of_the_same_prompt_twice_the_longer_continuation_is_known() -> None:
+    twice = [*golden(SIX, [1, 2], greedy=4), *golden(SIX, [1, 2], greedy=1)]
+    for prompts in (twice, twice[::-1]):
+        assert StackRunner(prompts).run(SIX).answer((1, 2), 4).tokens == twice[0].greedy
+
+
+def test_a_logit_that_is_not_finite_is_no_token() -> None:
+    rows = np.array([[0, 1], [1, 0], [np.nan, 0]], np.float32)
+    known = PrecomputedChain(SIX.embed, (), rows={(1, 2): rows})
+    assert known.answer((1, 2), 2).tokens == (0, NO_TOKEN)
+
+
+def counting(chain: Chain, ran: list[str]) -> Chain:
+    def counted(step: ChainStep) -> ChainStep:
+        def run(x: FloatArray) -> FloatArray:
+            ran.append(step.shard)
+            return step.open()(x)
+
+        return ChainStep(step.wire, lambda: run, step.sees)
+
+    return Chain(chain.embed, tuple(map(counted, chain.steps)))
+
+
+@pytest.mark.parametrize(("budget", "again"), [(1 << 20, ["L04", "L05"]), (0, None)])
+def test_equal_beginnings_are_run_once(budget: int, again: list[str] | None) -> None:
+    """Only within the budget; without any, all is run again, to the same end."""
+    ran: list[str] = []
+    chain, prompts = counting(toy(6, base=0.3), ran), golden(SIX, [1, 5, 3])
+    passes = StackRunner(prompts, budget)
+    passes.run(chain)
+    assert ran == [step.shard for step in chain.steps]
+    ran.clear()
+    mixed = exact_chain(chain, counting(SIX, ran), ["L04"])
+    known = passes.run(mixed)
+    assert [name for name in ran if name[0] == "L"] == (again or [f"L{i:02d}" for i in range(6)])
+    np.testing.assert_allclose(
+        known.logits(prompts[0].ids), mixed.logits(prompts[0].ids), rtol=1e-4, atol=1e-5
+    )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pytest_ane.analysis.blame import blame, shares
 from pytest_ane.backends import CpuBackend
 from pytest_ane.build.census import take_census
-from pytest_ane.build.palettize import palettize
+from pytest_ane.build.palettize.package import palettize
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.manifest import Palettize, Probes
 from pytest_ane.mil import read_model
@@ -35,11 +35,11 @@ def test_the_spoilt_weight_is_named_first_and_its_mend_mends(name: str, tmp_path
     first, *others = found.weights
     assert first.weight.name == name
     assert first.share > 0.9 < first.share_alone
-    assert all(other.share < 0.1 and other.mend is None for other in others)
+    assert all(other.share < 0.1 and other.remedy is None for other in others)
     assert first.alone == pytest.approx(found.error, rel=0.1)
-    assert first.mend is not None
+    assert first.remedy is not None
     # Built in earnest, the mend has the error and the bytes that were told.
-    asked = first.mend.settings
+    asked = first.remedy.settings
     assert isinstance(asked, Palettize)
     assert asked.group_size == 16 or asked.nbits > 2
     source = Path(plain.path)
@@ -47,10 +47,10 @@ def test_the_spoilt_weight_is_named_first_and_its_mend_mends(name: str, tmp_path
     settings[name] = asked.model_copy(update={"weight_threshold": 0})
     palettize(source, tmp_path / "mended.mlpackage", settings, threads=1)
     mended = read_model(tmp_path / "mended.mlpackage")
-    assert blame(mended, plain, cases).error == pytest.approx(first.mend.error, rel=1e-6)
-    assert first.mend.error < found.error / 2
+    assert blame(mended, plain, cases).error == pytest.approx(first.remedy.error, rel=1e-6)
+    assert first.remedy.error < found.error / 2
     more = take_census(mended).stored_bytes - take_census(small).stored_bytes
-    assert first.mend.more == more > 0
+    assert first.remedy.more == more > 0
 
 
 def test_the_operation_that_takes_it_is_first_too(tmp_path: Path) -> None:
@@ -73,9 +73,9 @@ def test_k_means_mends_even_steps_at_no_cost(tmp_path: Path) -> None:
     small = read_model(blocks.palettized(source, tmp_path / "small", {"outlier": 2}, "uniform"))
     cases = [replace(c, rows=flat, expected={}) for c in blocks.cases(plain_block(tmp_path))]
     (first,) = blame(small, plain, cases).weights
-    assert first.mend is not None
-    assert isinstance(first.mend.settings, Palettize)
-    assert (first.mend.settings.mode, first.mend.more) == ("kmeans", 0)
+    assert first.remedy is not None
+    assert isinstance(first.remedy.settings, Palettize)
+    assert (first.remedy.settings.mode, first.remedy.more) == ("kmeans", 0)
 
 
 def plain_block(folder: Path) -> Model:
@@ -133,7 +133,7 @@ def test_an_uncompressed_weight_that_is_another_one(tmp_path: Path) -> None:
     second.attributes["val"].blobFileValue.offset = offset
     plain = plain_block(tmp_path)
     found = blame(read_model(made.save(tmp_path / "other")), plain, blocks.cases(plain))
-    assert [(c.weight.name, c.weight.stages, c.mend) for c in found.weights] == [
+    assert [(c.weight.name, c.weight.stages, c.remedy) for c in found.weights] == [
         ("second", (), None)
     ]
     assert found.weights[0].share == pytest.approx(1, abs=1e-3)
@@ -175,8 +175,8 @@ def test_a_weight_that_makes_nan_is_named(tmp_path: Path) -> None:
     assert first.restored < 0.1
     assert (first.share, first.share_alone) == (1.0, 1.0)
     assert all(other.share == 0 and other.restored == math.inf for other in others)
-    assert first.mend is not None
-    assert first.mend.error < 0.1
+    assert first.remedy is not None
+    assert first.remedy.error < 0.1
 
 
 def test_no_cases(tmp_path: Path) -> None:

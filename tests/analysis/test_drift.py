@@ -1,4 +1,4 @@
-"""Drift on a toy stack: what is said of each shard is what a stack with it alone says."""
+"""Drift along a stack, and the verdict on its shards."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ import math
 import numpy as np
 import pytest
 
-from pytest_ane.analysis.drift import Drift, Reading, compare_rows, measure_drift
-from pytest_ane.chain.chain import Chain, Step
+from pytest_ane.analysis.drift import (
+    Causes,
+    Drift,
+    Reading,
+    compare_rows,
+    find_causes,
+    measure_drift,
+)
+from pytest_ane.chain.chain import Chain, ChainStep
 from pytest_ane.chain.exact import exact_chain
 from pytest_ane.families import Wire
 from pytest_ane.gates.behaviour import measure
+from pytest_ane.manifest import BehaviourPolicy
 from tests.chain.test_chain import embed, head
-from tests.gates.behaviour.toys import final, golden, states_of, toy
+from tests.gates.behaviour.toys import POLICY, final, golden, states_of, toy
 
 EXACT = toy(5)
 GOLDEN = golden(EXACT)
@@ -100,20 +108,18 @@ def test_packs_are_compared_by_the_sum_so_far() -> None:
         return Chain(
             embed,
             (
-                Step(Wire("p0", gives="moe"), lambda: lambda x: 2 * x),
-                Step(Wire("p1", gives="moe", mode="add"), lambda: lambda x: scale * x[:, ::-1]),
-                Step(Wire("p2", takes=("x", "moe")), lambda: lambda x: x[:, :7] + x[:, 7:]),
+                ChainStep(Wire("p0", gives="moe"), lambda: lambda x: 2 * x),
+                ChainStep(
+                    Wire("p1", gives="moe", mode="add"), lambda: lambda x: scale * x[:, ::-1]
+                ),
+                ChainStep(Wire("p2", takes=("x", "moe")), lambda: lambda x: x[:, :7] + x[:, 7:]),
                 head("head.0", lambda x: x),
             ),
         )
 
     exact = packs(1)
     prompts = golden(exact, [1, 2])
-    states = {
-        "p0": lambda x: 2 * x,
-        "p1": lambda x: x[:, ::-1],
-        "p2": lambda x: 3 * x + x[:, ::-1],
-    }
+    states = {"p0": lambda x: 2 * x, "p1": lambda x: x[:, ::-1], "p2": lambda x: 3 * x + x[:, ::-1]}
     x = embed([1, 2])
     found = measure_drift(packs(3), exact, prompts, lambda _, name: (x, states[name](x)), {})
     p0, p1, p2, _ = found.shards
@@ -140,3 +146,48 @@ def test_a_prompt_of_one_token_has_nothing_but_position_0() -> None:
     one = np.ones((1, 3), np.float32)
     assert compare_rows([one], [one]).rest is None
     assert compare_rows([one], [one]).first == Reading(pytest.approx(1), pytest.approx(1), 0, 1)
+
+
+NINE = toy(9)
+NINE_GOLDEN = golden(NINE)
+
+
+def causes(base: float = 1e-4, policy: BehaviourPolicy = POLICY, **errors: float) -> Causes:
+    chain = toy(9, {name.replace("_", "."): error for name, error in errors.items()}, base)
+    found = measure_drift(chain, NINE, NINE_GOLDEN, states_of(NINE, NINE_GOLDEN), {})
+    return find_causes(found, policy, "toy")
+
+
+@pytest.mark.parametrize("guilty", [*(f"L{i:02d}" for i in range(9)), "head_0", "head_1"])
+def test_the_one_that_breaks_it(guilty: str) -> None:
+    found = causes(**{guilty: 2.0})
+    assert found.stack.status == "failed"
+    assert found.breaking == (guilty.replace("_", "."),)
+    assert found.effects[0].share > 0.99
+    assert found.half == 1
+
+
+def test_the_two_that_break_it() -> None:
+    assert set(causes(L02=2.0, L07=2.0).breaking) == {"L02", "L07"}
+
+
+def test_a_nan_is_worse_than_any_number() -> None:
+    found = causes(L02=2.0, L06=math.nan)
+    assert found.effects[0].shard == "L06"
+    assert set(found.breaking) == {"L02", "L06"}
+
+
+def test_all_wear_it_down() -> None:
+    """No shard alone has as much KL as is allowed; together they have more."""
+    lenient = BehaviourPolicy(min_top1=0, max_kl=0.005, min_centred_cosine=-1, min_greedy=0)
+    found = causes(base=0.03, policy=lenient)
+    assert found.stack.status == "failed"
+    assert found.breaking == ()
+    assert found.half > 1
+    assert sum(effect.share for effect in found.effects) == pytest.approx(1)
+
+
+def test_a_stack_that_holds() -> None:
+    found = causes()
+    assert (found.stack.status, found.reference.status) == ("passed", "passed")
+    assert found.breaking == ()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.chain.chain import NO_TOKEN, Chain, Opened, Run, Step
+from pytest_ane.chain.chain import NO_TOKEN, Chain, ChainStep, Opened, ShardRun
 from pytest_ane.families import Wire
 from pytest_ane.sources import FloatArray
 
@@ -30,12 +30,12 @@ def identity(states: FloatArray) -> FloatArray:
     return states
 
 
-def block(name: str, run: Run) -> Step:
-    return Step(Wire(name), lambda: run)
+def block(name: str, run: ShardRun) -> ChainStep:
+    return ChainStep(Wire(name), lambda: run)
 
 
-def head(name: str, run: Run) -> Step:
-    return Step(Wire(name, gives="logits", mode="append"), lambda: run, "itself")
+def head(name: str, run: ShardRun) -> ChainStep:
+    return ChainStep(Wire(name, gives="logits", mode="append"), lambda: run, "itself")
 
 
 COUNTING = Chain(embed, (block("L00", identity), head("head.0", following)))
@@ -49,9 +49,9 @@ def test_blocks_run_one_after_another() -> None:
 def test_packs_are_added_up_and_combined() -> None:
     """Two packs share what enters, the last takes their sum beside the residual."""
     packs = (
-        Step(Wire("p0", gives="moe"), lambda: lambda x: 2 * x),
-        Step(Wire("p1", gives="moe", mode="add"), lambda: lambda x: 3 * x),
-        Step(Wire("p2", takes=("x", "moe")), lambda: lambda x: x[:, :7] + 10 * x[:, 7:]),
+        ChainStep(Wire("p0", gives="moe"), lambda: lambda x: 2 * x),
+        ChainStep(Wire("p1", gives="moe", mode="add"), lambda: lambda x: 3 * x),
+        ChainStep(Wire("p2", takes=("x", "moe")), lambda: lambda x: x[:, :7] + 10 * x[:, 7:]),
     )
     streams = Opened(Chain(embed, (*packs, *packs))).blocks(embed([0]))
     assert streams["x"][0].tolist() == [51 * 51] + [0] * 6
@@ -88,7 +88,7 @@ def test_a_chain_with_states_is_given_each_token_once() -> None:
     """A block that keeps the sum of all it has seen, and what it was given."""
     given: list[int] = []
 
-    def open_sequence() -> Run:
+    def open_sequence() -> ShardRun:
         total = np.zeros(VOCABULARY, np.float32)
 
         def run(states: FloatArray) -> FloatArray:
@@ -104,7 +104,7 @@ def test_a_chain_with_states_is_given_each_token_once() -> None:
         totals = (states * np.arange(VOCABULARY)).sum(axis=1).astype(int) % VOCABULARY
         return embed(totals.tolist())
 
-    chain = Chain(embed, (Step(Wire("L00"), open_sequence, "state"), head("head.0", summed)))
+    chain = Chain(embed, (ChainStep(Wire("L00"), open_sequence, "state"), head("head.0", summed)))
     assert chain.answer([1, 2], 3).tokens == (3, 6, 5)
     assert given == [2, 1, 1]
 
@@ -124,7 +124,7 @@ def test_a_nan_logit_has_no_lead() -> None:
 def breaking(bad: float, state: bool) -> Chain:
     """`COUNTING`, whose fourth position and all after it have one bad value."""
 
-    def open_sequence() -> Run:
+    def open_sequence() -> ShardRun:
         start = 0
 
         def run(x: FloatArray) -> FloatArray:
@@ -136,7 +136,7 @@ def breaking(bad: float, state: bool) -> Chain:
 
         return run
 
-    first = Step(Wire("L00"), open_sequence, "state" if state else "call")
+    first = ChainStep(Wire("L00"), open_sequence, "state" if state else "call")
     return Chain(embed, (first, head("head.0", following)))
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.chain.chain import Chain, Run, Step
+from pytest_ane.chain.chain import Chain, ChainStep, ShardRun
 from pytest_ane.chain.decode import HOST, Decoding, decode
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.families import Wire
@@ -16,14 +16,14 @@ from tests.chain.test_chain import COUNTING, embed, following, head, identity
 from tests.gates.behaviour.toys import toy
 
 
-def noted(given: list[int], kind: str = "block", sees: str = "state") -> Step:
+def noted(given: list[int], kind: str = "block", sees: str = "state") -> ChainStep:
     """A block that notes how many positions it was given."""
 
     def run(hidden: FloatArray) -> FloatArray:
         given.append(len(hidden))
         return hidden
 
-    return Step(Wire("L00", kind=kind), lambda: run, sees)  # type: ignore[arg-type]
+    return ChainStep(Wire("L00", kind=kind), lambda: run, sees)  # type: ignore[arg-type]
 
 
 def test_it_counts_on() -> None:
@@ -44,7 +44,7 @@ def test_every_step_is_split_by_part() -> None:
     blocks = (noted([], "attention"), noted([], "mixture"), noted([], "mixture"))
     slices = (head("head.0", following), head("head.1", lambda x: x * 0))
     wired = tuple(
-        Step(Wire(s.shard, gives="logits", mode="append", kind="head"), s.open, s.sees)
+        ChainStep(Wire(s.shard, gives="logits", mode="append", kind="head"), s.open, s.sees)
         for s in slices
     )
     ticks = iter(range(1000))
@@ -62,7 +62,7 @@ def test_only_the_last_position_of_the_prompt_enters_the_head() -> None:
         given.append(len(hidden))
         return following(hidden)
 
-    block = Step(Wire("L00"), lambda: identity, "state")
+    block = ChainStep(Wire("L00"), lambda: identity, "state")
     assert decode(Chain(embed, (block, head("head.0", run))), [1, 2, 3], 2).tokens == [4, 5]
     assert given == [1, 1]
 
@@ -91,12 +91,14 @@ def test_a_prompt_and_tokens_are_needed() -> None:
 def test_logits_that_are_not_finite(bad: float) -> None:
     """From the second position on, so that it is a step that breaks."""
 
-    def open_sequence() -> Run:
+    def open_sequence() -> ShardRun:
         calls = iter((0.0, bad))
         return lambda hidden: following(hidden) + np.float32(next(calls))
 
     wire = Wire("head.0", gives="logits", mode="append")
-    chain = Chain(embed, (Step(Wire("L00"), lambda: identity, "state"), Step(wire, open_sequence)))
+    chain = Chain(
+        embed, (ChainStep(Wire("L00"), lambda: identity, "state"), ChainStep(wire, open_sequence))
+    )
     with pytest.raises(ExecutionError, match="logits for position 3 are not all finite"):
         decode(chain, [1, 2], 3)
 

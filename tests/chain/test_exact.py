@@ -8,8 +8,8 @@ from typing import cast
 import numpy as np
 import pytest
 
-from pytest_ane.chain.chain import Chain, Opened, Run, Step
-from pytest_ane.chain.exact import each_alone, exact_chain, lazy_reference, run_all
+from pytest_ane.chain.chain import Chain, ChainStep, Opened, ShardRun
+from pytest_ane.chain.exact import exact_chain, lazy_reference, run_all, teacher_forced
 from pytest_ane.families import LanguageModel, Reference, Streams, Wire
 from pytest_ane.sources import FloatArray
 from tests.chain.test_chain import COUNTING, block, embed, head
@@ -43,10 +43,10 @@ def test_chains_of_other_wires_are_refused() -> None:
         exact_chain(OFF, toy(3), [])
 
 
-def summing() -> Step:
+def summing() -> ChainStep:
     """A block with a state: the sum of all positions so far."""
 
-    def open_sequence() -> Run:
+    def open_sequence() -> ShardRun:
         total = np.zeros(7, np.float32)
 
         def run(x: FloatArray) -> FloatArray:
@@ -57,13 +57,15 @@ def summing() -> Step:
 
         return run
 
-    return Step(Wire("L01"), open_sequence, "state")
+    return ChainStep(Wire("L01"), open_sequence, "state")
 
 
 def test_an_exact_shard_among_stateful_ones_sees_the_whole_text() -> None:
     """A reference keeps no state, so greedy text is run anew from the start for each token."""
     whole = block("L00", lambda x: np.cumsum(x, axis=0).astype(np.float32))
-    chain = Chain(embed, (Step(Wire("L00"), summing().open, "state"), summing(), COUNTING.steps[1]))
+    chain = Chain(
+        embed, (ChainStep(Wire("L00"), summing().open, "state"), summing(), COUNTING.steps[1])
+    )
     reference = Chain(embed, (whole, block("L01", whole.open()), COUNTING.steps[1]))
     mixed = exact_chain(chain, reference, ["L00"])
     assert [step.sees for step in mixed.blocks] == ["call", "state"]
@@ -79,9 +81,9 @@ def test_packs_that_add_and_heads_that_append_keep_their_wires() -> None:
         return Chain(
             embed,
             (
-                Step(Wire("p0", gives="moe"), lambda: lambda x: 2 * scale * x),
-                Step(Wire("p1", gives="moe", mode="add"), lambda: lambda x: 3 * scale * x),
-                Step(Wire("p2", takes=("x", "moe")), lambda: lambda x: x[:, :7] + x[:, 7:]),
+                ChainStep(Wire("p0", gives="moe"), lambda: lambda x: 2 * scale * x),
+                ChainStep(Wire("p1", gives="moe", mode="add"), lambda: lambda x: 3 * scale * x),
+                ChainStep(Wire("p2", takes=("x", "moe")), lambda: lambda x: x[:, :7] + x[:, 7:]),
                 head("head.0", lambda x: x[:, :2]),
                 head("head.1", lambda x: 10 * scale * x[:, 2:]),
             ),
@@ -95,7 +97,7 @@ def test_packs_that_add_and_heads_that_append_keep_their_wires() -> None:
 
 def test_each_alone_is_given_exact_states() -> None:
     prompts = golden(EXACT)
-    found = list(each_alone(OFF, prompts, states_of(EXACT, prompts)))
+    found = list(teacher_forced(OFF, prompts, states_of(EXACT, prompts)))
     assert [at.step.shard for at in found] == [step.shard for step in EXACT.steps]
     for i, at in enumerate(found):
         for own, exact, streams in zip(at.own, at.exact, at.streams, strict=True):

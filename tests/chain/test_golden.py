@@ -17,8 +17,8 @@ from pytest_ane.build import Cache
 from pytest_ane.chain.golden import pack, record_golden, unpack
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import Wire
-from pytest_ane.metrics.logits import compare
-from pytest_ane.probes.recording import Prompt, record_hidden
+from pytest_ane.metrics.logits import compare_logits
+from pytest_ane.probes.recording import TokenPrompt, record_hidden
 
 LOGITS = arrays.arrays(
     np.float32,
@@ -57,7 +57,7 @@ def test_statistics_move_within_a_bound() -> None:
     generator = np.random.default_rng(0)
     logits = generator.normal(0, 3, (4, 49152)).astype(np.float32)
     logits[:, :3] += 15
-    for row, position in zip(logits, compare(logits, through(logits)), strict=True):
+    for row, position in zip(logits, compare_logits(logits, through(logits)), strict=True):
         distance = row.max() - row.astype(np.float64)
         p = np.exp(-distance) / np.exp(-distance).sum()
         assert position.top1
@@ -95,17 +95,22 @@ def broken_from(first: int) -> Any:
 def test_a_reference_that_is_not_finite_is_none(tmp_path: Path, first: int, where: str) -> None:
     with pytest.raises(SourceError) as error:
         record_golden(
-            Cache(tmp_path), {}, lambda: [(Prompt("p", (1, 2)), 3)], [], WIRING,
+            Cache(tmp_path), {}, lambda: [(TokenPrompt("p", (1, 2)), 3)], [], WIRING,
             lambda: broken_from(first), str,
         )  # fmt: skip
     assert str(error.value) == (
         f"The float32 reference of the whole model is NaN or infinite for {where}, so nothing can "
-        "be compared with it; mend the source of its weights."
+        "be compared with it; repair the source of its weights."
     )
 
 
 def test_hidden_states_that_are_not_finite_are_no_reference(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="reference of L00 is NaN or infinite for golden prompt"):
         record_hidden(
-            Cache(tmp_path), {}, lambda: [Prompt("p", (1, 2))], [], WIRING, lambda: broken_from(1)
+            Cache(tmp_path),
+            {},
+            lambda: [TokenPrompt("p", (1, 2))],
+            [],
+            WIRING,
+            lambda: broken_from(1),
         )

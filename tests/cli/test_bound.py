@@ -26,8 +26,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     def call(*arguments: str, status: int = 0) -> list[str]:
-        cache = [] if any("--ane-cache" in a for a in arguments) else [f"--ane-cache={tmp_path}"]
-        assert main(["bound", *arguments, *cache]) == status
+        cache = f"--ane-cache={tmp_path / 'cache'}"
+        assert main(["bound", cache, *arguments]) == status
         out, err = capsys.readouterr()
         return (err if status else out).splitlines()
 
@@ -74,7 +74,7 @@ def test_the_device_s_figures_may_be_replaced(run: Run, package: Path) -> None:
 def test_this_machine_once_it_is_measured(run: Run, package: Path, tmp_path: Path) -> None:
     (sentence,) = run(str(package), "--device", "this machine", status=1)
     assert "run: pytest-ane calibrate --device" in sentence
-    save_device(Device(name="this machine", bandwidth=40, peak=0.1, held=4), tmp_path)
+    save_device(Device(name="this machine", bandwidth=40, peak=0.1, held=4), tmp_path / "cache")
     assert "this machine: 40 GB/s" in run(str(package), "--device", "this machine")[0]
 
 
@@ -145,7 +145,7 @@ def test_a_model_must_be_one_of_the_manifest(run: Run, stacks: Stacks, tmp_path:
     manifest = tmp_path / "shards.toml"
     stacks.write(manifest)
     (sentence,) = run(str(manifest), "--model", "dep", status=1)
-    assert sentence == ("pytest-ane: --model dep: the manifest has no such model; nearest: deep.")
+    assert sentence == ("pytest-ane: shards.toml has no model 'dep'; nearest: deep.")
 
 
 def test_packages_of_one_s_own_say_which_t_they_take(

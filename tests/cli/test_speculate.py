@@ -113,7 +113,7 @@ def test_the_break_even_alone(capsys: Capture) -> None:
             "Golden prompt 'prompt-ids' of deep has token 64, ",
         ),
         (["--prompt-ids", "2", "--prompt", "other"], "Give either --prompt or --prompt-ids, not b"),
-        (["--model", "other"], "--model other: shards.toml has no such model"),
+        (["--model", "other"], "shards.toml has no model 'other'"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence_and_nothing_built(

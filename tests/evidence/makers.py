@@ -9,9 +9,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from pytest_ane.build import Census, Distortion
-from pytest_ane.build.census import Weight
-from pytest_ane.build.stages import Stage
-from pytest_ane.chain.forced import Head
+from pytest_ane.build.census import Stage, Weight
+from pytest_ane.chain.exact import Head
 from pytest_ane.core.verdict import Gate, Verdict
 from pytest_ane.evidence import Measurement, Statement
 from pytest_ane.gates import behaviour, compression, fidelity

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.metrics import contributions, contributions_beside, cosine
+from pytest_ane.metrics.contribution import contributions, contributions_off_input
+from pytest_ane.metrics.cosine import cosine
 
 RNG = np.random.default_rng(6)
 X = RNG.standard_normal((3, 256)).astype(np.float32)
@@ -33,7 +34,7 @@ def test_the_residual_hides_what_the_contribution_shows(times: float) -> None:
 def test_of_an_unknown_residual_the_component_along_the_input_is_taken_out(scale: float) -> None:
     """Whatever the path multiplies the input by; what f adds along it goes with it."""
     expected, actual = 20 * scale * X + F, 20 * scale * X + F + 0.33 * WRONG
-    found = contributions_beside(actual, expected, X)
+    found = contributions_off_input(actual, expected, X)
     assert found.cosines == pytest.approx(cosine(F + 0.33 * WRONG, F), abs=0.02)
     assert found.cosines.max() < 0.97
 
@@ -42,7 +43,7 @@ def test_a_shard_that_only_adds_the_residual_agrees_with_one_that_does() -> None
     rounded = (20 * X).astype(np.float16).astype(np.float32)
     found = contributions(rounded, 20 * X, 20 * X)
     assert found.idle.all()
-    assert contributions_beside(2 * X, 3 * X, X).idle.all()
+    assert contributions_off_input(2 * X, 3 * X, X).idle.all()
 
 
 def test_who_adds_nothing_where_the_reference_does_is_not_idle() -> None:
@@ -62,7 +63,7 @@ def test_who_returns_the_input_in_fp16_adds_nothing(times: float) -> None:
         assert found.single.all()
         assert np.isnan(found.cosines).all()
     assert not contributions(rounded, times * X + F * times / 400, times * X).single.any()
-    assert not contributions_beside(rounded, times * X + F, X).single.any()
+    assert not contributions_off_input(rounded, times * X + F, X).single.any()
 
 
 def test_a_small_contribution_in_a_small_channel_is_one() -> None:
@@ -77,7 +78,7 @@ def test_a_small_contribution_in_a_small_channel_is_one() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("side", [0, 1, 2])
-@pytest.mark.parametrize("of", [contributions, contributions_beside])
+@pytest.mark.parametrize("of", [contributions, contributions_off_input])
 def test_what_is_not_finite_is_undefined_and_never_idle(bad: float, side: int, of: object) -> None:
     given = [X + F, X + F, X.copy()]
     given[side] = given[side].copy()
@@ -89,13 +90,13 @@ def test_what_is_not_finite_is_undefined_and_never_idle(bad: float, side: int, o
 
 
 def test_an_input_of_zeros_takes_nothing_out() -> None:
-    found = contributions_beside(F, F, np.zeros_like(F))
+    found = contributions_off_input(F, F, np.zeros_like(F))
     assert found.cosines == pytest.approx([1, 1, 1])
     assert found.ratios.tolist() == [0, 0, 0]
 
 
 def test_shapes_that_differ_are_not_broadcast() -> None:
-    for of in (contributions, contributions_beside):
+    for of in (contributions, contributions_off_input):
         with pytest.raises(ValueError, match=r"cannot compare \(3, 256\) with"):
             of(X, X, X[:1])
 
@@ -108,7 +109,7 @@ def test_positive_scales_and_the_order_of_channels_do_not_change_it(
     rng = np.random.default_rng(seed)
     x, f, g = (rng.standard_normal((2, channels + 2)) for _ in range(3))
     order = rng.permutation(channels + 2)
-    for of in (contributions, contributions_beside):
+    for of in (contributions, contributions_off_input):
         found = of(x + f, x + g, x)
         scaled = of(scale * (x + f), scale * (x + g), scale * x)
         permuted = of((x + f)[:, order], (x + g)[:, order], x[:, order])

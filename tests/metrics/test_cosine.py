@@ -1,6 +1,8 @@
-"""Cosine by rows: literal angles, undefined angles, and what must not change it."""
+"""Cosine: literal angles, undefined angles, what must not change it, and rows of zeros."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
@@ -8,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from pytest_ane.metrics import cosine, flat_cosine, group_cosines, group_products, is_cosine
+from pytest_ane.metrics.cosine import (
+    cosine,
+    flat_cosine,
+    group_cosines,
+    group_products,
+    is_cosine,
+    zeros,
+)
 
 VALUES = st.floats(-1000, 1000, width=32)
 
@@ -182,3 +191,52 @@ def test_groups_are_their_own_formula(
     np.testing.assert_allclose(flat(a, b), cosine(a.reshape(1, -1), b.reshape(1, -1))[0])
     parts = group_products(a[:cut], b[:cut], size) + group_products(a[cut:], b[cut:], size)
     np.testing.assert_allclose(group_cosines(parts), found, atol=1e-12)
+
+
+TINY = 2.0**-24
+
+
+def liveness(a: float, b: float, input_max: float = 1.0) -> str:
+    """What one row `[0, a]` and one row `[-b, 0]` are together."""
+    found = zeros(np.array([[0.0, a]]), np.array([[-b, 0.0]]), input_max)
+    (name,) = [name for name in ("both", "one", "live") if getattr(found, name)[0]]
+    return name
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        (0, 0, "both"),
+        (TINY, 0, "both"),
+        (0, 1e-9, "both"),  # An expert's weight that is zero in fp16.
+        (TINY, 1.9 * TINY, "both"),
+        (2.1 * TINY, 0, "one"),
+        (0, 1e-3, "one"),
+        (1.1 * TINY, 1.1 * TINY, "live"),
+        (1, 1, "live"),
+        (math.nan, 0, "one"),
+        (math.nan, math.nan, "live"),
+        (0, math.inf, "one"),
+    ],
+)
+def test_literal_rows(a: float, b: float, expected: str) -> None:
+    assert liveness(a, b) == expected
+
+
+@pytest.mark.parametrize(
+    ("input_max", "expected"),
+    [(0.0, "one"), (1.0, "one"), (100.0, "both"), (math.nan, "one"), (math.inf, "one")],
+)
+def test_what_is_small_for_the_input(input_max: float, expected: str) -> None:
+    assert liveness(50 * TINY, 0, input_max) == expected
+
+
+def test_no_input_is_so_large_that_everything_is_zero() -> None:
+    """fp16 has nothing above 65,504, so nothing larger enters."""
+    assert liveness(0.01, 0, 1e30) == "one"
+
+
+@given(st.floats(0, 1e-6), st.floats(0, 1e-6), st.floats(0, 1e5))
+def test_every_row_has_one_state_whichever_side_is_first(a: float, b: float, most: float) -> None:
+    assert liveness(a, b, most) == liveness(b, a, most)
+    assert liveness(a, a, most) != "one"

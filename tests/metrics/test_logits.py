@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from pytest_ane.metrics.logits import Likeliest, Position, compare, kl, likeliest
+from pytest_ane.metrics.logits import (
+    Likeliest,
+    LogitSummary,
+    Position,
+    Quantiles,
+    compare_logits,
+    kl,
+    likeliest,
+)
 
 LOGITS = arrays.arrays(
     np.float32,
@@ -21,7 +30,7 @@ LOGITS = arrays.arrays(
 
 def one(reference: list[float], actual: list[float]) -> Position:
     """Statistics of one position."""
-    (position,) = compare(np.array([reference], np.float32), np.array([actual], np.float32))
+    (position,) = compare_logits(np.array([reference], np.float32), np.array([actual], np.float32))
     return position
 
 
@@ -49,8 +58,7 @@ def test_the_rank_of_the_reference_s_likeliest_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("actual", "top1", "rank"),
-    [([2, 2, 1], True, 0), ([1, 2, 2], False, 2), ([2, 2, 2], True, 0)],
+    ("actual", "top1", "rank"), [([2, 2, 1], True, 0), ([1, 2, 2], False, 2), ([2, 2, 2], True, 0)]
 )
 def test_of_equal_logits_the_lower_token_counts_first(
     actual: list[float], top1: bool, rank: int
@@ -90,12 +98,12 @@ def test_a_reference_that_is_not_finite_agrees_with_nothing() -> None:
 def test_a_bad_position_leaves_the_others_alone() -> None:
     reference = np.array([[1, 2], [1, 2]], np.float32)
     broken = np.array([[1, np.nan], [1, 2]], np.float32)
-    assert compare(reference, broken)[1] == one([1, 2], [1, 2])
+    assert compare_logits(reference, broken)[1] == one([1, 2], [1, 2])
 
 
 def test_lengths_that_differ_are_an_error() -> None:
     with pytest.raises(ValueError, match="cannot compare"):
-        compare(np.ones((2, 3), np.float32), np.ones((1, 3), np.float32))
+        compare_logits(np.ones((2, 3), np.float32), np.ones((1, 3), np.float32))
 
 
 def test_far_apart_logits_neither_overflow_nor_vanish() -> None:
@@ -107,7 +115,7 @@ def test_it_is_the_formula(reference: np.ndarray, data: st.DataObject) -> None:
     actual = data.draw(
         arrays.arrays(np.float32, reference.shape, elements=st.floats(-30, 30, width=32))
     )
-    for found, a, b in zip(compare(reference, actual), reference, actual, strict=True):
+    for found, a, b in zip(compare_logits(reference, actual), reference, actual, strict=True):
         p, q = (np.exp(x.astype(np.float64)) for x in (a, b))
         p, q = p / p.sum(), q / q.sum()
         assert found.kl == pytest.approx(float(np.sum(p * np.log(p / q))), abs=1e-9)
@@ -122,7 +130,7 @@ def test_a_shift_of_all_logits_changes_nothing_and_a_scale_no_order(
 ) -> None:
     wide = reference.astype(np.float64)
     assert kl(wide, wide + shift) == pytest.approx(0, abs=1e-9)
-    for found in compare(wide, wide * scale + shift):
+    for found in compare_logits(wide, wide * scale + shift):
         assert math.isnan(found.centred_cosine) or found.centred_cosine == pytest.approx(1)
 
 
@@ -159,7 +167,7 @@ def test_what_is_said_of_the_next_token() -> None:
     """Probabilities 1/2, 1/4, 1/4 and 1/4, 1/4, 1/2; the text goes on with token 0."""
     reference = np.log(np.array([[2, 1, 1]] * 2, np.float32))
     actual = np.log(np.array([[1, 1, 2]] * 2, np.float32))
-    first, last = compare(reference, actual, (1, 0))
+    first, last = compare_logits(reference, actual, (1, 0))
     assert (first.nll, first.reference_nll) == (1.3863, 0.6931)
     assert (last.nll, last.reference_nll) == (None, None)
     assert (first.margin, last.margin) == (0.6931, 0.6931)
@@ -167,8 +175,8 @@ def test_what_is_said_of_the_next_token() -> None:
 
 def test_a_certain_next_token_has_no_loss() -> None:
     logits = np.array([[1e4, 0], [0, 1]], np.float32)
-    assert compare(logits, logits, (1, 0))[0].nll == 0
-    assert compare(logits, logits, (0, 1))[0].nll == 1e4
+    assert compare_logits(logits, logits, (1, 0))[0].nll == 0
+    assert compare_logits(logits, logits, (0, 1))[0].nll == 1e4
 
 
 def test_the_plain_cosine_sees_the_mean() -> None:
@@ -182,7 +190,9 @@ def test_one_token_has_no_second() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_logit_that_is_not_finite_has_no_loss_and_no_cosine(bad: float) -> None:
-    position, _ = compare(np.ones((2, 3), np.float32), np.array([[1, bad, 2], [1, 2, 3]]), (0, 0))
+    position, _ = compare_logits(
+        np.ones((2, 3), np.float32), np.array([[1, bad, 2], [1, 2, 3]]), (0, 0)
+    )
     assert position.cosine is not None
     assert position.nll is not None
     assert math.isnan(position.cosine)
@@ -195,8 +205,59 @@ def test_the_next_tokens_are_a_text_of_any_length(logits: np.ndarray, data: st.D
     token = st.integers(0, logits.shape[1] - 1)
     ids = data.draw(st.lists(token, min_size=len(logits), max_size=len(logits)))
     wide = logits.astype(np.float64)
-    for i, found in enumerate(compare(logits, logits, ids)):
+    for i, found in enumerate(compare_logits(logits, logits, ids)):
         assert found.nll == found.reference_nll
         if i + 1 < len(ids):
             p = np.exp(wide[i]) / np.exp(wide[i]).sum()
             assert found.nll == pytest.approx(-math.log(p[ids[i + 1]]), abs=1e-4)
+
+
+GOOD = Position(0.9, 0.25, True, 0, 0.95, 1.0, math.log(4), math.log(2))
+
+
+def test_percentiles_lie_between_values() -> None:
+    """Of 0 to 20, the 5th percentile is the second of 21 values."""
+    assert Quantiles.of(list(range(21))) == Quantiles(0, 1, 10, 19, 20)
+    assert Quantiles.of([7.0]) == Quantiles(7, 7, 7, 7, 7)
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_nan_is_in_every_number(at: int) -> None:
+    values = [1.0, 2.0, 3.0]
+    values[at] = math.nan
+    spread = Quantiles.of(values)
+    assert all(
+        math.isnan(x) for x in (spread.min, spread.p5, spread.median, spread.p95, spread.max)
+    )
+
+
+def test_infinity_is_no_number_to_pass() -> None:
+    assert not Quantiles.of([1.0, math.inf]).p95 <= 1e300
+
+
+def test_a_summary() -> None:
+    found = LogitSummary.of([GOOD, replace(GOOD, kl=0.75, top1=False, rank=3, nll=0.0)])
+    assert (found.top1, found.kl, found.rank) == (0.5, 0.5, 3)
+    assert found.cosine == Quantiles.of([0.95, 0.95])
+    assert found.perplexity == pytest.approx(2)
+    assert found.reference_perplexity == pytest.approx(2)
+    assert found.perplexity_increase == pytest.approx(0)
+
+
+def test_what_was_not_recorded_is_not_made_up() -> None:
+    found = LogitSummary.of([Position(0.9, 0.25, True, 0)])
+    assert (found.cosine, found.perplexity, found.perplexity_increase) == (None, None, None)
+
+
+@pytest.mark.parametrize(("nll", "expected"), [(math.nan, 1.0), (1.0, math.nan), (1e9, 1e9)])
+def test_no_increase_is_none_that_is_not_finite(nll: float, expected: float) -> None:
+    increase = LogitSummary.of([replace(GOOD, nll=nll, reference_nll=expected)]).perplexity_increase
+    assert increase is not None
+    assert not increase <= 1e300
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=50))
+def test_a_spread_is_in_order_and_within(values: list[float]) -> None:
+    s = Quantiles.of(values)
+    assert min(values) == s.min <= s.p5 <= s.median <= s.p95 <= s.max == max(values)
+    assert s.median == pytest.approx(float(np.median(values)))

@@ -89,7 +89,7 @@ def test_everything_is_timed_and_stored(project: Project) -> None:
             assert name.startswith("test_load")
     call = found["test_call[mini:L00-Tmax]"]
     assert (call["group"], call["extra_info"]["ane"]["tokens"]) == ("mini T=16", 16)
-    assert call["params"] == {"shard": "mini:L00", "tokens": "max"}
+    assert call["params"] == {"ane_shard": "mini:L00", "tokens": "max"}
     decoded = found["test_decode[mini]"]["extra_info"]["ane"]
     assert decoded["prompt"] == [5, 17, 40, 3, 22]
     # 16 positions are all that these shards see: 5 of the prompt, 2 to warm up, 9 rounds.
@@ -154,34 +154,34 @@ def test_benchmarks_of_one_s_own(project: Project) -> None:
 
         @pytest.mark.bench
         @pytest.mark.benchmark(group="mine")
-        def test_verify(shard_benchmark, against_baseline, gate):
-            speed = shard_benchmark(4)
+        def test_verify(ane_shard_benchmark, ane_against_baseline, ane_gate):
+            speed = ane_shard_benchmark(4)
             assert speed.tokens == 4
-            gate(against_baseline(speed))
+            ane_gate(ane_against_baseline(speed))
 
         @pytest.mark.bench
-        def test_counting(decode_benchmark):
-            assert len(decode_benchmark("counting", count=6).seconds) == 6
+        def test_counting(ane_decode_benchmark):
+            assert len(ane_decode_benchmark("counting", count=6).seconds) == 6
 
         @pytest.mark.bench
-        def test_absent(decode_benchmark):
-            decode_benchmark("absent")
+        def test_absent(ane_decode_benchmark):
+            ane_decode_benchmark("absent")
 
         @pytest.mark.bench
-        def test_long(decode_benchmark):
-            decode_benchmark("counting", count=600)
+        def test_long(ane_decode_benchmark):
+            ane_decode_benchmark("counting", count=600)
 
         @pytest.mark.bench
-        def test_ids(decode_benchmark):
-            assert decode_benchmark([2, 42], count=5).prompt == (2, 42)
+        def test_ids(ane_decode_benchmark):
+            assert ane_decode_benchmark([2, 42], count=5).prompt == (2, 42)
 
         @pytest.mark.bench
-        def test_wrong_ids(decode_benchmark):
-            decode_benchmark([2, 64])
+        def test_wrong_ids(ane_decode_benchmark):
+            ane_decode_benchmark([2, 64])
 
         @pytest.mark.bench
-        def test_no_ids(decode_benchmark):
-            decode_benchmark([])
+        def test_no_ids(ane_decode_benchmark):
+            ane_decode_benchmark([])
         """
     )
     result = bench(project.llama(), "-k", "test_benchmarks_of_one", "--benchmark-autosave")
@@ -198,11 +198,11 @@ def test_benchmarks_of_one_s_own(project: Project) -> None:
 
 
 def test_without_shards_it_says_what_to_do(project: Project) -> None:
-    project.pytester.makepyfile("def test_own(decode_benchmark): pass")
+    project.pytester.makepyfile("def test_own(ane_decode_benchmark): pass")
     result = project.run()
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
-        ["The fixture 'chain' needs shards; run pytest with --ane-shards or --ane-package."]
+        ["The fixture 'ane_chain' needs shards; run pytest with --ane-shards or --ane-package."]
     )
 
 

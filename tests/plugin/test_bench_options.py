@@ -154,7 +154,7 @@ def test_json(good: Project) -> None:
     ane = one["extra_info"]["ane"]
     assert (ane["what"], ane["subject"], ane["status"]) == ("load", "own:good", "passed")
     assert ane["seconds"] == one["stats"]["data"]
-    assert one["params"] == {"shard": "own:good"}
+    assert one["params"] == {"ane_shard": "own:good"}
 
 
 @pytest.mark.slow

@@ -113,7 +113,7 @@ def test_nothing_is_run_where_evidence_answers(
         raise AssertionError("the executor was asked")
 
     monkeypatch.setattr("pytest_ane.backends.cpu.CpuRunner", no)
-    monkeypatch.setattr("pytest_ane.plugin.workspace.package_cases", no)
+    monkeypatch.setattr("pytest_ane.project.project.package_cases", no)
     recorded.verify().assert_outcomes(passed=3, deselected=1)
 
 

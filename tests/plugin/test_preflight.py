@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_ane.build.plans import PlanCache
+from pytest_ane.build.disk import PlanCache
 from tests.plugin.conftest import Project
 
 BUDGET = "\n[models.mini.policy.compression]\nmax-bytes = {}\n"

@@ -217,7 +217,7 @@ def test_what_could_not_be_written_is_not_counted(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pytest_ane.evidence.store.write_whole", full)
+    monkeypatch.setattr("pytest_ane.evidence.store.write_atomically", full)
     result = record(project.packages(good="none"), "--ane-record", "-k", "compression")
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.fnmatch_lines(["*good.compression.json cannot be written (No space left*"])

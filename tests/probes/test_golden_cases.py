@@ -12,8 +12,7 @@ from pytest_ane.core.errors import GoldenError
 from pytest_ane.families.llama.layout import LlamaLayout
 from pytest_ane.manifest import Shard
 from pytest_ane.mil.records import DType, Feature
-from pytest_ane.probes.golden import Golden, read_golden, write_golden
-from pytest_ane.probes.golden_cases import golden_cases
+from pytest_ane.probes.golden import GoldenTensors, golden_cases, read_golden, write_golden
 
 SHARD = Shard(model="m", id="L01", family="llama", max_tokens=4, context=8)
 SHORT = SHARD.model_copy(update={"max_tokens": 3, "context": 3})
@@ -33,12 +32,12 @@ class Double:
         return {"y": inputs["x"] * 2}
 
 
-def golden(tmp_path: Path, tensors: dict[str, Any], **metadata: Any) -> Golden:
+def golden(tmp_path: Path, tensors: dict[str, Any], **metadata: Any) -> GoldenTensors:
     write_golden(tmp_path / "g.safetensors", tensors, metadata)
     return read_golden(tmp_path / "g.safetensors")
 
 
-def cases(found: Golden, shard: Shard = SHARD, layout: Any = LAYOUT) -> list[Any]:
+def cases(found: GoldenTensors, shard: Shard = SHARD, layout: Any = LAYOUT) -> list[Any]:
     return golden_cases(found, shard, layout, Double(), Path("a.mlpackage"))
 
 

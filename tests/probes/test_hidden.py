@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.manifest import Probes, Shard
-from pytest_ane.probes.hidden import answered, drawn, packed, unpacked
+from pytest_ane.probes.hidden import answered_probes, draw_probes, from_tensors, to_tensors
 from tests.families.gemma4.tiny import tiny_model as gemma
 from tests.families.llama.tiny import tiny_model as llama
 from tests.families.zaya.tiny import CONTEXT
@@ -34,7 +34,7 @@ def states(width: int) -> Any:
 def test_every_kind_at_three_lengths() -> None:
     model = llama()
     width = model.config.width
-    found = answered(model, shard("L00", *ALL), states(width))
+    found = answered_probes(model, shard("L00", *ALL), states(width))
     assert [probe.name for probe in found] == [
         f"{kind} T={length}{rest}"
         for length in (1, 3, 4)
@@ -52,7 +52,7 @@ def test_every_kind_at_three_lengths() -> None:
 
 def test_a_shard_with_states_is_called_step_by_step() -> None:
     model = zaya()
-    found = answered(model, shard("L00", context=CONTEXT), no_states)
+    found = answered_probes(model, shard("L00", context=CONTEXT), no_states)
     assert [(probe.name, probe.chunk, len(probe.hidden)) for probe in found] == [
         (f"gaussian T=8 #0 in steps of {chunk}", chunk, 8) for chunk in (1, 3, 4)
     ]
@@ -75,30 +75,30 @@ def test_the_largest_call_of_a_shard_with_states_is_made(
     max_tokens: int, context: int, expected: list[tuple[int, int]]
 ) -> None:
     asked = shard("L00", context=context, max_tokens=max_tokens)
-    probes = drawn(asked, zaya().layout("L00"), no_states)
+    probes = draw_probes(asked, zaya().layout("L00"), no_states)
     assert [(probe.chunk, len(probe.hidden)) for probe in probes] == expected
 
 
 def test_a_residual_path_that_is_the_input_is_not_kept_twice() -> None:
-    tensors, listed = packed(answered(llama(), shard("L00"), no_states))
+    tensors, listed = to_tensors(answered_probes(llama(), shard("L00"), no_states))
     assert not any("residual" in name for name in tensors)
-    for probe in unpacked(tensors, listed):
+    for probe in from_tensors(tensors, listed):
         assert probe.residual is probe.hidden
         np.testing.assert_array_equal(probe.case(llama().layout("L00")).residual["y"], probe.hidden)
 
 
 def test_a_head_has_no_residual_path() -> None:
-    tensors, listed = packed(answered(llama(), shard("head.0"), no_states))
-    for probe in unpacked(tensors, listed):
+    tensors, listed = to_tensors(answered_probes(llama(), shard("head.0"), no_states))
+    for probe in from_tensors(tensors, listed):
         assert probe.residual is None
         assert probe.case(llama().layout("head.0")).residual == {}
 
 
 @pytest.mark.parametrize(("model", "name"), [(zaya, "L01"), (gemma, "L00.p7"), (gemma, "L00.p2")])
 def test_residual_paths_and_routes_are_kept(model: Any, name: str) -> None:
-    probes = answered(model(), shard(name), no_states)
-    tensors, listed = packed(probes)
-    for before, after in zip(probes, unpacked(tensors, listed), strict=True):
+    probes = answered_probes(model(), shard(name), no_states)
+    tensors, listed = to_tensors(probes)
+    for before, after in zip(probes, from_tensors(tensors, listed), strict=True):
         assert (before.residual is None) == (name == "L00.p2") == (after.residual is None)
         if before.residual is not None:
             np.testing.assert_array_equal(before.residual, after.residual)
@@ -113,5 +113,5 @@ def test_a_family_of_the_user_s_own_may_tell_neither() -> None:
             self.model = llama()
             self.layout, self.reference = self.model.layout, self.model.reference
 
-    for probe in answered(Own(), shard("L00"), no_states):  # type: ignore[arg-type]
+    for probe in answered_probes(Own(), shard("L00"), no_states):  # type: ignore[arg-type]
         assert (probe.residual, probe.routed) == (None, ())

@@ -53,12 +53,3 @@ def test_what_is_no_number_stays_so(count: int, bad: float) -> None:
     kernels.multiply(weight.view(np.uint16), vectors, found)
     assert found[0].tolist() == found[2].tolist() == [64] * count
     np.testing.assert_array_equal(found[1], np.full(count, bad, np.float32))
-
-
-@pytest.mark.parametrize(("name", "function"), [("add", np.add), ("mul", np.multiply)])
-def test_sums_and_products_are_rounded_at_once(name: str, function: np.ufunc) -> None:
-    random = np.random.default_rng(1).integers(0, 1 << 16, (2, 50_000), dtype=np.uint16)
-    x, y = random.view(np.float16).astype(np.float32)
-    with np.errstate(all="ignore"):
-        found = getattr(kernels, name)(x, y)
-        np.testing.assert_array_equal(found, kernels.rounded(function(x, y)))

@@ -31,7 +31,7 @@ def inputs() -> list[dict[str, Any]]:
 def with_other(model: Model, name: str) -> Session:
     """The block with one weight all ones."""
     op = next(op for op in model.main.walk() if op.name == name)
-    return Session(model, given={op: np.ones((32, 32, 1, 1), np.float32)})
+    return Session(model, overrides={op: np.ones((32, 32, 1, 1), np.float32)})
 
 
 def test_a_given_weight_takes_the_place_of_the_package_s(model: Model) -> None:

@@ -80,7 +80,7 @@ def test_torch_reads_bfloat16_alike(tmp_path: Path) -> None:
 def test_large_tensors_are_converted_piece_by_piece(
     tmp_path: Path, stored: str, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_ane.sources.tensorfile._CHUNK", 100)
+    monkeypatch.setattr("pytest_ane.sources.safetensors._CHUNK", 100)
     values = np.random.default_rng(1).standard_normal((33, 7)).astype(np.float32)
     numpy_dtype = {"F16": np.float16, "F32": np.float32}.get(stored)
     entry = bf16(values) if numpy_dtype is None else (stored, values.astype(numpy_dtype))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -60,13 +60,6 @@ def cache_root(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path
     """A cache shared by all workers of this run; never the user's own."""
     base = tmp_path_factory.getbasetemp()
     return (base if worker_id == "master" else base.parent) / "ane-cache"
-
-
-@pytest.fixture(scope="session")
-def forge() -> Iterator[Forge]:
-    found = Forge()
-    yield found
-    found.close()
 
 
 @pytest.fixture

@@ -140,7 +140,7 @@ def _build_squaring_block(path: Path) -> None:
     from torch import Tensor, nn
 
     from pytest_ane.build.convert import convert
-    from pytest_ane.build.quiet import converter_notes
+    from pytest_ane.build.coremltools_quiet import converter_notes
     from pytest_ane.families import Cut, llama
     from pytest_ane.families.llama import ane
     from pytest_ane.sources import locate

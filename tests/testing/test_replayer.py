@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.build.quiet import import_coremltools
+from pytest_ane.build.coremltools_quiet import import_coremltools
 from pytest_ane.core.errors import RecordingError
 from pytest_ane.mil import read_model
 from pytest_ane.testing import Devices, Failure, Machine, Replayer, Script, code_14, stale

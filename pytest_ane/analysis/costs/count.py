@@ -63,7 +63,7 @@ def count_costs(model: Model, tokens: int = 1) -> Costs:
                 f"{model.path}: {op.name!r} is a {op.op}: what it costs depends on values, not on "
                 "the program alone."
             )
-    session = Session(model, "float32", given=_stand_ins(function))
+    session = Session(model, "float32", overrides=_stand_ins(function))
     counter = _Counter(session, _start(session, function, shapes))
     with np.errstate(all="ignore"):
         operations = tuple(counter.operations())
@@ -122,7 +122,7 @@ class _Counter:
 
     def operations(self) -> Iterator[OpCost]:
         """Costs of every operation that runs."""
-        steps = iter(self._session.plan.steps)
+        steps = iter(self._session.block.steps)
         for op in self._session.model.main.block.operations:
             if op.outputs and op.outputs[0].name not in self._session.slots:
                 self._weights.fold(op)
@@ -150,7 +150,7 @@ class _Counter:
         }
         if (stand_in := STAND_INS.get(op.op)) is not None:
             computed = partial(stand_in, **step.compute.keywords)
-            step = replace(step, compute=computed, direct=None)
+            step = replace(step, compute=computed)
         step.run(self._values, self._keep)
         results = [self._shape(out.name) for out in op.outputs]
         weights, elements = self._weights.take(op)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_ane.core.errors import SourceError
-from pytest_ane.families.refusals import check_variant
 from pytest_ane.sources import Source
-from pytest_ane.sources.settings import MOST, MOST_LAYERS, positive, whole
+from pytest_ane.sources.settings import MOST, MOST_LAYERS, check_variant, positive, whole
 
 VERSION = "gemma4/1"
 
@@ -59,7 +58,7 @@ _PUBLISHED: Mapping[str, Any] = {
     "final_logit_softcapping": 30.0,
     "vocab_size": 262_144,
 }
-"""Gemma-4-26B-A4B's `text_config`, which a synthetic source stands for: docs/families/gemma4.md."""
+"""Gemma-4-26B-A4B's `text_config`, for synthetic sources: docs/reference/families/gemma4.md."""
 
 _ONLY: Mapping[str, tuple[Any, ...]] = {
     "hidden_activation": ("gelu_pytorch_tanh",),

@@ -15,8 +15,8 @@ from pytest_ane.families.base import Conversion, Cut, Port, Reference, Routing
 from pytest_ane.families.gemma4 import shards
 from pytest_ane.families.gemma4.config import Gemma4Config
 from pytest_ane.families.gemma4.layout import Gemma4Layout, layout
-from pytest_ane.families.gemma4.names import root
 from pytest_ane.families.gemma4.shards import Part, part
+from pytest_ane.families.gemma4.tensors import root
 from pytest_ane.sources import Source
 from pytest_ane.sources.base import FloatArray
 
@@ -58,7 +58,7 @@ class Gemma4Model:
 
     def reference(self, shard: str) -> Reference:
         """The float32 module of a shard on sequences `[T, C]`."""
-        from pytest_ane.families.gemma4.run import run
+        from pytest_ane.families.gemma4.reference import run
         from pytest_ane.families.gemma4.weights import Weights
 
         weights = Weights(self.source, self.config)
@@ -66,7 +66,7 @@ class Gemma4Model:
 
     def residual(self, shard: str) -> Reference | None:
         """What enters attention; what enters the last pack, times the layer's scalar."""
-        from pytest_ane.families.gemma4.run import residual
+        from pytest_ane.families.gemma4.reference import residual
         from pytest_ane.families.gemma4.weights import Weights
 
         of = part(shard)
@@ -76,7 +76,7 @@ class Gemma4Model:
 
     def routed(self, shard: str) -> Routing | None:
         """Which of a pack's own experts are among the chosen."""
-        from pytest_ane.families.gemma4.run import routed
+        from pytest_ane.families.gemma4.reference import routed
         from pytest_ane.families.gemma4.weights import Weights
 
         of = part(shard)

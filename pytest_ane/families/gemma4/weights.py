@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pytest_ane.families.blocks import slice_bounds
 from pytest_ane.families.gemma4.config import Gemma4Config
-from pytest_ane.families.gemma4.names import root
+from pytest_ane.families.gemma4.tensors import root
 from pytest_ane.sources import Source
 
 _BAND = 1024

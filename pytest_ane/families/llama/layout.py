@@ -8,7 +8,14 @@ from typing import Any, Literal
 
 from pytest_ane.families.base import Inputs
 from pytest_ane.families.blocks import is_head
-from pytest_ane.families.host import causal_mask, check_fits, rotary, to_rows, to_tensor, write_mask
+from pytest_ane.families.layout import (
+    causal_mask,
+    check_fits,
+    rotary,
+    to_rows,
+    to_tensor,
+    write_mask,
+)
 from pytest_ane.sources.base import FloatArray
 
 

@@ -10,14 +10,13 @@ from pytest_ane.core.errors import SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Conversion, Cut, Port, Reference
 from pytest_ane.families.blocks import block_index, head_index, is_head
-from pytest_ane.families.host import causal_mask, rotary
-from pytest_ane.families.llama.checkpoint import CheckpointAsGGUF, is_checkpoint
+from pytest_ane.families.layout import causal_mask, rotary
+from pytest_ane.families.llama.checkpoint import EMBEDDING, KNOWN, CheckpointAsGGUF, is_checkpoint
 from pytest_ane.families.llama.config import LlamaConfig, wiring
 from pytest_ane.families.llama.layout import LlamaLayout, layout
-from pytest_ane.families.llama.names import EMBEDDING, KNOWN
-from pytest_ane.families.refusals import check_names
 from pytest_ane.sources import Source, Spread
 from pytest_ane.sources.base import FloatArray
+from pytest_ane.sources.settings import check_names
 
 if TYPE_CHECKING:
     from torch import nn
@@ -126,8 +125,7 @@ def open_model(source: Source, cut: Cut) -> LlamaModel:
     ids = [wire.shard for wire in wiring(cut.shards)]
     slices = blocks.slices(ids)
     source = CheckpointAsGGUF(source) if is_checkpoint(source) else source
-    because = ", so its reference would be another model."
-    check_names(source.label, "llama", source.names, KNOWN, because)
+    check_names(source.label, "llama", source.names, KNOWN)
     config = LlamaConfig.read(source, slices=slices, cut=cut)
     for shard in ids:
         if not is_head(shard) and block_index(shard) >= config.layers:

@@ -9,9 +9,8 @@ from typing import Any
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Cut, Wire
-from pytest_ane.families.refusals import check_variant
 from pytest_ane.sources import Source
-from pytest_ane.sources.settings import MOST, MOST_LAYERS, positive, whole
+from pytest_ane.sources.settings import MOST, MOST_LAYERS, check_variant, positive, whole
 
 VERSION = "zaya/1"
 

@@ -14,9 +14,10 @@ from pytest_ane.families.base import Conversion, Cut, Port, Reference, Routing
 from pytest_ane.families.blocks import block_index, head_index, is_head
 from pytest_ane.families.zaya.config import ZayaConfig, is_attention, wiring
 from pytest_ane.families.zaya.layout import ZayaLayout, layout
-from pytest_ane.families.zaya.names import EMBEDDING, check_names
+from pytest_ane.families.zaya.tensors import EMBEDDING, KNOWN
 from pytest_ane.sources import Source
 from pytest_ane.sources.base import FloatArray
+from pytest_ane.sources.settings import check_names
 
 
 class ZayaModel:
@@ -127,7 +128,8 @@ def open_model(source: Source, cut: Cut) -> ZayaModel:
     """
     ids = [wire.shard for wire in wiring(cut.shards)]
     slices = blocks.slices(ids)
-    check_names(source)
+    hint = "It reads the names of the first release, which Zyphra keeps as ZAYA1-8B-legacy."
+    check_names(source.label, "zaya", source.names, KNOWN, hint)
     config = ZayaConfig.read(source, slices, cut)
     for shard in ids:
         if not is_head(shard) and block_index(shard) >= config.layers:

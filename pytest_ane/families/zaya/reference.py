@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pytest_ane.families.base import Reference, Routes, Routing
-from pytest_ane.families.host import causal_mask, rotary
+from pytest_ane.families.layout import causal_mask, rotary
 from pytest_ane.families.zaya.config import ZayaConfig
 from pytest_ane.families.zaya.weights import (
     AttentionWeights,

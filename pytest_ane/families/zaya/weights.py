@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pytest_ane.families.blocks import slice_bounds
 from pytest_ane.families.zaya.config import ZayaConfig
-from pytest_ane.families.zaya.names import EMBEDDING, FINAL_NORM, OUTPUT, prefix
+from pytest_ane.families.zaya.tensors import EMBEDDING, FINAL_NORM, OUTPUT, prefix
 from pytest_ane.sources import Source
 
 OVERFLOW_BIAS = 5.0

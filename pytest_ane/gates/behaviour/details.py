@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pytest_ane.gates.behaviour.bad import unchanged, weakest_first
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
 from pytest_ane.manifest import BehaviourPolicy
-from pytest_ane.metrics.summary import Summary
+from pytest_ane.metrics.logits import LogitSummary
 
 _SHOWN = 5
 """Shards shown."""
 
 
-def summary_line(behaviour: Behaviour, summary: Summary, count: int) -> str:
+def summary_line(behaviour: Behaviour, summary: LogitSummary, count: int) -> str:
     """For the terminal's table, what matters most first."""
     parts = [
         f"top-1 {summary.top1:.1%}",
@@ -28,10 +28,10 @@ def summary_line(behaviour: Behaviour, summary: Summary, count: int) -> str:
 
 
 def facts(
-    behaviour: Behaviour, policy: BehaviourPolicy, summary: Summary, count: int
+    behaviour: Behaviour, policy: BehaviourPolicy, summary: LogitSummary, count: int
 ) -> dict[str, float | int | str]:
     """For `user_properties`; `first.` is of position 0, which all others leave out."""
-    first = Summary.of([p.positions[0] for p in behaviour.prompts if p.positions])
+    first = LogitSummary.of([p.positions[0] for p in behaviour.prompts if p.positions])
     found: dict[str, float | int | str] = {
         "top1": summary.top1,
         "kl.mean": summary.kl,
@@ -73,7 +73,7 @@ def _prompt(prompt: PromptResult) -> Iterator[str]:
     if not rest:
         yield f"{prompt.name}: one position only"
         return
-    s = Summary.of(rest)
+    s = LogitSummary.of(rest)
     worst = min(rest, key=lambda p: -2.0 if math.isnan(p.centred_cosine) else p.centred_cosine)
     cosines = s.centred_cosine
     yield f"{prompt.name}: top-1 {s.top1:.1%}, KL {s.kl:.4f}, p95 {s.kls.p95:.4f}{_head(prompt)}"

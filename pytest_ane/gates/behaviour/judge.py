@@ -11,7 +11,7 @@ from pytest_ane.gates.behaviour.bad import first_bad, is_tie, unchanged, weakest
 from pytest_ane.gates.behaviour.details import details, facts, summary_line
 from pytest_ane.gates.behaviour.measure import Behaviour
 from pytest_ane.manifest import BehaviourPolicy
-from pytest_ane.metrics.summary import Summary
+from pytest_ane.metrics.logits import LogitSummary
 
 
 def judge(behaviour: Behaviour, policy: BehaviourPolicy, model: str) -> Verdict:
@@ -23,7 +23,7 @@ def judge(behaviour: Behaviour, policy: BehaviourPolicy, model: str) -> Verdict:
             "behaviour", model, "unproven", "nothing was compared", (reason,),
             provenance=behaviour.provenance,
         )  # fmt: skip
-    summary = Summary.of(positions)
+    summary = LogitSummary.of(positions)
     wrong = [
         *_undefined(behaviour),
         *_statistics(summary, policy),
@@ -86,7 +86,7 @@ def _undefined(behaviour: Behaviour) -> Iterator[str]:
         )
 
 
-def _statistics(summary: Summary, policy: BehaviourPolicy) -> Iterator[str]:
+def _statistics(summary: LogitSummary, policy: BehaviourPolicy) -> Iterator[str]:
     """Comparisons are written so that NaN fails every one of them."""
     if not summary.top1 >= policy.min_top1:
         yield f"Top-1 agreement is {summary.top1:.1%}, below min-top1 = {policy.min_top1:g}."
@@ -105,7 +105,9 @@ def _statistics(summary: Summary, policy: BehaviourPolicy) -> Iterator[str]:
         )
 
 
-def _untested(behaviour: Behaviour, summary: Summary, policy: BehaviourPolicy) -> Iterator[str]:
+def _untested(
+    behaviour: Behaviour, summary: LogitSummary, policy: BehaviourPolicy
+) -> Iterator[str]:
     """Nothing passes for lack of evidence."""
     longest = max(len(prompt.expected) for prompt in behaviour.prompts)
     if policy.min_greedy and not longest:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_ane.chain.chain import NO_TOKEN, Chain
-from pytest_ane.chain.forced import Head, States, forced
-from pytest_ane.chain.golden import Golden
-from pytest_ane.metrics import is_cosine
-from pytest_ane.metrics.logits import Likeliest, Position, compare, likeliest
+from pytest_ane.chain.exact import Head, ReferenceStates, forced
+from pytest_ane.chain.golden import GoldenPrompt
+from pytest_ane.metrics.cosine import is_cosine
+from pytest_ane.metrics.logits import Likeliest, Position, compare_logits, likeliest
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Behaviour:
 
 def measure(
     chain: Chain,
-    golden: Sequence[Golden],
-    states: States,
+    golden: Sequence[GoldenPrompt],
+    states: ReferenceStates,
     decode: Callable[[Sequence[int]], str],
     provenance: Mapping[str, Any],
 ) -> Behaviour:
@@ -86,12 +86,12 @@ def measure(
 
 
 def _run(
-    chain: Chain, golden: Golden, head: Head | None, decode: Callable[[Sequence[int]], str]
+    chain: Chain, golden: GoldenPrompt, head: Head | None, decode: Callable[[Sequence[int]], str]
 ) -> PromptResult:
     logits, tokens, _ = chain.answer(golden.ids, len(golden.greedy), golden.greedy)
     return PromptResult(
         name=golden.name,
-        positions=compare(golden.logits, logits, golden.ids),
+        positions=compare_logits(golden.logits, logits, golden.ids),
         greedy=tokens,
         expected=golden.greedy,
         leads=golden.leads,

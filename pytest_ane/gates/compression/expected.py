@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from pytest_ane.build.census import Weight
-from pytest_ane.build.stages import SPARSE, Stage
+from pytest_ane.build.census import SPARSE, Stage, Weight
 from pytest_ane.manifest import LinearStep, PalettizeStep, PruneStep, Settings, Step
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_ane.build.census import Census, take_census
 from pytest_ane.build.distortion import Distortion
-from pytest_ane.build.record import Artifact, losses
+from pytest_ane.build.record import Artifact, weight_distortions
 from pytest_ane.mil.records import Model
 
 
@@ -44,5 +44,5 @@ def measure(artifact: Artifact, program: Model, reference: Path | str) -> Compre
         take_census(program),
         artifact.size,
         artifact.record.notes if artifact.record else (),
-        losses(artifact, program, reference),
+        weight_distortions(artifact, program, reference),
     )

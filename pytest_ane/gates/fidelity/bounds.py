@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_ane.gates.fidelity.comparison import GROUP, Comparison
 from pytest_ane.manifest import OutputPolicy
-from pytest_ane.metrics import decibels
+from pytest_ane.metrics.error import decibels
 
 Series = tuple[Sequence[float], Sequence[int]]
 """Values of a comparison, and the position of each."""

@@ -13,21 +13,21 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.gates.fidelity.comparison import GROUP, Comparison, Errors
-from pytest_ane.metrics import (
-    Contributions,
-    Extreme,
+from pytest_ane.metrics.contribution import Contributions, contributions, contributions_off_input
+from pytest_ane.metrics.cosine import (
     Zeros,
-    contributions,
-    contributions_beside,
     cosine,
-    finite_fraction,
     flat_cosine,
     group_cosines,
     group_products,
+    zeros,
+)
+from pytest_ane.metrics.error import (
+    WorstError,
+    finite_fraction,
     relative_l2,
     worst_abs_error,
     worst_rel_error,
-    zeros,
 )
 from pytest_ane.probes.cases import Case
 from pytest_ane.sources import FloatArray
@@ -46,8 +46,8 @@ class _Block(NamedTuple):
     relative: Wide
     added: Contributions | None
     products: Wide
-    absolute: Extreme
-    ratio: Extreme
+    absolute: WorstError
+    ratio: WorstError
 
 
 def compare(
@@ -70,7 +70,7 @@ def compare(
             actual[i : i + size],
             expected[i : i + size],
             None if path is None else path[i : i + size],
-            taken=contributions if exact else contributions_beside,
+            taken=contributions if exact else contributions_off_input,
             input_max=case.input_max,
             start=i,
         )

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pytest_ane.metrics import is_cosine
+from pytest_ane.metrics.cosine import is_cosine
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from pytest_ane.backends import Runner
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.gates.fidelity.compare import alone, compare
 from pytest_ane.gates.fidelity.comparison import Comparison, Fidelity
-from pytest_ane.metrics import flat_cosine, group_products
+from pytest_ane.metrics.cosine import flat_cosine, group_products
 from pytest_ane.probes.cases import Case, Rows
 from pytest_ane.sources import FloatArray
 
@@ -76,7 +76,7 @@ def _outputs(
         for i, outputs in zip(at, runner.predict_all(calls, [states[i] for i in at]), strict=True):
             rows = cases[i].rows(outputs)
             parts[i].append(rows)
-            if cases[i].beside and len(cases[i].calls) == 1:
+            if cases[i].residual_unknown and len(cases[i].calls) == 1:
                 known = rows.keys() & outputs.keys()
                 beside[i] = {name: _alike(cases[i], name, outputs[name]) for name in known}
     for mine, others in zip(parts, beside, strict=True):

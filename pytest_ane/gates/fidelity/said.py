@@ -9,7 +9,7 @@ import numpy as np
 
 from pytest_ane.gates.fidelity.bounds import Series, contributions, cosines, probes, relative
 from pytest_ane.gates.fidelity.comparison import GROUP, Comparison, Fidelity
-from pytest_ane.metrics import decibels
+from pytest_ane.metrics.error import decibels
 
 _FULL = 5
 """Probes, the worst, of which every metric is shown."""

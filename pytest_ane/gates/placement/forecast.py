@@ -10,19 +10,21 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any, Literal
 
 import numpy.typing as npt
 
 from pytest_ane.core.errors import AneError, ProgramError
+from pytest_ane.core.text import printable
 from pytest_ane.gates.placement.graph import Graph, Read, Site
 from pytest_ane.gates.placement.rules import OP_RULES, PROGRAM_RULES, SIZE_RULE, Outcome, too_large
 from pytest_ane.gates.placement.rules.ops import mil_ops
 from pytest_ane.mil.records import Blob, Model, TensorType, Value
 
 BOUNDARY_CAST = "boundary cast"
-_LONGEST = 300
+_plain = partial(printable, longest=300)
 _READ_AT_MOST = 2**24
 
 
@@ -224,12 +226,6 @@ def _reader(model: Model) -> Read:
             return None
 
     return read
-
-
-def _plain(text: str) -> str:
-    """Names come from the file: no control characters reach a terminal, and no endless line."""
-    shown = "".join(char if char.isprintable() else "?" for char in text)
-    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 3]}..."
 
 
 def _sorted(counts: Counter[str]) -> dict[str, int]:

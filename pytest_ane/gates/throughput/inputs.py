@@ -11,9 +11,8 @@ import numpy.typing as npt
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.families import Layout
 from pytest_ane.mil.records import Feature
-from pytest_ane.probes.normal import generator
 from pytest_ane.probes.package import seeded_inputs
-from pytest_ane.probes.seeded import gaussian
+from pytest_ane.probes.seeded import gaussian, generator
 
 Tokens: TypeAlias = int | Literal["max"]
 """Positions of a call: a number, or as many as the shard takes."""

@@ -13,11 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pytest_ane.core.digests import key_digest
 from pytest_ane.core.errors import UnprovenError
-from pytest_ane.core.files import write_whole
+from pytest_ane.core.files import write_atomically
 from pytest_ane.gates.throughput.speed import Speed, What, percent
 from pytest_ane.gates.throughput.stored import LONGEST, SHORTEST, Storage, damaged, folder_of
 from pytest_ane.manifest import ThroughputPolicy
-from pytest_ane.manifest.throughput import CALIBRATED
+from pytest_ane.manifest.policy import CALIBRATED
 
 COMMAND = "pytest-ane calibrate"
 SIGMAS = 2.8
@@ -160,7 +160,7 @@ def write(storage: Storage, calibration: Calibration) -> Path:
     both = calibration.model_copy(update={"noises": tuple(noises.values())})
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, both.model_dump_json(indent=1).encode())
+        write_atomically(file, both.model_dump_json(indent=1).encode())
     except OSError as error:
         raise UnprovenError(f"{file} cannot be written ({error.strerror}).") from None
     return file

@@ -23,7 +23,7 @@ from pytest_ane.gates.throughput.breakeven import BreakEven
 from pytest_ane.sources import FloatArray
 
 MARGIN = 0.0625
-"""Leads below this are near ties; see docs/speculative.md for what was measured."""
+"""Leads below this are near ties; see docs/explanations/speculative.md for what was measured."""
 LONGEST, SHORTEST = 3, 2
 """N-gram sizes: tokens at the end of a text that have to have occurred before."""
 CALLS = 8

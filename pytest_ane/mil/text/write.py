@@ -26,7 +26,7 @@ from pytest_ane.mil.records import (
     Value,
     ValueType,
 )
-from pytest_ane.mil.text.words import NAME, quote, to_text
+from pytest_ane.mil.text.literals import NAME, quote, to_text
 
 _BARE = frozenset({"CoreML8", "CoreML9"})
 """From these opsets on the compiler writes `int32` for `tensor<int32, []>`."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.reference.ops.elementwise_unary import error_function
+from pytest_ane.reference.ops.elementwise import error_function
 from pytest_ane.reference.registry import register
 
 

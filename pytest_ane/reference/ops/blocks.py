@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ane.reference.constants import integers
 from pytest_ane.reference.registry import register
 
 
@@ -98,7 +99,7 @@ def space_to_batch(x: Any, block_shape: Any, paddings: Any) -> Any:
     Raises:
         ValueError: the padded H or W does not divide by the block, or a padding is negative.
     """
-    height, width = (int(b) for b in block_shape)
+    height, width = integers(block_shape)
     split = _split_space(np.pad(x, ((0, 0), (0, 0), *_pairs(paddings))), height, width)
     n, c, rows, _, columns, _ = split.shape
     moved = split.transpose(3, 5, 0, 1, 2, 4)
@@ -112,7 +113,7 @@ def batch_to_space(x: Any, block_shape: Any, crops: Any) -> Any:
     Raises:
         ValueError: the batch does not divide by the block, or the crops exceed the image.
     """
-    height, width = (int(b) for b in block_shape)
+    height, width = integers(block_shape)
     (top, bottom), (left, right) = _pairs(crops)
     n, c, h, w = x.shape
     split = x.reshape(height, width, _divided(n, height * width, "batch"), c, h, w)

@@ -1,4 +1,4 @@
-"""Compressed weights: quantized and palettized ones, expanded once when a session is prepared."""
+"""Compressed weights: quantized, palettized and pruned ones; sessions expand them once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ane.reference.constants import integers
 from pytest_ane.reference.ops.quantization import along
 from pytest_ane.reference.ops.shape import cast
 from pytest_ane.reference.palettes import Packed, decode
@@ -17,7 +18,7 @@ from pytest_ane.reference.registry import register
 def constexpr_lut_to_dense_packed(indices: Any, lut: Any, shape: Any) -> Any:
     """dense[i] = lut[indices[i]], the indices of log2(len(lut)) bits packed, lowest bits first."""
     bits = len(lut).bit_length() - 1
-    packed = Packed(np.asarray(indices, np.uint8), bits, tuple(int(d) for d in shape))
+    packed = Packed(np.asarray(indices, np.uint8), bits, tuple(integers(shape)))
     return decode(packed, np.reshape(lut, (1, -1)))
 
 
@@ -107,5 +108,54 @@ def constexpr_affine_dequantize(
 
 @register("constexpr_cast", opset="iOS16")
 def constexpr_cast(source_val: Any, output_dtype: str) -> Any:
-    """The values in another type."""
+    """`source_val` as fp16 (carried as float32) or fp32."""
     return cast(source_val, output_dtype)
+
+
+@register("constexpr_sparse_to_dense", opset="iOS16", moves=True)
+def constexpr_sparse_to_dense_packed(nonzero_data: Any, mask: Any, shape: Any) -> Any:
+    """The values where the mask's bits are set, in row-major order, lowest bits first; else 0."""
+    bits = Packed(np.asarray(mask, np.uint8), 1, tuple(integers(shape)))
+    return constexpr_sparse_to_dense(nonzero_data, bits)
+
+
+@register("constexpr_sparse_to_dense", opset="iOS18", moves=True)
+def constexpr_sparse_to_dense(nonzero_data: Any, mask: Any) -> Any:
+    """The values where the mask is 1, in row-major order; else 0."""
+    values = np.asarray(nonzero_data)
+    where = np.asarray(mask) != 0
+    if values.shape != (count := np.count_nonzero(where),):
+        raise ValueError(f"values of shape {values.shape} for {count} ones in the mask")
+    dense = np.zeros(where.shape, values.dtype)
+    dense[where] = values
+    return dense
+
+
+@register("constexpr_lut_to_sparse", opset="iOS18", moves=True)
+def constexpr_lut_to_sparse(
+    indices_mask: Any, indices_nonzero_data: Any, lut: Any, vector_axis: Any = None
+) -> Any:
+    """The mask and the values of palettized indices under a mask.
+
+    Positions in the dense layout choose the table. Entries of length v > 1 spread along
+    `vector_axis`, and the mask with them.
+    """
+    mask = np.asarray(indices_mask)
+    indices = constexpr_sparse_to_dense(indices_nonzero_data, mask)
+    dense = constexpr_lut_to_dense(indices, lut, vector_axis)
+    if lut.shape[-1] > 1:
+        mask = np.repeat(mask, lut.shape[-1], axis=int(vector_axis))
+    return mask, dense[mask != 0]
+
+
+@register("constexpr_sparse_blockwise_shift_scale", opset="iOS18")
+def constexpr_sparse_blockwise_shift_scale(
+    data_mask: Any, nonzero_data: Any, scale: Any, offset: Any = None
+) -> Any:
+    """The mask and the values `scale (nonzero_data - offset)`.
+
+    Positions in the dense layout choose the block's scale and offset.
+    """
+    mask = np.asarray(data_mask)
+    data = constexpr_sparse_to_dense(nonzero_data, mask)
+    return mask, constexpr_blockwise_shift_scale(data, scale, offset)[mask != 0]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from pytest_ane.reference.ops.spatial import extent, ints, padding, under
-from pytest_ane.reference.registry import register, specialize
+from pytest_ane.reference.registry import register
 from pytest_ane.reference.weights import StreamedWeight
 
 _MANY = 32
@@ -44,49 +44,17 @@ def conv(
     pads = padding(pad_type, pad, x.shape[2:], kernel, strides, dilations)
     if any(p != (0, 0) for p in pads):
         x = np.pad(x, [(0, 0), (0, 0), *pads])
-    counts = _counts(x.shape[2:], kernel, strides, dilations)
-    if isinstance(weight, StreamedWeight) and not (groups == 1 and set(kernel) <= {1}):
-        weight = np.asarray(weight)
     if set(kernel) <= {1}:
-        at = (..., *under((0,) * spatial, strides, dilations, counts))
-        y = _product(weight, x[at].reshape(len(x), groups, weight.shape[1], math.prod(counts)))
-    elif weight.shape[1] == 1 and groups > 1:
+        return add_bias(_pointwise(x, weight, strides, groups), bias)
+    weight = np.asarray(weight)
+    counts = _counts(x.shape[2:], kernel, strides, dilations)
+    if weight.shape[1] == 1 and groups > 1:
         y = _depthwise(x, weight, strides, dilations, counts)
     elif weight.shape[1] >= _MANY and weight[0].size * math.prod(counts) * groups > _COLUMNS:
         y = _shifted(x, weight, strides, dilations, counts, groups)
     else:
         y = _windows(x, weight, strides, dilations, counts, groups)
     return add_bias(y.reshape(len(x), weight.shape[0], *counts), bias)
-
-
-@specialize("conv")
-def _pointwise(
-    weight: Any,
-    bias: Any = None,
-    strides: Any = None,
-    pad_type: str = "valid",
-    pad: Any = None,
-    dilations: Any = None,
-    groups: int = 1,
-) -> Any:
-    """A kernel of one element that meets every element: a matrix product of the channels."""
-    height, width, *kernel = weight.shape
-    steps = ints(strides, len(kernel), 1)
-    one = int(groups) == 1 and set(kernel) <= {1} and set(steps) <= {1}
-    if not one or (pad_type == "custom" and np.any(pad)):
-        return None
-    matrix = weight if isinstance(weight, StreamedWeight) else weight.reshape(height, width)
-    shift = None if bias is None else np.reshape(bias, (-1,) + (1,) * len(kernel))
-
-    def product(x: Any) -> Any:
-        if x.ndim != weight.ndim or x.shape[1] != width:
-            check_channels(x, width, height, 1)
-        columns = x.reshape(len(x), width, -1)
-        y = matrix.product(columns) if isinstance(matrix, StreamedWeight) else matrix @ columns
-        y = y.reshape(len(x), height, *x.shape[2:])
-        return y if shift is None else y + shift
-
-    return product
 
 
 def check_channels(x: Any, inputs: int, outputs: int, groups: int) -> None:
@@ -118,11 +86,22 @@ def _counts(
     return tuple(r // s + 1 for r, s in zip(room, strides, strict=True))
 
 
+def _pointwise(x: Any, weight: Any, strides: tuple[int, ...], groups: int) -> Any:
+    """A kernel of one element: a matrix product of the channels, at every position."""
+    strided: Any = (..., *(slice(None, None, stride) for stride in strides))
+    x = x[strided]
+    size = x.shape[2:]
+    if isinstance(weight, StreamedWeight) and groups == 1:
+        y = weight.product(x.reshape(*x.shape[:2], math.prod(size)))
+    else:
+        columns = x.reshape(len(x), groups, weight.shape[1], math.prod(size))
+        y = _product(np.asarray(weight), columns)
+    return y.reshape(len(x), weight.shape[0], *size)
+
+
 def _product(weight: Any, columns: Any) -> Any:
     """`[O, K]` and `[N, G, K, P]`: `[N, G, O / G, P]`, a matrix product for each group."""
     groups, rows = columns.shape[1:3]
-    if isinstance(weight, StreamedWeight):
-        return weight.product(columns[:, 0])
     return np.matmul(weight.reshape(groups, weight.shape[0] // groups, rows), columns)
 
 

@@ -40,9 +40,9 @@ def conv_transpose(
     outputs = weight.shape[1] * groups
     check_channels(x, weight.shape[0], outputs, groups)
     whole = _whole(x, weight, strides, dilations, groups)
-    wanted = _wanted(output_shape, (len(x), outputs), spatial)
+    target = _target(output_shape, (len(x), outputs), spatial)
     same = tuple(n * s for n, s in zip(x.shape[2:], strides, strict=True))
-    cuts = _cuts(whole.shape[2:], same, wanted, pad_type, pad)
+    cuts = _cuts(whole.shape[2:], same, target, pad_type, pad)
     return add_bias(_cut(whole, cuts), bias)
 
 
@@ -67,7 +67,7 @@ def _whole(
     return y
 
 
-def _wanted(output_shape: Any, leading: tuple[int, int], spatial: int) -> tuple[int, ...] | None:
+def _target(output_shape: Any, leading: tuple[int, int], spatial: int) -> tuple[int, ...] | None:
     """The spatial part of an output_shape, if there is one."""
     if output_shape is None:
         return None
@@ -80,7 +80,7 @@ def _wanted(output_shape: Any, leading: tuple[int, int], spatial: int) -> tuple[
 def _cuts(
     reach: tuple[int, ...],
     same: tuple[int, ...],
-    wanted: tuple[int, ...] | None,
+    target: tuple[int, ...] | None,
     pad_type: str,
     pad: Any,
 ) -> list[tuple[int, int]]:
@@ -90,13 +90,13 @@ def _cuts(
         begins = pads[0::2]
         ends = tuple(n - after for n, after in zip(reach, pads[1::2], strict=True))
     else:
-        sizes = same if wanted is None else wanted
+        sizes = same if target is None else target
         begins = tuple(
             halves(pad_type, max(n - size, 0))[0] for n, size in zip(reach, sizes, strict=True)
         )
         ends = tuple(begin + size for begin, size in zip(begins, sizes, strict=True))
-    if wanted is not None:
-        ends = tuple(begin + size for begin, size in zip(begins, wanted, strict=True))
+    if target is not None:
+        ends = tuple(begin + size for begin, size in zip(begins, target, strict=True))
     if any(end <= begin for begin, end in zip(begins, ends, strict=True)):
         raise ValueError(f"no output is left of {reach} between {begins} and {ends}")
     return list(zip(begins, ends, strict=True))

@@ -70,7 +70,7 @@ def crop_resize(
     if x.ndim != 4 or boxes.ndim != 2 or boxes.shape[1] != 4 or images.shape != (len(boxes),):
         raise ValueError(f"boxes {boxes.shape} of images {images.shape} do not fit x {x.shape}")
     if ((images < 0) | (images >= len(x))).any():
-        raise ValueError(f"images {images.tolist()} are asked for; there are {len(x)}")
+        raise ValueError(f"box_indices {images.tolist()} exceed the {len(x)} images of x")
     starts, ends = _corners(boxes, box_coordinate_mode)
     edges = np.array(x.shape[2:]) - 1
     scale = spatial_scale * (edges if normalized_coordinates else np.ones(2))

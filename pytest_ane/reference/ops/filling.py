@@ -1,4 +1,4 @@
-"""Tensors made from few numbers: constants, ranges, one-hot vectors."""
+"""Tensors filled with few numbers: constants, ranges, one-hot vectors, zeros outside a band."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ane.reference.constants import integers
 from pytest_ane.reference.registry import register
 
 
@@ -17,15 +18,15 @@ def _typed(value: Any) -> Any:
 
 
 def dimensions(shape: Any) -> tuple[int, ...]:
-    """A shape given as a tensor.
+    """A shape that comes as a tensor of integers, as a tuple.
 
     Raises:
         ValueError: a dimension is negative.
     """
-    found = tuple(int(n) for n in np.atleast_1d(shape))
-    if any(n < 0 for n in found):
-        raise ValueError(f"shape {list(found)} has negative dimensions")
-    return found
+    lengths = tuple(integers(shape))
+    if any(n < 0 for n in lengths):
+        raise ValueError(f"shape {list(lengths)} has negative dimensions")
+    return lengths
 
 
 @register("fill", moves=True)
@@ -83,3 +84,23 @@ def range_1d(start: Any, end: Any, step: Any) -> Any:
         return np.arange(int(first), int(last), int(by), dtype=dtype)
     count = max(0, int(np.ceil(((last - first) / by).astype(dtype))))
     return (first + np.arange(count, dtype=np.float64) * by).astype(dtype)
+
+
+@register("band_part", moves=True)
+def band_part(x: Any, lower: int = -1, upper: int = -1) -> Any:
+    """Matrices with zeros (also for infinity and NaN) outside a band about the diagonal.
+
+    Args:
+        x: rank 2 or more; the last two axes are the matrices'.
+        lower: diagonals to keep below the main one; all where negative.
+        upper: the same above it.
+
+    Raises:
+        ValueError: the rank is below 2.
+    """
+    x = np.asarray(x)
+    if x.ndim < 2:
+        raise ValueError(f"x of shape {x.shape} is not a matrix")
+    below = np.subtract.outer(np.arange(x.shape[-2]), np.arange(x.shape[-1]))
+    band = ((lower < 0) | (below <= lower)) & ((upper < 0) | (-below <= upper))
+    return np.where(band, x, x.dtype.type(0))

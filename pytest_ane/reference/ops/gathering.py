@@ -1,4 +1,4 @@
-"""Gathers: values picked by index.
+"""Gathers: values picked by index; and the indices of what is not zero.
 
 A negative index counts from the end. What Core ML reads beyond the ends is undefined unless
 `validate_indices` is set, so such an index is an error here always; with `validate_indices` a
@@ -114,3 +114,9 @@ def gather_nd(x: Any, indices: Any, batch_dims: int = 0, validate_indices: bool 
     lead = _batches(x, indices[..., 0] if depth else np.empty(indices.shape[:-1]), batch_dims)
     place = (*lead, *np.moveaxis(places, -1, 0))
     return np.broadcast_to(x[place], shape)
+
+
+@register("non_zero", moves=True)
+def non_zero(x: Any) -> Any:
+    """The indices of elements that are not zero in row-major order, (count, rank) as int32."""
+    return np.argwhere(x).astype(np.int32)

@@ -1,6 +1,7 @@
-"""Lists of tensors: every operation gives a new list, the elements are shared.
+"""Lists of tensors, and states (iOS 18).
 
-An element that was never written reads as zeros of the list's element shape.
+Every operation on a list gives a new list, and shares the elements. One that was never written
+reads as zeros of the list's element shape. States are read and written by reference.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.reference.constants import integers
 from pytest_ane.reference.registry import register
+from pytest_ane.reference.state import State
 
 _DTYPES = {"bool": np.bool_, "fp16": np.float32, "fp32": np.float32, "int32": np.int32}
 
@@ -21,7 +24,7 @@ class TensorList:
     """A list's elements, `None` where nothing was written.
 
     Attributes:
-        shape: of an element; a text stands for a dimension known when something is written.
+        shape: of an element; a text stands for a dimension that the first write decides.
         dynamic: it grows as needed.
     """
 
@@ -32,12 +35,12 @@ class TensorList:
 
     def at(self, index: int) -> npt.NDArray[Any]:
         """An element; zeros where nothing was written."""
-        found = self.elements[self._checked(index)]
-        return np.zeros(self._shape(), self.dtype) if found is None else found
+        element = self.elements[self._checked(index)]
+        return np.zeros(self._shape(), self.dtype) if element is None else element
 
     def written(self, indices: Any, values: Any) -> TensorList:
-        """A list with other elements at these places; a dynamic one grows up to them."""
-        places = [int(i) for i in np.atleast_1d(indices)]
+        """The list with these values at these indices; a dynamic one grows to hold them."""
+        places = integers(indices)
         elements = list(self.elements)
         if self.dynamic and places:
             elements += [None] * (max(places) + 1 - len(elements))
@@ -53,9 +56,9 @@ class TensorList:
         return index
 
     def _shape(self) -> tuple[int, ...]:
-        known = [e.shape for e in self.elements if e is not None]
-        if known:
-            return known[0]
+        for element in self.elements:
+            if element is not None:
+                return element.shape
         return tuple(0 if isinstance(d, str) else d for d in self.shape)
 
 
@@ -73,13 +76,13 @@ def make_list(
 
 @register("list_length")
 def list_length(ls: TensorList) -> Any:
-    """The number of elements."""
+    """The number of elements, written or not, as int32."""
     return np.int32(len(ls.elements))
 
 
 @register("list_read", moves=True)
 def list_read(ls: TensorList, index: Any) -> Any:
-    """The element at an index."""
+    """The element at an index; negative ones count from the end."""
     return ls.at(int(index))
 
 
@@ -92,10 +95,23 @@ def list_write(ls: TensorList, index: Any, value: Any) -> TensorList:
 @register("list_gather", moves=True)
 def list_gather(ls: TensorList, indices: Any) -> Any:
     """The elements at these indices, stacked along a new first axis."""
-    return np.stack([ls.at(int(i)) for i in np.atleast_1d(indices)])
+    return np.stack([ls.at(i) for i in integers(indices)])
 
 
 @register("list_scatter", moves=True)
 def list_scatter(ls: TensorList, indices: Any, value: Any) -> TensorList:
     """The list with `value[i]` at `indices[i]`."""
     return ls.written(indices, value)
+
+
+@register("read_state", opset="iOS18", moves=True)
+def read_state(input: State) -> Any:
+    """The state's present value, read-only: a later write replaces it and leaves it alone."""
+    return input.read()
+
+
+@register("write_state", opset="iOS18", moves=True)
+def write_state(input: State, data: Any) -> tuple[()]:
+    """Replace the state's value; the operation has no result."""
+    input.take(data)
+    return ()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ane.reference.constants import integers
 from pytest_ane.reference.registry import register
 
 
@@ -14,7 +15,7 @@ def layer_norm(
     x: Any, axes: Any = None, gamma: Any = None, beta: Any = None, epsilon: float = 1e-5
 ) -> Any:
     """`gamma (x - mean) / sqrt(variance + epsilon) + beta` over axes, all where none are given."""
-    axes = tuple(range(x.ndim)) if axes is None else tuple(int(a) for a in np.atleast_1d(axes))
+    axes = tuple(range(x.ndim)) if axes is None else tuple(integers(axes))
     centred = x - x.mean(axis=axes, keepdims=True)
     variance = np.square(centred).mean(axis=axes, keepdims=True)
     y = centred / np.sqrt(variance + np.float32(epsilon))

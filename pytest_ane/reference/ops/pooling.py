@@ -25,12 +25,12 @@ class _Axis(NamedTuple):
         """How many each window holds of the axis and of this much padding: `[positions]`."""
         starts = np.arange(self.positions) * self.stride - self.pad[0]
         ends = np.minimum(starts + self.kernel, self.size + after)
-        found = ends - np.maximum(starts, -before)
-        if (found <= 0).any():
+        counts = ends - np.maximum(starts, -before)
+        if (counts <= 0).any():
             raise ValueError(
                 f"a window of {self.kernel} lies outside {self.size} elements padded by {self.pad}"
             )
-        return found
+        return counts
 
 
 @register("max_pool")

@@ -50,15 +50,16 @@ def _log(x: Any) -> Any:
 def _normal(seed: int | None, count: int) -> Any:
     """Standard normal numbers by Marsaglia's polar method (SIAM Review 6, 1964)."""
     draw = _uniform(seed)
-    found = np.empty(0)
-    while found.size < count:
+    numbers = np.empty(0)
+    while numbers.size < count:
         # pi / 4 of the points fall into the unit circle, and each of them gives two numbers.
-        pairs = 2 * draw(2 * (count - found.size) + 16).reshape(-1, 2) - 1
+        pairs = 2 * draw(2 * (count - numbers.size) + 16).reshape(-1, 2) - 1
         square = pairs[:, 0] * pairs[:, 0] + pairs[:, 1] * pairs[:, 1]
         inside = (square > 0) & (square < 1)
         pairs, square = pairs[inside], square[inside, None]
-        found = np.concatenate([found, (pairs * np.sqrt(-2 * _log(square) / square)).reshape(-1)])
-    return found[:count]
+        scale = np.sqrt(-2 * _log(square) / square)
+        numbers = np.concatenate([numbers, (pairs * scale).reshape(-1)])
+    return numbers[:count]
 
 
 def _count(shape: tuple[int, ...]) -> int:

@@ -179,9 +179,9 @@ def _function(name: str) -> Function:
         ) from None
 
 
-def _check_direction(direction: str, *known: str) -> None:
-    if direction not in known:
-        raise ValueError(f"unknown direction {direction!r}; there are: {', '.join(known)}")
+def _check_direction(direction: str, *allowed: str) -> None:
+    if direction not in allowed:
+        raise ValueError(f"unknown direction {direction!r}; there are: {', '.join(allowed)}")
 
 
 def _check_shapes(

@@ -1,17 +1,17 @@
-"""Reductions along axes; all axes where none are given."""
+"""Reductions along axes (all axes where none are given), and running sums."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
-from pytest_ane.reference.registry import register, specialize
+from pytest_ane.reference.constants import integers
+from pytest_ane.reference.registry import register
 
 
 def _axes(axes: Any) -> tuple[int, ...] | None:
-    return None if axes is None else tuple(int(a) for a in np.atleast_1d(axes))
+    return None if axes is None else tuple(integers(axes))
 
 
 def _register(name: str, function: Any) -> None:
@@ -19,21 +19,8 @@ def _register(name: str, function: Any) -> None:
     def compute(x: Any, axes: Any = None, keep_dims: bool = False) -> Any:
         return function(x, axis=_axes(axes), keepdims=keep_dims)
 
-    @specialize(f"reduce_{name}")
-    def prepare(axes: Any = None, keep_dims: bool = False) -> Any:
-        axis = _axes(axes)
-        return lambda x: function(x, axis=axis, keepdims=keep_dims)
-
 
 _CHOOSE = frozenset(("max", "min"))
-
-
-def _mean(x: Any, axis: Any, keepdims: bool) -> Any:
-    """As `np.mean`, in a third of its time for what is small."""
-    if x.dtype.kind != "f" or axis is None:
-        return np.mean(x, axis=axis, keepdims=keepdims)
-    count = math.prod([x.shape[a] for a in axis])
-    return np.add.reduce(x, axis=axis, keepdims=keepdims) / count
 
 
 def _sum_square(x: Any, axis: Any, keepdims: bool) -> Any:
@@ -53,7 +40,7 @@ _FUNCTIONS = {
     "log_sum": lambda x, axis, keepdims: np.log(x.sum(axis=axis, keepdims=keepdims)),
     "log_sum_exp": _log_sum_exp,
     "max": np.maximum.reduce,
-    "mean": _mean,
+    "mean": np.mean,
     "min": np.minimum.reduce,
     "prod": np.multiply.reduce,
     "sum": np.add.reduce,
@@ -75,3 +62,26 @@ def _register_arg(name: str, function: Any) -> None:
 
 _register_arg("argmax", np.argmax)
 _register_arg("argmin", np.argmin)
+
+
+@register("cumsum")
+def cumsum(x: Any, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Any:
+    """Sums of all elements up to each along an axis.
+
+    Args:
+        x: rank 1 or more.
+        axis: may be negative.
+        exclusive: leave out the element itself, so that the first sum is 0.
+        reverse: sum from the last element on.
+
+    Raises:
+        ValueError: the axis is out of bounds.
+    """
+    x = np.asarray(x)
+    if reverse:
+        return np.flip(cumsum(np.flip(x, axis), axis, exclusive), axis)
+    sums = np.cumsum(x, axis=axis, dtype=x.dtype)
+    if exclusive:
+        sums = np.roll(sums, 1, axis)
+        np.moveaxis(sums, axis, 0)[:1] = 0
+    return sums

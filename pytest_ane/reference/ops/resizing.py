@@ -25,7 +25,7 @@ def grid(mode: str, span: Any, count: int) -> Any:
     if mode not in SAMPLING_MODES:
         raise ValueError(f"unknown sampling_mode {mode!r}; there are: {', '.join(SAMPLING_MODES)}")
     if count < 1:
-        raise ValueError(f"a size of {count} is asked for")
+        raise ValueError(f"a size of {count} is not positive")
     i, span = np.arange(count, dtype=np.float64), np.asarray(span, np.float64)[..., None]
     if mode == "DEFAULT":
         positions = i * (span + 1) / count

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.reference.registry import register, specialize
+from pytest_ane.reference.constants import integers
+from pytest_ane.reference.registry import register
 
 
 @register("identity", moves=True)
 def identity(x: Any) -> Any:
-    """`x` as it is."""
+    """`x` unchanged, not copied."""
     return x
 
 
@@ -22,10 +23,10 @@ def reshape(x: Any, shape: Any) -> Any:
     Raises:
         ValueError: the shape does not hold x's elements, or has a 0 and not x's rank.
     """
-    target = [int(d) for d in np.atleast_1d(shape)]
+    target = integers(shape)
     if 0 in target and len(target) != np.ndim(x):
         raise ValueError(f"a shape with 0, {target}, must have the rank of x, {np.ndim(x)}")
-    return np.reshape(x, _filled(target, np.shape(x)))
+    return _reshaped(x, target)
 
 
 @register("reshape", opset="iOS17", moves=True)
@@ -38,22 +39,16 @@ def reshape_from_the_right(x: Any, shape: Any) -> Any:
     Raises:
         ValueError: the shape does not hold x's elements.
     """
-    target = [int(d) for d in np.atleast_1d(shape)]
-    return np.reshape(x, _filled(target, np.shape(x)))
+    return _reshaped(x, integers(shape))
 
 
-@specialize("reshape")
-@specialize("reshape", opset="iOS17")
-def _reshape(shape: Any) -> Any:
-    """Without a 0 both are alike."""
-    target = [int(d) for d in np.atleast_1d(shape)]
-    return None if 0 in target else lambda x: np.asarray(x).reshape(target)
-
-
-def _filled(target: list[int], axes: tuple[int, ...]) -> list[int]:
-    """The target with its zeros replaced by the axes as far from the last one, or else 1."""
-    kept = [1] * len(target) + list(axes)
-    return [d or n for d, n in zip(target, kept[len(axes) :], strict=True)]
+def _reshaped(x: Any, target: list[int]) -> Any:
+    """`x` in a shape whose zeros stand for the axes as far from the last one, or else for 1."""
+    x = np.asarray(x)
+    if 0 in target:
+        aligned = ([1] * len(target) + list(x.shape))[x.ndim :]
+        target = [d or n for d, n in zip(target, aligned, strict=True)]
+    return x.reshape(target)
 
 
 @register("reshape_like", opset="iOS16", moves=True)
@@ -86,38 +81,32 @@ def flatten2d(x: Any, axis: int = 1) -> Any:
 
 @register("transpose", moves=True)
 def transpose(x: Any, perm: Any) -> Any:
-    """Axes in another order."""
-    return np.transpose(x, [int(p) for p in perm])
-
-
-@specialize("transpose")
-def _transpose(perm: Any) -> Any:
-    axes = [int(p) for p in perm]
-    return lambda x: np.asarray(x).transpose(axes)
+    """`x` with its axes in the order `perm`."""
+    return np.transpose(x, integers(perm))
 
 
 @register("expand_dims", moves=True)
 def expand_dims(x: Any, axes: Any) -> Any:
-    """Axes of length 1 inserted."""
-    return np.expand_dims(x, tuple(int(a) for a in np.atleast_1d(axes)))
+    """`x` with axes of length 1 inserted, at these places of the result."""
+    return np.expand_dims(x, tuple(integers(axes)))
 
 
 @register("squeeze", moves=True)
 def squeeze(x: Any, axes: Any = None) -> Any:
-    """Axes of length 1 removed, of those given; others given stay, as in PyTorch.
+    """`x` without its axes of length 1, or those among `axes`; longer ones stay, as in PyTorch.
 
     Raises:
         IndexError: an axis is out of bounds.
     """
     lengths = np.shape(x)
-    given = range(len(lengths)) if axes is None else [int(a) for a in np.atleast_1d(axes)]
-    dropped = {range(len(lengths))[a] for a in given if lengths[a] == 1}
+    chosen = range(len(lengths)) if axes is None else integers(axes)
+    dropped = {range(len(lengths))[a] for a in chosen if lengths[a] == 1}
     return np.reshape(x, [n for i, n in enumerate(lengths) if i not in dropped])
 
 
 @register("shape", moves=True)
 def shape(x: Any) -> Any:
-    """The shape as integers."""
+    """The shape of x, `[rank]` as int32."""
     return np.array(np.shape(x), dtype=np.int32)
 
 

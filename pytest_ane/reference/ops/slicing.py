@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
-from pytest_ane.reference.registry import register, specialize
+from pytest_ane.reference.constants import integers
+from pytest_ane.reference.registry import register
 
 
 def _index(
@@ -26,10 +26,10 @@ def _index(
     """
 
     def each(values: Any, default: int = 0) -> list[int]:
-        found = [default] * rank if values is None else [int(v) for v in np.atleast_1d(values)]
-        if len(found) != rank:
-            raise ValueError(f"{found} does not have one value for each of {rank} axes")
-        return found
+        numbers = [default] * rank if values is None else integers(values)
+        if len(numbers) != rank:
+            raise ValueError(f"{numbers} does not have one value for each of {rank} axes")
+        return numbers
 
     index: list[Any] = []
     for first, last, step, open_first, open_last, squeeze in zip(
@@ -61,17 +61,6 @@ def slice_by_index(x: Any, begin: Any, end: Any, **bounds: Any) -> Any:
     return np.asarray(x)[_index(np.ndim(x), begin, end, **bounds)]
 
 
-@specialize("slice_by_index")
-def _slice(begin: Any, end: Any, **bounds: Any) -> Any:
-    rank = len(np.atleast_1d(begin))
-    index = _index(rank, begin, end, **bounds)
-
-    def cut(x: Any) -> Any:
-        return x[index] if np.ndim(x) == rank else slice_by_index(x, begin, end, **bounds)
-
-    return cut
-
-
 @register("slice_update", opset="iOS18", moves=True)
 def slice_update(x: Any, update: Any, begin: Any, end: Any, **bounds: Any) -> Any:
     """A copy of x with `slice_by_index` of it replaced.
@@ -80,37 +69,16 @@ def slice_update(x: Any, update: Any, begin: Any, end: Any, **bounds: Any) -> An
         IndexError: a squeezed index is out of bounds.
         ValueError: as `slice_by_index`, or the update has not the slice's shape or has rank 0.
     """
-    result, update = np.array(x), np.asarray(update)
-    index = _index(result.ndim, begin, end, **bounds)
-    expected = result[index].shape
-    if update.shape != expected or update.ndim == 0:
-        raise ValueError(f"update has shape {update.shape}; the slice has {expected}, not rank 0")
+    x, update = np.asarray(x), np.asarray(update)
+    index = _index(x.ndim, begin, end, **bounds)
+    part = x[index]
+    if update.shape != part.shape or update.ndim == 0:
+        raise ValueError(f"update has shape {update.shape}; the slice has {part.shape}, not rank 0")
+    if part.shape == x.shape and all(along.step > 0 for along in index):
+        return update.astype(x.dtype, copy=False)  # All of x is replaced.
+    result = np.array(x)
     result[index] = update
     return result
-
-
-@specialize("slice_update", opset="iOS18", varying=("x", "update"))
-def _slice_update(begin: Any, end: Any, **bounds: Any) -> Any:
-    """Where all of x is replaced, the update is the result."""
-    rank = len(np.atleast_1d(begin))
-    index = _index(rank, begin, end, **bounds)
-    covers = lru_cache(partial(_covers, index))
-
-    def update_slice(x: Any, update: Any) -> Any:
-        alike = x.ndim == rank and x.shape == update.shape and x.dtype == update.dtype
-        if alike and covers(x.shape):
-            return update
-        return slice_update(x, update, begin, end, **bounds)
-
-    return update_slice
-
-
-def _covers(index: tuple[Any, ...], shape: tuple[int, ...]) -> bool:
-    """Whether an index takes every element, in order."""
-    return all(
-        isinstance(i, slice) and i.indices(n) == (0, n, 1)
-        for i, n in zip(index, shape, strict=True)
-    )
 
 
 @register("slice_by_size", moves=True)
@@ -122,9 +90,9 @@ def slice_by_size(x: Any, begin: Any, size: Any) -> Any:
         ValueError: there is not one begin and size for each axis.
     """
     index = []
-    for n, first, count in zip(np.shape(x), np.atleast_1d(begin), np.atleast_1d(size), strict=True):
-        start = int(first) + n if first < 0 else int(first)
-        stop = n if count == -1 else start + int(count)
+    for n, first, count in zip(np.shape(x), integers(begin), integers(size), strict=True):
+        start = first + n if first < 0 else first
+        stop = n if count == -1 else start + count
         if not 0 <= start <= stop <= n:
             raise IndexError(f"begin {first} and size {count} reach beyond an axis of size {n}")
         index.append(slice(start, stop))

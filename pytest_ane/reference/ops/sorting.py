@@ -1,4 +1,7 @@
-"""Sorting along an axis; equal values keep their order, NaN comes last."""
+"""Sorting along an axis, and the most probable class.
+
+Equal values keep their order, NaN comes last.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def topk_optional_indices(
     sort: bool = True,
     return_indices: bool = True,
 ) -> Any:
-    """As `topk`; without indices if so told. Unsorted results are sorted too: any order is right.
+    """As `topk`, without indices where `return_indices` is false; `sort=False` allows any order.
 
     Raises:
         ValueError: there are fewer than k.
@@ -80,3 +83,18 @@ def topk_typed_indices(
     if indices.size and indices.max() > np.iinfo(dtype).max:
         raise ValueError(f"index {indices.max()} does not fit {dtype}")
     return (values, indices.astype(dtype)) if return_indices else values
+
+
+@register("classify", moves=True)
+def classify(probabilities: Any, classes: Any) -> Any:
+    """The class of the highest probability (the first of several), and probabilities by class.
+
+    Returns:
+        A text or an integer; a dict from classes, of one of these types, to floats.
+    """
+    labels = [c if isinstance(c, str) else int(c) for c in classes]
+    values = np.ravel(probabilities)
+    if len(labels) != values.size or not labels:
+        raise ValueError(f"{values.size} probabilities for {len(labels)} classes")
+    by_class = dict(zip(labels, values.tolist(), strict=True))
+    return labels[int(np.argmax(values))], by_class

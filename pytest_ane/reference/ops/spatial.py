@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
+from pytest_ane.reference.constants import integers
 
 Pads = list[tuple[int, int]]
 
@@ -17,10 +17,10 @@ def ints(values: Any, count: int, default: int) -> tuple[int, ...]:
     """
     if values is None:
         return (default,) * count
-    found = tuple(int(v) for v in np.atleast_1d(values))
-    if len(found) != count:
-        raise ValueError(f"{count} integers are needed, not {list(found)}")
-    return found
+    numbers = tuple(integers(values))
+    if len(numbers) != count:
+        raise ValueError(f"{count} integers are needed, not {list(numbers)}")
+    return numbers
 
 
 def padding(
@@ -78,7 +78,7 @@ def under(
     dilations: tuple[int, ...],
     counts: tuple[int, ...],
 ) -> tuple[slice, ...]:
-    """What one position of a kernel meets along each axis, over `counts` places of the kernel."""
+    """The elements, by axis, that one position of a kernel meets as it moves to `counts` places."""
     return tuple(
         steps(k * d, s, n) for k, s, d, n in zip(position, strides, dilations, counts, strict=True)
     )

@@ -26,15 +26,15 @@ def _select(boxes: Any, scores: Any, iou: float, least: float, count: int, by_cl
     best, classes = scores.max(axis=1), scores.argmax(axis=1)
     waiting = np.argsort(-best, kind="stable")
     waiting = waiting[best[waiting] >= least]
-    kept: list[int] = []
-    while waiting.size and len(kept) < count:
+    chosen: list[int] = []
+    while waiting.size and len(chosen) < count:
         first, waiting = waiting[0], waiting[1:]
-        kept.append(int(first))
+        chosen.append(int(first))
         beaten = _overlap(boxes[first], boxes[waiting]) > iou
         if by_class:
             beaten &= classes[waiting] == classes[first]
         waiting = waiting[~beaten]
-    return kept
+    return chosen
 
 
 @register("non_maximum_suppression")

@@ -12,7 +12,7 @@ from pytest_ane.analysis.costs import Costs, OpCost, count_costs
 from pytest_ane.analysis.costs.count import Size, Weights
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import read_model
-from pytest_ane.mil.compile import write_compiled
+from pytest_ane.mil.compiled import write_compiled
 from pytest_ane.mil.records import Argument, Blob, DType, Named, Operation, Ref, TensorType, Value
 from tests.packages import save_conv
 from tests.reference.programs import build

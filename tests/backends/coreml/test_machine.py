@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from pytest_ane.backends.coreml import Machine
+from pytest_ane.backends.coreml import Machine, check_native, machine
+from pytest_ane.backends.coreml.machine import NAME, has_native
 from pytest_ane.core.errors import BackendError
 from pytest_ane.testing import Machine as Replayed
-from pytest_ane.testing import Script
+from pytest_ane.testing import Replayer, Script
 
 
 def test_a_mac_with_xcode(mac: Callable[[Script], None]) -> None:
@@ -69,3 +71,39 @@ def test_a_tool_that_fails_is_one_sentence(
     assert str(raised.value) == (
         f"`sw_vers -productVersion` failed ({why}); check this Mac's sw_vers."
     )
+
+
+away = pytest.mark.skipif(sys.platform == "darwin", reason="macOS has Core ML")
+
+
+@away
+def test_elsewhere_there_is_none() -> None:
+    assert not has_native()
+    with pytest.raises(BackendError, match=rf"no {NAME}\); use --ane-backend=cpu, or"):
+        check_native()
+
+
+def test_a_replayed_one_counts() -> None:
+    with Replayer(Script()):
+        check_native()
+
+
+def test_one_that_cannot_be_loaded_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Such as one for another architecture."""
+    import coremltools
+
+    (tmp_path / "libcoremlpython.so").write_bytes(b"none")
+    monkeypatch.setattr(coremltools, "__path__", [*coremltools.__path__, str(tmp_path)])
+    monkeypatch.setattr(machine, "has_native", lambda: True)
+    with pytest.raises(BackendError, match=r"cannot be loaded \(.*\); install coremltools again"):
+        machine.coremltools()
+
+
+def test_looking_for_it_imports_nothing(pytester: pytest.Pytester) -> None:
+    code = (
+        "import sys; from pytest_ane.backends.coreml.machine import has_native; has_native();"
+        "print('coremltools' in sys.modules, 'torch' in sys.modules)"
+    )
+    assert pytester.runpython_c(code).outlines == ["False False"]

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from pytest_ane.build.census import take_census
-from pytest_ane.build.palettize import constants, palettize
-from pytest_ane.build.quiet import converter_notes, import_coremltools
+from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.build.palettize.choose import constants
+from pytest_ane.build.palettize.package import palettize
 from pytest_ane.core.errors import BuildError
 from pytest_ane.manifest import Palettize
 from pytest_ane.mil import read_model

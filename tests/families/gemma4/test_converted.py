@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.build.convert import convert
-from pytest_ane.build.quiet import converter_notes
+from pytest_ane.build.coremltools_quiet import converter_notes
 from pytest_ane.gates.placement import forecast
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Model

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_ane.chain.chain import NO_TOKEN
-from pytest_ane.chain.forced import Head
+from pytest_ane.chain.exact import Head
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.behaviour import Behaviour, judge
 from pytest_ane.gates.behaviour.measure import PromptResult

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from pytest_ane.chain.chain import NO_TOKEN, Chain
-from pytest_ane.chain.forced import Head, forced
-from pytest_ane.chain.golden import Golden
+from pytest_ane.chain.exact import Head, forced
+from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.gates.behaviour import measure
 from pytest_ane.gates.behaviour.measure import PromptResult
 from pytest_ane.sources import FloatArray
 from tests.chain.test_chain import COUNTING, block, embed, following, head, identity
 
 IDS = (2, 3)
-GOLDEN = Golden("count", IDS, COUNTING.logits(IDS), (4, 5, 6), (2.0, 2.0, 2.0), "4 5 6")
+GOLDEN = GoldenPrompt("count", IDS, COUNTING.logits(IDS), (4, 5, 6), (2.0, 2.0, 2.0), "4 5 6")
 
 
 def decode(ids: Sequence[int]) -> str:
@@ -155,7 +155,7 @@ def test_a_nan_in_greedy_text_ends_it() -> None:
         return given
 
     ids = (4, 5)
-    prompt = Golden("count", ids, COUNTING.logits(ids), (6, 0, 0), (2.0, 2.0, 0.0), "6 0 0")
+    prompt = GoldenPrompt("count", ids, COUNTING.logits(ids), (6, 0, 0), (2.0, 2.0, 0.0), "6 0 0")
     chain = Chain(embed, (block("L00", late), head("head.0", following)))
     (found,) = measure(chain, [prompt], lambda *_: (embed(ids), embed(ids)), decode, {}).prompts
     assert all(p.defined for p in found.positions)

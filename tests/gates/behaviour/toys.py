@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from pytest_ane.chain.chain import Chain, Opened, Step
-from pytest_ane.chain.forced import States
-from pytest_ane.chain.golden import Golden
+from pytest_ane.chain.chain import Chain, ChainStep, Opened
+from pytest_ane.chain.exact import ReferenceStates
+from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.families import Streams, Wire, entering, merge
 from pytest_ane.manifest import BehaviourPolicy
 from pytest_ane.sources import FloatArray
@@ -45,26 +45,26 @@ def toy(blocks: int, errors: Mapping[str, float] | None = None, base: float = 0.
     steps = []
     for i in range(blocks):
         run = block(i, errors.get(f"L{i:02d}", base))
-        steps.append(Step(Wire(f"L{i:02d}"), lambda run=run: run))  # type: ignore[misc]
+        steps.append(ChainStep(Wire(f"L{i:02d}"), lambda run=run: run))  # type: ignore[misc]
     noise = np.random.default_rng(99).standard_normal(_HEAD.shape)
     for i, part in enumerate((slice(0, 5), slice(5, None))):
         name = f"head.{i}"
         weight = (_HEAD + errors.get(name, base) * noise)[:, part].astype(np.float32)
         wire = Wire(name, gives="logits", mode="append")
-        steps.append(Step(wire, lambda w=weight: lambda x: x @ w, "itself"))  # type: ignore[misc]
+        steps.append(ChainStep(wire, lambda w=weight: lambda x: x @ w, "itself"))  # type: ignore[misc]
     return Chain(embed, tuple(steps))
 
 
-def golden(chain: Chain, *prompts: Sequence[int], greedy: int = 2) -> list[Golden]:
+def golden(chain: Chain, *prompts: Sequence[int], greedy: int = 2) -> list[GoldenPrompt]:
     """What a chain says of prompts of these ids."""
     found = []
     for i, ids in enumerate(prompts or ([1, 5, 3, 8, 2], [7, 0, 4])):
         _, tokens, leads = chain.answer(ids, greedy)
-        found.append(Golden(f"p{i}", tuple(ids), chain.logits(ids), tokens, leads, ""))
+        found.append(GoldenPrompt(f"p{i}", tuple(ids), chain.logits(ids), tokens, leads, ""))
     return found
 
 
-def states_of(chain: Chain, prompts: Sequence[Golden]) -> States:
+def states_of(chain: Chain, prompts: Sequence[GoldenPrompt]) -> ReferenceStates:
     """Hidden states of a chain as `OpenModel.states` gives them."""
     known: dict[tuple[str, str], tuple[FloatArray, FloatArray]] = {}
     for prompt in prompts:

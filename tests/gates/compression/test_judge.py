@@ -8,8 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from pytest_ane.build import Census, Distortion
-from pytest_ane.build.census import Weight
-from pytest_ane.build.stages import Stage
+from pytest_ane.build.census import Stage, Weight
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.compression import judge
 from pytest_ane.gates.compression.measure import CompressionMeasurement

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.build.palettize import palettize
+from pytest_ane.build.palettize.package import palettize
 from pytest_ane.manifest import Palettize
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Model

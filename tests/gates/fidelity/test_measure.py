@@ -214,10 +214,10 @@ def test_without_a_residual_path_there_is_no_contribution() -> None:
 def test_where_it_is_unknown_what_lies_along_the_input_is_taken_out() -> None:
     path = 20 * WIDE
     inputs = ({"mask": WRONG, "x": WIDE, "ids": np.ones((3, 64), np.int32), "s": X},)
-    found = comparison(path + ADDED + WRONG / 3, path + ADDED, calls=inputs, beside=True)
+    found = comparison(path + ADDED + WRONG / 3, path + ADDED, calls=inputs, residual_unknown=True)
     assert found.contributions == pytest.approx(compare(ADDED + WRONG / 3, ADDED).cosines, abs=0.02)
     assert found.residual == pytest.approx(20, rel=0.2)
-    without = comparison(path, path, calls=({"s": X},), beside=True)
+    without = comparison(path, path, calls=({"s": X},), residual_unknown=True)
     assert without.contributions == ()
     asked = comparison(path, path, calls=inputs)
     assert asked.contributions == ()
@@ -227,7 +227,7 @@ def test_an_output_that_is_no_port_has_no_input_beside_it() -> None:
     made = replace(
         case({"y": WIDE}),
         calls=({"x": WIDE},),
-        beside=True,
+        residual_unknown=True,
         rows=lambda outputs: {"y": outputs["y"]} if "y" in outputs else {},
     )
     runner = FakeRunner(y=WIDE + ADDED, more=WIDE)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.chain.chain import Chain, Step
+from pytest_ane.chain.chain import Chain, ChainStep
 from pytest_ane.chain.decode import decode
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.families import Wire
@@ -166,7 +166,7 @@ def test_without_the_margin_rounding_shows() -> None:
 
 
 def test_a_shard_that_cannot_go_back() -> None:
-    steps = (Step(Wire("L07"), lambda: lambda x: x, "state"), head("head.0", following))
+    steps = (ChainStep(Wire("L07"), lambda: lambda x: x, "state"), head("head.0", following))
     with pytest.raises(ExecutionError, match="L07 cannot go back in a sequence"):
         speculate(Chain(embed, steps), [4], 4, 2, draft=counting)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.chain.chain import Chain, Step
+from pytest_ane.chain.chain import Chain, ChainStep
 from pytest_ane.families import Wire
 
 VOCABULARY = 5
@@ -95,9 +95,9 @@ def chaotic(
         return np.array(rows)
 
     steps = (
-        Step(Wire("L00"), lambda: Cache(seed, noted), "state"),
-        Step(Wire("L01"), lambda: Tail(seed), "state"),
-        Step(Wire("head.0", gives="logits", mode="append"), lambda: logits, "itself"),
+        ChainStep(Wire("L00"), lambda: Cache(seed, noted), "state"),
+        ChainStep(Wire("L01"), lambda: Tail(seed), "state"),
+        ChainStep(Wire("head.0", gives="logits", mode="append"), lambda: logits, "itself"),
     )
     return Chain(embed, steps, positions=positions)
 

@@ -131,3 +131,18 @@ def test_validated_indices_do_not_count_from_the_end(op: str, indices: Any) -> N
 def test_shapes_that_do_not_fit(op: str, parameters: Any, message: str) -> None:
     with pytest.raises(Exception, match=message):
         eval_op(op, x=X, **parameters)
+
+
+def test_non_zero() -> None:
+    same("non_zero", [[0, 1], [1, 0]], x=f32([[0, 3], [-1, 0]]))
+    same("non_zero", [[0], [2]], x=np.array([True, False, True]))
+    same("non_zero", [[0], [1]], x=f32([np.nan, np.inf, -0.0]))
+    same("non_zero", np.empty((0, 2)), x=np.zeros((2, 3)))
+    same("non_zero", np.empty((0, 2)), x=np.zeros((0, 3)))
+    assert eval_op("non_zero", x=X).dtype == np.int32
+
+
+@given(arrays(limit=1))
+def test_places_lead_to_what_is_not_zero(x: Any) -> None:
+    places = eval_op("non_zero", x=np.trunc(x))
+    np.testing.assert_array_equal(np.trunc(x)[tuple(places.T)], np.trunc(x)[np.trunc(x) != 0])

@@ -173,7 +173,7 @@ def test_crop() -> None:
         ("crop", {"crop_height": [3, 2], "crop_width": [0, 0]}, "1 rows and 2 columns cannot lose"),
         ("crop", {"crop_height": [0, -1], "crop_width": [0, 0]}, "cannot lose"),
         ("resize_bilinear", {"sampling_mode": "CORNERS"}, "unknown sampling_mode 'CORNERS'"),
-        ("resize_bilinear", {"target_size_width": 0}, "a size of 0 is asked for"),
+        ("resize_bilinear", {"target_size_width": 0}, "a size of 0 is not positive"),
         ("resize", {"shape": [1, 1, 1, 5], "resized_dims": 2}, "do not fit rank 3"),
         ("resize", {"shape": [5], "resized_dims": 2}, "do not fit rank 3"),
         ("resize", {"shape": [5], "resized_dims": 1, "interpolation_mode": "CUBIC"}, "'CUBIC'"),

@@ -100,6 +100,14 @@ def test_all_masks(begin: Any, end: Any, stride: Any, bits: Any, meant: Any, dty
     same("slice_update", expected, x=CUBE, update=update, **bounds, **masks(bits))
 
 
+@pytest.mark.parametrize("stride", [1, -1])
+def test_all_of_a_tensor_is_replaced(stride: int) -> None:
+    update = f32([7, 8, 9])
+    masks = {"begin_mask": [True], "end_mask": [True], "stride": [stride]}
+    same("slice_update", update[::stride], x=f32([1, 2, 3]), update=update, begin=[0], end=[0],
+         **masks)  # fmt: skip
+
+
 def test_the_updated_tensor_stays() -> None:
     x = X.copy()
     result = eval_op("slice_update", x=x, update=f32([[0]]), begin=[0, 0], end=[1, 1])

@@ -6,7 +6,7 @@ Core ML falls back to the CPU without a word to the program.
 
 from __future__ import annotations
 
-from pytest_ane.backends.coreml.known import KNOWN, recognise
+from pytest_ane.backends.coreml.errors import KNOWN, recognise
 from pytest_ane.gates.placement.plans.record import Message, Plan
 
 _MOST = 1000

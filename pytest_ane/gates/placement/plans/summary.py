@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
+from pytest_ane.core.text import printable
 from pytest_ane.core.verdict import Status, Verdict
 from pytest_ane.gates.placement.plans.record import RETRIED, Device, Plan, PlannedOperation
 
@@ -17,7 +19,7 @@ _STATUS: dict[Outcome, Status] = {
     "inconclusive": "unproven",
 }
 _SHOWN = 10
-_LONGEST = 200
+plain = partial(printable, longest=200)
 EXPERIMENTAL = "The format analytics.mil is experimental: no file of Apple's confirmed its reading."
 
 
@@ -154,11 +156,6 @@ def listing(summary: Summary, *, limit: int | None = None) -> Iterator[str]:
         yield f"  {plain(one.op or 'operation')}{name}{where}: {at}{able}"
     if limit is not None and len(summary.off) > limit:
         yield f"  ... and {len(summary.off) - limit:,} more"
-
-
-def plain(text: str) -> str:
-    """Text of a file without what a terminal would obey, and not endless."""
-    return "".join(char if char.isprintable() else "?" for char in text[:_LONGEST])
 
 
 def _judged(

@@ -35,7 +35,7 @@ def test_what_is_written_is_read_again() -> None:
 
 
 def test_coremltools_reads_what_is_written() -> None:
-    from pytest_ane.build.quiet import import_coremltools
+    from pytest_ane.build.coremltools_quiet import import_coremltools
 
     import_coremltools()
     from coremltools.models.ml_program.experimental.remote_device import ComputePlan
