@@ -12,11 +12,12 @@ from pytest_ane.gates.behaviour import BEHAVIOUR
 from pytest_ane.gates.compression import COMPRESSION
 from pytest_ane.gates.fidelity import FIDELITY
 from pytest_ane.gates.placement import PLACEMENT
+from pytest_ane.gates.throughput import THROUGHPUT
 
 __all__ = ["GATES", "Gate", "ModelContext", "ShardContext", "Subject", "find", "recordable"]
 
 GATES: Mapping[str, Gate[Any]] = MappingProxyType(
-    {gate.name: gate for gate in (PLACEMENT, COMPRESSION, FIDELITY, BEHAVIOUR)}
+    {gate.name: gate for gate in (PLACEMENT, COMPRESSION, FIDELITY, BEHAVIOUR, THROUGHPUT)}
 )
 """Every gate by name, in the order in which they are asked: the cheapest first."""
 

@@ -15,7 +15,7 @@ from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.gate_words import GATE_WORDS
 from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.manifest import Model, Policy, Shard
-from pytest_ane.mil.records import Model as Program
+from pytest_ane.mil.records import MLModel
 from pytest_ane.probes.cases import Case
 
 M = TypeVar("M")
@@ -37,7 +37,7 @@ class ShardContext(Protocol):
         ...
 
     @property
-    def program(self) -> Program:
+    def program(self) -> MLModel:
         """The package's program, weights not decoded."""
         ...
 

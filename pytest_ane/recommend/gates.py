@@ -18,7 +18,7 @@ from pytest_ane.gates.fidelity import FIDELITY
 from pytest_ane.gates.placement import PLACEMENT
 from pytest_ane.manifest import BehaviourPolicy, Settings, Shard
 from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Model as Program
+from pytest_ane.mil.records import MLModel
 from pytest_ane.probes.cases import Case
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.stack import Stack
@@ -39,7 +39,7 @@ class CandidateShard:
     cases: Callable[[], list[Case]]
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> MLModel:
         """The package's program."""
         return read_model(self.artifact.path)
 

@@ -15,7 +15,7 @@ from pytest_ane.gates.placement.plans import Plan, judge, summarise
 from pytest_ane.manifest import load
 from pytest_ane.mil import read_model
 from pytest_ane.project.models import OpenModel
-from pytest_ane.testing import Devices, Replayer, Script
+from pytest_ane.testing import DeviceRule, Replayer, Script
 from tests.mil.packages import Program
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class Compiling:
         return use(target)
 
 
-def _plan(package: Path, folder: Path, *rules: Devices) -> Plan:
+def _plan(package: Path, folder: Path, *rules: DeviceRule) -> Plan:
     with Replayer(Script(devices=rules)):
         return plan_on_device(Compiling(folder), package, read_model(package, weights=False))
 
@@ -64,7 +64,7 @@ def test_a_mixture_of_zaya(tmp_path: Path) -> None:
     assert (summary.conv_ane, summary.conv_total, dict(summary.devices)) == (36, 36, {"ANE": 165})
     assert dict(summary.compile_time) == {"const": 296, "constexpr_lut_to_dense": 32}
     assert judge(plan, subject="zaya1-8b:L01").status == "passed"
-    plan = _plan(package, tmp_path, Devices("CPU", op="softmax"))
+    plan = _plan(package, tmp_path, DeviceRule("CPU", op="softmax"))
     verdict = judge(plan, subject="zaya1-8b:L01")
     assert verdict.status == "failed"
     assert verdict.reasons == ("1 operation is not on the ANE, of 165.",)
@@ -98,5 +98,5 @@ def test_the_line_of_the_notes(tmp_path: Path) -> None:
     summary = summarise(_plan(package, tmp_path))
     assert dict(summary.devices) == {"ANE": 34}
     assert dict(summary.compile_time) == {"const": 44, "constexpr_lut_to_dense": 4}
-    moved = summarise(_plan(package, tmp_path, Devices("GPU", name="y3?")))
+    moved = summarise(_plan(package, tmp_path, DeviceRule("GPU", name="y3?")))
     assert dict(moved.devices) == {"ANE": 30, "GPU": 4}

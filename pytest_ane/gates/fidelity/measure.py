@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.backends import Runner
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.gates.fidelity.records import GROUP, Comparison, Errors, Fidelity
 from pytest_ane.metrics.contribution import Contributions, contributions, contributions_off_input
@@ -32,7 +33,6 @@ from pytest_ane.metrics.error import (
     worst_rel_error,
 )
 from pytest_ane.probes.cases import Case, Rows
-from pytest_ane.sources import FloatArray
 
 Wide = npt.NDArray[np.float64]
 _BLOCK = 1 << 14

@@ -24,7 +24,7 @@ from pytest_ane.gates.placement.plans import (
 )
 from pytest_ane.gates.placement.plans.fields import op_type
 from pytest_ane.gates.placement.plans.record import RETRIED, Device
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 
 Placement: TypeAlias = Plan | Forecast
 """What is known of where a shard runs."""
@@ -51,7 +51,7 @@ class DeviceBackend(Protocol):
         ...
 
 
-def measure(backend: Backend, artifact: Path, program: Model, *, size_bytes: int) -> Placement:
+def measure(backend: Backend, artifact: Path, program: MLModel, *, size_bytes: int) -> Placement:
     """Where an artifact's operations run, or what the rules say of that.
 
     Args:
@@ -68,7 +68,7 @@ def measure(backend: Backend, artifact: Path, program: Model, *, size_bytes: int
     return forecast(program, size_bytes=size_bytes)
 
 
-def plan_on_device(backend: DeviceBackend, artifact: Path, program: Model) -> Plan:
+def plan_on_device(backend: DeviceBackend, artifact: Path, program: MLModel) -> Plan:
     """Core ML's plan of an artifact, joined with its program.
 
     A plan without any device is a broken cache: it is read once more from a copy of the compiled

@@ -1,131 +1,284 @@
-"""The throughput gate's opinion: the floor, and the regression on the median. Reads no file."""
+"""Verdict of the throughput gate: the floor, and the change against the baseline. Reads no file.
+
+A benchmark is timed in a fixed number of rounds. A change beyond the limit, in either direction,
+and a speed below the floor are suspected: the benchmark is timed once more, in as many rounds. What
+both runs show is confirmed; a confirmed regression fails, and so does a floor that both miss.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from pytest_ane.core.verdict import Column, Figure, Finding, Severity, Table, Verdict
+from pytest_ane.core.verdict import Cell, Column, Figure, Finding, Side, Table, Verdict, Where
 from pytest_ane.gates.throughput.baseline import Baseline, Missing, differences
-from pytest_ane.gates.throughput.change import Change
-from pytest_ane.gates.throughput.regression import Outcome, weigh
-from pytest_ane.gates.throughput.speed import Speed
+from pytest_ane.gates.throughput.noise import Limit, limit_of
+from pytest_ane.gates.throughput.speed import Speed, percent, seconds
 from pytest_ane.gates.throughput.stored import RECORD
-from pytest_ane.gates.throughput.threshold import DEFAULT, DEFAULT_LOAD, Threshold, threshold
-from pytest_ane.gates.throughput.words import details, figure, machine, percent, title
 from pytest_ane.manifest import ThroughputPolicy
 
 
-def judge(
-    now: Speed,
-    baseline: Baseline | Missing | None,
-    policy: ThroughputPolicy,
-    *,
-    recording: bool,
-    compared: bool,
-) -> Verdict:
-    """Passed if nothing was asked, or the floor holds and the speed is no regression.
+@dataclass(frozen=True)
+class Throughput:
+    """A timed benchmark, and what it is compared with.
+
+    Attributes:
+        speed: what was timed, the confirmation included.
+        baseline: as `find` gives it; None where nobody looked.
+        recording: whether this run is stored, and so becomes a baseline itself.
+        compared: whether `--benchmark-compare` was given; `max-regression` compares, too.
+    """
+
+    speed: Speed
+    baseline: Baseline | Missing | None = None
+    recording: bool = False
+    compared: bool = False
+
+
+@dataclass(frozen=True)
+class Change:
+    """A speed against its baseline.
+
+    Attributes:
+        shares: change of tok/s, or of a load's seconds, of the run and of its confirmation: -0.1
+            is a tenth less.
+        control: the same of the control workload; None where one of the two has none.
+        limit: the change that is allowed in either direction.
+        baseline: what it is compared with.
+        is_load: whether more is worse, as of seconds.
+    """
+
+    shares: tuple[float, ...]
+    control: float | None
+    limit: Limit
+    baseline: Baseline
+    is_load: bool
+
+    @classmethod
+    def of(cls, now: Speed, baseline: Baseline, limit: Limit) -> Change:
+        """`q - 1`, with the medians m and b of run and baseline: q = b / m, of a load m / b."""
+
+        def share(m: float, b: float) -> float:
+            return b / m - 1 if now.tokens else m / b - 1
+
+        then = baseline.speed
+        control = share(now.control, then.control) if now.control and then.control else None
+        shares = tuple(share(m, then.median) for m in now.medians)
+        return cls(shares, control, limit, baseline, not now.tokens)
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether every run is slower by more than the limit; NaN counts as slower."""
+        return all(not slower <= self.limit.share for slower in self._slower)
+
+    @property
+    def is_improvement(self) -> bool:
+        """Whether every run is faster by more than the limit."""
+        return all(slower < -self.limit.share for slower in self._slower)
+
+    @property
+    def _slower(self) -> list[float]:
+        return [share if self.is_load else -share for share in self.shares]
+
+
+def is_suspect(timed: Throughput, policy: ThroughputPolicy) -> bool:
+    """Whether the run has to be confirmed: it is below the floor, or beyond the limit."""
+    change = compare(timed, policy)
+    beyond = isinstance(change, Change) and (change.is_regression or change.is_improvement)
+    return beyond or any(_floor(timed.speed, policy))
+
+
+def compare(timed: Throughput, policy: ThroughputPolicy) -> Change | Missing | None:
+    """The change against the baseline, or why there is none; None where none is wanted."""
+    now, baseline = timed.speed, timed.baseline
+    if not timed.compared and policy.max_regression is None:
+        return None
+    if not isinstance(baseline, Baseline):
+        if timed.recording:
+            return None
+        return _no_baseline(baseline.why if baseline else "Nothing is stored.")
+    if other := differences(now, baseline.speed):
+        return _no_baseline(f"Run {baseline.run} is no baseline: {'; '.join(other)}.")
+    limit = limit_of(policy, baseline.noise, now.what)
+    return Missing(limit.rstrip(".")) if isinstance(limit, str) else Change.of(now, baseline, limit)
+
+
+def judge(timed: Throughput, policy: ThroughputPolicy, subject: str) -> Verdict:
+    """Passes if the policy sets neither floor nor limit, or both hold.
 
     Args:
-        now: what was measured.
-        baseline: what `find` gave; None where nobody looked.
+        timed: the benchmark, its confirmation included.
         policy: the shard's or the model's.
-        recording: whether this run is stored, and so is a baseline itself.
-        compared: whether `--benchmark-compare` was given; `max-regression` asks for it, too.
+        subject: qualified shard or model.
     """
-    wrong = [*_untimed(now), *_floor(now, policy)]
-    held = _Held("passed")
-    if compared or policy.max_regression is not None:
-        held = _held(now, baseline, policy, recording=recording)
-    severity: Severity = "failed"
-    if held.outcome in ("warned", "unproven"):
-        severity = "warned" if held.outcome == "warned" else "unproven"
-    findings = [Finding("failed", reason.rstrip(".")) for reason in wrong]
-    findings += [Finding(severity, held.says.rstrip("."))] if held.says else []
-    # What is no baseline stands in the reasons, unless there are none.
-    lines = tuple(details(now, None if held.outcome == "unproven" else baseline))
-    figures = [Figure("measured", f"{title(now)} {figure(now)}", shown=True)]
-    figures += [Figure("comparison", held.note, shown=True)] if held.note else []
-    facts = _facts(now) | dict(held.facts)
+    now, change = timed.speed, compare(timed, policy)
+    findings = [*_untimed(now), *_floor(now, policy)]
+    if isinstance(change, Change) and change.is_regression:
+        findings.append(_regression(now, change))
+    if isinstance(change, Missing):
+        findings.append(Finding("unproven", change.why, remedy=change.remedy))
     return Verdict(
         gate="throughput",
-        subject=now.subject,
-        figures=(*figures, *(Figure(name, value) for name, value in facts.items())),
-        findings=tuple(findings),
-        tables=(Table("", (Column(""),), tuple((line,) for line in lines)),),
+        subject=subject,
+        figures=(
+            *_speed_figures(now, policy.min_tok_s, is_below=any(_floor(now, policy))),
+            *(_change_figures(change) if isinstance(change, Change) else ()),
+            *_recorded(timed),
+        ),
+        findings=(
+            *findings,
+            # Why nothing is compared is a reason already.
+            *_notes(now, None if isinstance(change, Missing) else timed.baseline),
+        ),
+        tables=tuple(_tables(now, timed.baseline)),
         provenance=now.identity | now.state,
     )
 
 
-class _Held(NamedTuple):
-    """What comparing comes to: an outcome, why, a few words of it, and facts."""
-
-    outcome: Outcome
-    says: str = ""
-    note: str = ""
-    facts: Mapping[str, float | int | str] = MappingProxyType({})
+def figures(timed: Throughput) -> tuple[Figure, ...]:
+    """What was timed, before any policy."""
+    return tuple(_speed_figures(timed.speed, None, is_below=False))
 
 
-def _held(
-    now: Speed, baseline: Baseline | Missing | None, policy: ThroughputPolicy, *, recording: bool
-) -> _Held:
-    if not isinstance(baseline, Baseline):
-        if recording:
-            return _Held("passed", note="recorded as the baseline")
-        return _Held("unproven", _unproven(baseline), "no baseline")
-    if other := differences(now, baseline.speed):
-        none = Missing(f"Run {baseline.run} is none: {'; '.join(other)}.")
-        return _Held("unproven", _unproven(none))
-    limit = threshold(policy, baseline.noise, DEFAULT_LOAD if now.what == "load" else DEFAULT)
-    if isinstance(limit, str):
-        return _Held("unproven", limit, "no threshold")
-    change = Change(now, baseline.speed)
-    note = f"{percent(change.share, signed=True)} on run {baseline.run}"
-    return _Held(*weigh(change, baseline, limit), note, _compared(baseline, change, limit))
+def _no_baseline(why: str) -> Missing:
+    return Missing(why.rstrip("."), f"record a baseline of this machine with: {RECORD}")
 
 
-def _untimed(now: Speed) -> Iterator[str]:
+def _untimed(now: Speed) -> Iterator[Finding]:
     if not (math.isfinite(now.median) and now.median > 0):
-        yield f"{title(now).capitalize()}: the median round takes {now.median} s."
+        yield Finding("failed", f"{now.title.capitalize()}: the median round takes {now.median} s")
 
 
-def _floor(now: Speed, policy: ThroughputPolicy) -> Iterator[str]:
+def _floor(now: Speed, policy: ThroughputPolicy) -> Iterator[Finding]:
+    """A finding if every run is below `min-tok-s`; NaN is below."""
     least = policy.min_tok_s
     if least is None or now.what == "load":
         return
-    if now.tok_s is None:
-        yield f"A round computes no token, so min-tok-s = {least:g} was not tested."
-    elif not (math.isfinite(now.tok_s) and now.tok_s >= least):
-        yield (
-            f"{title(now).capitalize()} reaches {figure(now)}, below policy.throughput.min-tok-s = "
-            f"{least:g}, on {machine(now)}."
+    if not now.tokens:
+        reason = f"A round computes no token, so min-tok-s = {least:g} was not tested"
+        yield Finding("failed", reason)
+    elif not any(now.tokens / median >= least for median in now.medians if median > 0):
+        yield Finding(
+            "failed",
+            f"{now.title.capitalize()} reaches {_runs(now)}, below policy.throughput.min-tok-s = "
+            f"{least:g}, on {now.machine}",
+            figure="tok_s",
         )
 
 
-def _unproven(baseline: Missing | None) -> str:
-    why = baseline.why if baseline else "Nothing is stored."
-    return f"{why} Record a baseline of this machine with: {RECORD}"
+def _runs(now: Speed) -> str:
+    """`10.00 tok/s`, followed by the confirmation."""
+    first, *confirmation = map(now.figure, now.medians)
+    return first + "".join(f" ({figure} when confirmed)" for figure in confirmation)
 
 
-def _facts(now: Speed) -> dict[str, float | int | str]:
-    facts: dict[str, float | int | str] = {
-        "what": now.what, "seconds": now.median, "rounds": len(now.seconds), "tokens": now.tokens,
-    }  # fmt: skip
+def _regression(now: Speed, change: Change) -> Finding:
+    baseline, limit = change.baseline, change.limit
+    first, *confirmation = (percent(share, signed=True) for share in change.shares)
+    also = "".join(f" ({share} when confirmed)" for share in confirmation)
+    date = f" of {baseline.when}" if baseline.when else ""
+    return Finding(
+        "failed",
+        f"{now.title.capitalize()}: {now.figure()} is {first}{also} on the baseline's "
+        f"{baseline.speed.figure()} (run {baseline.run}{date}), and {percent(limit.share)} is "
+        f"allowed ({limit.origin}), on {now.machine}",
+        figure="change",
+    )
+
+
+def _speed_figures(now: Speed, least: float | None, *, is_below: bool) -> Iterator[Figure]:
+    """What was timed; a floor that the confirmation alone keeps is no limit of the first run."""
+    yield Figure("what", now.what)
+    timed = now.tok_s is None
+    yield Figure("seconds", now.median, "s", now.title, shown=timed)
     if now.tok_s is not None:
-        facts |= {"tok_s": now.tok_s, "ms_token": 1000 * now.median / now.tokens}
-    return facts
+        figure = Figure("tok_s", now.tok_s, "tok/s", now.title, good="above", shown=True)
+        held = replace(figure, limit=least)
+        yield held if held.passes or is_below else figure
+        yield Figure("ms_token", 1000 * now.median / now.tokens, label="ms a token")
+    yield Figure("rounds", len(now.seconds), "rounds")
+    yield Figure("tokens", now.tokens, "tokens")
+    if now.control is not None:
+        yield Figure("control_seconds", now.control, "s", "control")
 
 
-def _compared(baseline: Baseline, change: Change, limit: Threshold) -> dict[str, float | int | str]:
+def _change_figures(change: Change) -> Iterator[Figure]:
+    """The change is held against the limit on the side that is slower."""
+    then, limit = change.baseline.speed, change.limit
+    first, *confirmation = change.shares
+    side: Side = "below" if change.is_load else "above"
+    held = Figure("change", first, "%", f"change on run {change.baseline.run}", good=side,
+                  limit=limit.share if change.is_load else -limit.share, shown=True)  # fmt: skip
+    # A change that was not confirmed is beyond a limit that the verdict does not apply to it.
+    yield held if held.passes or change.is_regression else replace(held, limit=None)
+    known = "confirmed" if change.is_regression or change.is_improvement else "not confirmed"
+    for share in confirmation:
+        yield Figure("confirmed_change", share, "%", known, shown=True)
+    if change.control is not None:
+        yield Figure("control_change", change.control, "%", "control", shown=True)
+    yield Figure("baseline", change.baseline.run)
+    yield Figure("baseline_seconds", then.median, "s", "baseline")
+    if then.tok_s is not None:
+        yield Figure("baseline_tok_s", then.tok_s, "tok/s", "baseline")
+    yield Figure("max_regression", limit.share, "%", "allowed")
+    yield Figure("max_regression_from", limit.origin)
+
+
+def _recorded(timed: Throughput) -> Iterator[Figure]:
+    if timed.recording and isinstance(timed.baseline, Missing):
+        yield Figure("recorded", "recorded as the baseline", shown=True)
+
+
+def _notes(now: Speed, baseline: Baseline | Missing | None) -> Iterator[Finding]:
+    """The noise, and what changed since the baseline except the speed."""
+    if isinstance(baseline, Missing):
+        yield Finding("note", baseline.why.rstrip("."))
+    if not isinstance(baseline, Baseline):
+        return
     then = baseline.speed
-    return {
-        "baseline": baseline.run,
-        "baseline_seconds": then.median,
-        **({} if then.tok_s is None else {"baseline_tok_s": then.tok_s}),
-        "change": change.share,
-        "machine_slowdown": change.machine,
-        "max_regression": limit.share,
-        "max_regression_from": limit.origin,
-    }
+    if (noise := baseline.noise) is not None:
+        yield Finding(
+            "note",
+            f"Noise: sigma {percent(noise.sigma)} of {noise.runs} unchanged runs, itself known to "
+            f"{percent(noise.uncertainty)}; 2.8 sigma is {percent(noise.limit)}",
+        )
+    if then.control is not None and now.control is not None:
+        yield Finding(
+            "note",
+            f"Control, a fixed workload of the CPU: {seconds(then.control)} -> "
+            f"{seconds(now.control)}; no verdict depends on it",
+        )
+    for name, digest in now.artifacts.items():
+        if then.artifacts.get(name) != digest:
+            reason = f"The package of {name} changed since the baseline"
+            yield Finding("note", reason, Where(shard=name), kind="have other packages")
+    for key, value in now.state.items():
+        if (before := then.state.get(key)) not in (None, value):
+            yield Finding("note", f"{key} was {before!r}, is {value!r}")
+
+
+def _tables(now: Speed, baseline: Baseline | Missing | None) -> Iterator[Table]:
+    """The runs, and the parts of a token's time, the one that lost most first."""
+    rows: list[tuple[Cell, ...]] = [
+        (label, now.figure(median), median, len(rounds), min(rounds), max(rounds))
+        for label, rounds, median in zip(
+            ("now", "confirmed"), (now.seconds, now.confirmation), now.medians, strict=False
+        )
+    ]
+    then = baseline.speed if isinstance(baseline, Baseline) else None
+    if then is not None and isinstance(baseline, Baseline):
+        least, most = min(then.seconds), max(then.seconds)
+        label = f"run {baseline.run}"
+        rows.append((label, then.figure(), then.median, len(then.seconds), least, most))
+    heads = ("", "speed", "median", "rounds", "fastest", "slowest")
+    units = ("", "", "s", "", "s", "s")
+    columns = tuple(Column(head, unit) for head, unit in zip(heads, units, strict=True))
+    yield Table("", columns, tuple(rows))
+    if then is not None and (both := now.profile.keys() & then.profile.keys()):
+        lost = sorted(both, key=lambda part: then.profile[part] - now.profile[part])
+        yield Table(
+            "parts of a token, before and now",
+            (Column("part"), Column("baseline", "s"), Column("now", "s")),
+            tuple((part, then.profile[part], now.profile[part]) for part in lost),
+        )

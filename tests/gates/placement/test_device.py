@@ -19,7 +19,7 @@ from pytest_ane.gates.placement.measure import plan_on_device, to_record
 from pytest_ane.gates.placement.plans import Plan, summarise
 from pytest_ane.manifest import PlacementPolicy
 from pytest_ane.mil import read_model
-from pytest_ane.testing import Devices, Replayer, Script, code_14, stale
+from pytest_ane.testing import DeviceRule, Replayer, Script, code_14, stale
 from tests import device_models
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def ask(packages: dict[str, Path], tmp_path: Path) -> Ask:
-    def asked(name: str, *rules: Devices, units: str = "CPU_AND_NE", **script: Any) -> Asked:
+    def asked(name: str, *rules: DeviceRule, units: str = "CPU_AND_NE", **script: Any) -> Asked:
         backend = Compiling(tmp_path, units)
         program = read_model(packages[name], weights=False)
         with Replayer(Script(devices=rules, **script)):
@@ -97,7 +97,7 @@ def test_resident(ask: Ask) -> None:
 
 
 def test_one_operation_on_the_cpu(ask: Ask) -> None:
-    asked = ask("conv", Devices("CPU", op="relu", cost=0.25))
+    asked = ask("conv", DeviceRule("CPU", op="relu", cost=0.25))
     verdict = judged(asked.plan)
     assert verdict.status == "failed"
     assert [f.where.op for f in verdict.reasons] == ["r_cast_fp16"]
@@ -107,7 +107,7 @@ def test_one_operation_on_the_cpu(ask: Ask) -> None:
 
 
 def test_on_the_gpu_as_soon_as_it_may(ask: Ask) -> None:
-    rule = Devices("GPU", op="conv", units=("ALL",))
+    rule = DeviceRule("GPU", op="conv", units=("ALL",))
     assert judged(ask("conv", rule).plan).status == "passed"
     asked = ask("conv", rule, units="ALL")
     assert asked.devices() == {"ANE": 1, "GPU": 2}
@@ -116,13 +116,13 @@ def test_on_the_gpu_as_soon_as_it_may(ask: Ask) -> None:
 
 
 def test_supported_is_not_preferred(ask: Ask) -> None:
-    asked = ask("conv", Devices("CPU", supported=("CPU", "GPU", "ANE")))
+    asked = ask("conv", DeviceRule("CPU", supported=("CPU", "GPU", "ANE")))
     assert judged(asked.plan).status == "failed"
     assert asked.devices() == {"CPU": 3}
 
 
 def test_a_compute_operation_without_a_device(ask: Ask) -> None:
-    asked = ask("conv", Devices("none", name="second*"))
+    asked = ask("conv", DeviceRule("none", name="second*"))
     verdict = judged(asked.plan)
     assert verdict.status == "failed"
     assert [f.kind for f in verdict.reasons] == ["have no device"]
@@ -160,9 +160,9 @@ def test_a_model_that_another_macos_compiled(ask: Ask, packages: dict[str, Path]
     assert ask("conv").said == []
     asked = ask("conv", failures=(stale(),))
     assert asked.said == []
-    from pytest_ane.testing import Machine
+    from pytest_ane.testing import Mac
 
-    asked = ask("conv", machine=Machine(os="26.2", build="25C56"), failures=(stale(),))
+    asked = ask("conv", machine=Mac(os="26.2", build="25C56"), failures=(stale(),))
     assert asked.said == ["compiled again after -14."]
     assert judged(asked.plan).status == "passed"
 
@@ -175,7 +175,7 @@ def test_error_14_that_stays(ask: Ask) -> None:
 
 
 def test_nested_blocks(ask: Ask) -> None:
-    asked = ask("branches", Devices("CPU", op="t*"), Devices("CPU", op="cos"))
+    asked = ask("branches", DeviceRule("CPU", op="t*"), DeviceRule("CPU", op="cos"))
     scopes = {one.op: one.scope for _, one in asked.plan.walk() if one.op in ("sin", "cos", "tanh")}
     assert {op: scope[-1][1] for op, scope in scopes.items()} == {"sin": 0, "cos": 1, "tanh": 1}
     off = {one.op for _, one in summarise(asked.plan).off}
@@ -184,14 +184,14 @@ def test_nested_blocks(ask: Ask) -> None:
 
 
 def test_several_functions(ask: Ask) -> None:
-    asked = ask("functions", Devices("CPU", function="two", op="relu"))
+    asked = ask("functions", DeviceRule("CPU", function="two", op="relu"))
     assert [function.name for function in asked.plan.functions] == ["one", "two"]
     assert [function for function, _ in summarise(asked.plan).off] == ["two"]
     assert asked.devices()["ANE"] == 5
 
 
 def test_states(ask: Ask) -> None:
-    asked = ask("state", Devices("CPU", op="*_state"))
+    asked = ask("state", DeviceRule("CPU", op="*_state"))
     assert {one.op for _, one in summarise(asked.plan).off} == {
         "read_state",
         "write_state",

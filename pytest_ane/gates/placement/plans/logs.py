@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from pytest_ane.backends.coreml.errors import KNOWN, recognise
+from pytest_ane.backends.coreml.errors import KNOWN_ERRORS, recognise
 from pytest_ane.core.errors import PlanError
 from pytest_ane.gates.placement.plans import fields
 from pytest_ane.gates.placement.plans.record import Message, Plan, PlannedFunction, PlannedOperation
@@ -39,7 +39,9 @@ def explain(text: str) -> tuple[Message, ...]:
 
 def recognises(text: str) -> bool:
     """Whether a text has a known line."""
-    return any(part in text for known in KNOWN for part in known.parts[:1]) and bool(explain(text))
+    return any(part in text for known in KNOWN_ERRORS for part in known.parts[:1]) and bool(
+        explain(text)
+    )
 
 
 def read(text: str) -> Plan:
