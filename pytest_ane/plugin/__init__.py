@@ -83,10 +83,10 @@ def pytest_configure(config: pytest.Config) -> None:
         bench.prepare(config, space)
         collection.add_to(config)
         compare.refuse_damaged(config)
-    if options.github(config):
-        from pytest_ane.plugin import github
+    if options.github(config) or options.report_files(config):
+        from pytest_ane.plugin import reports
 
-        github.add_to(config)
+        reports.add_to(config)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

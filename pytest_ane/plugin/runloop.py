@@ -11,7 +11,8 @@ import pytest
 from pytest_ane.core.errors import AneError, CacheError
 from pytest_ane.manifest import Shard
 from pytest_ane.plugin import canary, collection, workspace
-from pytest_ane.plugin.outcome import record_failure, subject_of
+from pytest_ane.plugin.items import gate_of, subject_of
+from pytest_ane.plugin.outcome import VERDICT, record_failure
 from pytest_ane.plugin.progress import Watcher
 from pytest_ane.plugin.run import is_worker
 
@@ -50,9 +51,11 @@ def keep(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
 
 
 def note(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Note what a gate says of a canary: others wait for it."""
+    """Keep the verdict with the report, and note what a gate says of a canary: others wait."""
+    if (data := item.stash.get(VERDICT, None)) is not None and report.when == "call":
+        report.ane_verdict = data  # type: ignore[attr-defined]
     if isinstance(item, pytest.Function) and collection.is_canary(item.config, item):
-        gate = collection.gate_of(item)
+        gate = gate_of(item)
         if (complaint := canary.noted(report, gate)) is not None:
             canary.of(item.config).note(subject_of(item), gate, complaint)
 
@@ -61,7 +64,7 @@ def note_canaries(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """Remember the gates of canaries as they were collected, before any is deselected."""
     for item in items:
         if isinstance(item, pytest.Function) and collection.is_canary(config, item):
-            canary.of(config).collected(subject_of(item), collection.gate_of(item), item)
+            canary.of(config).collected(subject_of(item), gate_of(item), item)
 
 
 def _scope(space: workspace.Workspace, items: Sequence[pytest.Item]) -> tuple[Shard, ...]:
