@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pytest_ane.gates.placement import Forecast, judge
 from pytest_ane.gates.placement.plans import Plan, Summary, plain, summarise
 from pytest_ane.manifest import PlacementPolicy
-from pytest_ane.report.verdict import details, reasons, row
+from pytest_ane.report.verdict import details, reasons, remarks, row
 
 _WORK = (
     "Core ML may keep a small program on the CPU even where every op is eligible (R081): an fp16 "
@@ -31,6 +31,8 @@ def explain(forecast: Forecast, os: str = "macOS 26", width: int | None = None) 
     verdict = judge(forecast, PlacementPolicy.model_construct(os=os), "package")
     yield row(verdict)
     yield from (f"  - {reason}" for reason in reasons(verdict))
+    if verdict.status != "passed":
+        yield from remarks(verdict)
     if forecast.compute:
         yield f"compute ops: {_counts(forecast.compute)}"
     if forecast.left_out:

@@ -47,21 +47,28 @@ def reasons(verdict: Verdict) -> list[str]:
     return [_sentence(verdict, group) for group in _groups(verdict.reasons)]
 
 
+def remarks(verdict: Verdict) -> Iterator[str]:
+    """Warnings, then notes."""
+    for severity, word in (("warned", "warning: "), ("note", "")):
+        findings = [finding for finding in verdict.findings if finding.severity == severity]
+        yield from (f"{word}{_sentence(verdict, group)}" for group in _groups(findings))
+
+
 def failure(verdict: Verdict, weights: str = "") -> str:
-    """The message of a failed gate: what and where, then every reason.
+    """The message of a failed gate: what and where, then every reason and remark.
 
     `weights` says that they are synthetic, where they are.
     """
     head = f"{verdict.subject}: {verdict.gate} {verdict.status}"
     head += f"; weights are {weights}" if weights else ""
-    return "\n".join((head, *(f"  - {reason}" for reason in reasons(verdict))))
+    lines = [f"  - {reason}" for reason in reasons(verdict)]
+    return "\n".join((head, *lines, *(f"    {remark}" for remark in remarks(verdict))))
 
 
 def details(verdict: Verdict, width: int | None = None) -> Iterator[str]:
-    """Warnings and notes, then the tables; `width` of the terminal, None in a pipe."""
-    for severity, word in (("warned", "warning: "), ("note", "")):
-        findings = [finding for finding in verdict.findings if finding.severity == severity]
-        yield from (f"{word}{_sentence(verdict, group)}" for group in _groups(findings))
+    """The tables, after the remarks on what passed; `width` of the terminal, None in a pipe."""
+    if verdict.status == "passed":
+        yield from remarks(verdict)
     for found in verdict.tables:
         yield ""
         yield from table(found, width)

@@ -94,11 +94,11 @@ class Red:
 
 
 REDS = {
-    "fidelity": Red(lambda p: p.package("other"), "fidelity failed", "below cosine 0.97"),
-    "not a number": Red(lambda p: p.alone("nan"), "fidelity failed", "is NaN or infinite"),
+    "fidelity": Red(lambda p: p.package("other"), "fidelity failed", "below min-cosine = 0.97"),
+    "not a number": Red(lambda p: p.alone("nan"), "fidelity failed", "give NaN or infinite values"),
     "placement": Red(lambda p: p.package("ineligible"), "placement failed", "tangent"),
     "budget": Red(
-        lambda p: p.policy("compression.max-bytes = 10"), "compression failed", "over the budget"
+        lambda p: p.policy("compression.max-bytes = 10"), "compression failed", "above max-bytes"
     ),
     "no weights": Red(
         lambda p: p.package("weightless"), "compression unproven", "there was nothing to check"

@@ -91,7 +91,7 @@ def test_a_model_that_stays_refused_is_one_sentence(project: Project) -> None:
     found.stdout.fnmatch_lines(
         [
             "*good.mlpackage: Core ML failed, though it was compiled again: Failed to build *",
-            "error    own:good  fidelity    good.mlpackage: Core ML failed, *",
+            "ERROR    own:good  fidelity    good.mlpackage: Core ML failed, *",
         ]
     )
 

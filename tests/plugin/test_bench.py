@@ -228,7 +228,7 @@ def test_a_benchmark_of_somebody_else_s_is_left_alone(project: Project) -> None:
 def test_a_shard_that_cannot_be_had_is_one_row_a_benchmark(project: Project) -> None:
     result = bench(project.packages(absent="none"), "-W", "error")
     result.assert_outcomes(errors=3, deselected=5)
-    result.stdout.fnmatch_lines(["error    own:absent  throughput  *", "passed: throughput 0/3"])
+    result.stdout.fnmatch_lines(["ERROR    own:absent  throughput  *", "passed: throughput 0/3"])
 
 
 def test_one_package(project: Project) -> None:

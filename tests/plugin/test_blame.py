@@ -79,7 +79,7 @@ def test_without_an_uncompressed_package(project: Project) -> None:
     result.stdout.fnmatch_lines(
         [
             "own:nan: fidelity failed",
-            "  - *is NaN or infinite *",
+            "  - *give NaN or infinite values: *",
             "*-- Captured ane blame call --*",
             "own:nan has no uncompressed package to take weights from; name one as its *",
         ]
@@ -104,7 +104,7 @@ def test_what_goes_wrong_hides_nothing(
     monkeypatch.setattr(blame, "blame_shard", no)
     result = spoilt(project)
     result.assert_outcomes(failed=1, deselected=3)
-    result.stdout.fnmatch_lines(["mini:L00: fidelity failed", "  - *below cosine*", said])
+    result.stdout.fnmatch_lines(["mini:L00: fidelity failed", "  - *below min-cosine*", said])
 
 
 def test_three_shards_are_explained(project: Project) -> None:

@@ -18,7 +18,7 @@ def mixed(project: Project) -> Project:
 def test_quiet_keeps_the_table_and_drops_the_header(mixed: Project) -> None:
     result = mixed.gate("-q")
     result.stdout.no_fnmatch_line("ane: *")
-    result.stdout.fnmatch_lines([SECTION, "failed   own:nan   fidelity *"])
+    result.stdout.fnmatch_lines([SECTION, "FAILED   own:nan   fidelity *"])
 
 
 def test_twice_quiet_drops_the_table(mixed: Project) -> None:
@@ -30,7 +30,7 @@ def test_twice_quiet_drops_the_table(mixed: Project) -> None:
 def test_exit_at_the_first_failure(mixed: Project) -> None:
     result = mixed.gate("-x")
     result.assert_outcomes(passed=3, failed=1, deselected=1)
-    result.stdout.fnmatch_lines([SECTION, "failed   own:nan   fidelity *", "*stopping after 1 *"])
+    result.stdout.fnmatch_lines([SECTION, "FAILED   own:nan   fidelity *", "*stopping after 1 *"])
 
 
 def test_at_most_so_many_failures(project: Project) -> None:
@@ -44,7 +44,7 @@ def test_last_failed_runs_what_failed(mixed: Project) -> None:
     mixed.gate().assert_outcomes(passed=5, failed=1, deselected=1)
     again = mixed.gate("--lf")
     again.assert_outcomes(failed=1, deselected=6)
-    again.stdout.fnmatch_lines(["failed   own:nan  fidelity *", "passed: fidelity 0/1"])
+    again.stdout.fnmatch_lines(["FAILED   own:nan  fidelity *", "passed: fidelity 0/1"])
 
 
 def test_an_id_from_the_screen_can_be_deselected(mixed: Project) -> None:

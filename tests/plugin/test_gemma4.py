@@ -45,7 +45,7 @@ def test_a_pack_that_is_not_chosen_agrees_with_its_reference(project: Project) -
     result.assert_outcomes(passed=12, deselected=1)
     result.stdout.fnmatch_lines(["passed   small:L00.p0 synthetic    fidelity    cosine*"])
     verbose = project.gate("-rA", shards="L00.p0")
-    verbose.stdout.fnmatch_lines(["gaussian T=4 * positions zero on both sides, *"])
+    verbose.stdout.fnmatch_lines(["probe * zeros *"])
 
 
 WHOLE = SMALL.replace("p{0-7}", "p{0-7}, head.0").replace("layers = 2", "layers = 1")
@@ -63,7 +63,7 @@ def test_behaviour_of_synthetic_weights(project: Project) -> None:
     project.manifest(WHOLE + PROMPT.format(ids=[1, 2, 100]))
     result = project.gate("-k", "behaviour", "-rA", "--ane-cache=cache")
     result.assert_outcomes(passed=1, deselected=30)
-    result.stdout.fnmatch_lines(["ids: top-1 100.0%*", "  greedy 4/4: '* * * *'"])
+    result.stdout.fnmatch_lines(["ids *100.0%*", "ids *4 * '* * * *'"])
     project.manifest(WHOLE + PROMPT.format(ids=[1, 256]))
     result = project.gate("-k", "behaviour", "--ane-cache=cache")
     result.stdout.fnmatch_lines(["*has token 256, and the model's vocabulary ends at 255*"])

@@ -32,9 +32,7 @@ def test_a_family_s_shard(project: Project, capsys: pytest.CaptureFixture[str]) 
     project.llama(HELD.format("L01", "L01"))
     result = fidelity(project, shards="L01")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(
-        ["gaussian T=9 #0 -> y: cosine 0.9999*", "captured counting T=5 -> y: cosine 0.9999*"]
-    )
+    result.stdout.fnmatch_lines(["gaussian T=9 #0 *", "captured counting T=5 *"])
 
 
 def test_golden_tensors_of_another_shard_are_red(project: Project) -> None:
@@ -42,7 +40,7 @@ def test_golden_tensors_of_another_shard_are_red(project: Project) -> None:
     assert record(project, "L00", "--out", "golden/L00.safetensors") == 0
     result = fidelity(project.llama(HELD.format("L01", "L00")), shards="L01")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["* live probes are below cosine 0.97; worst *"])
+    result.stdout.fnmatch_lines(["* live probes are below min-cosine = 0.97: *"])
     result = fidelity(project.llama(HELD.format("head.0", "L00")), shards="head.0")
     result.assert_outcomes(failed=1)
 
@@ -54,7 +52,7 @@ def test_a_family_s_shard_as_a_package_runs_it(project: Project) -> None:
     assert record(project, "L01", "--package", package, "--out", "golden/L01.safetensors") == 0
     result = fidelity(project.llama(HELD.format("L01", "L01")), shards="L01")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["passed   mini:L01 * cosine min 1.000000 mean 1.000000*"])
+    result.stdout.fnmatch_lines(["passed   mini:L01 * cosine 1.0000 *"])
 
 
 def test_a_package(project: Project) -> None:
@@ -63,8 +61,8 @@ def test_a_package(project: Project) -> None:
     project.packages(good="good.safetensors", other="good.safetensors")
     result = fidelity(project)
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["passed   own:good * cosine min 1.000000*"])
-    result.stdout.fnmatch_lines(["failed   own:other *"])
+    result.stdout.fnmatch_lines(["passed   own:good * cosine 1.0000 *"])
+    result.stdout.fnmatch_lines(["FAILED   own:other *"])
     assert record(project, "own:other", "--package", other, "--out", "other.safetensors") == 0
     project.packages(other="other.safetensors")
     fidelity(project).assert_outcomes(passed=1)

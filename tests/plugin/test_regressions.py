@@ -46,8 +46,8 @@ def test_another_machines_run_is_refused(project: Project, recorded: Path) -> No
         [
             "own:good: throughput unproven",
             "  - The stored run 0001 is no baseline: it is of another machine or backend: chip "
-            "'Apple M1', here '*'. Record a baseline of this machine with: pytest -m bench *",
-            "unproven own:good  throughput  load * · not compared",
+            "'Apple M1', here '*'; record a baseline of this machine with: pytest -m bench *",
+            "UNPROVEN own:good  throughput  The stored run 0001 is no baseline*",
         ]
     )
 

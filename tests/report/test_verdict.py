@@ -83,7 +83,14 @@ def test_synthetic_weights_are_named() -> None:
     )
 
 
-def test_details_are_warnings_notes_and_tables() -> None:
+def test_remarks_stand_below_the_reasons() -> None:
+    found = (LOW, Finding("note", "It is odd"), Finding("warned", "It is large"))
+    assert failure(Verdict("g", "m", findings=found)).splitlines()[1:] == [
+        "  - 1 of 2 probes is below 0.97; lower it", "    warning: It is large", "    It is odd"
+    ]  # fmt: skip
+
+
+def test_details_are_remarks_and_tables() -> None:
     table = Table("weights", (Column("weight"),), (("w",),))
     found = (Finding("warned", "It is large"), Finding("note", "It is odd"))
     verdict = Verdict("g", "m", findings=found, tables=(table,))
