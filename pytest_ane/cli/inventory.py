@@ -50,13 +50,13 @@ class Inventory:
         """
         if (path := Path(what)).is_file():
             return [next((used for used in self.used if _same(used, path)), path)]
-        found = [p for p, (_, s) in self.used.items() if what in _names(s) and p.is_file()]
-        if not found:
+        files = [p for p, (_, s) in self.used.items() if what in _names(s) and p.is_file()]
+        if not files:
             raise EvidenceError(
                 f"{what} is neither an evidence file nor a shard or model with evidence in "
                 f"{self.store.folder}; pytest-ane evidence list shows what there is."
             )
-        return found
+        return files
 
     def read(self, path: Path) -> Statement:
         """A statement; `EvidenceError` where the file is damaged."""
@@ -87,16 +87,16 @@ class Inventory:
             (g, shard) for shard in shards for g in GATES_OF_SHARD
         ]
         wanted += [("behaviour", m) for m in self.manifest.models if is_complete(m, chosen)]
-        return [(gate, one) for gate, one in wanted if one.policy.requires_evidence(gate)]
+        return [pair for pair in wanted if pair[1].policy.requires_evidence(pair[0])]
 
     def proven(self, gate: Gate, subject: Subject) -> Verdict:
         """The verdict on what is recorded; `unproven` with the sentence where it proves nothing."""
         try:
             return self.verdict(gate, subject)
         except AneError as error:
-            says = str(error)
-            what = error.summary if isinstance(error, UnprovenError) else says.partition("; ")[0]
-            return Verdict(gate, name_of(subject), "unproven", what, reasons=(says,))
+            reason = str(error)
+            short = error.summary if isinstance(error, UnprovenError) else reason.partition("; ")[0]
+            return Verdict(gate, name_of(subject), "unproven", short, reasons=(reason,))
 
     def verdict(self, gate: Gate, subject: Subject) -> Verdict:
         """Today's policy applied to what was recorded.
