@@ -34,7 +34,7 @@ class Suite(pytest.Collector):
         named = {node.partition("::")[0] for node in self.config.stash[_JOINS]}
         for file in sorted(shipped().glob("test_*.py")):
             nodeid = f"{FOLDER}/{file.name}"
-            if (named and nodeid not in named) or bench.ignored(file, self.config):
+            if (named and nodeid not in named) or bench.is_ignored(file, self.config):
                 continue
             yield GateFile.from_parent(self, path=file, name=file.name, nodeid=nodeid)
 
@@ -64,11 +64,11 @@ def add_to(config: pytest.Config) -> None:
     if folder is None:
         named = frozenset(arg for arg in config.args if _is_shipped(config, arg))
         config.args[:] = [arg for arg in config.args if arg not in named]
-        if named or (wanted(config) and _is_everything(config)):
+        if named or (wanted(config) and is_everything(config)):
             config.stash[_JOINS] = frozenset() if FOLDER in named else named
         return
     inside = any(folder.is_relative_to(path) for path in _paths(config))
-    if wanted(config) and _is_everything(config) and not inside:
+    if wanted(config) and is_everything(config) and not inside:
         config.args.append(str(folder))
 
 
@@ -206,7 +206,7 @@ def _paths(config: pytest.Config) -> Iterator[Path]:
     return (path for arg in config.args if (path := _path(config, arg)) is not None)
 
 
-def _is_everything(config: pytest.Config) -> bool:
+def is_everything(config: pytest.Config) -> bool:
     """Whether a run is for the whole project: no path was named, or a folder around it."""
     if config.args_source is not pytest.Config.ArgsSource.ARGS:
         return True

@@ -98,7 +98,7 @@ class OpenModel:
     @cached_property
     def prompts(self) -> list[TokenPrompt]:
         """Golden prompts as token ids; `SourceError` where one does not fit the shards."""
-        return [TokenPrompt(p.name, self._ids(p)) for p in self.model.prompts]
+        return [TokenPrompt(p.name, self.token_ids(p)) for p in self.model.prompts]
 
     @property
     def prompt_spec(self) -> list[Any]:
@@ -193,7 +193,8 @@ class OpenModel:
                 "last one wanted, or leave 'captured', 'outlier' and 'extreme' out of probes.kinds."
             )
 
-    def _ids(self, prompt: ManifestPrompt) -> tuple[int, ...]:
+    def token_ids(self, prompt: ManifestPrompt) -> tuple[int, ...]:
+        """A prompt's tokens; `SourceError` where they do not fit the shards or the vocabulary."""
         if prompt.ids is not None:
             ids = list(prompt.ids)
         elif prompt.chat is not None:

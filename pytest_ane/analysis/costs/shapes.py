@@ -1,9 +1,19 @@
-"""Shapes of a model's inputs at a T of its flexible axes."""
+"""Shapes without arithmetic: of inputs at a T, and of the results of costly operations."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ExecutionError
+from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Feature, MLModel, TensorType
+from pytest_ane.reference.ops.conv import conv as convolve
+from pytest_ane.reference.ops.linear import matmul as multiply
 
 Shape = tuple[int, ...]
 
@@ -23,14 +33,23 @@ def input_shapes(model: MLModel, tokens: int) -> tuple[dict[str, Shape], bool]:
     return shapes, flexible
 
 
+def largest_tokens(package: Path, most: int) -> int:
+    """The largest T that a package takes on every flexible axis, up to `most`; 1 if it has none.
+
+    Raises:
+        ProgramError: it cannot be read.
+    """
+    return largest(read_model(package, weights=False), most)
+
+
 def largest(model: MLModel, most: int) -> int:
     """The largest T that every flexible axis takes, up to `most`; 1 where there is none."""
-    found = []
+    ends: list[int] = []
     for feature in model.inputs:
         axes = zip(*feature.enumerated, strict=True) if feature.enumerated else ()
-        found += [max(axis) for axis in axes if len(set(axis)) > 1]
-        found += [most if high is None else high for low, high in feature.ranges if low != high]
-    return min([most, *found]) if found else 1
+        ends += [max(axis) for axis in axes if len(set(axis)) > 1]
+        ends += [most if high is None else high for low, high in feature.ranges if low != high]
+    return min([most, *ends]) if ends else 1
 
 
 def _shape(
@@ -63,3 +82,33 @@ def _enumerated(model: MLModel, feature: Feature, tokens: int) -> Shape:
         f"{model.path}: T is {tokens}, and input {feature.name!r} takes the shapes "
         f"{', '.join(map(str, map(list, feature.enumerated)))}."
     )
+
+
+def zeros(shape: Shape, dtype: Any = np.float32) -> Array:
+    """Zeros that take the memory of one; read-only."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def _conv(x: Any, weight: Any, bias: Any = None, groups: int = 1, **spatial: Any) -> Array:
+    """The extents are those of one channel's convolution with one kernel."""
+    one = convolve(zeros((1, 1, *x.shape[2:])), zeros((1, 1, *weight.shape[2:])), **spatial)
+    return zeros((len(x), weight.shape[0], *one.shape[2:]))
+
+
+def _linear(x: Any, weight: Any, bias: Any = None) -> Array:
+    return zeros((*x.shape[:-1], weight.shape[0]))
+
+
+def _matmul(x: Any, y: Any, transpose_x: bool = False, transpose_y: bool = False) -> Array:
+    """The extents are those of a product that sums over one element only."""
+    x = x[..., :1, :] if transpose_x and x.ndim > 1 else x[..., :1]
+    y = y[..., :1] if transpose_y and y.ndim > 1 else y[..., :1, :] if y.ndim > 1 else y[:1]
+    return zeros(np.shape(multiply(x, y, transpose_x, transpose_y)))
+
+
+STAND_INS: Mapping[str, Callable[..., Array]] = {
+    "conv": _conv,
+    "linear": _linear,
+    "matmul": _matmul,
+}
+"""By operation; they take what the operation takes."""
