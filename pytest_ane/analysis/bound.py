@@ -83,7 +83,7 @@ def same_costs(
     groups: dict[object, list[Shard]] = {}
     for shard in shards:
         sizes = (shard.max_tokens, shard.context, shard.target)
-        built = (kind(shard), shard.asked.model_dump_json(), sizes, repr(layout(shard)))
+        built = (kind(shard), shard.requested.model_dump_json(), sizes, repr(layout(shard)))
         groups.setdefault(shard.id if shard.artifact else built, []).append(shard)
     return list(groups.values())
 

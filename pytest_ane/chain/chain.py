@@ -11,7 +11,7 @@ import numpy as np
 
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.families import Reference, Streams, Wire, entering, merge
+from pytest_ane.families import Reference, Streams, Wire, apply_output, shard_input
 
 ShardRun: TypeAlias = Callable[[FloatArray], FloatArray]
 """A shard at some point of one sequence: maps the next positions `[T, C]` to `[T, C']`."""
@@ -153,7 +153,7 @@ class Opened:
         streams: Streams = {"x": hidden}
         for step, run in self._steps:
             if not step.is_head:
-                merge(streams, step.wire, run(entering(streams, step.wire)))
+                apply_output(streams, step.wire, run(shard_input(streams, step.wire)))
         return streams
 
     def head(self, streams: Streams) -> FloatArray:
@@ -161,7 +161,7 @@ class Opened:
         streams = dict(streams)
         for step, run in self._steps:
             if step.is_head:
-                merge(streams, step.wire, run(entering(streams, step.wire)))
+                apply_output(streams, step.wire, run(shard_input(streams, step.wire)))
         return streams["logits"]
 
     def mark(self) -> Marks:

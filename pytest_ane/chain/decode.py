@@ -12,8 +12,8 @@ from typing import TypeAlias
 import numpy as np
 
 from pytest_ane.chain.chain import NO_TOKEN, Chain, ChainStep, Decoder, ShardRun, likeliest_token
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.sources import FloatArray
 
 Timer: TypeAlias = Callable[[], float]
 """A clock of seconds: the wall's, or `time.process_time`, which other processes hardly disturb."""

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from pytest_ane.chain.chain import Chain, ChainStep, ShardRun
 from pytest_ane.chain.decode import HOST, Decoding, decode
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.families import Wire
-from pytest_ane.sources import FloatArray
 from tests.chain.test_chain import COUNTING, embed, following, head, identity
 from tests.gates.behaviour.toys import toy
 

@@ -17,7 +17,8 @@ import numpy as np
 
 from pytest_ane.analysis.costs.macs import macs
 from pytest_ane.analysis.costs.records import Costs, OpCost
-from pytest_ane.analysis.costs.shapes import STAND_INS, Array, Shape, input_shapes, zeros
+from pytest_ane.analysis.costs.shapes import STAND_INS, Shape, input_shapes, zeros
+from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import byte_size
 from pytest_ane.mil.records import (
@@ -25,7 +26,7 @@ from pytest_ane.mil.records import (
     Blob,
     DType,
     Function,
-    Model,
+    MLModel,
     Operation,
     Ref,
     StateType,
@@ -44,7 +45,7 @@ _STATES = frozenset({"read_state", "write_state"})
 """Operations on states, whose bytes are counted apart."""
 
 
-def count_costs(model: Model, tokens: int = 1) -> Costs:
+def count_costs(model: MLModel, tokens: int = 1) -> Costs:
     """The costs of one call.
 
     Args:

@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Feature, Model, TensorType
+from pytest_ane.mil.records import Feature, MLModel, TensorType
 from pytest_ane.reference.ops.conv import conv as convolve
 from pytest_ane.reference.ops.linear import matmul as multiply
 
-Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 
 
-def input_shapes(model: Model, tokens: int) -> tuple[dict[str, Shape], bool]:
+def input_shapes(model: MLModel, tokens: int) -> tuple[dict[str, Shape], bool]:
     """Shapes of all inputs by name, with `tokens` along every flexible axis; whether there is one.
 
     Raises:
@@ -43,7 +42,7 @@ def largest_tokens(package: Path, most: int) -> int:
     return largest(read_model(package, weights=False), most)
 
 
-def largest(model: Model, most: int) -> int:
+def largest(model: MLModel, most: int) -> int:
     """The largest T that every flexible axis takes, up to `most`; 1 where there is none."""
     ends: list[int] = []
     for feature in model.inputs:
@@ -54,7 +53,7 @@ def largest(model: Model, most: int) -> int:
 
 
 def _shape(
-    model: Model, name: str, kind: TensorType, features: dict[str, Feature], tokens: int
+    model: MLModel, name: str, kind: TensorType, features: dict[str, Feature], tokens: int
 ) -> tuple[Shape, bool]:
     if all(d is not None for d in kind.shape):
         return tuple(int(d or 0) for d in kind.shape), False
@@ -73,7 +72,7 @@ def _shape(
     return tuple(low if low == high else tokens for low, high in ranges), True
 
 
-def _enumerated(model: Model, feature: Feature, tokens: int) -> Shape:
+def _enumerated(model: MLModel, feature: Feature, tokens: int) -> Shape:
     """The listed shape whose varying axes all are `tokens`."""
     varies = [len(set(axis)) > 1 for axis in zip(*feature.enumerated, strict=True)]
     for shape in feature.enumerated:

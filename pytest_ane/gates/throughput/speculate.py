@@ -18,9 +18,9 @@ import numpy as np
 
 from pytest_ane.chain.chain import Chain, Decoder, Marks, lead
 from pytest_ane.chain.decode import Timer, check_fits, decode, next_token
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.gates.throughput.breakeven import BreakEven
-from pytest_ane.sources import FloatArray
 
 MARGIN = 0.0625
 """Leads below this are near ties; see docs/explanations/speculative.md for what was measured."""

@@ -20,7 +20,7 @@ from pytest_ane.mil.records import (
     DType,
     Feature,
     Function,
-    Model,
+    MLModel,
     Named,
     Program,
     StateType,
@@ -30,13 +30,13 @@ from pytest_ane.reference import eval_op
 from tests.packages import save_conv
 
 
-def model(dims: tuple[int | None, ...], **feature: Any) -> Model:
+def model(dims: tuple[int | None, ...], **feature: Any) -> MLModel:
     kind = TensorType(DType.FP16, dims)
     state = StateType(TensorType(DType.FP16, (1, 4)))
     inputs = (Named("x", kind), Named("cache", state))
     function = Function("main", "CoreML8", inputs, Block((), (), ("x",)))
     declared = Feature("x", DType.FP16, **{"shape": (1, 8, 1), **feature})
-    return Model("m.mlpackage", "", 9, (declared,), (), (), Program({"main": function}))
+    return MLModel("m.mlpackage", "", 9, (declared,), (), (), Program({"main": function}))
 
 
 def test_a_range_takes_t() -> None:
