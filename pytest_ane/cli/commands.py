@@ -230,17 +230,18 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--bandwidth", type=_positive, metavar="GB/S", help="in place of its own")
     command.add_argument("--peak", type=_positive, metavar="TFLOP/S", help="in place of its own")
     command.add_argument(
-        "--lanes", type=_count, metavar="N", help="fill the last axis up to a multiple; 1 for bare"
+        "--lanes", type=_count, metavar="N", help="pad the last axis to a multiple; 1 for none"
     )
     command.add_argument(
-        "--tokens", type=_count, metavar="T", help="beside T = 1 (default: the largest T)"
+        "--tokens", type=_count, metavar="T", help="besides T = 1 (default: the largest T)"
     )
     command.add_argument(
         "--measured",
         action="append",
         default=[],
         metavar="[T=]TOK/S",
-        help="what was measured, for its share of the bound; or a benchmark run's .json",
+        help="measured speed, for its share of the bound; or a .json: a benchmark run, or another "
+        "runtime's speed",
     )
     _add_cache(command)
     names = ("model", "device", "bandwidth", "peak", "lanes", "tokens", "measured")
@@ -300,6 +301,9 @@ def parser() -> argparse.ArgumentParser:
     _add_stack(command)
     command.add_argument("--prompt", metavar="NAME", help="a golden prompt (default: the first)")
     command.add_argument(
+        "--prompt-ids", type=_ids, metavar="ID,...", help="token ids, such as 2,42, as the prompt"
+    )
+    command.add_argument(
         "--width",
         type=int,
         default=4,
@@ -311,6 +315,13 @@ def parser() -> argparse.ArgumentParser:
     )
     command.add_argument(
         "--margin", type=float, metavar="X", help="of two logits, below which a tie is near"
+    )
+    command.add_argument(
+        "--ngram-min",
+        type=_count,
+        default=2,
+        metavar="N",
+        help="tokens at the end of the text that must have occurred before (default: 2)",
     )
     command.add_argument(
         "--times",
@@ -325,11 +336,13 @@ def parser() -> argparse.ArgumentParser:
             "ane_manifest",
             "model",
             "ane_cache",
-            "prompt",
-            "width",
-            "tokens",
-            "margin",
-            "times",
+            prompt="prompt",
+            prompt_ids="prompt_ids",
+            width="width",
+            tokens="tokens",
+            margin="margin",
+            ngram_min="ngram_min",
+            times="times",
         )
     )
     return top
@@ -380,3 +393,13 @@ def _count(text: str) -> int:
         if 0 < (value := int(text)) <= 1 << 16:
             return value
     raise argparse.ArgumentTypeError(f"{text} is no whole number from 1 to 65536")
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    try:
+        ids = tuple(map(int, text.split(",")))
+    except ValueError:
+        ids = ()
+    if not ids or min(ids) < 0:
+        raise argparse.ArgumentTypeError(f"{text} is no list of token ids, such as 2,42")
+    return ids

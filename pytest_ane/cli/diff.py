@@ -11,7 +11,7 @@ from pytest_ane.core.errors import ExecutionError
 
 if TYPE_CHECKING:
     from pytest_ane.analysis.operations import ProgramDiff
-    from pytest_ane.mil.records import Model
+    from pytest_ane.mil.records import MLModel
 
 _SHOWN = 10
 
@@ -41,7 +41,7 @@ def run(
     yield f"no operation differs by more than {tolerance:g}"
 
 
-def _seeded(model: Model, seed: int) -> dict[str, Any]:
+def _seeded(model: MLModel, seed: int) -> dict[str, Any]:
     from pytest_ane.probes.package import seeded_inputs
 
     return seeded_inputs(model.inputs, Path(model.path), seed)

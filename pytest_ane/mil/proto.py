@@ -45,7 +45,7 @@ def definitions() -> Any:
 
 
 def mil() -> Any:
-    """The module `coremltools.proto.MIL_pb2`."""
+    """The module `coremltools.proto.MIL_pb2`, which holds the messages of programs."""
     definitions()
     return sys.modules[f"{_PARENT}.proto.MIL_pb2"]
 
@@ -75,7 +75,7 @@ def set_bytes(message: Any, dtype: DType, shape: tuple[int, ...], data: bytes) -
 
 
 def set_name(message: Any, name: str) -> None:
-    """Make a `Value` a text."""
+    """Make a `Value` one that holds a text, such as an operation's `name`."""
     set_type(message.type, DType.STRING, ())
     del message.immediateValue.tensor.strings.values[:]
     message.immediateValue.tensor.strings.values.append(name)
@@ -111,7 +111,7 @@ def _fields(message: Any) -> Iterator[bytes]:
             for each in value if field.is_repeated else (value,):
                 yield _framed(field.number, canonical_bytes(each))
         else:
-            yield _alone(type(message), field.name, value, repeated=field.is_repeated)
+            yield _plain_field(type(message), field.name, value, repeated=field.is_repeated)
 
 
 def _entry(mapping: Any, key: str | int, kind: Any) -> bytes:
@@ -130,7 +130,7 @@ def _plain(number: int, value: str | int) -> bytes:
     return _varint(number << 3) + _varint(value % (1 << 64))
 
 
-def _alone(kind: Any, name: str, value: Any, *, repeated: bool = False) -> bytes:
+def _plain_field(kind: Any, name: str, value: Any, *, repeated: bool = False) -> bytes:
     """A field without messages in it, as protobuf writes a message of nothing else."""
     message = kind()
     if repeated:

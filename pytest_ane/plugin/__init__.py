@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ane.core.errors import AneError, UnprovenError
-from pytest_ane.plugin import bench, collection, options
+from pytest_ane.plugin import bench, collection, compare, options
 from pytest_ane.plugin.bench import (
     ane_against_baseline,
     ane_decode_benchmark,
@@ -68,20 +68,21 @@ def pytest_configure(config: pytest.Config) -> None:
     options.add_markers(config)
     with _usage_errors():
         collection.wake(config)
+        compare.select(config, named=not collection.is_everything(config))
     if not wanted(config):
         options.refuse_recording_nothing(config)
         collection.add_to(config)
         return
     bench.check(config)
     threads.choose()
-    from pytest_ane.plugin import canary, stored, workspace
+    from pytest_ane.plugin import canary, workspace
 
     with _usage_errors():
         config.stash[workspace.KEY] = space = workspace.open_workspace(config)
         canary.watch(config, space)
         bench.prepare(config, space)
-    collection.add_to(config)
-    stored.refuse_damaged(config)
+        collection.add_to(config)
+        compare.refuse_damaged(config)
     if options.github(config):
         from pytest_ane.plugin import github
 
@@ -99,7 +100,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave benchmarks out of runs that are not for them."""
-    return True if bench.ignored(collection_path, config) else None
+    return True if bench.is_ignored(collection_path, config) else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -125,9 +126,15 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect gates that have nothing to ask, such as behaviour of half a chain; put in order."""
     collection.drop_empty(config, items)
-    bench.drop_unasked(config, items)
+    bench.deselect(config, items)
     bench.use_processor_time(config, items)
     collection.in_order(config, items)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse a comparison with nothing, before anything is built."""
+    with _usage_errors():
+        bench.require_baseline(session)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

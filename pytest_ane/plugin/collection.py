@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.plugin import bench, options
+from pytest_ane.plugin.items import gate_of
 from pytest_ane.plugin.options import GATE_MARKERS, GATE_WORDS, names_gates, wanted
 from pytest_ane.project.suite import FOLDER, own, shipped
 
@@ -34,7 +35,7 @@ class Suite(pytest.Collector):
         named = {node.partition("::")[0] for node in self.config.stash[_JOINS]}
         for file in sorted(shipped().glob("test_*.py")):
             nodeid = f"{FOLDER}/{file.name}"
-            if (named and nodeid not in named) or bench.ignored(file, self.config):
+            if (named and nodeid not in named) or bench.is_ignored(file, self.config):
                 continue
             yield GateFile.from_parent(self, path=file, name=file.name, nodeid=nodeid)
 
@@ -64,11 +65,11 @@ def add_to(config: pytest.Config) -> None:
     if folder is None:
         named = frozenset(arg for arg in config.args if _is_shipped(config, arg))
         config.args[:] = [arg for arg in config.args if arg not in named]
-        if named or (wanted(config) and _is_everything(config)):
+        if named or (wanted(config) and is_everything(config)):
             config.stash[_JOINS] = frozenset() if FOLDER in named else named
         return
     inside = any(folder.is_relative_to(path) for path in _paths(config))
-    if wanted(config) and _is_everything(config) and not inside:
+    if wanted(config) and is_everything(config) and not inside:
         config.args.append(str(folder))
 
 
@@ -132,13 +133,6 @@ def add_words(item: pytest.Item) -> None:
             item.add_marker(word)
 
 
-def gate_of(item: pytest.Function) -> str:
-    """`placement` for `test_placement[smollm2:L01]`; `throughput` for every benchmark."""
-    if item.get_closest_marker("bench"):
-        return "throughput"
-    return (item.originalname or item.name).removeprefix("test_")
-
-
 def are_asleep(config: pytest.Config) -> bool:
     """Whether gates were named on the command line, or collected, and have no shards to run on."""
     named = names_gates(config.option.markexpr) or names_gates(config.option.keyword)
@@ -197,7 +191,7 @@ def _paths(config: pytest.Config) -> Iterator[Path]:
     return (path for arg in config.args if (path := _path(config, arg)) is not None)
 
 
-def _is_everything(config: pytest.Config) -> bool:
+def is_everything(config: pytest.Config) -> bool:
     """Whether a run is for the whole project: no path was named, or a folder around it."""
     if config.args_source is not pytest.Config.ArgsSource.ARGS:
         return True

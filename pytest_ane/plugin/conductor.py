@@ -10,6 +10,7 @@ import pytest
 from pytest_ane.core.errors import AneError, CacheError
 from pytest_ane.manifest import Shard
 from pytest_ane.plugin import canary, collection, workspace
+from pytest_ane.plugin.items import gate_of
 from pytest_ane.plugin.progress import Watcher
 from pytest_ane.plugin.run import is_worker
 
@@ -49,7 +50,7 @@ def keep(item: pytest.Item) -> None:
 def note(item: pytest.Item, report: pytest.TestReport) -> None:
     """Note what a gate says of a canary: others wait for it."""
     if isinstance(item, pytest.Function) and collection.is_canary(item.config, item):
-        gate = collection.gate_of(item)
+        gate = gate_of(item)
         if (complaint := canary.noted(report, gate)) is not None:
             canary.of(item.config).note(item.callspec.id, gate, complaint)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pytest_ane.backends import Backend
     from pytest_ane.build import Artifact
     from pytest_ane.manifest import Probes, Shard
-    from pytest_ane.mil.records import Model
+    from pytest_ane.mil.records import MLModel
     from pytest_ane.plugin.keeper import GateKeeper
     from pytest_ane.plugin.recording import Evidence
     from pytest_ane.plugin.workspace import Workspace
@@ -34,7 +34,7 @@ def ane_artifact(request: pytest.FixtureRequest, ane_shard: Shard) -> Artifact:
 
 
 @pytest.fixture
-def ane_program(ane_artifact: Artifact) -> Model:
+def ane_program(ane_artifact: Artifact) -> MLModel:
     """The artifact's program, its structure only: weights are not decoded."""
     from pytest_ane.mil import read_model
 

@@ -11,10 +11,9 @@ from pytest_ane.build import Artifact
 from pytest_ane.core.errors import AneError, NotRunError, UnprovenError
 from pytest_ane.core.verdict import Gate, Verdict
 from pytest_ane.evidence.judge import of_record
-from pytest_ane.manifest import Shard
 from pytest_ane.plugin import blame, workspace
-from pytest_ane.plugin.collection import gate_of
 from pytest_ane.plugin.insist import insisted
+from pytest_ane.plugin.items import gate_of, subject_of
 from pytest_ane.plugin.recording import RECORDED
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.report.text import brief, failure, reasons
@@ -74,14 +73,6 @@ def unproven(item: pytest.Function, error: UnprovenError) -> None:
     gate, sentence = cast(Gate, gate_of(item)), str(error)
     verdict = Verdict(gate, subject_of(item), "unproven", brief(error.summary), (sentence,))
     GateKeeper(item, workspace.of(item.config))(verdict)
-
-
-def subject_of(item: pytest.Function) -> str:
-    """The shard's qualified id, or the model's name, whatever else a gate is parametrized by."""
-    params = item.callspec.params
-    if isinstance(shard := params.get("ane_shard"), Shard):
-        return shard.qualified
-    return str(params.get("ane_chain", item.callspec.id))
 
 
 def _artifact(item: pytest.Item) -> dict[str, str]:

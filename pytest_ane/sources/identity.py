@@ -31,17 +31,17 @@ def digests(files: Mapping[str, Path], root: Path | None = None) -> dict[str, st
     """
     folder = (root or user_cache_path("pytest-ane")) / "digests"
     pool = ThreadPoolExecutor(os.cpu_count())
-    with _alone(files.values(), folder), remembered(folder), pool:
+    with _one_process(files.values(), folder), remembered(folder), pool:
         return dict(zip(files, pool.map(file_digest, files.values()), strict=True))
 
 
-def present(folder: Path, names: Iterable[str]) -> dict[str, Path]:
+def existing(folder: Path, names: Iterable[str]) -> dict[str, Path]:
     """Those of the names that are files in a folder."""
     return {name: folder / name for name in names if (folder / name).is_file()}
 
 
 @contextmanager
-def _alone(files: Iterable[Path], folder: Path) -> Iterator[None]:
+def _one_process(files: Iterable[Path], folder: Path) -> Iterator[None]:
     """Let one process read large files and the others find what it found."""
     paths = [path.absolute() for path in files]
     if sum(path.stat().st_size for path in paths) < LARGE:

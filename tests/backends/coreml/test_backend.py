@@ -107,7 +107,7 @@ def test_a_second_failure_is_one_sentence(backend: Backend, package: Path, said:
         mine.load(package)
     text = str(raised.value)
     assert text.startswith(
-        f"{package}: Core ML failed, though it was compiled anew: Failed to build the model "
+        f"{package}: Core ML failed, though it was compiled again: Failed to build the model "
         "execution plan"
     )
     assert "(Core ML built no plan (-14): per-block quantization" in text
@@ -122,9 +122,9 @@ def test_what_two_processes_find_stale_is_compiled_once(
 ) -> None:
     one = backend(code_14("load", times=2))
     other = get_backend("coreml", cache=Cache(compiled_root(one)), say=said.append)
-    before = one._compiled.of(package)
-    after = one._compiled.after(package, before)
-    assert other._compiled.after(package, before) == after  # type: ignore[attr-defined]
+    before = one._compiled.get(package)
+    after = one._compiled.successor(package, before)
+    assert other._compiled.successor(package, before) == after  # type: ignore[attr-defined]
     assert len(said) == 1
     assert compiled() == [after]
 

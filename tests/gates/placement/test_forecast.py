@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import pytest_ane.mil
 from pytest_ane.core.errors import AneError, ManifestError, ProgramError
 from pytest_ane.gates.placement import Finding, Forecast, forecast
-from pytest_ane.mil.records import Blob, Block, Model, Named, Operation, Value
+from pytest_ane.mil.records import Blob, Block, MLModel, Named, Operation, Value
 from tests.gates.placement.programs import const, foretell, full, function, half, model, op, value
 
 BLOCK = (
@@ -117,9 +117,9 @@ def test_an_unknown_system_is_refused() -> None:
 def test_names_from_the_file_cannot_write_to_the_terminal() -> None:
     found = foretell(op("evil\x1b[31m", "y\r\n" + "z" * 500, half(1), x="x"))
     (finding,) = found.findings
-    assert finding.type == "evil?[31m"
-    assert finding.op.startswith("y??zz")
-    assert len(finding.op) == 300
+    assert finding.type == r"evil\x1b[31m"
+    assert finding.op.startswith(r"y\r\nzz")
+    assert len(finding.op) <= 300
     assert finding.why.isprintable()
 
 
@@ -172,7 +172,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> list[Value]:
     """Stands in for the weights on disk: what is read, and -inf for all of it."""
     read: list[Value] = []
 
-    def load(_: Model, one: Value) -> np.ndarray[Any, Any]:
+    def load(_: MLModel, one: Value) -> np.ndarray[Any, Any]:
         read.append(one)
         if isinstance(one.data, Blob) and one.data.offset == 0:
             raise ProgramError("weight.bin is missing.")

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.core.errors import UnprovenError
-from pytest_ane.gates.throughput.baseline import Baseline, Missing, find
+from pytest_ane.gates.throughput.baseline import Baseline, Missing, find, newest_of
 from pytest_ane.gates.throughput.noise import Calibration, Noise, write
-from tests.gates.throughput.runs import THERE, speed, storage, store
+from pytest_ane.gates.throughput.stored import folder_of
+from tests.gates.throughput.runs import HERE, THERE, speed, storage, store
 
 NOW = speed(4.0)
 
@@ -61,7 +62,7 @@ def test_a_name_that_is_none(tmp_path: Path) -> None:
 
 
 def test_nothing_is_stored(tmp_path: Path) -> None:
-    assert why(tmp_path) == f"No run is stored in {tmp_path / '.benchmarks'}."
+    assert why(tmp_path) == f"No run is stored in {folder_of(storage(tmp_path))}."
 
 
 def test_another_machines_run_is_refused(tmp_path: Path) -> None:
@@ -71,12 +72,6 @@ def test_another_machines_run_is_refused(tmp_path: Path) -> None:
         "here 'Apple M4 Max'; backend 'cpu', here 'coreml'."
     )
     assert why(tmp_path, "0001") == why(tmp_path)
-
-
-def test_another_systems_folder_is_looked_into(tmp_path: Path) -> None:
-    store(tmp_path, 1, speed(1.0, identity=THERE), machine="Linux-CPython-3.12-64bit")
-    (tmp_path / ".benchmarks" / "Linux-CPython-3.12-64bit" / "0002_cut.json").write_text("{")
-    assert "chip 'Apple M1', here 'Apple M4 Max'" in why(tmp_path)
 
 
 def test_the_nearest_run_is_spoken_of(tmp_path: Path) -> None:
@@ -112,3 +107,31 @@ def test_noise_of_this_machine_comes_along(tmp_path: Path) -> None:
     assert found(tmp_path).noise is None
     write(storage(tmp_path), Calibration(identity=NOW.identity, noises=(noise,)))
     assert found(tmp_path).noise == noise
+
+
+def test_the_newest_run_of_a_machine_that_has_a_benchmark(tmp_path: Path) -> None:
+    """Of any clock."""
+    place, clock = storage(tmp_path), {"timer": "time.time"}
+    store(tmp_path, 1, speed(1.0, subject="smollm2:L01", identity=HERE | clock))
+    store(tmp_path, 2, speed(1.0, subject="other:L01"))
+    store(tmp_path, 3, speed(1.0, subject="smollm2:L01", identity=THERE))
+
+    def newest(*subjects: str, which: str | None = None) -> str:
+        run = newest_of(place, HERE, subjects, which)
+        return run.why if isinstance(run, Missing) else run.number
+
+    assert newest("smollm2:L01") == "0001"
+    assert newest("smollm2:L01", "other:L01") == "0002"
+    assert newest("smollm2:L02", "smollm2") == (
+        "No stored run of this machine has any of these benchmarks."
+    )
+    assert newest("smollm2:L01", which="0003") == (
+        "The stored run 0003 is of another machine or backend: chip 'Apple M1', here "
+        "'Apple M4 Max'."
+    )
+
+
+def test_no_run_of_any_machine(tmp_path: Path) -> None:
+    place = storage(tmp_path)
+    store(tmp_path, 1)
+    assert newest_of(place, HERE, ["m"]) == Missing(f"No run is stored in {folder_of(place)}.")
