@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ane.core.gate_words import GATE_WORDS
 from pytest_ane.plugin import bench, options
 from pytest_ane.plugin.items import gate_of
-from pytest_ane.plugin.options import GATE_MARKERS, GATE_WORDS, names_gates, wanted
+from pytest_ane.plugin.options import GATE_MARKERS, names_gates, wanted
 from pytest_ane.project.suite import FOLDER, own, shipped
 
 _FIXTURES = ("ane_shard", "ane_chain")

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import pytest
 
+from pytest_ane.core.gate_words import GATE_WORDS
+
 if TYPE_CHECKING:
     from pytest_ane.backends import ComputeUnits
 
@@ -22,16 +24,6 @@ GATE_MARKERS = {
     "gate": "a quality gate of a model shard; runs only with --ane-shards or --ane-package.",
     "bench": "a throughput benchmark of a model shard; runs only with --ane-shards and -m bench.",
 }
-
-GATE_WORDS = {
-    "placement": ("residency", "plan"),
-    "compression": ("palettization", "size", "weights"),
-    "fidelity": ("cosine", "golden", "correctness"),
-    "behaviour": ("golden", "prompts", "stack", "logits"),
-    "throughput": ("speed", "regression"),
-}
-"""The users' other words for gates, for `-k` and `-m`; the gates themselves are not imported yet
-where pytest wants to know its markers."""
 
 FATES = ("fail", "allow")
 BACKENDS = ("auto", "cpu", "coreml")

@@ -13,7 +13,7 @@ from pytest_ane.build.semaphore import default_builds
 from pytest_ane.core.errors import BackendError, ManifestError
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence import FOLDER, Store
-from pytest_ane.evidence.uses import unused
+from pytest_ane.evidence.unused import unused
 from pytest_ane.families import make_importable
 from pytest_ane.gates.throughput.machine import identity
 from pytest_ane.gates.throughput.speed import Speed
@@ -86,6 +86,11 @@ class Workspace(Project):
         return [
             path.relative_to(folder).as_posix() for path in unused(self.evidence, self.manifest)
         ]
+
+    def digest_of(self, subject: str) -> str:
+        """Digest of a shard's artifact, if it was opened; empty for models."""
+        artifact = self._artifacts.get(subject)
+        return artifact.digest if artifact else ""
 
 
 def open_workspace(config: pytest.Config) -> Workspace:

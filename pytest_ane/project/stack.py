@@ -25,6 +25,7 @@ class Stack:
 
     Attributes:
         model: the model's name.
+        subject: the model as the manifest has it.
         policy: what it must reach.
         artifacts: every shard with its package, in the manifest's order.
     """
@@ -33,6 +34,7 @@ class Stack:
         self, opened: OpenModel, artifacts: Sequence[tuple[Shard, Artifact]], backend: Backend
     ) -> None:
         self.model: str = opened.model.name
+        self.subject = opened.model
         self.policy: BehaviourPolicy = opened.model.policy.behaviour
         self.artifacts = tuple(artifacts)
         self._opened = opened
