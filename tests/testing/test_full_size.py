@@ -79,7 +79,7 @@ def test_a_pack_of_gemma(tmp_path: Path) -> None:
     summary = summarise(plan)
     assert (summary.conv_ane, summary.conv_total, dict(summary.devices)) == (4, 4, {"ANE": 34})
     assert dict(summary.compile_time) == {"const": 45, "constexpr_lut_to_dense": 4}
-    assert judge(plan, subject="gemma4:L00.p0").status == "passed"
+    assert judge(plan, PlacementPolicy(), "gemma4:L00.p0").status == "passed"
 
 
 def test_the_line_of_the_notes(tmp_path: Path) -> None:
