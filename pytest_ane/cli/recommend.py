@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.core.errors import ManifestError, NotRunError
+from pytest_ane.gates import GATES
 from pytest_ane.manifest import Model
 
 
@@ -110,12 +111,12 @@ def _check(model: Model) -> None:
                 f"{shard.qualified} is a package of your own, which is not compressed here; "
                 "recommend needs shards that are all built from the source."
             )
-        for gate in ("placement", "compression", "fidelity", "behaviour"):
+        for gate in GATES:
             if shard.policy.requires_evidence(gate):
                 raise ManifestError(
                     f"{shard.qualified}: policy.{gate} asks for what a device measured, which "
                     "candidates do not have; search without that requirement, and record evidence "
-                    "of what is candidates."
+                    "of what is recommended."
                 )
 
 

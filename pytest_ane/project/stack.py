@@ -15,7 +15,8 @@ from pytest_ane.chain.exact import lazy_reference
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import Layout, Wire, recurrent_of
-from pytest_ane.manifest import BehaviourPolicy, Shard
+from pytest_ane.manifest import Shard
+from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.probes.recording import TokenPrompt
 from pytest_ane.project.models import OpenModel
 

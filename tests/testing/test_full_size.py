@@ -13,7 +13,8 @@ from pytest_ane.build.shard import build_shard
 from pytest_ane.gates.placement.judge import judge
 from pytest_ane.gates.placement.measure import plan_on_device
 from pytest_ane.gates.placement.plans import Plan, summarise
-from pytest_ane.manifest import PlacementPolicy, load
+from pytest_ane.manifest import load
+from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.mil import read_model
 from pytest_ane.project.models import OpenModel
 from pytest_ane.testing import DeviceRule, Replayer, Script

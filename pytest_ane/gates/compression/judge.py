@@ -12,7 +12,6 @@ from pytest_ane.core.verdict import Cell, Column, Figure, Finding, Severity, Tab
 from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.manifest import (
     Compression,
-    CompressionPolicy,
     LinearStep,
     PalettizeStep,
     PruneStep,
@@ -20,6 +19,7 @@ from pytest_ane.manifest import (
     Step,
     Uncompressed,
 )
+from pytest_ane.manifest.policy import CompressionPolicy
 
 _REMEDY = "choose a setting that fits its shape, or name it in compression.keep"
 
