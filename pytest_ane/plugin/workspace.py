@@ -156,4 +156,4 @@ def _check_backend(space: Workspace) -> None:
         )
     if space.backend_name == "coreml":
         check_native()
-        space.machine = Machine.ask()
+        space.machine = Machine.detect()

@@ -117,9 +117,9 @@ def test_an_unknown_system_is_refused() -> None:
 def test_names_from_the_file_cannot_write_to_the_terminal() -> None:
     found = foretell(op("evil\x1b[31m", "y\r\n" + "z" * 500, half(1), x="x"))
     (finding,) = found.findings
-    assert finding.type == "evil?[31m"
-    assert finding.op.startswith("y??zz")
-    assert len(finding.op) == 300
+    assert finding.type == r"evil\x1b[31m"
+    assert finding.op.startswith(r"y\r\nzz")
+    assert len(finding.op) <= 300
     assert finding.why.isprintable()
 
 
