@@ -17,6 +17,7 @@ import pytest
 
 from pytest_ane.plugin import bench_options, compare
 from pytest_ane.plugin.bench_options import FILE, is_recording, is_requested, is_wanted
+from pytest_ane.plugin.items import subject_of
 from pytest_ane.plugin.options import wanted
 from pytest_ane.project import suite
 
