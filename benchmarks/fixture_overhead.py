@@ -63,9 +63,8 @@ def _timed(shards: str, manifest: str) -> dict[str, Any]:
         command += ["-p", "benchmarks.fixture_overhead", "-p", "no:cacheprovider", "-k", "not load"]
         command += [f"--ane-manifest={manifest}", f"--benchmark-json={file}", "gates", __file__]
         subprocess.run(command, check=True, stdout=sys.stderr)
-        return {
-            benchmark["name"]: benchmark for benchmark in json.loads(file.read_text())["benchmarks"]
-        }
+        benchmarks = json.loads(file.read_text())["benchmarks"]
+        return {benchmark["name"]: benchmark for benchmark in benchmarks}
 
 
 def main() -> None:

@@ -137,8 +137,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse a comparison with nothing, before anything is built."""
-    with _usage_errors():
-        bench.require_baseline(session)
+    if wanted(session.config):
+        from pytest_ane.plugin import keeper
+
+        with _usage_errors():
+            bench.require_baseline(session, keeper.subject_of)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

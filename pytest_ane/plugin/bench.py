@@ -124,8 +124,12 @@ def use_processor_time(config: pytest.Config, items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.benchmark(**options), append=False)
 
 
-def require_baseline(session: pytest.Session) -> None:
+def require_baseline(session: pytest.Session, subject_of: Callable[[pytest.Function], str]) -> None:
     """Refuse a run that asks for a comparison and has nothing to compare with.
+
+    Args:
+        session: its tests are collected.
+        subject_of: a benchmark's shard or model.
 
     Raises:
         UnprovenError: with the sentence.
@@ -133,7 +137,7 @@ def require_baseline(session: pytest.Session) -> None:
     config = session.config
     # Only workers of xdist know their tests, and none of them times any.
     spread = hasattr(config, "workerinput") or config.pluginmanager.hasplugin("dsession")
-    if spread or not wanted(config) or config.option.collectonly:
+    if spread or config.option.collectonly:
         return
     if is_requested(config):
         from pytest_ane.plugin import workspace
