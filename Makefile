@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # The tests start many processes; without stored bytecode each compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: gate gate-all examples test test-heavy conformance conformance-slice lint fuzz clean
+.PHONY: gate gate-all examples test test-heavy conformance conformance-slice docs lint fuzz clean
 
 gate: $(STAMP)
 	$(BIN)/pytest --ane-shards=L01 -m gate
@@ -32,6 +32,11 @@ conformance: $(STAMP)
 
 conformance-slice: $(STAMP)
 	$(BIN)/python -m benchmarks.conformance --every 12
+
+# The site, in build/docs; broken links and unknown anchors fail.
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group docs
+	$(BIN)/zensical build --strict --clean
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

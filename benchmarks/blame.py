@@ -57,28 +57,21 @@ def run(manifest: str, shard: str, cache: Path) -> dict[str, Any]:
 
 def explained(manifest: str, name: str, folder: Path) -> dict[str, Any]:
     """Seconds of wall and of processor time, and memory."""
-    from pytest_ane.build import Cache, build_shard
-    from pytest_ane.families import search_beside
-    from pytest_ane.manifest import load, select
-    from pytest_ane.plugin.blame import explain
-    from pytest_ane.plugin.models import OpenModel
+    from pytest_ane.manifest import select
+    from pytest_ane.project.blame import blame_shard
+    from pytest_ane.project.project import read_project
 
-    found = load(ROOT / manifest)
-    search_beside(found)
-    (shard,), cache = select(found, name), Cache(folder)
-    model = OpenModel(found.model_of(shard.model), cache)
-    artifact = build_shard(
-        shard, cache, identity=model.identity, model=lambda: model.language_model
-    )
-    cases = model.cases(shard)
+    project = read_project(ROOT / manifest, folder, backend_name="cpu")
+    (shard,) = select(project.manifest, name)
+    project.open_shard(shard).cases()  # Packages and references are made before the clock runs.
     start, worked = time.perf_counter(), time.process_time()
-    blame = explain(shard, artifact, cases=lambda: cases, cache=cache, model=lambda: model)
+    blame = blame_shard(project, shard)
     return {
         "seconds": round(time.perf_counter() - start, 2),
         "of the processor": round(time.process_time() - worked, 2),
         "peak MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "weights": len(blame.weights),
-        "mends": sum(c.mend is not None for c in blame.weights),
+        "mends": sum(c.remedy is not None for c in blame.weights),
     }
 
 

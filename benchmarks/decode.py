@@ -42,12 +42,11 @@ import torch  # noqa: E402
 
 from benchmarks.eager_llama import EagerLlama  # noqa: E402
 from pytest_ane.backends.cpu import CpuBackend, CpuRunner  # noqa: E402
-from pytest_ane.behaviour.chain import Opened  # noqa: E402
-from pytest_ane.build import Artifact, Cache, build_shard  # noqa: E402
-from pytest_ane.cli.stack import choose as choose_model  # noqa: E402
-from pytest_ane.manifest import Shard, load  # noqa: E402
-from pytest_ane.plugin.models import OpenModel  # noqa: E402
-from pytest_ane.plugin.stack import Stack  # noqa: E402
+from pytest_ane.chain.chain import Opened  # noqa: E402
+from pytest_ane.project.choose import choose_model  # noqa: E402
+from pytest_ane.project.models import OpenModel  # noqa: E402
+from pytest_ane.project.project import read_project  # noqa: E402
+from pytest_ane.project.stack import Stack  # noqa: E402
 from pytest_ane.reference import Session  # noqa: E402
 from pytest_ane.reference.steps import Compute  # noqa: E402
 
@@ -163,16 +162,13 @@ def profile(step: Callable[[], None]) -> None:
 
 def main() -> None:
     torch.set_num_threads(OPTIONS.threads)
-    manifest = load(OPTIONS.manifest)
-    opened = OpenModel(choose_model(manifest, None), cache := Cache())
+    project = read_project(OPTIONS.manifest, None)
+    chosen = choose_model(project.manifest, None, stacks=True)
+    opened = project.model(chosen.name)
+    assert isinstance(opened, OpenModel)
     model: Any = opened.language_model
-
-    def artifact(shard: Shard) -> Artifact:
-        return build_shard(shard, cache, identity=opened.identity, model=lambda: model)
-
-    stack = Stack(
-        opened, [(s, artifact(s)) for s in opened.model.shards], backend := RecordingBackend()
-    )
+    artifacts = [(shard, project.artifact(shard)) for shard in chosen.shards]
+    stack = Stack(opened, artifacts, backend := RecordingBackend())
     chain = stack.chain
     sequence = Opened(chain)
 

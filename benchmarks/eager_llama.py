@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pytest_ane.families.host import rotary
+from pytest_ane.families.layout import rotary
 from pytest_ane.families.llama.config import LlamaConfig
 from pytest_ane.families.llama.model import LlamaModel
 from pytest_ane.families.llama.weights import BlockWeights, read_block, read_head

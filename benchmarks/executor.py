@@ -148,18 +148,15 @@ def smollm2() -> None:
     """Thirty blocks of the default model on 32 positions, built shards against float32 torch."""
     import torch
 
-    from pytest_ane.build import Cache
-    from pytest_ane.build.shard import build_shard
-    from pytest_ane.manifest import load
-    from pytest_ane.plugin.models import OpenModel
+    from pytest_ane.project.models import OpenModel
+    from pytest_ane.project.project import read_project
 
-    manifest = load(Path(__file__).parents[1] / "shards.toml")
-    opened = OpenModel(manifest.models[0], cache := Cache())
+    project = read_project(Path(__file__).parents[1] / "shards.toml", None)
+    opened = project.model("smollm2")
+    assert isinstance(opened, OpenModel)
     family = opened.language_model
-    shards = [s for s in manifest.shards if s.id.startswith("L")]
-    artifacts = [
-        build_shard(s, cache, identity=opened.identity, model=lambda: family) for s in shards
-    ]
+    shards = [s for s in project.shards if s.id.startswith("L")]
+    artifacts = [project.artifact(shard) for shard in shards]
     hidden = np.random.default_rng(2).standard_normal((32, 576)).astype(np.float32)
     inputs = family.layout("L00").inputs(hidden)
     sessions = [Session(read_model(artifact.path)) for artifact in artifacts]

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_ane.families import Conversion, Cut
-from pytest_ane.families.llama import LlamaModel, layout, spread, starts_whole, wiring
+from pytest_ane.families.blocks import starts_whole
+from pytest_ane.families.llama import LlamaModel, layout, spread, wiring
 from pytest_ane.families.llama import open_model as open_llama
 from pytest_ane.sources import Source
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.build.quiet import converter_notes, import_coremltools
+from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.reference.palettes import Packed, decode
 
 ROWS, COLUMNS = 8192, 2048

@@ -21,13 +21,16 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from pytest_ane.gates.placement import Forecast, forecast
+from pytest_ane.gates.placement.rules import Outcome
+from pytest_ane.gates.placement.rules.ops import mil_ops
 from pytest_ane.mil.records import (
     Argument,
     Block,
     DType,
     Feature,
     Function,
-    Model,
+    MLModel,
     Named,
     Operation,
     Program,
@@ -37,9 +40,6 @@ from pytest_ane.mil.records import (
     Value,
     ValueType,
 )
-from pytest_ane.placement import Forecast, forecast
-from pytest_ane.placement.rules import Outcome
-from pytest_ane.placement.rules.ops import mil_ops
 
 Row: TypeAlias = Mapping[str, str]
 Truth = Literal["on", "off"]
@@ -161,7 +161,7 @@ def foretold(row: Row, op: str) -> Forecast:
     return forecast(program(row, op), size_bytes=size).under(system(row["os"]))
 
 
-def program(row: Row, op: str) -> Model:
+def program(row: Row, op: str) -> MLModel:
     """A program of the op a row is about between two others, so that no cast is at the boundary.
 
     A compile-time op is asked about at the convolution that uses it.
@@ -195,7 +195,7 @@ def program(row: Row, op: str) -> Model:
     flexible = (shape, shape) if "EnumeratedShapes" in shapes else ()
     features = (Feature("x", DType.FP16, shape, enumerated=flexible),)
     main = Function("main", "CoreML8", named, block)
-    return Model("", "", 9, features, (), (), Program({"main": main}))
+    return MLModel("", "", 9, features, (), (), Program({"main": main}))
 
 
 def weight(quant: str) -> Iterator[Operation]:

@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +107,7 @@ def build(folder: Path, compression: str = UNIFORM, name: str = "cache") -> dict
     import torch  # noqa: F401
 
     from pytest_ane.build import Cache, build_shard
-    from pytest_ane.build.quiet import import_coremltools
+    from pytest_ane.build.coremltools_quiet import import_coremltools
     from pytest_ane.families import Cut, get_family
     from pytest_ane.mil import read_model
     from pytest_ane.sources import open_source
@@ -165,7 +164,7 @@ def checkpoint(folder: Path) -> dict[str, Any]:
 
 def probes() -> list[np.ndarray]:
     """Eight of each length, root mean square 1."""
-    from pytest_ane.fidelity.probes import seeded
+    from pytest_ane.probes.seeded import seeded
 
     return [
         hidden
@@ -183,22 +182,22 @@ def ours(folder: Path) -> dict[str, Any]:
     from pytest_ane.backends import CpuBackend
     from pytest_ane.families import Cut, get_family
     from pytest_ane.families.zaya import reference  # noqa: F401
-    from pytest_ane.fidelity import measure
-    from pytest_ane.fidelity.cases import hidden_case
-    from pytest_ane.manifest import Source
+    from pytest_ane.gates.fidelity import measure
+    from pytest_ane.manifest import SourceTable
+    from pytest_ane.probes.hidden import HiddenProbe
     from pytest_ane.sources import open_source, safetensors  # noqa: F401
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     inputs = probes()
     before, start = peak(), time.perf_counter()
     family = get_family("zaya")
-    source = open_source(Source(path=folder / "weights"), family.spread)
+    source = open_source(SourceTable(path=folder / "weights"), family.spread)
     model = family.open_model(source, Cut((SHARD,), 4))
     expected = model.reference(SHARD)(inputs)
     between = time.perf_counter()
     layout = model.layout(SHARD)
     cases = [
-        replace(hidden_case("gaussian", str(i), x, y, layout), residual={"y": residual(source, x)})
+        HiddenProbe("gaussian", str(i), 0, None, x, y, residual(source, x)).case(layout)
         for i, (x, y) in enumerate(zip(inputs, expected, strict=True))
     ]
     runner = CpuBackend().load(Path((folder / "cache.txt").read_text()))
@@ -240,7 +239,7 @@ def theirs(folder: Path) -> dict[str, Any]:
     import torch
     from safetensors.torch import load_file
 
-    from pytest_ane.build.quiet import converter_notes, import_coremltools
+    from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
 
     ct = import_coremltools()
     inputs = probes()

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.behaviour import Behaviour, judge, measure
+from pytest_ane.gates.behaviour import Behaviour, judge, measure
 from pytest_ane.plugin.keeper import GateKeeper
 from pytest_ane.plugin.recording import Evidence
-from pytest_ane.plugin.stack import Stack
+from pytest_ane.project.stack import Stack
 
 pytestmark = pytest.mark.gate
 
 
-def test_behaviour(chain: Stack, evidence: Evidence, gate: GateKeeper) -> None:
+def test_behaviour(ane_chain: Stack, ane_evidence: Evidence, ane_gate: GateKeeper) -> None:
     """Golden prompts through all shards: logits position by position, and greedy text."""
 
     def measured() -> Behaviour:
-        return measure(chain.chain, chain.golden, chain.states, chain.decode, chain.provenance)
+        stack = ane_chain
+        return measure(stack.chain, stack.golden, stack.states, stack.decode, stack.provenance)
 
-    found = evidence.of("behaviour", measured)
-    gate(judge(found, chain.policy, chain.model))
+    found = ane_evidence.of("behaviour", measured)
+    ane_gate(judge(found, ane_chain.policy, ane_chain.model))

@@ -8,31 +8,32 @@ import pytest
 
 from pytest_ane.backends import Backend
 from pytest_ane.build import Artifact
-from pytest_ane.fidelity import Case, Fidelity, judge, measure
+from pytest_ane.gates.fidelity import Fidelity, judge, measure
 from pytest_ane.manifest import Shard
 from pytest_ane.plugin.keeper import GateKeeper
 from pytest_ane.plugin.recording import Evidence
+from pytest_ane.probes.cases import Case
 
 pytestmark = pytest.mark.gate
 
 
 def test_fidelity(
-    shard: Shard,
-    artifact: Artifact,
-    cases: Callable[[], list[Case]],
-    backend: Backend,
-    evidence: Evidence,
-    gate: GateKeeper,
+    ane_shard: Shard,
+    ane_artifact: Artifact,
+    ane_cases: Callable[[], list[Case]],
+    ane_backend: Backend,
+    ane_evidence: Evidence,
+    ane_gate: GateKeeper,
 ) -> None:
     """What is in the file computes what the reference computes, on every probe and position."""
 
     def measured() -> Fidelity:
         return measure(
-            backend.load(artifact.path),
-            cases(),
-            compared=shard.reference != "none",
-            provenance=backend.provenance() | {"artifact": artifact.digest},
+            ane_backend.load(ane_artifact.path),
+            ane_cases(),
+            compared=ane_shard.reference != "none",
+            provenance=ane_backend.provenance() | {"artifact": ane_artifact.digest},
         )
 
-    found = evidence.of("fidelity", measured)
-    gate(judge(found, shard.policy.fidelity, shard.qualified))
+    found = ane_evidence.of("fidelity", measured)
+    ane_gate(judge(found, ane_shard.policy.fidelity, ane_shard.qualified))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
 from pytest_ane.sources import Source, locate
 from pytest_ane.sources.gguf import GGUFSource
+from tests.forked import Forge
 
 settings.register_profile("tests", derandomize=True, deadline=None, database=None)
 settings.load_profile("tests")
@@ -28,6 +30,14 @@ def _no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_collection_finish() -> None:
     """Thousands of tests are no garbage: no later collection looks through them."""
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def forge() -> Iterator[Forge]:
+    """Runs commands in forked processes."""
+    forge = Forge()
+    yield forge
+    forge.close()
 
 
 @pytest.fixture(scope="session")

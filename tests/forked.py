@@ -1,6 +1,6 @@
-"""`python -m MODULE ...` in processes forked from one that has imported coremltools.
+"""`python -m MODULE ...` in processes forked from one that has imported pytest_ane and coremltools.
 
-The import takes four seconds of a processor, which is most of what a gate of one shard does.
+The imports take five seconds of a processor, which is most of what a gate of one shard does.
 """
 
 from __future__ import annotations
@@ -58,13 +58,21 @@ def _serve() -> None:
     """Fork for each line of stdin, and answer with the exit code."""
     import gc
     import logging
+    import pkgutil
     import warnings
+    from importlib import import_module
 
     logging.disable()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import coremltools
         import coremltools.optimize.coreml  # noqa: F401
+
+        import pytest_ane
+
+        for module in pkgutil.walk_packages(pytest_ane.__path__, "pytest_ane."):
+            if not module.name.endswith("__main__"):
+                import_module(module.name)
     logging.disable(logging.NOTSET)
     gc.freeze()
     for line in sys.stdin:
@@ -80,6 +88,7 @@ def _be(arguments: list[str], cwd: str, output: str) -> None:
     os.dup2(os.open(output, os.O_WRONLY), 1)
     os.dup2(1, 2)
     os.chdir(cwd)
+    os.environ["COLUMNS"] = "80"
     sys.argv, sys.path[0] = arguments, cwd
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
     sys.exit()

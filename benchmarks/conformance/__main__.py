@@ -1,6 +1,6 @@
 """Run coremltools' own tests against the executor.
 
-python -m benchmarks.conformance            # everything, and write docs/conformance.md
+python -m benchmarks.conformance            # everything, and write docs/reference/conformance.md
 python -m benchmarks.conformance --every 12 # a slice with its controls; red below the targets
 """
 
@@ -41,7 +41,7 @@ def main() -> int:
             controls = _control(runner, options.every)
             return _verdict(controls["as computed"], controls, whole=False)
         runs, controls = _runs(runner), _control(runner, CONTROL_EVERY)
-    (ROOT / "docs/conformance.md").write_text(page(runs, controls), encoding="utf-8")
+    (ROOT / "docs/reference/conformance.md").write_text(page(runs, controls), encoding="utf-8")
     return _verdict(runs["operations, fp16"], controls, whole=True)
 
 

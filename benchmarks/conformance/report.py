@@ -1,4 +1,4 @@
-"""`docs/conformance.md`, from what the runs recorded."""
+"""`docs/reference/conformance.md`, from what the runs recorded."""
 
 from __future__ import annotations
 

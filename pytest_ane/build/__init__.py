@@ -5,9 +5,7 @@ from __future__ import annotations
 from pytest_ane.build.cache import Cache
 from pytest_ane.build.census import Census, take_census
 from pytest_ane.build.distortion import Distortion, distortions
-from pytest_ane.build.judge import judge
-from pytest_ane.build.measure import CompressionMeasurement, measure
-from pytest_ane.build.record import Artifact, BuildRecord, losses
+from pytest_ane.build.record import Artifact, BuildRecord, weight_distortions
 from pytest_ane.build.shard import build_shard, compressed, uncompressed
 
 __all__ = [
@@ -15,14 +13,11 @@ __all__ = [
     "BuildRecord",
     "Cache",
     "Census",
-    "CompressionMeasurement",
     "Distortion",
     "build_shard",
     "compressed",
     "distortions",
-    "judge",
-    "losses",
-    "measure",
     "take_census",
     "uncompressed",
+    "weight_distortions",
 ]

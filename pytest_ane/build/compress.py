@@ -1,4 +1,4 @@
-"""Compression of an uncompressed Core ML model as the manifest asks, weight by weight.
+"""Compression of a Core ML model by the manifest's settings, and of one weight alone.
 
 Scalar palettes are made on disk by `palettize`, from the saved package; all else goes before that
 through coremltools, on the model in memory.
@@ -6,23 +6,27 @@ through coremltools, on the model in memory.
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeGuard
 
+import numpy as np
+
+from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.build.optimize import passes
-from pytest_ane.build.palettize import constants, palettize
-from pytest_ane.build.quiet import converter_notes, import_coremltools
-from pytest_ane.errors import BuildError
-from pytest_ane.manifest import Compression, Palettize, Settings, Uncompressed
+from pytest_ane.build.palettize.choose import constants
+from pytest_ane.core.arrays import Array, FloatArray, HalfArray
+from pytest_ane.core.errors import BuildError
+from pytest_ane.manifest import Compression, Linear, Palettize, Settings, Uncompressed
 
 
 def compress(model: Any, compression: Compression, package: Path, subject: str) -> tuple[str, ...]:
     """Compress a converted model's weights and save it as `package`.
 
     Returns:
-        What was noted, such as a weight that was declined.
+        coremltools' notes, such as a weight that was declined.
 
     Raises:
         BuildError: a setting is refused, or a weight cannot be compressed.
@@ -35,7 +39,7 @@ def compress(model: Any, compression: Compression, package: Path, subject: str) 
         with converter_notes():
             model.save(str(saved))
         if settings := _palettes(saved, compression):
-            return notes + palettize(saved, package, settings, subject=subject)
+            return notes + _palettize(saved, package, settings, subject)
         saved.replace(package)
     return notes
 
@@ -53,24 +57,32 @@ def compress_package(
             model = import_coremltools().models.MLModel(str(source), skip_model_load=True)
         return compress(model, compression, package, subject)
     if settings := _palettes(source, compression):
-        return palettize(source, package, settings, subject=subject)
+        return _palettize(source, package, settings, subject)
     shutil.copytree(source, package)
     return ()
 
 
 def _all_fast(compression: Compression) -> bool:
-    """Whether nothing is left to coremltools."""
+    """Whether our own engine compresses all weights that are compressed."""
     return all(_fast(each) or isinstance(each, Uncompressed) for each in compression.every())
 
 
 def _palettes(saved: Path, compression: Compression) -> dict[str, Palettize]:
     """The weights of a saved package that our own engine palettizes."""
-    asked = {n: compression.for_weight(n, ops) for n, ops in constants(saved).items()}
-    return {name: method for name, method in asked.items() if _fast(method)}
+    methods = {n: compression.for_weight(n, ops) for n, ops in constants(saved).items()}
+    return {name: method for name, method in methods.items() if _fast(method)}
+
+
+def _palettize(
+    source: Path, package: Path, settings: dict[str, Palettize], subject: str
+) -> tuple[str, ...]:
+    from pytest_ane.build.palettize.package import palettize
+
+    return palettize(source, package, settings, subject=subject)
 
 
 def _fast(method: Settings) -> TypeGuard[Palettize]:
-    """Whether our own engine makes it."""
+    """Whether our own engine makes these palettes."""
     return (
         isinstance(method, Palettize)
         and method.engine == "fast"
@@ -83,18 +95,18 @@ def _fast(method: Settings) -> TypeGuard[Palettize]:
 def _through_coremltools(
     model: Any, compression: Compression, subject: str
 ) -> tuple[Any, tuple[str, ...]]:
-    """Do what is asked and is not left to our own engine."""
+    """Compress the weights that our own engine does not palettize."""
     cto = import_coremltools().optimize.coreml
     with converter_notes():
         weights = cto.get_weights_metadata(model, weight_threshold=0)
-    asked = {
+    methods = {
         name: compression.for_weight(name, {op.op_type for op in weight.child_ops})
         for name, weight in weights.items()
     }
-    asked = {name: method for name, method in asked.items() if not _fast(method)}
+    methods = {name: method for name, method in methods.items() if not _fast(method)}
     notes: list[str] = []
     try:
-        for each in passes(cto, asked):
+        for each in passes(cto, methods):
             with converter_notes() as lines:
                 model = each.run(model, cto)
             notes += lines
@@ -102,6 +114,129 @@ def _through_coremltools(
         raise
     # Its passes fail with whatever goes wrong inside, an AssertionError or an IndexError too.
     except Exception as error:
-        said = str(error) or type(error).__name__
-        raise BuildError(f"{subject} could not be compressed: {said}") from error
+        message = str(error) or type(error).__name__
+        raise BuildError(f"{subject} could not be compressed: {message}") from error
     return model, tuple(notes)
+
+
+def stored_bytes(shape: tuple[int, ...], settings: Settings, axis: int = 0) -> int:
+    """Bytes of a compressed weight's data, tables and scales, as `Weight.compressed_bytes`.
+
+    N weights take 2N bytes in fp16; as indices of b bits N b / 8, and 2^b values of 2 bytes for
+    each table; as integers of b bits N b / 8, and for each scale 2 bytes, and the bits of an offset
+    with `mode = "linear"`.
+
+    Args:
+        shape: of the weight.
+        settings: palettes of single values, integers with scales, or none.
+        axis: of the output channels.
+
+    Raises:
+        BuildError: settings of another kind.
+    """
+    size = math.prod(shape)
+    if isinstance(settings, Uncompressed):
+        return 2 * size
+    if isinstance(settings, Palettize) and settings.mode != "unique":
+        tables = _tables(shape, settings, axis)
+        return -(-size * settings.nbits // 8) + tables * 2 * 2**settings.nbits
+    if isinstance(settings, Linear) and settings.granularity != "per_block":
+        scales = shape[axis] if settings.granularity == "per_channel" else 1
+        offsets = -(-scales * settings.nbits // 8) if settings.mode == "linear" else 0
+        return -(-size * settings.nbits // 8) + 2 * scales + offsets
+    raise BuildError(f"no formula says what {settings.method} takes on disk.")
+
+
+def compress_weight(
+    weight: Array, settings: Settings, *, axis: int = 0, threads: int = 1
+) -> FloatArray:
+    """A weight's values, float32, after it was compressed and decompressed again.
+
+    Args:
+        weight: taken as the fp16 values it is stored as.
+        settings: palettes of single values, integers with scales, or none.
+        axis: of the output channels.
+        threads: at most so many at once.
+
+    Raises:
+        BuildError: a value is NaN or infinite, or the groups do not fit the shape.
+    """
+    with np.errstate(over="ignore"):
+        half = weight.astype(np.float16)
+    if isinstance(settings, Uncompressed):
+        return half.astype(np.float32)
+    if isinstance(settings, Linear):
+        return _weight_through_coremltools(half, settings)
+    assert isinstance(settings, Palettize), settings
+    return _palettized(half, settings, axis, threads)
+
+
+def _tables(shape: tuple[int, ...], settings: Palettize, axis: int) -> int:
+    if settings.granularity == "per_tensor":
+        return 1
+    if shape[axis] % settings.group_size:
+        raise BuildError(
+            f"{shape[axis]} output channels are not divisible by group_size {settings.group_size}."
+        )
+    return shape[axis] // settings.group_size
+
+
+def _palettized(half: HalfArray, settings: Palettize, axis: int, threads: int) -> FloatArray:
+    from pytest_ane.build.palettize.palettes import find_palettes
+
+    groups = _tables(half.shape, settings, axis)
+    try:
+        palettes = find_palettes(
+            half, settings.mode, settings.nbits, groups=groups, axis=axis, threads=threads
+        )
+    except ValueError as why:
+        raise BuildError(f"A weight {list(half.shape)} {why}.") from None
+    moved = np.swapaxes(palettes.indices, 0, axis)
+    values = np.empty(moved.shape, np.float32)
+    for table, rows, out in zip(
+        palettes.luts.astype(np.float32),
+        np.split(moved, groups),
+        np.split(values, groups),
+        strict=True,
+    ):
+        np.take(table, rows, out=out)
+    return np.ascontiguousarray(np.swapaxes(values, 0, axis))
+
+
+def _weight_through_coremltools(half: HalfArray, settings: Linear) -> FloatArray:
+    """Through a program of one convolution or product that has this weight and no other."""
+    from pytest_ane.build.census import find_weights
+    from pytest_ane.build.decompress import decompress
+    from pytest_ane.mil import read_model
+
+    with TemporaryDirectory() as folder:
+        package = Path(folder, "weight.mlpackage")
+        compress(_program(half), settings.model_copy(update={"weight_threshold": 0}), package, "it")
+        model = read_model(package)
+        (weight,) = (w for w in find_weights(model) if w.weight.shape == half.shape)
+        return np.array(decompress(model, weight), np.float32)
+
+
+def _program(half: HalfArray) -> Any:
+
+    ct = import_coremltools()
+    from coremltools.converters.mil import Builder as mb
+
+    convolution = half.ndim > 2
+    shape = (1, *half.shape[1:]) if convolution else (1, half.shape[1])
+    fp16 = ct.converters.mil.mil.types.fp16
+
+    @mb.program(  # type: ignore[untyped-decorator]
+        input_specs=[mb.TensorSpec(shape=shape, dtype=fp16)], opset_version=ct.target.iOS18
+    )
+    def program(x: Any) -> Any:
+        return mb.conv(x=x, weight=half) if convolution else mb.linear(x=x, weight=half)
+
+    with converter_notes():
+        return ct.convert(
+            program,
+            convert_to="mlprogram",
+            minimum_deployment_target=ct.target.iOS18,
+            compute_precision=ct.precision.FLOAT16,
+            skip_model_load=True,
+        )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-from pytest_ane.build.quiet import import_coremltools
-from pytest_ane.errors import BuildError
+from pytest_ane.build.coremltools_quiet import import_coremltools
+from pytest_ane.core.errors import BuildError
 from pytest_ane.families import Conversion
 
 _TRACED = 2
@@ -74,15 +74,15 @@ def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: st
         raise
     # Whatever the tracer or the converter raises, the person needs to know which shard it was.
     except Exception as error:
-        why = _not_a_number(conversion.module) or error
-        raise BuildError(f"{subject} could not be converted: {why}") from error
+        cause = _not_a_number(conversion.module) or error
+        raise BuildError(f"{subject} could not be converted: {cause}") from error
 
 
 def _not_a_number(module: Any) -> str | None:
     """That a weight holds NaN, which the converter takes for weights that do not match."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     name = next((name for name, tensor in tensors.items() if bool(tensor.isnan().any())), None)
-    return name and f"its weight {name} holds NaN; mend the source of its weights."
+    return name and f"its weight {name} holds NaN; repair the source of its weights."
 
 
 def _dtype(module: Any) -> Any:

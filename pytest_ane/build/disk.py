@@ -1,18 +1,22 @@
-"""Disk that builds will need, from what is known of their sizes, against what is free."""
+"""Disk space: what builds need, what is free, and Core ML's own caches of compiled plans."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from pytest_ane.core.digests import tree_bytes
 from pytest_ane.manifest import Compression, Linear, Palettize, Shard
 
 _LOOSE = 2
 """A budget is what a package may have, and a median may be another kind's, a block's or a head's:
 a disk is too small that does not hold half."""
+_PATTERN = "*/com.apple.e5rt.e5bundlecache/*"
 
 
 @dataclass(frozen=True)
@@ -47,11 +51,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Volume:
-    """A volume with what is asked of it.
+    """A volume with the space that builds need on it.
 
     Attributes:
         folders: the folders on it, in words.
-        needed: bytes, `None` where unknown; `least` of it is certain.
+        needed: bytes, `None` where unknown; at least `least`.
         free: bytes.
     """
 
@@ -71,7 +75,7 @@ class Volume:
 
 
 def estimate(missing: Sequence[Shard], finished: Sequence[int]) -> Estimate:
-    """What a model's missing packages will take.
+    """Bytes that a model's missing packages will take.
 
     Args:
         missing: shards still to be built.
@@ -80,12 +84,18 @@ def estimate(missing: Sequence[Shard], finished: Sequence[int]) -> Estimate:
     # The median, for a head is many times a block.
     typical = int(median(finished)) if finished else None
     known = [(shard, size) for shard in missing if (size := _size(shard, typical)) is not None]
-    found = _sum(known, "packages built before" if finished else "max-bytes" if known else "")
-    return found if len(known) == len(missing) else replace(found, count=len(missing), total=None)
+    temporary = [int(size * (1 + compression_ratio(shard.requested))) for shard, size in known]
+    return Estimate(
+        count=len(missing),
+        total=sum(size for _, size in known) if len(known) == len(missing) else None,
+        largest=max(temporary, default=0),
+        least=sum(size // _LOOSE for _, size in known),
+        source="packages built before" if finished else "max-bytes" if known else "",
+    )
 
 
 def _size(shard: Shard, typical: int | None) -> int | None:
-    """What a package like most has, or its budget where that is less."""
+    """Bytes of a typical package, or the shard's budget where that is less; None if unknown."""
     sizes = (typical, shard.policy.compression.max_bytes)
     return min((size for size in sizes if size is not None), default=None)
 
@@ -110,7 +120,7 @@ def amount(size: int) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 10**8 else f"{size / 1e6:.1f} MB"
 
 
-def expansion(compression: Compression) -> float:
+def compression_ratio(compression: Compression) -> float:
     """Bytes of the weights in fp16 over bytes as compressed, about."""
     if isinstance(compression, Palettize):
         return 16 / compression.nbits
@@ -119,9 +129,40 @@ def expansion(compression: Compression) -> float:
     return 1
 
 
-def _sum(sizes: Iterable[tuple[Shard, int]], source: str) -> Estimate:
-    found = Estimate(0, source=source)
-    for shard, size in sizes:
-        temporary = int(size * (1 + expansion(shard.asked)))
-        found += Estimate(1, size, temporary, size // _LOOSE)
-    return found
+@dataclass(frozen=True)
+class PlanCache:
+    """Plans for one build of macOS: their folder, its bytes, whether that build no longer runs."""
+
+    path: Path
+    size: int
+    stale: bool
+
+
+def plan_caches(caches: Path | None = None, build: str | None = None) -> list[PlanCache]:
+    """All caches of compiled plans, largest first; none on other systems. Nothing is deleted.
+
+    Core ML keeps plans in `~/Library/Caches/<application>/com.apple.e5rt.e5bundlecache/<build>`,
+    one folder for each build of macOS, and never uses those of another build again; after a few
+    updates they may take tens of gigabytes.
+
+    Args:
+        caches: the folder of all applications' caches; the user's own by default.
+        build: the running system's build, such as `25A354`; by default what `sw_vers` prints.
+    """
+    if caches is None and sys.platform != "darwin":
+        return []
+    caches, build = caches or Path.home() / "Library" / "Caches", build or _running()
+    plans = []
+    for path in filter(Path.is_dir, caches.glob(_PATTERN)):
+        try:
+            plans.append(PlanCache(path, tree_bytes(path), path.name != build))
+        except OSError:  # Core ML is at work in it, or it is not ours to read.
+            continue
+    return sorted(plans, key=lambda cache: -cache.size)
+
+
+def _running() -> str:
+    process = subprocess.run(
+        ["/usr/bin/sw_vers", "-buildVersion"], capture_output=True, text=True, check=False
+    )
+    return process.stdout.strip()

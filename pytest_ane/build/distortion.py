@@ -9,17 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from pytest_ane.build.census import Found, Weight, find_weights
-from pytest_ane.build.decode import decoded
-from pytest_ane.mil.records import Model
+from pytest_ane.build.census import ProgramWeight, Weight, find_weights
+from pytest_ane.build.decompress import decompress
+from pytest_ane.core.arrays import FloatArray
+from pytest_ane.mil.records import MLModel
 from pytest_ane.reference.weights import StreamedWeight
-
-Floats: TypeAlias = npt.NDArray[np.float32]
 
 _AT_ONCE = 1 << 18
 """Elements compared at a time: three buffers of 1 MB stay in the cache."""
@@ -27,7 +25,7 @@ _AT_ONCE = 1 << 18
 
 @dataclass(frozen=True)
 class Distortion:
-    """One weight's error.
+    """One weight's squared error from compression.
 
     Attributes:
         name: the weight's, before compression.
@@ -55,7 +53,7 @@ class Distortion:
         return 10 * math.log10(ratio) if ratio else -math.inf
 
 
-def distortions(model: Model, against: Model) -> tuple[Distortion, ...]:
+def distortions(model: MLModel, against: MLModel) -> tuple[Distortion, ...]:
     """The errors of a package's weights, in program order.
 
     Args:
@@ -72,17 +70,17 @@ def distortions(model: Model, against: Model) -> tuple[Distortion, ...]:
     """
     originals = _by_name(against)
     return tuple(
-        _distortion(found.weight, decoded(model, found), decoded(against, originals[name]))
-        for name, found in _by_name(model).items()
-        if name in originals and originals[name].weight.shape == found.weight.shape
+        _distortion(weight.weight, decompress(model, weight), decompress(against, originals[name]))
+        for name, weight in _by_name(model).items()
+        if name in originals and originals[name].weight.shape == weight.weight.shape
     )
 
 
-def _by_name(model: Model) -> Mapping[str, Found]:
-    found: dict[str, list[Found]] = {}
+def _by_name(model: MLModel) -> Mapping[str, ProgramWeight]:
+    named: dict[str, list[ProgramWeight]] = {}
     for weight in find_weights(model):
-        found.setdefault(weight.weight.name, []).append(weight)
-    return {n: several[0] for n, several in found.items() if len({w.weight for w in several}) == 1}
+        named.setdefault(weight.weight.name, []).append(weight)
+    return {n: several[0] for n, several in named.items() if len({w.weight for w in several}) == 1}
 
 
 def _distortion(kind: Weight, weight: Any, original: Any) -> Distortion:
@@ -101,7 +99,7 @@ def _distortion(kind: Weight, weight: Any, original: Any) -> Distortion:
     return Distortion(kind.name, sse, energy)
 
 
-def _rows(weight: Any, start: int, stop: int, out: Floats) -> Floats:
+def _rows(weight: Any, start: int, stop: int, out: FloatArray) -> FloatArray:
     if isinstance(weight, StreamedWeight):
         weight.rows(start, stop, out)
     else:

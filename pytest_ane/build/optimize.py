@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
-import numpy.typing as npt
 
-from pytest_ane.build.palettize import palette
-from pytest_ane.build.percentile import exact_percentiles
+from pytest_ane.core.arrays import Array
 from pytest_ane.manifest import LinearStep, PalettizeStep, PruneStep, Settings, Step
-
-Array = npt.NDArray[Any]
 
 _SUFFIXES = ("_sparsified", "_palettized", "_quantized")
 """What the passes append to a weight's name, by which a later one finds it."""
@@ -44,20 +44,20 @@ class Pass:
             return self.apply(model, config, **option)
 
 
-def passes(cto: Any, asked: Mapping[str, Settings]) -> Iterator[Pass]:
-    """The calls that do what is asked for each weight: all first steps, then all second ones.
+def passes(cto: Any, settings: Mapping[str, Settings]) -> Iterator[Pass]:
+    """The calls that compress each weight by its settings: all first steps, then all second ones.
 
     Args:
         cto: the module `coremltools.optimize.coreml`.
-        asked: settings by weight name.
+        settings: by weight name.
     """
     kinds = {
         PruneStep: cto.prune_weights,
         PalettizeStep: cto.palettize_weights,
         LinearStep: cto.linear_quantize_weights,
     }
-    for turn in range(max((len(settings.steps) for settings in asked.values()), default=0)):
-        now = {n: s.steps[turn] for n, s in asked.items() if turn < len(s.steps)}
+    for turn in range(max((len(each.steps) for each in settings.values()), default=0)):
+        now = {n: s.steps[turn] for n, s in settings.items() if turn < len(s.steps)}
         for kind, apply in kinds.items():
             configs = {
                 alias: _config(cto, step)
@@ -92,15 +92,15 @@ def _config(cto: Any, step: Step) -> Any:
 
 
 def _pruner(cto: Any, step: PruneStep) -> Any:
-    given = step.model_dump(include=set(PruneStep.model_fields) - {"method"}, exclude_none=True)
+    options = step.model_dump(include=set(PruneStep.model_fields) - {"method"}, exclude_none=True)
     if step.threshold is not None:
         floats = {"threshold": float(step.threshold)}
         if step.minimum_sparsity_percentile is not None:
             floats["minimum_sparsity_percentile"] = float(step.minimum_sparsity_percentile)
-        return cto.OpThresholdPrunerConfig(**given | floats)
+        return cto.OpThresholdPrunerConfig(**options | floats)
     if step.target_sparsity is not None:
-        given["target_sparsity"] = float(step.target_sparsity)
-    return cto.OpMagnitudePrunerConfig(**given)
+        options["target_sparsity"] = float(step.target_sparsity)
+    return cto.OpMagnitudePrunerConfig(**options)
 
 
 def _palettizer(cto: Any, step: PalettizeStep) -> Any:
@@ -122,7 +122,36 @@ def _palettizer(cto: Any, step: PalettizeStep) -> Any:
 
 def _palette(weights: Array, nbits: int) -> tuple[Array, Array]:
     """A k-means palette; of integers, which a joint pass palettizes, one of integers."""
+    from pytest_ane.build.palettize.palettes import palette
+
     lut, indices = palette(weights, nbits)
     if weights.dtype.kind in "iu":
         lut = np.rint(lut).astype(weights.dtype)
     return lut, indices
+
+
+@contextmanager
+def exact_percentiles() -> Iterator[None]:
+    """Let coremltools' passes, and nobody else, see a `numpy` whose percentile is exact.
+
+    Pruning by magnitude then works for weights of any size. coremltools 9.0 asks `numpy.percentile`
+    for the largest magnitude to set to zero. Of fp16 values numpy computes the position in fp16 as
+    well (its issue 29003, there in 2.3): beyond 65,504 elements that overflows, the answer is NaN,
+    and the whole weight is stored unpruned, in the sparse form.
+    """
+    import coremltools.optimize.coreml._quantization_passes as passes
+
+    numpy = SimpleNamespace(**{**vars(np), "percentile": percentile})
+    with patch.object(passes, "np", numpy):
+        yield
+
+
+def percentile(values: Array, q: float) -> Any:
+    """The value below which, itself included, at least `q` percent of the values lie.
+
+    Where numpy interpolates between two values this is the lower one, so that just as many values
+    are at most as large.
+    """
+    flat = values.ravel()
+    position = math.floor((flat.size - 1) * q / 100)
+    return np.partition(flat, position)[position]

@@ -1,4 +1,4 @@
-"""What is known of an artifact: where it is, what it is, and how it came about."""
+"""Artifacts: a shard's package on disk, and the record of its build."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.build.distortion import Distortion, distortions
-from pytest_ane.digests import tree_bytes, tree_digest
-from pytest_ane.errors import CacheError
+from pytest_ane.core.digests import tree_bytes, tree_digest
+from pytest_ane.core.errors import CacheError
 from pytest_ane.manifest import GOLDEN
 from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 
 RECORD = "build.json"
 PACKAGE = "shard.mlpackage"
@@ -26,7 +26,7 @@ class BuildRecord:
     Attributes:
         key: everything the package depends on; its digest names the cache entry.
         description: the family's configuration, from which its layout is rebuilt.
-        notes: what the converter said of single weights, such as declining one.
+        notes: the converter's remarks on single weights, such as declining one.
         seconds: wall time of the build.
         distortions: what compression did to each weight, against the uncompressed package.
     """
@@ -74,16 +74,18 @@ class Artifact:
 
     @classmethod
     def of_entry(cls, folder: Path) -> Artifact:
-        """The artifact of a cache entry."""
+        """The artifact of a cache entry's folder; `CacheError` where its record is damaged."""
         return cls(folder / PACKAGE, BuildRecord.read(folder))
 
 
-def losses(artifact: Artifact, program: Model, reference: Path | str) -> tuple[Distortion, ...]:
+def weight_distortions(
+    artifact: Artifact, program: MLModel, reference: Path | str
+) -> tuple[Distortion, ...]:
     """The errors of an artifact's weights: as its build measured them, or against a package.
 
     Args:
         artifact: the compressed package.
-        program: what it holds.
+        program: its program.
         reference: what the shard is held against; a package is taken to be its uncompressed form,
             anything else has no weights to compare with.
 

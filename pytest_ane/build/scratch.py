@@ -7,6 +7,7 @@ is late in a run over many shards, and never where the process is killed.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ def temporary_files_in(folder: Path) -> Iterator[None]:
 @contextmanager
 def scratch(name: str) -> Iterator[None]:
     """A fresh folder for temporary files; what a killed process left under the name goes first."""
-    for left in leftovers(name):
+    for left in leftovers(re.escape(name)):
         shutil.rmtree(left, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{name}-"))
     _around.append(folder.parent)
@@ -52,6 +53,7 @@ def temporary_folder() -> Path:
     return _around[0] if _around else Path(tempfile.gettempdir())
 
 
-def leftovers(name: str) -> list[Path]:
-    """Folders made under names that begin so."""
-    return list(Path(tempfile.gettempdir()).glob(f"{name}-*"))
+def leftovers(form: str) -> list[Path]:
+    """Folders made under names of a form, a regular expression."""
+    made = re.compile(rf"(?:{form})-[a-z0-9_]{{8}}")  # As `mkdtemp` ends them.
+    return [path for path in Path(tempfile.gettempdir()).iterdir() if made.fullmatch(path.name)]

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from uuid import NAMESPACE_URL, uuid5
 
 from pytest_ane.build.cache import Cache
 from pytest_ane.build.record import PACKAGE, Artifact, BuildRecord
-from pytest_ane.digests import key_digest
-from pytest_ane.errors import BuildError
+from pytest_ane.core.digests import file_digest, key_digest, tree_digest
+from pytest_ane.core.errors import BuildError
 from pytest_ane.families import Buildable
 from pytest_ane.manifest import Shard, Uncompressed
 from pytest_ane.mil import read_model
+from pytest_ane.mil.package import parse_package
+from pytest_ane.mil.proto import canonical_bytes
 
 BUILD_VERSION = 5
 """Raised whenever a change in this package alters what is built."""
+_OF_COREMLTOOLS = "com.github.apple.coremltools."
+"""The metadata keys that coremltools 9.0 sets itself (`models/model.py`)."""
 
 
 def build_shard(
@@ -36,8 +42,8 @@ def build_shard(
         cache: where artifacts are kept.
         identity: what the model's weights and family depend on, part of the cache key.
         model: opens the model; called only when something must be built.
-        source: the shard as `uncompressed` gives it, to be compressed in place of converting it
-            once more; the same bytes come of it.
+        source: the shard as `uncompressed` builds it, compressed instead of converted once more;
+            the result has the same bytes.
 
     Raises:
         BuildError: conversion or compression failed, or the disk is full.
@@ -85,7 +91,7 @@ def _compress(shard: Shard, source: Artifact, key: dict[str, Any], folder: Path)
 
     assert source.record is not None
     start = time.perf_counter()
-    notes = compress_package(source.path, shard.asked, folder / PACKAGE, shard.qualified)
+    notes = compress_package(source.path, shard.requested, folder / PACKAGE, shard.qualified)
     _finish(folder, source.path, BuildRecord(key, source.record.description, notes, 0.0), start)
 
 
@@ -98,7 +104,7 @@ def artifact_key(shard: Shard, identity: dict[str, Any]) -> dict[str, Any]:
         "max_tokens": shard.max_tokens,
         "context": shard.context,
         "target": shard.target,
-        "compression": shard.asked.model_dump(mode="json"),
+        "compression": shard.requested.model_dump(mode="json"),
         "coremltools": version("coremltools"),
         "torch": version("torch"),
     }
@@ -107,7 +113,7 @@ def artifact_key(shard: Shard, identity: dict[str, Any]) -> dict[str, Any]:
 def _build(shard: Shard, key: dict[str, Any], model: Buildable, folder: Path) -> None:
     from pytest_ane.build.compress import compress
     from pytest_ane.build.convert import convert
-    from pytest_ane.build.quiet import converter_notes
+    from pytest_ane.build.coremltools_quiet import converter_notes
 
     start = time.perf_counter()
     with converter_notes():
@@ -117,14 +123,13 @@ def _build(shard: Shard, key: dict[str, Any], model: Buildable, folder: Path) ->
             target=shard.target,
             subject=shard.qualified,
         )
-    notes = compress(converted, shard.asked, folder / PACKAGE, shard.qualified)
+    notes = compress(converted, shard.requested, folder / PACKAGE, shard.qualified)
     record = BuildRecord(key, model.description, notes, 0.0)
     _finish(folder, Path(converted.package_path), record, start)
 
 
 def _finish(folder: Path, plain: Path, record: BuildRecord, start: float) -> None:
     """Give the package its one form, check it, and measure it against the uncompressed one."""
-    from pytest_ane.build.canonical import canonicalize
     from pytest_ane.build.distortion import distortions
     from pytest_ane.mil.blob import check_blobs
 
@@ -134,3 +139,54 @@ def _finish(folder: Path, plain: Path, record: BuildRecord, start: float) -> Non
     errors = distortions(built, read_model(plain))
     seconds = round(time.perf_counter() - start, 3)
     replace(record, seconds=seconds, distortions=errors).write(folder)
+
+
+def canonicalize(package: Path) -> None:
+    """Rewrite an `.mlpackage`'s model file and manifest in their one form; weights stay.
+
+    Two builds of a shard would differ in the random identifiers of `Manifest.json`, the order of
+    protobuf's maps, the day, and the kind of torch. Evidence names files by digest, and a shard is
+    built where its evidence is recorded and again where it is verified.
+
+    The model's maps are sorted by key, and its metadata loses the day of conversion and what marks
+    a torch as a build for one machine (`2.13.0+cpu`). An item's identifier is the UUID (version 5)
+    of its path and its content's digest.
+
+    Raises:
+        ProgramError: the package is damaged.
+    """
+    file, message = parse_package(package)
+    _without_machine(message)
+    file.write_bytes(canonical_bytes(message))
+    manifest = package / "Manifest.json"
+    manifest.write_text(_identified(json.loads(manifest.read_text()), package / "Data"))
+
+
+def _without_machine(message: Any) -> None:
+    """The metadata say it for people, the program's `buildInfo` says it again."""
+    metadata = message.description.metadata.userDefined
+    metadata.pop(f"{_OF_COREMLTOOLS}conversion_date", None)
+    if source := metadata.get(key := f"{_OF_COREMLTOOLS}source"):
+        metadata[key] = _public(source)
+    if "buildInfo" in (attributes := message.mlProgram.attributes):
+        for pair in attributes["buildInfo"].immediateValue.dictionary.values:
+            texts = pair.value.immediateValue.tensor.strings.values
+            texts[:] = map(_public, texts)
+
+
+def _public(version: str) -> str:
+    """A version without what follows the plus sign: its local part (PEP 440)."""
+    return version.partition("+")[0]
+
+
+def _identified(manifest: dict[str, Any], data: Path) -> str:
+    items = manifest["itemInfoEntries"]
+    names = {old: _identifier(item["path"], data / item["path"]) for old, item in items.items()}
+    manifest["itemInfoEntries"] = {names[old]: item for old, item in items.items()}
+    manifest["rootModelIdentifier"] = names[manifest["rootModelIdentifier"]]
+    return json.dumps(manifest, indent=4, sort_keys=True) + "\n"
+
+
+def _identifier(name: str, path: Path) -> str:
+    digest = tree_digest(path) if path.is_dir() else file_digest(path)
+    return str(uuid5(NAMESPACE_URL, f"{name} {digest}"))

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from pytest_ane.cli.commands import parser
-from pytest_ane.errors import AneError
+from pytest_ane.core.errors import AneError
 
 __all__ = ["main", "parser"]
 

@@ -9,7 +9,7 @@ from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 
 
 def read_inputs(given: Iterable[str]) -> dict[str, Any]:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_ane.errors import ExecutionError
-from pytest_ane.plugin import threads
+from pytest_ane.core.errors import ExecutionError
+from pytest_ane.project import threads
 
 if TYPE_CHECKING:
-    from pytest_ane.behaviour.bisect import Trial
+    from pytest_ane.analysis.bisect import StackEvaluation
 
 
 def run(manifest: Path | None, model: str | None, cache: Path | None, most: int) -> Iterator[str]:
@@ -25,18 +25,19 @@ def run(manifest: Path | None, model: str | None, cache: Path | None, most: int)
     if most < 1:
         raise ExecutionError(f"--most {most}: give a number from 1 on.")
     threads.choose()
-    from pytest_ane.behaviour.bisect import bisect
-    from pytest_ane.cli.stack import open_stack, tell
-    from pytest_ane.report.bisect import sentence, trial
+    from pytest_ane.analysis.bisect import bisect
+    from pytest_ane.cli.stack import open_stack
+    from pytest_ane.cli.status import tell
+    from pytest_ane.report.bisect import evaluation_line, sentence
 
-    trials: list[Trial] = []
+    evaluations: list[StackEvaluation] = []
 
-    def note(found: Trial) -> None:
-        trials.append(found)
-        tell(trial(found, len(trials), len(stack.artifacts)))
+    def note(evaluation: StackEvaluation) -> None:
+        evaluations.append(evaluation)
+        tell(evaluation_line(evaluation, len(evaluations), len(stack.artifacts)))
 
     with open_stack(manifest, model, cache) as stack:
-        found = bisect(
+        result = bisect(
             stack.chain,
             stack.reference,
             stack.golden,
@@ -45,9 +46,9 @@ def run(manifest: Path | None, model: str | None, cache: Path | None, most: int)
             stack.model,
             stack.provenance,
             most=most,
-            say=note,
+            progress=note,
         )
         tell("")
-        for number, one in enumerate(trials, start=1):
-            yield trial(one, number, len(stack.artifacts))
-        yield sentence(found, stack.model, len(stack.artifacts), trials[-1].verdict.reasons)
+        for number, evaluation in enumerate(evaluations, start=1):
+            yield evaluation_line(evaluation, number, len(stack.artifacts))
+        yield sentence(result, stack.model, len(stack.artifacts), evaluations[-1].verdict.reasons)

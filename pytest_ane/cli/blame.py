@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_ane.build import Cache
-    from pytest_ane.fidelity import Case
-    from pytest_ane.manifest import Manifest, Shard
-    from pytest_ane.plugin.built import BuiltModel
-    from pytest_ane.plugin.models import OpenModel
+    from pytest_ane.project.project import Project
 
 
 def run(
@@ -20,60 +15,43 @@ def run(
 ) -> Iterator[str]:
     """Which weights and operations the error of selected shards, or of a package, comes from.
 
+    Args:
+        shards: a selection, or a package.
+        against: for a package, the uncompressed one.
+        manifest: default `shards.toml` here.
+        cache: the cache folder.
+
     Raises:
         AneError: there is nothing to compare with, or something cannot be built or run.
     """
-    from pytest_ane.build import Cache
-    from pytest_ane.digests import remembered
+    from pytest_ane.project.blame import blame_shard
+    from pytest_ane.report.blame import lines
 
-    kept = Cache(cache)
-    with remembered(kept.root / "digests"):
-        found, chosen = _chosen(shards, against, manifest)
-        for i, shard in enumerate(chosen):
-            if len(chosen) > 1:
+    project = _project(shards, against, manifest, cache)
+    with project.use():
+        for i, shard in enumerate(project.shards):
+            if len(project.shards) > 1:
                 yield ("\n" if i else "") + shard.qualified
-            yield from _of(shard, found, kept)
+            yield from lines(blame_shard(project, shard))
 
 
-def _chosen(
-    shards: str, against: Path | None, manifest: Path | None
-) -> tuple[Manifest, tuple[Shard, ...]]:
-    from pytest_ane.errors import ManifestError
-    from pytest_ane.families import search_beside
-    from pytest_ane.manifest import load, of_package, select
+def _project(
+    shards: str, against: Path | None, manifest: Path | None, cache: Path | None
+) -> Project:
+    from pytest_ane.core.errors import ManifestError
+    from pytest_ane.manifest import package_manifest, select
+    from pytest_ane.project.project import Project, read_project
 
     if (package := Path(shards)).suffix in (".mlpackage", ".mlmodelc"):
-        found = of_package(package.absolute())
+        alone = package_manifest(package.absolute())
         update = {} if against is None else {"reference": against.absolute()}
-        return found, tuple(shard.model_copy(update=update) for shard in found.shards)
+        held = tuple(shard.model_copy(update=update) for shard in alone.shards)
+        return Project(alone, held, cache, backend_name="cpu")
     if against is not None:
         raise ManifestError(
             f"--against {against} is for a package; what {shards} is held against stands in "
             "shards.toml."
         )
-    found = load(manifest or Path("shards.toml"))
-    search_beside(found)
-    return found, tuple(select(found, shards))
-
-
-def _of(shard: Shard, manifest: Manifest, cache: Cache) -> Iterator[str]:
-    from pytest_ane.build import build_shard
-    from pytest_ane.plugin.blame import executed, explain
-    from pytest_ane.report.blame import lines
-
-    @lru_cache(1)
-    def model() -> OpenModel | BuiltModel:
-        from pytest_ane.plugin.built import BuiltModel
-        from pytest_ane.plugin.models import OpenModel
-
-        found = manifest.model_of(shard.model)
-        return (BuiltModel if found.builder else OpenModel)(found, cache)
-
-    own = shard.artifact is not None
-    identity = {} if own else model().identity
-    artifact = build_shard(shard, cache, identity=identity, model=lambda: model().language_model)
-
-    def cases() -> list[Case]:
-        return executed(shard, artifact) if own else model().cases(shard)
-
-    yield from lines(explain(shard, artifact, cases=cases, cache=cache, model=model))
+    project = read_project(manifest, cache, backend_name="cpu")
+    project.shards = select(project.manifest, shards)
+    return project

@@ -37,7 +37,9 @@ def parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_runs("doctor", "ane_manifest", "ane_cache"))
 
     command = commands.add_parser("cache", help="list or prune built shards and recordings")
-    command.add_argument("action", choices=("list", "prune"))
+    command.add_argument(
+        "action", choices=("list", "prune"), help="show entries, or delete old ones"
+    )
     _add_cache(command)
     command.add_argument(
         "--keep",
@@ -45,7 +47,8 @@ def parser() -> argparse.ArgumentParser:
         metavar="SIZE",
         help="prune: keep the most recently used up to this, such as '2 GB'",
     )
-    command.set_defaults(run=_runs("cache", "action", "ane_cache", "keep"))
+    command.add_argument("--yes", action="store_true", help="prune: delete without a question")
+    command.set_defaults(run=_runs("cache", "action", "ane_cache", "keep", yes="yes"))
 
     command = commands.add_parser("explain", help="forecast a package's placement, op by op")
     command.add_argument(
@@ -64,7 +67,11 @@ def parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_runs("plan", "file", "package"))
 
     command = commands.add_parser("evidence", help="what a Mac recorded, and what it is worth")
-    command.add_argument("action", choices=("list", "show", "verify", "prune"))
+    command.add_argument(
+        "action",
+        choices=("list", "show", "verify", "prune"),
+        help="list files, print one, hold them against today's policy, or delete unused ones",
+    )
     command.add_argument("what", nargs="?", help="show: an evidence file, a shard or a model")
     command.add_argument(
         "--ane-shards", default="all", metavar="SHARDS", help="verify: which (default: all)"
@@ -74,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
         "--ane-evidence", type=Path, metavar="DIR", help="default: evidence, beside the manifest"
     )
     command.add_argument("--ane-rehash", action="store_true", help="read unchanged files too")
-    command.add_argument("--yes", action="store_true", help="prune: delete what no shard uses")
+    command.add_argument("--yes", action="store_true", help="prune: delete without a question")
     command.set_defaults(
         run=_runs(
             "evidence",
@@ -90,9 +97,15 @@ def parser() -> argparse.ArgumentParser:
     )
 
     command = commands.add_parser("golden", help="keep what a reference answers, as golden tensors")
-    command.add_argument("action", choices=("record",))
+    command.add_argument("action", choices=("record",), help="run the reference and keep answers")
     command.add_argument("what", help="a shard of the manifest, or a package")
-    command.add_argument("--out", type=Path, required=True, metavar="FILE.safetensors")
+    command.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE.safetensors",
+        help="the file to write",
+    )
     command.add_argument(
         "--package", type=Path, help="for a shard: run this in place of its float32 module"
     )
@@ -217,17 +230,18 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--bandwidth", type=_positive, metavar="GB/S", help="in place of its own")
     command.add_argument("--peak", type=_positive, metavar="TFLOP/S", help="in place of its own")
     command.add_argument(
-        "--lanes", type=_count, metavar="N", help="fill the last axis up to a multiple; 1 for bare"
+        "--lanes", type=_count, metavar="N", help="pad the last axis to a multiple; 1 for none"
     )
     command.add_argument(
-        "--tokens", type=_count, metavar="T", help="beside T = 1 (default: the largest T)"
+        "--tokens", type=_count, metavar="T", help="besides T = 1 (default: the largest T)"
     )
     command.add_argument(
         "--measured",
         action="append",
         default=[],
         metavar="[T=]TOK/S",
-        help="what was measured, for its share of the bound; or a benchmark run's .json",
+        help="measured speed, for its share of the bound; or a .json: a benchmark run, or another "
+        "runtime's speed",
     )
     _add_cache(command)
     names = ("model", "device", "bandwidth", "peak", "lanes", "tokens", "measured")
@@ -287,6 +301,9 @@ def parser() -> argparse.ArgumentParser:
     _add_stack(command)
     command.add_argument("--prompt", metavar="NAME", help="a golden prompt (default: the first)")
     command.add_argument(
+        "--prompt-ids", type=_ids, metavar="ID,...", help="token ids, such as 2,42, as the prompt"
+    )
+    command.add_argument(
         "--width",
         type=int,
         default=4,
@@ -298,6 +315,13 @@ def parser() -> argparse.ArgumentParser:
     )
     command.add_argument(
         "--margin", type=float, metavar="X", help="of two logits, below which a tie is near"
+    )
+    command.add_argument(
+        "--ngram-min",
+        type=_count,
+        default=2,
+        metavar="N",
+        help="tokens at the end of the text that must have occurred before (default: 2)",
     )
     command.add_argument(
         "--times",
@@ -312,11 +336,13 @@ def parser() -> argparse.ArgumentParser:
             "ane_manifest",
             "model",
             "ane_cache",
-            "prompt",
-            "width",
-            "tokens",
-            "margin",
-            "times",
+            prompt="prompt",
+            prompt_ids="prompt_ids",
+            width="width",
+            tokens="tokens",
+            margin="margin",
+            ngram_min="ngram_min",
+            times="times",
         )
     )
     return top
@@ -349,7 +375,9 @@ def _add_places(command: argparse.ArgumentParser) -> None:
 
 
 def _add_cache(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--ane-cache", type=Path, metavar="DIR", help="the cache folder")
+    command.add_argument(
+        "--ane-cache", type=Path, metavar="DIR", help="the cache folder, new or empty at first"
+    )
 
 
 def _positive(text: str) -> float:
@@ -365,3 +393,13 @@ def _count(text: str) -> int:
         if 0 < (value := int(text)) <= 1 << 16:
             return value
     raise argparse.ArgumentTypeError(f"{text} is no whole number from 1 to 65536")
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    try:
+        ids = tuple(map(int, text.split(",")))
+    except ValueError:
+        ids = ()
+    if not ids or min(ids) < 0:
+        raise argparse.ArgumentTypeError(f"{text} is no list of token ids, such as 2,42")
+    return ids

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ane.cli.arrays import read_inputs
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 
 if TYPE_CHECKING:
-    from pytest_ane.fidelity.diff import Comparison
-    from pytest_ane.mil.records import Model
+    from pytest_ane.analysis.operations import ProgramDiff
+    from pytest_ane.mil.records import MLModel
 
 _SHOWN = 10
 
@@ -24,14 +24,14 @@ def run(
     Raises:
         ExecutionError: it differs beyond the tolerance, so that the exit code says so too.
     """
-    from pytest_ane.fidelity.diff import compare
+    from pytest_ane.analysis.operations import diff_programs
     from pytest_ane.mil import read_model
 
     if not tolerance >= 0:
         raise ExecutionError(f"--tolerance {tolerance:g}: give a number from 0.")
     a, b = read_model(first), read_model(second)
     given = read_inputs(inputs) if inputs else _seeded(a, seed)
-    found = compare(a, b, given)
+    found = diff_programs(a, b, given)
     yield from _table(found, tolerance)
     if (worst := found.first_beyond(tolerance)) is not None:
         raise ExecutionError(
@@ -41,13 +41,13 @@ def run(
     yield f"no operation differs by more than {tolerance:g}"
 
 
-def _seeded(model: Model, seed: int) -> dict[str, Any]:
-    from pytest_ane.fidelity.package import seeded_inputs
+def _seeded(model: MLModel, seed: int) -> dict[str, Any]:
+    from pytest_ane.probes.package import seeded_inputs
 
     return seeded_inputs(model.inputs, Path(model.path), seed)
 
 
-def _table(found: Comparison, tolerance: float) -> Iterator[str]:
+def _table(found: ProgramDiff, tolerance: float) -> Iterator[str]:
     """The operations that differ most, in program order, and what could not be compared."""
     ranked = sorted(found.differences, key=lambda d: -(d.relative if d.relative >= 0 else 1e300))
     chosen = {d.name for d in ranked[:_SHOWN] if d.relative != 0}
@@ -60,7 +60,7 @@ def _table(found: Comparison, tolerance: float) -> Iterator[str]:
     yield f"{len(found.differences)} operations compared, by name" + _unmatched(found)
 
 
-def _unmatched(found: Comparison) -> str:
+def _unmatched(found: ProgramDiff) -> str:
     count = len(found.only_first) + len(found.only_second)
     if not count:
         return ""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ane import __version__
-from pytest_ane.errors import AneError, CacheError, DoctorError
+from pytest_ane.core.errors import AneError, CacheError, DoctorError
 
 if TYPE_CHECKING:
     from pytest_ane.build import Cache
@@ -37,8 +37,9 @@ def run(manifest: Path | None, root: Path | None) -> Iterator[str]:
         cache = _cache(root, problems)
         yield from _folders(cache)
         yield words
-        for model in found.models if found else ():
-            yield _model(model, cache, problems)
+        if found is not None:
+            for model in found.models:
+                yield _model(found, model, cache, problems)
     yield from _plans()
     if problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
@@ -55,14 +56,15 @@ def _lacks(distribution: str) -> bool:
 
 def _machine() -> Iterator[str]:
     from pytest_ane.build.disk import amount
-    from pytest_ane.build.slots import default_count, memory
-    from pytest_ane.plugin.preflight import versions
+    from pytest_ane.build.semaphore import available_memory, default_builds
+    from pytest_ane.project.preflight import versions
 
     yield f"versions: pytest-ane {__version__}, {versions()}"
     system = f"macOS {platform.mac_ver()[0]}" if platform.mac_ver()[0] else platform.system()
+    memory, builds = amount(available_memory()), default_builds()
     yield (
-        f"machine: {system} {platform.machine()}, {os.cpu_count()} cores, "
-        f"{amount(memory())} of memory, {default_count()} builds at once unless --ane-builds says"
+        f"machine: {system} {platform.machine()}, {os.cpu_count()} cores, {memory} of memory, "
+        f"{builds} builds at once unless --ane-builds says"
     )
     yield f"Core ML: {_core_ml()}"
     yield "threads: " + ", ".join(f"{name} {os.environ.get(name, 'not set')}" for name in _THREADS)
@@ -77,7 +79,7 @@ def _core_ml() -> str:
     except AneError:
         return "none here; artifacts run on the CPU executor, placement is forecast"
     try:
-        machine = Machine.ask()
+        machine = Machine.detect()
     except AneError as error:
         return str(error)
     return f"{machine}, compiler {machine.compiler}"
@@ -88,7 +90,7 @@ def _manifest(
 ) -> tuple[Manifest | None, str]:
     """The manifest, its folder for temporary files in use; and what to say of it."""
     from pytest_ane.manifest import load
-    from pytest_ane.plugin.run import use_folder
+    from pytest_ane.project.project import scratch_of
 
     file = path or Path("shards.toml")
     if path is None and not file.exists():
@@ -99,8 +101,7 @@ def _manifest(
         problems += str(error).splitlines()
         return None, f"manifest: {file}, which cannot be used"
     try:
-        if manifest.tmpdir is not None:
-            stack.enter_context(use_folder(manifest.tmpdir, file))
+        stack.enter_context(scratch_of(manifest))
     except AneError as error:
         problems.append(str(error))
     return manifest, f"manifest: {file}, models {len(manifest.models)}"
@@ -128,7 +129,7 @@ def _folders(cache: Cache | None) -> Iterator[str]:
     yield f"temporary files: {temporary}, {amount(shutil.disk_usage(temporary).free)} free"
 
 
-def _model(model: Model, cache: Cache | None, problems: list[str]) -> str:
+def _model(manifest: Manifest, model: Model, cache: Cache | None, problems: list[str]) -> str:
     """`smollm2: 34 shards, canary L01, 10 built, ...`."""
     count = len(model.shards)
     words = [f"{model.name}: {count} {'shard' if count == 1 else 'shards'}"]
@@ -140,21 +141,17 @@ def _model(model: Model, cache: Cache | None, problems: list[str]) -> str:
                 problems.append(f"{shard.qualified}: {path} does not exist; check {model.name}.")
     if any(shard.artifact is None for shard in model.shards) and cache is not None:
         try:
-            words += _to_build(model, cache, problems)
+            words += _to_build(manifest, model, cache, problems)
         except AneError as error:
             problems.append(f"{model.name}: {error}")
             words.append("source cannot be used")
     return ", ".join(words)
 
 
-def _to_build(model: Model, cache: Cache, problems: list[str]) -> Iterator[str]:
-    from pytest_ane.build.slots import default_count
-    from pytest_ane.plugin.built import BuiltModel
-    from pytest_ane.plugin.models import OpenModel
-    from pytest_ane.plugin.preflight import Preflight
+def _to_build(manifest: Manifest, model: Model, cache: Cache, problems: list[str]) -> Iterator[str]:
+    from pytest_ane.project.project import Project
 
-    opened = (BuiltModel if model.builder else OpenModel)(model, cache)
-    preflight = Preflight(model.shards, cache, lambda _: opened, default_count())
+    preflight = Project(manifest, model.shards, cache.root).preflight
     missing = len(preflight.missing)
     yield f"{sum(s.artifact is None for s in model.shards) - missing} built, {missing} to build"
     if missing:
@@ -165,8 +162,7 @@ def _to_build(model: Model, cache: Cache, problems: list[str]) -> Iterator[str]:
 
 
 def _plans() -> Iterator[str]:
-    from pytest_ane.build.disk import amount
-    from pytest_ane.build.plans import plan_caches
+    from pytest_ane.build.disk import amount, plan_caches
 
     found = plan_caches()
     if not found:

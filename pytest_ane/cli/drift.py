@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_ane.errors import ExecutionError
-from pytest_ane.plugin import threads
+from pytest_ane.core.errors import ExecutionError
+from pytest_ane.project import threads
 
 
 def run(
@@ -23,9 +23,9 @@ def run(
     if file is not None and not file.absolute().parent.is_dir():
         raise ExecutionError(f"--json {file}: there is no folder {file.parent}.")
     threads.choose()
-    from pytest_ane.behaviour.causes import find_causes
-    from pytest_ane.behaviour.drift import measure_drift, to_json
-    from pytest_ane.cli.stack import open_stack, tell
+    from pytest_ane.analysis.drift import find_causes, measure_drift, to_json
+    from pytest_ane.cli.stack import open_stack
+    from pytest_ane.cli.status import tell
     from pytest_ane.report.drift import lines
 
     with open_stack(manifest, model, cache) as stack:
@@ -45,9 +45,9 @@ def run(
 
 
 def _write(path: Path, text: str) -> None:
-    from pytest_ane.files import write_whole
+    from pytest_ane.core.files import write_atomically
 
     try:
-        write_whole(path, text.encode())
+        write_atomically(path, text.encode())
     except OSError as error:
         raise ExecutionError(f"--json {path}: cannot be written ({error.strerror}).") from None

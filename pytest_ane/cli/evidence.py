@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_ane.errors import AneError, EvidenceError, UnprovenError
+from pytest_ane.cli.confirm import confirmed
+from pytest_ane.core.errors import AneError, EvidenceError, UnprovenError
 
 if TYPE_CHECKING:
-    from pytest_ane.cli.desk import Desk
+    from pytest_ane.cli.inventory import Inventory
+    from pytest_ane.core.verdict import Verdict
     from pytest_ane.evidence import Statement
     from pytest_ane.manifest import Gate, Model, Shard
     from pytest_ane.report.rows import Row
-    from pytest_ane.verdict import Verdict
 
 _COLUMNS = ("subject", "gate", "age", "chip", "system", "units", "state")
 _LONGEST = 300
@@ -32,7 +33,7 @@ def run(
     rehash: bool,
     yes: bool,
 ) -> Iterator[str]:
-    """Look at recorded evidence; only `prune` with `yes` deletes anything, and nothing is built.
+    """Look at recorded evidence; only `prune` deletes anything, and nothing is built.
 
     Args:
         action: `list`, `show`, `verify` or `prune`.
@@ -42,78 +43,81 @@ def run(
         cache: the cache folder, where built shards are.
         shards: for `verify`, a selection as `--ane-shards` takes it.
         rehash: read every file, changed or not.
-        yes: for `prune`, delete.
+        yes: for `prune`, delete without a question.
 
     Raises:
         AneError: one sentence, also where `verify` finds anything red.
     """
-    from pytest_ane.cli.desk import Desk
+    from pytest_ane.cli.inventory import Inventory
 
     if (action == "show") != (what is not None):
         needs = "needs an evidence file, a shard or a model" if what is None else "takes no file"
         raise EvidenceError(f"evidence {action} {needs}; pytest-ane evidence --help shows how.")
-    desk = Desk(manifest, folder, cache)
-    with desk.remembering(rehash=rehash):
+    inventory = Inventory(manifest, folder, cache)
+    with inventory.project.remembering(rehash=rehash):
         if action == "list":
-            yield from _list(desk)
+            yield from _list(inventory)
         elif action == "verify":
-            yield from _verify(desk, shards)
+            yield from _verify(inventory, shards)
         elif action == "prune":
-            yield from _prune(desk, yes)
+            yield from _prune(inventory, yes)
         else:
-            yield from _show(desk, what or "")
+            yield from _show(inventory, what or "")
 
 
-def _list(desk: Desk) -> Iterator[str]:
+def _list(inventory: Inventory) -> Iterator[str]:
     """A table of the evidence files of shards, what each is worth at its end; then the others."""
-    files = desk.store.files()
-    rows = [_COLUMNS, *(_columns(desk, path) for path in files if path in desk.used)]
+    from pytest_ane.evidence.uses import is_evidence
+
+    store, used = inventory.store, inventory.used
+    files = [path for path in store.files() if path in used or is_evidence(path)]
+    rows = [_COLUMNS, *(_columns(inventory, path) for path in files if path in used)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows if len(rows) > 1 else ():
         yield "  ".join(
             f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)
         ).rstrip()
-    yield from (f"unused {path}" for path in files if path not in desk.used)
-    yield f"{_files(len(files))} in {desk.store.folder}"
+    yield from (f"unused {path}" for path in files if path not in inventory.used)
+    yield f"{_files(len(files))} in {inventory.store.folder}"
 
 
-def _columns(desk: Desk, path: Path) -> tuple[str, ...]:
+def _columns(inventory: Inventory, path: Path) -> tuple[str, ...]:
     from pytest_ane.evidence.judge import replayed
     from pytest_ane.evidence.uses import name_of
     from pytest_ane.evidence.verify import time_in_words
 
-    gate, subject = desk.used[path]
+    gate, subject = inventory.used[path]
     try:
-        found = desk.read(path)
+        found = inventory.read(path)
     except EvidenceError:
-        return (name_of(subject), gate, *("" for _ in _COLUMNS[3:]), desk.state(path))
+        return (name_of(subject), gate, *("" for _ in _COLUMNS[3:]), inventory.state(path))
     env = found.environment
     return (
         name_of(subject),
         gate,
-        time_in_words(max(desk.now, found.recorded) - found.recorded),
+        time_in_words(max(inventory.now, found.recorded) - found.recorded),
         *(env.get(key, "") for key in ("chip", "os", "compute_units")),
-        "replayed" if (state := desk.state(path)) == "valid" and replayed(found) else state,
+        "replayed" if (state := inventory.state(path)) == "valid" and replayed(found) else state,
     )
 
 
-def _show(desk: Desk, what: str) -> Iterator[str]:
+def _show(inventory: Inventory, what: str) -> Iterator[str]:
     """Statements in words, and what they are worth now."""
-    paths = desk.paths(what)
+    paths = inventory.paths(what)
     for number, path in enumerate(paths):
         yield from ("",) if number else ()
-        yield from _statement(desk, desk.read(path))
-        if (known := desk.used.get(path)) is None:
+        yield from _statement(inventory, inventory.read(path))
+        if (known := inventory.used.get(path)) is None:
             yield "verdict        none: no shard of the manifest uses this file"
         else:
-            yield from _worth(desk, *known)
+            yield from _worth(inventory, *known)
 
 
-def _statement(desk: Desk, found: Statement) -> Iterator[str]:
+def _statement(inventory: Inventory, found: Statement) -> Iterator[str]:
     from pytest_ane.evidence.change import figures
     from pytest_ane.evidence.verify import time_in_words
 
-    age = time_in_words(max(desk.now, found.recorded) - found.recorded)
+    age = time_in_words(max(inventory.now, found.recorded) - found.recorded)
     yield f"{found.subject} {found.gate}"
     yield f"recorded       {found.recorded:%Y-%m-%d %H:%M} UTC, {age} ago"
     yield f"of             {_files(len(found.files))}, {next(iter(found.files))} first"
@@ -126,9 +130,9 @@ def _statement(desk: Desk, found: Statement) -> Iterator[str]:
         yield f"  {key}: {value}"
 
 
-def _worth(desk: Desk, gate: Gate, subject: Shard | Model) -> Iterator[str]:
+def _worth(inventory: Inventory, gate: Gate, subject: Shard | Model) -> Iterator[str]:
     try:
-        verdict = desk.verdict(gate, subject)
+        verdict = inventory.verdict(gate, subject)
     except AneError as error:
         yield f"verdict        unproven: {error}"
         return
@@ -136,19 +140,19 @@ def _worth(desk: Desk, gate: Gate, subject: Shard | Model) -> Iterator[str]:
     yield from (f"  - {reason}" for reason in verdict.reasons)
 
 
-def _verify(desk: Desk, selection: str) -> Iterator[str]:
+def _verify(inventory: Inventory, selection: str) -> Iterator[str]:
     """All gates whose policy asks for a device's evidence, judged; raises where one is red."""
     from pytest_ane.report.terminal import table
     from pytest_ane.report.text import failure
 
-    required = desk.required(selection)
+    required = inventory.required(selection)
     if not required:
         raise EvidenceError(
             "No policy of the selected shards requires evidence, so nothing was verified; it is "
             'required by policy.placement.require = "plan" and policy.fidelity.require or '
             'policy.behaviour.require = "device".'
         )
-    verdicts = [(desk.proven(gate, subject), subject) for gate, subject in required]
+    verdicts = [(inventory.proven(gate, subject), subject) for gate, subject in required]
     width = shutil.get_terminal_size((10_000, 0)).columns - 1
     rows = table([_row(v) for v, _ in verdicts], width=width, everything=True)
     yield from (line.text for line in rows)
@@ -172,21 +176,27 @@ def _row(verdict: Verdict) -> Row:
     )
 
 
-def _prune(desk: Desk, yes: bool) -> Iterator[str]:
-    unused = desk.unused()
-    for path in unused:
-        yield f"{'removed' if yes else 'unused'} {path}"
-        if yes:
-            try:
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                raise EvidenceError(f"{path} cannot be removed: {error.strerror}.") from None
+def _prune(inventory: Inventory, yes: bool) -> Iterator[str]:
+    """Delete statements that no shard uses, after a list of them and a yes."""
+    from pytest_ane.evidence.uses import is_evidence
+
+    unused = inventory.unused()
     if not unused:
-        yield f"no unused file in {desk.store.folder}"
-    elif yes:
-        yield f"{_files(len(unused))} removed from {desk.store.folder}"
-    else:
-        yield f"{_files(len(unused))} unused; remove with: pytest-ane evidence prune --yes"
+        yield f"no unused file in {inventory.store.folder}"
+        return
+    yield from (f"unused {path}" for path in unused)
+    if not confirmed(f"Delete {_files(len(unused))}?", yes):
+        yield (
+            f"{_files(len(unused))} would be deleted; nothing was: "
+            "pytest-ane evidence prune --yes deletes them"
+        )
+        return
+    for path in filter(is_evidence, unused):  # A file may have changed since it was listed.
+        try:
+            path.unlink()
+        except OSError as error:
+            raise EvidenceError(f"{path} cannot be removed: {error.strerror}.") from None
+    yield f"{_files(len(unused))} removed from {inventory.store.folder}"
 
 
 def _files(count: int) -> str:

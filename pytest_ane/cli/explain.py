@@ -11,9 +11,9 @@ from pathlib import Path
 
 def run(package: Path, os: str) -> Iterator[str]:
     """What the placement forecast says of a package, op by op where it matters."""
-    from pytest_ane.digests import tree_bytes
+    from pytest_ane.core.digests import tree_bytes
+    from pytest_ane.gates.placement import explain, forecast
     from pytest_ane.mil import read_model
-    from pytest_ane.placement import explain, forecast
 
     model = read_model(package, weights=False)
     lines = explain(forecast(model, size_bytes=tree_bytes(package)), os=os)

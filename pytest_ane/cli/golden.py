@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ane.errors import GoldenError
+from pytest_ane.core.errors import GoldenError
 
 if TYPE_CHECKING:
     from pytest_ane.backends import Backend, Runner
-    from pytest_ane.fidelity import Case
     from pytest_ane.manifest import Manifest, Probes, Shard
-    from pytest_ane.plugin.models import OpenModel
+    from pytest_ane.probes.cases import Case
+    from pytest_ane.project.models import OpenModel
 
 Recorded = tuple[dict[str, Any], dict[str, Any]]
 _PACKAGES = (".mlpackage", ".mlmodelc")
@@ -41,8 +40,8 @@ def run(
     Raises:
         AneError: one sentence; nothing is written then.
     """
-    from pytest_ane.fidelity.golden import write_golden
     from pytest_ane.manifest import Probes
+    from pytest_ane.probes.golden import write_golden
 
     if out.suffix != ".safetensors":
         raise GoldenError(f"--out {out}: golden tensors are a .safetensors file.")
@@ -61,25 +60,21 @@ def run(
 def _of_shard(
     what: str, manifest: Path | None, cache: Path | None, package: Path | None, backend: str
 ) -> Recorded:
-    from pytest_ane.build import Cache
-    from pytest_ane.families import search_beside
-    from pytest_ane.manifest import load
-    from pytest_ane.plugin.built import BuiltModel
-    from pytest_ane.plugin.models import OpenModel
+    from pytest_ane.project.models import OpenModel
+    from pytest_ane.project.project import read_project
 
-    read = load(manifest or Path("shards.toml"))
-    search_beside(read)
-    shard = _one(read, what)
-    model = read.model_of(shard.model)
-    if model.family:
-        return _of_family(OpenModel(model, Cache(cache)), shard, package, backend)
+    project = read_project(manifest, cache)
+    shard = _one(project.manifest, what)
+    model = project.model(shard.model)
+    if isinstance(model, OpenModel) and shard.family:
+        return _of_family(model, shard, package, backend)
     if package is not None:
         return _of_package(_backend(backend), package, shard.probes)
-    if not model.builder:
+    if isinstance(model, OpenModel):
         raise GoldenError(
             f"{shard.qualified}: has no float32 module; name a package to run with --package."
         )
-    tensors, metadata = BuiltModel(model, Cache(cache)).recording(shard)
+    tensors, metadata = model.recording(shard)
     probes = [{"kind": kind, "name": name} for kind, name, _ in metadata["probes"]]
     outputs = [{"name": name, "shape": shape} for name, shape in metadata["outputs"]]
     origin = f"the float32 module of {shard.qualified}"
@@ -99,7 +94,7 @@ def _of_family(model: OpenModel, shard: Shard, package: Path | None, backend: st
     """Hidden states of a family's shard; a package is run on what enters the reference."""
     from dataclasses import replace
 
-    from pytest_ane.fidelity.hidden import packed
+    from pytest_ane.probes.hidden import to_tensors
 
     probes, layout = model.probes(shard)
     origin = f"the float32 module of {shard.qualified}"
@@ -108,7 +103,7 @@ def _of_family(model: OpenModel, shard: Shard, package: Path | None, backend: st
         runner = runs.load(package)
         probes = [replace(p, expected=_answer(runner, p.case(layout))) for p in probes]
         origin = _ran(package, runs)
-    tensors, listed = packed(probes)
+    tensors, listed = to_tensors(probes)
     return tensors, {"probes": listed, "origin": origin}
 
 
@@ -122,7 +117,7 @@ def _answer(runner: Runner, case: Case) -> Any:
 
 def _of_package(backend: Backend, package: Path, probes: Probes) -> Recorded:
     """A package's own inputs and outputs."""
-    from pytest_ane.fidelity.package import package_cases
+    from pytest_ane.probes.package import package_cases
 
     cases, runner = package_cases(backend, package, None, probes), backend.load(package)
     tensors: dict[str, Any] = {}
@@ -136,7 +131,7 @@ def _of_package(backend: Backend, package: Path, probes: Probes) -> Recorded:
 
 
 def _ran(package: Path, backend: Backend) -> str:
-    from pytest_ane.digests import tree_digest
+    from pytest_ane.core.digests import tree_digest
 
     by = ", ".join(f"{key} {value}" for key, value in sorted(backend.provenance().items()))
     return f"{package.name} (digest {tree_digest(package)[:12]}), run by {by}"
@@ -144,7 +139,6 @@ def _ran(package: Path, backend: Backend) -> str:
 
 def _backend(name: str) -> Backend:
     from pytest_ane.backends import get_backend
+    from pytest_ane.project.project import default_backend
 
-    if name == "auto":
-        name = "coreml" if sys.platform == "darwin" else "cpu"
-    return get_backend(name)
+    return get_backend(default_backend() if name == "auto" else name)

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_ane.errors import ManifestError
+from pytest_ane.core.errors import ManifestError
 
 MANIFEST = """\
 # Models and their shards, for pytest-ane. Check it with: pytest --co -q --ane-shards=all -m gate
@@ -62,7 +62,7 @@ def run(folder: Path, *, gates: bool) -> Iterator[str]:
     Raises:
         ManifestError: the folder or one of the files cannot be written, or exists already.
     """
-    from pytest_ane.plugin.suite import shipped
+    from pytest_ane.project.suite import shipped
 
     manifest, own = folder / "shards.toml", folder / "gates"
     for path in (manifest, *((own,) if gates else ())):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 def run(file: Path, package: Path | None) -> Iterator[str]:
     """What a recorded plan says, and the operations that are not on the ANE."""
-    from pytest_ane.placement.plans import explain, join, read_plan
+    from pytest_ane.gates.placement.plans import explain, join, read_plan
 
     plan = read_plan(file)
     if package is not None:

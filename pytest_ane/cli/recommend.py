@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.errors import ManifestError, NotRunError
-from pytest_ane.manifest import Model, load
-from pytest_ane.manifest.ids import nearest
+from pytest_ane.core.errors import ManifestError, NotRunError
+from pytest_ane.manifest import Model
 
 
 def run(
@@ -26,59 +24,54 @@ def run(
     write: bool,
 ) -> Iterator[str]:
     """Search the smallest compression of a model that passes every gate; write it if asked."""
-    from pytest_ane.backends import get_backend
-    from pytest_ane.build import Cache
-    from pytest_ane.digests import remembered
-    from pytest_ane.families import search_beside
-    from pytest_ane.plugin import threads
-    from pytest_ane.plugin.models import OpenModel
-    from pytest_ane.plugin.stack import Stack
-    from pytest_ane.recommend import menu_of
-    from pytest_ane.recommend.evaluate import Measuring
+    from pytest_ane.cli.status import tell
+    from pytest_ane.project import threads
+    from pytest_ane.project.choose import choose_model
+    from pytest_ane.project.models import OpenModel
+    from pytest_ane.project.project import read_project
+    from pytest_ane.recommend.evaluate import ModelEvaluator
     from pytest_ane.recommend.log import Log
-    from pytest_ane.recommend.rewrite import diff, rewritten, write_atomically
-    from pytest_ane.recommend.run import best, best_single, recommend
-    from pytest_ane.recommend.table import line, table
+    from pytest_ane.recommend.menu import menu_of
+    from pytest_ane.recommend.rewrite import diff, rewritten, save
+    from pytest_ane.recommend.search import best, best_single, recommend
+    from pytest_ane.report.recommend import line, table
 
     threads.choose()
     file = manifest or Path("shards.toml")
-    read = load(file)
-    search_beside(read)
-    model = _chosen(read.models, name)
+    project = read_project(file, cache, backend_name="cpu")
+    model = choose_model(project.manifest, name)
     _check(model)
     settings = menu_of(model.menu, menu)
-    store = Cache(cache)
-    with remembered(store.root / "digests"):
-        opened = OpenModel(model, store)
+    store, backend = project.cache, project.backend
+    with project.use():
+        opened = project.model(model.name)
+        assert isinstance(opened, OpenModel)  # It has a family.
         opened.check_compared()
-        backend = get_backend("cpu")
         kept = Log(
             log or store.root / "recommend" / f"{model.name}.jsonl", _context(opened, backend)
         )
         yield f"log: {kept.file}" + (
             f" ({len(kept)} measurements in it already)" if len(kept) else ""
         )
-        progress = _Progress()
-        bench = Measuring(
-            opened, store, backend, lambda artifacts, loads: Stack(opened, artifacts, loads),
-            settings, kept, minutes=minutes or math.inf, evaluations=evaluations or math.inf,
-            say=progress.say,
+        evaluator = ModelEvaluator(
+            opened, store, backend, settings, kept, minutes=minutes or math.inf,
+            evaluations=evaluations or math.inf, progress=tell,
         )  # fmt: skip
         start, found = time.monotonic(), []
-        for candidate in recommend(bench, model.policy.behaviour.max_kl):
-            progress.clear()
+        for candidate in recommend(evaluator, model.policy.behaviour.max_kl):
+            tell("")
             found.append(candidate)
             yield line(candidate)
-        progress.clear()
+        tell("")
         winner, single = best(found), best_single(found)
         yield ""
         yield from table(found, winner)
         yield ""
         seconds = time.monotonic() - start
-        old = len(found) - bench.measured
+        old = len(found) - evaluator.measured
         logged = f"; {old} more were in the log" if old > 0 else ""
         yield (
-            f"{bench.measured} whole models measured in {seconds / 60:.1f} minutes "
+            f"{evaluator.measured} whole models measured in {seconds / 60:.1f} minutes "
             f"({backend.name}){logged}"
         )
         if winner is None:
@@ -88,27 +81,15 @@ def run(
             )
         yield _saved(winner, single)
         text = file.read_bytes().decode("utf-8-sig")
-        new = rewritten(text, file, model.name, bench.compression(winner.choice))
+        new = rewritten(text, file, model.name, evaluator.compression(winner.choice))
         if new == text:
             yield f"{file} already says so"
         elif write:
             yield from diff(text, new, file)
-            write_atomically(file, new)
+            save(file, new)
             yield f"{file} written"
         else:
             yield f"--write puts it into {file}"
-
-
-def _chosen(models: tuple[Model, ...], name: str | None) -> Model:
-    if name is None and len(models) == 1:
-        return models[0]
-    names = [model.name for model in models]
-    if name is None:
-        raise ManifestError(f"the manifest has several models; name one: {', '.join(names)}.")
-    found = next((model for model in models if model.name == name), None)
-    if found is None:
-        raise ManifestError(f"the manifest has no model {name!r}; {nearest(name, names)}.")
-    return found
 
 
 def _check(model: Model) -> None:
@@ -141,7 +122,7 @@ def _check(model: Model) -> None:
 def _context(opened: Any, backend: Any) -> dict[str, Any]:
     """What every measurement depends on beside the candidate."""
     from pytest_ane.build.shard import BUILD_VERSION
-    from pytest_ane.fidelity.recording import RECORDING_VERSION
+    from pytest_ane.probes.recording import RECORDING_VERSION
     from pytest_ane.recommend.gates import GATES_VERSION
 
     model = opened.model
@@ -152,7 +133,7 @@ def _context(opened: Any, backend: Any) -> dict[str, Any]:
         "prompts": opened.prompt_spec,
         "policy": model.policy.model_dump(mode="json"),
         "shards": [s.model_dump(mode="json", exclude={"compression"}) for s in model.shards],
-        "keep": [list(shard.asked.keep) for shard in model.shards],
+        "keep": [list(shard.requested.keep) for shard in model.shards],
     }
 
 
@@ -164,19 +145,3 @@ def _saved(winner: Any, single: Any) -> str:
         return f"{head}; no mixture that was measured is smaller"
     less = 1 - winner.size / single.size
     return f"{head}; {less:.1%} smaller than {single.name} for all ({single.size / 1e6:.1f} MB)"
-
-
-class _Progress:
-    """One line on a terminal; nothing elsewhere."""
-
-    def say(self, text: str) -> None:
-        """Show what is going on."""
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[K{text[:100]}")
-            sys.stderr.flush()
-
-    def clear(self) -> None:
-        """Erase the line."""
-        if sys.stderr.isatty():
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()

@@ -21,14 +21,14 @@ def run(
 ) -> Iterator[str]:
     """Run a model once; write what was asked for, and say what came out."""
     from pytest_ane.mil import read_any
-    from pytest_ane.mil.records import Model
+    from pytest_ane.mil.records import MLModel
     from pytest_ane.reference import open_session
 
     session = open_session(read_any(package, function=function), precision)
     model = session.model
     outputs = (
         model.main.block.outputs
-        if isinstance(model, Model)
+        if isinstance(model, MLModel)
         else tuple(f.name for f in model.outputs)
     )
     files = wanted(targets, outputs)

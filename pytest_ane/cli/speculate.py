@@ -9,13 +9,13 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_ane.errors import ExecutionError, ManifestError
-from pytest_ane.plugin import threads
+from pytest_ane.core.errors import ExecutionError, ManifestError
+from pytest_ane.project import threads
 
 if TYPE_CHECKING:
-    from pytest_ane.fidelity.recording import Prompt
-    from pytest_ane.plugin.models import OpenModel
-    from pytest_ane.throughput.trial import Trial
+    from pytest_ane.gates.throughput.speculate import Trial
+    from pytest_ane.probes.recording import TokenPrompt
+    from pytest_ane.project.models import OpenModel
 
 _WIDEST = 1 << 16
 
@@ -24,10 +24,13 @@ def run(
     manifest: Path | None,
     model: str | None,
     cache: Path | None,
+    *,
     prompt: str | None,
+    prompt_ids: tuple[int, ...] | None,
     width: int,
     tokens: int,
     margin: float | None,
+    ngram_min: int,
     times: Sequence[float] | None,
 ) -> Iterator[str]:
     """Plain and speculative decoding of one prompt, and the break-even between them.
@@ -37,64 +40,73 @@ def run(
         model: its name; may be left out where the manifest has one whole model.
         cache: the cache folder.
         prompt: a golden prompt's name; default: the first.
+        prompt_ids: token ids in place of a golden prompt.
         width: positions of a verifier call: the last token and `width - 1` drafts.
         tokens: to decode.
-        margin: leads below it are near ties; default: `verifier.MARGIN`.
+        margin: leads below it are near ties; default: `speculate.MARGIN`.
+        ngram_min: smallest n-gram at the end of the text that drafts come from.
         times: milliseconds of a plain step and of a call, instead of a model.
+
+    Raises:
+        AneError: one sentence.
     """
     threads.choose()
-    _check(width, tokens, margin)
+    from pytest_ane.gates.throughput.breakeven import BreakEven
+    from pytest_ane.report import speculate as report
+
+    _check(width, tokens, margin, prompt, prompt_ids)
     if times is not None:
-        yield _break_even(times, width)
+        t1, tv = (ms / 1000 for ms in times)
+        yield report.break_even(BreakEven(t1, tv, width))
         return
-    from pytest_ane.cli.stack import open_stack, tell
-    from pytest_ane.report import speculate as words
-    from pytest_ane.throughput.trial import run_trial
-    from pytest_ane.throughput.verifier import MARGIN
+    from pytest_ane.cli.stack import open_stack
+    from pytest_ane.cli.status import tell
+    from pytest_ane.gates.throughput.speculate import MARGIN, run_trial
+    from pytest_ane.manifest import Prompt
 
     def check(opened: OpenModel) -> None:
         _check_model(opened, prompt, width, tokens)
 
+    own = Prompt(name="prompt-ids", ids=prompt_ids, greedy=0) if prompt_ids else None
     limit = MARGIN if margin is None else margin
-    with open_stack(manifest, model, cache, check) as stack:
+    with open_stack(manifest, model, cache, check, own) as stack:
         chosen = _chosen(stack.prompts, prompt)
         backend = stack.provenance["backend"]
         # Of one thread, so that seconds of the processor are its own, whoever else runs.
         alone = backend == "cpu" and os.environ.get("OPENBLAS_NUM_THREADS") == "1"
         timer = time.process_time if alone else time.perf_counter
-        trial = run_trial(stack.chain, chosen.ids, tokens, width, limit, tell, timer)
+        trial = run_trial(stack.chain, chosen.ids, tokens, width, limit, ngram_min, tell, timer)
         tell("")
         yield (
             f"{stack.model}, prompt {chosen.name!r}: {len(chosen.ids)} tokens, then {tokens} "
             f"greedy ones · backend {backend}, {'processor' if alone else 'wall'} time"
         )
-        yield words.costs(trial)
-        yield words.break_even(trial.cost)
-        yield words.counters(trial.found)
-        yield words.outcome(trial)
+        yield report.costs(trial)
+        yield report.break_even(trial.cost)
+        yield report.counters(trial.speculated)
+        yield report.outcome(trial)
         yield _same(trial, limit)
 
 
 def _same(trial: Trial, margin: float) -> str:
-    """That both said the same; `ExecutionError` where they did not."""
+    """That both gave the same tokens; `ExecutionError` where they did not."""
     if (at := trial.differs) is not None:
         raise ExecutionError(
-            f"Token {at + 1} is {trial.found.tokens[at]}, and {trial.plain.tokens[at]} in plain "
+            f"Token {at + 1} is {trial.speculated.tokens[at]}, and {trial.tokens[at]} in plain "
             f"decoding: a wide call moved a lead by more than {margin:g}; give a larger --margin."
         )
-    return f"the same {len(trial.plain.tokens)} tokens as plain decoding"
+    return f"the same {len(trial.tokens)} tokens as plain decoding"
 
 
-def _break_even(times: Sequence[float], width: int) -> str:
-    from pytest_ane.report import speculate as words
-    from pytest_ane.throughput.breakeven import BreakEven
-
-    t1, tv = (ms / 1000 for ms in times)
-    return words.break_even(BreakEven(t1, tv, width))
-
-
-def _check(width: int, tokens: int, margin: float | None) -> None:
-    from pytest_ane.throughput.width import check_width
+def _check(
+    width: int,
+    tokens: int,
+    margin: float | None,
+    prompt: str | None,
+    prompt_ids: tuple[int, ...] | None,
+) -> None:
+    """Check the options that need no model."""
+    from pytest_ane.gates.throughput.speculate import check_width
 
     check_width(width, None, goes_on=True)
     if width > _WIDEST:
@@ -105,12 +117,14 @@ def _check(width: int, tokens: int, margin: float | None) -> None:
         )
     if margin is not None and not (isfinite(margin) and margin >= 0):
         raise ExecutionError(f"--margin {margin}: give a difference of logits, 0 or above.")
+    if prompt is not None and prompt_ids is not None:
+        raise ManifestError("Give either --prompt or --prompt-ids, not both.")
 
 
 def _check_model(opened: OpenModel, name: str | None, width: int, tokens: int) -> None:
-    """What can be known before anything is built."""
-    from pytest_ane.throughput.decode import check_fits
-    from pytest_ane.throughput.width import check_width
+    """Check the options against the model, before anything is built."""
+    from pytest_ane.chain.decode import check_fits
+    from pytest_ane.gates.throughput.speculate import check_width
 
     model = opened.model
     names = [prompt.name for prompt in model.prompts]
@@ -125,5 +139,5 @@ def _check_model(opened: OpenModel, name: str | None, width: int, tokens: int) -
     check_fits(opened.language_model.positions, _chosen(opened.prompts, name).ids, tokens)
 
 
-def _chosen(prompts: Sequence[Prompt], name: str | None) -> Prompt:
+def _chosen(prompts: Sequence[TokenPrompt], name: str | None) -> TokenPrompt:
     return next(prompt for prompt in prompts if name in (prompt.name, None))

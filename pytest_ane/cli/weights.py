@@ -18,7 +18,7 @@ def run(package: Path, against: Path | None) -> Iterator[str]:
     beside its record.
     """
     from pytest_ane.build import distortions, take_census
-    from pytest_ane.build.weights import table
+    from pytest_ane.gates.compression.weights import table
     from pytest_ane.mil import read_model
 
     model = read_model(package)

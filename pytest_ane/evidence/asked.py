@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.digests import file_digest, key_digest, tree_files
-from pytest_ane.fidelity.normal import GENERATOR
+from pytest_ane.core.digests import file_digest, key_digest, tree_files
 from pytest_ane.manifest import Gate, Model, Shard
+from pytest_ane.probes.seeded import GENERATOR
 
 ELSEWHERE = ("versions",)
 """What a model's identity says of the machine it is read on, not of the model."""

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.behaviour import Behaviour
-from pytest_ane.build import CompressionMeasurement
 from pytest_ane.evidence.codec import Measurement, to_data
 from pytest_ane.evidence.statement import Statement, plain
-from pytest_ane.fidelity import Fidelity
-from pytest_ane.placement.plans import Plan, summarise
+from pytest_ane.gates.behaviour import Behaviour
+from pytest_ane.gates.compression.measure import CompressionMeasurement
+from pytest_ane.gates.fidelity import Fidelity
+from pytest_ane.gates.placement.plans import Plan, summarise
 
 _LONGEST = 100
 

@@ -12,12 +12,12 @@ from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 
-from pytest_ane.behaviour import Behaviour
-from pytest_ane.build import CompressionMeasurement
-from pytest_ane.errors import EvidenceError
-from pytest_ane.fidelity import Fidelity
-from pytest_ane.placement.plans import Plan
-from pytest_ane.verdict import Gate
+from pytest_ane.core.errors import EvidenceError
+from pytest_ane.core.verdict import Gate
+from pytest_ane.gates.behaviour import Behaviour
+from pytest_ane.gates.compression.measure import CompressionMeasurement
+from pytest_ane.gates.fidelity import Fidelity
+from pytest_ane.gates.placement.plans import Plan
 
 Measurement: TypeAlias = Plan | CompressionMeasurement | Fidelity | Behaviour
 

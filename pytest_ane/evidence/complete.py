@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pytest_ane.behaviour import Behaviour
 from pytest_ane.evidence.statement import Statement
-from pytest_ane.fidelity import Comparison, Fidelity
-from pytest_ane.fidelity.probes import KINDS as SEEDED
+from pytest_ane.gates.behaviour import Behaviour
+from pytest_ane.gates.fidelity import Comparison, Fidelity
+from pytest_ane.gates.placement.plans import Plan
 from pytest_ane.manifest import Model, Shard
 from pytest_ane.mil import count_operations
-from pytest_ane.placement.plans import Plan
+from pytest_ane.probes.seeded import KINDS as SEEDED
 
 
 def lack(statement: Statement, subject: Shard | Model, artifact: Path | None = None) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.errors import EvidenceError, UnprovenError
+from pytest_ane.core.errors import EvidenceError, UnprovenError
 from pytest_ane.evidence.store import read_file
 from pytest_ane.evidence.text import parse
 from pytest_ane.manifest.problems import label

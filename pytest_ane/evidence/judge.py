@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_ane import behaviour, build, fidelity
-from pytest_ane.behaviour import Behaviour
-from pytest_ane.build import CompressionMeasurement
+from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence.statement import Statement
-from pytest_ane.fidelity import Fidelity
+from pytest_ane.gates import behaviour, compression, fidelity
+from pytest_ane.gates.behaviour import Behaviour
+from pytest_ane.gates.compression.measure import CompressionMeasurement
+from pytest_ane.gates.fidelity import Fidelity
+from pytest_ane.gates.placement import plans
+from pytest_ane.gates.placement.plans import Plan
 from pytest_ane.manifest import Model, Shard
-from pytest_ane.placement import plans
-from pytest_ane.placement.plans import Plan
-from pytest_ane.verdict import Verdict
 
 
 def judge(statement: Statement, subject: Shard | Model) -> Verdict:
@@ -59,7 +59,7 @@ def _judged(statement: Statement, subject: Shard | Model) -> Verdict:
         case Plan() as plan, Shard():
             return plans.judge(plan, subject=name)
         case CompressionMeasurement() as found, Shard():
-            return build.judge(
+            return compression.judge(
                 found, asked=subject.compression, policy=policy.compression, subject=name
             )
         case Fidelity() as found, Shard():

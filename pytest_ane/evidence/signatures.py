@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_ane.errors import ManifestError, UnprovenError
+from pytest_ane.core.errors import ManifestError, UnprovenError
 from pytest_ane.evidence.dsse import PAYLOAD_TYPE, Envelope, read_envelope
 from pytest_ane.evidence.store import SIGNATURES, signature
 from pytest_ane.manifest.problems import label

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from pytest_ane.digests import key_digest
-from pytest_ane.errors import EvidenceError
+from pytest_ane.core.digests import key_digest
+from pytest_ane.core.errors import EvidenceError
+from pytest_ane.core.verdict import Gate
 from pytest_ane.evidence.codec import KINDS, Measurement, from_data, to_data
 from pytest_ane.evidence.text import parse, pretty
-from pytest_ane.verdict import Gate
 
 TYPE = "https://in-toto.io/Statement/v1"
 _PREDICATE = "https://github.com/pytest-ane/pytest-ane/evidence/{}/v1"

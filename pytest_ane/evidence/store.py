@@ -7,12 +7,12 @@ from pathlib import Path
 from stat import S_ISREG
 from tempfile import NamedTemporaryFile
 
-from pytest_ane.errors import EvidenceError
+from pytest_ane.core.errors import EvidenceError
+from pytest_ane.core.files import write_atomically
+from pytest_ane.core.verdict import Gate
 from pytest_ane.evidence.statement import Statement
 from pytest_ane.evidence.text import MOST_BYTES
-from pytest_ane.files import write_whole
 from pytest_ane.manifest.ids import MODEL, is_id
-from pytest_ane.verdict import Gate
 
 FOLDER = "evidence"
 """The folder's name, beside the manifest, unless another is given."""
@@ -54,7 +54,7 @@ class Store:
         path = self.path(statement.gate, statement.subject)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, statement.to_json().encode())
+            write_atomically(path, statement.to_json().encode())
             for suffix in SIGNATURES:
                 signature(path, suffix).unlink(missing_ok=True)
         except OSError as error:

@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any
 
-from pytest_ane.errors import EvidenceError, PlanError
-from pytest_ane.placement.plans.fields import parse_json
+from pytest_ane.core.errors import EvidenceError, PlanError
+from pytest_ane.gates.placement.plans.fields import parse_json
 
 MOST_BYTES = 16 << 20
 _DEEPEST = 32

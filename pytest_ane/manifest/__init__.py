@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pytest_ane.manifest.closeness import OutputPolicy
 from pytest_ane.manifest.compression import (
     Compression,
     Linear,
@@ -13,29 +12,21 @@ from pytest_ane.manifest.compression import (
     Uncompressed,
 )
 from pytest_ane.manifest.evidence import ComputeUnits, EvidencePolicy
-from pytest_ane.manifest.load import load, of_package
+from pytest_ane.manifest.load import load, package_manifest, parse
 from pytest_ane.manifest.policy import (
     BehaviourPolicy,
     CompressionPolicy,
     FidelityPolicy,
     Gate,
+    OutputPolicy,
     PlacementPolicy,
     Policy,
+    ThroughputPolicy,
 )
-from pytest_ane.manifest.records import (
-    GOLDEN,
-    Manifest,
-    Model,
-    Probes,
-    Prompt,
-    Shard,
-    Source,
-)
-from pytest_ane.manifest.schema import json_schema
-from pytest_ane.manifest.select import select
+from pytest_ane.manifest.records import GOLDEN, Manifest, Model, Probes, Prompt, Shard, SourceTable
+from pytest_ane.manifest.selection import select
 from pytest_ane.manifest.steps import LinearStep, PalettizeStep, PruneStep, Step
-from pytest_ane.manifest.tables import FAMILIES
-from pytest_ane.manifest.throughput import ThroughputPolicy
+from pytest_ane.manifest.tables import FAMILIES, json_schema
 
 __all__ = [
     "FAMILIES",
@@ -63,12 +54,13 @@ __all__ = [
     "PruneStep",
     "Settings",
     "Shard",
-    "Source",
+    "SourceTable",
     "Step",
     "ThroughputPolicy",
     "Uncompressed",
     "json_schema",
     "load",
-    "of_package",
+    "package_manifest",
+    "parse",
     "select",
 ]

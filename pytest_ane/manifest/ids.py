@@ -12,6 +12,9 @@ ID = r"[A-Za-z][A-Za-z0-9_.\-]{0,63}"
 MODEL = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}"
 """Names of models, fit for the same."""
 GLOB = r"[A-Za-z*?\[][A-Za-z0-9_.\-*?\[\]!]{0,63}"
+ALL = "all"
+"""The term of a selection that stands for every shard."""
+NO_ALL = f"a shard may not be called {ALL!r}, which selects every shard; give it another name"
 MOST = 10_000
 """Shards in one range; more is a slip of the keyboard."""
 
@@ -26,7 +29,7 @@ _NUMBERED = re.compile(r"(?P<prefix>.*?)(?P<number>\d{1,9})")
 
 def is_id(text: str) -> bool:
     """Whether a text may be a shard id."""
-    return re.fullmatch(ID, text) is not None
+    return re.fullmatch(ID, text) is not None and text != ALL
 
 
 def is_glob(text: str) -> bool:
@@ -80,6 +83,8 @@ def expand(texts: list[str]) -> tuple[str, ...]:
     ids: dict[str, None] = {}
     for term in (term.strip() for text in texts for term in text.split(",")):
         for shard in as_range(term) or [term]:
+            if shard == ALL:
+                raise ValueError(NO_ALL)
             if not is_id(shard) or (shard == term and "-" in term):
                 raise ValueError(f"{term!r} is neither a shard id such as 'L00' nor {_RANGE_LIKE}")
             if shard in ids:
@@ -92,19 +97,19 @@ def nearest(text: str, ids: Sequence[str]) -> str:
     """The end of a sentence about an unknown id: the nearest ids, or else what there is."""
     from difflib import get_close_matches
 
-    known = list(dict.fromkeys(ids))
-    if near := _near_numbers(text, known) or get_close_matches(text, known, n=3, cutoff=0.4):
+    distinct = list(dict.fromkeys(ids))
+    if near := _near_numbers(text, distinct) or get_close_matches(text, distinct, n=3, cutoff=0.4):
         return f"nearest: {', '.join(near[:3])}"
-    shown = known if len(known) <= 6 else [*known[:3], "...", known[-1]]
-    return f"there are: {', '.join(shown)}" if known else "there are none"
+    shown = distinct if len(distinct) <= 6 else [*distinct[:3], "...", distinct[-1]]
+    return f"there are: {', '.join(shown)}" if distinct else "there are none"
 
 
 def _near_numbers(text: str, ids: Sequence[str]) -> list[str]:
     """Ids with the same prefix, the nearest number first: `L29`, `L28` for `L31`."""
     wanted = _NUMBERED.fullmatch(text)
-    found = [match for shard in ids if (match := _NUMBERED.fullmatch(shard))]
+    numbered = [match for shard in ids if (match := _NUMBERED.fullmatch(shard))]
     if wanted is None:
         return []
-    near = [match for match in found if match["prefix"] == wanted["prefix"]]
+    near = [match for match in numbered if match["prefix"] == wanted["prefix"]]
     near.sort(key=lambda match: abs(int(match["number"]) - int(wanted["number"])))
     return [match[0] for match in near]

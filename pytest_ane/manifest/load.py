@@ -1,17 +1,42 @@
-"""From a file to records: read, parse, and say all that is wrong at once."""
+"""From a file to records: parse, lay tables over one another, validate, resolve shards.
+
+All that is wrong is said at once, a line for each problem.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Literal, TypeVar
 
-from pytest_ane.errors import ManifestError
-from pytest_ane.manifest.base import Table
-from pytest_ane.manifest.ids import is_id
-from pytest_ane.manifest.problems import label, report
-from pytest_ane.manifest.records import Manifest, Model, Shard
-from pytest_ane.manifest.resolve import Resolver
-from pytest_ane.manifest.toml import TOMLDecodeError, loads
+from pydantic import ValidationError
+
+from pytest_ane.core.errors import ManifestError
+from pytest_ane.manifest.base import KeyPath, Record, Table, TOMLDecodeError, loads
+from pytest_ane.manifest.checks import (
+    concerns,
+    model_problems,
+    setting_problems,
+    shard_problems,
+    signer_problems,
+    unmatched,
+)
+from pytest_ane.manifest.compression import Uncompressed
+from pytest_ane.manifest.ids import ALL, NO_ALL, is_glob, is_id
+from pytest_ane.manifest.layers import Layers, only, without
+from pytest_ane.manifest.problems import (
+    Problem,
+    at_key,
+    at_table,
+    at_value,
+    dotted,
+    label,
+    problem,
+    report,
+)
+from pytest_ane.manifest.records import Manifest, Model, Shard, SourceTable
+from pytest_ane.manifest.selection import canaries, canary_problems
+from pytest_ane.manifest.tables import Common, Defaults, ManifestTable, ModelTable, ShardTable
 
 _PLACE = re.compile(r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|.*)\)", re.S)
 
@@ -23,15 +48,23 @@ def load(path: Path) -> Manifest:
         ManifestError: the file is missing, is no TOML, or says something we do not understand;
             one line for each thing that is wrong.
     """
-    text = _read(path)
-    resolver = Resolver(_parse(path, text), path)
+    return parse(_read(path), path)
+
+
+def parse(text: str, path: Path) -> Manifest:
+    """A manifest from its text; `path` is where it is, to which paths in it are relative.
+
+    Raises:
+        ManifestError: as `load`.
+    """
+    resolver = Resolver(_toml(path, text), path)
     manifest = resolver.manifest()
     if manifest is None:
         raise ManifestError(report(path, text, resolver.problems))
     return manifest
 
 
-def of_package(package: Path) -> Manifest:
+def package_manifest(package: Path) -> Manifest:
     """A manifest of one package without a reference, for `--ane-package`.
 
     Raises:
@@ -64,7 +97,7 @@ def _read(path: Path) -> str:
         raise ManifestError(f"{label(path)}:{line}: not UTF-8 text; save it as UTF-8.") from None
 
 
-def _parse(path: Path, text: str) -> Table:
+def _toml(path: Path, text: str) -> Table:
     try:
         document: Table = loads(text)
     except TOMLDecodeError as error:
@@ -76,9 +109,180 @@ def _parse(path: Path, text: str) -> Table:
 
 def _malformed(error: str, text: str) -> str:
     """The parser's `Invalid value (at line 3, column 5)` as `3:5: not valid TOML: ...`."""
-    found = _PLACE.fullmatch(error)
-    what = found["what"] if found else error
+    place = _PLACE.fullmatch(error)
+    what = place["what"] if place else error
     what = f"not valid TOML: {what[0].lower()}{what[1:]}"
-    if found and found["line"]:
-        return f"{found['line']}:{found['column']}: {what}"
+    if place and place["line"]:
+        return f"{place['line']}:{place['column']}: {what}"
     return f"{len(text.splitlines())}: {what}, at the end of the file"
+
+
+_SHARED = tuple(Common.by_key())
+_NO_PROMPTS: Table = {"probes": {"kinds": ["gaussian"]}}
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+class Resolver:
+    """Reads one parsed manifest and collects everything that is wrong with it.
+
+    Attributes:
+        problems: filled by `manifest`, in no order.
+    """
+
+    def __init__(self, document: Table, path: Path) -> None:
+        self.problems: list[Problem] = []
+        self._document = document
+        self._path = path
+        self._folder = path.absolute().parent
+
+    def manifest(self) -> Manifest | None:
+        """The records, or `None` where there are problems."""
+        self._structure()
+        models = self._document.get("models")
+        resolved = [
+            self._model(name, table)
+            for name, table in (models.items() if isinstance(models, dict) else ())
+            if isinstance(table, dict)
+        ]
+        if self.problems:
+            return None
+        tmpdir = self._document.get("run", {}).get("tmpdir")
+        return Manifest(
+            path=self._path,
+            models=tuple(model for model in resolved if model),
+            tmpdir=self._absolute(tmpdir) if tmpdir else None,
+        )
+
+    def _structure(self) -> None:
+        """The top of the file, and defaults; what is inside a model is looked at model by model."""
+        tops = dict(self._document)
+        defaults = tops.pop("defaults", None)
+        if isinstance(models := tops.get("models"), dict):
+            tops["models"] = {name: {} if isinstance(t, dict) else t for name, t in models.items()}
+        self._validated(ManifestTable, Layers((((), tops),)))
+        if isinstance(defaults, dict):
+            self._validated(Defaults, Layers(((("defaults",), defaults),)))
+        elif defaults is not None:
+            self.problems.append(at_value(("defaults",), defaults, "must be a table"))
+
+    def _model(self, name: str, raw: Table) -> Model | None:
+        here: KeyPath = ("models", name)
+        tables = raw.get("shard", {})
+        tables = tables if isinstance(tables, dict) else {}
+        bare = without(raw, _SHARED)
+        if isinstance(bare.get("shard"), dict):
+            bare["shard"] = {key: without(t, _SHARED) for key, t in bare["shard"].items()}
+        model = self._validated(ModelTable, Layers(((here, bare),)))
+        common = self._common(here, raw)
+        settings = self._validated(Common, common)
+        for key, table in tables.items():
+            self._validated(Common, common.over((*here, "shard", key), only(table, _SHARED)))
+        if settings is not None:
+            self.problems += signer_problems(settings.policy, common, self._folder)
+        if model is None:
+            return None
+        ids = self._ids(here, model, tables)
+        self.problems += canary_problems(here, model.canary, ids) if ids else ()
+        shards = [self._shard(here, model, shard, common, tables) for shard in ids]
+        if settings is None or not all(shards):
+            return None
+        return Model(
+            name=name,
+            family=model.family,
+            source=self._source(model),
+            builder=model.builder,
+            depends=tuple(self._absolute(path) for path in model.depends),
+            shards=tuple(shard for shard in shards if shard),
+            canary=canaries(model.canary, ids),
+            prompts=model.prompts,
+            menu=model.menu,
+            baselines=self._absolute(model.baselines) if model.baselines else None,
+            policy=settings.policy.anchored(self._folder),
+            max_tokens=settings.max_tokens,
+            context=settings.context,
+            stateful=model.stateful,
+        )
+
+    def _common(self, here: KeyPath, raw: Table) -> Layers:
+        """What the model's shards share; without prompts there is nothing to capture by default."""
+        layers = Layers((((), {} if raw.get("prompts") else _NO_PROMPTS),))
+        layers = layers.over(("defaults",), only(self._document.get("defaults"), _SHARED))
+        return layers.over(here, only(raw, _SHARED))
+
+    def _ids(self, here: KeyPath, model: ModelTable, tables: Table) -> tuple[str, ...]:
+        """The model's shards, from its ranges or, where nothing makes them, from its tables."""
+        self.problems += model_problems(here, model, self._folder)
+        own = tuple(key for key in tables if not is_glob(key))
+        made = model.family or model.builder
+        ids = (model.shards or ()) if made else own
+        for key in own if not made else ():
+            if not is_id(key):
+                says = NO_ALL if key == ALL else f"{key!r} is no shard id"
+                self.problems.append(at_key((*here, "shard", key), says))
+        if not ids and not made:
+            fix = f"or a table [{dotted((*here, 'shard', 'NAME'))}] with an artifact"
+            message = f"has no shards; give it a family, source and shards, {fix}"
+            self.problems.append(at_table(here, message))
+        if not made or model.shards is not None:
+            self.problems += unmatched(here, ids, tables)
+        return ids
+
+    def _shard(
+        self, here: KeyPath, model: ModelTable, shard: str, common: Layers, tables: Table
+    ) -> Shard | None:
+        layers, own = common, Layers(((here, {}),))
+        for key, table in tables.items():
+            if concerns(key, shard):
+                layers = layers.over((*here, "shard", key), only(table, _SHARED))
+                own = own.over((*here, "shard", key), without(table, _SHARED))
+        settings = self._validated(Common, layers)
+        table = self._validated(ShardTable, own)
+        if settings is None or table is None:
+            return None
+        problems = [
+            *shard_problems((*here, "shard", shard), model, table, own),
+            *setting_problems(model, settings, layers),
+            *signer_problems(settings.policy, layers, self._folder),
+        ]
+        self.problems += problems
+        if problems:
+            return None
+        unknown = table.artifact is not None and "compression" not in layers.merged()
+        return Shard(
+            model=str(here[-1]),
+            id=shard,
+            family=model.family,
+            source=self._source(model),
+            artifact=self._absolute(table.artifact) if table.artifact else None,
+            reference=self._reference(table.reference),
+            compression=None if unknown else settings.compression or Uncompressed(),
+            probes=settings.probes,
+            policy=settings.policy.anchored(self._folder),
+            max_tokens=settings.max_tokens,
+            context=settings.context,
+            target=settings.target,
+        )
+
+    def _validated(self, record: type[AnyRecord], layers: Layers) -> AnyRecord | None:
+        try:
+            return record.model_validate(layers.merged(), by_alias=True, by_name=False)
+        except ValidationError as error:
+            details = error.errors(include_url=False)
+            self.problems += [problem(detail, record, layers) for detail in details]
+            return None
+
+    def _source(self, model: ModelTable) -> SourceTable | None:
+        source = model.source
+        if source is None or source.path is None:
+            return source
+        return source.model_copy(update={"path": self._absolute(source.path)})
+
+    def _reference(self, text: str | None) -> Literal["float32", "none"] | Path:
+        if text is None or text == "float32":
+            return "float32"
+        return "none" if text == "none" else self._absolute(text)
+
+    def _absolute(self, path: str | Path) -> Path:
+        """A path of the manifest; `..` is kept, for symbolic links may lead anywhere."""
+        return self._folder / Path(path).expanduser()

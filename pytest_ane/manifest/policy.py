@@ -1,4 +1,4 @@
-"""Policies: what a measurement must reach to pass."""
+"""Policies: what a measurement must reach to pass, gate by gate."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema, model_validator
 
 from pytest_ane.manifest.base import Form, Record, misplaced
-from pytest_ane.manifest.closeness import Cosine, NotNegative, OutputName, OutputPolicy, Share
 from pytest_ane.manifest.evidence import EvidencePolicy
-from pytest_ane.manifest.throughput import ThroughputPolicy
 
 Gate: TypeAlias = Literal["placement", "compression", "fidelity", "behaviour"]
 GATES: tuple[Gate, ...] = ("placement", "compression", "fidelity", "behaviour")
@@ -20,7 +18,9 @@ GATES: tuple[Gate, ...] = ("placement", "compression", "fidelity", "behaviour")
 
 _SIZE = r"(\d{1,15}(?:\.\d{1,15})?)\s*([kMG]i?)?B"
 _COUNT = r"(\d{1,15}(?:\.\d{1,15})?)\s*([kMG])"
+_PERCENT = r"(\d{1,2}(?:\.\d{1,6})?)\s*%"
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+CALIBRATED: Literal["calibrated"] = "calibrated"
 
 
 def size(value: object) -> object:
@@ -29,8 +29,8 @@ def size(value: object) -> object:
     Raises:
         ValueError: neither a whole number nor a text of that form.
     """
-    says = 'must be a number of bytes or a size such as "5 MB" or "4.8 MiB"'
-    return _number(value, _SIZE, says)
+    message = 'must be a number of bytes or a size such as "5 MB" or "4.8 MiB"'
+    return _number(value, _SIZE, message)
 
 
 def count(value: object) -> object:
@@ -42,12 +42,30 @@ def count(value: object) -> object:
     return _number(value, _COUNT, 'must be a number of elements or a text such as "10M"')
 
 
-def _number(value: object, pattern: str, says: str) -> object:
+def regression(value: object) -> float | Literal["calibrated"]:
+    """The share of `"5%"` or `0.05`; `"calibrated"` as it is.
+
+    Raises:
+        ValueError: neither, or not from 0 to below 1.
+    """
+    if value == CALIBRATED:
+        return CALIBRATED
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1:
+        return float(value)
+    match = re.fullmatch(_PERCENT, value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(
+            'must be a share such as "5%" or 0.05, less than all of it, or "calibrated"'
+        )
+    return float(Decimal(match[1]) / 100)
+
+
+def _number(value: object, pattern: str, message: str) -> object:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = re.fullmatch(pattern, value.strip()) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(says)
+        raise ValueError(message)
     return int(Decimal(match[1]) * _UNITS[match[2] or ""])
 
 
@@ -58,20 +76,39 @@ def _schema(pattern: str) -> WithJsonSchema:
 
 Size = Annotated[int, BeforeValidator(size), Field(ge=1), _schema(_SIZE)]
 Count = Annotated[int, BeforeValidator(count), Field(ge=1), _schema(_COUNT)]
+
 System = Annotated[
     str, Form(r"(macOS|iOS|iPadOS) \d{1,3}(\.\d{1,3}){0,2}", "must be a system such as 'macOS 26'")
 ]
 
+Regression: TypeAlias = Annotated[
+    float | Literal["calibrated"],
+    PlainValidator(regression),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
+                {"type": "string", "pattern": f"^({_PERCENT}|{CALIBRATED})$"},
+            ]
+        }
+    ),
+]
+
+Cosine = Annotated[float, Field(ge=-1, le=1)]
+NotNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+OutputName = Annotated[str, Form(r"\S(.{0,254}\S)?", "must be the name of an output")]
+
 
 class GatePolicy(Record):
-    """What all gates have."""
+    """Policy keys that every gate has."""
 
     evidence: EvidencePolicy | None = None
     """Which recorded evidence of this gate counts, in place of `policy.evidence` as a whole."""
 
 
 class PlacementPolicy(GatePolicy):
-    """Where a shard must run."""
+    """Where a shard must run, and what proves it."""
 
     require: Literal["forecast", "plan"] = "forecast"
     """What counts: `forecast`, from documented rules, or only Core ML's own `plan`, read on a
@@ -81,7 +118,7 @@ class PlacementPolicy(GatePolicy):
 
 
 class CompressionPolicy(GatePolicy):
-    """How small a shard must be, and how not."""
+    """Size limits of a shard, and a limit on per-tensor int8."""
 
     max_bytes: Size | None = None
     """Budget on disk: bytes, or a size such as `"5 MB"` or `"4.8 MiB"`."""
@@ -95,26 +132,23 @@ class CompressionPolicy(GatePolicy):
 
     @model_validator(mode="after")
     def _action_has_a_cause(self) -> CompressionPolicy:
-        given = "int8_per_tensor_action" in self.model_fields_set
-        if given and self.int8_per_tensor_over is None:
-            says = 'needs int8-per-tensor-over; add it, such as int8-per-tensor-over = "10M"'
-            raise misplaced(("int8-per-tensor-action",), says)
+        has_action = "int8_per_tensor_action" in self.model_fields_set
+        if has_action and self.int8_per_tensor_over is None:
+            message = 'needs int8-per-tensor-over; add it, such as int8-per-tensor-over = "10M"'
+            raise misplaced(("int8-per-tensor-action",), message)
         return self
 
 
-class FidelityPolicy(GatePolicy):
-    """How close a shard must be to its reference."""
+class OutputPolicy(Record):
+    """How close one output must be; what is absent is as the shard's policy has it."""
 
-    require: Literal["any", "device"] = "any"
-    """Where it must have been measured: on `any` machine, or on a `device`, now or recorded."""
-    min_cosine: Cosine = 0.97
+    min_cosine: Cosine | None = None
     """Lowest cosine of any position of any live probe."""
-    min_cosine_first: Cosine = 0.9
-    """The same for position 0 of captured probes, which is reported apart: there the attention sink
-    makes one channel carry nearly the whole norm."""
+    min_cosine_first: Cosine | None = None
+    """The same for position 0 of captured probes."""
     min_contribution: Cosine | None = None
-    """Lowest cosine with the residual path taken out, position 0 of captured probes apart; asked of
-    a shard that has no residual path, it fails."""
+    """Lowest cosine with the residual path taken out, position 0 of captured probes apart; it
+    fails for a shard that has no residual path."""
     min_cosine_flat: Cosine | None = None
     """Lowest cosine of all positions of a probe as one vector."""
     min_cosine_group: Cosine | None = None
@@ -127,6 +161,20 @@ class FidelityPolicy(GatePolicy):
     """Greatest absolute difference of any value."""
     max_relative_error: NotNegative | None = None
     """Greatest |a - b| / |b| of any value, |b| being at least 2^-14."""
+    max_non_finite: Share | None = None
+    """Share of values that may be NaN or infinite; positions that have one are not compared."""
+
+
+class FidelityPolicy(GatePolicy, OutputPolicy):
+    """How close a shard must be to its reference."""
+
+    require: Literal["any", "device"] = "any"
+    """Where it must have been measured: on `any` machine, or on a `device`, now or recorded."""
+    min_cosine: Cosine = 0.97
+    """Lowest cosine of any position of any live probe."""
+    min_cosine_first: Cosine = 0.9
+    """The same for position 0 of captured probes, which is reported apart: there the attention sink
+    makes one channel carry nearly the whole norm."""
     max_non_finite: Share = 0.0
     """Share of values that may be NaN or infinite; positions that have one are not compared."""
     min_live_probes: Annotated[int, Field(ge=1)] = 1
@@ -136,12 +184,9 @@ class FidelityPolicy(GatePolicy):
 
     def of_output(self, name: str) -> OutputPolicy:
         """The thresholds of one output: its own, else those of all."""
-        own = self.outputs.get(name, OutputPolicy())
-        merged = {
-            key: getattr(self, key) if getattr(own, key) is None else getattr(own, key)
-            for key in OutputPolicy.model_fields
-        }
-        return OutputPolicy.model_construct(**merged)
+        own = self.outputs.get(name, OutputPolicy()).model_dump(exclude_none=True)
+        common = {key: getattr(self, key) for key in OutputPolicy.model_fields}
+        return OutputPolicy.model_construct(**common | own)
 
 
 class BehaviourPolicy(GatePolicy):
@@ -167,6 +212,17 @@ class BehaviourPolicy(GatePolicy):
     """A difference counts as a tie where the reference led by fewer logits than this."""
 
 
+class ThroughputPolicy(Record):
+    """How fast. It is measured here and now: recorded evidence never counts."""
+
+    max_regression: Regression | None = None
+    """How much less than the baseline tok/s may be, and how much more seconds a load may take:
+    `"5%"`, a share, or `"calibrated"`, what `pytest-ane calibrate` found to be noise. Given, every
+    benchmark is compared; absent, only with `--benchmark-compare`."""
+    min_tok_s: Annotated[float, Field(gt=0)] | None = None
+    """Fewest tokens a second, of the whole chain or of a shard's calls."""
+
+
 class Policy(Record):
     """What a shard must reach to pass its gates."""
 
@@ -186,7 +242,7 @@ class Policy(Record):
     """What becomes of a gate that could compare nothing."""
 
     def of(self, gate: Gate) -> GatePolicy:
-        """The policy of one gate."""
+        """The policy of one gate, by the gate's name."""
         policy = getattr(self, gate)
         assert isinstance(policy, GatePolicy)
         return policy

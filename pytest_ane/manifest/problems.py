@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
-from pytest_ane.manifest.base import KeyPath
+from pydantic_core import ErrorDetails
+
+from pytest_ane.manifest.base import KeyPath, Record, loads, one_of
+from pytest_ane.manifest.layers import Layers, value_at, written
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _LONGEST = 60
@@ -28,36 +32,34 @@ class Problem:
     text: str
 
 
-def at_value(path: KeyPath, value: Any, says: str) -> Problem:
+def at_value(path: KeyPath, value: Any, message: str) -> Problem:
     """`[models.m.compression] nbits = 5: must be ...`; for a table `[models.m.source] ...`."""
     if isinstance(value, dict):
-        return at_table(path, says)
+        return at_table(path, message)
     table, key = path[:-1], _quoted(str(path[-1]))
     if isinstance(path[-1], int):
         table, key = path[:-2], f"{_quoted(str(path[-2]))}[{path[-1]}]"
-    return Problem(path, f"{_header(table)}{key} = {shown(value)}: {says}")
+    return Problem(path, f"{_header(table)}{key} = {toml_value(value)}: {message}")
 
 
-def at_key(path: KeyPath, says: str) -> Problem:
-    """`[models.m.policy] unknown key 'min-cosin': ...`, `says` naming the key itself."""
-    return Problem(path, f"{_header(path[:-1])}{says}")
+def at_key(path: KeyPath, message: str) -> Problem:
+    """`[models.m.policy] unknown key 'min-cosin': ...`, `message` naming the key itself."""
+    return Problem(path, f"{_header(path[:-1])}{message}")
 
 
-def at_table(path: KeyPath, says: str) -> Problem:
-    """`[models.m] ...`."""
-    return Problem(path, f"{_header(path)}{says}")
+def at_table(path: KeyPath, message: str) -> Problem:
+    """A problem of a whole table: `[models.m] ...`."""
+    return Problem(path, f"{_header(path)}{message}")
 
 
 def report(file: Path, text: str, problems: Iterable[Problem]) -> str:
     """All problems, each once and on a line of its own, in the file's order."""
-    from pytest_ane.manifest.locate import key_lines, line_of
-
     lines = key_lines(text)
-    found = {problem.text: line_of(lines, problem.path) for problem in problems}
+    sentences = {problem.text: line_of(lines, problem.path) for problem in problems}
     name = label(file)
     return "\n".join(
         f"{name}{f':{line}' if line else ''}: {text}{'' if text.endswith('?') else '.'}"
-        for text, line in sorted(found.items(), key=lambda item: item[1] or 0)
+        for text, line in sorted(sentences.items(), key=lambda item: item[1] or 0)
     )
 
 
@@ -67,7 +69,7 @@ def label(file: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(file)
 
 
-def shown(value: Any) -> str:
+def toml_value(value: Any) -> str:
     """A value as TOML writes it, shortened."""
     text = _toml(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
@@ -97,3 +99,181 @@ def _header(path: KeyPath) -> str:
 
 def _quoted(key: str) -> str:
     return key if _BARE.fullmatch(key) else json.dumps(key, ensure_ascii=False)
+
+
+_SAYS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "bool_type": lambda _: "must be true or false",
+    "dict_type": lambda _: "must be a table",
+    "finite_number": lambda _: "must be a finite number",
+    "float_type": lambda _: "must be a number",
+    "greater_than": lambda c: f"must be more than {c['gt']:g}",
+    "greater_than_equal": lambda c: f"must be at least {c['ge']:g}",
+    "invalid-json-value": lambda _: "must be a number, text, list or table",
+    "int_type": lambda _: "must be a whole number",
+    "less_than": lambda c: f"must be less than {c['lt']:g}",
+    "less_than_equal": lambda c: f"must be at most {c['le']:g}",
+    "literal_error": lambda c: one_of(c["expected"]),
+    "misplaced": lambda c: str(c["message"]),
+    "model_attributes_type": lambda _: "must be a table",
+    "model_type": lambda _: "must be a table",
+    "path_type": lambda _: "must be a path in quotes",
+    "string_too_short": lambda _: "must not be empty",
+    "string_type": lambda _: "must be text in quotes",
+    "too_short": lambda _: "must not be empty",
+    "tuple_type": lambda _: "must be a list",
+    "union_tag_invalid": lambda c: one_of(c["expected_tags"]),
+    "value_error": lambda c: str(c["error"]),
+}
+
+
+def problem(error: ErrorDetails, record: type[Record], layers: Layers) -> Problem:
+    """One pydantic error of a record that was validated from merged layers."""
+    table, kind, context = layers.merged(), error["type"], error.get("ctx", {})
+    path = (*written(table, error["loc"]), *context.get("path", ()))
+    if kind == "missing":
+        return at_table(layers.origin(path), f"{str(error['loc'][-1])!r} is missing; add it")
+    if kind == "union_tag_not_found":
+        choices = "'palettize', 'linear', 'prune' or 'none'"
+        return at_table(layers.origin(path), f"'method' is missing; add one of {choices}")
+    if kind == "union_tag_invalid":
+        path = (*path, "method")
+    if kind == "extra_forbidden":
+        return _unknown(record, error["loc"], layers.origin(path), value_at(table, path))
+    message = _SAYS[kind](context) if kind in _SAYS else error["msg"]
+    return at_value(layers.origin(path), value_at(table, path), message)
+
+
+def _unknown(
+    record: type[Record], location: Sequence[str | int], path: KeyPath, value: Any
+) -> Problem:
+    key, kinds = str(path[-1]), _tables(record, location[:-1])
+    keys, message = _fields(kinds), f"unknown key {key!r}"
+    if close := get_close_matches(key, keys, n=1):
+        return at_key(path, f"{message}: did you mean {close[0]!r}?")
+    if isinstance(value, dict) and len(path) == 5 and path[2] == "shard":
+        whole = dotted((*path[:3], f"{path[3]}.{key}"))
+        return at_key(path, f"{message}: a shard id with a dot is written in quotes, [{whole}]")
+    if homes := [home[:-1] for kind in kinds for home in _homes(kind) if home[-1] == key]:
+        table = dotted((*path[:-1], *min(homes, key=len)))
+        return at_key(path, f"{message}: it belongs in [{table}]")
+    return at_key(path, f"{message}: the keys here are {', '.join(sorted(keys))}")
+
+
+def _tables(record: type[Record], location: Sequence[str | int]) -> list[type[Record]]:
+    """The records that may stand at a location; the name of a union's branch decides for one."""
+    kinds = [record]
+    for part in location:
+        chosen = [kind for kind in kinds if part == _method(kind)]
+        inner = [r for kind in kinds for r in _records(_annotation(kind, part))]
+        kinds = chosen or inner or kinds
+    return kinds
+
+
+def _homes(record: type[Record], above: KeyPath = ()) -> Iterator[KeyPath]:
+    """Every key of a record and of the tables in it, as paths; lists and named tables apart."""
+    for key in _fields([record]):
+        yield (*above, key)
+        annotation = _annotation(record, key)
+        if get_origin(annotation) not in (tuple, dict):
+            for inner in _records(annotation):
+                yield from _homes(inner, (*above, key))
+
+
+def _fields(kinds: Sequence[type[Record]]) -> list[str]:
+    return list({key: None for kind in kinds for key in kind.by_key()})
+
+
+def _method(kind: type[Record]) -> Any:
+    field = kind.model_fields.get("method")
+    return field.default if field else None
+
+
+def _annotation(kind: type[Record], key: str | int) -> Any:
+    field = kind.by_key().get(str(key))
+    return field.annotation if field else None
+
+
+def _records(annotation: Any) -> Iterator[type[Record]]:
+    if isinstance(annotation, type) and issubclass(annotation, Record):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _records(argument)
+
+
+Lines = dict[KeyPath, int]
+
+
+def key_lines(text: str) -> Lines:
+    """Line (from 1) of every table and key of a valid TOML text, by path.
+
+    Arrays of tables and arrays count their elements: `("models", "m", "prompts", 0, "text")`.
+    A table that only its children imply has the line of the first of them.
+    """
+    import tree_sitter_toml
+    from tree_sitter import Language, Parser
+
+    tree = Parser(Language(tree_sitter_toml.language())).parse(text.encode())
+    lines: Lines = {}
+    counts: dict[KeyPath, int] = {}
+    for node in tree.root_node.children:
+        if node.type == "pair":
+            _pair(node, (), lines)
+        elif node.type in ("table", "table_array_element"):
+            path = _absolute(_keys(node.children[1]), counts)
+            if node.type == "table_array_element":
+                counts[path] = counts.get(path, -1) + 1
+                path = (*path, counts[path])
+            _note(path, node, lines)
+            for child in node.children:
+                if child.type == "pair":
+                    _pair(child, path, lines)
+    return lines
+
+
+def line_of(lines: Lines, path: KeyPath) -> int | None:
+    """The line of a path, or of the nearest table around it; `None` where there is none."""
+    prefixes = (path[:length] for length in range(len(path), 0, -1))
+    return next((lines[prefix] for prefix in prefixes if prefix in lines), None)
+
+
+def _note(path: KeyPath, node: Any, lines: Lines) -> None:
+    for length in range(1, len(path) + 1):
+        lines.setdefault(path[:length], node.start_point[0] + 1)
+
+
+def _absolute(keys: tuple[str, ...], counts: dict[KeyPath, int]) -> KeyPath:
+    """A header's path, each array of tables on the way followed by its current index."""
+    path: KeyPath = ()
+    for index, key in enumerate(keys):
+        path = (*path, key)
+        if path in counts and index < len(keys) - 1:
+            path = (*path, counts[path])
+    return path
+
+
+def _pair(node: Any, table: KeyPath, lines: Lines) -> None:
+    path = (*table, *_keys(node.children[0]))
+    _note(path, node, lines)
+    _value(node.children[-1], path, lines)
+
+
+def _value(node: Any, path: KeyPath, lines: Lines) -> None:
+    if node.type == "inline_table":
+        for child in node.children:
+            if child.type == "pair":
+                _pair(child, path, lines)
+    elif node.type == "array":
+        values = [child for child in node.children if child.type not in ("[", "]", ",", "comment")]
+        for index, child in enumerate(values):
+            _note((*path, index), child, lines)
+            _value(child, (*path, index), lines)
+
+
+def _keys(node: Any) -> tuple[str, ...]:
+    """The parts of `a."b c".d`; the TOML parser itself knows best how they are quoted."""
+    table: Any = loads(f"{node.text.decode()} = 0")
+    parts: list[str] = []
+    while isinstance(table, dict):
+        part, table = next(iter(table.items()))
+        parts.append(part)
+    return tuple(parts)

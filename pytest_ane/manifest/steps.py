@@ -1,4 +1,7 @@
-"""The passes of `coremltools.optimize.coreml`, one record each, keys and values named as there."""
+"""The passes of `coremltools.optimize.coreml`, one record each, keys and values named as there.
+
+Which of them coremltools 9.0 joins, and which a deployment target knows, is checked here too.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,7 @@ class LinearStep(CoremlRecord):
 
     @property
     def nbits(self) -> int:
-        """Bits of a stored integer."""
+        """Bits of a stored integer: 4 or 8."""
         return int(self.dtype.lstrip("uint"))
 
 
@@ -148,7 +151,7 @@ _JOINT = {
 without a word."""
 
 
-def unjoinable(steps: Sequence[Step]) -> str | None:
+def joint_error(steps: Sequence[Step]) -> str | None:
     """Why coremltools 9.0 would not do one step after another; `None` where it does.
 
     Source: `optimize/coreml/_quantization_passes.py` (`_validate_child_constexpr_for_compress` and
@@ -161,8 +164,8 @@ def unjoinable(steps: Sequence[Step]) -> str | None:
         orders = "; ".join(" then ".join(order) for order in sorted(_JOINT))
         return f"{' then '.join(methods)} cannot be done jointly; what can is {orders}"
     for before, step in enumerate(steps):
-        if (says := _misfit(step, methods[:before], methods)) is not None:
-            return says
+        if (message := _misfit(step, methods[:before], methods)) is not None:
+            return message
     return None
 
 
@@ -180,4 +183,37 @@ def _misfit(step: Step, earlier: tuple[str, ...], methods: tuple[str, ...]) -> s
             return "linear before palettize must have dtype 'int8' or 'uint8'"
     elif earlier and step.structured:
         return "prune after another method takes target_sparsity or threshold, without block_size"
+    return None
+
+
+def unsupported(steps: Sequence[Step], target: str) -> str | None:
+    """The setting that a deployment target before iOS 18 does not know; `None` where all fits.
+
+    Source: coremltools 9.0, `optimize/coreml/_quantization_passes.py`, the `transform_op`s and
+    `AbstractCompressionPass.apply`.
+    """
+    if target not in ("iOS16", "iOS17"):
+        return None
+    if len(steps) > 1:
+        return "joint compression"
+    return next((new for step in steps if (new := _new(step))), None)
+
+
+def _new(step: Step) -> str | None:
+    """The first setting of one step that needs iOS 18."""
+    if isinstance(step, LinearStep):
+        new = {"granularity": ("per_block",), "dtype": ("int4", "uint4")}
+    elif isinstance(step, PalettizeStep):
+        if step.cluster_dim > 1:
+            return f"cluster_dim = {step.cluster_dim}"
+        if step.enable_per_channel_scale:
+            return "enable_per_channel_scale = true"
+        if step.nbits == 3 and step.mode != "unique":
+            return "nbits = 3"
+        new = {"granularity": ("per_grouped_channel",)}
+    else:
+        return None
+    for key, values in new.items():
+        if (value := getattr(step, key)) in values:
+            return f"{key} = {value}"
     return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pytest_ane.mil.blob import byte_size, load
-from pytest_ane.mil.counts import count_operations
-from pytest_ane.mil.open import read_any, read_model
+from pytest_ane.mil.open import count_operations, read_any, read_model
 
 __all__ = ["byte_size", "count_operations", "load", "read_any", "read_model"]

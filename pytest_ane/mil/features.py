@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.records import DType, Feature
 
 # FeatureTypes.proto, ArrayFeatureType.ArrayDataType.
@@ -18,9 +18,34 @@ def read_features(descriptions: Iterable[Any], file: Path) -> tuple[Feature, ...
     """Features from their descriptions.
 
     Raises:
-        ProgramError: an element type that Core ML does not define.
+        ProgramError: an element type that Core ML does not define, or an impossible shape.
     """
-    return tuple(_feature(d, file) for d in descriptions)
+    return tuple(checked(_feature(d, file), file) for d in descriptions)
+
+
+def checked(feature: Feature, file: Path) -> Feature:
+    """A feature, if its shapes and ranges are possible.
+
+    Raises:
+        ProgramError: a negative extent, a range that holds none, or ranges that are not as many as
+            the default shape's dimensions.
+    """
+    where = f"{file}: feature {feature.name!r} has"
+    for shape in (feature.shape, *feature.enumerated):
+        if any(extent < 0 for extent in shape):
+            raise ProgramError(f"{where} the impossible shape {list(shape)}.")
+    ranges, rank = feature.ranges, len(feature.shape)
+    if ranges and rank and len(ranges) != rank:
+        raise ProgramError(f"{where} {len(ranges)} ranges for {rank} dimensions.")
+    for low, high in ranges:
+        if low < 0 or (high is not None and low > high):
+            raise ProgramError(f"{where} the impossible range {low}..{high}.")
+    return feature
+
+
+def image_dtype(color: str) -> DType:
+    """The type of an image's numbers by its layout, such as `RGB`."""
+    return DType.FP16 if color == "GRAYSCALE_FLOAT16" else DType.UINT8
 
 
 def _feature(description: Any, file: Path) -> Feature:
@@ -39,58 +64,28 @@ def _feature(description: Any, file: Path) -> Feature:
 def _image(name: str, image: Any, optional: bool, file: Path) -> Feature:
     """An image's height and width; both may be flexible."""
     size = image.imageSizeRange
-    ranges = tuple(
-        (int(r.lowerBound), int(r.upperBound) if r.upperBound >= 0 else None)
-        for r in (size.heightRange, size.widthRange)
-        if image.HasField("imageSizeRange")
-    )
+    ranges = _ranges((size.heightRange, size.widthRange) * image.HasField("imageSizeRange"))
     shapes = tuple((int(s.height), int(s.width)) for s in image.enumeratedSizes.sizes)
     if image.colorSpace not in image.ColorSpace.values():
         raise ProgramError(f"{file}: feature {name!r} has the unknown colors {image.colorSpace}.")
     color = image.ColorSpace.Name(image.colorSpace)
-    dtype = DType.FP16 if color == "GRAYSCALE_FLOAT16" else DType.UINT8
     shape = (int(image.height), int(image.width))
-    check_extents((shape, *shapes), name, file)
-    return Feature(name, dtype, shape, ranges, shapes, "image", optional, color=color)
+    return Feature(name, image_dtype(color), shape, ranges, shapes, "image", optional, color=color)
 
 
 def _array(name: str, array: Any, kind: str, optional: bool, file: Path) -> Feature:
     if array.dataType not in _ARRAYS:
         raise ProgramError(f"{file}: feature {name!r} has the unknown type {array.dataType}.")
-    ranges = tuple(
-        (int(r.lowerBound), int(r.upperBound) if r.upperBound >= 0 else None)
-        for r in array.shapeRange.sizeRanges
-    )
-    shapes = tuple(tuple(int(d) for d in s.shape) for s in array.enumeratedShapes.shapes)
-    shape = tuple(int(d) for d in array.shape)
-    check_extents((shape, *shapes), name, file)
-    check_ranges(ranges, shape, name, file)
-    given = array.WhichOneof("defaultOptionalValue")
-    default = float(getattr(array, given)) if given else None
+    ranges = _ranges(array.shapeRange.sizeRanges)
+    shapes = tuple(tuple(map(int, s.shape)) for s in array.enumeratedShapes.shapes)
+    shape = tuple(map(int, array.shape))
+    field = array.WhichOneof("defaultOptionalValue")
+    default = float(getattr(array, field)) if field else None
     return Feature(name, _ARRAYS[array.dataType], shape, ranges, shapes, kind, optional, default)
 
 
-def check_extents(shapes: Iterable[tuple[int, ...]], name: str, file: Path) -> None:
-    """Check that no shape has a negative extent; raises `ProgramError` at the first."""
-    for extents in shapes:
-        if any(d < 0 for d in extents):
-            raise ProgramError(
-                f"{file}: feature {name!r} has the impossible shape {list(extents)}."
-            )
-
-
-def check_ranges(
-    ranges: tuple[tuple[int, int | None], ...], shape: tuple[int, ...], name: str, file: Path
-) -> None:
-    """Check that ranges hold some extent, and are as many as the default shape's dimensions.
-
-    Raises:
-        ProgramError: they are not.
-    """
-    if ranges and shape and len(ranges) != len(shape):
-        raise ProgramError(
-            f"{file}: feature {name!r} has {len(ranges)} ranges for {len(shape)} dimensions."
-        )
-    for low, high in ranges:
-        if low < 0 or (high is not None and low > high):
-            raise ProgramError(f"{file}: feature {name!r} has the impossible range {low}..{high}.")
+def _ranges(sizes: Iterable[Any]) -> tuple[tuple[int, int | None], ...]:
+    """Lower and upper bounds; a negative upper one stands for none."""
+    return tuple(
+        (int(s.lowerBound), int(s.upperBound) if s.upperBound >= 0 else None) for s in sizes
+    )

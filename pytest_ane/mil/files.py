@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from stat import S_ISREG
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 
 _MOST_BYTES = 1 << 30
 """Model files hold structure; real ones have some MB. protobuf itself stops at 2 GiB."""
@@ -35,3 +35,14 @@ def read_file(file: Path, most: int = _MOST_BYTES) -> bytes:
     if data.startswith(_LFS):
         raise ProgramError(f"{file}: is a Git LFS pointer, not the file; run: git lfs pull")
     return data
+
+
+def stays_inside(name: str) -> bool:
+    """Whether a path written in a package's file stays below the folder it is relative to.
+
+    Judged by the text alone: files that are links, as in a download cache, are the user's doing
+    and may lie anywhere.
+    """
+    posix, windows = PurePosixPath(name), PureWindowsPath(name)
+    rooted = posix.is_absolute() or windows.drive or windows.root
+    return bool(posix.parts) and not rooted and ".." not in (*posix.parts, *windows.parts)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.blob import check_blobs
-from pytest_ane.mil.boundary import check_boundary
+from pytest_ane.mil.checks import check_boundary, check_pipeline
 from pytest_ane.mil.features import read_features
-from pytest_ane.mil.files import read_file
-from pytest_ane.mil.paths import stays_inside
-from pytest_ane.mil.pipeline import check_pipeline, pipeline_parts
+from pytest_ane.mil.files import read_file, stays_inside
 from pytest_ane.mil.proto import definitions
 from pytest_ane.mil.read import read_program
-from pytest_ane.mil.records import Model, Pipeline
+from pytest_ane.mil.records import MLModel, Pipeline
 
 
 def read_package(
     path: Path, *, weights: bool = True, function: str | None = None
-) -> Model | Pipeline:
+) -> MLModel | Pipeline:
     """Read an `.mlpackage` of one ML Program, or of a pipeline of them.
 
     Args:
@@ -33,7 +32,7 @@ def read_package(
         ProgramError: missing, damaged, hostile, or not an ML Program; says which file and where.
     """
     file, message = parse_package(path)
-    parts = pipeline_parts(message)
+    parts = _pipeline_parts(message)
     if parts is None:
         return _model(message, str(path), file, weights=weights, function=function)
     declared = _declared(message.description, function, file)
@@ -71,6 +70,16 @@ def parse_package(path: Path) -> tuple[Path, Any]:
     return file, _parse(file)
 
 
+def _pipeline_parts(message: Any) -> Sequence[Any] | None:
+    """The models of a pipeline, whatever its result is called; None where there is one model."""
+    kind = message.WhichOneof("Type")
+    if kind == "pipeline":
+        return list(message.pipeline.models)
+    if kind in ("pipelineClassifier", "pipelineRegressor"):
+        return list(getattr(message, kind).pipeline.models)
+    return None
+
+
 def _model(
     message: Any,
     path: str,
@@ -79,7 +88,7 @@ def _model(
     weights: bool,
     function: str | None = None,
     part: str = "",
-) -> Model:
+) -> MLModel:
     kind = message.WhichOneof("Type")
     if kind != "mlProgram":
         raise ProgramError(
@@ -87,7 +96,7 @@ def _model(
             'with convert_to="mlprogram".'
         )
     declared = _declared(message.description, function, file)
-    model = Model(
+    model = MLModel(
         path=path,
         weights=str(file.parent / "weights"),
         specification_version=message.specificationVersion,

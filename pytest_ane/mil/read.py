@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
+from pytest_ane.mil.checks import DEEPEST, check_names
 from pytest_ane.mil.proto import mil
 from pytest_ane.mil.records import (
     Argument,
@@ -23,7 +24,6 @@ from pytest_ane.mil.records import (
     TupleType,
     ValueType,
 )
-from pytest_ane.mil.scope import DEEPEST, check_names
 from pytest_ane.mil.values import DTYPES, read_value, tensor_type
 
 

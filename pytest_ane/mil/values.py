@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.records import (
     Blob,
     DictionaryType,
@@ -63,7 +63,7 @@ def tensor_type(dtype: DType, shape: tuple[int | None, ...], where: str) -> Tens
 
 
 def bits(dtype: DType) -> int:
-    """Bits of one stored element."""
+    """Bits of one stored element: 4 for `int4`, 16 for `fp16`."""
     return _BITS.get(dtype) or int(np.dtype(NUMPY[dtype]).itemsize * 8)
 
 

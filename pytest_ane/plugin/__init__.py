@@ -6,52 +6,54 @@ run without ANE options pays nothing for having the plugin installed.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.errors import AneError, UnprovenError
-from pytest_ane.plugin import bench, options, settings, suite, threads
+from pytest_ane.core.errors import AneError, UnprovenError
+from pytest_ane.plugin import bench, collection, compare, options
 from pytest_ane.plugin.bench import (
-    against_baseline,
-    decode_benchmark,
-    load_benchmark,
-    shard_benchmark,
+    ane_against_baseline,
+    ane_decode_benchmark,
+    ane_load_benchmark,
+    ane_shard_benchmark,
 )
 from pytest_ane.plugin.fixtures import (
-    artifact,
-    backend,
-    cases,
-    chain,
-    evidence,
-    gate,
-    probes,
-    program,
-    reference,
-    shard,
+    ane_artifact,
+    ane_backend,
+    ane_cases,
+    ane_chain,
+    ane_evidence,
+    ane_gate,
+    ane_probes,
+    ane_program,
+    ane_reference,
+    ane_shard,
 )
 from pytest_ane.plugin.options import wanted
+from pytest_ane.project import threads
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
 __all__ = [
-    "against_baseline",
-    "artifact",
-    "backend",
-    "cases",
-    "chain",
-    "decode_benchmark",
-    "evidence",
-    "gate",
-    "load_benchmark",
-    "probes",
-    "program",
-    "reference",
-    "shard",
-    "shard_benchmark",
+    "ane_against_baseline",
+    "ane_artifact",
+    "ane_backend",
+    "ane_cases",
+    "ane_chain",
+    "ane_decode_benchmark",
+    "ane_evidence",
+    "ane_gate",
+    "ane_load_benchmark",
+    "ane_probes",
+    "ane_program",
+    "ane_reference",
+    "ane_shard",
+    "ane_shard_benchmark",
 ]
 
 
@@ -64,21 +66,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register markers; with shards selected, read the manifest and add the gate suite."""
     options.add_markers(config)
+    with _usage_errors():
+        collection.wake(config)
+        compare.select(config, named=not collection.is_everything(config))
     if not wanted(config):
         options.refuse_recording_nothing(config)
+        collection.add_to(config)
         return
     bench.check(config)
     threads.choose()
-    from pytest_ane.plugin import opening, stored, workspace
+    from pytest_ane.plugin import canary, workspace
 
-    try:
-        config.stash[workspace.KEY] = space = opening.workspace_of(config)
+    with _usage_errors():
+        config.stash[workspace.KEY] = space = workspace.open_workspace(config)
+        canary.watch(config, space)
         bench.prepare(config, space)
-    except AneError as error:
-        raise pytest.UsageError(str(error)) from None
-    suite.add_to(config)
-    stored.refuse_damaged(config)
-    if settings.github(config):
+        collection.add_to(config)
+        compare.refuse_damaged(config)
+    if options.github(config):
         from pytest_ane.plugin import github
 
         github.add_to(config)
@@ -88,14 +93,14 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     """One line with what decides the verdicts."""
     if not wanted(config):
         return []
-    from pytest_ane.plugin import header, workspace
+    from pytest_ane.plugin import summary
 
-    return [header.line(workspace.of(config))]
+    return [summary.header_line(config)]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave benchmarks out of runs that are not for them."""
-    return True if bench.ignored(collection_path, config) else None
+    return True if bench.is_ignored(collection_path, config) else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -104,25 +109,32 @@ def pytest_make_collect_report(
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Let the shipped gate suite join what is collected."""
     report = yield
-    suite.join(collector, report)
+    collection.join(collector, report)
     return report
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize gates: `shard` by selected shard, `chain` by completely selected model."""
-    from pytest_ane.plugin import collection
-
+    """Parametrize gates: `ane_shard` by selected shard, `ane_chain` by complete model."""
     collection.parametrize(metafunc)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let gates be found by the users' words: `-k residency`, `-m cosine`."""
+    collection.add_words(item)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect gates that have nothing to ask, such as behaviour of half a chain; put in order."""
-    from pytest_ane.plugin import collection
-
     collection.drop_empty(config, items)
-    bench.drop_unasked(config, items)
+    bench.deselect(config, items)
     bench.use_processor_time(config, items)
     collection.in_order(config, items)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse a comparison with nothing, before anything is built."""
+    with _usage_errors():
+        bench.require_baseline(session)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -142,7 +154,7 @@ def pytest_configure_node(node: Any) -> None:
     if wanted(node.config):
         from pytest_ane.plugin import run
 
-        run.tell(node.workerinput, node.config)
+        run.send_id(node.workerinput, node.config)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -178,8 +190,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
-    """The table of verdicts, worst first."""
-    if not wanted(config) or config.getoption("no_summary", False):
+    """The table of verdicts, worst first; without shards, how to wake the gates."""
+    if config.getoption("no_summary", False):
+        return
+    if not wanted(config):
+        ran = any(terminalreporter.stats.get(how) for how in ("passed", "failed", "error"))
+        if collection.are_asleep(config, ran=ran):
+            terminalreporter.write_line(
+                "ane: gates are asleep; wake them with --ane-shards=all (or L01, sample:5)"
+            )
         return
     from pytest_ane.plugin import summary
 
@@ -188,6 +207,15 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
         summary.write(terminalreporter, config)
     except Exception as error:
         terminalreporter.write_line(f"ane: the table of verdicts failed: {error!r}", yellow=True)
+
+
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    """Let our errors be pytest's: one sentence, and exit code 4."""
+    try:
+        yield
+    except AneError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _sentence(node: pytest.Item | pytest.Collector) -> Generator[None, object, object]:

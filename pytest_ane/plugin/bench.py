@@ -1,6 +1,6 @@
 """Benchmarks of shards: their fixtures, when they run, and what pytest-benchmark's options mean.
 
-Like the entry point, this imports the standard library and pytest alone. Fixtures ask for
+Like the entry point, this imports the standard library and pytest alone. Fixtures request
 `benchmark` last: it complains if it is not used, as where a shard cannot be built.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,94 +15,91 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.plugin import bench_options
+from pytest_ane.plugin import bench_options, compare
+from pytest_ane.plugin.bench_options import FILE, is_recording, is_requested, is_wanted
 from pytest_ane.plugin.options import wanted
+from pytest_ane.project import suite
 
 if TYPE_CHECKING:
     from pytest_ane.build import Artifact
+    from pytest_ane.core.verdict import Verdict
+    from pytest_ane.gates.throughput.speed import Speed
     from pytest_ane.manifest import Shard
-    from pytest_ane.plugin.stack import Stack
     from pytest_ane.plugin.stopwatch import Stopwatch
     from pytest_ane.plugin.workspace import Workspace
-    from pytest_ane.throughput.speed import Speed
-    from pytest_ane.verdict import Verdict
+    from pytest_ane.project.stack import Stack
 
-FILE = "test_throughput.py"
-"""Our benchmarks among the gates."""
-BY_OPTION = "--benchmark-disable"
-_FIXTURES = {"shard", "chain"}
-_TIMED = {"load_benchmark", "shard_benchmark", "decode_benchmark"}
+_FIXTURES = {"ane_shard", "ane_chain"}
+_TIMED = {"ane_load_benchmark", "ane_shard_benchmark", "ane_decode_benchmark"}
 
 
 @pytest.fixture
-def load_benchmark(
-    request: pytest.FixtureRequest, shard: Shard, artifact: Artifact, benchmark: Any
+def ane_load_benchmark(
+    request: pytest.FixtureRequest, ane_shard: Shard, ane_artifact: Artifact, benchmark: Any
 ) -> Callable[[], Speed]:
-    """`load_benchmark()` times loading the shard up to its first prediction."""
+    """`ane_load_benchmark()` times loading the shard up to its first prediction."""
     watch = _stopwatch(request, benchmark)
-    return lambda: watch.used(lambda: watch.load(shard, artifact))
+    return lambda: watch.used(lambda: watch.load(ane_shard, ane_artifact))
 
 
 @pytest.fixture
-def shard_benchmark(
-    request: pytest.FixtureRequest, shard: Shard, artifact: Artifact, benchmark: Any
+def ane_shard_benchmark(
+    request: pytest.FixtureRequest, ane_shard: Shard, ane_artifact: Artifact, benchmark: Any
 ) -> Callable[..., Speed]:
-    """`shard_benchmark(tokens)` times one call of the shard, 1 to `"max"` positions."""
+    """`ane_shard_benchmark(tokens)` times one call of the shard, 1 to `"max"` positions."""
     watch = _stopwatch(request, benchmark)
-    return lambda tokens=1: watch.used(lambda: watch.call(shard, artifact, tokens))
+    return lambda tokens=1: watch.used(lambda: watch.call(ane_shard, ane_artifact, tokens))
 
 
 @pytest.fixture
-def decode_benchmark(
-    request: pytest.FixtureRequest, chain: Stack, benchmark: Any
+def ane_decode_benchmark(
+    request: pytest.FixtureRequest, ane_chain: Stack, benchmark: Any
 ) -> Callable[..., Speed]:
-    """`decode_benchmark(prompt=None, count=32)` times greedy decoding through the whole chain."""
+    """`ane_decode_benchmark(prompt=None, count=32)` times greedy decoding through the chain."""
     watch = _stopwatch(request, benchmark)
-    return lambda prompt=None, **more: watch.used(lambda: watch.decode(chain, prompt, **more))
+    return lambda prompt=None, **more: watch.used(lambda: watch.decode(ane_chain, prompt, **more))
 
 
 @pytest.fixture
-def against_baseline(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Speed], Verdict]:
-    """`against_baseline(speed)` judges it by the policy and the stored run of this machine."""
-    from pytest_ane.plugin import regression, workspace
+def ane_against_baseline(
+    request: pytest.FixtureRequest, benchmark: Any
+) -> Callable[[Speed], Verdict]:
+    """`ane_against_baseline(speed)` judges it by the policy and the stored run of this machine."""
+    from pytest_ane.plugin import workspace
 
     space = workspace.of(request.config)
-    return lambda speed: regression.judged(request.node, space, speed, benchmark)
+    return lambda speed: compare.judged(request.node, space, speed, benchmark)
 
 
-def asked(config: pytest.Config) -> bool:
-    """Whether a run is for benchmarks: shards are selected, and `-m` or pytest-benchmark says so.
-
-    pytest itself then sees to it that `-m "not bench"` runs none.
-    """
-    only = config.getoption("benchmark_only", False)
-    return wanted(config) and ("bench" in config.option.markexpr or bool(only))
-
-
-def ignored(path: Path, config: pytest.Config) -> bool:
-    """Whether a file is our benchmarks', in a run that is not for them."""
-    if path.name != FILE or not wanted(config) or asked(config):
+def is_ignored(path: Path, config: pytest.Config) -> bool:
+    """Whether a path has no benchmark that this run is for."""
+    if (held := config.stash.get(compare.HELD, None)) is not None:
+        if path.parent == suite.shipped():
+            path = config.rootpath / suite.FOLDER / path.name
+        files = (config.rootpath / name.partition("::")[0] for name in held)
+        return not any(file.is_relative_to(path) for file in files)
+    if path.name != FILE or not wanted(config) or is_wanted(config):
         return False
-    from pytest_ane.plugin import suite
-
-    return path.parent in (suite.shipped(), suite.in_use(config))
+    return path.parent in (suite.shipped(), suite.in_use(config.rootpath))
 
 
-def drop_unasked(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect benchmarks that neither `-m` nor a file named on the command line asks for.
+def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect benchmarks that neither `-m`, an option nor a named file asks for.
 
-    A marker of this name is not ours alone: a test without our fixtures is somebody else's.
+    A marker of this name is not ours alone: a test without our fixtures is somebody else's. Where a
+    stored run selects, everything goes that it does not hold.
     """
-    if not wanted(config) or asked(config):
+    held = config.stash.get(compare.HELD, None)
+
+    def is_dropped(item: pytest.Item) -> bool:
+        if held is not None:
+            return item.nodeid not in held
+        ours = item.get_closest_marker("bench") and _FIXTURES & _fixtures(item)
+        return bool(ours) and not item.session.isinitpath(item.path)
+
+    if held is None and (not wanted(config) or is_wanted(config)):
         return
-    dropped = [
-        item
-        for item in items
-        if item.get_closest_marker("bench")
-        and _FIXTURES & set(getattr(item, "fixturenames", ()))
-        and not item.session.isinitpath(item.path)
-    ]
-    if dropped:
+    if dropped := [item for item in items if is_dropped(item)]:
         items[:] = [item for item in items if item not in set(dropped)]
         config.hook.pytest_deselected(items=dropped)
 
@@ -113,8 +109,7 @@ def use_processor_time(config: pytest.Config, items: list[pytest.Item]) -> None:
 
     What else runs on the machine then costs little; on a device, wall time is all there is.
     """
-    given = [*config.invocation_params.args, *config.getini("addopts")]
-    if not wanted(config) or any(arg.startswith("--benchmark-timer") for arg in given):
+    if not wanted(config) or bench_options.is_given(config, "--benchmark-timer"):
         return
     from pytest_ane.plugin import workspace
 
@@ -122,25 +117,46 @@ def use_processor_time(config: pytest.Config, items: list[pytest.Item]) -> None:
     if on_device or os.environ.get("OPENBLAS_NUM_THREADS") != "1":
         return
     for item in items:
-        if _TIMED & set(getattr(item, "fixturenames", ())):
+        if _TIMED & _fixtures(item):
             own = item.get_closest_marker("benchmark")
             options = {"timer": time.process_time, **(own.kwargs if own else {})}
             item.add_marker(pytest.mark.benchmark(**options), append=False)
 
 
-def check(config: pytest.Config) -> None:
-    """See that benchmarks can be had as they were asked for.
+def require_baseline(session: pytest.Session) -> None:
+    """Refuse a run that asks for a comparison and has nothing to compare with.
 
     Raises:
-        pytest.UsageError: they cannot.
+        UnprovenError: with the sentence.
     """
-    if not asked(config):
+    config = session.config
+    # Only workers of xdist know their tests, and none of them times any.
+    spread = hasattr(config, "workerinput") or config.pluginmanager.hasplugin("dsession")
+    if spread or not wanted(config) or config.option.collectonly:
+        return
+    if is_requested(config):
+        from pytest_ane.plugin import keeper, workspace
+
+        timed = [item for item in session.items if _TIMED & _fixtures(item)]
+        if any("benchmark" in _fixtures(item) for item in session.items if item not in timed):
+            return  # pytest-benchmark compares others.
+        subjects = {keeper.subject_of(i) for i in timed if isinstance(i, pytest.Function)}
+        compare.require_baseline(config, workspace.of(config), subjects)
+
+
+def check(config: pytest.Config) -> None:
+    """Check pytest-benchmark's options.
+
+    Raises:
+        pytest.UsageError: one is wrong.
+    """
+    if not is_wanted(config):
         return
     if not config.pluginmanager.hasplugin("benchmark"):
         raise pytest.UsageError(
             "-m bench: pytest-benchmark, which times, is switched off; leave -p no:benchmark out."
         )
-    if config.getoption("benchmark_compare_fail") and not compared(config):
+    if config.getoption("benchmark_compare_fail") and not bench_options.is_compared(config):
         raise pytest.UsageError(
             "--benchmark-compare-fail compares with a stored run; add --benchmark-compare."
         )
@@ -153,59 +169,20 @@ def check(config: pytest.Config) -> None:
 
 
 def prepare(config: pytest.Config, space: Workspace) -> None:
-    """Before pytest-benchmark is configured: name its folder, and see to the end of the run."""
-    if not asked(config):
+    """Before pytest-benchmark is configured: name its folder, and register the report."""
+    if not is_wanted(config):
         return
-    from pytest_ane.plugin import regression
     from pytest_ane.plugin.bench_report import BenchReport
 
-    _no_errors_of_warnings(config)
-    regression.use_baselines(config, space)
-    bench_options.check_storage(config, recording=recording(config))
+    compare.quiet_warnings(config)
+    compare.use_baselines(config, space)
+    bench_options.check_storage(config, recording=is_recording(config))
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(BenchReport(config), "ane-bench")
 
 
-def _no_errors_of_warnings(config: pytest.Config) -> None:
-    """Let pytest-benchmark warn, such as of no stored run, where a project makes errors of that.
-
-    It does so while pytest is set up, where an error is a traceback; the verdict says it anyway.
-    """
-    from pytest_benchmark.logger import PytestBenchmarkWarning
-
-    warnings.filterwarnings("default", category=PytestBenchmarkWarning)
-    name = f"{PytestBenchmarkWarning.__module__}.{PytestBenchmarkWarning.__qualname__}"
-    config.addinivalue_line("filterwarnings", f"default::{name}")
-
-
-def compared(config: pytest.Config) -> bool:
-    """Whether `--benchmark-compare` was given."""
-    return bool(config.getoption("benchmark_compare", None))
-
-
-def recording(config: pytest.Config) -> bool:
-    """Whether this run is stored."""
-    return bool(
-        config.getoption("benchmark_save", None) or config.getoption("benchmark_autosave", None)
-    )
-
-
-def session(config: pytest.Config) -> Any:
-    """pytest-benchmark's own record of the run."""
-    return config._benchmarksession  # type: ignore[attr-defined]
-
-
-def off(config: pytest.Config) -> str:
-    """Why pytest-benchmark times nothing."""
-    by_option = config.getoption("benchmark_disable") and not config.getoption("benchmark_enable")
-    return BY_OPTION if by_option else "pytest-benchmark is off under xdist"
-
-
-def has_limit(config: pytest.Config, space: Workspace, subject: str) -> bool:
-    """Whether a benchmark is compared with anything."""
-    policy = space.policy_of(subject).throughput
-    limits = (policy.max_regression, policy.min_tok_s)
-    return compared(config) or any(limit is not None for limit in limits)
+def _fixtures(item: pytest.Item) -> set[str]:
+    return set(getattr(item, "fixturenames", ()))
 
 
 def _stopwatch(request: pytest.FixtureRequest, benchmark: Any) -> Stopwatch:

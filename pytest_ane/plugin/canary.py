@@ -9,27 +9,35 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from pytest_ane.errors import AneError, NotRunError, UnprovenError
+from pytest_ane.core.errors import AneError, NotRunError, UnprovenError
+from pytest_ane.core.verdict import Gate, Verdict
 from pytest_ane.manifest import Shard
-from pytest_ane.mil import read_model
 from pytest_ane.plugin.insist import insisted
 from pytest_ane.plugin.recording import Evidence
-from pytest_ane.plugin.suite import shipped
+from pytest_ane.plugin.workspace import Workspace
+from pytest_ane.project.suite import in_use, shipped
 from pytest_ane.report.text import brief
-from pytest_ane.verdict import Gate, Verdict
 
-if TYPE_CHECKING:
-    from pytest_ane.plugin.workspace import Workspace
-
+KEY = pytest.StashKey["Canaries"]()
 GATES: tuple[Gate, ...] = ("placement", "compression", "fidelity")
 """What a canary is asked."""
+
+
+def of(config: pytest.Config) -> Canaries:
+    """The run's canaries, put there by `watch`."""
+    return config.stash[KEY]
+
+
+def watch(config: pytest.Config, space: Workspace) -> None:
+    """Let no shard be built before the canaries of its model have passed."""
+    config.stash[KEY] = canaries = Canaries(space, in_use(config.rootpath))
+    space.before_build = canaries.require
 
 
 class Canaries:
@@ -96,17 +104,17 @@ class Canaries:
     def _ask(self, gate: Gate, canary: Shard) -> str:
         """Call the gate's own test function with what its fixtures would give."""
         verdicts: list[Verdict] = []
-        artifact, evidence = self._space.artifact, Evidence(self._space, canary)
+        opened, evidence = self._space.open_shard(canary), Evidence(self._space, canary)
         values: Mapping[str, Callable[[], Any]] = {
-            "shard": lambda: canary,
-            "artifact": lambda: artifact(canary),
-            "program": lambda: read_model(artifact(canary).path),
-            "backend": lambda: self._space.backend,
-            "probes": lambda: canary.probes,
-            "reference": lambda: self._space.cases(canary, artifact(canary)),
-            "cases": lambda: partial(self._space.cases, canary, artifact(canary)),
-            "evidence": lambda: evidence,
-            "gate": lambda: verdicts.append,
+            "ane_shard": lambda: canary,
+            "ane_artifact": lambda: opened.artifact,
+            "ane_program": lambda: opened.program,
+            "ane_backend": lambda: opened.backend,
+            "ane_probes": lambda: canary.probes,
+            "ane_reference": opened.cases,
+            "ane_cases": lambda: opened.cases,
+            "ane_evidence": lambda: evidence,
+            "ane_gate": lambda: verdicts.append,
         }
         try:
             ask = _function(gate, self._gates, frozenset(values))

@@ -7,11 +7,9 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from pytest_ane.errors import AneError, CacheError
+from pytest_ane.core.errors import AneError, CacheError
 from pytest_ane.manifest import Shard
-from pytest_ane.plugin import collection, workspace
-from pytest_ane.plugin.canary import noted
-from pytest_ane.plugin.keeper import gate_of
+from pytest_ane.plugin import canary, collection, workspace
 from pytest_ane.plugin.progress import Watcher
 from pytest_ane.plugin.run import is_worker
 
@@ -51,17 +49,17 @@ def keep(item: pytest.Item) -> None:
 def note(item: pytest.Item, report: pytest.TestReport) -> None:
     """Note what a gate says of a canary: others wait for it."""
     if isinstance(item, pytest.Function) and collection.is_canary(item.config, item):
-        gate = gate_of(item)
-        if (complaint := noted(report, gate)) is not None:
-            workspace.of(item.config).canaries.note(item.callspec.id, gate, complaint)
+        gate = collection.gate_of(item)
+        if (complaint := canary.noted(report, gate)) is not None:
+            canary.of(item.config).note(item.callspec.id, gate, complaint)
 
 
 def _scope(space: workspace.Workspace, items: Sequence[pytest.Item]) -> tuple[Shard, ...]:
     """The selected shards that any test asks about."""
     params = [item.callspec.params for item in items if isinstance(item, pytest.Function)
               and hasattr(item, "callspec")]  # fmt: skip
-    wanted = {shard.qualified for p in params if isinstance(shard := p.get("shard"), Shard)}
-    models = {p.get("chain") for p in params}
+    wanted = {shard.qualified for p in params if isinstance(shard := p.get("ane_shard"), Shard)}
+    models = {p.get("ane_chain") for p in params}
     return tuple(s for s in space.shards if s.qualified in wanted or s.model in models)
 
 

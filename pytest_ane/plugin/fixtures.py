@@ -11,81 +11,83 @@ if TYPE_CHECKING:
 
     from pytest_ane.backends import Backend
     from pytest_ane.build import Artifact
-    from pytest_ane.fidelity import Case
     from pytest_ane.manifest import Probes, Shard
-    from pytest_ane.mil.records import Model
+    from pytest_ane.mil.records import MLModel
     from pytest_ane.plugin.keeper import GateKeeper
     from pytest_ane.plugin.recording import Evidence
-    from pytest_ane.plugin.stack import Stack
     from pytest_ane.plugin.workspace import Workspace
+    from pytest_ane.probes.cases import Case
+    from pytest_ane.project.stack import Stack
 
 
 @pytest.fixture
-def shard(request: pytest.FixtureRequest) -> Shard:
+def ane_shard(request: pytest.FixtureRequest) -> Shard:
     """The shard under test, with its source, compression, probes and policy resolved."""
-    found: Shard = _param(request, "shard")
-    return found
+    parameter: Shard = _param(request, "ane_shard")
+    return parameter
 
 
 @pytest.fixture
-def artifact(request: pytest.FixtureRequest, shard: Shard) -> Artifact:
+def ane_artifact(request: pytest.FixtureRequest, ane_shard: Shard) -> Artifact:
     """The shard's package on disk: the user's own, or built and cached."""
-    return _workspace(request).artifact(shard)
+    return _workspace(request).artifact(ane_shard)
 
 
 @pytest.fixture
-def program(artifact: Artifact) -> Model:
+def ane_program(ane_artifact: Artifact) -> MLModel:
     """The artifact's program, its structure only: weights are not decoded."""
     from pytest_ane.mil import read_model
 
-    return read_model(artifact.path)
+    return read_model(ane_artifact.path)
 
 
 @pytest.fixture
-def backend(request: pytest.FixtureRequest) -> Backend:
+def ane_backend(request: pytest.FixtureRequest) -> Backend:
     """What runs artifacts on this machine."""
     return _workspace(request).backend
 
 
 @pytest.fixture
-def probes(shard: Shard) -> Probes:
+def ane_probes(ane_shard: Shard) -> Probes:
     """Which probes the manifest asks for."""
-    return shard.probes
+    return ane_shard.probes
 
 
 @pytest.fixture
-def reference(request: pytest.FixtureRequest, shard: Shard, artifact: Artifact) -> list[Case]:
+def ane_reference(
+    request: pytest.FixtureRequest, ane_shard: Shard, ane_artifact: Artifact
+) -> list[Case]:
     """Cases: every probe with what the shard's reference makes of it."""
-    return _workspace(request).cases(shard, artifact)
+    return _workspace(request).cases(ane_shard, ane_artifact)
 
 
 @pytest.fixture
-def cases(
-    request: pytest.FixtureRequest, shard: Shard, artifact: Artifact
+def ane_cases(
+    request: pytest.FixtureRequest, ane_shard: Shard, ane_artifact: Artifact
 ) -> Callable[[], list[Case]]:
-    """Makes what `reference` gives, when called: where evidence is verified nobody needs it."""
+    """`ane_cases()` makes the cases of `ane_reference`, which verified evidence does not need."""
     space = _workspace(request)
-    return lambda: space.cases(shard, artifact)
+    return lambda: space.cases(ane_shard, ane_artifact)
 
 
 @pytest.fixture
-def evidence(request: pytest.FixtureRequest) -> Evidence:
+def ane_evidence(request: pytest.FixtureRequest) -> Evidence:
     """Measures here, records what was measured, or finds what was recorded on a Mac."""
     from pytest_ane.plugin.recording import Evidence
 
     space, params = _workspace(request), request.node.callspec.params
-    subject = space.stack(params["chain"]) if "chain" in params else params["shard"]
+    subject = space.stack(params["ane_chain"]) if "ane_chain" in params else params["ane_shard"]
     return Evidence(space, subject, request.node)
 
 
 @pytest.fixture
-def chain(request: pytest.FixtureRequest) -> Stack:
+def ane_chain(request: pytest.FixtureRequest) -> Stack:
     """A whole model: every shard loaded, its golden prompts and their recorded reference."""
-    return _workspace(request).stack(_param(request, "chain"))
+    return _workspace(request).stack(_param(request, "ane_chain"))
 
 
 @pytest.fixture
-def gate(request: pytest.FixtureRequest) -> GateKeeper:
+def ane_gate(request: pytest.FixtureRequest) -> GateKeeper:
     """Takes a verdict: records its facts, and fails the test unless it passed."""
     from pytest_ane.plugin.keeper import GateKeeper
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence.verify import WITH_ANE
 from pytest_ane.manifest import Gate, Policy
 from pytest_ane.manifest.policy import GATES
 from pytest_ane.report.text import brief
-from pytest_ane.verdict import Verdict
 
 if TYPE_CHECKING:
     from pytest_ane.plugin.workspace import Workspace
@@ -35,7 +35,7 @@ def insisted(verdict: Verdict, space: Workspace, *, recorded: bool) -> Verdict:
 
 
 def _lack(gate: Gate, verdict: Verdict, policy: Policy, space: Workspace) -> str:
-    asks = f"let it judge what evidence.of({gate!r}, ...) gives"
+    asks = f"let it judge what ane_evidence.of({gate!r}, ...) gives"
     if not space.backend.on_device:
         return f"this gate measured on the backend {space.backend.name}; {asks}"
     if gate == "placement" and verdict.facts.get("instrument") != "plan":

@@ -8,15 +8,16 @@ from typing import cast
 import pytest
 
 from pytest_ane.build import Artifact
-from pytest_ane.errors import AneError, NotRunError, UnprovenError
+from pytest_ane.core.errors import AneError, NotRunError, UnprovenError
+from pytest_ane.core.verdict import Gate, Verdict
 from pytest_ane.evidence.judge import of_record
 from pytest_ane.manifest import Shard
 from pytest_ane.plugin import blame, workspace
+from pytest_ane.plugin.collection import gate_of
 from pytest_ane.plugin.insist import insisted
 from pytest_ane.plugin.recording import RECORDED
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.report.text import brief, failure, reasons
-from pytest_ane.verdict import Gate, Verdict
 
 
 @dataclass(frozen=True)
@@ -75,24 +76,17 @@ def unproven(item: pytest.Function, error: UnprovenError) -> None:
     GateKeeper(item, workspace.of(item.config))(verdict)
 
 
-def gate_of(item: pytest.Function) -> str:
-    """`placement` for `test_placement[smollm2:L01]`; `throughput` for every benchmark."""
-    if item.get_closest_marker("bench"):
-        return "throughput"
-    return (item.originalname or item.name).removeprefix("test_")
-
-
 def subject_of(item: pytest.Function) -> str:
     """The shard's qualified id, or the model's name, whatever else a gate is parametrized by."""
     params = item.callspec.params
-    if isinstance(shard := params.get("shard"), Shard):
+    if isinstance(shard := params.get("ane_shard"), Shard):
         return shard.qualified
-    return str(params.get("chain", item.callspec.id))
+    return str(params.get("ane_chain", item.callspec.id))
 
 
 def _artifact(item: pytest.Item) -> dict[str, str]:
     """The digest of the artifact that a gate was given, for measurements that do not name it."""
-    found = getattr(item, "funcargs", {}).get("artifact")
+    found = getattr(item, "funcargs", {}).get("ane_artifact")
     return {"artifact": found.digest} if isinstance(found, Artifact) else {}
 
 

@@ -1,4 +1,4 @@
-"""Progress of long builds: a few words on a terminal; nothing in pipes and under -q.
+"""Progress of long builds: a line on a terminal; nothing in pipes and under -q.
 
 A worker of xdist has no terminal: it notes where it is in the run's folder, and the process that
 started it shows all workers in one line.
@@ -9,40 +9,22 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from pytest_ane.plugin.run import Run, is_worker, worker
+from pytest_ane.plugin.run import is_worker, worker
+from pytest_ane.project.progress import Progress, words
+from pytest_ane.project.run_folder import RunFolder
 
-_WORTH_SHOWING = 1.0
-"""Seconds of work before an estimate means something."""
 _ROOM = 12
 """Fewer columns than this show nothing of use."""
 _PAUSE = 0.5
 """Seconds between two looks at the workers."""
 _SAVE, _RESTORE, _ERASE = "\x1b7", "\x1b8", "\x1b[K"
 _FILES = "progress-"
-
-
-def words(shard: str, *, done: int, total: int, size: int, seconds: float) -> str:
-    """`smollm2:L02 (3 of 34, 6.4 MB done, about 40 s left)`.
-
-    Args:
-        shard: the one at work, or several.
-        done: shards done so far.
-        total: shards in all.
-        size: bytes of those done.
-        seconds: time they took.
-    """
-    parts = [f"{min(done + 1, total)} of {total}"]
-    if size:
-        parts.append(f"{size / 1e6:.1f} MB done")
-    if 0 < done < total and seconds >= _WORTH_SHOWING:
-        parts.append(f"about {seconds / done * (total - done):.0f} s left")
-    return f"{shard} ({', '.join(parts)})"
 
 
 class Screen:
@@ -70,52 +52,32 @@ class Screen:
                 stream.flush()
 
 
-class Progress:
-    """Shards and bytes done, and the time left at the pace so far."""
+class WorkerProgress(Progress):
+    """Progress of a worker of xdist, noted in the run's folder for the process that started it."""
 
-    def __init__(self, config: pytest.Config, total: int, run: Callable[[], Run]) -> None:
-        self._total = total
+    def __init__(self, total: int, worker: str, run: Callable[[], RunFolder]) -> None:
+        super().__init__(total, self._note)
+        self._worker = worker
         self._run = run
-        self._done: dict[str, int] = {}
-        self._start = time.perf_counter()
-        self._worker = worker(config) if is_worker(config) else None
-        self._screen = Screen(config, captured=True)
 
-    @contextmanager
-    def building(self, shard: str) -> Iterator[Callable[[int], None]]:
-        """Show that an artifact is being built or looked up; yields what takes its bytes."""
-        self._show(shard)
-        try:
-            yield lambda size: self._done.update({shard: size})
-        finally:
-            self._show("")
+    def _at_work(self, shard: str) -> None:
+        self._note(shard)
 
-    @contextmanager
-    def showing(self, text: str) -> Iterator[None]:
-        """Show what is going on, other than building."""
-        self._show(text, counted=False)
-        try:
-            yield
-        finally:
-            self._show("")
+    def _note(self, text: str) -> None:
+        self._run().write(f"{_FILES}{self._worker}", {"now": text, "done": self.done})
 
-    def _show(self, text: str, counted: bool = True) -> None:
-        if self._worker is not None:
-            self._run().write(f"{_FILES}{self._worker}", {"now": text, "done": self._done})
-        elif text and counted:
-            seconds = time.perf_counter() - self._start
-            size, done = sum(self._done.values()), len(self._done)
-            self._screen.write(
-                words(text, done=done, total=self._total, size=size, seconds=seconds)
-            )
-        else:
-            self._screen.write(text)
+
+def progress_of(config: pytest.Config, total: int, run: Callable[[], RunFolder]) -> Progress:
+    """The progress of this process: on the terminal, or noted for the process that has one."""
+    if is_worker(config):
+        return WorkerProgress(total, worker(config), run)
+    return Progress(total, Screen(config, captured=True).write)
 
 
 class Watcher(threading.Thread):
     """Shows where all workers are, in one line, until stopped."""
 
-    def __init__(self, config: pytest.Config, total: int, run: Run) -> None:
+    def __init__(self, config: pytest.Config, total: int, run: RunFolder) -> None:
         super().__init__(name="ane-progress", daemon=True)
         self._total = total
         self._shared = run

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pytest
 
-from pytest_ane.errors import EvidenceError, UnprovenError
+from pytest_ane.core.errors import EvidenceError, UnprovenError
 from pytest_ane.evidence import Measurement, Statement, changes
 from pytest_ane.evidence.asked import files_of, question
 from pytest_ane.evidence.judge import machine
 from pytest_ane.evidence.uses import Subject
 from pytest_ane.evidence.verify import verify
 from pytest_ane.manifest import Gate, Policy, Shard
-from pytest_ane.plugin.stack import Stack
+from pytest_ane.project.stack import Stack
 
 if TYPE_CHECKING:
     from pytest_ane.plugin.workspace import Workspace

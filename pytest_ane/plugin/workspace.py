@@ -1,39 +1,33 @@
-"""The workspace of one run: manifest, selection, cache, backend, and what was opened already."""
+"""A run's workspace: the project that its options, ini and manifest give, and what the run adds."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import InitVar, dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import pytest
 
-from pytest_ane.backends import Backend, ComputeUnits, get_backend
-from pytest_ane.backends.coreml import Machine
-from pytest_ane.build import Artifact, Cache, build_shard
-from pytest_ane.errors import ManifestError
-from pytest_ane.evidence import Store
+from pytest_ane.backends.coreml import Machine, check_native
+from pytest_ane.build.semaphore import default_builds
+from pytest_ane.core.errors import BackendError, ManifestError
+from pytest_ane.core.verdict import Verdict
+from pytest_ane.evidence import FOLDER, Store
 from pytest_ane.evidence.uses import unused
-from pytest_ane.families import Buildable, get_family
-from pytest_ane.fidelity import Case
-from pytest_ane.fidelity.golden import read_golden
-from pytest_ane.fidelity.held import golden_cases
-from pytest_ane.fidelity.package import package_cases
-from pytest_ane.manifest import Manifest, Model, Policy, Shard
-from pytest_ane.plugin.built import BuiltModel
-from pytest_ane.plugin.canary import Canaries
-from pytest_ane.plugin.models import OpenModel
-from pytest_ane.plugin.preflight import Preflight
-from pytest_ane.plugin.progress import Progress
-from pytest_ane.plugin.run import Run
-from pytest_ane.plugin.stack import Stack
-from pytest_ane.plugin.thresholds import Threshold
-from pytest_ane.throughput.machine import identity
-from pytest_ane.throughput.speed import Speed
-from pytest_ane.verdict import Verdict
+from pytest_ane.families import make_importable
+from pytest_ane.gates.throughput.machine import identity
+from pytest_ane.gates.throughput.speed import Speed
+from pytest_ane.manifest import Manifest, Shard, load, package_manifest, select
+from pytest_ane.plugin import options
+from pytest_ane.plugin.progress import progress_of
+from pytest_ane.plugin.run import run_id
+from pytest_ane.project.project import Project
+from pytest_ane.project.run_folder import RunFolder
+from pytest_ane.project.thresholds import Threshold, overridden, read_threshold
 
 KEY = pytest.StashKey["Workspace"]()
+_THRESHOLDS = {"ane_min_cosine": "min_cosine", "ane_min_contribution": "min_contribution"}
+"""Options, and the key of the fidelity policy that each overrides."""
 
 
 def of(config: pytest.Config) -> Workspace:
@@ -41,180 +35,125 @@ def of(config: pytest.Config) -> Workspace:
     return config.stash[KEY]
 
 
-@dataclass
-class Workspace:
-    """What the fixtures draw on. Artifacts and models are opened when first asked for.
+@dataclass(kw_only=True)
+class Workspace(Project):
+    """The project of one run of pytest.
 
     Attributes:
-        shards: those selected; `scope` those whose gates are run, where that is known.
-        machine: this Mac, where artifacts run on it.
+        selection: the shards selected, as they were written.
+        thresholds: policies overridden by options.
+        unproven: `fail` or `allow` in place of the policies'; empty to leave them.
+        blame: which fidelity verdicts are explained: `always`, `failed` or `never`.
+        run_id: shared by all processes of the run.
+        recording: which evidence is recorded: `missing`, `stale`, `all`; empty for none.
+        evidence: the folder of recorded evidence.
         notes: what the backend said since the latest test was reported.
-        speeds: what was timed, and what was said of it.
+        speeds: what was timed, with its verdicts.
     """
 
-    manifest: Manifest
-    asked: str
-    shards: tuple[Shard, ...]
-    cache_root: Path | None
+    selection: str
     thresholds: tuple[Threshold, ...]
     unproven: str
     blame: str
-    builds: int
-    backend_name: str
-    units: ComputeUnits
     run_id: str
-    gates: Path
     recording: frozenset[str]
     evidence: Store
-    config: InitVar[pytest.Config]
-    progress: Progress = field(init=False)
-    scope: tuple[Shard, ...] | None = None
-    machine: Machine | None = None
     notes: list[str] = field(default_factory=list)
     speeds: list[tuple[Speed, Verdict]] = field(default_factory=list)
-    _models: dict[str, OpenModel | BuiltModel] = field(default_factory=dict)
-    _artifacts: dict[str, Artifact] = field(default_factory=dict)
-    _stacks: dict[str, Stack] = field(default_factory=dict)
 
-    def __post_init__(self, config: pytest.Config) -> None:
-        self.progress = Progress(config, len(self.shards), lambda: self.run)
+    def __post_init__(self) -> None:
+        self.report = self.notes.append
 
     @cached_property
-    def cache(self) -> Cache:
-        """The cache folder, checked to be writable on first use."""
-        return Cache(self.cache_root, self.builds)
-
-    @cached_property
-    def run(self) -> Run:
+    def run(self) -> RunFolder:
         """What all processes of the run share."""
-        return Run(self.cache, self.run_id)
-
-    @cached_property
-    def preflight(self) -> Preflight:
-        """What is still to be built, and where."""
-        scope = self.shards if self.scope is None else self.scope
-        return Preflight(scope, self.cache, self.model, self.builds)
-
-    @cached_property
-    def canaries(self) -> Canaries:
-        """What is known of shards that must pass before others are built."""
-        return Canaries(self, self.gates)
-
-    @cached_property
-    def backend(self) -> Backend:
-        """What runs artifacts."""
-        if self.machine is None:
-            return get_backend("cpu")
-        return get_backend(
-            "coreml", cache=self.cache, units=self.units, say=self._note, machine=self.machine
-        )
-
-    def _note(self, text: str) -> None:
-        """Keep what the backend says for the test that is running; its shard is named by id."""
-        for name, artifact in self._artifacts.items():
-            text = text.replace(str(artifact.path), name)
-        self.notes.append(text)
+        return RunFolder(self.cache, self.run_id)
 
     @cached_property
     def identity(self) -> dict[str, str]:
         """What another run must share for its speed to be compared."""
         return identity(self.backend)
 
-    @cached_property
-    def complete_models(self) -> list[str]:
-        """Models that behaviour is asked of."""
-        chosen = {shard.qualified for shard in self.shards}
-        return [model.name for model in self.manifest.models if is_complete(model, chosen)]
-
     def allows_unproven(self, subject: str) -> bool:
         """Whether an unproven verdict on a shard or model lets its test pass."""
         return (self.unproven or self.policy_of(subject).unproven) == "allow"
-
-    def policy_of(self, subject: str) -> Policy:
-        """What a selected shard, or a model, must reach."""
-        policies = {shard.qualified: shard.policy for shard in self.shards}
-        policies |= {model.name: model.policy for model in self.manifest.models}
-        return policies[subject]
 
     def unused_evidence(self) -> list[str]:
         """Evidence files, relative to their folder, that no shard of the manifest uses."""
         if not self.manifest.path.is_file():  # A package alone: whose evidence lies here?
             return []
         folder = self.evidence.folder
-        found = unused(self.evidence, self.manifest)
-        return [path.relative_to(folder).as_posix() for path in found]
-
-    def synthetic(self, subject: str) -> str:
-        """How the weights of a shard or model were made up; empty for real ones."""
-        source = self.manifest.model_of(subject.partition(":")[0]).source
-        return source.synthetic if source else ""
-
-    def model(self, name: str) -> OpenModel | BuiltModel:
-        """A model's source, family and prompts, or its builder, opened lazily."""
-        if name not in self._models:
-            model = self.manifest.model_of(name)
-            self._models[name] = (BuiltModel if model.builder else OpenModel)(model, self.cache)
-        return self._models[name]
-
-    def artifact(self, shard: Shard) -> Artifact:
-        """A shard's package: the user's own, from the cache, or built now.
-
-        Raises:
-            NotRunError: a canary of the shard's model has not passed.
-        """
-        self.canaries.require(shard)
-        if shard.qualified not in self._artifacts:
-            with self.progress.building(shard.qualified) as report:
-                model = None if shard.artifact else self.model(shard.model)
-                artifact = build_shard(
-                    shard,
-                    self.cache,
-                    identity=model.identity if model else {},
-                    model=lambda: self._opened(shard.model),
-                )
-                report(artifact.size)
-            self._artifacts[shard.qualified] = artifact
-        return self._artifacts[shard.qualified]
-
-    def _opened(self, name: str) -> Buildable:
-        """A model to build from; `BuildError` where the disk is plainly too small."""
-        self.preflight.check()
-        return self.model(name).language_model
-
-    def cases(self, shard: Shard, artifact: Artifact) -> list[Case]:
-        """A shard's probes with what its reference makes of them."""
-        if shard.reference == "float32":
-            return self.model(shard.model).cases(shard)
-        if shard.golden is not None:
-            model = self.model(shard.model) if shard.family else None
-            layout = model.layout(shard) if isinstance(model, OpenModel) else None
-            golden = read_golden(shard.golden)
-            return golden_cases(golden, shard, layout, self.backend, artifact.path)
-        reference = shard.reference if isinstance(shard.reference, Path) else None
-        return package_cases(self.backend, artifact.path, reference, shard.probes)
-
-    def stack(self, name: str) -> Stack:
-        """A whole model, every shard built."""
-        if name not in self._stacks:
-            self._stacks[name] = self._stack(name)
-        return self._stacks[name]
-
-    def _stack(self, name: str) -> Stack:
-        opened = self.model(name)
-        assert isinstance(opened, OpenModel)  # A builder's shards are no chain.
-        shards = [shard for shard in self.shards if shard.model == name]
-        return Stack(opened, [(shard, self.artifact(shard)) for shard in shards], self.backend)
+        return [
+            path.relative_to(folder).as_posix() for path in unused(self.evidence, self.manifest)
+        ]
 
 
-def is_complete(model: Model, chosen: Collection[str]) -> bool:
-    """Whether a model has a family and a head, and its every shard is chosen by qualified id.
+def open_workspace(config: pytest.Config) -> Workspace:
+    """Read manifest and selection, and see that the backend can be used.
 
     Raises:
-        ManifestError: the family knows no such shard.
+        ManifestError: either is wrong, or both a selection and a package are given.
+        CacheError: the cache folder is one of someone else's.
+        BackendError: the backend cannot be used on this machine.
+        pytest.UsageError: an option is wrong.
     """
-    if not model.family or any(shard.qualified not in chosen for shard in model.shards):
-        return False
-    try:
-        return any(wire.mode == "append" for wire in get_family(model.family).wiring(model.ids))
-    except ManifestError as error:
-        raise ManifestError(f"{model.name}: {error}") from None
+    manifest, shards, selection = _selected(config)
+    thresholds = tuple(
+        read_threshold(manifest, field, text, options.origin(config, name))
+        for name, field in _THRESHOLDS.items()
+        if (text := options.text(config, name))
+    )
+    space = Workspace(
+        manifest=manifest,
+        shards=tuple(overridden(shard, thresholds) for shard in shards),
+        cache_root=options.path(config, "ane_cache"),
+        builds=options.builds(config) or default_builds(),
+        backend_name=options.backend(config),
+        units=options.compute_units(config),
+        selection=selection,
+        thresholds=thresholds,
+        unproven=options.unproven(config),
+        blame=options.blame(config),
+        run_id=run_id(config),
+        recording=options.recording(config),
+        evidence=Store(options.path(config, "ane_evidence") or manifest.path.parent / FOLDER),
+    )
+    space.progress = progress_of(config, len(space.shards), lambda: space.run)
+    _use(space, config)
+    _check_backend(space)
+    _ = space.complete_models  # A family that knows no such shard says so here.
+    if space.recording:
+        space.evidence.require_writable()  # Not when the first shard has been measured.
+    return space
+
+
+def _selected(config: pytest.Config) -> tuple[Manifest, tuple[Shard, ...], str]:
+    """The manifest, the shards selected of it, and the selection as it was written."""
+    package, selection = options.package(config), config.getoption("ane_shards")
+    if package is not None and selection is not None:
+        raise ManifestError("Give either --ane-shards or --ane-package, not both.")
+    if package is not None:
+        manifest = package_manifest(package)
+        return manifest, manifest.shards, package.name
+    manifest = load(options.path(config, "ane_manifest") or config.rootpath / "shards.toml")
+    shards = select(manifest, selection)
+    make_importable(manifest)
+    return manifest, shards, selection
+
+
+def _use(space: Workspace, config: pytest.Config) -> None:
+    """Until the run ends, digests are remembered and temporary files made in the right folder."""
+    stack = ExitStack()
+    config.add_cleanup(stack.close)
+    stack.enter_context(space.use(rehash=bool(config.getoption("ane_rehash"))))
+
+
+def _check_backend(space: Workspace) -> None:
+    if space.recording and space.backend_name != "coreml":
+        raise BackendError(
+            "--ane-record: evidence is recorded on a Mac, by the backend coreml; this run uses "
+            f"{space.backend_name}."
+        )
+    if space.backend_name == "coreml":
+        check_native()
+        space.machine = Machine.detect()

@@ -34,9 +34,9 @@ def install(*, force: bool = False) -> bool:
     """
     if sys.platform == "darwin" and not force:
         return False
-    from pytest_ane.predict.hook import hook
+    from pytest_ane.predict.hook import activate
 
-    hook()
+    activate()
     return True
 
 
@@ -57,15 +57,15 @@ def pytest_configure() -> None:
 
 
 def pytest_report_header() -> str:
-    """Say once which backend answers."""
-    return _said()
+    """Say in the header which backend answers `MLModel.predict`."""
+    return _backend_line()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """The same at the end of a run without a header (`-q`)."""
     if terminalreporter.verbosity < 0:
-        terminalreporter.write_line(_said())
+        terminalreporter.write_line(_backend_line())
 
 
-def _said() -> str:
+def _backend_line() -> str:
     return f"coremltools: {ANSWER}" if installed() else "coremltools: predictions by Core ML"

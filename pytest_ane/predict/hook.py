@@ -1,9 +1,10 @@
-"""Putting the native module in place, before or after coremltools is imported."""
+"""A native module of our own in coremltools: for good, or for a while."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -14,7 +15,7 @@ MACOS = (26, 0)
 """The system coremltools is told it runs on: one that every opset of coremltools 9 runs on."""
 
 
-def hook() -> None:
+def activate() -> None:
     """Register our native module; patch coremltools now, or as soon as it is imported."""
     if getattr(sys.modules.get(NATIVE), "PYTEST_ANE", False):
         return
@@ -90,3 +91,58 @@ class _Loader(Loader):
         """As the usual loader does, then patch."""
         self._inner.exec_module(module)
         patch()
+
+
+_ABSENT: Any = object()
+
+
+@contextmanager
+def in_place(native: ModuleType, macos: tuple[int, ...] | None) -> Iterator[None]:
+    """Let coremltools' classes talk to `native`, and afterwards to what it was before.
+
+    Args:
+        native: in place of `coremltools.libcoremlpython`.
+        macos: the version coremltools is told it runs on; None leaves that as it is.
+    """
+    from pytest_ane.build.coremltools_quiet import import_coremltools
+
+    coremltools = import_coremltools()
+    before = sys.modules.get(NATIVE)
+    attribute = getattr(coremltools, "libcoremlpython", _ABSENT)
+    new = proxies(native)
+    old = {name: getattr(before, name, None) for name in new}
+    if macos is not None:
+        new |= on_macos(macos)
+        utils, deps = coremltools.models.utils, coremltools._deps
+        old |= {
+            "_IS_MACOS": deps._IS_MACOS,
+            "_is_macos": utils._is_macos,
+            "_macos_version": utils._macos_version,
+        }
+    sys.modules[NATIVE] = coremltools.libcoremlpython = native
+    _replace(old, new)
+    try:
+        yield
+    finally:
+        # First, so that `native` is none of coremltools' modules and keeps its own names.
+        _restore(coremltools, before, attribute)
+        # By value: a module that was imported meanwhile took the new ones.
+        _replace(new, old)
+
+
+def _replace(old: dict[str, Any], new: dict[str, Any]) -> None:
+    for module in modules():
+        for name, value in new.items():
+            if vars(module).get(name, _ABSENT) is old[name]:
+                setattr(module, name, value)
+
+
+def _restore(coremltools: Any, before: ModuleType | None, attribute: Any) -> None:
+    if before is None:
+        sys.modules.pop(NATIVE, None)
+    else:
+        sys.modules[NATIVE] = before
+    if attribute is _ABSENT:
+        del coremltools.libcoremlpython
+    else:
+        coremltools.libcoremlpython = attribute

@@ -6,20 +6,25 @@ Only what is behind coremltools' own classes is here; signatures follow its call
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 import time
+import weakref
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import mkdtemp
 from typing import Any
 
-from pytest_ane.errors import AneError
+import numpy as np
+
+from pytest_ane.core.errors import AneError, ExecutionError, ProgramError
 from pytest_ane.mil import read_any, read_model
-from pytest_ane.mil.compile import write_compiled
-from pytest_ane.predict import ANSWER, assets, plan
-from pytest_ane.predict.assets import _MLModelAssetProxy, temporary_folder
-from pytest_ane.predict.boundary import given, returned
+from pytest_ane.mil.compiled import write_compiled
+from pytest_ane.mil.files import stays_inside
+from pytest_ane.mil.records import DType, Feature, MLModel, Pipeline
+from pytest_ane.predict import ANSWER, plan
 from pytest_ane.predict.plan import (
     _MLComputePlanProxy,
     _MLCPUComputeDeviceProxy,
@@ -27,6 +32,8 @@ from pytest_ane.predict.plan import (
     _MLNeuralEngineComputeDeviceProxy,
 )
 from pytest_ane.reference import PipelineSession, Session, open_session
+from pytest_ane.reference.dtypes import carried
+from pytest_ane.reference.images import mode, to_pixels
 from pytest_ane.reference.state import States
 
 __all__ = [
@@ -44,7 +51,7 @@ _FAILED = "Error computing NN outputs: Unable to compute the prediction using ML
 
 
 @cache
-def say_once() -> None:
+def announce() -> None:
     """Say on stderr which backend answers; once in a process."""
     print(f"coremltools: {ANSWER}", file=sys.stderr)
 
@@ -85,13 +92,13 @@ class _MLModelProxy:
             RuntimeError: this prediction failed; begins as Core ML's own message does.
         """
         session = self._ready()
-        say_once()
+        announce()
         started = time.perf_counter_ns()
         states = None if state is None else state.states
         try:
-            outputs = session.predict(given(session.model, data), states)
+            outputs = session.predict(declared_inputs(session.model, data), states)
             self._predicting = time.perf_counter_ns() - started
-            return returned(session.model, outputs)
+            return returned_outputs(session.model, outputs)
         except AneError as error:
             raise RuntimeError(f"{_FAILED} {error}") from error
 
@@ -138,33 +145,40 @@ class _MLModelProxy:
     @staticmethod
     def get_model_structure(path: str) -> Any:
         """The structure of a compiled model, in coremltools' records."""
-        return plan.structure(Path(path))
+        return plan.structure(read_model(path).program)
 
     @staticmethod
     def get_compute_plan(path: str, compute_units: str) -> Any:
-        """The plan of a compiled model: this machine's CPU, whatever units are asked for."""
+        """The plan of a compiled model: this machine's CPU, whatever compute units are allowed."""
         del compute_units
-        return plan.plan(Path(path))
+        return plan.cpu_plan(read_model(path).program)
 
     @staticmethod
     def get_all_compute_devices() -> list[Any]:
-        """The CPU."""
+        """Compute devices of this machine in coremltools' records: the CPU."""
         return plan.devices()
 
-    @staticmethod
-    def get_available_compute_devices() -> list[Any]:
-        """The CPU."""
-        return plan.devices()
+    get_available_compute_devices = get_all_compute_devices
 
     @staticmethod
     def create_model_asset_from_path(path: str) -> Any:
         """An asset of a compiled model."""
-        return assets.from_path(path)
+        from coremltools.models.model import MLModelAsset
+
+        return MLModelAsset(_MLModelAssetProxy(Path(path)))
 
     @staticmethod
     def create_model_asset_from_memory(data: bytes, blobs: Mapping[str, bytes]) -> Any:
-        """An asset of a specification and its weights files."""
-        return assets.from_memory(data, blobs)
+        """An asset of a specification and its weights files by name.
+
+        Raises:
+            ProgramError: a name that leaves the package.
+        """
+        from coremltools.models.model import MLModelAsset
+
+        asset = _MLModelAssetProxy()
+        asset.path = _write_package(asset.path / "model.mlpackage", data, blobs)
+        return MLModelAsset(asset)
 
     @staticmethod
     def maximum_supported_specification_version() -> int:
@@ -198,6 +212,127 @@ class _State:
 
     def _named(self, name: str) -> Any:
         if name not in self.states:
-            known = ", ".join(self.states)
-            raise RuntimeError(f"no state {name!r}; there are: {known}")
+            names = ", ".join(self.states)
+            raise RuntimeError(f"no state {name!r}; there are: {names}")
         return self.states[name]
+
+
+class _MLModelAssetProxy:
+    """A model to load from; `path` is its folder."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or temporary_folder(self)
+
+
+def temporary_folder(owner: object) -> Path:
+    """A folder that is deleted with its owner, or when Python ends."""
+    folder = mkdtemp(prefix="pytest-ane-")
+    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _write_package(package: Path, specification: bytes, blobs: Mapping[str, bytes]) -> Path:
+    data = package / "Data" / "com.apple.CoreML"
+    (data / "weights").mkdir(parents=True)
+    (data / "model.mlmodel").write_bytes(specification)
+    for name, content in blobs.items():
+        if not stays_inside(name):
+            raise ProgramError(f"the weights file {name!r} lies outside the model.")
+        (data / "weights" / PurePosixPath(name).name).write_bytes(content)
+    entries = {"model": {"path": "com.apple.CoreML/model.mlmodel"}}
+    manifest = {"itemInfoEntries": entries, "rootModelIdentifier": "model"}
+    (package / "Manifest.json").write_text(json.dumps(manifest))
+    return package
+
+
+_DTYPES: dict[DType, Any] = {DType.FP16: np.float32, DType.FP32: np.float32,
+                             DType.FP64: np.float64, DType.INT32: np.int32,
+                             DType.INT8: np.int8}  # fmt: skip
+"""As coremltools gives out multi-arrays: fp16 as fp32."""
+
+
+def declared_inputs(model: MLModel | Pipeline, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs in the declared types: coremltools hands over fp16 as fp32, and any number as such.
+
+    Raises:
+        ExecutionError: a value that is no array of numbers.
+    """
+    features = {f.name: f for f in model.inputs}
+    return {
+        name: _given(model, features[name], value) if name in features else value
+        for name, value in data.items()
+    }
+
+
+def _given(model: MLModel | Pipeline, feature: Feature, value: Any) -> Any:
+    if feature.kind == "image":
+        return value
+    array = _array(value)
+    if array is None or array.dtype.kind not in "biuf":
+        what = type(value).__name__ if array is None else f"an array of {array.dtype}"
+        raise ExecutionError(
+            f"{model.path}: input {feature.name!r} is {what}, not an array of numbers."
+        )
+    with np.errstate(all="ignore"):
+        array = array.astype(carried(feature.dtype), copy=False)
+    fixed = not feature.ranges and not feature.enumerated
+    scalar = fixed and array.size == 1 == np.prod(feature.shape)
+    return array.reshape(feature.shape) if scalar else array
+
+
+def _array(value: Any) -> Any:
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def returned_outputs(model: MLModel | Pipeline, outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Outputs as Core ML returns them.
+
+    Multi-arrays have the declared type (fp16 comes as fp32), a scalar has one element; images are
+    PIL images; a classifier's label is text or a number, its probabilities are a dictionary.
+
+    Raises:
+        ExecutionError: an image is declared and PIL is not installed, or the result is none.
+    """
+    features = {f.name: f for f in model.outputs}
+    return {
+        name: _returned(model, features.get(name), value)
+        for name, value in outputs.items()
+        if not features or name in features
+    }
+
+
+def _returned(model: MLModel | Pipeline, feature: Feature | None, value: Any) -> Any:
+    kind = feature.kind if feature is not None else ""
+    if isinstance(value, dict):
+        return {_label(key): float(probability) for key, probability in value.items()}
+    if kind in ("int64Type", "stringType") or not isinstance(value, (np.ndarray, np.generic)):
+        return _label(value)
+    value = np.asarray(value)
+    if feature is not None and kind == "image":
+        return _image(model, feature, value)
+    dtype = _DTYPES.get(feature.dtype if feature is not None else DType.STRING, value.dtype)
+    return np.array(value.reshape(1) if value.ndim == 0 else value, dtype)
+
+
+def _label(value: Any) -> Any:
+    """A label as Python's own text or number."""
+    return value.item() if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def _image(model: MLModel | Pipeline, feature: Feature, value: Any) -> Any:
+    """A PIL image; coremltools returns colours with an alpha of 255."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ExecutionError(
+            f"{model.path}: output {feature.name!r} is an image; run: pip install pillow"
+        ) from None
+    try:
+        pixels = to_pixels(feature, value)
+    except ValueError as error:
+        raise ExecutionError(f"{model.path}: output {feature.name!r} has {error}.") from None
+    image = Image.fromarray(pixels)
+    return image.convert("RGBA") if mode(feature) == "RGB" else image

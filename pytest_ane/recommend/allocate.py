@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from pytest_ane.recommend.units import Choice, Option, Unit
 
-Caps = Mapping[Unit, float]
-"""The most squared error a unit may have; what has none is free."""
+Caps: TypeAlias = Mapping[Unit, float]
+"""The most squared error that a unit may have; any without an entry."""
 
 _ROUNDS = 40
 _EXPONENTS = (-20.0, 80.0)
@@ -28,7 +29,7 @@ def predicted(choice: Choice, losses: Mapping[Unit, float]) -> float:
 
 
 def size_of(choice: Choice) -> int:
-    """Bytes of all units."""
+    """Bytes of all units, as stored under a choice."""
     return sum(unit.option(setting).size for unit, setting in choice.items())
 
 

@@ -1,34 +1,19 @@
-"""Packages of candidates: compressed from uncompressed ones, which are converted once."""
+"""Packages of candidates, compressed from uncompressed ones, and a backend that keeps them."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
 
 from pytest_ane import build
+from pytest_ane.backends import Backend, Runner
 from pytest_ane.build import Artifact, Cache
-from pytest_ane.families import LanguageModel, Wire
-from pytest_ane.fidelity import Case
-from pytest_ane.manifest import Model, Settings, Shard, Uncompressed
-from pytest_ane.recommend.menu import Menu
-from pytest_ane.recommend.units import Choice, Unit, compression, said
-
-
-class Opened(Protocol):
-    """What is needed of an opened model (`plugin.models.OpenModel`)."""
-
-    model: Model
-
-    @property
-    def identity(self) -> dict[str, Any]: ...  # noqa: D102
-    @property
-    def wiring(self) -> tuple[Wire, ...]: ...  # noqa: D102
-    @property
-    def language_model(self) -> LanguageModel: ...  # noqa: D102
-    def cases(self, shard: Shard) -> list[Case]: ...  # noqa: D102
+from pytest_ane.manifest import Settings, Shard, Uncompressed
+from pytest_ane.project.models import OpenModel
+from pytest_ane.recommend.menu import Menu, setting_keys
+from pytest_ane.recommend.units import Choice, Unit, shard_settings
 
 
 class Builds:
@@ -40,29 +25,30 @@ class Builds:
         menu: the settings.
     """
 
-    def __init__(self, opened: Opened, cache: Cache, menu: Menu) -> None:
+    def __init__(self, opened: OpenModel, cache: Cache, menu: Menu) -> None:
         self.shards: Mapping[str, Shard] = {shard.id: shard for shard in opened.model.shards}
         self.menu = menu
         self._opened, self._cache = opened, cache
         self._plain: dict[str, Artifact] = {}
 
-    def asked(self, units: Mapping[str, tuple[Unit, ...]], choice: Choice) -> dict[str, Settings]:
-        """What the manifest has to say of every shard; `units` are the shards' by id."""
+    def settings(
+        self, units: Mapping[str, tuple[Unit, ...]], choice: Choice
+    ) -> dict[str, Settings]:
+        """The compression of every shard under a choice, by id; `units` are the shards'."""
         return {
-            id: compression(units[id], choice, self.menu, shard.asked.keep)
+            id: shard_settings(units[id], choice, self.menu, shard.requested.keep)
             for id, shard in self.shards.items()
         }
 
     def all_with(self, shard: str, setting: str) -> Artifact:
         """A shard with one setting for all weights but those that the manifest keeps."""
-        chosen, keep = self.menu[setting], list(self.shards[shard].asked.keep)
-        return self.build(shard, type(chosen).model_validate(said(chosen) | {"keep": keep}))
+        chosen, keep = self.menu[setting], list(self.shards[shard].requested.keep)
+        return self.build(shard, type(chosen).model_validate(setting_keys(chosen) | {"keep": keep}))
 
-    def build(self, shard: str, asked: Settings) -> Artifact:
-        """A shard as asked."""
-        wanted = self.shards[shard].model_copy(update={"compression": asked})
+    def build(self, shard: str, settings: Settings) -> Artifact:
+        """A shard with these settings, from the cache or compressed now."""
         return build.build_shard(
-            wanted,
+            self.shards[shard].model_copy(update={"compression": settings}),
             self._cache,
             identity=self._opened.identity,
             model=lambda: self._opened.language_model,
@@ -70,7 +56,7 @@ class Builds:
         )
 
     def plain(self, shard: str) -> Artifact:
-        """A shard in fp16."""
+        """A shard with all weights in fp16, converted once."""
         if shard not in self._plain:
             self._plain[shard] = build.uncompressed(
                 self.shards[shard],
@@ -84,8 +70,37 @@ class Builds:
     def only(self, unit: Unit, setting: str) -> Iterator[Artifact]:
         """A shard with one unit compressed and everything else in fp16; gone afterwards."""
         shard = self.shards[unit.shard]
-        override = {"weights": unit.glob} | said(self.menu[setting])
-        asked = {"method": "none", "overrides": [override], "keep": list(shard.asked.keep)}
-        wanted = shard.model_copy(update={"compression": Uncompressed.model_validate(asked)})
+        override = {"weights": unit.glob} | setting_keys(self.menu[setting])
+        table = {"method": "none", "overrides": [override], "keep": list(shard.requested.keep)}
+        alone = shard.model_copy(update={"compression": Uncompressed.model_validate(table)})
         with tempfile.TemporaryDirectory(prefix="pytest-ane-") as folder:
-            yield build.compressed(wanted, self.plain(unit.shard), Path(folder))
+            yield build.compressed(alone, self.plain(unit.shard), Path(folder))
+
+
+class LoadedBackend:
+    """A backend whose runners stay loaded until they are forgotten: stacks share most shards."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.name, self.on_device = backend.name, backend.on_device
+        self._backend = backend
+        self._runners: dict[Path, Runner] = {}
+
+    def load(self, artifact: Path) -> Runner:
+        """A runner, from memory or loaded now; kept."""
+        if artifact not in self._runners:
+            self._runners[artifact] = self._backend.load(artifact)
+        return self._runners[artifact]
+
+    def fresh(self, artifact: Path) -> Runner:
+        """A runner that is not kept, unless it is already."""
+        return self._runners.get(artifact) or self._backend.load(artifact)
+
+    def forget(self, artifact: Path | None = None, *, keep: Collection[Path] = ()) -> None:
+        """Drop one runner, or all but those in `keep`."""
+        gone = [artifact] if artifact else [path for path in self._runners if path not in keep]
+        for path in gone:
+            self._runners.pop(path, None)
+
+    def provenance(self) -> dict[str, str]:
+        """Provenance of the backend that runs."""
+        return self._backend.provenance()

@@ -3,54 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
-from pytest_ane import behaviour, build, fidelity, placement
-from pytest_ane.backends import Backend
-from pytest_ane.behaviour import Chain, Golden
-from pytest_ane.behaviour.judge import where
 from pytest_ane.build import Artifact
+from pytest_ane.chain.golden import GoldenPrompt
+from pytest_ane.core.verdict import Verdict
+from pytest_ane.gates import behaviour, compression, fidelity, placement
+from pytest_ane.gates.behaviour.judge import where
 from pytest_ane.manifest import BehaviourPolicy, Settings, Shard
 from pytest_ane.mil import read_model
-from pytest_ane.recommend.builds import Builds, Opened
-from pytest_ane.recommend.keeping import Keeping
+from pytest_ane.project.models import OpenModel
+from pytest_ane.project.stack import Stack
+from pytest_ane.recommend.builds import Builds, LoadedBackend
 from pytest_ane.recommend.log import Log
-from pytest_ane.sources import FloatArray
-from pytest_ane.verdict import Verdict
 
 GATES_VERSION = 1
 """Raised when a gate measures or judges otherwise: what a log calls passed is asked again."""
 
 
-class Stacked(Protocol):
-    """What is needed of a stack (`plugin.stack.Stack`)."""
-
-    @property
-    def chain(self) -> Chain: ...  # noqa: D102
-    @property
-    def golden(self) -> Sequence[Golden]: ...  # noqa: D102
-    @property
-    def states(self) -> Callable[[str, str], tuple[FloatArray, FloatArray]]: ...  # noqa: D102
-    @property
-    def decode(self) -> Callable[[Sequence[int]], str]: ...  # noqa: D102
-    @property
-    def provenance(self) -> Mapping[str, Any]: ...  # noqa: D102
-
-
-Stacks: TypeAlias = Callable[[Sequence[tuple[Shard, Artifact]], Backend], Stacked]
-"""Chains a model's artifacts, in the manifest's order."""
-
-
 class Gates:
     """All gates of one model's candidates; what was measured once is read from the log."""
 
-    def __init__(
-        self, opened: Opened, builds: Builds, backend: Keeping, stacks: Stacks, log: Log
-    ) -> None:
+    def __init__(self, opened: OpenModel, builds: Builds, backend: LoadedBackend, log: Log) -> None:
         self._opened, self._builds, self._backend = opened, builds, backend
-        self._stacks, self._log = stacks, log
+        self._log = log
         self.stacks_run = 0
 
     def known(self, shard: str, asked: Settings) -> dict[str, Any] | None:
@@ -83,7 +61,7 @@ class Gates:
             (s, self._builds.build(id, asked[id])) for id, s in self._builds.shards.items()
         ]
         self._backend.forget(keep={artifact.path for _, artifact in artifacts})
-        stack = self._stacks(artifacts, self._backend)
+        stack = Stack(self._opened, artifacts, self._backend)
         # Greedy text costs most of the time.
         short = [replace(g, greedy=(), leads=(), text="") for g in stack.golden]
         verdict = self._judged(stack, short, policy.model_copy(update={"min_greedy": 0}))
@@ -113,9 +91,11 @@ class Gates:
         yield (placed := self.placed(shard, artifact))
         if placed.status != "passed":
             return
-        measured = build.measure(artifact, read_model(artifact.path), shard.reference)
+        measured = compression.measure(artifact, read_model(artifact.path), shard.reference)
         policy = shard.policy.compression
-        yield (done := build.judge(measured, asked=asked, policy=policy, subject=shard.qualified))
+        yield (
+            done := compression.judge(measured, asked=asked, policy=policy, subject=shard.qualified)
+        )
         if done.status == "passed":
             yield self._fidelity(shard, artifact)
 
@@ -124,7 +104,9 @@ class Gates:
         found = fidelity.measure(runner, cases, compared=True, provenance={})
         return fidelity.judge(found, shard.policy.fidelity, shard.qualified)
 
-    def _judged(self, stack: Stacked, golden: Sequence[Golden], policy: BehaviourPolicy) -> Verdict:
+    def _judged(
+        self, stack: Stack, golden: Sequence[GoldenPrompt], policy: BehaviourPolicy
+    ) -> Verdict:
         found = behaviour.measure(stack.chain, golden, stack.states, stack.decode, stack.provenance)
         verdict = behaviour.judge(found, policy, self._opened.model.name)
         # A line has room for one reason: which policy is broken says more than at which position.

@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.digests import key_digest
-from pytest_ane.errors import CacheError
+from pytest_ane.core.digests import key_digest
+from pytest_ane.core.errors import CacheError
 
 
 class Log:
@@ -24,7 +24,7 @@ class Log:
     def __init__(self, file: Path, context: object) -> None:
         self.file = file
         self._context = key_digest(context)[:16]
-        self._known: dict[str, dict[str, Any]] = {}
+        self._entries: dict[str, dict[str, Any]] = {}
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             text = file.read_bytes() if file.exists() else b""
@@ -36,26 +36,27 @@ class Log:
             try:
                 entry = json.loads(line)
                 if entry["context"] == self._context:
-                    self._known[entry["key"]] = dict(entry["found"])
+                    self._entries[entry["key"]] = dict(entry["found"])
             except (ValueError, TypeError, KeyError, RecursionError):
                 continue
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._entries)
 
-    def get(self, kind: str, what: object) -> dict[str, Any] | None:
-        """What was measured, or None."""
-        return self._known.get(_key(kind, what))
+    def get(self, kind: str, subject: object) -> dict[str, Any] | None:
+        """A measurement by its kind and subject, or None."""
+        return self._entries.get(_key(kind, subject))
 
-    def put(self, kind: str, what: object, found: dict[str, Any]) -> None:
-        """Keep a measurement, with what it is of, for people."""
-        key, found = _key(kind, what), _finite(found)
-        self._known[key] = found
-        entry = {"context": self._context, "kind": kind, "key": key, "of": what, "found": found}
+    def put(self, kind: str, subject: object, measured: dict[str, Any]) -> None:
+        """Keep a measurement, with its subject for people; `CacheError` if it cannot be written."""
+        key, measured = _key(kind, subject), _finite(measured)
+        self._entries[key] = measured
+        entry = {"context": self._context, "kind": kind, "key": key}
+        line = json.dumps(entry | {"of": subject, "found": measured})
         try:
             with self.file.open("ab", buffering=0) as file:
                 # The break comes first: the line before may have been cut short.
-                file.write(f"\n{json.dumps(entry)}".encode())
+                file.write(f"\n{line}".encode())
         except OSError as error:
             raise CacheError(
                 f"The log {self.file} cannot be written: {error.strerror}; choose another with "
@@ -66,11 +67,11 @@ class Log:
 def _finite(value: Any) -> Any:
     """JSON has no NaN and no infinity: null stands for both."""
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_finite(one) for one in value]
+        return [_finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _key(kind: str, what: object) -> str:
-    return key_digest([kind, what])[:16]
+def _key(kind: str, subject: object) -> str:
+    return key_digest([kind, subject])[:16]

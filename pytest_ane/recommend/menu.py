@@ -1,18 +1,19 @@
-"""The menu: named settings a weight may get, from the manifest, a file, or the one here."""
+"""The menu: named settings a weight may get, from the manifest, a file, or the default here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 
-from pytest_ane.errors import ManifestError
-from pytest_ane.manifest import Linear, Palettize, Settings
-from pytest_ane.manifest.toml import TOMLDecodeError, loads
+from pytest_ane.core.errors import ManifestError
+from pytest_ane.manifest import Compression, Linear, Palettize, Settings
+from pytest_ane.manifest.base import TOMLDecodeError, loads
 
-Menu = Mapping[str, Settings]
+Menu: TypeAlias = Mapping[str, Settings]
 
 
 def _kmeans(nbits: int, group: int) -> Palettize:
@@ -54,6 +55,23 @@ def menu_of(own: Menu, file: Path | None) -> Menu:
     return menu
 
 
+def setting_keys(setting: Settings) -> dict[str, Any]:
+    """Settings as manifest keys: method, mode and bits, then non-default values."""
+    dumped = setting.model_dump(mode="json")
+    keys = ["method", *(("mode", "nbits", "group_size") if setting.method == "palettize" else ())]
+    changed = setting.model_dump(mode="json", exclude_defaults=True)
+    last = {key: changed.pop(key) for key in ("keep", "overrides") if key in changed}
+    return {key: dumped[key] for key in keys} | changed | last
+
+
+def override_keys(setting: Settings, main: Settings) -> dict[str, Any]:
+    """The keys of an override in a table with the settings `main`: those that differ."""
+    if setting.method != main.method:
+        return setting_keys(setting)
+    mine, other = setting.model_dump(mode="json"), main.model_dump(mode="json")
+    return {key: value for key, value in mine.items() if value != other[key]}
+
+
 def _read(file: Path) -> Menu:
     try:
         tables = loads(file.read_bytes().decode("utf-8-sig"))
@@ -65,8 +83,6 @@ def _read(file: Path) -> Menu:
 
 
 def _setting(file: Path, name: str, table: object) -> Settings:
-    from pytest_ane.manifest import Compression
-
     adapter: TypeAdapter[Settings] = TypeAdapter(Compression)
     try:
         return adapter.validate_python(table)

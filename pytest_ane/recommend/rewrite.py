@@ -1,27 +1,29 @@
-"""A model's compression put into its manifest; every other line of the file stays as it is.
+"""A model's compression put into its manifest; comments and order of everything else stay.
 
-tree-sitter's grammar of TOML says where tables and keys are, and the new text is read back: it
-has to say exactly what was meant, or nothing is written.
+The new text is read back: it has to say exactly what was meant, or nothing is written.
 """
 
 from __future__ import annotations
 
 import difflib
-import json
-import os
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.errors import ManifestError
-from pytest_ane.manifest import Settings, load
+import tomlkit
+from tomlkit import TOMLDocument
+from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import AoT, Comment, InlineTable, Item, Table, Whitespace
+
+from pytest_ane.core.errors import ManifestError
+from pytest_ane.core.files import write_atomically
+from pytest_ane.manifest import Manifest, Settings, parse
 from pytest_ane.manifest.layers import value_at
-from pytest_ane.manifest.locate import spans
-from pytest_ane.manifest.toml import loads
-from pytest_ane.recommend.units import said
+from pytest_ane.recommend.menu import setting_keys
+
+_COMPRESSION = "compression"
 
 
 def rewritten(text: str, file: Path, model: str, wanted: Mapping[str, Settings]) -> str:
@@ -39,21 +41,27 @@ def rewritten(text: str, file: Path, model: str, wanted: Mapping[str, Settings])
         ManifestError: the file's layout leaves no place for it, or the result would say
             something else.
     """
-    if _says(text, file, model, wanted):
+    before = parse(text, file)
+    meant = _compressed(before, model, wanted)
+    if before == meant:
         return text
-    tables = _tables(text, model, wanted)
-    cut, place = _without(text, model)
-    before = cut[:place].splitlines()
-    # A comment right above stays with the table.
-    gap = "\n" if before and before[-1].strip() and not before[-1].startswith("#") else ""
-    after = cut[place:].lstrip("\n")
-    new = cut[:place] + gap + tables + (f"\n{after}" if after else "")
-    if not _says(new, file, model, wanted):
-        raise ManifestError(
-            f"{file}: the compression of {model} cannot be changed in place; replace its "
-            f"compression tables by hand with:\n{tables}"
-        )
-    return new
+    document = tomlkit.parse(text)
+    main, own = _tables(document.unwrap(), wanted)
+    try:
+        table: Any = document["models"][model]
+        end = _save_comments(document, table)
+        _put(table, main)
+        _put_shards(table, own)
+        new = tomlkit.dumps(document) + end
+        if parse(new, file) == meant:
+            return new
+    except (ManifestError, TOMLKitError, LookupError, ValueError):
+        pass
+    tables = {_COMPRESSION: main, "shard": {key: {_COMPRESSION: own[key]} for key in own}}
+    raise ManifestError(
+        f"{file}: the compression of {model} cannot be changed in place; replace its compression "
+        f"tables by hand with:\n{tomlkit.dumps({'models': {model: tables}})}"
+    )
 
 
 def diff(old: str, new: str, file: Path) -> Iterator[str]:
@@ -64,117 +72,124 @@ def diff(old: str, new: str, file: Path) -> Iterator[str]:
     yield from lines
 
 
-def write_atomically(file: Path, text: str) -> None:
-    """Replace a file's text at once, its permissions kept; a link stays one.
+def save(file: Path, text: str) -> None:
+    """Replace a manifest's text at once; a link stays one.
 
     Raises:
         ManifestError: it cannot be written.
     """
-    target = file.resolve()
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
-        try:
-            with os.fdopen(handle, "wb") as new:
-                new.write(text.encode())
-            shutil.copymode(target, name)
-            Path(name).replace(target)
-        finally:
-            Path(name).unlink(missing_ok=True)
+        write_atomically(file.resolve(), text.encode())
     except OSError as error:
         raise ManifestError(f"{file} cannot be written: {error.strerror}.") from None
 
 
-def _says(text: str, file: Path, model: str, wanted: Mapping[str, Settings]) -> bool:
-    """Whether a manifest of this text asks for exactly this compression."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder, file.name)
-        copy.write_bytes(text.encode())
-        try:
-            found = {shard.id: shard.compression for shard in load(copy).model_of(model).shards}
-        except (ManifestError, KeyError):
-            return False
-    return found == dict(wanted)
+def _compressed(manifest: Manifest, name: str, wanted: Mapping[str, Settings]) -> Manifest:
+    """A manifest with other compression for a model's shards, as records."""
+
+    def shards(model: Any) -> tuple[Any, ...]:
+        return tuple(s.model_copy(update={_COMPRESSION: wanted[s.id]}) for s in model.shards)
+
+    models = tuple(
+        model.model_copy(update={"shards": shards(model)}) if model.name == name else model
+        for model in manifest.models
+    )
+    return manifest.model_copy(update={"models": models})
 
 
-def _without(text: str, model: str) -> tuple[str, int]:
-    """The text without the model's compression, and where its new tables may stand."""
-    data, place = text.encode(), None
-    removed = []
-    for path, (start, stop), is_table in spans(text):
-        if _is_compression(path, model):
-            if is_table and place is None:
-                place = start
-            removed.append((start, stop))
-    for start, stop in reversed(_merged(removed)):
-        # The rest of the last line goes too, unless it holds a comment.
-        rest = data[stop : (data + b"\n").index(b"\n", stop)]
-        stop += len(rest) + 1 if not rest.strip() else 0
-        data = data[:start] + data[stop:]
-    kept = data.decode()
-    if place is None:
-        return kept.rstrip("\n") + "\n", len(kept.rstrip("\n")) + 1
-    return kept, len(data[:place].decode())
-
-
-def _is_compression(path: tuple[Any, ...], model: str) -> bool:
-    """Whether a path is that of the model's compression, of one of its shards', or inside one."""
-    if path[:2] != ("models", model):
-        return False
-    own = path[2:] if path[2:3] != ("shard",) else path[4:]
-    return own[:1] == ("compression",)
-
-
-def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    for start, stop in sorted(spans):
-        if found and start < found[-1][1]:
-            found[-1] = found[-1][0], max(stop, found[-1][1])
-        else:
-            found.append((start, stop))
-    return found
-
-
-def _tables(text: str, model: str, wanted: Mapping[str, Settings]) -> str:
-    """The tables as text: the model's, then those of shards that differ from it."""
-    forms = {shard: _key(setting) for shard, setting in wanted.items()}
+def _tables(
+    document: Mapping[str, Any], wanted: Mapping[str, Settings]
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The keys of the model's table, and those of each shard that differs from it."""
+    forms = {shard: setting.model_dump_json() for shard, setting in wanted.items()}
     common = Counter(forms.values()).most_common(1)[0][0]
     main = next(setting for shard, setting in wanted.items() if forms[shard] == common)
     # What is written below, in [defaults], shows through unless it is said again.
-    below = value_at(loads(text), ("defaults", "compression")) or {}
-    parts = [_table(("models", model, "compression"), main, below)]
-    above = said(main)
-    for shard, setting in wanted.items():
-        if forms[shard] != common:
-            path = ("models", model, "shard", shard, "compression")
-            parts.append(_table(path, setting, {**below, **above}))
-    return "\n".join(parts)
+    below = value_at(document, ("defaults", _COMPRESSION)) or {}
+    above = {**below, **setting_keys(main)}
+    own = {s: _keys(setting, above) for s, setting in wanted.items() if forms[s] != common}
+    return _keys(main, below), own
 
 
-def _table(path: tuple[str, ...], setting: Settings, below: Mapping[str, Any]) -> str:
-    """One table; what another one says below it is said again, if only to be the default."""
-    keys = said(setting)
+def _keys(setting: Settings, below: Mapping[str, Any]) -> dict[str, Any]:
+    """A table's keys; what a table below it says is said again, if only to be the default."""
+    keys = setting_keys(setting)
     if setting.method == below.get("method"):
         dumped = setting.model_dump(mode="json")
         keys |= {key: dumped[key] for key in below if key in dumped and key not in keys}
-    lines = [f"[{'.'.join(map(_quoted, path))}]"]
-    lines += [f"{key} = {_value(value)}" for key, value in keys.items() if value is not None]
-    return "\n".join(lines) + "\n"
+    return {key: value for key, value in keys.items() if value is not None}
 
 
-def _value(value: Any) -> str:
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return "[\n" + "".join(f"    {_value(each)},\n" for each in value) + "]"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, dict):
-        return f"{{ {', '.join(f'{k} = {_value(v)}' for k, v in value.items() if v is not None)} }}"
-    return json.dumps(value, ensure_ascii=False)
+def _save_comments(document: TOMLDocument, model: Any) -> str:
+    """Hang the comments below each compression table, which are of what follows, on that.
+
+    Returns:
+        Those that nothing follows: the end of the file.
+    """
+    tables = (model, *model.get("shard", {}).values())
+    replaced = {id(part) for table in tables for part in _headed(table.get(_COMPRESSION))}
+    comments = ""
+    for table in _headed(document):
+        if id(table) in replaced:
+            comments += _last_comments(table)
+        elif not table.is_super_table():
+            table.trivia.indent = comments + table.trivia.indent
+            comments = ""
+    return comments
 
 
-def _quoted(key: str) -> str:
-    plain = key.replace("-", "a").replace("_", "a")
-    return key if plain.isascii() and plain.isalnum() else json.dumps(key)
+def _headed(item: Any) -> Iterator[Table]:
+    """A table and those in it, in the file's order."""
+    if isinstance(item, AoT):
+        parts = item.body
+    else:
+        container = item.value if isinstance(item, Table) else item
+        parts = [part for _, part in getattr(container, "body", ())]
+    if isinstance(item, Table):
+        yield item
+    for part in parts:
+        yield from _headed(part)
 
 
-def _key(setting: Settings) -> str:
-    return json.dumps(setting.model_dump(mode="json"), sort_keys=True)
+def _last_comments(table: Table) -> str:
+    """What stands between a table's last key and the next header."""
+    body = [part for _, part in table.value.body if not isinstance(part, AoT | Table)]
+    last = takewhile(lambda part: isinstance(part, Comment | Whitespace), reversed(body))
+    text = "".join(part.as_string() for part in reversed([*last]))
+    return text if "#" in text else ""
+
+
+def _put(table: Any, keys: Mapping[str, Any]) -> None:
+    """Give a table this compression, at the old one's place if there is one."""
+    inline = isinstance(table, InlineTable) or isinstance(table.get(_COMPRESSION), InlineTable)
+    table[_COMPRESSION] = _item(keys, tomlkit.inline_table() if inline else tomlkit.table())
+
+
+def _put_shards(table: Any, own: Mapping[str, Mapping[str, Any]]) -> None:
+    """Replace the compression of all shards, whose tables may be named by globs."""
+    inline = isinstance(table, InlineTable)
+    for key in list(table.setdefault("shard", _empty(inline))):
+        # Looked up each time: of tables out of order, tomlkit's proxy takes one removal.
+        shards = table["shard"]
+        shards[key].pop(_COMPRESSION, None)
+        if not shards[key]:
+            del shards[key]
+    for key, keys in own.items():
+        _put(table["shard"].setdefault(key, _empty(inline)), keys)
+    if not table["shard"]:
+        del table["shard"]
+
+
+def _empty(inline: bool) -> InlineTable | Table:
+    return tomlkit.inline_table() if inline else tomlkit.table(is_super_table=True)
+
+
+def _item(keys: Mapping[str, Any], table: Any) -> Item:
+    for key, value in keys.items():
+        if key == "overrides":
+            array = tomlkit.array().multiline(isinstance(table, Table))
+            array.extend(_item(each, tomlkit.inline_table()) for each in value)
+            value = array
+        if value is not None:
+            table.append(key, value)
+    return table  # type: ignore[no-any-return]

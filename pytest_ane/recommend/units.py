@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
-from pytest_ane.build import CompressionMeasurement
 from pytest_ane.build.census import Weight
+from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.manifest import Settings, Uncompressed
+from pytest_ane.recommend.menu import override_keys, setting_keys
 
 _NUMBERS = re.compile(r"\d+")
 
@@ -44,21 +45,20 @@ class Unit:
     options: tuple[Option, ...]
 
     def option(self, setting: str) -> Option:
-        """The option of a setting."""
+        """The option of a setting, which must be one of the unit's."""
         return next(o for o in self.options if o.setting == setting)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-serialisable form."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Unit:
+        """Inverse of `to_dict`."""
+        return cls(data["shard"], data["glob"], tuple(Option(**each) for each in data["options"]))
 
     def __str__(self) -> str:
         return f"{self.shard} {self.glob}"
-
-
-def to_data(unit: Unit) -> dict[str, Any]:
-    """JSON data of a unit."""
-    return asdict(unit)
-
-
-def from_data(data: Mapping[str, Any]) -> Unit:
-    """The unit that `to_data` made data of."""
-    return Unit(data["shard"], data["glob"], tuple(Option(**each) for each in data["options"]))
 
 
 Choice: TypeAlias = Mapping[Unit, str]
@@ -68,16 +68,16 @@ Choice: TypeAlias = Mapping[Unit, str]
 def units_of(
     shard: str, built: Mapping[str, CompressionMeasurement], keep: Sequence[str]
 ) -> tuple[Unit, ...]:
-    """The units of a shard, from what each setting made of all its weights.
+    """The units of a shard, from a compression measurement by setting, each for all weights.
 
     A weight that some setting compresses is in a unit, unless `keep` names it.
     """
     tables = {name: {w.name: w for w in m.census.weights} for name, m in built.items()}
     errors = {name: {d.name: d.sse for d in m.distortions} for name, m in built.items()}
-    known = set.intersection(*(set(found) for found in errors.values()))
-    compressed = {w.name: None for found in tables.values() for w in found.values() if w.stages}
-    names = [n for n in compressed if n in known and not any(fnmatchcase(n, k) for k in keep)]
-    everything = {name for found in tables.values() for name in found}
+    measured = set.intersection(*map(set, errors.values()))
+    compressed = {w.name: None for table in tables.values() for w in table.values() if w.stages}
+    names = [n for n in compressed if n in measured and not any(fnmatchcase(n, k) for k in keep)]
+    everything = {name for table in tables.values() for name in table}
     return tuple(
         Unit(shard, glob, options)
         for glob, group in _grouped(names, everything).items()
@@ -90,12 +90,12 @@ def _grouped(names: Sequence[str], everything: set[str]) -> dict[str, list[str]]
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(_NUMBERS.sub("*", name), []).append(name)
-    found: dict[str, list[str]] = {}
+    distinct: dict[str, list[str]] = {}
     for glob, group in groups.items():
         matched = {name for name in everything if fnmatchcase(name, glob)}
         alike = len(group) > 1 and matched == set(group)
-        found |= {glob: group} if alike else {name: [name] for name in group}
-    return found
+        distinct |= {glob: group} if alike else {name: [name] for name in group}
+    return distinct
 
 
 def _options(
@@ -112,43 +112,26 @@ def _options(
     return tuple(sorted(options, key=lambda o: (o.size, o.sse)))
 
 
-def compression(
+def shard_settings(
     units: Sequence[Unit], choice: Choice, menu: Mapping[str, Settings], keep: Sequence[str]
 ) -> Settings:
-    """What a manifest says to give every unit of a shard its setting.
+    """The compression table of a shard that gives every unit its setting.
 
-    The setting that most bytes have is the table's own, the others are overrides. A shard in which
-    nothing is large enough stays as it is.
+    The setting that most bytes have is the table's own, the others are overrides. A shard without
+    units stays uncompressed.
     """
     if not units:
         return Uncompressed()
     weight: Counter[str] = Counter()
     for unit in units:
         weight[choice[unit]] += unit.options[-1].size
-    # Of equals the one that comes first in the menu, so that the same choice is always said alike.
+    # Of equals the first in the menu, so that the same choice always makes the same table.
     order = list(menu)
     main = max(weight, key=lambda name: (weight[name], -order.index(name)))
     overrides = [
-        {"weights": unit.glob} | _differing(menu[choice[unit]], menu[main])
+        {"weights": unit.glob} | override_keys(menu[choice[unit]], menu[main])
         for unit in units
         if choice[unit] != main
     ]
-    table = said(menu[main]) | {"keep": list(keep), "overrides": overrides}
+    table = setting_keys(menu[main]) | {"keep": list(keep), "overrides": overrides}
     return type(menu[main]).model_validate(table)
-
-
-def said(setting: Settings) -> dict[str, Any]:
-    """A setting as one writes it: what decides most first, else what differs from the defaults."""
-    dumped = setting.model_dump(mode="json")
-    keys = ["method", *(("mode", "nbits", "group_size") if setting.method == "palettize" else ())]
-    given = setting.model_dump(mode="json", exclude_defaults=True)
-    last = {key: given.pop(key) for key in ("keep", "overrides") if key in given}
-    return {key: dumped[key] for key in keys} | given | last
-
-
-def _differing(setting: Settings, main: Settings) -> dict[str, Any]:
-    """What an override has to say beside the table it is in."""
-    if setting.method != main.method:
-        return said(setting)
-    mine, other = setting.model_dump(mode="json"), main.model_dump(mode="json")
-    return {key: value for key, value in mine.items() if value != other[key]}

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.errors import ExecutionError
-from pytest_ane.mil.records import DType, Feature, Model, TensorType
+from pytest_ane.core.errors import ExecutionError
+from pytest_ane.mil.records import DType, Feature, MLModel, TensorType
 from pytest_ane.reference.dtypes import FLOATS, Array, Precision, carried, convert
 from pytest_ane.reference.images import is_color, mode, shape_fits, to_tensor
 
 
-def bind_inputs(model: Model, inputs: Mapping[str, Any], precision: Precision) -> dict[str, Array]:
+def bind_inputs(model: MLModel, inputs: Mapping[str, Any], precision: Precision) -> dict[str, Array]:
     """Inputs in the form operations take them, checked against the declared features.
 
     Floating-point arrays of any width are accepted for floating-point features, as Core ML's
@@ -74,20 +74,20 @@ def _extents(feature: Feature, last: tuple[int, ...]) -> str:
     return f"[{', '.join([*shown, *map(str, last)])}]"
 
 
-def _refusal(model: Model, feature: Feature, problem: str) -> ExecutionError:
+def _refusal(model: MLModel, feature: Feature, problem: str) -> ExecutionError:
     return ExecutionError(
         f"{model.path}: input {feature.name!r} {problem}; it takes {present(feature)}."
     )
 
 
-def _default(model: Model, feature: Feature) -> Array:
+def _default(model: MLModel, feature: Feature) -> Array:
     """The default of an optional input in every element."""
     if not feature.optional or feature.default is None:
         raise _refusal(model, feature, "is missing")
     return np.full(feature.shape, feature.default, carried(feature.dtype))
 
 
-def _image(model: Model, feature: Feature, image: Any) -> Array:
+def _image(model: MLModel, feature: Feature, image: Any) -> Array:
     """The pixels of an image input, as `images.to_tensor` gives them."""
     if not mode(feature):
         raise ExecutionError(
@@ -100,7 +100,7 @@ def _image(model: Model, feature: Feature, image: Any) -> Array:
         raise _refusal(model, feature, f"has {error}") from None
 
 
-def _tensor(model: Model, feature: Feature, value: Any, dtype: DType) -> Array:
+def _tensor(model: MLModel, feature: Feature, value: Any, dtype: DType) -> Array:
     """An array of an allowed shape; floats of any width, integers where no value changes."""
     try:
         array = np.asarray(value)

@@ -1,7 +1,8 @@
 """Compiled arithmetic on fp16 numbers: rounding to them, and products with weights held in them.
 
 Processors turn fp16 numbers into float32 ones and back a vector at a time; numpy's casts take one
-number at a time. Importing numba takes half a second: see `dtypes.load_kernels`.
+number at a time. Importing numba takes half a second, so `dtypes.load_kernels` does it where it
+pays.
 """
 
 from __future__ import annotations

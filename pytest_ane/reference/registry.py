@@ -10,7 +10,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, TypeVar
 
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 
 FAILURES = (
     ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError,

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import ValueType
 from pytest_ane.reference.dtypes import Precision, converter
 from pytest_ane.reference.registry import FAILURES

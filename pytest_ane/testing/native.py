@@ -8,16 +8,21 @@ from tempfile import mkdtemp
 from types import ModuleType
 from typing import Any
 
-from pytest_ane.errors import RecordingError
+from pytest_ane.core.errors import RecordingError
 from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Model, Operation
+from pytest_ane.mil.records import MLModel, Operation
 from pytest_ane.predict import native as served
-from pytest_ane.testing import placed
-from pytest_ane.testing.compiler import compile_model
-from pytest_ane.testing.failing import Failures
-from pytest_ane.testing.recorded import VALUE, Identity, Recording, question, read_identity
+from pytest_ane.testing import plans
+from pytest_ane.testing.compiler import Failures, compile_model
+from pytest_ane.testing.recording import (
+    VALUE,
+    Identity,
+    Recording,
+    TrackedState,
+    prediction_key,
+    read_identity,
+)
 from pytest_ane.testing.script import Script
-from pytest_ane.testing.state import State
 
 
 class Answers:
@@ -50,7 +55,7 @@ class Answers:
             )
         self.failures.raise_due("plan", path)
         model = read_model(path, weights=False)
-        return placed.compute_plan(
+        return plans.compute_plan(
             model, self._usages(path, model, units), self.script.machine.cores
         )
 
@@ -60,23 +65,23 @@ class Answers:
         Raises:
             RecordingError: they are not recorded, and the script or the state forbids to compute.
         """
-        found = self.recording.values(key) if self.recording and key else None
-        if found is None and not (computed and self.script.compute):
+        arrays = self.recording.values(key) if self.recording and key else None
+        if arrays is None and not (computed and self.script.compute):
             raise RecordingError(
                 f"{path}: the recording does not have this prediction; record it again, or let "
                 "the executor compute all of them."
             )
-        return found
+        return arrays
 
     def identity(self, path: str) -> Identity | None:
         """A model's identity where a recording needs it."""
         return read_identity(path) if self.recording else None
 
-    def _usages(self, path: str, model: Model, units: str) -> dict[Operation, placed.Usage]:
+    def _usages(self, path: str, model: MLModel, units: str) -> dict[Operation, plans.Usage]:
         if self._broken(path):
             return {}
         recorded = self.recording.usages(path, model, units) if self.recording else None
-        return placed.by_rules(self.script, model, units) if recorded is None else recorded
+        return plans.by_rules(self.script, model, units) if recorded is None else recorded
 
     def _broken(self, path: str) -> bool:
         resolved = str(Path(path).resolve())
@@ -85,8 +90,8 @@ class Answers:
         return self._paths.index(resolved) < self.script.unassigned_paths
 
 
-def native(answers: Answers) -> ModuleType:
-    """A module that plays the answers; what is not asked of them is served by the executor."""
+def replaying_module(answers: Answers) -> ModuleType:
+    """The native module of a replayed Mac; what has no recorded answer runs on the executor."""
     module = ModuleType("coremltools.libcoremlpython", __doc__)
     vars(module).update({name: getattr(served, name) for name in served.__all__})
     vars(module).update(PYTEST_ANE=True, _MLModelProxy=_proxy(answers))
@@ -109,7 +114,7 @@ def _proxy(answers: Answers) -> type:
         ) -> None:
             failures.raise_due("load", path)
             super().__init__(path, compute_units, function_name, hints, asset)
-            self._asked = (function_name, compute_units)
+            self._loaded_as = (function_name, compute_units)
             self._model = answers.identity(str(self._path))
 
         def predict(self, data: dict[str, Any], state: Any = None) -> dict[str, Any]:
@@ -128,17 +133,17 @@ def _proxy(answers: Answers) -> type:
         def newState(self) -> Any:
             """Fresh states."""
 
-            def read(state: State, key: str, ask: Callable[[], Any]) -> Any:
-                found = answers.values(key, str(self._path), computed=not state.played)
-                return ask() if found is None else found[VALUE]
+            def read(state: TrackedState, key: str, ask: Callable[[], Any]) -> Any:
+                arrays = answers.values(key, str(self._path), computed=not state.played)
+                return ask() if arrays is None else arrays[VALUE]
 
-            return State(super().newState(), read)
+            return TrackedState(super().newState(), read)
 
-        def _key(self, data: dict[str, Any], state: State | None) -> str | None:
+        def _key(self, data: dict[str, Any], state: TrackedState | None) -> str | None:
             if self._model is None:
                 return None
-            return question(
-                self._model, *self._asked, data, None if state is None else state.digest
+            return prediction_key(
+                self._model, *self._loaded_as, data, None if state is None else state.digest
             )
 
         @staticmethod
@@ -155,7 +160,7 @@ def _proxy(answers: Answers) -> type:
         @staticmethod
         def get_all_compute_devices() -> list[Any]:
             """CPU, GPU and Neural Engine."""
-            return list(placed.devices(script.machine.cores).values())
+            return list(plans.devices(script.machine.cores).values())
 
         get_available_compute_devices = get_all_compute_devices
 

@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.errors import RecordingError
+from pytest_ane.core.errors import RecordingError
 from pytest_ane.testing.replayer import Replayer
 from pytest_ane.testing.script import Script
+from pytest_ane.testing.slow import slowed
 
 _LONGEST = 60_000
 _KEY = pytest.StashKey[Replayer]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--ane-replay` and `--ane-slow`."""
+    """Add `--ane-replay` and `--ane-slow`."""
     group = parser.getgroup("pytest-ane")
     group.addoption(
         "--ane-slow",
@@ -50,11 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Slow shards down; not before numpy's threads have been chosen, which its import fixes."""
-    if given := session.config.getoption("--ane-slow"):
-        from pytest_ane.testing.slow import slowed
-
+    if delays := session.config.getoption("--ane-slow"):
         stack = ExitStack()
-        stack.enter_context(slowed(dict(given)))
+        stack.enter_context(slowed(dict(delays)))
         session.config.add_cleanup(stack.close)
 
 
@@ -84,13 +83,13 @@ def _replay(config: pytest.Config, folder: str | None) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say that no Mac was asked, and that shards were slowed down."""
+    """Say in the header what is replayed, and which shards are slowed down."""
     return "; ".join(filter(None, (_replayed(config), _slowed(config)))) or None
 
 
 def _slowed(config: pytest.Config) -> str:
-    given = config.getoption("--ane-slow") or ()
-    return ", ".join(f"{shards} slowed by {1000 * more:g} ms a call" for shards, more in given)
+    delays = config.getoption("--ane-slow") or ()
+    return ", ".join(f"{shards} slowed by {1000 * more:g} ms a call" for shards, more in delays)
 
 
 def _replayed(config: pytest.Config) -> str:

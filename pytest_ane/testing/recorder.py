@@ -7,10 +7,13 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pytest_ane.errors import RecordingError
-from pytest_ane.testing.script import NAME, Machine, Script
+from pytest_ane.core.errors import RecordingError
+from pytest_ane.testing.script import NAME, Mac, Script
+
+if TYPE_CHECKING:
+    from pytest_ane.testing.recording import AnswerLog
 
 
 class Recorder:
@@ -27,19 +30,18 @@ class Recorder:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self._exit = ExitStack()
-        self._tape: Any = None
+        self._log: AnswerLog | None = None
         self._cores = 0
 
     @property
     def skipped(self) -> tuple[str, ...]:
         """What could not be kept, a sentence each."""
-        return tuple(self._tape.skipped) if self._tape else ()
+        return tuple(self._log.skipped) if self._log else ()
 
     def __enter__(self) -> Recorder:
-        from pytest_ane.build.quiet import import_coremltools
-        from pytest_ane.predict.hook import NATIVE
-        from pytest_ane.testing.place import in_place
-        from pytest_ane.testing.tape import Tape, taped
+        from pytest_ane.build.coremltools_quiet import import_coremltools
+        from pytest_ane.predict.hook import NATIVE, in_place
+        from pytest_ane.testing.recording import AnswerLog, recording_module
 
         import_coremltools()
         inner = sys.modules.get(NATIVE)
@@ -50,17 +52,18 @@ class Recorder:
                 f"{self.folder}: holds a recording; delete it, or record into another folder."
             )
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._tape = Tape(self.folder)
+        self._log = AnswerLog(self.folder)
         self._cores = _cores(inner)
-        self._exit.enter_context(in_place(taped(inner, self._tape), None))
+        self._exit.enter_context(in_place(recording_module(inner, self._log), None))
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._exit.close()
+        assert self._log is not None
         Script(
             _machine(self._cores),
-            failures=tuple(self._tape.failures),
-            compute=not self._tape.predicted,
+            failures=tuple(self._log.failures),
+            compute=not self._log.predicted,
         ).save(self.folder)
 
 
@@ -70,17 +73,17 @@ def _cores(native: ModuleType) -> int:
     return sum(getattr(device, "total_core_count", 0) for device in devices)
 
 
-def _machine(cores: int) -> Machine:
-    return Machine(
+def _machine(cores: int) -> Mac:
+    return Mac(
         cores=cores,
-        chip=_said("sysctl", "-n", "machdep.cpu.brand_string"),
-        os=_said("sw_vers", "-productVersion"),
-        build=_said("sw_vers", "-buildVersion"),
-        compiler=_said("xcrun", "coremlcompiler", "version"),
+        chip=_output_of("sysctl", "-n", "machdep.cpu.brand_string"),
+        os=_output_of("sw_vers", "-productVersion"),
+        build=_output_of("sw_vers", "-buildVersion"),
+        compiler=_output_of("xcrun", "coremlcompiler", "version"),
     )
 
 
-def _said(*command: str) -> str:
+def _output_of(*command: str) -> str:
     """What a tool prints; empty where there is none, or where it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

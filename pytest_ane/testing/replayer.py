@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pytest_ane.testing.script import Script
-from pytest_ane.testing.tools import write_tools
+import pytest_ane
+from pytest_ane.testing.script import Mac, Script
 
 
 class Replayer:
     """While it is entered, coremltools and the machine's tools answer as a script says.
 
     coremltools' own classes run unchanged; `sysctl`, `sw_vers` and `xcrun` come first on PATH.
-    Everything is as before afterwards. Counts of failures start anew each time it is entered.
+    Everything is as before afterwards. Counts of failures start at 0 each time it is entered.
 
     Args:
         script: a script, or a folder with `script.json` and perhaps recorded answers.
@@ -39,17 +41,16 @@ class Replayer:
 
     def _enter(self, stack: ExitStack) -> None:
         # Not on top: a script is a light thing, and coremltools takes seconds.
-        from pytest_ane.predict.hook import MACOS
-        from pytest_ane.testing.native import Answers, native
-        from pytest_ane.testing.place import in_place
-        from pytest_ane.testing.recorded import Recording
+        from pytest_ane.predict.hook import MACOS, in_place
+        from pytest_ane.testing.native import Answers, replaying_module
+        from pytest_ane.testing.recording import Recording
 
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="pytest-ane-")))
         write_tools(self.script, folder)
         recording = Recording(self.folder) if self.folder else None
         version = tuple(int(part) for part in self.script.machine.os.split(".") if part.isdigit())
         stack.enter_context(
-            in_place(native(Answers(self.script, folder, recording)), version or MACOS)
+            in_place(replaying_module(Answers(self.script, folder, recording)), version or MACOS)
         )
         stack.enter_context(_first_on_path(folder))
 
@@ -68,3 +69,65 @@ def _first_on_path(folder: Path) -> Iterator[None]:
             del os.environ["PATH"]
         else:
             os.environ["PATH"] = before
+
+
+_SYSCTL = """case "$*" in
+"-n machdep.cpu.brand_string") echo {chip} ;;
+*) echo "sysctl: unknown oid '$2'" >&2; exit 1 ;;
+esac
+"""
+_SW_VERS = """case "$1" in
+-productName|--productName) echo macOS ;;
+-productVersion|--productVersion) echo {os} ;;
+-buildVersion|--buildVersion) echo {build} ;;
+*) echo "ProductName:    macOS"; echo "ProductVersion: "{os}; echo "BuildVersion:   "{build} ;;
+esac
+"""
+_XCODE_SELECT = """case "$*" in
+"-p"|"--print-path") echo {folder} ;;
+*) echo "xcode-select: error: unknown command option '$1'" >&2; exit 64 ;;
+esac
+"""
+_XCODE, _TOOLS = "/Applications/Xcode.app/Contents/Developer", "/Library/Developer/CommandLineTools"
+_NOT_FOUND = """echo "xcrun: error: unable to find utility '$1', not a developer tool" >&2
+exit 72
+"""
+_XCRUN = """case "$1 $2" in
+"coremlcompiler version") echo {compiler}; exit ;;
+"coremlcompiler compile")
+  PYTHONPATH={root}${{PYTHONPATH:+:$PYTHONPATH}} exec {python} -m {module} {folder} "$3" "$4" ;;
+esac
+"""
+
+
+def write_tools(script: Script, folder: Path) -> Path:
+    """Write the tools into a folder that goes first on PATH; with the script."""
+    script.save(folder)
+    machine = script.machine
+    _write(folder / "sysctl", _SYSCTL.format(**_quoted(machine)))
+    _write(folder / "sw_vers", _SW_VERS.format(**_quoted(machine)))
+    selected = _XCODE if machine.compiler else _TOOLS
+    _write(folder / "xcode-select", _XCODE_SELECT.format(folder=selected))
+    xcrun = _XCRUN.format(
+        **_quoted(machine),
+        root=shlex.quote(str(Path(pytest_ane.__file__).parents[1])),
+        python=shlex.quote(sys.executable),
+        module="pytest_ane.testing.compiler",
+        folder=shlex.quote(str(folder)),
+    )
+    _write(folder / "xcrun", xcrun * bool(machine.compiler) + _NOT_FOUND)
+    return folder
+
+
+def _quoted(machine: Mac) -> dict[str, str]:
+    return {
+        "chip": shlex.quote(machine.chip),
+        "os": shlex.quote(machine.os),
+        "build": shlex.quote(machine.build),
+        "compiler": shlex.quote(machine.compiler),
+    }
+
+
+def _write(file: Path, text: str) -> None:
+    file.write_text(f"#!/bin/sh\n{text}")
+    file.chmod(0o755)

@@ -9,13 +9,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.backends import CoreMLBackend, CpuBackend
-from pytest_ane.build.record import PACKAGE, BuildRecord
 
-_BACKENDS = (CpuBackend, CoreMLBackend)
-
-
-class Slow:
+class SlowRunner:
     """A runner whose every prediction takes longer, of the processor's time and so of everybody's.
 
     Args:
@@ -31,7 +26,7 @@ class Slow:
         return getattr(self._runner, name)
 
     def predict(self, *arguments: Any, **named: Any) -> Any:
-        """Predict, and take the time."""
+        """Predict, then use the processor for the added seconds."""
         result = self._runner.predict(*arguments, **named)
         # A sleep would oversleep by more than a shard takes, and be no time of the processor.
         end = time.thread_time() + self._seconds
@@ -47,7 +42,10 @@ def slowed(seconds: Mapping[str, float]) -> Iterator[None]:
     Args:
         seconds: by pattern of shard ids (`L01`, `head.*`), or of an own package's name.
     """
-    before = {backend: backend.load for backend in _BACKENDS}
+    # Not on top: their import fixes numpy's threads, and takes a second.
+    from pytest_ane.backends import CoreMLBackend, CpuBackend
+
+    before = {backend: backend.load for backend in (CpuBackend, CoreMLBackend)}
     for backend, load in before.items():
         backend.load = _slow(load, seconds)  # type: ignore[method-assign]
     try:
@@ -61,13 +59,15 @@ def _slow(load: Callable[..., Any], seconds: Mapping[str, float]) -> Callable[..
     def slow(backend: Any, artifact: Path) -> Any:
         runner, name = load(backend, artifact), _name(artifact)
         added = sum(more for pattern, more in seconds.items() if fnmatchcase(name, pattern))
-        return Slow(runner, added) if added else runner
+        return SlowRunner(runner, added) if added else runner
 
     return slow
 
 
 def _name(artifact: Path) -> str:
     """The id of a shard that was built, else the package's name."""
+    from pytest_ane.build.record import PACKAGE, BuildRecord
+
     if artifact.name == PACKAGE:
         return str(BuildRecord.read(artifact.parent).key.get("shard", ""))
     return artifact.stem

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pytest_ane.build import Cache, build_shard
 from pytest_ane.families import Buildable
-from pytest_ane.families.builder import BuilderModel
+from pytest_ane.families.user_code import BuilderModel
 from pytest_ane.manifest import Linear, Model, Palettize, PalettizeStep, Prune, Shard, Uncompressed
 from tests.families.gemma4 import tiny as gemma4
 from tests.families.llama import tiny as llama

@@ -8,11 +8,13 @@ from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 
 from pytest_ane.build.cache import Cache
-from pytest_ane.build.slots import Slots
+from pytest_ane.build.semaphore import Semaphore
+
+KEY = "a" * 64
 
 
 def make_slowly(root: Path, log: Path, start: Barrier) -> None:
-    """Get or make entry `key`; who makes it notes so in `log`."""
+    """Get or make entry `KEY`; who makes it notes so in `log`."""
 
     def make(folder: Path) -> None:
         with log.open("a") as file:
@@ -23,19 +25,19 @@ def make_slowly(root: Path, log: Path, start: Barrier) -> None:
 
     cache = Cache(root)
     start.wait()
-    found = cache.get_or_make("artifacts", "key", make)
+    found = cache.get_or_make("artifacts", KEY, make)
     assert sorted(path.name for path in found.iterdir()) == ["first", "second"]
 
 
 def make_forever(root: Path, began: Event) -> None:
-    """Begin entry `key`, and never end."""
+    """Begin entry `KEY`, and never end."""
 
     def make(folder: Path) -> None:
         (folder / "first").write_text("half")
         began.set()
         time.sleep(600)
 
-    Cache(root).get_or_make("artifacts", "key", make)
+    Cache(root).get_or_make("artifacts", KEY, make)
 
 
 def make_counted(root: Path, builds: int, key: str, log: Path, start: Barrier) -> None:
@@ -54,6 +56,14 @@ def make_counted(root: Path, builds: int, key: str, log: Path, start: Barrier) -
 
 def hold_slot(folder: Path, began: Event) -> None:
     """Hold the only slot, and never let go."""
-    with Slots(folder, 1).one():
+    with Semaphore(folder, 1).held():
         began.set()
         time.sleep(600)
+
+
+def use_forever(root: Path, kind: str, key: str, began: Event) -> None:
+    """Use an entry, and never end."""
+    cache = Cache(root)
+    assert cache.get(kind, key)
+    began.set()
+    time.sleep(600)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import multiprocessing
 import os
 import shutil
@@ -13,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.build.cache import Cache
-from pytest_ane.errors import BuildError, CacheError
-from tests.build.makers import make_forever, make_slowly
+from pytest_ane.build.folder import KINDS
+from pytest_ane.core.errors import BuildError, CacheError
+from tests.build.makers import KEY, make_forever, make_slowly
 
+OTHER = "b" * 64
 SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -47,12 +50,12 @@ def assert_clean(cache: Cache) -> None:
     """No entry, no leftovers, and the next run makes the entry."""
     assert cache.entries() == []
     assert list((cache.root / "tmp").iterdir()) == []
-    found = cache.get_or_make("artifacts", "key", writes("whole"))
+    found = cache.get_or_make("artifacts", KEY, writes("whole"))
     assert (found / "file").read_text() == "whole"
 
 
 def test_sweep_deletes_what_killed_processes_left(cache: Cache) -> None:
-    left = cache.root / "tmp" / "artifacts-key"
+    left = cache.root / "tmp" / f"artifacts-{KEY}"
     left.mkdir()
     (left / "half").touch()
     cache.sweep()
@@ -65,32 +68,32 @@ def test_sweep_spares_what_is_being_made(cache: Cache) -> None:
         Cache(cache.root).sweep()
         assert (folder / "file").exists()
 
-    found = cache.get_or_make("artifacts", "key", make)
+    found = cache.get_or_make("artifacts", KEY, make)
     assert (found / "file").read_text() == "whole"
 
 
 def test_an_entry_is_made_once(cache: Cache) -> None:
-    assert cache.get("artifacts", "key") is None
-    first = cache.get_or_make("artifacts", "key", writes("first"))
-    second = cache.get_or_make("artifacts", "key", writes("second"))
-    assert first == second == cache.get("artifacts", "key") == cache.path("artifacts", "key")
+    assert cache.get("artifacts", KEY) is None
+    first = cache.get_or_make("artifacts", KEY, writes("first"))
+    second = cache.get_or_make("artifacts", KEY, writes("second"))
+    assert first == second == cache.get("artifacts", KEY) == cache.path("artifacts", KEY)
     assert (first / "file").read_text() == "first"
     assert list((cache.root / "tmp").iterdir()) == []
 
 
 def test_kinds_and_keys_are_apart(cache: Cache) -> None:
-    cache.get_or_make("artifacts", "a", writes("1"))
-    assert cache.get("artifacts", "b") is None
-    assert cache.get("recordings", "a") is None
+    cache.get_or_make("artifacts", KEY, writes("1"))
+    assert cache.get("artifacts", OTHER) is None
+    assert cache.get("recordings", KEY) is None
 
 
 def test_entries_least_recently_used_first(cache: Cache) -> None:
-    for key in ("a", "b", "c"):
-        os.utime(cache.get_or_make("recordings", key, writes(key * 10)), (1000, 1000))
-    cache.get("recordings", "a")
-    os.utime(cache.path("recordings", "b"), (2000, 2000))
+    for key in "abc":
+        os.utime(cache.get_or_make("recordings", key * 64, writes(key * 10)), (1000, 1000))
+    cache.get("recordings", "a" * 64)
+    os.utime(cache.path("recordings", "b" * 64), (2000, 2000))
     entries = cache.entries()
-    assert [entry.key for entry in entries] == ["c", "b", "a"]
+    assert [entry.key[0] for entry in entries] == ["c", "b", "a"]
     assert [(e.kind, e.size, e.used) for e in entries[:2]] == [
         ("recordings", 10, 1000),
         ("recordings", 10, 2000),
@@ -98,10 +101,28 @@ def test_entries_least_recently_used_first(cache: Cache) -> None:
 
 
 def test_an_entry_is_removed_whole(cache: Cache) -> None:
-    cache.get_or_make("artifacts", "key", writes("old"))
+    cache.get_or_make("artifacts", KEY, writes("old"))
     (entry,) = cache.entries()
     cache.remove(entry)
     assert_clean(cache)
+
+
+def test_an_entry_that_was_used_since_it_was_listed_stays(cache: Cache) -> None:
+    os.utime(cache.get_or_make("artifacts", KEY, writes("whole")), (1000, 1000))
+    (entry,) = cache.entries()
+    assert cache.get("artifacts", KEY) is not None
+    assert not cache.remove(entry)
+    assert cache.get("artifacts", KEY) is not None
+
+
+@pytest.mark.parametrize("use", ["get", "make"])
+def test_what_is_used_was_used_since_its_user_began(cache: Cache, use: str) -> None:
+    assert cache.in_use_since() == math.inf
+    if use == "get":
+        os.utime(cache.get_or_make("artifacts", KEY, writes("whole")), (1000, 1000))
+    user = Cache(cache.root)
+    user.get_or_make("artifacts", KEY, writes("whole"))
+    assert [entry.used >= cache.in_use_since() for entry in cache.entries()] == [True]
 
 
 def test_two_processes_make_an_entry_once(cache: Cache, tmp_path: Path) -> None:
@@ -124,9 +145,9 @@ def test_a_killed_process_leaves_a_usable_cache(cache: Cache) -> None:
     process.kill()
     process.join(30)
     assert process.exitcode == -9
-    assert cache.get("artifacts", "key") is None
-    assert [path.name for path in (cache.root / "tmp").iterdir()] == ["artifacts-key"]
-    found = cache.get_or_make("artifacts", "key", writes("whole"))
+    assert cache.get("artifacts", KEY) is None
+    assert [path.name for path in (cache.root / "tmp").iterdir()] == [f"artifacts-{KEY}"]
+    found = cache.get_or_make("artifacts", KEY, writes("whole"))
     assert [path.name for path in found.iterdir()] == ["file"]
     assert list((cache.root / "tmp").iterdir()) == []
 
@@ -135,7 +156,7 @@ def test_a_killed_process_leaves_a_usable_cache(cache: Cache) -> None:
 def test_a_failing_disk_is_one_sentence_and_leaves_no_entry(cache: Cache, number: int) -> None:
     failure = OSError(number, os.strerror(number), "/tmp/half.bin")
     with pytest.raises(BuildError) as error:
-        cache.get_or_make("artifacts", "key", raises(failure))
+        cache.get_or_make("artifacts", KEY, raises(failure))
     free = f"{shutil.disk_usage(cache.root).free / 1e9:.1f}"
     message = str(error.value)
     assert message.startswith(
@@ -155,14 +176,14 @@ def test_a_disk_that_fills_while_a_package_is_copied(cache: Cache) -> None:
     why = "[Errno 28] No space left on device: 'a/file' -> 'b/file'"
     failure = shutil.Error([("a/file", "b/file", why), ("a/more", "b/more", why)])
     with pytest.raises(BuildError, match=r" failed: No space left on device: b/file \("):
-        cache.get_or_make("artifacts", "key", raises(failure))
+        cache.get_or_make("artifacts", KEY, raises(failure))
     assert_clean(cache)
 
 
 def test_the_converter_s_writer_speaks_of_the_disk_in_its_own_words(cache: Cache) -> None:
     said = "m:L00 could not be converted: [MIL FileWriter]: Unknown error occurred while writing."
     with pytest.raises(BuildError, match=r"^Building into .* failed: m:L00 could not .* GB free"):
-        cache.get_or_make("artifacts", "key", raises(BuildError(said)))
+        cache.get_or_make("artifacts", KEY, raises(BuildError(said)))
     assert_clean(cache)
 
 
@@ -175,7 +196,7 @@ def test_temporary_files_go_with_the_build(cache: Cache) -> None:
         (folder / "file").touch()
 
     before = tempfile.gettempdir(), os.environ.get("TMPDIR")
-    cache.get_or_make("artifacts", "key", make)
+    cache.get_or_make("artifacts", KEY, make)
     assert made[0].parent == made[1]
     assert made[1].parent == Path(before[0])
     assert not made[1].exists()
@@ -189,7 +210,7 @@ def test_temporary_files_of_a_killed_build_are_swept(cache: Cache) -> None:
         assert seen[-1].exists()
 
     seen: list[Path] = []
-    cache.get_or_make("artifacts", "key", make)
+    cache.get_or_make("artifacts", KEY, make)
     left = [seen[0].with_name(seen[0].name[:-8] + rest) for rest in ("aaaaaaaa", "bbbbbbbb")]
     other = Cache(cache.root.with_name("other"))
     for sweeper, gone in ((other, False), (cache, True)):
@@ -208,7 +229,7 @@ def test_a_disk_that_is_full_before_anything_is_made(
     with monkeypatch.context() as patch:
         patch.setattr("filelock.FileLock.acquire", full)
         with pytest.raises(BuildError, match="failed: No space left on device \\("):
-            cache.get_or_make("artifacts", "key", writes("never"))
+            cache.get_or_make("artifacts", KEY, writes("never"))
     assert_clean(cache)
 
 
@@ -217,14 +238,14 @@ def test_an_interruption_passes_and_leaves_no_entry(
     cache: Cache, interruption: BaseException
 ) -> None:
     with pytest.raises(type(interruption)):
-        cache.get_or_make("artifacts", "key", raises(interruption))
+        cache.get_or_make("artifacts", KEY, raises(interruption))
     assert_clean(cache)
 
 
 def test_a_failure_does_not_touch_other_entries(cache: Cache) -> None:
-    kept = cache.get_or_make("artifacts", "kept", writes("kept"))
+    kept = cache.get_or_make("artifacts", OTHER, writes("kept"))
     with pytest.raises(BuildError):
-        cache.get_or_make("artifacts", "key", raises(OSError(errno.ENOSPC, "full")))
+        cache.get_or_make("artifacts", KEY, raises(OSError(errno.ENOSPC, "full")))
     assert (kept / "file").read_text() == "kept"
 
 
@@ -257,5 +278,37 @@ def test_the_user_s_own_folder_is_the_default(
 
 
 def test_opening_a_cache_twice_keeps_what_is_in_it(cache: Cache) -> None:
-    cache.get_or_make("artifacts", "key", writes("kept"))
-    assert Cache(cache.root).get("artifacts", "key") is not None
+    cache.get_or_make("artifacts", KEY, writes("kept"))
+    assert Cache(cache.root).get("artifacts", KEY) is not None
+
+
+def test_only_names_of_our_own_form_are_swept_or_listed(cache: Cache) -> None:
+    names = (
+        "thesis",
+        f"artifacts-{KEY[1:]}",
+        f"{KEY}",
+        "run-1",
+        f"artifacts-{KEY}.old",
+        ".write-x",
+    )
+    others = [cache.root / "tmp" / name for name in names]
+    others += [cache.root / kind / name for kind in KINDS for name in ("release-1.0", KEY.upper())]
+    for folder in others:
+        folder.mkdir()
+    link = cache.root / "artifacts" / OTHER
+    link.symlink_to(others[0], target_is_directory=True)
+    probe = cache.root / "tmp" / ".write-1"
+    probe.touch()
+    cache.sweep()
+    assert cache.entries() == []
+    assert all(folder.is_dir() for folder in (*others, link))
+    assert not probe.exists()
+
+
+def test_a_linked_folder_is_not_swept(cache: Cache, tmp_path: Path) -> None:
+    mine = tmp_path / "mine" / f"artifacts-{KEY}"
+    mine.mkdir(parents=True)
+    (cache.root / "tmp").rmdir()
+    (cache.root / "tmp").symlink_to(mine.parent, target_is_directory=True)
+    cache.sweep()
+    assert mine.is_dir()

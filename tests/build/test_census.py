@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.build.census import Census, Weight, take_census
-from pytest_ane.build.quiet import converter_notes, import_coremltools
-from pytest_ane.build.stages import Stage
-from pytest_ane.errors import ProgramError
+from pytest_ane.build.census import Census, Stage, Weight, take_census
+from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import (
     Block,
     DType,
     Function,
-    Model,
+    MLModel,
     Named,
     Operation,
     Program,
@@ -145,11 +144,7 @@ def test_a_weight_that_was_declined_shows_as_fp16(take: Take) -> None:
     [
         ("iOS16", {}, ("constexpr_affine_dequantize", 8, 96, 1)),
         ("iOS18", {}, ("constexpr_blockwise_shift_scale", 8, 96, 1)),
-        (
-            "iOS18",
-            {"granularity": "per_tensor"},
-            ("constexpr_blockwise_shift_scale", 8, 1, 1),
-        ),
+        ("iOS18", {"granularity": "per_tensor"}, ("constexpr_blockwise_shift_scale", 8, 1, 1)),
         (
             "iOS18",
             {"granularity": "per_block", "block_size": 32, "dtype": "int4"},
@@ -223,7 +218,7 @@ def census_of(**functions: list[Operation]) -> list[str]:
             for name, operations in functions.items()
         }
     )
-    return [w.name for w in take_census(Model("m", "m", 9, (), (), (), program)).weights]
+    return [w.name for w in take_census(MLModel("m", "m", 9, (), (), (), program)).weights]
 
 
 def test_a_shared_weight_counts_once() -> None:

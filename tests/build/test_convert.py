@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from pytest_ane.build.convert import convert
-from pytest_ane.build.quiet import converter_notes
-from pytest_ane.errors import BuildError
+from pytest_ane.build.coremltools_quiet import converter_notes
+from pytest_ane.core.errors import BuildError
 from pytest_ane.families import Conversion, Port
 from pytest_ane.mil import read_model
 from pytest_ane.reference import Session
@@ -98,6 +98,6 @@ def test_states_need_a_target_that_has_them() -> None:
 def test_a_weight_that_is_nan_is_named() -> None:
     module = nn.Conv2d(2, 2, 1, bias=False)
     module.weight.data[1, 0] = float("nan")
-    message = "m:L00 could not be converted: its weight weight holds NaN; mend the source"
+    message = "m:L00 could not be converted: its weight weight holds NaN; repair the source"
     with converter_notes(), pytest.raises(BuildError, match=message):
         convert(Conversion(module, (X,), (Y,)), max_tokens=4, target="iOS18", subject="m:L00")

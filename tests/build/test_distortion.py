@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 
 from pytest_ane.build import Distortion, distortions
 from pytest_ane.build.compress import compress
-from pytest_ane.build.quiet import converter_notes, import_coremltools
-from pytest_ane.errors import AneError
+from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.core.errors import AneError
 from pytest_ane.manifest import Compression
 from pytest_ane.mil import read_model
 from tests.build.test_optimize import ANYWHERE, SINCE_IOS18, network

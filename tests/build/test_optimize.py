@@ -13,19 +13,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from pytest_ane.build import Census, CompressionMeasurement, distortions, judge, take_census
+from pytest_ane.build import Census, distortions, take_census
 from pytest_ane.build.compress import compress
-from pytest_ane.build.quiet import converter_notes, import_coremltools
-from pytest_ane.errors import BuildError
+from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.build.optimize import exact_percentiles, percentile
+from pytest_ane.core.errors import BuildError
+from pytest_ane.core.verdict import Verdict
+from pytest_ane.gates.compression import judge
+from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.manifest import Compression, CompressionPolicy
 from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Model
-from pytest_ane.verdict import Verdict
+from pytest_ane.mil.records import MLModel
 
 Asked = dict[str, Any]
-Build = Callable[..., tuple[Verdict, Census, Model]]
+Build = Callable[..., tuple[Verdict, Census, MLModel]]
 
 LUT, SPARSE, SPARSE_LUT = (
     f"constexpr_{name}" for name in ("lut_to_dense", "sparse_to_dense", "lut_to_sparse")
@@ -153,7 +158,9 @@ def network(target: str) -> Any:
 def build(tmp_path: Path) -> Build:
     """Compress the network, save it, and judge what the file holds."""
 
-    def built(asked: Asked, target: str = "iOS18", **policy: Any) -> tuple[Verdict, Census, Model]:
+    def built(
+        asked: Asked, target: str = "iOS18", **policy: Any
+    ) -> tuple[Verdict, Census, MLModel]:
         compression: Any = TypeAdapter(Compression).validate_python(asked)
         path = tmp_path / "m.mlpackage"
         shutil.rmtree(path, ignore_errors=True)
@@ -269,3 +276,41 @@ def test_a_refusal_of_coremltools_is_one_sentence(tmp_path: Path) -> None:
     asked: Any = TypeAdapter(Compression).validate_python(palettize("kmeans", engine="coremltools"))
     with pytest.raises(BuildError, match=r"^m:L00 could not be compressed: The per_g"):
         compress(network("iOS16"), asked, tmp_path / "m.mlpackage", "m:L00")
+
+
+Q = st.floats(0, 1)
+
+
+@given(values=st.lists(st.floats(0, 100, width=16), min_size=1, max_size=50), share=Q)
+def test_as_many_values_as_numpy_would_take(values: list[float], share: float) -> None:
+    array = np.array(values)
+    ours, theirs = percentile(array, share * 100), np.percentile(array, share * 100)
+    assert ours <= theirs * (1 + 1e-12)
+    assert np.count_nonzero(array <= ours) >= np.floor(len(values) * share)
+
+
+@pytest.fixture(scope="module")
+def pruner() -> Any:
+    import_coremltools()
+    from coremltools.optimize.coreml._quantization_passes import prune_weights
+
+    return prune_weights
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.9])
+@pytest.mark.parametrize("options", [{}, {"block_size": 4, "dim": 0}], ids=["single", "blocks"])
+def test_weights_beyond_the_range_of_fp16(
+    pruner: Any, share: float, options: dict[str, int]
+) -> None:
+    weight = np.random.default_rng(0).standard_normal((256, 512)).astype(np.float16)
+    with exact_percentiles():
+        stored = pruner.compress_by_magnitude(weight, share, **options).nonzero_data
+    zeros = 1 - len(stored) / weight.size
+    assert share <= zeros < share + 0.01
+
+
+def test_numpy_itself_stays_as_it_is(pruner: Any) -> None:
+    before = np.percentile
+    with exact_percentiles():
+        assert np.percentile is before
+    assert pruner.compress_by_magnitude.__globals__["np"] is np

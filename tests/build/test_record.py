@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.build import Artifact, BuildRecord, Distortion, losses
+from pytest_ane.build import Artifact, BuildRecord, Distortion, weight_distortions
 from pytest_ane.build.record import RECORD
-from pytest_ane.errors import CacheError
+from pytest_ane.core.errors import CacheError
 from pytest_ane.mil import read_model
 from tests.build.test_distortion import package
 
@@ -42,10 +42,12 @@ def test_a_damaged_record(tmp_path: Path, field: dict[str, object]) -> None:
 def test_errors_as_the_build_measured_them(tmp_path: Path) -> None:
     path = package(tmp_path / "a", ("u", [[3.0, 4.0]]))
     artifact = Artifact(path, BuildRecord({}, {}, (), 1.0, ERRORS))
-    assert losses(artifact, read_model(path), "float32") == ERRORS
+    assert weight_distortions(artifact, read_model(path), "float32") == ERRORS
 
 
 def test_errors_against_the_reference_package(tmp_path: Path) -> None:
     path, other = (package(tmp_path / n, ("u", [[3.0, v]])) for n, v in (("a", 4.0), ("b", 5.0)))
-    assert losses(Artifact(path), read_model(path), other) == (Distortion("u", 1.0, 34.0),)
-    assert losses(Artifact(path), read_model(path), "none") == ()
+    assert weight_distortions(Artifact(path), read_model(path), other) == (
+        Distortion("u", 1.0, 34.0),
+    )
+    assert weight_distortions(Artifact(path), read_model(path), "none") == ()

@@ -8,11 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.build.scratch import (
-    scratch,
-    temporary_files_in,
-    temporary_folder,
-)
+from pytest_ane.build.scratch import scratch, temporary_files_in, temporary_folder
 
 
 @pytest.fixture(autouse=True)
@@ -44,11 +40,13 @@ def test_one_within_another_knows_the_outermost(tmp_path: Path) -> None:
 
 
 def test_what_was_left_under_the_name_goes_first(tmp_path: Path) -> None:
-    (tmp_path / "name-0").mkdir()
-    (tmp_path / "other-0").mkdir()
+    left = tmp_path / "name-a_0bcdef"
+    others = [tmp_path / name for name in ("other-a_0bcdef", "name-thesis", "name-a_0bcdef-copy")]
+    for folder in (left, *others):
+        folder.mkdir()
     with scratch("name"):
-        assert not (tmp_path / "name-0").exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["other-0"]
+        assert not left.exists()
+    assert sorted(tmp_path.iterdir()) == sorted(others)
 
 
 @pytest.mark.parametrize("variable", [None, "/before"])

@@ -31,7 +31,7 @@ def test_the_schema_of_github_holds(file: str, schema: str) -> None:
 
 
 def test_zizmor_finds_nothing() -> None:
-    """Its default audits, offline; actions are named by version here, which docs/ci.md explains."""
+    """Its default audits, offline; docs/how-to/ci.md explains why actions are named by version."""
     command = [Path(sys.executable).with_name("zizmor"), "--offline", "--no-progress"]
     command += ["--min-severity=medium", "--config", Path(__file__).with_name("zizmor.yml")]
     done = subprocess.run(

@@ -9,7 +9,7 @@ from tests.cli.stacks import Stacks
 
 @pytest.fixture(scope="session")
 def stacks(tmp_path_factory: pytest.TempPathFactory) -> Stacks:
-    from pytest_ane.build.quiet import import_coremltools
+    from pytest_ane.build.coremltools_quiet import import_coremltools
 
     import_coremltools()
     return Stacks(tmp_path_factory.mktemp("stacks"))

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from pytest_ane.behaviour.bisect import most_evaluations
+from pytest_ane.analysis.bisect import most_evaluations
 from tests.cli.stacks import BLOCKS
 from tests.cli.test_drift import NAMES, Run, run
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.cli import main
-from tests.fidelity import blocks
+from tests.gates.fidelity import blocks
 
 GOOD = dict.fromkeys(blocks.NAMES, 8)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from pytest_ane.analysis.devices import Device, save_device
 from pytest_ane.cli import main
-from pytest_ane.throughput.devices import Device, save_device
 from tests.cli.stacks import Stacks
 from tests.packages import save_conv
 
@@ -25,8 +26,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     def call(*arguments: str, status: int = 0) -> list[str]:
-        cache = [] if any("--ane-cache" in a for a in arguments) else [f"--ane-cache={tmp_path}"]
-        assert main(["bound", *arguments, *cache]) == status
+        cache = f"--ane-cache={tmp_path / 'cache'}"
+        assert main(["bound", cache, *arguments]) == status
         out, err = capsys.readouterr()
         return (err if status else out).splitlines()
 
@@ -49,6 +50,15 @@ def test_another_t_and_what_was_measured(run: Run, package: Path) -> None:
     ]
 
 
+def test_another_runtime_stands_next_to_ours(run: Run, package: Path, tmp_path: Path) -> None:
+    other = {"runtime": "mlx", "device": "GPU", "model": package.name, "tok_s": 7, "tokens": 3}
+    file = tmp_path / "mlx.json"
+    file.write_text(json.dumps(other | {"joules_per_token": 0.5}))
+    lines = run(str(package), "--measured", "1000", "--measured", str(file))
+    assert [line for line in lines if "mlx" in line] == ["  mlx on GPU: 7 tok/s, 0.5 J a token"]
+    assert lines.index("T = 3") < lines.index("  mlx on GPU: 7 tok/s, 0.5 J a token")
+
+
 def test_the_device_s_figures_may_be_replaced(run: Run, package: Path) -> None:
     found = run(str(package), "--bandwidth", "10", "--peak", "2", "--lanes", "1")
     assert found[0] == (
@@ -64,7 +74,7 @@ def test_the_device_s_figures_may_be_replaced(run: Run, package: Path) -> None:
 def test_this_machine_once_it_is_measured(run: Run, package: Path, tmp_path: Path) -> None:
     (sentence,) = run(str(package), "--device", "this machine", status=1)
     assert "run: pytest-ane calibrate --device" in sentence
-    save_device(Device(name="this machine", bandwidth=40, peak=0.1, held=4), tmp_path)
+    save_device(Device(name="this machine", bandwidth=40, peak=0.1, held=4), tmp_path / "cache")
     assert "this machine: 40 GB/s" in run(str(package), "--device", "this machine")[0]
 
 
@@ -76,6 +86,7 @@ def test_this_machine_once_it_is_measured(run: Run, package: Path, tmp_path: Pat
         (["--measured", "fast"], "--measured fast: give tokens a second"),
         (["--measured", "0=5"], "--measured 0=5: give tokens a second"),
         (["--measured", "nan"], "--measured nan: give tokens a second"),
+        (["--measured", "none.json"], "--measured none.json: cannot be read"),
     ],
 )
 def test_bad_options_are_one_sentence(
@@ -134,7 +145,7 @@ def test_a_model_must_be_one_of_the_manifest(run: Run, stacks: Stacks, tmp_path:
     manifest = tmp_path / "shards.toml"
     stacks.write(manifest)
     (sentence,) = run(str(manifest), "--model", "dep", status=1)
-    assert sentence == ("pytest-ane: --model dep: the manifest has no such model; nearest: deep.")
+    assert sentence == ("pytest-ane: shards.toml has no model 'dep'; nearest: deep.")
 
 
 def test_packages_of_one_s_own_say_which_t_they_take(

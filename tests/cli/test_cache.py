@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from pytest_ane.build import Cache
 from pytest_ane.cli import main
+from tests.build.makers import use_forever
+from tests.cli.terminal import at_a_terminal
 
 Call = Callable[..., list[str]]
+SPAWN = multiprocessing.get_context("spawn")
 
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
     """Three entries of 1, 2 and 3 MB, the smallest used least recently."""
+    kept = Cache(tmp_path)
     for size, key in ((1, "a" * 64), (2, "b" * 64), (3, "c" * 64)):
-        kind = "recordings" if size == 2 else "artifacts"
-        folder = tmp_path / kind / key
-        folder.mkdir(parents=True)
+        folder = kept.path("recordings" if size == 2 else "artifacts", key)
+        folder.mkdir()
         (folder / "content").write_bytes(bytes(size * 1_000_000))
         os.utime(folder, (1_000_000_000 + size, 1_000_000_000 + size))
     return tmp_path
@@ -45,8 +50,44 @@ def test_list_shows_the_least_recently_used_first(call: Call, cache: Path) -> No
     assert lines[-1] == f"3 entries, 6.0 MB in {cache}"
 
 
+def test_prune_says_what_it_would_delete(call: Call, cache: Path) -> None:
+    listed = call("list")[:-1]
+    assert call("prune") == [
+        *listed,
+        "3 of 3 entries, 6.0 MB, would be deleted; nothing was: pytest-ane cache prune --yes "
+        "deletes them",
+    ]
+    assert call("list")[:-1] == listed
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y", 0), ("n", 3)])
+def test_prune_asks_at_a_terminal(
+    call: Call, monkeypatch: pytest.MonkeyPatch, answer: str, left: int
+) -> None:
+    at_a_terminal(monkeypatch, answer)
+    call("prune")
+    assert len(call("list")) == left + 1
+
+
+def test_prune_keeps_what_a_running_process_uses(call: Call, cache: Path) -> None:
+    listed = call("list")
+    began = SPAWN.Event()
+    process = SPAWN.Process(target=use_forever, args=(cache, "artifacts", "a" * 64, began))
+    process.start()
+    assert began.wait(30)
+    assert call("prune", "--yes") == [
+        *listed[1:3],
+        "kept: 1.0 MB that a running process may use",
+        f"2 of 3 entries removed, 1.0 MB kept in {cache}",
+    ]
+    process.kill()
+    process.join(30)
+    assert call("prune", "--yes")[-1] == f"1 of 1 entries removed, 0.0 MB kept in {cache}"
+    assert list((cache / "locks").glob("use-*")) == []
+
+
 def test_prune_removes_everything_by_default(call: Call, cache: Path) -> None:
-    assert call("prune") == [f"3 of 3 entries removed, 0.0 MB kept in {cache}"]
+    assert call("prune", "--yes")[-1] == f"3 of 3 entries removed, 0.0 MB kept in {cache}"
     assert call("list") == [f"0 entries, 0.0 MB in {cache}"]
 
 
@@ -55,7 +96,7 @@ def test_prune_removes_everything_by_default(call: Call, cache: Path) -> None:
     [("3 MB", "c"), ("4.9MB", "c"), ("5 MB", "bc"), ("1 GB", "abc"), ("5000000", "bc")],
 )
 def test_prune_keeps_the_most_recently_used(call: Call, cache: Path, keep: str, left: str) -> None:
-    call("prune", f"--keep={keep}")
+    call("prune", f"--keep={keep}", "--yes")
     kept = sorted(
         path.name[0] for kind in ("artifacts", "recordings") for path in (cache / kind).iterdir()
     )
@@ -65,7 +106,7 @@ def test_prune_keeps_the_most_recently_used(call: Call, cache: Path, keep: str, 
 
 @pytest.mark.parametrize("keep", ["much", "2 TB", "-1", ""])
 def test_what_is_no_size_is_one_sentence_and_removes_nothing(call: Call, keep: str) -> None:
-    (line,) = call("prune", f"--keep={keep}", code=1)
+    (line,) = call("prune", f"--keep={keep}", "--yes", code=1)
     assert line.startswith(f"pytest-ane: --keep={keep}: ")
     assert line.endswith(".")
     assert len(call("list")) == 4
@@ -78,3 +119,16 @@ def test_a_cache_that_cannot_be_written_is_one_sentence(
     assert main(["cache", "list", "--ane-cache", str(tmp_path / "file")]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"pytest-ane: The cache folder {tmp_path / 'file'} cannot be written")
+
+
+def test_other_content_is_refused_and_left_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    release = tmp_path / "artifacts" / "release-1.0" / "file"
+    release.parent.mkdir(parents=True)
+    release.touch()
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["cache", "prune", "--yes", "--ane-cache", str(tmp_path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"pytest-ane: {tmp_path} is no cache folder of pytest-ane: it holds ")
+    assert sorted(tmp_path.rglob("*")) == before

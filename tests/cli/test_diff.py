@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.cli import main
-from tests.fidelity.test_diff import chain
+from tests.analysis.test_operations import chain
 
 
 @pytest.fixture

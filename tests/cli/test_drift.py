@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.behaviour.drift import from_json
+from pytest_ane.analysis.drift import from_json
 from pytest_ane.cli import main
 from tests.cli.stacks import BLOCKS, Stacks
 
@@ -75,7 +75,7 @@ def test_the_measurement_is_written(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--model", "other"], "--model other: shards.toml has no such model"),
+        (["--model", "other"], "shards.toml has no model 'other'"),
         (["--json", "no/such/file.json"], "--json no/such/file.json: there is no folder no/such"),
         (["--ane-manifest", "absent.toml"], "absent.toml"),
     ],
@@ -109,7 +109,7 @@ def test_a_manifest_without_a_whole_model(
         '[models.half]\nfamily = "llama"\nsource = { path = "x.gguf" }\nshards = "L00"\n'
     )
     assert main(["drift"]) == 1
-    assert "has 0 with blocks and a head" in capsys.readouterr().err
+    assert "has no model with blocks and a head" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["drift", "bisect"])

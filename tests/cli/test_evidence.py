@@ -12,8 +12,9 @@ import pytest
 from pytest_ane.cli import main
 from pytest_ane.evidence import Statement, Store
 from pytest_ane.evidence.asked import files_of
-from pytest_ane.placement.plans import Plan, PlannedFunction, PlannedOperation
-from tests.evidence.signing import bundle, new_key, write_json, write_public
+from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
+from tests.cli.terminal import at_a_terminal
+from tests.evidence.signing import bundle, envelope, new_key, write_json, write_public
 from tests.mil.packages import doubling
 
 Call = Callable[..., list[str]]
@@ -219,20 +220,64 @@ def test_show_what_is_stale_or_of_nobody(call: Call, store: Store) -> None:
     )
 
 
-def test_prune(call: Call, store: Store) -> None:
-    lost = store.write(replace(recorded("L01"), subject="old:L01"))
-    signature = write_json(lost.with_name(f"{lost.name}.dsse.json"), {})
-    orphan = write_json(store.folder / "m" / "L01.fidelity.json.sigstore.json", {})
+@pytest.fixture
+def lost(store: Store) -> list[Path]:
+    """A statement of a shard that is gone, signed, and a signature whose statement is gone."""
+    path = store.write(replace(recorded("L01"), subject="old:L01"))
+    signed = envelope(new_key(), path.read_bytes())
+    orphan = store.folder / "m" / "L01.fidelity.json.sigstore.json"
+    return [
+        path,
+        write_json(orphan, {"dsseEnvelope": signed}),
+        write_json(path.with_name(f"{path.name}.dsse.json"), signed),
+    ]
+
+
+def test_prune(call: Call, store: Store, lost: list[Path]) -> None:
     kept = write_json(store.folder / "m" / "L01.placement.json.sigstore.json", {})
     lines = call("prune")
-    assert lines[-1] == "3 files unused; remove with: pytest-ane evidence prune --yes"
-    assert lines[:-1] == [f"unused {lost}", f"unused {orphan}", f"unused {signature}"]
-    assert all(path.exists() for path in (lost, signature, orphan))
-    assert call("prune", "--yes")[-1] == "3 files removed from evidence"
-    assert not any(path.exists() for path in (lost, signature, orphan))
+    assert lines[:-1] == [f"unused {path}" for path in lost]
+    assert lines[-1] == (
+        "3 files would be deleted; nothing was: pytest-ane evidence prune --yes deletes them"
+    )
+    assert all(path.exists() for path in lost)
+    assert call("prune", "--yes") == [*lines[:-1], "3 files removed from evidence"]
+    assert not any(path.exists() for path in lost)
     assert kept.exists()
     assert len(store.files()) == 2
     assert call("prune") == ["no unused file in evidence"]
+
+
+@pytest.mark.parametrize(("answer", "gone"), [("y", True), ("n", False), ("", False)])
+def test_prune_asks_at_a_terminal(
+    call: Call, lost: list[Path], monkeypatch: pytest.MonkeyPatch, answer: str, gone: bool
+) -> None:
+    at_a_terminal(monkeypatch, answer)
+    lines = call("prune")
+    assert lines[:3] == [f"unused {path}" for path in lost]
+    assert [path.exists() for path in lost] == [not gone] * 3
+
+
+def test_prune_takes_only_statements(call: Call, lost: list[Path]) -> None:
+    edited = Path("d/L01.placement.json")
+    others = [
+        *map(
+            Path, ("web/package.json", "src/config.json", "x/Manifest.json", "y/b.json.dsse.json")
+        ),
+        edited,
+        Path("d/b.json.dsse.json"),
+    ]
+    for path in others:
+        path.parent.mkdir(exist_ok=True)
+        write_json(path, {"_type": "https://in-toto.io/Statement/v1", "name": "mine"})
+    edited.write_bytes(lost[0].read_bytes().replace(b"M4", b"M5"))
+    write_json(others[-1], envelope(new_key(), b'{"name": "mine"}'))
+    Path("linked").symlink_to("evidence/old", target_is_directory=True)
+    Path("d/link.json").symlink_to(lost[0].absolute())
+    assert call("prune", "--ane-evidence=.", "--yes") == ["no unused file in ."]
+    assert all(path.exists() for path in (*others, *lost))
+    assert Path("d/link.json").exists()
+    assert Path("L00.mlpackage/Manifest.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_ane.cli import main
 from pytest_ane.manifest import load
-from pytest_ane.plugin.suite import shipped
+from pytest_ane.project.suite import shipped
 
 
 def test_writes_a_manifest_and_gates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from pytest_ane.cli import main
 from pytest_ane.mil import read_model
+from tests.gates.placement.plans.samples import COUNTS_TEXT, info
 from tests.packages import save_conv
-from tests.placement.plans.samples import COUNTS_TEXT, info
 
 
 def test_prints_the_line_and_what_is_not_on_the_ane(

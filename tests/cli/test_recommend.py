@@ -169,7 +169,7 @@ def test_a_package_of_ones_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [((), "several models; name one: a, b"), (("c",), "no model 'c'; there are: a, b")],
+    [((), "has 2 models; name one of them: a, b"), (("c",), "no model 'c'; there are: a, b")],
 )
 def test_which_model(options: tuple[str, ...], says: str, tmp_path: Path) -> None:
     model = "[models.{}]\nfamily = 'llama'\nsource = {{ seeded = 1 }}\nshards = 'L00'\n"

@@ -1,109 +1,90 @@
-"""Every command in the README and the docs is executed, or is one that CI itself runs."""
+"""Every command in the README and the docs is executed, or is one that CI itself runs.
+
+Commands are run in one project, whose model is tiny. The pages that newcomers follow are sessions
+of their own: what they write and run is done in order, and the output compared with today's.
+"""
 
 from __future__ import annotations
 
-import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from pytest_ane.cli import parser
+from tests.docs import sessions
+from tests.docs.pages import PAGES, ROOT
+from tests.docs.sessions import Command, Written
+from tests.forked import Forge
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks/README.md",
-                *(ROOT / "docs").rglob("*.md")])  # fmt: skip
 CI = (ROOT / ".ci/run").read_text()
+STEPS = {page: sessions.steps(page) for page in PAGES}
+SESSIONS = [ROOT / "README.md", ROOT / "docs/tutorial.md", ROOT / "docs/how-to/own-gate.md"]
 
 
-def commands() -> list[tuple[str, str]]:
-    """`(page, command)` of every `$ ` line in a console block; the first page that has it."""
-    found: dict[str, str] = {}
-    for page in PAGES:
-        for block in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL):
-            lines = (line for line in block.splitlines() if line.startswith("$ "))
-            for line in lines:
-                found.setdefault(line[2:].split("  #")[0].split(" # ")[0].strip(), page.name)
-    return [(page, command) for command, page in found.items()]
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A user's project: the repository's manifest, a package, a test of its own."""
-    from tests.packages import save_conv
-
-    folder = tmp_path_factory.mktemp("project")
-    (folder / "shards.toml").write_text((ROOT / "shards.toml").read_text())
-    # Manifests alone: a bare `pytest` runs the project's own test, not those of the examples.
-    (folder / "examples").mkdir()
-    for manifest in (ROOT / "examples").glob("*.toml"):
-        (folder / "examples" / manifest.name).symlink_to(manifest)
-    (folder / "pytest.ini").write_text("[pytest]\nane_cache = cache\n")
-    (folder / "test_own.py").write_text("def test_own():\n    assert True\n")
-    save_conv(folder / "some.mlpackage")
-    return folder
+def silent() -> dict[str, Path]:
+    """Commands outside of sessions, each with the first page that has it."""
+    commands: dict[str, Path] = {}
+    for page, steps in STEPS.items():
+        for step in steps:
+            if isinstance(step, Command) and not (page in SESSIONS and step.output):
+                commands.setdefault(step.line, page)
+    return commands
 
 
 def test_there_are_commands() -> None:
-    assert len(commands()) > 15
+    assert len(silent()) > 40
 
 
-@pytest.mark.parametrize(("page", "command"), commands())
-def test_command(page: str, command: str, project: Path, tmp_path: Path) -> None:
-    program, *arguments = shlex.split(command)
+@pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.stem)
+def test_session(page: Path, forge: Forge, tmp_path: Path) -> None:
+    sessions.furnish(tmp_path)
+    for step in STEPS[page]:
+        if isinstance(step, Written):
+            sessions.write(step, tmp_path)
+        elif step.output:
+            _, output = sessions.run(forge, step, tmp_path)
+            wrong = sessions.difference(list(step.output), sessions.shown(output))
+            name = page.relative_to(ROOT)
+            assert not wrong, f"{step.line}: {wrong}\nrun: python -m tests.docs.sessions {name}"
+
+
+@pytest.mark.parametrize(("line", "page"), silent().items(), ids=silent())
+def test_command(line: str, page: Path, forge: Forge, project: Path, tmp_path: Path) -> None:
+    program, *arguments = shlex.split(line)
     if program == "make":
-        assert f"make {arguments[0]}" in CI, f"{page}: {command} is not run by CI"
-        return
-    if program == "pip":
+        assert f"make {arguments[0]}" in CI, f"{page}: {line} is not run by CI"
+    elif program == "pip":
         assert arguments[0] == "install"
-        return
-    if program == "python":
-        _script_shows_help(arguments[:2] if arguments[0] == "-m" else arguments[:1])
-        return
-    if program == "pytest-ane" and _builds(*arguments):
-        # They build the whole model: tests/cli runs them on a tiny one, tests/gates on this.
+    elif program == "python":
+        _shows_help(forge, arguments[:2] if arguments[0] == "-m" else arguments[:1])
+    elif program == "pytest-ane" and _takes_long(*arguments):
+        # They measure or search for minutes: tests/cli runs them on smaller models.
         parser().parse_args(arguments)
-        return
-    if "--ane-shards" in command and "--co" not in command:
-        _selects_shards(arguments, project)
-        return
-    folder = tmp_path if "init" in arguments else project
-    done = _call(program, arguments, folder)
-    assert done.returncode == 0, f"{page}: {command}\n{done.stdout}{done.stderr}"
+    else:
+        folder = tmp_path if "init" in arguments else project
+        code, output = sessions.run(forge, Command(line), folder, *_more(program, arguments))
+        # Nothing is stored in this project, so that there is nothing to compare.
+        expected = 4 if arguments == ["--benchmark-compare"] else 0
+        assert code == expected, f"{page}: {line}\n{output}"
 
 
-def _builds(command: str, *arguments: str) -> bool:
-    """Whether a command of `pytest-ane` builds a whole model."""
+def _takes_long(command: str, *arguments: str) -> bool:
     if command == "bound":
         return arguments[0].endswith(".toml")
-    whole = command in ("drift", "bisect", "calibrate", "speculate")
-    return whole and "--times" not in arguments
+    return command in ("calibrate", "speculate", "bisect") and "--times" not in arguments
 
 
-def _call(program: str, arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    modules = {"pytest": "pytest", "pytest-ane": "pytest_ane.cli"}
-    if ">" in arguments:
-        arguments = arguments[: arguments.index(">")]
-    command = [sys.executable, "-m", modules[program], *arguments]
-    if arguments[:1] in (["bound"], ["cache"], ["evidence"]):
-        command += ["--ane-cache", str(folder / "cache")]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+def _more(program: str, arguments: list[str]) -> list[str]:
+    """Benchmarks, and examples at full size, are collected only: CI runs them."""
+    if program == "pytest-ane":
+        keeps = ("bound", "cache", "drift", "evidence", "doctor", "bisect")
+        return ["--ane-cache", "cache"] if arguments[0] in keeps else []
+    example = any(argument.startswith("--ane-manifest=examples") for argument in arguments)
+    return ["--co", "-q"] if example or "bench" in arguments else []
 
 
-def _selects_shards(arguments: list[str], project: Path) -> None:
-    """The selection works; one block is gated in full, CI gates whole models and examples."""
-    whole = next(a for a in arguments if a.startswith("--ane-shards"))
-    example = any(a.startswith("--ane-manifest") for a in arguments)
-    if whole.endswith("=L01") and "bench" not in arguments and not example:
-        done = _call("pytest", arguments, project)
-    else:
-        done = _call("pytest", [*arguments, "--co", "-q"], project)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def _script_shows_help(script: list[str]) -> None:
-    command = [sys.executable, *script, "--help"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def _shows_help(forge: Forge, script: list[str]) -> None:
+    module = script[-1].removesuffix(".py").replace("/", ".")
+    done = forge.run([module, "--help"], ROOT)
+    assert done.returncode == 0, done.stdout

@@ -8,19 +8,19 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from pytest_ane import behaviour, build, fidelity
-from pytest_ane.behaviour.forced import Head
-from pytest_ane.behaviour.measure import PromptResult
-from pytest_ane.behaviour.statistics import Likeliest, Position
-from pytest_ane.build import Census, CompressionMeasurement, Distortion
-from pytest_ane.build.census import Weight
-from pytest_ane.build.stages import Stage
+from pytest_ane.build import Census, Distortion
+from pytest_ane.build.census import Stage, Weight
+from pytest_ane.chain.exact import Head
+from pytest_ane.core.verdict import Gate, Verdict
 from pytest_ane.evidence import Measurement, Statement
-from pytest_ane.fidelity import Comparison, Fidelity
+from pytest_ane.gates import behaviour, compression, fidelity
+from pytest_ane.gates.behaviour.measure import PromptResult
+from pytest_ane.gates.compression.measure import CompressionMeasurement
+from pytest_ane.gates.fidelity import Comparison, Fidelity
+from pytest_ane.gates.placement import plans
+from pytest_ane.gates.placement.plans import Message, Plan, PlannedFunction, PlannedOperation, Tally
 from pytest_ane.manifest import BehaviourPolicy, Compression, CompressionPolicy, FidelityPolicy
-from pytest_ane.placement import plans
-from pytest_ane.placement.plans import Message, Plan, PlannedFunction, PlannedOperation, Tally
-from pytest_ane.verdict import Gate, Verdict
+from pytest_ane.metrics.logits import Likeliest, Position
 
 ENVIRONMENT = {
     "backend": "coreml",
@@ -140,7 +140,7 @@ def judged(found: Measurement) -> list[Verdict]:
     policies = [CompressionPolicy(), CompressionPolicy(max_bytes=10, min_ratio=3.5)]
     asked = [TypeAdapter(Compression).validate_python(one) for one in ASKED]
     return [
-        build.judge(found, asked=one, policy=policy, subject="m:L01")
+        compression.judge(found, asked=one, policy=policy, subject="m:L01")
         for one in [None, *asked]
         for policy in policies
     ]

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.behaviour import Behaviour
-from pytest_ane.build import CompressionMeasurement
 from pytest_ane.build.census import Census
+from pytest_ane.core.verdict import Gate
 from pytest_ane.evidence import changes
-from pytest_ane.fidelity import Fidelity
-from pytest_ane.placement.plans import Plan
-from pytest_ane.verdict import Gate
+from pytest_ane.gates.behaviour import Behaviour
+from pytest_ane.gates.compression.measure import CompressionMeasurement
+from pytest_ane.gates.fidelity import Fidelity
+from pytest_ane.gates.placement.plans import Plan
 from tests.evidence.makers import (
     BEHAVIOUR,
     COMPRESSION,

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.behaviour import Behaviour, judge
-from pytest_ane.errors import EvidenceError
+from pytest_ane.core.errors import EvidenceError
+from pytest_ane.core.verdict import Gate
 from pytest_ane.evidence.codec import from_data, to_data
-from pytest_ane.fidelity import Errors, Fidelity
+from pytest_ane.gates.behaviour import Behaviour, judge
+from pytest_ane.gates.fidelity import Errors, Fidelity
+from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
 from pytest_ane.manifest import BehaviourPolicy
-from pytest_ane.placement.plans import Plan, PlannedFunction, PlannedOperation
-from pytest_ane.verdict import Gate
 from tests.evidence.makers import MEASURED
 
 

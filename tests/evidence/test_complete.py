@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.behaviour import Behaviour
-from pytest_ane.behaviour.measure import PromptResult
-from pytest_ane.behaviour.statistics import Position
 from pytest_ane.evidence.complete import lack
-from pytest_ane.fidelity import Comparison, Fidelity
+from pytest_ane.gates.behaviour import Behaviour
+from pytest_ane.gates.behaviour.measure import PromptResult
+from pytest_ane.gates.fidelity import Comparison, Fidelity
+from pytest_ane.gates.placement.plans import Message, Plan, PlannedFunction, PlannedOperation, Tally
 from pytest_ane.manifest import Model, Probes, Prompt, Shard
-from pytest_ane.placement.plans import Message, Plan, PlannedFunction, PlannedOperation, Tally
+from pytest_ane.metrics.logits import Position
 from tests.evidence.test_verify import FOUND, PLAN
 from tests.mil.packages import doubling
 

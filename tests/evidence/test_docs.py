@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_ane.evidence import Statement
 from tests.evidence.makers import judged
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "evidence.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/evidence.md"
 
 
 def test_the_example() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.errors import UnprovenError
+from pytest_ane.core.errors import UnprovenError
 from pytest_ane.evidence.dsse import read_envelope
 from tests.evidence.signing import bundle, envelope, new_key, write_json
 

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ane.behaviour import Behaviour
-from pytest_ane.behaviour.measure import PromptResult
-from pytest_ane.behaviour.statistics import Position
-from pytest_ane.build import Census, CompressionMeasurement
+from pytest_ane.build import Census
 from pytest_ane.evidence import Measurement, Statement
 from pytest_ane.evidence.judge import judge, origin
-from pytest_ane.fidelity import Comparison, Fidelity
+from pytest_ane.gates.behaviour import Behaviour
+from pytest_ane.gates.behaviour.measure import PromptResult
+from pytest_ane.gates.compression.measure import CompressionMeasurement
+from pytest_ane.gates.fidelity import Comparison, Fidelity
+from pytest_ane.gates.placement.plans import Plan
 from pytest_ane.manifest import (
     BehaviourPolicy,
     CompressionPolicy,
@@ -22,7 +23,7 @@ from pytest_ane.manifest import (
     Policy,
     Shard,
 )
-from pytest_ane.placement.plans import Plan
+from pytest_ane.metrics.logits import Position
 from tests.evidence.test_verify import FOUND, PLAN
 
 WHERE = "recorded 2026-11-18, Apple M4 Max, macOS 26.1, CPU_AND_NE"

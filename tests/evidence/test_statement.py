@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.errors import EvidenceError
+from pytest_ane.core.errors import EvidenceError
+from pytest_ane.core.verdict import Gate
 from pytest_ane.evidence import Statement, plain
 from pytest_ane.evidence.statement import sealed
 from pytest_ane.evidence.text import pretty
-from pytest_ane.verdict import Gate
 from tests.evidence.makers import MEASURED, judged, statement
 
 GATES = list(MEASURED)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.errors import EvidenceError
+from pytest_ane.core.errors import EvidenceError
 from pytest_ane.evidence import Statement, Store
 from pytest_ane.evidence.store import signature
 from tests.evidence.makers import statement

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.errors import EvidenceError
+from pytest_ane.core.errors import EvidenceError
 from pytest_ane.evidence.text import MOST_BYTES, parse, pretty
 
 VALUES = st.recursive(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.errors import ManifestError, SourceError
-from pytest_ane.families import FAMILIES, Cut, get_family
+from pytest_ane.core.errors import ManifestError, SourceError
+from pytest_ane.families import Cut, get_family
+from pytest_ane.manifest import FAMILIES
 from pytest_ane.sources import SeededSource
 
 
@@ -26,7 +27,7 @@ def test_an_unknown_family(name: str) -> None:
         get_family(name)
     assert str(error.value) == (
         f"No family {name!r}; there is: {', '.join(FAMILIES)}. A module of that name is neither "
-        "beside the manifest nor installed."
+        "in the manifest's folder nor installed."
     )
 
 

@@ -1,4 +1,4 @@
-"""What reading one file may take; docs/programs.md says the same."""
+"""What reading one file may take; docs/reference/programs.md says the same."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from pytest_ane.errors import AneError
+from pytest_ane.core.errors import AneError
 from pytest_ane.mil.open import read_any, read_model
 from pytest_ane.mil.proto import definitions
 from pytest_ane.mil.records import Pipeline

@@ -1,1 +1,1 @@
-"""Tests of the gates on real weights."""
+"""Tests of `pytest_ane.gates`."""

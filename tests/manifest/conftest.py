@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.errors import ManifestError
+from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest import Manifest, load
 
 Read = Callable[[str], Manifest]

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_ane.manifest.compression import OpType
 from tests.manifest.conftest import Complaints
-from tests.manifest.test_messages import MODEL, PALETTE, C
+from tests.manifest.test_problems import MODEL, PALETTE, C
 
 PRUNE = f'{C}method = "prune"\n'
 OVERRIDE = f'{PALETTE}[[models.m.compression.overrides]]\nweights = "*"\n'

@@ -5,15 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.errors import ManifestError
-from pytest_ane.manifest import FAMILIES, load, of_package
+from pytest_ane.core.errors import ManifestError
+from pytest_ane.manifest import FAMILIES, Linear, Palettize, Uncompressed, load, package_manifest
+from pytest_ane.manifest.base import loads
+from pytest_ane.manifest.load import Resolver
 from tests.manifest.conftest import Complaints, Read
+from tests.manifest.test_docs import EXAMPLE
 
 MINE = '[models.mine.shard.encoder]\nartifact = "e.mlpackage"\nreference = "none"\n'
 
@@ -120,7 +126,7 @@ unproven = "maybe"
         "shards.toml:4: [models.a] 'shards' is missing; name them, such as \"L00-L29, "
         'head.0-head.3".',
         f'shards.toml:5: [models.a] family = "lama": is neither a family ({", ".join(FAMILIES)}) '
-        "nor a module beside the manifest or an installed one; did you mean 'llama'?",
+        "nor a module in the manifest's folder or an installed one; did you mean 'llama'?",
         "shards.toml:6: [models.a.policy.fidelity] min-cosine = 2: must be at most 1.",
         "shards.toml:11: [models.b.shard.x.probes] count = 0: must be at least 1.",
         'shards.toml:13: [models.b.shard."y*"] matches no shard; there are: x.',
@@ -131,7 +137,7 @@ unproven = "maybe"
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
 @given(cut=st.integers(0, 10**4), junk=st.sampled_from(["", "=", "[", '"', "\n[models", "x = {"]))
 def test_a_damaged_manifest_gives_sentences(cut: int, junk: str, tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text("utf-8")
+    text = (Path(__file__).parents[2] / "docs/reference/manifest.md").read_text("utf-8")
     example = text.partition("```toml\n")[2].partition("```")[0]
     path = tmp_path / "shards.toml"
     path.write_text(example[: cut % len(example)] + junk, encoding="utf-8")
@@ -146,19 +152,19 @@ def test_a_damaged_manifest_gives_sentences(cut: int, junk: str, tmp_path: Path)
 def test_one_package_without_a_manifest(tmp_path: Path) -> None:
     package = tmp_path / "My encoder (v2).mlpackage"
     package.mkdir()
-    (shard,) = of_package(package).shards
+    (shard,) = package_manifest(package).shards
     assert (shard.id, shard.reference, shard.artifact) == ("My-encoder--v2-", "none", package)
     assert shard.compression is None
 
 
 def test_a_package_with_a_name_that_is_no_id(tmp_path: Path) -> None:
     (tmp_path / "0é.mlpackage").mkdir()
-    assert of_package(tmp_path / "0é.mlpackage").shards[0].id == "p-0-"
+    assert package_manifest(tmp_path / "0é.mlpackage").shards[0].id == "p-0-"
 
 
 def test_a_package_that_is_not_there() -> None:
     with pytest.raises(ManifestError, match=r"^--ane-package: x\.mlpackage does not exist; check"):
-        of_package(Path("x.mlpackage"))
+        package_manifest(Path("x.mlpackage"))
 
 
 def test_loading_imports_nothing_heavy(tmp_path: Path) -> None:
@@ -178,3 +184,235 @@ def test_loading_imports_nothing_heavy(tmp_path: Path) -> None:
         check=True,
     )
     assert run.stdout == "[]\n"
+
+
+MODEL = """\
+[models.m]
+family = "llama"
+source = { path = "weights/m.gguf" }
+shards = "L00-L03, head.0"
+"""
+PALETTE = '[models.m.compression]\nmethod = "palettize"\nnbits = 6\n'
+PROMPT = '[[models.m.prompts]]\nname = "p"\ntext = "x"\n'
+
+
+def test_a_family_s_shard(read: Read, tmp_path: Path) -> None:
+    manifest = read(MODEL + PALETTE + PROMPT)
+    shard = manifest.shard("m:L01")
+    assert shard.family == "llama"
+    assert shard.source is not None
+    assert shard.source.path == tmp_path / "weights" / "m.gguf"
+    assert (shard.artifact, shard.reference) == (None, "float32")
+    assert shard.compression == Palettize(nbits=6)
+    assert (shard.max_tokens, shard.target) == (64, "iOS18")
+    model = manifest.model_of("m")
+    assert model.ids == ("L00", "L01", "L02", "L03", "head.0")
+    assert [prompt.name for prompt in model.prompts] == ["p"]
+    assert model.source == shard.source
+
+
+def test_shards_as_a_list(read: Read) -> None:
+    text = MODEL.replace('"L00-L03, head.0"', '["L00-L01", "head.0, head.1"]')
+    assert read(text).model_of("m").ids == ("L00", "L01", "head.0", "head.1")
+
+
+def test_no_compression_named_means_fp16(read: Read) -> None:
+    assert read(MODEL).shards[0].compression == Uncompressed()
+
+
+def test_layers_from_defaults_to_shard(read: Read) -> None:
+    manifest = read(
+        "[defaults]\nmax-tokens = 8\npolicy.fidelity.min-cosine = 0.9\nprobes.count = 3\n"
+        + MODEL
+        + "max-tokens = 16\n"
+        + PALETTE
+        + '[models.m.shard."L0[0-1]"]\ncompression = { nbits = 8 }\nmax-tokens = 32\n'
+        + "[models.m.shard.L01]\ncompression = { group_size = 8 }\npolicy.fidelity.min-cosine = 1\n"
+        + '[models.m.shard."head.*".compression]\nmethod = "linear"\n'
+    )
+    assert [shard.max_tokens for shard in manifest.shards] == [32, 32, 16, 16, 16]
+    assert [shard.policy.fidelity.min_cosine for shard in manifest.shards] == [
+        0.9,
+        1,
+        0.9,
+        0.9,
+        0.9,
+    ]
+    assert {shard.probes.count for shard in manifest.shards} == {3}
+    assert [shard.compression for shard in manifest.shards] == [
+        Palettize(nbits=8),
+        Palettize(nbits=8, group_size=8),
+        Palettize(nbits=6),
+        Palettize(nbits=6),
+        Linear(),
+    ]
+    assert manifest.model_of("m").max_tokens == 16
+    assert manifest.model_of("m").policy.fidelity.min_cosine == 0.9
+
+
+def test_probes_are_captured_where_there_are_prompts(read: Read) -> None:
+    assert read(MODEL).shards[0].probes.kinds == ("gaussian",)
+    assert read(MODEL + PROMPT).shards[0].probes.kinds == ("gaussian", "captured")
+
+
+def test_packages_of_one_s_own(read: Read, tmp_path: Path) -> None:
+    manifest = read(
+        '[models.mine.shard."*"]\nreference = "none"\n'
+        '[models.mine.shard.encoder]\nartifact = "e.mlpackage"\nreference = "/r/e.mlpackage"\n'
+        '[models.mine.shard."dec.0"]\nartifact = "d.mlmodelc/"\ncompression.method = "linear"\n'
+    )
+    encoder, decoder = manifest.shards
+    assert (encoder.id, decoder.id) == ("encoder", "dec.0")
+    assert (encoder.artifact, decoder.artifact) == (
+        tmp_path / "e.mlpackage",
+        tmp_path / "d.mlmodelc",
+    )
+    assert (encoder.reference, decoder.reference) == (Path("/r/e.mlpackage"), "none")
+    assert (encoder.compression, decoder.compression) == (None, Linear())
+    assert (encoder.family, encoder.source) == (None, None)
+
+
+def test_a_package_in_place_of_a_family_s_shard(read: Read, tmp_path: Path) -> None:
+    shard = read(
+        MODEL + '[models.m.shard.L02]\nartifact = "L02.mlpackage"\nreference = "float32"\n'
+    ).shard("m:L02")
+    assert shard.artifact == tmp_path / "L02.mlpackage"
+    assert (shard.family, shard.reference) == ("llama", "float32")
+
+
+def test_paths_are_relative_to_the_file(
+    read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    here, home = (
+        read(MODEL.replace("weights/", folder)).shards[0].source for folder in ("../", "~/")
+    )
+    assert here is not None
+    assert home is not None
+    assert here.path == tmp_path / ".." / "m.gguf"
+    assert home.path == Path("/home/me/m.gguf")
+
+
+CONTRADICTIONS = [
+    ("[models.m]", ["1: [models.m] has no shards; give it a family, source and shards, or a table "
+                    "[models.m.shard.NAME] with an artifact."]),
+    ('[models.m]\nfamily = "llama"', [
+        "1: [models.m] 'source' is missing; say where the family's weights come from.",
+        "1: [models.m] 'shards' is missing; name them, such as \"L00-L29, head.0-head.3\".",
+    ]),
+    (MODEL.replace('family = "llama"\n', ""), [
+        "1: [models.m] has no shards; give it a family, source and shards, or a table "
+        "[models.m.shard.NAME] with an artifact.",
+        "2: [models.m] 'source' needs a family; add family = \"llama\".",
+        "3: [models.m] 'shards' needs a family; add family = \"llama\".",
+    ]),
+    ("[models.m.shard.x]", [
+        "1: [models.m.shard.x] 'artifact' is missing; name the shard's .mlpackage.",
+    ]),
+    ('[models.m.shard.x]\nartifact = "x.mlpackage"', [
+        "1: [models.m.shard.x] 'reference' is missing; add what the artifact is held against: a "
+        ".mlpackage, golden .safetensors or 'none'.",
+    ]),
+    ('[models.m.shard.x]\nartifact = "x.mlpackage"\nreference = "float32"', [
+        "3: [models.m.shard.x] reference = \"float32\": needs a family; name an uncompressed "
+        ".mlpackage, golden .safetensors, or 'none'.",
+    ]),
+    (MODEL + '[models.m.shard.L00]\nartifact = "x.mlpackage"', [
+        "5: [models.m.shard.L00] 'reference' is missing; add what the artifact is held against: a "
+        ".mlpackage, golden .safetensors, 'float32' or 'none'.",
+    ]),
+    (MODEL + "[models.m.shard.L04]", [
+        "5: [models.m.shard.L04] matches no shard; nearest: L03, L02, L01.",
+    ]),
+    (MODEL + '[models.m.shard."M*"]', [
+        '5: [models.m.shard."M*"] matches no shard; there are: L00, L01, L02, L03, head.0.',
+    ]),
+    (MODEL + PROMPT + PROMPT, [
+        "9: [[models.m.prompts]] name = \"p\": is the name of an earlier prompt; give each its "
+        "own.",
+    ]),
+    (MODEL + 'probes.kinds = ["gaussian", "captured"]', [
+        '5: [models.m.probes] kinds = ["gaussian", "captured"]: "captured" needs golden prompts to '
+        "capture from; add prompts or leave it out.",
+    ]),
+    (MODEL + 'probes.kinds = ["gaussian", "extreme", "outlier"]', [
+        '5: [models.m.probes] kinds = ["gaussian", "extreme", "outlier"]: "extreme" and "outlier" '
+        "need golden prompts to capture from; add prompts or leave them out.",
+    ]),
+    (MODEL + 'target = "iOS17"\n' + PALETTE, [
+        "5: [models.m] target = \"iOS17\": must be 'iOS18', for compression has granularity = "
+        "per_grouped_channel.",
+    ]),
+    (MODEL.replace("L00-L03", "L03-L00"), [
+        "4: [models.m] shards = \"L03-L00, head.0\": the range 'L03-L00' counts backwards; write "
+        "its lower end first.",
+    ]),
+    (MODEL.replace("head.0", "L01"), [
+        "4: [models.m] shards = \"L00-L03, L01\": shard 'L01' is named twice; name every shard "
+        "once.",
+    ]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "sentences"), CONTRADICTIONS)
+def test_contradictions(text: str, sentences: list[str], complaints: Complaints) -> None:
+    assert complaints(text) == [f"shards.toml:{sentence}" for sentence in sentences]
+
+
+def test_prompts_without_a_family(complaints: Complaints) -> None:
+    text = '[models.m.shard.x]\nartifact = "x.mlpackage"\nreference = "none"\n' + PROMPT
+    assert complaints(text) == [
+        "shards.toml:4: [models.m] 'prompts' needs a family; add family = \"llama\"."
+    ]
+
+
+def test_a_mistake_in_defaults_is_said_though_every_model_overrides_it(
+    complaints: Complaints,
+) -> None:
+    text = "[defaults]\nmax-tokens = 0\n" + MODEL + "max-tokens = 4\n"
+    assert complaints(text) == ["shards.toml:2: [defaults] max-tokens = 0: must be at least 1."]
+
+
+def test_a_mistake_of_many_shards_is_said_once(complaints: Complaints) -> None:
+    text = MODEL + '[models.m.shard."L*".compression]\nmethod = "palettize"\nnbits = 7\n'
+    assert complaints(text) == [
+        'shards.toml:7: [models.m.shard."L*".compression] nbits = 7: must be one of 1, 2, 3, 4, 6, '
+        "8."
+    ]
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if path:
+        yield path
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        yield from _paths(inner, (*path, key))
+
+
+DOCUMENT = loads(EXAMPLE)
+ODD = st.sampled_from(
+    [True, -1, 0, 3, 1.5, float("nan"), "", "x", "*", "L00-L01", [], [3], ["x"], {}, {"x": 3}]
+)
+
+
+@settings(max_examples=300)
+@given(
+    path=st.sampled_from([*_paths(DOCUMENT)]), value=ODD, key=st.sampled_from(["", "x", "shard"])
+)
+def test_any_value_anywhere_gives_records_or_sentences(
+    path: tuple[Any, ...], value: Any, key: str
+) -> None:
+    document = deepcopy(DOCUMENT)
+    table: Any = document
+    for part in path[:-1]:
+        table = table[part]
+    table[path[-1]] = value
+    if key and isinstance(table, dict):
+        table[key] = value
+    resolver = Resolver(document, Path("shards.toml"))
+    assert (resolver.manifest() is None) == bool(resolver.problems)
+    for problem in resolver.problems:
+        assert "Input should" not in problem.text
+        assert "pydantic" not in problem.text
+        assert "\n" not in problem.text

@@ -9,28 +9,32 @@ from typing import Any
 
 import pytest
 
+from pytest_ane.manifest import FAMILIES
 from pytest_ane.manifest.problems import (
     Problem,
     at_key,
     at_table,
     at_value,
     dotted,
+    key_lines,
     label,
+    line_of,
     report,
-    shown,
+    toml_value,
 )
+from tests.manifest.conftest import Complaints
 
-PROMPT = ("models", "m", "prompts", 1)
+PROMPT_PATH = ("models", "m", "prompts", 1)
 
 
 @pytest.mark.parametrize(
     ("problem", "text"),
     [
         (at_value(("models", "m", "target"), "x", "bad"), '[models.m] target = "x": bad'),
-        (at_value((*PROMPT, "greedy"), -1, "bad"), "[[models.m.prompts]] greedy = -1: bad"),
-        (at_value((*PROMPT, "ids", 0), -1, "bad"), "[[models.m.prompts]] ids[0] = -1: bad"),
-        (at_value(PROMPT, {"name": "x"}, "bad"), "[[models.m.prompts]] bad"),
-        (at_value(PROMPT, 3, "bad"), "[models.m] prompts[1] = 3: bad"),
+        (at_value((*PROMPT_PATH, "greedy"), -1, "bad"), "[[models.m.prompts]] greedy = -1: bad"),
+        (at_value((*PROMPT_PATH, "ids", 0), -1, "bad"), "[[models.m.prompts]] ids[0] = -1: bad"),
+        (at_value(PROMPT_PATH, {"name": "x"}, "bad"), "[[models.m.prompts]] bad"),
+        (at_value(PROMPT_PATH, 3, "bad"), "[models.m] prompts[1] = 3: bad"),
         (at_value(("defaults",), 3, "bad"), "defaults = 3: bad"),
         (at_key(("models", "m", "x"), "unknown"), "[models.m] unknown"),
         (at_key(("x",), "unknown"), "unknown"),
@@ -57,7 +61,7 @@ def test_texts(problem: Problem, text: str) -> None:
     ],
 )
 def test_values_as_toml_writes_them(value: Any, text: str) -> None:
-    assert shown(value) == text
+    assert toml_value(value) == text
 
 
 def test_names_of_tables() -> None:
@@ -83,3 +87,344 @@ def test_a_report_is_in_the_file_s_order_and_says_a_thing_once() -> None:
     assert report(Path("/m.toml"), text, problems) == (
         "/m.toml: of the whole file.\n/m.toml:2: first: did you mean 'z'?\n/m.toml:3: second."
     )
+
+
+MODEL = """\
+[models.m]
+family = "llama"
+source = { path = "m.gguf" }
+shards = "L00-L03, head.0"
+"""
+C, F, P = (f"{MODEL}[models.m.{table}]\n" for table in ("compression", "policy.fidelity", "probes"))
+PALETTE = f'{C}method = "palettize"\n'
+PROMPT = f'{MODEL}[[models.m.prompts]]\nname = "p"\n'
+
+SENTENCES = [
+    # Values.
+    (
+        PALETTE + "nbits = 5",
+        "7: [models.m.compression] nbits = 5: must be one of 1, 2, 3, 4, 6, 8.",
+    ),
+    (PALETTE + "nbits = true", "7: [models.m.compression] nbits = true: must be a whole number."),
+    (
+        PALETTE + 'mode = "kmean"',
+        "7: [models.m.compression] mode = \"kmean\": must be one of 'kmeans', 'uniform', 'unique'.",
+    ),
+    (PALETTE + "group_size = 0", "7: [models.m.compression] group_size = 0: must be at least 1."),
+    (PALETTE + "keep = 3", "7: [models.m.compression] keep = 3: must be a list."),
+    (PALETTE + 'keep = ["a", ""]', '7: [models.m.compression] keep[1] = "": must not be empty.'),
+    (
+        PALETTE + "enable_per_channel_scale = 1",
+        "7: [models.m.compression] enable_per_channel_scale = 1: must be true or false.",
+    ),
+    (
+        PALETTE + 'mode = "uniform"\ncluster_dim = 2',
+        "8: [models.m.compression] cluster_dim = 2: must be 1 with mode = 'uniform', or use "
+        "'kmeans'.",
+    ),
+    (
+        PALETTE + "cluster_dim = 3",
+        "7: [models.m.compression] cluster_dim = 3: must divide group_size = 32.",
+    ),
+    (
+        C + 'method = "palete"',
+        "6: [models.m.compression] method = \"palete\": must be one of 'palettize', 'linear', "
+        "'prune', 'none'.",
+    ),
+    (
+        C + "nbits = 4",
+        "5: [models.m.compression] 'method' is missing; add one of 'palettize', 'linear', "
+        "'prune' or 'none'.",
+    ),
+    (
+        F + 'min-cosine = "high"',
+        '6: [models.m.policy.fidelity] min-cosine = "high": must be a number.',
+    ),
+    (
+        F + "max-non-finite = 1",
+        "6: [models.m.policy.fidelity] max-non-finite = 1: must be less than 1.",
+    ),
+    (
+        F + "outputs.y.min-cosin = 1",
+        "6: [models.m.policy.fidelity.outputs.y] unknown key 'min-cosin': did you mean "
+        "'min-cosine'?",
+    ),
+    (F + "min-cosine = 1.5", "6: [models.m.policy.fidelity] min-cosine = 1.5: must be at most 1."),
+    (
+        F + "min-cosine = nan",
+        "6: [models.m.policy.fidelity] min-cosine = nan: must be a finite number.",
+    ),
+    (
+        F + "min-live-probes = 1.5",
+        "6: [models.m.policy.fidelity] min-live-probes = 1.5: must be a whole number.",
+    ),
+    (
+        MODEL + "policy.compression.min-ratio = 0",
+        "5: [models.m.policy.compression] min-ratio = 0: must be more than 0.",
+    ),
+    (
+        MODEL + 'policy.compression.max-bytes = "5 Mb"',
+        '5: [models.m.policy.compression] max-bytes = "5 Mb": must be a number of bytes or a size '
+        'such as "5 MB" or "4.8 MiB".',
+    ),
+    (
+        MODEL + 'policy.placement.os = "Linux"',
+        "5: [models.m.policy.placement] os = \"Linux\": must be a system such as 'macOS 26'.",
+    ),
+    (
+        MODEL + 'policy.placement.require = "proof"',
+        "5: [models.m.policy.placement] require = \"proof\": must be one of 'forecast', 'plan'.",
+    ),
+    (
+        MODEL + 'policy.unproven = "pass"',
+        "5: [models.m.policy] unproven = \"pass\": must be one of 'fail', 'allow'.",
+    ),
+    (
+        P + 'kinds = ["gaussian", "uniform"]',
+        "6: [models.m.probes] kinds[1] = \"uniform\": must be one of 'gaussian', 'unit-norm', "
+        "'captured', 'outlier', 'extreme'.",
+    ),
+    (P + "kinds = []", "6: [models.m.probes] kinds = []: must not be empty."),
+    (
+        P + 'kinds = ["gaussian", "gaussian"]',
+        "5: [models.m.probes] kinds names a kind twice; name each once.",
+    ),
+    (MODEL + "probes = 3", "5: [models.m] probes = 3: must be a table."),
+    (MODEL + "compression = 3", "5: [models.m] compression = 3: must be a table."),
+    (MODEL + "max-tokens = 0", "5: [models.m] max-tokens = 0: must be at least 1."),
+    (
+        MODEL + 'target = "iOS15"',
+        "5: [models.m] target = \"iOS15\": must be one of 'iOS16', 'iOS17', 'iOS18'.",
+    ),
+    (MODEL + "prompts = 3", "5: [models.m] prompts = 3: must be a list."),
+    (MODEL + "prompts = [3]", "5: [models.m] prompts[0] = 3: must be a table."),
+    (PROMPT, "5: [[models.m.prompts]] give exactly one of text, chat and ids."),
+    (PROMPT + "text = 3", "7: [[models.m.prompts]] text = 3: must be text in quotes."),
+    (PROMPT + "ids = [1, -1]", "7: [[models.m.prompts]] ids[1] = -1: must be at least 0."),
+    (
+        MODEL + "prompts = [{ name = 'a b', text = 'x' }]",
+        "5: [[models.m.prompts]] name = \"a b\": must be a name of letters, digits, '_', '-' and "
+        "'.'.",
+    ),
+    (
+        MODEL.replace('"m.gguf"', "3"),
+        "3: [models.m.source] path = 3: must be a path in quotes.",
+    ),
+    (
+        MODEL.replace('path = "m.gguf"', 'package = "p"'),
+        "3: [models.m.source] give either path, or package and file, or seeded.",
+    ),
+    (
+        MODEL.replace('path = "m.gguf"', "seeded = -1"),
+        "3: [models.m.source] seeded = -1: must be at least 0.",
+    ),
+    (
+        MODEL.replace('path = "m.gguf"', "seeded = 1, config = { since = 2020-01-01 }"),
+        "3: [models.m.source.config] since = 2020-01-01: must be a number, text, list or table.",
+    ),
+    (
+        MODEL.replace('path = "m.gguf"', "seeded = 1, config = 3"),
+        "3: [models.m.source] config = 3: must be a table.",
+    ),
+    (
+        MODEL.replace('"m.gguf"', '"m.gguf", sha256 = "12"'),
+        '3: [models.m.source] sha256 = "12": must be a SHA-256 digest, 64 hexadecimal digits.',
+    ),
+    (
+        MODEL.replace('"llama"', '"lama"'),
+        f'2: [models.m] family = "lama": is neither a family ({", ".join(FAMILIES)}) nor a module '
+        "in the manifest's folder or an installed one; did you mean 'llama'?",
+    ),
+    (
+        MODEL.replace('"llama"', '"nowhere.at.all"'),
+        f'2: [models.m] family = "nowhere.at.all": is neither a family ({", ".join(FAMILIES)}) nor '
+        "a module in the manifest's folder or an installed one.",
+    ),
+    (
+        MODEL.replace('"llama"', '"my family"'),
+        '2: [models.m] family = "my family": must be a family or a module\'s name, such as '
+        "'my.family'.",
+    ),
+    (
+        '[models.m]\nbuilder = "nowhere:build"\nshards = "L00"',
+        "2: [models.m] builder = \"nowhere:build\": 'nowhere' is not a module in the "
+        "manifest's folder or an installed one.",
+    ),
+    (
+        '[models.m]\nbuilder = "json"\nshards = "L00"',
+        "2: [models.m] builder = \"json\": must be a module and a function, 'module:function'.",
+    ),
+    (
+        '[models.m]\nbuilder = "json:load"',
+        "1: [models.m] 'shards' is missing; name those that the builder makes.",
+    ),
+    (
+        MODEL + 'depends = ["x"]',
+        "5: [models.m] 'depends' needs a builder; a family's VERSION says it.",
+    ),
+    (
+        MODEL.replace("L00-L03", "L00-M03"),
+        "4: [models.m] shards = \"L00-M03, head.0\": 'L00-M03' is neither a shard id such as 'L00' "
+        "nor a range such as 'L00-L29', whose ends differ in their last number only, or "
+        "'L{00-29}.p{0-7}'.",
+    ),
+    (
+        MODEL.replace('"L00-L03, head.0"', "30"),
+        "4: [models.m] shards = 30: must be a text such as 'L00-L29, head.0-head.3', or a list of "
+        "such.",
+    ),
+    (
+        MODEL + '[models.m.shard.L00]\nartifact = "x.onnx"\nreference = "none"',
+        '6: [models.m.shard.L00] artifact = "x.onnx": must be the path of a .mlpackage or '
+        ".mlmodelc.",
+    ),
+    (
+        MODEL + '[models.m.shard.L00]\nreference = "float16"',
+        "6: [models.m.shard.L00] reference = \"float16\": must be 'float32' (needs a family), "
+        "'none', or the path of a .mlpackage, a .mlmodelc or golden .safetensors.",
+    ),
+    # Keys.
+    (
+        F + "min-cosin = 0.9",
+        "6: [models.m.policy.fidelity] unknown key 'min-cosin': did you mean 'min-cosine'?",
+    ),
+    (
+        MODEL + "max_tokens = 4",
+        "5: [models.m] unknown key 'max_tokens': did you mean 'max-tokens'?",
+    ),
+    (
+        PALETTE + "group-size = 4",
+        "7: [models.m.compression] unknown key 'group-size': did you mean 'group_size'?",
+    ),
+    (
+        MODEL + "compresion.nbits = 4",
+        "5: [models.m] unknown key 'compresion': did you mean 'compression'?",
+    ),
+    (
+        MODEL + "min-cosine = 0.9",
+        "5: [models.m] unknown key 'min-cosine': it belongs in [models.m.policy.fidelity].",
+    ),
+    (
+        MODEL + "nbits = 4",
+        "5: [models.m] unknown key 'nbits': it belongs in [models.m.compression].",
+    ),
+    (
+        P + "size = 4",
+        "6: [models.m.probes] unknown key 'size': the keys here are count, kinds, seed.",
+    ),
+    (
+        C + 'method = "none"\nnbits = 4',
+        "7: [models.m.compression] unknown key 'nbits': the keys here are keep, method, overrides.",
+    ),
+    (PROMPT + "txt = 'x'", "7: [[models.m.prompts]] unknown key 'txt': did you mean 'text'?"),
+    (
+        MODEL + "[models.m.shard.head.0]\nreference = 'none'",
+        "5: [models.m.shard.head] unknown key '0': a shard id with a dot is written in quotes, "
+        '[models.m.shard."head.0"].',
+    ),
+    (
+        MODEL + "[models.m.shard.L00]\nfamily = 'llama'",
+        "6: [models.m.shard.L00] unknown key 'family': the keys here are artifact, compression, "
+        "context, max-tokens, policy, probes, reference, target.",
+    ),
+    (
+        MODEL + "[[models.m.prompts]]\ntext = 'x'",
+        "5: [[models.m.prompts]] 'name' is missing; add it.",
+    ),
+    # Names.
+    (
+        "[models.'a b'.shard.x]\nartifact = 'x.mlpackage'\nreference = 'none'",
+        "1: [models.\"a b\"] must be letters, digits, '_', '-' and '.'.",
+    ),
+    (
+        MODEL + "[models.m.shard.'a b']",
+        "5: [models.m.shard.\"a b\"] must be a shard id such as L00, or a glob such as 'L*' "
+        "(letters, digits, _.-).",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "sentence"), SENTENCES)
+def test_sentences(text: str, sentence: str, complaints: Complaints) -> None:
+    assert complaints(text) == [f"shards.toml:{sentence}"]
+
+
+TEXT = """\
+title = "x"
+
+[models.m]
+source = { package = "p",
+           file = "f" }
+shards = [
+    "L00",  # first
+    "L01",
+]
+probes.count = 3
+
+[models.m.shard."head.0".policy.fidelity]
+min-cosine = 0.9
+
+[[models.m.prompts]]
+name = "a"
+
+[[models.m.prompts]]
+text = \"\"\"
+two
+lines\"\"\"
+name = "b"
+
+[models.'n']
+'a b' = "é"
+"c\\u0064" = 1
+"""
+
+
+def test_lines() -> None:
+    lines = key_lines(TEXT)
+    m = ("models", "m")
+    assert {path: lines[path] for path in lines if path[:2] != m} == {
+        ("title",): 1,
+        ("models",): 3,
+        ("models", "n"): 24,
+        ("models", "n", "a b"): 25,
+        ("models", "n", "cd"): 26,
+    }
+    assert {path[2:]: line for path, line in lines.items() if path[:2] == m} == {
+        (): 3,
+        ("source",): 4,
+        ("source", "package"): 4,
+        ("source", "file"): 5,
+        ("shards",): 6,
+        ("shards", 0): 7,
+        ("shards", 1): 8,
+        ("probes",): 10,
+        ("probes", "count"): 10,
+        ("shard",): 12,
+        ("shard", "head.0"): 12,
+        ("shard", "head.0", "policy"): 12,
+        ("shard", "head.0", "policy", "fidelity"): 12,
+        ("shard", "head.0", "policy", "fidelity", "min-cosine"): 13,
+        ("prompts",): 15,
+        ("prompts", 0): 15,
+        ("prompts", 0, "name"): 16,
+        ("prompts", 1): 18,
+        ("prompts", 1, "text"): 19,
+        ("prompts", 1, "name"): 22,
+    }
+
+
+def test_tables_inside_arrays_of_tables() -> None:
+    lines = key_lines("[[a.b]]\n[[a.b]]\n[a.b.c]\nd = 1\n")
+    assert lines["a", "b", 1, "c", "d"] == 4
+
+
+def test_windows_line_ends() -> None:
+    assert key_lines("a = 1\r\nb = 2\r\n")["b",] == 2
+
+
+def test_the_nearest_line() -> None:
+    lines = key_lines(TEXT)
+    assert line_of(lines, ("models", "m", "source", "path")) == 4
+    assert line_of(lines, ("models", "q")) == 3
+    assert line_of(lines, ("defaults",)) is None
+    assert line_of(lines, ()) is None

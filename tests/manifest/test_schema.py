@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from pytest_ane.manifest import json_schema
-from pytest_ane.manifest.toml import loads
+from pytest_ane.manifest.base import loads
 from tests.manifest.test_docs import EXAMPLE
 
 SCHEMA = json_schema()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.features import read_features
 from pytest_ane.mil.proto import definitions
 from pytest_ane.mil.records import DType, Feature

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil import blob, read_model
 from tests.mil import compiled
 from tests.mil.packages import CODES, SENTINEL, Program, doubling, model_file, set_type, weight_file

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil import read_model
 from tests.mil.packages import doubling, model_file, weight_file
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.mil.paths import stays_inside
+from pytest_ane.mil.files import stays_inside
 
 
 @pytest.mark.parametrize(

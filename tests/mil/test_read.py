@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import (
     DictionaryType,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import DType, TensorType, Value
 from pytest_ane.mil.values import bits, elements, unpack

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pkgutil
 import shutil
 from dataclasses import dataclass
@@ -12,8 +11,6 @@ from pathlib import Path
 import pytest
 
 import pytest_ane
-from pytest_ane.plugin import regression
-from pytest_ane.throughput import yardstick
 from tests.plugin.projects import LLAMA, make_llama, make_packages
 
 
@@ -35,21 +32,13 @@ def _loaded() -> None:
     """
     from numba.core.registry import cpu_target
 
-    from pytest_ane.build.quiet import import_coremltools
+    from pytest_ane.build.coremltools_quiet import import_coremltools
 
     import_coremltools()
     cpu_target.target_context.refresh()
     for module in pkgutil.walk_packages(pytest_ane.__path__, "pytest_ane."):
         if not module.name.endswith("__main__"):
             import_module(module.name)
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Benchmarks wait for no calm, and a slowdown is timed again at once."""
-    monkeypatch.setattr(yardstick, "_ROOM", 0.0)
-    monkeypatch.setattr(regression, "_DISTURBED", math.inf)
-    monkeypatch.setattr(regression, "_PAUSES", (0.0, 0.0))
 
 
 @pytest.fixture(scope="session")

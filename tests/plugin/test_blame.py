@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_ane.errors import BuildError
+from pytest_ane.core.errors import BuildError
 from tests.plugin.conftest import Project
 
 TWO_BITS = """
@@ -89,8 +89,8 @@ def test_without_an_uncompressed_package(project: Project) -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (BuildError("the disk is full."), "What is to blame was not found: the disk is full."),
-        (KeyError("x"), "What is to blame was not found, for a fault of ours: KeyError('x')"),
+        (BuildError("the disk is full."), "cause not found: the disk is full."),
+        (KeyError("x"), "internal error while searching the cause (please report): KeyError('x')"),
     ],
 )
 def test_what_goes_wrong_hides_nothing(
@@ -101,7 +101,7 @@ def test_what_goes_wrong_hides_nothing(
     def no(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(blame, "explain", no)
+    monkeypatch.setattr(blame, "blame_shard", no)
     result = spoilt(project)
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.fnmatch_lines(["mini:L00: fidelity failed", "  - *below cosine*", said])

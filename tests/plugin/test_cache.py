@@ -26,7 +26,7 @@ def test_the_second_run_builds_nothing(project: Project, monkeypatch: pytest.Mon
         raise AssertionError("built again")
 
     monkeypatch.setattr("pytest_ane.build.shard._build", build)
-    monkeypatch.setattr("pytest_ane.plugin.models.open_source", build)
+    monkeypatch.setattr("pytest_ane.project.models.open_source", build)
     second = project.gate("--ane-cache=cache", shards="head.0")
     second.assert_outcomes(passed=3, deselected=1)
     assert entries(project.path / "cache") == before

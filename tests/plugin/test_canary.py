@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.plugin.suite import shipped
+from pytest_ane.project.suite import shipped
 from tests.plugin.conftest import Project
 
 COUNT = """
@@ -189,8 +189,8 @@ def test_a_gate_of_the_project_s_own_counts(project: Project) -> None:
         import pytest
 
         @pytest.mark.gate
-        def test_taste(shard):
-            assert shard.id != "L01"
+        def test_taste(ane_shard):
+            assert ane_shard.id != "L01"
         """
     )
     result = project.gate()

@@ -16,7 +16,7 @@ import pytest
 from pytest_ane.evidence import Statement
 from pytest_ane.evidence.statement import sealed
 from pytest_ane.evidence.text import pretty
-from pytest_ane.testing import Devices, Replayer, Script
+from pytest_ane.testing import DeviceRule, Replayer, Script
 from tests.evidence.signing import PrivateKey, envelope, new_key, write_json, write_public
 from tests.plugin.conftest import Project
 
@@ -113,7 +113,7 @@ def test_nothing_is_run_where_evidence_answers(
         raise AssertionError("the executor was asked")
 
     monkeypatch.setattr("pytest_ane.backends.cpu.CpuRunner", no)
-    monkeypatch.setattr("pytest_ane.plugin.workspace.package_cases", no)
+    monkeypatch.setattr("pytest_ane.project.project.package_cases", no)
     recorded.verify().assert_outcomes(passed=3, deselected=1)
 
 
@@ -160,7 +160,7 @@ def test_operations_that_were_taken_out_of_a_plan_are_missed(recorded: Recorded)
 
 
 def test_a_plan_of_the_cpu_fails(recorded: Recorded) -> None:
-    with Replayer(Script(devices=(Devices("CPU", op="conv"),))):
+    with Replayer(Script(devices=(DeviceRule("CPU", op="conv"),))):
         recorded.project.gate(CORE_ML, "--ane-record=all", "-k", "placement")
     red(
         recorded.verify(),
@@ -262,7 +262,7 @@ def test_rehash_reads_what_only_seems_unchanged(
     manifest = recorded.project.path / "good.mlpackage" / "Manifest.json"
     stat = manifest.stat()
     os.utime(manifest, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    monkeypatch.setattr("pytest_ane.digests._RACY", -(10**12))
+    monkeypatch.setattr("pytest_ane.core.digests._RACY", -(10**12))
     recorded.verify("--ane-cache=cache").assert_outcomes(passed=3, deselected=1)
     memory = recorded.project.path / "cache" / "digests" / "files.jsonl"
     lines = [json.loads(line) for line in memory.read_text().splitlines() if line]

@@ -1,4 +1,4 @@
-"""Fixtures for gates of one's own; and what projects call the same is left alone."""
+"""Fixtures for gates of one's own, and a project's fixtures of similar names."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from tests.plugin.conftest import Project
 
 OWN_GATE = """
 import pytest
-from pytest_ane.verdict import Verdict
+from pytest_ane.core.verdict import Verdict
 
 @pytest.mark.gate
-def test_outputs(shard, artifact, program, backend, probes, reference, gate):
-    assert artifact.path.name == f"{shard.id}.mlpackage"
-    assert backend.name == "cpu"
-    assert [op.op for op in program.program.functions["main"].walk()][-1] == "conv"
-    assert len(reference) == len(set(case.name for case in reference)) == probes.count
-    assert backend.load(artifact.path).predict(reference[0].calls[0])
-    gate(Verdict("fidelity", "own:good", "failed", "looked at", ("It is too good.",), {"n": 3}))
+def test_outputs(
+    ane_shard, ane_artifact, ane_program, ane_backend, ane_probes, ane_reference, ane_gate
+):
+    assert ane_artifact.path.name == f"{ane_shard.id}.mlpackage"
+    assert ane_backend.name == "cpu"
+    assert [op.op for op in ane_program.program.functions["main"].walk()][-1] == "conv"
+    assert len(ane_reference) == len({case.name for case in ane_reference}) == ane_probes.count
+    assert ane_backend.load(ane_artifact.path).predict(ane_reference[0].calls[0])
+    ane_gate(Verdict("fidelity", "own:good", "failed", "looked at", ("It is too good.",), {"n": 3}))
 """
 
 
@@ -32,38 +34,35 @@ def test_a_gate_of_ones_own_has_all_fixtures(project: Project) -> None:
     )
 
 
-def test_fixtures_of_the_same_name_are_left_alone(project: Project) -> None:
-    project.pytester.makepyfile(
-        "import pytest\n"
-        "@pytest.fixture\n"
-        "def shard(): return 'a database shard'\n"
-        "def test_own(shard): assert shard == 'a database shard'\n"
-        "@pytest.mark.parametrize('chain', [None, 1])\n"
-        "def test_chain(chain): pass\n"
-    )
-    project.pytester.runpytest_inprocess().assert_outcomes(passed=3)
-    project.packages(good="none")
-    project.run("--ane-shards=all").assert_outcomes(passed=6, deselected=1)
+def test_a_project_may_have_fixtures_called_backend_shard_artifact(project: Project) -> None:
+    """Names that web, database and build projects use; the shipped gates do not see them."""
+    names = ("backend", "shard", "artifact", "chain", "gate", "evidence")
+    fixtures = "".join(f"@pytest.fixture\ndef {name}(): return 'own {name}'\n" for name in names)
+    project.pytester.makeconftest(f"import pytest\n{fixtures}")
+    asserted = " and ".join(f"{name} == 'own {name}'" for name in names)
+    project.pytester.makepyfile(f"def test_own({', '.join(names)}): assert {asserted}")
+    project.pytester.runpytest_inprocess().assert_outcomes(passed=1)
+    result = project.llama().gate("-v")
+    result.assert_outcomes(passed=13, deselected=1)
+    result.stdout.fnmatch_lines(["*test_fidelity[[]mini:L01[]] PASSED*"])
 
 
 def test_without_shards_a_fixture_says_what_it_needs(project: Project) -> None:
-    project.pytester.makepyfile("def test_own(backend): pass")
+    project.pytester.makepyfile("def test_own(ane_backend): pass")
     result = project.pytester.runpytest_inprocess()
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
-        [
-            "The fixture 'backend' needs shards; run pytest with --ane-shards or --ane-package.",
-        ]
+        ["The fixture 'ane_backend' needs shards; run pytest with --ane-shards or*"]
     )
 
 
 def test_a_test_that_takes_shards_is_told_to_be_a_gate(project: Project) -> None:
-    project.packages(good="none").pytester.makepyfile("def test_own(shard): pass")
+    project.packages(good="none").pytester.makepyfile("def test_own(ane_shard): pass")
     result = project.run("--ane-shards=all", "-k", "test_own")
     result.assert_outcomes(errors=1, deselected=4)
     result.stdout.fnmatch_lines(
         [
-            "The fixture 'shard' is for gates; mark this test with @pytest.mark.gate.",
+            "The fixture 'ane_shard' is for gates; mark this test with @pytest.mark.gate.",
         ]
     )
 
@@ -73,7 +72,7 @@ def test_without_the_option_failures_look_as_they_always_do(project: Project) ->
         "import pytest\n@pytest.fixture\ndef broken():\n    return {}['key']\n"
     )
     project.pytester.makepyfile(
-        "from pytest_ane.errors import SourceError\n"
+        "from pytest_ane.core.errors import SourceError\n"
         "def test_fixture(broken): pass\n"
         "def test_own():\n    raise SourceError('no such file')\n"
     )

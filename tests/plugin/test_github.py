@@ -82,7 +82,7 @@ def test_what_broke_without_a_verdict_is_not_left_out(project: Project, summary:
     gates = project.path / "gates"
     gates.mkdir()
     (gates / "test_fidelity.py").write_text(
-        "import pytest\n\n@pytest.mark.gate\ndef test_fidelity(shard):\n    1 / 0\n"
+        "import pytest\n\n@pytest.mark.gate\ndef test_fidelity(ane_shard):\n    1 / 0\n"
     )
     result = project.packages(good="none").gate()
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -158,7 +158,8 @@ def test_a_worker_that_dies_is_not_left_out(project: Project, summary: Path) -> 
     gates = project.path / "gates"
     gates.mkdir()
     (gates / "test_fidelity.py").write_text(
-        "import os\nimport pytest\n@pytest.mark.gate\ndef test_fidelity(shard):\n    os._exit(1)\n"
+        "import os\nimport pytest\n"
+        "@pytest.mark.gate\ndef test_fidelity(ane_shard):\n    os._exit(1)\n"
     )
     result = project.packages(good="none").pytester.runpytest_subprocess(
         "-n1", "--max-worker-restart=0", "--ane-shards=all", "-m", "gate", "--ane-cache=cache"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-HEAVY = ["coremltools", "torch", "numpy", "pydantic", "rich", "gguf", "tokenizers", "safetensors"]
+HEAVY = ["coremltools", "torch", "numpy", "pydantic", "gguf", "tokenizers", "safetensors"]
 CONFTEST = f"""
 import json, sys
 def pytest_unconfigure():

@@ -1,4 +1,4 @@
-"""Gates that a project copied before there was evidence: they work, and a policy holds them too."""
+"""Own gates that measure without `ane_evidence`: they work, and policy.require holds them too."""
 
 from __future__ import annotations
 
@@ -9,41 +9,33 @@ from tests.plugin.conftest import Project
 
 PLACEMENT = """
 import pytest
-from pytest_ane.placement import forecast, judge
+from pytest_ane.gates.placement import forecast, judge
 pytestmark = pytest.mark.gate
-def test_placement(shard, artifact, program, gate):
-    found = forecast(program, size_bytes=artifact.size)
-    gate(judge(found, subject=shard.qualified, os=shard.policy.placement.os))
+def test_placement(ane_shard, ane_artifact, ane_program, ane_gate):
+    found = forecast(ane_program, size_bytes=ane_artifact.size)
+    ane_gate(judge(found, subject=ane_shard.qualified, os=ane_shard.policy.placement.os))
 """
 COMPRESSION = """
 import pytest
-from pytest_ane.build import judge, losses, take_census
+from pytest_ane.gates.compression import judge, measure
 pytestmark = pytest.mark.gate
-def test_compression(shard, artifact, program, gate):
-    gate(
-        judge(
-            take_census(program),
-            size=artifact.size,
-            asked=shard.compression,
-            policy=shard.policy.compression,
-            subject=shard.qualified,
-            notes=artifact.record.notes if artifact.record else (),
-            distortions=losses(artifact, program, shard.reference),
-        )
-    )
+def test_compression(ane_shard, ane_artifact, ane_program, ane_gate):
+    found = measure(ane_artifact, ane_program, ane_shard.reference)
+    policy = ane_shard.policy.compression
+    ane_gate(judge(found, asked=ane_shard.compression, policy=policy, subject=ane_shard.qualified))
 """
 FIDELITY = """
 import pytest
-from pytest_ane.fidelity import judge, measure
+from pytest_ane.gates.fidelity import judge, measure
 pytestmark = pytest.mark.gate
-def test_fidelity(shard, artifact, reference, backend, gate):
+def test_fidelity(ane_shard, ane_artifact, ane_reference, ane_backend, ane_gate):
     found = measure(
-        backend.load(artifact.path),
-        reference,
-        compared=shard.reference != "none",
-        provenance=backend.provenance() | {"artifact": artifact.digest},
+        ane_backend.load(ane_artifact.path),
+        ane_reference,
+        compared=ane_shard.reference != "none",
+        provenance=ane_backend.provenance() | {"artifact": ane_artifact.digest},
     )
-    gate(judge(found, shard.policy.fidelity, shard.qualified))
+    ane_gate(judge(found, ane_shard.policy.fidelity, ane_shard.qualified))
 """
 REQUIRED = "[models.own.policy]\nplacement.require = 'plan'\nfidelity.require = 'device'\n"
 
@@ -73,9 +65,9 @@ def test_a_policy_that_requires_a_device_is_not_passed_without(
     result.stdout.fnmatch_lines(
         [
             "*policy.placement.require asks for Core ML's plan, and this gate measured on the "
-            "backend cpu; let it judge what evidence.of('placement', ...) gives.",
+            "backend cpu; let it judge what ane_evidence.of('placement', ...) gives.",
             "*policy.fidelity.require asks for a device, and this gate measured on the backend "
-            "cpu; let it judge what evidence.of('fidelity', ...) gives.",
+            "cpu; let it judge what ane_evidence.of('fidelity', ...) gives.",
         ]
     )
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_ane.build.plans import PlanCache
+from pytest_ane.build.disk import PlanCache
 from tests.plugin.conftest import Project
 
 BUDGET = "\n[models.mini.policy.compression]\nmax-bytes = {}\n"
@@ -92,7 +92,7 @@ def test_stale_plans_of_core_ml_are_mentioned_and_kept(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans = PlanCache(project.path, 86 * 10**9, stale=True)
-    monkeypatch.setattr("pytest_ane.plugin.preflight.plan_caches", lambda: [plans])
+    monkeypatch.setattr("pytest_ane.project.preflight.plan_caches", lambda: [plans])
     result = project.llama().gate("--ane-cache=cache", "-k", "placement", shards="L01")
     result.stdout.fnmatch_lines(
         ["ane: 86.0 GB of Core ML plans are of another macOS and never used again; *doctor*"]

@@ -1,4 +1,4 @@
-"""Progress of long builds: words, and where they are shown."""
+"""Progress of long builds on terminals, in pipes and of workers."""
 
 from __future__ import annotations
 
@@ -9,23 +9,8 @@ import sys
 
 import pytest
 
-from pytest_ane.plugin.progress import line, words
+from pytest_ane.plugin.progress import line
 from tests.plugin.conftest import Project
-
-
-@pytest.mark.parametrize(
-    ("done", "size", "seconds", "text"),
-    [
-        (0, 0, 0.0, "m:L00 (1 of 34)"),
-        (0, 0, 99.0, "m:L00 (1 of 34)"),
-        (1, 3_200_000, 0.5, "m:L00 (2 of 34, 3.2 MB done)"),
-        (2, 6_400_000, 5.0, "m:L00 (3 of 34, 6.4 MB done, about 80 s left)"),
-        (33, 0, 33.0, "m:L00 (34 of 34, about 1 s left)"),
-        (34, 0, 33.0, "m:L00 (34 of 34)"),
-    ],
-)
-def test_words(done: int, size: int, seconds: float, text: str) -> None:
-    assert words("m:L00", done=done, total=34, size=size, seconds=seconds) == text
 
 
 def test_all_workers_are_one_line() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.cli import main
-from pytest_ane.plugin import suite
+from pytest_ane.project import suite
 from tests.plugin.conftest import Project
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +41,7 @@ def installed(project: Project, wheel: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_wheel_carries_the_gates(wheel: Path) -> None:
-    shipped = {path.name for path in (wheel / "pytest_ane/gates").glob("*.py")}
+    shipped = {path.name for path in (wheel / "pytest_ane/suite").glob("*.py")}
     assert shipped == {path.name for path in (ROOT / "gates").glob("*.py")}
     assert "test_fidelity.py" in shipped
     assert (wheel / "pytest_ane/py.typed").is_file()
@@ -59,16 +59,14 @@ def test_own_gates_are_used_in_place_of_the_shipped(project: Project) -> None:
     assert main(["init", str(project.path)]) == 0
     own = project.path / "gates/test_placement.py"
     own.write_text(
-        own.read_text().replace("gate(judge(", "assert shard.id == 'other'; gate(judge(")
+        own.read_text().replace("ane_gate(", "assert ane_shard.id == 'other'; ane_gate(")
     )
     result = project.packages(good="none").gate()
     result.assert_outcomes(passed=2, failed=1, deselected=1)
     result.stdout.fnmatch_lines(["*AssertionError: assert 'good' == 'other'"])
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["."], ["gates"], ["gates/test_placement.py", "gates"], ["tests"]]
-)
+@pytest.mark.parametrize("arguments", [[], ["."], ["gates"], ["gates/test_placement.py", "gates"]])
 def test_own_gates_run_once_however_they_are_named(project: Project, arguments: list[str]) -> None:
     assert main(["init", str(project.path)]) == 0
     project.pytester.mkdir("tests")
@@ -81,8 +79,8 @@ def test_one_own_gate_can_be_named(project: Project) -> None:
     result.assert_outcomes(passed=1)
 
 
-@pytest.mark.parametrize("arguments", [[], ["."], ["tests"], ["tests/test_own.py::test_own"]])
-def test_shipped_gates_join_whatever_is_named(project: Project, arguments: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [[], ["."]])
+def test_shipped_gates_join_a_run_of_everything(project: Project, arguments: list[str]) -> None:
     (project.path / "tests").mkdir()
     (project.path / "tests/test_own.py").write_text("def test_own(): pass\n")
     result = project.packages(good="none").run("--ane-shards=all", *arguments)
@@ -106,7 +104,7 @@ def test_a_conftest_of_the_project_reaches_shipped_gates(project: Project) -> No
     project.pytester.makeconftest(
         "import pytest\n"
         "@pytest.fixture\n"
-        "def program(): pytest.fail('replaced')\n"
+        "def ane_program(): pytest.fail('replaced')\n"
         "def pytest_report_header(): return 'of the project'\n"
     )
     result = project.packages(good="none").gate("-k", "compression")

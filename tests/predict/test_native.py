@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pytest_ane.errors import AneError
+from pytest_ane.core.errors import AneError, ExecutionError
+from pytest_ane.mil.records import DType, Feature, Pipeline
 from pytest_ane.predict import native
+from pytest_ane.predict.native import declared_inputs, returned_outputs
 from tests.mil.packages import Program, doubling
 
 X = np.ones((2, 3), np.float32)
@@ -126,9 +129,130 @@ def test_compiling_a_path(tmp_path: Path) -> None:
 def test_which_backend_answers_is_said_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    native.say_once.cache_clear()
+    native.announce.cache_clear()
     model = proxy(doubling().save(tmp_path))
     for _ in range(2):
         model.predict({"x": X})
     err = capsys.readouterr().err
     assert err == "coremltools: predictions by pytest-ane's CPU executor (not Core ML)\n"
+
+
+def model(*, inputs: tuple[Feature, ...] = (), outputs: tuple[Feature, ...] = ()) -> Pipeline:
+    return Pipeline("P", 9, inputs, outputs, ())
+
+
+def take(dtype: DType, value: Any, shape: tuple[int, ...] = (1, 2), **options: Any) -> Any:
+    return declared_inputs(model(inputs=(Feature("x", dtype, shape, **options),)), {"x": value})[
+        "x"
+    ]
+
+
+def give(feature: Feature, value: Any) -> Any:
+    return returned_outputs(model(outputs=(feature,)), {feature.name: value})[feature.name]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "carried"),
+    [(DType.FP16, "float32"), (DType.FP32, "float32"), (DType.FP64, "float64"),
+     (DType.INT32, "int32"), (DType.INT8, "int8")],
+)  # fmt: skip
+@pytest.mark.parametrize("value", [[[1, 2]], np.array([[1, 2]], np.int64), np.array([[1.0, 2.0]])])
+def test_any_numbers_are_taken_as_declared(dtype: DType, carried: str, value: Any) -> None:
+    array = take(dtype, value)
+    assert array.dtype == carried
+    assert array.tolist() == [[1, 2]]
+
+
+def test_one_number_has_the_declared_shape() -> None:
+    assert take(DType.FP32, 3.0, (1,)).tolist() == [3]
+    assert take(DType.FP32, [3.0], (1, 1)).tolist() == [[3]]
+    assert take(DType.FP32, 3.0, (1,), ranges=((1, 4),)).shape == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [("7", "an array of <U1"), (None, "an array of object"), (1j, "an array of complex128"),
+     ([[1], [2, 3]], "list")],
+)  # fmt: skip
+def test_what_is_no_array_of_numbers(value: Any, what: str) -> None:
+    with pytest.raises(ExecutionError) as caught:
+        take(DType.FP32, value)
+    assert str(caught.value) == f"P: input 'x' is {what}, not an array of numbers."
+
+
+def test_unknown_names_and_images_go_on_to_the_session() -> None:
+    picture = object()
+    feature = Feature("x", DType.UINT8, (1, 2), kind="image", color="RGB")
+    assert declared_inputs(model(inputs=(feature,)), {"x": picture, "z": 3}) == {
+        "x": picture,
+        "z": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("dtype", "found", "expected"),
+    [(DType.FP16, "float32", "float32"), (DType.FP16, "float64", "float32"),
+     (DType.FP64, "float64", "float64"), (DType.INT32, "int32", "int32"),
+     (DType.INT8, "int8", "int8")],
+)  # fmt: skip
+def test_arrays_come_back_as_declared(dtype: DType, found: str, expected: str) -> None:
+    array = give(Feature("y", dtype, (2,)), np.ones(2, found))
+    assert array.dtype == expected
+
+
+def test_a_scalar_comes_back_with_one_element() -> None:
+    assert give(Feature("y", DType.FP32, ()), np.float32(3) * np.ones(())).tolist() == [3]
+
+
+def test_what_comes_back_is_not_a_view() -> None:
+    value = np.ones(2, np.float32)
+    assert not np.shares_memory(give(Feature("y", DType.FP32, (2,)), value), value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "found", "label"),
+    [("stringType", "bee", "bee"), ("stringType", np.array("bee"), "bee"),
+     ("int64Type", np.array(7), 7), ("int64Type", 7, 7), ("int64Type", np.int64(7), 7)],
+)  # fmt: skip
+def test_labels(kind: str, found: Any, label: Any) -> None:
+    given_back = give(Feature("y", DType.STRING, (), kind=kind), found)
+    assert given_back == label
+    assert type(given_back) is type(label)
+
+
+@pytest.mark.parametrize("keys", [["a", "b"], [1, 2], [np.int64(1), np.int64(2)]])
+def test_probabilities(keys: list[Any]) -> None:
+    feature = Feature("y", DType.STRING, (), kind="dictionaryType")
+    found = give(feature, dict(zip(keys, np.array([0.25, 0.75], np.float32), strict=True)))
+    assert found == {keys[0]: 0.25, keys[1]: 0.75}
+    assert {type(key) for key in found} <= {str, int}
+    assert {type(value) for value in found.values()} == {float}
+
+
+def test_values_that_are_not_declared_stay_inside() -> None:
+    outputs = {"y": np.ones(2, np.float32), "z": np.ones(2)}
+    assert list(returned_outputs(model(outputs=(Feature("y", DType.FP32, (2,)),)), outputs)) == [
+        "y"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("color", "mode"),
+    [("RGB", "RGBA"), ("BGR", "RGBA"), ("GRAYSCALE", "L"), ("GRAYSCALE_FLOAT16", "F")],
+)
+def test_images(color: str, mode: str) -> None:
+    dtype = DType.FP16 if mode == "F" else DType.UINT8
+    feature = Feature("y", dtype, (1, 2), kind="image", color=color)
+    channels = 3 if mode == "RGBA" else 1
+    picture = give(feature, np.full((1, channels, 1, 2), 7.0, np.float32))
+    assert (picture.mode, picture.size) == (mode, (2, 1))
+    assert picture.getpixel((1, 0)) == ((7, 7, 7, 255) if mode == "RGBA" else 7)
+    with pytest.raises(ExecutionError, match=rf"^P: output 'y' has shape .*\[1, {channels}, H, W"):
+        give(feature, np.zeros((2, 2), np.float32))
+
+
+def test_images_need_pil(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    feature = Feature("y", DType.UINT8, (1, 2), kind="image", color="RGB")
+    with pytest.raises(ExecutionError, match="output 'y' is an image; run: pip install pillow"):
+        give(feature, np.zeros((1, 3, 1, 2), np.float32))

@@ -1,4 +1,4 @@
-"""A model whose sensitivities are known, and a bench that measures it as the real one would."""
+"""A model whose sensitivities are known, and an evaluator that measures it as the real one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 from random import Random
 
-from pytest_ane.recommend.mend import Trouble
-from pytest_ane.recommend.search import Candidate
+from pytest_ane.recommend.search import Candidate, ShardFailure
 from pytest_ane.recommend.units import Choice, Option, Unit
 
 BITS = {"4": 4, "6": 6, "8": 8}
@@ -27,7 +26,7 @@ def model(count: int, seed: int) -> tuple[tuple[Unit, ...], dict[Unit, float]]:
     return units, {each: 10 ** draw.uniform(-2, 1) for each in units}
 
 
-class Bench:
+class SimulatedEvaluator:
     """KL is the sum of true losses, times a factor that nobody told the search.
 
     Attributes:
@@ -53,14 +52,14 @@ class Bench:
     def spent(self) -> bool:
         return self.left <= 0
 
-    def trouble(self, shard: str, choice: Choice) -> Trouble | None:
+    def failure(self, shard: str, choice: Choice) -> ShardFailure | None:
         """A unit in `needs` must have at least so many bits; a shard at most `most` bytes."""
         mine = {u: s for u, s in choice.items() if u.shard == shard}
         short = [u for u, s in mine.items() if int(s) < int(self.needs.get(u, "0"))]
         if short:
-            return Trouble("fidelity", "too coarse", {u: 1.0 * (u in short) for u in mine})
+            return ShardFailure("fidelity", "too coarse", {u: 1.0 * (u in short) for u in mine})
         if sum(u.option(s).size for u, s in mine.items()) > self.most.get(shard, 10**9):
-            return Trouble("compression", "too large", {})
+            return ShardFailure("compression", "too large", {})
         return None
 
     def kl(self, choice: Choice) -> float:
@@ -71,7 +70,7 @@ class Bench:
         self.left -= 1
         kl = self.kl(choice)
         shards = dict.fromkeys(u.shard for u in choice)
-        reasons = [t.reason for s in shards if (t := self.trouble(s, choice))]
+        reasons = [t.reason for s in shards if (t := self.failure(s, choice))]
         reasons += ["KL"] if not kl <= self.limit else []
         size = sum(u.option(s).size for u, s in choice.items())
         self.stacks.append(Candidate(name, choice, size, kl, not reasons, tuple(reasons)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.errors import CacheError
+from pytest_ane.core.errors import CacheError
 from pytest_ane.recommend.log import Log
 
 

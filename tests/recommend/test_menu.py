@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.errors import ManifestError
+from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest import Linear, Palettize, load
 from pytest_ane.recommend.menu import DEFAULT, menu_of
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.errors import ManifestError
+from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest import Linear, Palettize, Settings, Shard, load
-from pytest_ane.recommend.rewrite import diff, rewritten, write_atomically
+from pytest_ane.recommend.rewrite import diff, rewritten, save
 
 HEAD = """\
 # Ours, do not touch.
@@ -49,6 +49,39 @@ weights = "q*"
 nbits = 8
 [models.m.policy.fidelity]
 min-cosine = 0.5
+""",
+    "comments below": f"""{HEAD}
+[models.m.compression]
+method = "linear"
+
+# Shards that are special.
+[models.m.shard."L*".compression]
+method = "palettize"
+[[models.m.shard."L*".compression.overrides]]
+weights = "q*"
+nbits = 8
+# Few.
+[models.m.probes]
+count = 3
+
+[models.m.shard.L02.compression]
+method = "none"
+# The end.
+""",
+    "all inline": """[models]
+m = { family = "llama", source = { seeded = 1 }, shards = "L00-L02", max-tokens = 8 }
+""",
+    "out of order": f"""[models.m.shard."L*".compression]
+method = "linear"
+{HEAD}[models.n]
+family = "llama"
+source = {{ seeded = 2 }}
+shards = "L00"
+[models.m.shard.L00]
+max-tokens = 4  # few
+compression.method = "none"
+[models.n.probes]
+count = 3
 """,
     "shard inline": f"""{HEAD}[models.m.shard]
 L00 = {{ max-tokens = 4 }}
@@ -120,8 +153,9 @@ def test_other_lines_stay_in_order(tmp_path: Path) -> None:
 
 
 def test_a_layout_without_a_place_is_refused(tmp_path: Path) -> None:
-    text = """[models]
-m = { family = "llama", source = { seeded = 1 }, shards = "L00", compression = { method = "none" } }
+    text = """models.m.family = "llama"
+models.m.source = { seeded = 1 }
+models.m.shards = "L00"
 """
     with pytest.raises(ManifestError, match=r"cannot be changed in place; replace its") as caught:
         rewritten(text, tmp_path / "shards.toml", "m", {"L00": SIX})
@@ -133,7 +167,7 @@ def test_writing_is_atomic_and_keeps_mode_and_link(tmp_path: Path) -> None:
     file.write_text("old")
     file.chmod(0o640)
     link.symlink_to(file)
-    write_atomically(link, "new")
+    save(link, "new")
     assert (file.read_text(), link.is_symlink(), file.stat().st_mode & 0o777) == (
         "new",
         True,
@@ -144,4 +178,4 @@ def test_writing_is_atomic_and_keeps_mode_and_link(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match="cannot be written: No such file"):
-        write_atomically(tmp_path / "none" / "shards.toml", "new")
+        save(tmp_path / "none" / "shards.toml", "new")

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from pytest_ane.build import Census, CompressionMeasurement, Distortion
-from pytest_ane.build.census import Weight
-from pytest_ane.build.stages import Stage
+from pytest_ane.build import Census, Distortion
+from pytest_ane.build.census import Stage, Weight
+from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.manifest import Linear, Palettize, Uncompressed
-from pytest_ane.recommend.units import Option, Unit, compression, from_data, to_data, units_of
+from pytest_ane.recommend.units import Option, Unit, shard_settings, units_of
 
 MENU = {"six": Palettize(nbits=6, group_size=16), "eight": Palettize(nbits=8), "int8": Linear()}
 
@@ -41,7 +41,7 @@ def test_weights_alike_but_for_numbers_are_one_unit() -> None:
     assert router == Unit("L00", "router", (Option("six", 60, 0.5),))
     assert units_of("L00", built, ("rout*",)) == (experts,)
     assert experts.option("eight").size == 160
-    assert from_data(json.loads(json.dumps(to_data(experts)))) == experts
+    assert Unit.from_dict(json.loads(json.dumps(experts.to_dict()))) == experts
 
 
 def test_a_glob_that_would_name_other_weights_is_not_used() -> None:
@@ -56,7 +56,7 @@ def unit(glob: str, size: int) -> Unit:
 
 def test_what_most_bytes_have_is_the_table_and_the_rest_overrides() -> None:
     q, k, up = unit("q*", 10), unit("k*", 10), unit("up*", 100)
-    made = compression((q, k, up), {q: "eight", k: "int8", up: "six"}, MENU, ("router*",))
+    made = shard_settings((q, k, up), {q: "eight", k: "int8", up: "six"}, MENU, ("router*",))
     assert made == Palettize.model_validate(
         {
             "nbits": 6,
@@ -77,8 +77,8 @@ def test_what_most_bytes_have_is_the_table_and_the_rest_overrides() -> None:
 @pytest.mark.parametrize("name", MENU)
 def test_one_setting_for_all_is_that_setting(name: str) -> None:
     both = unit("q*", 10), unit("k*", 10)
-    assert compression(both, dict.fromkeys(both, name), MENU, ()) == MENU[name]
+    assert shard_settings(both, dict.fromkeys(both, name), MENU, ()) == MENU[name]
 
 
 def test_a_shard_without_units_stays_as_it_is() -> None:
-    assert compression((), {}, MENU, ()) == Uncompressed()
+    assert shard_settings((), {}, MENU, ()) == Uncompressed()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.build.quiet import converter_notes, import_coremltools
+from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.mil import read_model
 from pytest_ane.reference import Session
 

@@ -68,7 +68,7 @@ CASES = [
 @cache
 def network(target: str) -> Any:
     """Two convolutions, `x [1, 8, 4, 4]` to `y [1, 12, 2, 2]`."""
-    from pytest_ane.build.quiet import converter_notes, import_coremltools
+    from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
 
     ct = import_coremltools()
     import torch
@@ -118,7 +118,7 @@ def weights(path: Path) -> tuple[Session, list[Any], list[str]]:
 def test_as_coremltools_expands_them(
     target: str, name: str, steps: tuple[Step, ...], tmp_path: Path
 ) -> None:
-    from pytest_ane.build.quiet import converter_notes
+    from pytest_ane.build.coremltools_quiet import converter_notes
 
     model = network(target)
     with converter_notes():
@@ -142,7 +142,7 @@ def test_as_coremltools_expands_them(
                                   "palettes by input channels"])  # fmt: skip
 def test_indices_as_the_file_has_them(name: str, tmp_path: Path) -> None:
     """Decoded from the packed bytes of the file, they give what the session's own way gives."""
-    from pytest_ane.build.quiet import converter_notes
+    from pytest_ane.build.coremltools_quiet import converter_notes
 
     with converter_notes():
         made = compressed(network("iOS18"), SINCE_IOS18[name][0])
@@ -162,7 +162,7 @@ def test_indices_as_the_file_has_them(name: str, tmp_path: Path) -> None:
 def saved(program: Any, target: str, path: Path) -> Path:
     import coremltools as ct
 
-    from pytest_ane.build.quiet import converter_notes
+    from pytest_ane.build.coremltools_quiet import converter_notes
 
     with converter_notes():
         ct.convert(
@@ -177,7 +177,7 @@ def saved(program: Any, target: str, path: Path) -> Path:
 
 @pytest.mark.parametrize("target", ["iOS16", "iOS18"])
 def test_weights_cast(target: str, tmp_path: Path) -> None:
-    from pytest_ane.build.quiet import import_coremltools
+    from pytest_ane.build.coremltools_quiet import import_coremltools
 
     ct = import_coremltools()
     from coremltools.converters.mil.mil import Builder as mb
@@ -197,7 +197,7 @@ def test_weights_cast(target: str, tmp_path: Path) -> None:
 
 def test_pairs_under_a_mask(tmp_path: Path) -> None:
     """Pruned, and pairs of the rows left palettized; the optimizer cannot make these itself."""
-    from pytest_ane.build.quiet import import_coremltools
+    from pytest_ane.build.coremltools_quiet import import_coremltools
 
     ct = import_coremltools()
     from coremltools.converters.mil.mil import Builder as mb

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Block, Operation
 from pytest_ane.reference import Session
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def mb() -> Any:
-    from pytest_ane.build.quiet import import_coremltools
+    from pytest_ane.build.coremltools_quiet import import_coremltools
 
     import_coremltools()
     from coremltools.converters.mil import Builder

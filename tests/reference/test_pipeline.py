@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import read_any
 from pytest_ane.reference import PipelineSession, Session, open_session
 from tests.mil.packages import Program, doubling

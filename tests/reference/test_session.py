@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.errors import ExecutionError, ProgramError
+from pytest_ane.core.errors import ExecutionError, ProgramError
 from pytest_ane.mil import read_model
 from pytest_ane.reference import Session
 from tests.mil.packages import Program

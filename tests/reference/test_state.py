@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.build.quiet import converter_notes, import_coremltools
-from pytest_ane.errors import ExecutionError
+from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import DType, TensorType
 from pytest_ane.reference.state import State
 from tests.reference.programs import session

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.behaviour.bisect import Bisection, Trial
-from pytest_ane.report.bisect import sentence, trial
-from pytest_ane.verdict import Verdict
+from pytest_ane.analysis.bisect import Bisection, StackEvaluation
+from pytest_ane.core.verdict import Verdict
+from pytest_ane.report.bisect import evaluation_line, sentence
 
 
 @pytest.mark.parametrize(
@@ -43,22 +43,17 @@ def test_the_sentence(found: Bisection, says: str) -> None:
 
 @pytest.mark.parametrize(
     ("count", "says"),
-    [
-        (0, "none"),
-        (2, "L00, L01"),
-        (9, "L00, L01, L02, L03, L04, L05 and 3 more"),
-        (34, "all"),
-    ],
+    [(0, "none"), (2, "L00, L01"), (9, "L00, L01, L02, L03, L04, L05 and 3 more"), (34, "all")],
 )
 def test_a_trial(count: int, says: str) -> None:
     red = Verdict("behaviour", "m", "failed", "top-1 40 %", ("Why.",))
-    found = Trial(tuple(f"L{i:02d}" for i in range(count)), red)
-    assert trial(found, 3, 34) == f" 3. exact: {says} - red (top-1 40 %)"
+    found = StackEvaluation(tuple(f"L{i:02d}" for i in range(count)), red)
+    assert evaluation_line(found, 3, 34) == f" 3. exact: {says} - red (top-1 40 %)"
 
 
 def test_a_trial_with_its_numbers() -> None:
     facts = {"top1": 0.951, "kl.mean": 0.02651, "greedy.agreed": 3}
     green = Verdict("behaviour", "m", "passed", "a long line", facts=facts)
-    assert trial(Trial(("L07",), green), 12, 34) == (
+    assert evaluation_line(StackEvaluation(("L07",), green), 12, 34) == (
         "12. exact: L07 - green (top-1 95.1%, KL 0.0265, 3 greedy tokens)"
     )

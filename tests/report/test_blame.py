@@ -7,16 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ane.build.census import Weight
-from pytest_ane.build.stages import Stage
-from pytest_ane.fidelity.blame import Blame, Culprit
-from pytest_ane.fidelity.mend import Mend
-from pytest_ane.fidelity.operations import Suspect
+from pytest_ane.analysis.blame import Blame, Culprit
+from pytest_ane.analysis.operations import Suspect
+from pytest_ane.analysis.remedies import Remedy
+from pytest_ane.build.census import Stage, Weight
 from pytest_ane.manifest import Linear, Palettize, Settings, Uncompressed
-from pytest_ane.report.blame import lines, number, override, settings, share
+from pytest_ane.report.blame import describe, lines, number, override, share
 
 STAGE = Stage("constexpr_lut_to_dense", 2, 6)
-MEND = Mend(Palettize(nbits=4, group_size=16), 0.0142, 27_792)
+MEND = Remedy(Palettize(nbits=4, group_size=16), 0.0142, 27_792)
 WORST = Culprit(Weight("v_proj", (192, 576), 27_696, 2, (STAGE,)), 0.012, 0.4, 0.98, 0.97, MEND)
 OTHER = Culprit(Weight("o", (576, 576), 9, 2, (STAGE,)), 0.41, 0.02, -0.01, 0.03)
 OVERFLOW = Suspect("mul", "square", math.inf, 0.0, math.inf, 481_000.0)
@@ -28,15 +27,16 @@ def test_all_of_it() -> None:
     assert list(lines(FOUND)) == [
         "relative error of the output on the worst 2 of 16 probes (gaussian #0, chat)",
         "0.41 as it is, 0.001 with every weight exact; run by the CPU executor",
-        "weight  stored as                 restored  alone  share  mended by",
+        "weight  stored as                 restored  alone  share  remedy",
         "v_proj  lut_to_dense, 2 bits x 6     0.012    0.4  98.0%  "
         "4-bit kmeans, groups of 16: 0.0142, +27,792 bytes",
         "o       lut_to_dense, 2 bits x 6      0.41   0.02  -1.0%  -",
         'for compression.overrides in shards.toml: { weights = "v_proj", method = "palettize", '
         'mode = "kmeans", nbits = 4, granularity = "per_grouped_channel", group_size = 16 }',
-        "operation  result  on exact inputs  inputs  output",
-        "mul        square              inf       0     inf  overflows fp16: 481,000 in float32",
-        "conv       out                0.37  0.0005     0.4  takes v_proj",
+        "operation  result  own error  arrives with  leaves with",
+        "mul        square        inf             0          inf  "
+        "overflows fp16: 481,000 in float32",
+        "conv       out          0.37        0.0005          0.4  takes v_proj",
     ]
 
 
@@ -52,7 +52,7 @@ def test_an_entry_is_one_that_the_manifest_takes(tmp_path) -> None:
         )
         (shard,) = load(manifest).shards
         assert shard.compression is not None
-        assert settings(shard.compression.for_weight("v_proj")) == settings(mend.settings)
+        assert describe(shard.compression.for_weight("v_proj")) == describe(mend.settings)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_an_entry_is_one_that_the_manifest_takes(tmp_path) -> None:
     ],
 )
 def test_settings(asked: Settings, text: str) -> None:
-    assert settings(asked) == text
+    assert describe(asked) == text
 
 
 def test_on_a_device() -> None:

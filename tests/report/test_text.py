@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ane.core.verdict import Verdict
 from pytest_ane.manifest import Policy, Probes, Shard
 from pytest_ane.report.text import brief, failure, header, reasons
-from pytest_ane.verdict import Verdict
 
 
 def failed(*reasons: str) -> Verdict:

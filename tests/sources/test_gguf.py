@@ -11,7 +11,7 @@ from gguf import GGUFEndian, GGUFReader, GGUFWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.sources.gguf import GGUFSource
 from tests.sources.files import write_gguf
 

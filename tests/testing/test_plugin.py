@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pytest_ane.testing import Devices, Machine, Script
+from pytest_ane.backends import CpuBackend
+from pytest_ane.testing import DeviceRule, Mac, Script
+from pytest_ane.testing.slow import SlowRunner, slowed
 from tests.mil.packages import doubling
 
 PLUGIN = ("-p", "pytest_ane.testing.plugin")
@@ -36,10 +40,10 @@ WHOLE = """
         assert chip() == "Apple M5"
 """
 ONE = """
-    from pytest_ane.testing import Devices, Script
+    from pytest_ane.testing import DeviceRule, Script
 
     def test_cpu(coreml_replay):
-        coreml_replay(Script(devices=(Devices("CPU"),)))
+        coreml_replay(Script(devices=(DeviceRule("CPU"),)))
         assert device() == "MLCPUComputeDevice"
 
     def test_folder(coreml_replay):
@@ -55,8 +59,8 @@ ONE = """
 @pytest.fixture(scope="module", autouse=True)
 def _loaded() -> None:
     """Pytester drops what a run in this process imports, and numpy cannot be imported twice."""
-    from pytest_ane.build.quiet import import_coremltools
-    from pytest_ane.testing import native, recorded, tape  # noqa: F401
+    from pytest_ane.build.coremltools_quiet import import_coremltools
+    from pytest_ane.testing import native, recording  # noqa: F401
 
     import_coremltools()
 
@@ -64,7 +68,7 @@ def _loaded() -> None:
 @pytest.fixture
 def recording(pytester: pytest.Pytester) -> Path:
     doubling().save(pytester.path)
-    return Script(Machine("Apple M5"), (Devices("GPU"),)).save(pytester.path / "recording")
+    return Script(Mac("Apple M5"), (DeviceRule("GPU"),)).save(pytester.path / "recording")
 
 
 @pytest.mark.usefixtures("recording")
@@ -106,7 +110,7 @@ def test_a_folder_that_cannot_be_replayed(pytester: pytest.Pytester, text: str |
 
 
 def test_the_example_of_the_docs(pytester: pytest.Pytester) -> None:
-    page = (Path(__file__).parents[2] / "docs/testing.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/how-to/testing.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     doubling().save(pytester.path)
     pytester.makeconftest('pytest_plugins = ["pytest_ane.testing.plugin"]')
@@ -115,9 +119,47 @@ def test_the_example_of_the_docs(pytester: pytest.Pytester) -> None:
 
 
 def test_the_script_of_the_docs(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs/testing.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/how-to/testing.md").read_text()
     (text,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     (tmp_path / "script.json").write_text(text)
     script = Script.load(tmp_path)
-    assert script.machine == Machine()
+    assert script.machine == Mac()
     assert [rule.preferred for rule in script.devices] == ["CPU", "GPU", "none"]
+
+
+class Instant:
+    inputs = ("x",)
+
+    def predict(self, inputs: Any, state: Any = None) -> Any:
+        return {"y": inputs, "state": state}
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(CpuBackend, "load", lambda self, artifact: Instant())
+    return CpuBackend().load
+
+
+def test_a_call_takes_so_much_longer_and_says_the_same() -> None:
+    slow = SlowRunner(Instant(), 0.02)
+    start = time.perf_counter()
+    assert slow.predict({"x": 1}, 2) == {"y": {"x": 1}, "state": 2}
+    assert time.perf_counter() - start >= 0.02
+    assert slow.inputs == ("x",)
+
+
+@pytest.mark.usefixtures("load")
+def test_only_what_is_named() -> None:
+    with slowed({"L0*": 0.001, "L01": 0.002}):
+        kinds = {n: CpuBackend().load(Path(f"{n}.mlpackage")) for n in ("L00", "L01", "head.0")}
+        assert isinstance(kinds["L00"], SlowRunner)
+        assert vars(kinds["L01"])["_seconds"] == pytest.approx(0.003)
+        assert isinstance(kinds["head.0"], Instant)
+    assert isinstance(CpuBackend().load(Path("L00.mlpackage")), Instant)
+
+
+@pytest.mark.parametrize("given", ["L01", "L01:", ":5", "L01:nan", "L01:-1", "L01:x", "L01:1e9"])
+def test_what_cannot_be_understood(given: str, pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_inprocess("-p", "pytest_ane.testing.plugin", f"--ane-slow={given}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*give a shard's id or a pattern, and milliseconds, such as *"])

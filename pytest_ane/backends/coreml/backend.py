@@ -1,37 +1,32 @@
-"""The backend: compiled models from the cache, loaded on the compute units that were asked for."""
+"""The backend: compiled models from the cache, loaded on the chosen compute units."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal, TypeVar, get_args
+from typing import Any, TypeVar
 
 import numpy as np
 
 import pytest_ane
-from pytest_ane.backends.coreml import runner
 from pytest_ane.backends.coreml.compiled import CompiledModels
-from pytest_ane.backends.coreml.known import explained, is_stale
-from pytest_ane.backends.coreml.machine import Machine
-from pytest_ane.backends.coreml.native import check_native, coremltools, is_replaced
+from pytest_ane.backends.coreml.errors import explain, is_stale
+from pytest_ane.backends.coreml.machine import Machine, check_native, coremltools, is_replaced
 from pytest_ane.build.cache import Cache
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.arrays import Array, Arrays, FloatArray
+from pytest_ane.core.errors import ExecutionError
+from pytest_ane.manifest import ComputeUnits
 from pytest_ane.mil import read_model
 from pytest_ane.mil.compiled import is_compiled
+from pytest_ane.mil.records import Feature, MLModel
+from pytest_ane.reference.interface import bind_inputs
 
 T = TypeVar("T")
-
-ComputeUnits = Literal["ALL", "CPU_AND_GPU", "CPU_AND_NE", "CPU_ONLY"]
-"""Where Core ML may run a model: names of `coremltools.ComputeUnit`."""
-
-COMPUTE_UNITS: tuple[ComputeUnits, ...] = get_args(ComputeUnits)
-
-
-def _silent(text: str) -> None:
-    """Say nothing."""
 
 
 class CoreMLBackend:
@@ -40,8 +35,8 @@ class CoreMLBackend:
     Args:
         cache: where compiled models are kept.
         units: where Core ML may run a model; `CPU_ONLY` is for comparison.
-        say: told in a sentence what is compiled again.
-        machine: this Mac, where it was asked already.
+        say: takes a sentence for each model that is compiled again.
+        machine: this Mac, if known already.
 
     Raises:
         BackendError: there is no native Core ML here.
@@ -54,7 +49,7 @@ class CoreMLBackend:
         self,
         cache: Cache,
         units: ComputeUnits = "CPU_AND_NE",
-        say: Callable[[str], None] = _silent,
+        say: Callable[[str], None] = lambda text: None,
         machine: Machine | None = None,
     ) -> None:
         check_native()
@@ -67,9 +62,9 @@ class CoreMLBackend:
     @cached_property
     def machine(self) -> Machine:
         """This Mac; `BackendError` where its tools do not say."""
-        return self._machine or Machine.ask()
+        return self._machine or Machine.detect()
 
-    def load(self, artifact: Path) -> runner.CoreMLRunner:
+    def load(self, artifact: Path) -> CoreMLRunner:
         """Load a package or a compiled model; the default function of several.
 
         Raises:
@@ -77,9 +72,7 @@ class CoreMLBackend:
             ExecutionError: Core ML refuses it.
         """
         model, ct = read_model(artifact), coremltools()
-        return self.with_compiled(
-            artifact, lambda compiled: runner.load(model, compiled, self.units, ct)
-        )
+        return self.with_compiled(artifact, lambda compiled: _load(model, compiled, self.units, ct))
 
     def with_compiled(self, artifact: Path, use: Callable[[Path], T]) -> T:
         """What `use` makes of the artifact's `.mlmodelc`, which is compiled if need be.
@@ -92,12 +85,12 @@ class CoreMLBackend:
         """
         if is_compiled(artifact):
             return self._use(artifact, artifact, use)
-        compiled = self._compiled.of(artifact)
+        compiled = self._compiled.get(artifact)
         try:
             return use(compiled)
         except RuntimeError as error:
-            another = self._another(artifact, compiled, error)
-        return self._use(artifact, another, use)
+            recompiled = self._recompiled(artifact, compiled, error)
+        return self._use(artifact, recompiled, use)
 
     def provenance(self) -> dict[str, str]:
         """Chip, system, compute units, versions; `native` where Core ML itself did not answer."""
@@ -121,14 +114,14 @@ class CoreMLBackend:
     def _compiled(self) -> CompiledModels:
         return CompiledModels(self._cache, self.machine, self.say)
 
-    def _another(self, artifact: Path, compiled: Path, error: RuntimeError) -> Path:
+    def _recompiled(self, artifact: Path, compiled: Path, error: RuntimeError) -> Path:
         """A compiled model in place of one that is gone or stale; else the error is raised."""
         if not compiled.is_dir():  # Another process replaced or pruned it.
-            return self._compiled.of(artifact)
+            return self._compiled.get(artifact)
         if not is_stale(error) or artifact in self._again:
             raise _failed(artifact, error) from None
         self._again.add(artifact)
-        return self._compiled.after(artifact, compiled)
+        return self._compiled.successor(artifact, compiled)
 
     def _use(self, artifact: Path, compiled: Path, use: Callable[[Path], T]) -> T:
         try:
@@ -140,8 +133,115 @@ class CoreMLBackend:
 def _failed(artifact: Path, error: RuntimeError) -> ExecutionError:
     if is_stale(error) and is_compiled(artifact):
         return ExecutionError(
-            f"{artifact}: Core ML refuses this compiled model ({explained(error)}); there is no "
+            f"{artifact}: Core ML refuses this compiled model ({explain(error)}); there is no "
             "package here to compile again, so compile its .mlpackage on this Mac."
         )
-    anew = ", though it was compiled anew" if is_stale(error) else ""
-    return ExecutionError(f"{artifact}: Core ML failed{anew}: {explained(error)}.")
+    again = ", though it was compiled again" if is_stale(error) else ""
+    return ExecutionError(f"{artifact}: Core ML failed{again}: {explain(error)}.")
+
+
+_SCALARS = ("doubleType", "int64Type")
+
+
+class CoreMLRunner:
+    """A loaded model.
+
+    Args:
+        model: the artifact as read from disk: what it declares.
+        loaded: a `coremltools.models.CompiledMLModel` of the same function.
+    """
+
+    def __init__(self, model: MLModel, loaded: Any) -> None:
+        self._model = model
+        self._loaded = loaded
+        self._tensors = replace(model, inputs=tuple(f for f in model.inputs if f.kind != "image"))
+
+    @property
+    def inputs(self) -> tuple[Feature, ...]:
+        """The inputs that the artifact declares, images and scalars among them."""
+        return self._model.inputs
+
+    def make_state(self) -> Any:
+        """Fresh states, all zero; None where the model keeps none."""
+        if not self._model.states:
+            return None
+        with self._explained("made no states"):
+            return self._loaded.make_state()
+
+    def read_states(self, state: Any, names: Collection[str] | None = None) -> dict[str, Array]:
+        """Copies of states by name: of all, or of some.
+
+        Raises:
+            ExecutionError: Core ML failed.
+        """
+        if state is None:
+            return {}
+        wanted = [f.name for f in self._model.states] if names is None else names
+        with self._explained("could not read a state"):
+            return {name: np.array(state.read_state(name)) for name in wanted}
+
+    def write_states(self, state: Any, values: Arrays) -> None:
+        """Give states back what `read_states` copied; `ExecutionError` where Core ML failed."""
+        with self._explained("could not write a state"):
+            for name, value in values.items():
+                state.write_state(name, value)
+
+    def predict(self, inputs: Arrays, state: Any = None) -> dict[str, FloatArray]:
+        """Run once, with the inputs that are declared.
+
+        fp16 inputs are rounded to fp16 here, as on every backend; Core ML's Python interface takes
+        them as float32. Outputs have the program's names.
+
+        Raises:
+            ExecutionError: an input is missing or does not fit, or Core ML failed.
+        """
+        arguments = self._arguments(inputs)
+        with self._explained("could not predict"):
+            outputs = self._loaded.predict(arguments, state)
+        names = self._model.main.block.outputs
+        if missing := [name for name in names if name not in outputs]:
+            raise ExecutionError(
+                f"{self._model.path}: Core ML gave no output {missing[0]!r}, but "
+                f"{', '.join(outputs) or 'nothing'}; the compiled model is not of this package."
+            )
+        return {name: _returned(outputs[name]) for name in names}
+
+    def predict_all(
+        self, inputs: Sequence[Arrays], states: Sequence[Any]
+    ) -> list[dict[str, FloatArray]]:
+        """One after the other, each with a state of its own or None."""
+        return [self.predict(x, state) for x, state in zip(inputs, states, strict=True)]
+
+    def _arguments(self, inputs: Arrays) -> dict[str, Any]:
+        """What coremltools hands to Core ML: arrays in the declared types, numbers, PIL images."""
+        tensors = {f.name: f for f in self._tensors.inputs}
+        arrays = {name: value for name, value in inputs.items() if name in tensors}
+        arguments: dict[str, Any] = {
+            name: array.item() if tensors[name].kind in _SCALARS else np.array(array, order="C")
+            for name, array in bind_inputs(self._tensors, arrays, "as-typed").items()
+        }
+        images = (f.name for f in self._model.inputs if f.kind == "image")
+        return arguments | {name: inputs[name] for name in images if name in inputs}
+
+    @contextmanager
+    def _explained(self, failure: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise ExecutionError(
+                f"{self._model.path}: Core ML {failure}: {explain(error)}."
+            ) from None
+
+
+def _load(model: MLModel, compiled: Path, units: str, coremltools: Any) -> CoreMLRunner:
+    """Load a compiled model on compute units; Core ML's `RuntimeError` where it refuses."""
+    loaded = coremltools.models.CompiledMLModel(
+        str(compiled), coremltools.ComputeUnit[units], model.function or None
+    )
+    return CoreMLRunner(model, loaded)
+
+
+def _returned(value: Any) -> Any:
+    """Float32 as on every backend; a classifier's label and probabilities as they are."""
+    numeric = isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind == "f"
+    return np.array(value, np.float32, order="C") if numeric else value

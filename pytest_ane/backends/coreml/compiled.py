@@ -8,16 +8,19 @@ afresh.
 from __future__ import annotations
 
 import json
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.backends.coreml.compile import compile_package
-from pytest_ane.backends.coreml.machine import Machine
+from pytest_ane.backends.coreml.errors import explain
+from pytest_ane.backends.coreml.machine import XCODE, Machine, coremltools
 from pytest_ane.build.cache import Cache, Entry
-from pytest_ane.digests import key_digest, tree_digest
+from pytest_ane.core.digests import key_digest, tree_digest
+from pytest_ane.core.errors import ExecutionError
 
 KIND = "compiled"
 MODEL = "model.mlmodelc"
@@ -32,7 +35,7 @@ class CompiledModels:
         self._machine = machine
         self._say = say
 
-    def of(self, package: Path) -> Path:
+    def get(self, package: Path) -> Path:
         """A package's `.mlmodelc`, compiled if it is not there.
 
         Raises:
@@ -42,8 +45,8 @@ class CompiledModels:
         record = self._record(package)
         return self._entry(package, record, self._latest(record))
 
-    def after(self, package: Path, stale: Path) -> Path:
-        """Another one, compiled anew unless another process has done so already.
+    def successor(self, package: Path, stale: Path) -> Path:
+        """The successor of a stale one, compiled unless another process has done so already.
 
         Raises:
             BuildError: the disk is full or failing.
@@ -84,19 +87,72 @@ class CompiledModels:
     def _latest(self, record: dict[str, Any]) -> int:
         numbers = [
             int(path.name.rpartition("-")[2])
-            for path in (self._cache.root / KIND).glob(f"{key_digest(record)}-*")
+            for path in self._cache.folders(KIND)
+            if path.name.startswith(f"{key_digest(record)}-")
         ]
         return max(numbers, default=0)
 
     def _older(self, record: dict[str, Any], number: int) -> Iterator[tuple[Entry, str]]:
         """Entries of the same bytes that nothing will use again, with their build of macOS."""
-        for path in (self._cache.root / KIND).iterdir():
+        for path in self._cache.folders(KIND):
             with suppress(OSError, ValueError, KeyError, TypeError):
-                found = json.loads((path / RECORD).read_text())
+                other = json.loads((path / RECORD).read_text())
                 superseded = path.name != f"{key_digest(record)}-{number}"
-                same = found["artifact"] == record["artifact"]
-                if same and superseded and (found == record or self._other_system(found)):
-                    yield Entry(KIND, path.name, path, 0, 0.0), str(found["os_build"])
+                same = other["artifact"] == record["artifact"]
+                if same and superseded and (other == record or self._other_system(other)):
+                    entry = Entry(KIND, path.name, path, 0, path.stat().st_mtime)
+                    yield entry, str(other["os_build"])
 
-    def _other_system(self, found: dict[str, Any]) -> bool:
-        return bool(found["os_build"] != self._machine.os_build)
+    def _other_system(self, other: dict[str, Any]) -> bool:
+        return bool(other["os_build"] != self._machine.os_build)
+
+
+def compile_package(package: Path, target: Path, machine: Machine) -> None:
+    """Compile to the folder `target`, by Xcode's compiler or else by the system's own.
+
+    Raises:
+        ExecutionError: the package cannot be compiled.
+    """
+    if package.suffix != ".mlpackage":
+        raise ExecutionError(
+            f"{package}: Core ML compiles folders named *.mlpackage; rename it, and its path "
+            "in shards.toml."
+        )
+    if machine.has_xcode:
+        _by_xcode(package, target)
+    else:
+        _by_system(package, target)
+    if not target.is_dir():
+        raise ExecutionError(
+            f"{package}: {machine.compiler} left no compiled model; free some disk and run again."
+        )
+
+
+def _by_xcode(package: Path, target: Path) -> None:
+    """`xcrun coremlcompiler compile`, which names its result after the package."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        command = ["xcrun", XCODE, "compile", str(package), folder]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        made = Path(folder, f"{package.stem}.mlmodelc")
+        if done.returncode or not made.is_dir():
+            why = RuntimeError(done.stderr.strip() or done.stdout.strip() or "it says nothing")
+            raise _refused(package, f"`xcrun {XCODE} compile` (exit code {done.returncode})", why)
+        made.replace(target)
+
+
+def _by_system(package: Path, target: Path) -> None:
+    """The compiler of the system, through `compile_model` of coremltools."""
+    coremltools()
+    from coremltools.models.utils import compile_model
+
+    try:
+        compile_model(str(package), str(target))
+    except RuntimeError as error:
+        raise _refused(package, "Core ML", error) from None
+
+
+def _refused(package: Path, by: str, error: Exception) -> ExecutionError:
+    return ExecutionError(
+        f"{package}: {by} could not compile it: {explain(error)}; see that "
+        f"`pytest-ane explain {package}` reads it, or convert it again."
+    )

@@ -1,16 +1,20 @@
 """What a measurement on a device depends on: chip, system and compiler, as macOS' own tools say.
 
-`platform` is not asked: under Rosetta and older SDKs it names another chip or system.
+`platform` is not used: under Rosetta and older SDKs it names another chip or system.
 """
 
 from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.machinery import PathFinder
 from importlib.metadata import version
+from typing import Any
 
-from pytest_ane.errors import BackendError
+from pytest_ane.core.errors import BackendError
 
 XCODE = "coremlcompiler"
 _SECONDS = 60
@@ -36,22 +40,22 @@ class Machine:
 
     @property
     def has_xcode(self) -> bool:
-        """Whether `xcrun coremlcompiler` compiles here."""
+        """Whether Xcode's `coremlcompiler` compiles here, not the system's own compiler."""
         return self.compiler.startswith(XCODE)
 
     @classmethod
-    def ask(cls) -> Machine:
-        """This machine.
+    def detect(cls) -> Machine:
+        """This Mac, as its tools describe it.
 
         Raises:
             BackendError: a tool of macOS is missing or fails.
         """
         # First what only macOS has: other systems have a sysctl too.
-        system = _asked("sw_vers", "-productVersion")
+        system = _output_of("sw_vers", "-productVersion")
         return cls(
-            chip=_asked("sysctl", "-n", "machdep.cpu.brand_string"),
+            chip=_output_of("sysctl", "-n", "machdep.cpu.brand_string"),
             os=f"macOS {system}",
-            os_build=_asked("sw_vers", "-buildVersion"),
+            os_build=_output_of("sw_vers", "-buildVersion"),
             compiler=_compiler(),
         )
 
@@ -66,14 +70,14 @@ def _compiler() -> str:
     `xcode-select -p` only says so.
     """
     try:
-        _asked("xcode-select", "-p")
-        found = _VERSION.search(_asked("xcrun", XCODE, "version"))
+        _output_of("xcode-select", "-p")
+        match = _VERSION.search(_output_of("xcrun", XCODE, "version"))
     except BackendError:
-        found = None
-    return f"{XCODE} {found[0]}" if found else f"coremltools {version('coremltools')}"
+        match = None
+    return f"{XCODE} {match[0]}" if match else f"coremltools {version('coremltools')}"
 
 
-def _asked(*command: str) -> str:
+def _output_of(*command: str) -> str:
     words = " ".join(command)
     try:
         done = subprocess.run(
@@ -86,11 +90,61 @@ def _asked(*command: str) -> str:
         ) from None
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BackendError(f"`{words}` failed ({error}); check this Mac's {command[0]}.") from None
-    said = done.stdout.strip()
-    if done.returncode or not said:
+    output = done.stdout.strip()
+    if done.returncode or not output:
         why = " ".join(done.stderr.split()) or "it says nothing"
         raise BackendError(
             f"`{words}` failed ({why[:200]}, exit code {done.returncode}); "
             f"check this Mac's {command[0]}."
         )
-    return said
+    return output
+
+
+NAME = "coremltools.libcoremlpython"
+
+
+def has_native() -> bool:
+    """Whether the native module is there; coremltools itself, slow to import, is only looked at."""
+    if NAME in sys.modules:
+        return sys.modules[NAME] is not None
+    package = PathFinder.find_spec("coremltools")
+    spec = package and PathFinder.find_spec(NAME, package.submodule_search_locations)
+    return bool(spec)
+
+
+def is_replaced() -> bool:
+    """Whether a module of ours answers in its place, from the executor or a recording."""
+    return bool(getattr(sys.modules.get(NAME), "PYTEST_ANE", False))
+
+
+def check_native() -> None:
+    """Raise `BackendError` where there is no native module."""
+    if not has_native():
+        raise BackendError(
+            f"The backend coreml needs Core ML, and coremltools has none here ({sys.platform}, "
+            f"Python {sys.version_info.major}.{sys.version_info.minor}: no {NAME}); use "
+            "--ane-backend=cpu, or a Python of macOS for which coremltools has a wheel."
+        )
+
+
+def coremltools() -> Any:
+    """coremltools, imported without its remarks.
+
+    Raises:
+        BackendError: it has no native module here, or one that cannot be loaded.
+    """
+    check_native()
+    from pytest_ane.build.coremltools_quiet import converter_notes, held_interrupt
+
+    with converter_notes(), held_interrupt():
+        import coremltools
+
+        # coremltools goes on without it, and fails later with a traceback.
+        try:
+            import_module(NAME)
+        except ImportError as error:
+            raise BackendError(
+                f"The native module {NAME} of coremltools cannot be loaded ({error}); install "
+                "coremltools again for this Python."
+            ) from None
+    return coremltools

@@ -18,7 +18,7 @@ from pytest_ane.mil.records import (
     Block,
     DType,
     Function,
-    Model,
+    MLModel,
     Operation,
     Ref,
     TensorType,
@@ -27,8 +27,8 @@ from pytest_ane.mil.records import (
 
 
 @dataclass(frozen=True)
-class Choice:
-    """How a weight is palettized: in `groups` along `axis`."""
+class Grouping:
+    """How a weight is palettized: `groups` of channels along `axis`, a palette each."""
 
     method: Palettize
     groups: int
@@ -37,14 +37,14 @@ class Choice:
 
 @dataclass(frozen=True)
 class Use:
-    """An operation that takes a weight, as which of its parameters."""
+    """An operation that takes a weight, and the parameter that it is."""
 
     op: Operation
     parameter: str
 
 
 class Uses:
-    """Who uses which value of a function, by name."""
+    """The uses of a function's values, by name."""
 
     def __init__(self, function: Function) -> None:
         self.ops: dict[str, list[Use]] = {}
@@ -83,14 +83,14 @@ class Uses:
 def constants(package: Path) -> dict[str, frozenset[str]]:
     """Names of a package's constants, and which kinds of operations take each."""
     model = read_package(package, weights=False)
-    found: dict[str, frozenset[str]] = {}
-    for function in model.program.functions.values() if isinstance(model, Model) else ():
+    takers: dict[str, frozenset[str]] = {}
+    for function in model.program.functions.values() if isinstance(model, MLModel) else ():
         uses = Uses(function)
         for op in function.walk():
             if op.op == "const":
                 kinds = frozenset(use.op.op for use in uses.ops.get(op.name, ()))
-                found[constant_name(op)] = found.get(constant_name(op), frozenset()) | kinds
-    return found
+                takers[constant_name(op)] = takers.get(constant_name(op), frozenset()) | kinds
+    return takers
 
 
 def constant_name(op: Operation) -> str:
@@ -99,8 +99,8 @@ def constant_name(op: Operation) -> str:
     return str(name.data) if name is not None else op.name
 
 
-def choose(op: Operation, settings: Mapping[str, Palettize], uses: Uses) -> Choice | str | None:
-    """How a constant is palettized; why not, where it was asked for; None where it was not."""
+def choose(op: Operation, settings: Mapping[str, Palettize], uses: Uses) -> Grouping | str | None:
+    """How a constant is palettized; a reason if it cannot be; None if no setting names it."""
     kind, method = op.outputs[0].type, settings.get(constant_name(op))
     if method is None or not isinstance(kind, TensorType):
         return None
@@ -122,10 +122,10 @@ def choose(op: Operation, settings: Mapping[str, Palettize], uses: Uses) -> Choi
     if axis is None:
         return "is used along different axes"
     if method.granularity == "per_tensor":
-        return Choice(method, 1, 0)
+        return Grouping(method, 1, 0)
     if shape[axis] % method.group_size:
         return f"{shape[axis]} output channels are not divisible by group_size {method.group_size}"
-    return Choice(method, shape[axis] // method.group_size, axis)
+    return Grouping(method, shape[axis] // method.group_size, axis)
 
 
 def _blocks(block: Block) -> Iterator[Block]:

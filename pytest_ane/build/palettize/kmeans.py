@@ -300,15 +300,15 @@ def distinct(weights: Patterns, most: int) -> int:
     """
     counts = np.zeros(PATTERNS, np.int32)
     keys, tally = np.empty(PATTERNS, np.int32), np.empty(PATTERNS, np.int32)
-    found = 0
+    largest_count = 0
     for group in weights:
         top = largest(group)
         if top >= INFINITE:
             return -1
-        found = max(found, count(group, top, counts, keys, tally))
-        if found > most:
+        largest_count = max(largest_count, count(group, top, counts, keys, tally))
+        if largest_count > most:
             break
-    return found
+    return largest_count
 
 
 @compiled

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from pytest_ane.build.palettize.choose import Choice, Uses, choose, constant_name
+from pytest_ane.build.palettize.choose import Grouping, Uses, choose, constant_name
 from pytest_ane.build.palettize.palettes import (
     Palettes,
     TooManyValues,
@@ -23,13 +22,13 @@ from pytest_ane.build.palettize.palettes import (
     find_palettes,
     pack,
 )
-from pytest_ane.errors import BuildError
+from pytest_ane.core.arrays import Array
+from pytest_ane.core.errors import BuildError
 from pytest_ane.manifest import Palettize
-from pytest_ane.mil.blob import byte_size, load, packed
-from pytest_ane.mil.blob_write import BlobWriter, blob_writer
+from pytest_ane.mil.blob import BlobWriter, blob_writer, byte_size, load, packed
 from pytest_ane.mil.package import parse_package, read_package
-from pytest_ane.mil.records import Blob, Block, DType, Model, Operation, TensorType, Value
-from pytest_ane.mil.write import set_blob, set_bytes, set_name
+from pytest_ane.mil.proto import set_blob, set_bytes, set_name
+from pytest_ane.mil.records import Blob, Block, DType, MLModel, Operation, TensorType, Value
 
 WEIGHTS = "@model_path/weights/weight.bin"
 _IOS16, _IOS18 = 7, 9
@@ -51,20 +50,20 @@ def palettize(
     Args:
         source: an `.mlpackage` of one ML Program with one function.
         destination: where the new package goes; must not exist. Unfinished after an error.
-        settings: what is asked for weights, by the names of their `const` operations; scalar
+        settings: by the names of weights' `const` operations; scalar
             palettes without a scale per channel.
         threads: at most so many at once; the default is what the environment says.
         subject: what errors call the package; its path if absent.
 
     Returns:
-        A note on each weight that was asked for and left as it is: its name and why.
+        A note on each weight that a setting names and that was left as it is: its name and why.
 
     Raises:
         ProgramError: the source is damaged.
-        BuildError: a weight is NaN or infinite, or the program is too old for what is asked.
+        BuildError: a weight is NaN or infinite, or the program is too old for the settings.
     """
     model = read_package(source)
-    if not isinstance(model, Model) or len(model.program.functions) != 1:
+    if not isinstance(model, MLModel) or len(model.program.functions) != 1:
         raise BuildError(f"{source}: has several functions or models; palettize them one by one.")
     file, message = parse_package(source)
     [(name, function)] = model.program.functions.items()
@@ -84,7 +83,7 @@ def palettize(
 
 
 def _but(file: Path, weights: Path) -> Any:
-    """For `copytree`: leave out the model file and the weights, which are written anew."""
+    """For `copytree`: leave out the model file and the weights, which are written again."""
 
     def ignored(folder: str, names: list[str]) -> list[str]:
         return [n for n in names if Path(folder) == weights or Path(folder, n) == file]
@@ -97,7 +96,7 @@ class _Rewriter:
 
     def __init__(
         self,
-        model: Model,
+        model: MLModel,
         settings: Mapping[str, Palettize],
         uses: Uses,
         writer: BlobWriter,
@@ -131,16 +130,16 @@ class _Rewriter:
         if op.op != "const":
             return False
         choice = choose(op, self.settings, self.uses)
-        if isinstance(choice, Choice):
+        if isinstance(choice, Grouping):
             try:
                 self.replace(message, op, self.find(op, choice))
             except TooManyValues as why:
                 choice = str(why)
         if isinstance(choice, str):
             self.notes.append(f"{constant_name(op)}: {choice}")
-        return isinstance(choice, Choice)
+        return isinstance(choice, Grouping)
 
-    def find(self, op: Operation, choice: Choice) -> Palettes:
+    def find(self, op: Operation, choice: Grouping) -> Palettes:
         method, weight = choice.method, load(self.model, op.attributes["val"])
         nbits, version = method.nbits, self.model.specification_version
         narrow = nbits == 3 and method.mode != "unique"
@@ -150,24 +149,24 @@ class _Rewriter:
                 f"{nbits} bits, which need a newer deployment target; convert it for iOS18."
             )
         try:
-            found = find_palettes(
+            palettes = find_palettes(
                 weight, method.mode, nbits,
                 groups=choice.groups, axis=choice.axis, threads=self.threads,
             )  # fmt: skip
             # Before iOS 18 there are no indices of 3 bits, which `unique` may come to.
-            return found.widened(4) if found.nbits == 3 and version < _IOS18 else found
+            return palettes.widened(4) if palettes.nbits == 3 and version < _IOS18 else palettes
         except TooManyValues:
             raise
         except ValueError as why:
             raise BuildError(
                 f"{self.subject}: {constant_name(op)} {why}; it cannot be palettized, so "
-                "mend its source or name it in compression.keep."
+                "repair its source or name it in compression.keep."
             ) from None
 
-    def replace(self, message: Any, op: Operation, found: Palettes) -> None:
+    def replace(self, message: Any, op: Operation, palettes: Palettes) -> None:
         """Turn a `const` into a `constexpr_lut_to_dense`."""
         name = f"{constant_name(op)}_palettized"
-        nbits, indices, luts = found.nbits, found.indices, found.luts
+        nbits, indices, luts = palettes.nbits, palettes.indices, palettes.luts
         bits = pack(indices, nbits, self.threads)
         message.type = "constexpr_lut_to_dense"
         del message.attributes["val"]
@@ -180,7 +179,7 @@ class _Rewriter:
             self.put(message.attributes["shape"], DType.UINT32, shape.shape, shape)
             return
         grid = [1] * indices.ndim + [luts.shape[1], 1]
-        grid[found.axis] = len(luts)
+        grid[palettes.axis] = len(luts)
         narrow = DType(f"uint{nbits}")
         for key, dtype, extent, data in (
             ("indices", narrow, indices.shape, bits),
@@ -188,9 +187,7 @@ class _Rewriter:
         ):
             self.put(message.inputs[key].arguments.add().value, dtype, extent, data)
 
-    def put(
-        self, message: Any, dtype: DType, shape: tuple[int, ...], data: npt.NDArray[Any]
-    ) -> None:
+    def put(self, message: Any, dtype: DType, shape: tuple[int, ...], data: Array) -> None:
         """A constant's value, in the weights file unless it is tiny."""
         count = int(np.prod(shape))
         raw = data.reshape(-1).view(np.uint8)

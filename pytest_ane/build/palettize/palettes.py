@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from pytest_ane.build.palettize import kmeans, patterns, uniform
+from pytest_ane.build.palettize import kmeans, patterns
+from pytest_ane.build.palettize.patterns import Indices, Patterns
+from pytest_ane.core.arrays import Array, HalfArray
 
 Mode: TypeAlias = Literal["kmeans", "uniform", "unique"]
-Half: TypeAlias = npt.NDArray[np.float16]
-Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 NBITS = (1, 2, 3, 4, 6, 8)
 """The widths of an index that Core ML knows."""
@@ -33,8 +32,8 @@ class Palettes:
         axis: along which the groups lie.
     """
 
-    luts: Half
-    indices: Bytes
+    luts: HalfArray
+    indices: Indices
     axis: int
 
     @property
@@ -56,7 +55,7 @@ def default_threads() -> int:
 
 
 def find_palettes(
-    weight: Half, mode: Mode, nbits: int, *, groups: int, axis: int, threads: int
+    weight: HalfArray, mode: Mode, nbits: int, *, groups: int, axis: int, threads: int
 ) -> Palettes:
     """Palettes for groups of a weight's channels.
 
@@ -86,7 +85,26 @@ def find_palettes(
     return Palettes(luts, np.swapaxes(indices.reshape(moved.shape), 0, axis), axis)
 
 
-def pack(indices: Bytes, nbits: int, threads: int) -> Bytes:
+def palette(weights: Array, nbits: int) -> tuple[HalfArray, Indices]:
+    """The best palette of 2^nbits fp16 values, in the form of coremltools' `lut_function`.
+
+    Args:
+        weights: any shape, not empty; taken as the fp16 values they are stored as.
+        nbits: 1 to 8.
+
+    Returns:
+        `lut` float16 `[2^nbits]` and `indices` uint8 of the size of `weights`, flat.
+
+    Raises:
+        ValueError: a weight is NaN, or infinite in fp16.
+    """
+    with np.errstate(over="ignore"):
+        stored = weights.astype(np.float16)
+    palettes = find_palettes(stored, "kmeans", nbits, groups=1, axis=0, threads=1)
+    return palettes.luts[0], palettes.indices.reshape(-1)
+
+
+def pack(indices: Indices, nbits: int, threads: int) -> Indices:
     """Indices in the order they lie in memory, as bits, lowest first."""
     flat = np.ascontiguousarray(indices).reshape(-1)
     if nbits == 8:
@@ -105,7 +123,7 @@ def pack(indices: Bytes, nbits: int, threads: int) -> Bytes:
 class _Tasks:
     """Groups, some at a time: `rows` is uint16 `[groups, size]`, patterns of fp16 weights."""
 
-    def __init__(self, rows: npt.NDArray[np.uint16], threads: int) -> None:
+    def __init__(self, rows: Patterns, threads: int) -> None:
         self.rows, self.threads = rows, threads
 
     def run(self, kernel: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
@@ -122,7 +140,7 @@ class _Tasks:
             yield from pool.map(task, range(0, count, step))
 
 
-def _kmeans(tasks: _Tasks, nbits: int) -> tuple[Half, Bytes]:
+def _kmeans(tasks: _Tasks, nbits: int) -> tuple[HalfArray, Indices]:
     luts = np.zeros((len(tasks.rows), 1 << nbits))
     indices = np.empty(tasks.rows.shape, np.uint8)
     if not all(tasks.run(kmeans.kmeans, luts, indices)):
@@ -132,11 +150,11 @@ def _kmeans(tasks: _Tasks, nbits: int) -> tuple[Half, Bytes]:
 
 def _needed(tasks: _Tasks) -> int:
     """The least number of bits that holds all values of every group."""
-    found = list(tasks.run(kmeans.distinct, 1 << NBITS[-1]))
-    if min(found) < 0:
+    counts = list(tasks.run(kmeans.distinct, 1 << NBITS[-1]))
+    if min(counts) < 0:
         raise ValueError("holds a NaN or an infinity")
     for nbits in NBITS:
-        if max(found) <= 1 << nbits:
+        if max(counts) <= 1 << nbits:
             return nbits
     raise TooManyValues("has a group of more than 256 distinct values")
 
@@ -145,12 +163,12 @@ class TooManyValues(ValueError):
     """A weight that `unique` declines."""
 
 
-def _uniform(tasks: _Tasks, nbits: int) -> tuple[Half, Bytes]:
+def _uniform(tasks: _Tasks, nbits: int) -> tuple[HalfArray, Indices]:
     """As `_get_lut_and_indices` in coremltools 9.0, optimize/coreml/_quantization_passes.py."""
     steps = (1 << nbits) - 1
     ends = np.empty((len(tasks.rows), 2))
     indices = np.empty(tasks.rows.shape, np.uint8)
-    fits = all(tasks.run(uniform.uniform, steps, ends, indices))
+    fits = all(tasks.run(patterns.uniform, steps, ends, indices))
     with np.errstate(over="ignore", invalid="ignore"):
         low, high = ends.astype(np.float16).T[:, :, None]
         luts = np.arange(1 << nbits) * ((high - low) / steps).astype(np.float64) + low

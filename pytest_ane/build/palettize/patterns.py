@@ -1,4 +1,4 @@
-"""Compiled arithmetic on fp16 weights given as their bit patterns.
+"""Compiled arithmetic on fp16 weights given as their bit patterns; palettes of even steps.
 
 An fp16 weight has one of 65,536 patterns, so groups of weights are counted, and a table from
 pattern to index palettizes a group in one pass. A `key` is a pattern's lower 15 bits, negative
@@ -6,7 +6,7 @@ where the number is; keys are in the order of the numbers.
 
 numba keeps compiled code on disk (`__pycache__`, or where NUMBA_CACHE_DIR says) until the file
 changes that a function is in. It does not look at functions called in other files: whoever changes
-this one deletes the cache, or touches `kmeans.py` and `uniform.py`.
+this one deletes the cache, or touches `kmeans.py`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def largest(group: Patterns) -> int:
 
 @compiled
 def look_up(group: Patterns, table: Indices, indices: Indices) -> None:
-    """The index of every weight."""
+    """Fill uint8 `indices` with the table's entry for every pattern of `group`, both `[size]`."""
     for i in range(len(group)):
         indices[i] = table[group[i]]
 
@@ -100,3 +100,67 @@ def pack(indices: Indices, nbits: int, packed: Indices) -> None:
             at += 1
     if filled:
         packed[at] = word
+
+
+@compiled
+def nearest_step(key: int, low: float, span: float, steps: int) -> int:
+    """Which of the evenly spaced values a weight becomes, every operation rounded to fp16.
+
+    numpy computes on float16 in this way, and so does coremltools.
+    """
+    share = half(np.float32(number(key)) - np.float32(low))
+    share = half(np.float32(share) / np.float32(span))
+    return int(np.rint(half(np.float32(share) * np.float32(steps))))
+
+
+@compiled
+def fill(table: Indices, first: int, last: int, index: int) -> None:
+    """Set the table for the patterns of the keys `first` up to `last`."""
+    table[max(first, 0) : max(last, 0)] = index
+    table[NEGATIVE + max(1 - last, 0) : NEGATIVE + max(1 - first, 0)] = index
+
+
+@compiled
+def uniform(weights: Patterns, steps: int, ends: Floats, indices: Indices) -> bool:
+    """Palettes of even steps: groups' least and largest value, and the nearest step of each weight.
+
+    Bit for bit coremltools' own.
+
+    Args:
+        weights: fp16 patterns, uint16 `[groups, size]`.
+        steps: intervals between the values of a palette, 2^nbits - 1.
+        ends: float64 `[groups, 2]`, to be filled with the least and the largest value.
+        indices: uint8 `[groups, size]`, to be filled.
+
+    Returns:
+        Whether all weights are numbers and no group spans more than fp16 holds.
+    """
+    table = np.zeros(PATTERNS, np.uint8)
+    for g in range(len(weights)):
+        if largest(weights[g]) >= INFINITE:
+            return False
+        first, last = PATTERNS, -PATTERNS
+        for pattern in weights[g]:
+            sign = np.int32(pattern >> 15)
+            key = (np.int32(pattern & 0x7FFF) ^ -sign) + sign
+            first, last = min(first, key), max(last, key)
+        low, high = number(first), number(last)
+        ends[g, 0], ends[g, 1] = low, high
+        span = half(high - low)
+        if span > number(INFINITE - 1):
+            return False
+        start = first
+        for index in range(steps if first < last else 0):
+            # The index never falls as the value grows, so an index has an interval of keys.
+            end, beyond = start, last + 1
+            while end < beyond:
+                middle = (end + beyond) >> 1
+                if nearest_step(middle, low, span, steps) > index:
+                    beyond = middle
+                else:
+                    end = middle + 1
+            fill(table, start, end, index)
+            start = end
+        fill(table, start, last + 1, steps if first < last else 0)
+        look_up(weights[g], table, indices[g])
+    return True

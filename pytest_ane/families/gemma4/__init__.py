@@ -5,8 +5,8 @@ from __future__ import annotations
 from pytest_ane.families.gemma4.config import VERSION
 from pytest_ane.families.gemma4.layout import Gemma4Layout, layout
 from pytest_ane.families.gemma4.model import Gemma4Model, open_model
-from pytest_ane.families.gemma4.names import spread
 from pytest_ane.families.gemma4.shards import starts_whole, wiring
+from pytest_ane.families.gemma4.tensors import spread
 
 __all__ = [
     "VERSION",

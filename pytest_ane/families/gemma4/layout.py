@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pytest_ane.families import host
+from pytest_ane.core.arrays import FloatArray
+from pytest_ane.families import layout as shared
 from pytest_ane.families.base import Inputs
-from pytest_ane.families.gemma4.shards import part
-from pytest_ane.sources.base import FloatArray
+from pytest_ane.families.gemma4.shards import role
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Rotary:
         Proportional RoPE: the frequencies are those of the whole head, and the pairs beyond the
         share do not turn (`_compute_proportional_rope_parameters` of transformers).
         """
-        cos, sin = host.rotary(length, self.head, self.theta, start)
+        cos, sin = shared.rotary(length, self.head, self.theta, start)
         pair = np.arange(self.head) % (self.head // 2)
         still = pair >= int(self.rotated * self.head // 2)
         return np.where(still, np.float32(1), cos), np.where(still, np.float32(0), sin)
@@ -61,27 +61,27 @@ class Gemma4Layout:
         Raises:
             ExecutionError: they do not fit the state.
         """
-        x = {"x": host.to_tensor(hidden)}
+        x = {"x": shared.to_tensor(hidden)}
         if self.rotary is None:
             return x
         length = len(hidden)
-        host.check_fits(length, start, self.context)
+        shared.check_fits(length, start, self.context)
         cos, sin = self.rotary.tables(length, start)
         return x | {
             "cos": np.ascontiguousarray(cos.T)[None, None],
             "sin": np.ascontiguousarray(sin.T)[None, None],
             "mask": mask(length, start, self.context, self.window)[None, None],
-            "write": host.write_mask(length, start, self.context),
+            "write": shared.write_mask(length, start, self.context),
         }
 
     def output(self, outputs: Inputs) -> FloatArray:
         """`y [1, C, T, 1]` as `[T, C]`; `ExecutionError` where the outputs hold no such `y`."""
-        return host.to_rows(outputs, "gemma4")
+        return shared.to_rows(outputs, "gemma4")
 
 
 def layout(description: dict[str, Any], shard: str) -> Gemma4Layout:
-    """Rebuild from `Gemma4Model.description`."""
-    d, of = description, part(shard)
+    """A shard's layout from `Gemma4Model.description`, without the weights."""
+    d, of = description, role(shard)
     width = int(d["width"])
     if of.kind != "attn":
         return Gemma4Layout(2 * width if of.combines else width)
@@ -93,8 +93,8 @@ def layout(description: dict[str, Any], shard: str) -> Gemma4Layout:
 
 def mask(length: int, start: int, context: int, window: int | None) -> FloatArray:
     """`[T, S]`: 0 where the key is not later, nor `window` positions older, else `MASKED`."""
-    allowed = host.causal_mask(length, start, context)
+    allowed = shared.causal_mask(length, start, context)
     if window is not None:
         age = np.arange(start, start + length)[:, None] - np.arange(context)
-        allowed[age >= window] = host.MASKED
+        allowed[age >= window] = shared.MASKED
     return allowed

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pytest_ane.families.ane import pointwise
+from pytest_ane.families.gemma4.ane import AneNorm, AneUnit, constant
 from pytest_ane.families.gemma4.config import Gemma4Config
-from pytest_ane.families.gemma4.norm import AneNorm, AneUnit, constant
 from pytest_ane.families.gemma4.weights import CombinerWeights, RouterWeights, Weights
-from pytest_ane.families.host import MASKED
+from pytest_ane.families.layout import MASKED
 
 
 class AneRouter(nn.Module):

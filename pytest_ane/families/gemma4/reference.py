@@ -1,18 +1,23 @@
 """The float32 reference: attention, experts and head as the published formulas read.
 
-Source: `modeling_gemma4.py` of Hugging Face transformers; docs/families/gemma4.md says which parts.
+Source: `modeling_gemma4.py` of Hugging Face transformers: docs/reference/families/gemma4.md.
 Weights come when they are needed, experts one by one and only the chosen ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pytest_ane.core.arrays import FloatArray
+from pytest_ane.families.base import Routes
 from pytest_ane.families.gemma4.config import Gemma4Config
+from pytest_ane.families.gemma4.layout import Gemma4Layout, mask
+from pytest_ane.families.gemma4.shards import ShardRole
 from pytest_ane.families.gemma4.weights import (
     AttentionWeights,
     CombinerWeights,
@@ -53,8 +58,8 @@ def attention(
     group = len(q) // len(k)
     k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
     mixed = torch.softmax(q @ k.transpose(1, 2) + mask, dim=-1) @ v
-    given = mixed.transpose(0, 1).reshape(len(x), -1) @ w.o.T
-    return x + unit(given, c.epsilon) * w.post_norm
+    projected = mixed.transpose(0, 1).reshape(len(x), -1) @ w.o.T
+    return x + unit(projected, c.epsilon) * w.post_norm
 
 
 def route(x: Tensor, w: RouterWeights, c: Gemma4Config) -> Tensor:
@@ -101,3 +106,85 @@ def logits(x: Tensor, w: HeadWeights, c: Gemma4Config) -> Tensor:
 
 def _heads(x: Tensor, head: int) -> Tensor:
     return x.reshape(len(x), -1, head).transpose(0, 1)
+
+
+def run(
+    weights: Weights,
+    of: ShardRole,
+    layout: Gemma4Layout,
+    slices: int,
+    sequences: Sequence[FloatArray],
+) -> list[FloatArray]:
+    """A shard's outputs for hidden states `[T, C]`, each sequence from position 0.
+
+    `layout` gives the angles and the window of attention, `slices` the parts of the head.
+    """
+    with torch.inference_mode():
+        inputs = [torch.from_numpy(hidden) for hidden in sequences]
+        if of.kind == "attn":
+            outputs = _attention(weights, int(of.layer), layout, inputs)
+        else:
+            # No position sees another, so all sequences are one.
+            rows = _positionwise(weights, of, slices)(torch.cat(inputs))
+            outputs = list(torch.split(rows, [len(x) for x in inputs]))
+        return [y.numpy() for y in outputs]
+
+
+def residual(weights: Weights, of: ShardRole, sequences: Sequence[FloatArray]) -> list[FloatArray]:
+    """What the last pack of a layer gives of the residual stream alone, `[T, C]` of `[T, 2C]`."""
+    width = weights.config.width
+    scalar = weights.scalar(int(of.layer))
+    return [(torch.from_numpy(both[:, :width]) * scalar).numpy() for both in sequences]
+
+
+def routed(weights: Weights, of: ShardRole, sequences: Sequence[FloatArray]) -> list[Routes]:
+    """A pack's own experts that are chosen at each position, the largest weight first."""
+    c = weights.config
+    w = weights.router(int(of.layer))
+    own = _own(of, c)
+
+    def active(hidden: FloatArray) -> Routes:
+        with torch.inference_mode():
+            x = torch.from_numpy(np.ascontiguousarray(hidden[:, : c.width]))
+            chosen = route(x, w, c)[:, own.start : own.stop]
+        return tuple(
+            tuple(sorted((own[e] for e in np.flatnonzero(row)), key=lambda e: -row[e - own[0]]))
+            for row in chosen.numpy()
+        )
+
+    return [active(hidden) for hidden in sequences]
+
+
+def _attention(
+    weights: Weights, layer: int, layout: Gemma4Layout, inputs: Sequence[Tensor]
+) -> list[Tensor]:
+    assert layout.rotary is not None
+    w, outputs = weights.attention(layer), []
+    for x in inputs:
+        length = len(x)
+        cos, sin = map(torch.from_numpy, layout.rotary.tables(length))
+        seen = torch.from_numpy(mask(length, 0, length, layout.window))
+        outputs.append(attention(x, (cos, sin), seen, w, weights.config))
+    return outputs
+
+
+def _positionwise(weights: Weights, of: ShardRole, slices: int) -> Callable[[Tensor], Tensor]:
+    c = weights.config
+    if of.kind == "head":
+        head = weights.head(of.index, slices)
+        return lambda x: logits(x, head, c)
+    layer = int(of.layer)
+    own = _own(of, c)
+    if not of.combines:
+        return lambda x: experts(x, layer, own, weights)
+
+    def combined(both: Tensor) -> Tensor:
+        x, others = torch.split(both, c.width, dim=1)
+        moe = others + experts(x, layer, own, weights)
+        return combine(x, moe, weights.combiner(layer), c)
+
+    return combined
+
+
+def _own(of: ShardRole, c: Gemma4Config) -> range:
+    return range(of.index * c.pack, (of.index + 1) * c.pack)

@@ -1,4 +1,4 @@
-"""A published checkpoint, or a seed, read under the names that a GGUF file has."""
+"""Names of tensors in a GGUF file, under which a published checkpoint or a seed is read too."""
 
 from __future__ import annotations
 
@@ -9,10 +9,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.errors import SourceError
-from pytest_ane.families.llama.names import EMBEDDING, OUTPUT
-from pytest_ane.families.refusals import check_variant
-from pytest_ane.sources import FloatArray, Source, Tokenizer
+from pytest_ane.core.arrays import Array, FloatArray
+from pytest_ane.core.errors import SourceError
+from pytest_ane.sources import Source, Tokenizer
+from pytest_ane.sources.settings import check_variant
+
+EMBEDDING = "token_embd.weight"
+OUTPUT = "output.weight"
+
+KNOWN = re.compile(
+    r"(token_embd|output_norm|output"
+    r"|blk\.\d+\.(attn_norm|attn_[qkv]|attn_output|ffn_norm|ffn_gate|ffn_up|ffn_down))\.weight"
+)
+
 
 _EMBEDDING = "model.embed_tokens.weight"
 _WHOLE = {
@@ -31,6 +40,8 @@ _IN_BLOCK = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_FROM_WHOLE = {published: name for name, published in _WHOLE.items()}
+_FROM_BLOCK = {published: name for name, published in _IN_BLOCK.items()}
 _KEYS = {
     "general.architecture": ("model_type",),
     "llama.block_count": ("num_hidden_layers",),
@@ -41,19 +52,16 @@ _KEYS = {
     "llama.attention.key_length": ("head_dim",),
     "llama.attention.layer_norm_rms_epsilon": ("rms_norm_eps",),
     "llama.rope.freq_base": ("rope_theta", "rope_parameters.rope_theta"),
-    "llama.rope.scaling.type": (
-        "rope_scaling.rope_type",
-        "rope_scaling.type",
-        "rope_parameters.rope_type",
-    ),
     "llama.vocab_size": ("vocab_size",),
 }
-_NO_SCALING = ("default", None)
 _ONLY: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
     "partial_rotary_factor": (1.0,),
     "attention_bias": (False,),
     "mlp_bias": (False,),
+    "rope_scaling.rope_type": ("default", None),
+    "rope_scaling.type": ("default", None),
+    "rope_parameters.rope_type": ("default", None),
 }
 """What a GGUF file of this architecture cannot say otherwise."""
 
@@ -76,7 +84,7 @@ class CheckpointAsGGUF:
 
     @property
     def label(self) -> str:
-        """The source's own."""
+        """The checkpoint's label, for messages."""
         return self._source.label
 
     @property
@@ -87,10 +95,9 @@ class CheckpointAsGGUF:
     @property
     def names(self) -> Collection[str]:
         """All tensors; one that has no name in GGUF under its own."""
-        ours = {theirs: name for name, theirs in _WHOLE.items()}
-        found = [ours.get(name) or _in_gguf(name) for name in self._source.names]
+        names = [_in_gguf(name) for name in self._source.names]
         # Where the head is said to have weights of its own, the embedding must not stand for them.
-        return found if self._tied or OUTPUT in found else [*found, OUTPUT]
+        return names if self._tied or OUTPUT in names else [*names, OUTPUT]
 
     @property
     def _tied(self) -> bool:
@@ -101,7 +108,7 @@ class CheckpointAsGGUF:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The source's own."""
+        """The checkpoint's tokenizer; `SourceError` where there is none we know."""
         return self._source.tokenizer
 
     def value(self, key: str) -> Any:
@@ -109,17 +116,15 @@ class CheckpointAsGGUF:
         keys = _KEYS.get(key, (key,))
         for published in keys[:-1]:
             try:
-                return _plain(key, self._source.value(published))
+                return self._source.value(published)
             except SourceError:
                 continue
         # A seed stands for no particular architecture: it is of the family that reads it.
         if key == "general.architecture" and self.synthetic:
             return "llama"
-        return _plain(key, self._source.value(keys[-1]))
+        return self._source.value(keys[-1])
 
-    def tensor(
-        self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32
-    ) -> npt.NDArray[Any]:
+    def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
         """A tensor by its GGUF name."""
         return self._source.tensor(_published(name), shape, dtype)
 
@@ -130,10 +135,6 @@ class CheckpointAsGGUF:
         return self._source.rows(_published(name), index, width, height)
 
 
-def _plain(key: str, value: Any) -> Any:
-    return "none" if key == "llama.rope.scaling.type" and value in _NO_SCALING else value
-
-
 def _published(name: str) -> str:
     match = re.fullmatch(r"blk\.(\d+)\.(\w+)\.weight", name)
     if match is None:
@@ -142,6 +143,8 @@ def _published(name: str) -> str:
 
 
 def _in_gguf(name: str) -> str:
+    """A tensor's name in GGUF; one that has none there keeps its own."""
     match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)\.weight", name)
-    part = {theirs: ours for ours, theirs in _IN_BLOCK.items()}.get(match[2]) if match else None
-    return f"blk.{match[1]}.{part}.weight" if match and part else name
+    if match and match[2] in _FROM_BLOCK:
+        return f"blk.{match[1]}.{_FROM_BLOCK[match[2]]}.weight"
+    return _FROM_WHOLE.get(name, name)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Cut, Wire
-from pytest_ane.families.refusals import check_variant
 from pytest_ane.sources import Source
-from pytest_ane.sources.settings import MOST, MOST_LAYERS, positive, whole
+from pytest_ane.sources.settings import MAX_DIMENSION, MAX_LAYERS, check_variant, positive, whole
 
 VERSION = "llama/2"
 
@@ -50,7 +49,7 @@ class LlamaConfig:
         def real(name: str) -> float:
             return positive(source.value(f"llama.{name}"), f"{source.label}: llama.{name}")
 
-        def count(name: str, most: int = MOST) -> int:
+        def count(name: str, most: int = MAX_DIMENSION) -> int:
             return whole(source.value(f"llama.{name}"), f"{source.label}: llama.{name}", most)
 
         width, heads = count("embedding_length"), count("attention.head_count")
@@ -67,7 +66,7 @@ class LlamaConfig:
             "llama.rope.scaling.type": ("none",),
         })  # fmt: skip
         return cls(
-            layers=count("block_count", MOST_LAYERS),
+            layers=count("block_count", MAX_LAYERS),
             width=width,
             ffn=count("feed_forward_length"),
             heads=heads,

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from pytest_ane.families.blocks import slice_bounds
-from pytest_ane.families.llama.checkpoint import CheckpointAsGGUF
+from pytest_ane.families.llama.checkpoint import EMBEDDING, OUTPUT, CheckpointAsGGUF
 from pytest_ane.families.llama.config import LlamaConfig
-from pytest_ane.families.llama.names import EMBEDDING, OUTPUT
 from pytest_ane.sources import Source
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.arrays import Array
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.records import (
     Blob,
     DictionaryType,
@@ -22,7 +23,7 @@ from pytest_ane.mil.values import NARROW, NUMPY, elements
 
 
 class Text(str):
-    """A text, unquoted."""
+    """A text without its quotes, escapes resolved."""
 
 
 class Number(str):
@@ -34,7 +35,7 @@ class Row(str):
 
 
 class Pairs(list[Any]):
-    """The entries of a dictionary."""
+    """The entries of a dictionary, keys before values."""
 
 
 # Beside these: a list for rows, a tuple for members, a `Blob`.
@@ -96,8 +97,8 @@ def _leaves(literal: Literal, kind: TensorType, where: str) -> list[Any]:
     rank = len(kind.shape) - (kind.dtype is not DType.STRING)
     for extent in kind.shape[: max(rank, 0)]:
         inner: list[Any] = []
-        for one in leaves:
-            items = one if type(one) is list else _items(one) if _blank(one) else None
+        for leaf in leaves:
+            items = leaf if type(leaf) is list else _items(leaf) if _blank(leaf) else None
             if items is None or len(items) != extent:
                 raise _mismatch(kind, where)
             inner += items
@@ -116,7 +117,7 @@ def _texts(leaves: list[Any], kind: TensorType, where: str) -> str | tuple[str, 
     return texts if kind.shape else texts[0]
 
 
-def _array(leaves: list[Any], kind: TensorType, where: str) -> npt.NDArray[Any]:
+def _array(leaves: list[Any], kind: TensorType, where: str) -> Array:
     shape = [int(d or 0) for d in kind.shape]
     if not all(isinstance(leaf, Row if shape else Number) for leaf in leaves):
         raise _mismatch(kind, where)
@@ -132,7 +133,7 @@ def _array(leaves: list[Any], kind: TensorType, where: str) -> npt.NDArray[Any]:
         raise ProgramError(
             f"{where}: a constant {kind} holds what is no number of its type."
         ) from None
-    flat: npt.NDArray[Any] = np.concatenate(pieces)
+    flat: Array = np.concatenate(pieces)
     return flat.reshape(shape)
 
 
@@ -149,7 +150,7 @@ def _numpy(dtype: DType) -> Any:
     return np.float32 if dtype is DType.BF16 else NUMPY[dtype]
 
 
-def _numbers(text: str, dtype: DType) -> npt.NDArray[Any]:
+def _numbers(text: str, dtype: DType) -> Array:
     if "_" in text:
         raise ValueError("Python's digit groups are no part of MIL")
     words = text.split(",")
@@ -165,7 +166,7 @@ def _numbers(text: str, dtype: DType) -> npt.NDArray[Any]:
     return np.array(numbers, _numpy(dtype))
 
 
-def _floats(words: list[str], dtype: DType) -> npt.NDArray[Any]:
+def _floats(words: list[str], dtype: DType) -> Array:
     wide = np.array([float.fromhex(w) if "x" in w else float(w) for w in words])
     # Python reads `1e999` as infinity.
     if any("inf" not in words[i].lower() for i in np.flatnonzero(np.isinf(wide))):
@@ -185,3 +186,62 @@ def _floats(words: list[str], dtype: DType) -> npt.NDArray[Any]:
 
 def _mismatch(kind: TensorType, where: str) -> ProgramError:
     return ProgramError(f"{where}: a constant {kind} holds a value of another type or shape.")
+
+
+# The compiler's name of an opset, and the protobuf's, which records keep.
+_RECORDS = {"ios15": "CoreML5", "ios16": "CoreML6", "ios17": "CoreML7", "ios18": "CoreML8",
+            "ios26": "CoreML9"}  # fmt: skip
+_TEXTS = {record: text for text, record in _RECORDS.items()}
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_@.]*", re.ASCII)
+"""Names as the grammar has them."""
+
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v",
+            '"': '"', "'": "'", "\\": "\\", "?": "?"}  # fmt: skip
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|([0-7]{1,3})|(.))", re.DOTALL)
+_SURROGATES = range(0xD800, 0xE000)
+_QUOTED = {'"': r"\"", "\\": r"\\", "\n": r"\n", "\t": r"\t", "\r": r"\r"}
+_TO_QUOTE = re.compile(r'["\\\x00-\x1f\x7f]')
+
+
+def to_record(opset: str) -> str:
+    """`CoreML7` for `ios17`; what is not known stays as it is."""
+    return _RECORDS.get(opset, opset)
+
+
+def to_text(opset: str) -> str:
+    """`ios17` for `CoreML7`; what is not known stays as it is."""
+    return _TEXTS.get(opset, opset)
+
+
+def unquote(quoted: str) -> str:
+    r"""A text without its quotes, C's escapes (`\n`, `\"`, `\x41`, `\101`, `\u00e9`) resolved.
+
+    Raises:
+        ValueError: an escape that C does not have.
+    """
+    inner = quoted[1:-1]
+    return _ESCAPE.sub(_resolve, inner) if "\\" in inner else inner
+
+
+def quote(text: str) -> str:
+    """A text in quotes; what is not printable ASCII's control stays UTF-8."""
+    return f'"{_TO_QUOTE.sub(_escape, text)}"'
+
+
+def _resolve(match: re.Match[str]) -> str:
+    hexadecimal, unicode, octal, letter = match.groups()
+    if letter is not None:
+        if letter not in _ESCAPES:
+            raise ValueError(f"{match.group()!r} is no escape")
+        return _ESCAPES[letter]
+    code = int(octal, 8) if octal else int(hexadecimal or unicode, 16)
+    if code in _SURROGATES:
+        raise ValueError(f"{match.group()!r} is no character")
+    return chr(code)
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match.group()
+    # Three octal digits: a hexadecimal escape would swallow digits that follow it in C.
+    return _QUOTED.get(character) or f"\\{ord(character):03o}"

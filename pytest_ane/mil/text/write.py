@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.records import (
     Argument,
     Blob,
@@ -26,7 +26,7 @@ from pytest_ane.mil.records import (
     Value,
     ValueType,
 )
-from pytest_ane.mil.text.words import NAME, quote, to_text
+from pytest_ane.mil.text.literals import NAME, quote, to_text
 
 _BARE = frozenset({"CoreML8", "CoreML9"})
 """From these opsets on the compiler writes `int32` for `tensor<int32, []>`."""

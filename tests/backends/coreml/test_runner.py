@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.backends.coreml.runner import CoreMLRunner
-from pytest_ane.errors import ExecutionError
+from pytest_ane.backends.coreml.backend import CoreMLRunner
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import read_model
 from pytest_ane.testing import Failure
 from tests.backends.coreml.conftest import Backend

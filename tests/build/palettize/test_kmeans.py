@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.build.palettize import kmeans, patterns
 from pytest_ane.build.palettize.palettes import find_palettes
-from pytest_ane.build.quiet import converter_notes, import_coremltools
 
 Half = npt.NDArray[np.float16]
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.build.palettize import palette
 from pytest_ane.build.palettize.palettes import (
     Mode,
     Palettes,
@@ -15,6 +14,7 @@ from pytest_ane.build.palettize.palettes import (
     default_threads,
     find_palettes,
     pack,
+    palette,
 )
 
 

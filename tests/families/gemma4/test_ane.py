@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.families.gemma4 import Gemma4Model
-from pytest_ane.families.gemma4.ane import AneAttention, AneHead
-from pytest_ane.families.gemma4.norm import AneNorm
+from pytest_ane.families.gemma4.ane import AneAttention, AneHead, AneNorm
 from pytest_ane.families.gemma4.weights import Weights
 from tests.families.gemma4.tiny import hidden, tiny_model
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.families import Cut
 from pytest_ane.families.gemma4 import Gemma4Model, open_model
 from pytest_ane.sources.safetensors import SafetensorsSource

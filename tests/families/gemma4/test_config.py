@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.families.gemma4.config import Gemma4Config
 from tests.families.gemma4.tiny import MemorySource, tiny_config, tiny_source
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.families.gemma4 import layout
 from pytest_ane.families.gemma4.layout import Rotary, mask
-from pytest_ane.families.host import MASKED
+from pytest_ane.families.layout import MASKED
 from tests.families.gemma4.tiny import hidden, tiny_model
 
 

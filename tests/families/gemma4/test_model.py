@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_ane.errors import ManifestError, SourceError
+from pytest_ane.core.errors import ManifestError, SourceError
 from pytest_ane.families import Cut, Port, get_family
 from pytest_ane.families.gemma4 import open_model, spread
 from pytest_ane.sources import Spread

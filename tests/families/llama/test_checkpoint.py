@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.families import Cut
 from pytest_ane.families.llama import LlamaModel, open_model, spread
 from pytest_ane.families.llama.checkpoint import CheckpointAsGGUF
-from pytest_ane.sources import SeededSource
+from pytest_ane.sources import SeededSource, Source
 from pytest_ane.sources.safetensors import SafetensorsSource
 from tests.families.llama.tiny import tiny_source
 from tests.sources.checkpoints import bf16, write_checkpoint
@@ -94,7 +94,10 @@ def test_newer_configurations_keep_theta_in_a_table(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"model_type": "mistral"}, "architecture 'mistral', expected 'llama'"),
-        ({"rope_scaling": {"rope_type": "llama3"}}, "'llama3', and family 'llama' computes 'none'"),
+        (
+            {"rope_scaling": {"rope_type": "llama3"}},
+            "rope_type is 'llama3', and family 'llama' computes 'default'",
+        ),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "'linear', and family 'llama'"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu', and family 'llama' computes 'silu' only"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
@@ -133,3 +136,23 @@ def test_a_seed_with_dimensions() -> None:
 def test_a_seed_without_dimensions() -> None:
     with pytest.raises(SourceError, match="config has no key 'hidden_size'"):
         open_model(SeededSource(7, spread), CUT)
+
+
+def test_the_known_tensors(smollm2: Source) -> None:
+    open_model(tiny_source(layers=2, tied=False), Cut(("L00",)))
+    open_model(smollm2, Cut(("L00",)))
+
+
+@pytest.mark.parametrize(
+    "name", ["blk.0.attn_q.bias", "rope_freqs.weight", "blk.0.ffn_gate_exps.weight", "blk.x.weight"]
+)
+def test_an_unknown_tensor(name: str) -> None:
+    source = tiny_source()
+    source.tensors[name] = np.zeros(4, np.float32)
+    source.tensors["z.weight"] = np.zeros(4, np.float32)
+    with pytest.raises(SourceError) as error:
+        open_model(source, Cut(("L00",)))
+    assert str(error.value) == (
+        f"tiny.gguf: family 'llama' does not compute with its tensor {name!r} (2 such in all), so "
+        "its reference would be another model."
+    )

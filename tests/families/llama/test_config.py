@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.errors import SourceError
+from pytest_ane.core.errors import SourceError
 from pytest_ane.families import Cut
 from pytest_ane.families.llama.config import LlamaConfig
 from pytest_ane.sources import Source

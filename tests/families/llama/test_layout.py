@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.families.llama.layout import LlamaLayout, layout
 
 SMALL = LlamaLayout(width=3, head=2, theta=100.0)

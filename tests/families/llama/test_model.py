@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from pytest_ane.errors import ManifestError, SourceError
+from pytest_ane.core.errors import ManifestError, SourceError
 from pytest_ane.families import Cut, Port
 from pytest_ane.families.llama import layout, open_model
 from tests.families.llama.tiny import tiny_model, tiny_source

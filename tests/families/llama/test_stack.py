@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.behaviour import Chain
-from pytest_ane.behaviour.chain import Opened
-from pytest_ane.behaviour.golden import reference_chain
+from pytest_ane.chain.chain import Chain, Opened
+from pytest_ane.chain.golden import reference_chain
 from pytest_ane.families import Cut
 from pytest_ane.families.llama import open_model, wiring
 from pytest_ane.sources import Source

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.build.convert import convert
-from pytest_ane.build.quiet import converter_notes
+from pytest_ane.build.coremltools_quiet import converter_notes
 from pytest_ane.families import Cut
 from pytest_ane.families.zaya import ZayaModel, open_model
 from pytest_ane.sources.safetensors import SafetensorsSource

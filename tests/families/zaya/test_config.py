@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.errors import ManifestError, SourceError
+from pytest_ane.core.errors import ManifestError, SourceError
 from pytest_ane.families import Cut, Wire
 from pytest_ane.families.zaya import wiring
 from pytest_ane.families.zaya.config import ZayaConfig

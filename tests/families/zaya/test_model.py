@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from pytest_ane.errors import ExecutionError, ManifestError, SourceError
+from pytest_ane.core.errors import ExecutionError, ManifestError, SourceError
 from pytest_ane.families import Cut, Port
 from pytest_ane.families.zaya import layout, open_model
 from tests.families.zaya.tiny import CONTEXT, tiny_model, tiny_source
@@ -122,6 +122,7 @@ def test_a_tensor_that_would_be_left_out(name: str) -> None:
     with pytest.raises(SourceError) as error:
         open_model(source, Cut(("L00",)))
     assert str(error.value) == (
-        f"tiny: family 'zaya' does not compute with its tensor {name!r} (1 such in all); it reads "
-        "the names of the first release, which Zyphra keeps as ZAYA1-8B-legacy."
+        f"tiny: family 'zaya' does not compute with its tensor {name!r} (1 such in all), so "
+        "its reference would be another model. It reads the names of the first release, which "
+        "Zyphra keeps as ZAYA1-8B-legacy."
     )

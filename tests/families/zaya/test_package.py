@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.build.convert import convert
-from pytest_ane.build.quiet import converter_notes
+from pytest_ane.build.coremltools_quiet import converter_notes
 from pytest_ane.families.zaya import ZayaModel
 from pytest_ane.mil import read_model
 from pytest_ane.reference import Session

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.errors import ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.records import (
     Blob,
     Block,
@@ -24,7 +24,7 @@ from pytest_ane.mil.records import (
 )
 from pytest_ane.mil.same import differences
 from pytest_ane.mil.text import parse, write
-from pytest_ane.mil.text.words import quote, unquote
+from pytest_ane.mil.text.literals import quote, unquote
 from tests.mil.programs import PROGRAMS, TEXTS
 
 SCALAR = TensorType(DType.FP16)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.reference import eval_op
 from pytest_ane.reference.palettes import Packed
 from tests.reference.ops.oracle import f32, noise, same

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis.extra import numpy as hnp
 
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.reference import eval_op
 from tests.reference.ops.oracle import close, f32, noise, same
 

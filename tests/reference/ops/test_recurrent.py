@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.reference import eval_op
 from tests.reference.ops.oracle import f32, noise
 
@@ -258,7 +258,7 @@ class Recurrent(nn.Module):
 
 
 def test_layers_that_coremltools_converted(tmp_path: Path) -> None:
-    from pytest_ane.build.quiet import converter_notes, import_coremltools
+    from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
     from pytest_ane.mil import read_model
     from pytest_ane.reference import Session
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.reference import eval_op
 from tests.reference.ops.oracle import arrays, f32, same
 
@@ -148,7 +148,7 @@ def test_the_classes_of_a_converted_classifier(
     labels: list[str] | list[int], tmp_path: Path
 ) -> None:
     """They are bound to the operation itself."""
-    from pytest_ane.build.quiet import converter_notes, import_coremltools
+    from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
     from pytest_ane.mil import read_model
     from pytest_ane.mil.records import Ref
     from pytest_ane.reference import Session

@@ -1,0 +1,1 @@
+"""Why a model is red or slow: drift, blame, bisect, diff, bound."""

@@ -1,0 +1,246 @@
+"""Two programs on the same inputs, operation by operation.
+
+`diff_programs` compares two packages. `suspect_operations` finds operations whose inputs agree and
+whose outputs do not. For that, the program as it is and the same program in float32 with exact
+weights go through their operations side by side, and each operation of the first also runs on the
+inputs of the second: what then differs is its own error, be it rounding, overflow or a compressed
+weight that it takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.core.arrays import Array, Arrays
+from pytest_ane.core.errors import ExecutionError
+from pytest_ane.mil.records import MLModel, Operation
+from pytest_ane.probes.cases import Case
+from pytest_ane.reference import Session
+from pytest_ane.reference.prepare import uses
+from pytest_ane.reference.replay import run_step
+from pytest_ane.reference.state import State
+from pytest_ane.reference.steps import Values
+
+_HALF_MAX = 65504.0
+"""The largest number of fp16."""
+_HALF_MIN = 2.0**-14
+"""Its smallest normal number."""
+_SHOWS = 1e-2
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """One operation's result, in the call where it is furthest off.
+
+    Attributes:
+        op: its kind.
+        name: of its result.
+        own: relative difference from the float32 result, on the inputs of the latter.
+        inputs: greatest relative difference of its inputs in the two runs.
+        output: relative difference of its result in the two runs.
+        peak: largest magnitude of the float32 result.
+        weights: compressed ones that it takes.
+    """
+
+    op: str
+    name: str
+    own: float
+    inputs: float
+    output: float
+    peak: float
+    weights: tuple[str, ...] = ()
+
+    @property
+    def underflows(self) -> bool:
+        """Whether fp16 has no normal numbers for what it should yield, and that shows."""
+        return 0 < self.peak < _HALF_MIN and self.own > _SHOWS
+
+    @property
+    def overflows(self) -> bool:
+        """Whether fp16 cannot hold what it should yield."""
+        return self.peak > _HALF_MAX and not math.isfinite(self.own)
+
+
+def suspect_operations(
+    now: Session, ideal: Session, cases: Sequence[Case], weights: Mapping[str, str]
+) -> list[Suspect]:
+    """All operations whose result is floating, those that do most by themselves first.
+
+    Args:
+        now: the program as it is.
+        ideal: the same in float32, with exact weights.
+        cases: inputs; for a program with states only those of the first case.
+        weights: names of compressed weights by the values that hold them.
+    """
+    worst: dict[str, Suspect] = {}
+    for calls, states in _rounds(now, ideal, cases):
+        for suspect in _walk(now, ideal, calls, states, weights):
+            before = worst.get(suspect.name)
+            if before is None or rank(suspect.own) > rank(before.own):
+                worst[suspect.name] = suspect
+    # A sort is stable: of operations that are equally off the first in the program comes first.
+    return sorted(worst.values(), key=lambda s: -rank(s.own))
+
+
+def rank(relative: float) -> float:
+    """A sort key: NaN and infinity above everything finite."""
+    return relative if math.isfinite(relative) else math.inf
+
+
+def _rounds(now: Session, ideal: Session, cases: Sequence[Case]) -> Iterator[tuple[Any, Any]]:
+    """Inputs that are run together, with both programs' states."""
+    if not now.model.states:
+        yield [call for case in cases for call in case.calls], (None, None)
+        return
+    both = (now.make_state(), ideal.make_state())
+    for call in cases[0].calls:
+        yield [call], both
+
+
+def _walk(
+    now: Session,
+    ideal: Session,
+    calls: Sequence[Mapping[str, Any]],
+    states: tuple[Any, Any],
+    weights: Mapping[str, str],
+) -> Iterator[Suspect]:
+    declared = {feature.name for feature in now.model.inputs}
+    inputs = [{n: x for n, x in call.items() if n in declared} for call in calls]
+    first = [now.table(each, states[0]) for each in inputs]
+    second = [ideal.table(each, states[1]) for each in inputs]
+    mixed = [_sharing_states(a, b) for a, b in zip(map(list, first), second, strict=True)]
+    by_slot = {now.slots[o.name]: op for op in now.model.main.block.operations
+               for o in op.outputs if o.name in now.slots}  # fmt: skip
+    names = {slot: name for name, slot in now.slots.items()}
+    run: dict[str, float] = {}
+    for index, step in enumerate(now.block.steps):
+        run_step(now, index, mixed)
+        run_step(now, index, first)
+        own = {slot: [table[slot] for table in mixed] for slot, _ in step.outputs}
+        run_step(ideal, index, second)
+        for slot, _ in step.outputs:
+            theirs = [table[slot] for table in second]
+            op, name = by_slot[slot], names[slot]
+            for table, value in zip(mixed, theirs, strict=True):
+                table[slot] = value
+            if not _floating(theirs):
+                continue
+            both = _worst(op, name, [table[slot] for table in first], theirs)
+            run[name] = both.relative
+            yield Suspect(
+                op=op.op,
+                name=name,
+                own=_worst(op, name, own[slot], theirs).relative,
+                inputs=max((run.get(n, 0.0) for n in uses(op)), key=rank, default=0.0),
+                output=both.relative,
+                peak=max(float(np.abs(x).max(initial=0.0)) for x in theirs),
+                weights=tuple(weights[n] for n in dict.fromkeys(uses(op)) if n in weights),
+            )
+
+
+def _sharing_states(values: list[Any], other: Values) -> list[Any]:
+    return [o if isinstance(o, State) else v for v, o in zip(values, other, strict=True)]
+
+
+def _floating(values: Sequence[Any]) -> bool:
+    return all(isinstance(x, np.ndarray) and x.dtype.kind == "f" for x in values)
+
+
+def _worst(op: Operation, name: str, a: Sequence[Any], b: Sequence[Any]) -> OpDifference:
+    differences = [op_difference(op.op, name, np.asarray(x), y) for x, y in zip(a, b, strict=True)]
+    return max(differences, key=lambda d: rank(d.relative))
+
+
+@dataclass(frozen=True)
+class OpDifference:
+    """How far an operation's result in one package is from that of the same name in another.
+
+    Attributes:
+        op: kind of the operation, in the first package.
+        name: of its result.
+        relative: |a - b| / |b| in Euclidean norms; infinite where the shapes differ, NaN where a
+            value is not finite on one side only.
+        largest: greatest absolute difference.
+        note: why nothing could be compared, if so.
+    """
+
+    op: str
+    name: str
+    relative: float
+    largest: float
+    note: str = ""
+
+    def beyond(self, tolerance: float) -> bool:
+        """Whether it exceeds a relative tolerance; undefined counts as beyond."""
+        return not self.relative <= tolerance
+
+
+@dataclass(frozen=True)
+class ProgramDiff:
+    """Differences of all results that two packages share, in the first one's order.
+
+    Attributes:
+        only_first, only_second: results that only one of the packages computes.
+    """
+
+    differences: tuple[OpDifference, ...]
+    only_first: tuple[str, ...]
+    only_second: tuple[str, ...]
+
+    def first_beyond(self, tolerance: float) -> OpDifference | None:
+        """The first operation whose result differs by more than a relative tolerance."""
+        return next((d for d in self.differences if d.beyond(tolerance)), None)
+
+
+def diff_programs(a: MLModel, b: MLModel, inputs: Arrays) -> ProgramDiff:
+    """Run both on the same inputs and compare results of the same name.
+
+    Raises:
+        ExecutionError: one of them cannot be run on these inputs, or they share no name.
+    """
+    first, second = Session(a), Session(b)
+    kinds = {out.name: op.op for op in a.main.block.operations for out in op.outputs}
+    theirs = {_plain(name): name for name in second.computed}
+    common = {name: theirs[_plain(name)] for name in first.computed if _plain(name) in theirs}
+    if not common or not set(a.main.block.outputs) & set(common):
+        raise ExecutionError(
+            f"{a.path} and {b.path} have no output of the same name, so there is little to "
+            "compare; convert both from the same module, with the same outputs."
+        )
+    x, y = _run(first, inputs, list(common)), _run(second, inputs, list(common.values()))
+    return ProgramDiff(
+        tuple(op_difference(kinds[n], n, x[n], y[other]) for n, other in common.items()),
+        tuple(n for n in first.computed if n not in common),
+        tuple(n for n in second.computed if n not in set(common.values())),
+    )
+
+
+def _plain(name: str) -> str:
+    """A result's name without what conversion to fp16 adds to it."""
+    return name.removesuffix("_cast_fp16")
+
+
+def _run(session: Session, inputs: Arrays, names: list[str]) -> Arrays:
+    state = session.make_state() if session.model.states else None
+    return session.predict(inputs, state, outputs=names)
+
+
+def op_difference(op: str, name: str, a: Array, b: Array) -> OpDifference:
+    """How far a result `a` is from `b`, of any shape, in float64; equal infinities are no gap."""
+    if a.shape != b.shape:
+        note = f"shapes {list(a.shape)} and {list(b.shape)}"
+        return OpDifference(op, name, float("inf"), float("inf"), note)
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    same = (x == y) | (np.isnan(x) & np.isnan(y))
+    with np.errstate(invalid="ignore", over="ignore"):
+        gap = np.where(same, 0.0, x - y)
+    size = float(np.linalg.norm(np.where(np.isfinite(y), y, 0.0)))
+    off = float(np.linalg.norm(gap))
+    relative = 0.0 if off == 0 else off / size if size else float("inf")
+    largest = float(np.abs(gap).max(initial=0.0))
+    return OpDifference(op, name, float("nan") if np.isnan(off) else relative, largest)

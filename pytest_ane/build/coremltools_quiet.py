@@ -1,0 +1,74 @@
+"""coremltools without its noise: progress bars, missing native modules, version remarks."""
+
+from __future__ import annotations
+
+import gc
+import io
+import logging
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from typing import Any
+
+
+class _Collector(logging.Handler):
+    """Keeps the text of warnings, with which coremltools declines a weight."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def import_coremltools() -> Any:
+    """`coremltools`, its remarks at import (eight of them off macOS) kept off the screen.
+
+    Each conversion collects garbage twice. Looking through all that torch and coremltools are made
+    of, which stays to the end, took a third of a second each time; the collector leaves it out.
+    """
+    first = "coremltools.optimize.coreml" not in sys.modules
+    with converter_notes(), held_interrupt():
+        import coremltools
+        import coremltools.optimize.coreml
+    if first:
+        gc.freeze()
+    return coremltools
+
+
+@contextmanager
+def converter_notes() -> Iterator[list[str]]:
+    """Collect coremltools' log lines; keep them, its progress bars and its warnings off stderr."""
+    logger, collector = logging.getLogger("coremltools"), _Collector()
+    handlers, propagate = logger.handlers[:], logger.propagate
+    logger.handlers, logger.propagate = [collector], False
+    try:
+        with redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield collector.lines
+    finally:
+        logger.handlers, logger.propagate = handlers, propagate
+
+
+@contextmanager
+def held_interrupt() -> Iterator[None]:
+    """Keep Ctrl-C until the block has ended, then act on it.
+
+    coremltools tries optional imports under a bare `except:`, which would swallow it. Python allows
+    signal handlers in the main thread only; elsewhere nothing is held.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: held.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if held:
+        raise KeyboardInterrupt

@@ -1,0 +1,238 @@
+"""A chain: all shards of a model wired into a stack, from token ids to logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+
+from pytest_ane.core.arrays import FloatArray
+from pytest_ane.core.errors import ExecutionError
+from pytest_ane.families import Reference, Streams, Wire, apply_output, shard_input
+
+ShardRun: TypeAlias = Callable[[FloatArray], FloatArray]
+"""A shard at some point of one sequence: maps the next positions `[T, C]` to `[T, C']`."""
+
+NO_TOKEN = -1
+"""Stands for a token whose logits are not finite, and for all after it; no reference has it."""
+
+
+@runtime_checkable
+class Rewinding(Protocol):
+    """A `ShardRun` that can go back to an earlier position of its sequence."""
+
+    def __call__(self, hidden: FloatArray) -> FloatArray:
+        """The next positions `[T, C]`."""
+        ...
+
+    def mark(self) -> Any:
+        """Save the state of the sequence, for `back`."""
+        ...
+
+    def back(self, mark: Any, keep: int = 0) -> None:
+        """Restore the state saved by `mark`, keeping the first `keep` positions run since."""
+        ...
+
+
+@dataclass(frozen=True)
+class ChainStep:
+    """One shard of a chain and its place in it.
+
+    Attributes:
+        open: begins a sequence; what it returns maps the next positions `[T, C]` to `[T, C']`.
+        sees: as `Layout.sees`; where it is `call`, a sequence has to be given at once.
+        together: several whole sequences at once, where that is cheaper than one by one.
+    """
+
+    wire: Wire
+    open: Callable[[], ShardRun]
+    sees: Literal["itself", "call", "state"] = "call"
+    together: Reference | None = None
+
+    def all(self, sequences: Sequence[FloatArray]) -> list[FloatArray]:
+        """Outputs for whole sequences `[T, C]`, each from position 0."""
+        if self.together is not None:
+            return self.together(sequences)
+        return [self.open()(sequence) for sequence in sequences]
+
+    @property
+    def shard(self) -> str:
+        """The shard's id, `L00`."""
+        return self.wire.shard
+
+    @property
+    def is_head(self) -> bool:
+        """Whether it gives a slice of the logits."""
+        return self.wire.mode == "append"
+
+
+class Answer(NamedTuple):
+    """A chain's logits for a text and its greedy continuation.
+
+    Attributes:
+        logits: `[T, V]` of the text's own positions.
+        tokens: the likeliest continuation, `NO_TOKEN` from where a logit is not finite.
+        leads: of each token, the best logit minus the second: a small one is a near tie.
+    """
+
+    logits: FloatArray
+    tokens: tuple[int, ...]
+    leads: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Shards in running order.
+
+    Attributes:
+        embed: token ids to hidden states `[T, C]`.
+        positions: the longest sequence that they can take, if there is an end.
+        widest: the largest T of a call, if there is one; longer inputs are several calls.
+    """
+
+    embed: Callable[[Sequence[int]], FloatArray]
+    steps: tuple[ChainStep, ...]
+    positions: int | None = None
+    widest: int | None = None
+
+    @property
+    def blocks(self) -> tuple[ChainStep, ...]:
+        """All steps but the head's slices, in running order."""
+        return tuple(step for step in self.steps if not step.is_head)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a sequence may be given piece by piece: what a block sees is in its states."""
+        return not any(step.sees == "call" for step in self.blocks)
+
+    def logits(self, ids: Sequence[int]) -> FloatArray:
+        """Float32 logits `[T, V]` for every position of a sequence of T tokens."""
+        opened = Opened(self)
+        return opened.head(opened.blocks(self.embed(ids)))
+
+    def answer(self, ids: Sequence[int], count: int, guess: Sequence[int] = ()) -> Answer:
+        """Logits `[T, V]` of a text, and the `count` likeliest next tokens one by one.
+
+        A chain with states is given the text, then one new token at a time; any other the whole
+        text again for every token. As no position sees a later one, such a chain is given a good
+        `guess` of the tokens at once: those that it agrees with cost one run in all.
+        """
+        decoder = Decoder(self, ids)
+        logits = decoder.logits(len(ids))
+        rows, tokens = [logits[-1]], [likeliest_token(logits[-1])]
+        if count > 1 and not self.goes_on and tokens[0] in guess[:1]:
+            decoder.ids = [*ids, *guess[: count - 1]]
+            for row in decoder.logits(len(guess[: count - 1])):
+                if tokens[-1] != guess[len(tokens) - 1]:
+                    break
+                rows.append(row)
+                tokens.append(likeliest_token(row))
+        while len(tokens) < count and tokens[-1] != NO_TOKEN:
+            decoder.ids = [*ids, *tokens]
+            rows.append(decoder.logits()[0])
+            tokens.append(likeliest_token(rows[-1]))
+        leads, lost = list(map(lead, rows)), count - len(tokens)
+        tokens, leads = tokens + [NO_TOKEN] * lost, leads + [math.nan] * lost
+        return Answer(logits, tuple(tokens[:count]), tuple(leads[:count]))
+
+
+Marks: TypeAlias = list[tuple[Rewinding, Any]]
+
+
+class Opened:
+    """A chain at some point of one sequence."""
+
+    def __init__(self, chain: Chain) -> None:
+        self._steps = [(step, step.open()) for step in chain.steps]
+
+    def blocks(self, hidden: FloatArray) -> Streams:
+        """The streams after the last block, for the next positions' hidden states `[T, C]`."""
+        streams: Streams = {"x": hidden}
+        for step, run in self._steps:
+            if not step.is_head:
+                apply_output(streams, step.wire, run(shard_input(streams, step.wire)))
+        return streams
+
+    def head(self, streams: Streams) -> FloatArray:
+        """Logits `[T, V]` of the streams after the last block."""
+        streams = dict(streams)
+        for step, run in self._steps:
+            if step.is_head:
+                apply_output(streams, step.wire, run(shard_input(streams, step.wire)))
+        return streams["logits"]
+
+    def mark(self) -> Marks:
+        """Save the states of all shards, for `back`.
+
+        Raises:
+            ExecutionError: a shard cannot go back in a sequence.
+        """
+        return [(run, run.mark()) for run in self._rewinding()]
+
+    def back(self, marks: Marks, keep: int = 0) -> None:
+        """Restore the states saved by `mark`, keeping the first `keep` positions run since."""
+        for run, mark in marks:
+            run.back(mark, keep)
+
+    def _rewinding(self) -> Iterator[Rewinding]:
+        for step, run in self._steps:
+            if step.sees == "itself":
+                continue
+            if not isinstance(run, Rewinding):
+                raise ExecutionError(
+                    f"{step.shard} cannot go back in a sequence, so no draft can be rejected."
+                )
+            yield run
+
+
+class Decoder:
+    """A text that grows, and its logits: the one loop body of greedy decoding.
+
+    Attributes:
+        ids: the text so far; append to it, or replace what follows the positions already run.
+        done: positions that the chain has run, where it goes on from its states.
+    """
+
+    def __init__(self, chain: Chain, ids: Sequence[int]) -> None:
+        self.ids, self.done = list(ids), 0
+        self._chain, self._opened = chain, Opened(chain)
+
+    def logits(self, count: int = 1) -> FloatArray:
+        """Logits `[count, V]` of the last positions.
+
+        A chain with states runs the new positions only, any other the whole text again.
+        """
+        if not self._chain.goes_on:
+            self._opened, self.done = Opened(self._chain), 0
+        streams = self._opened.blocks(self._chain.embed(self.ids[self.done :]))
+        self.done = len(self.ids)
+        return self._opened.head(last(streams, count))
+
+    def mark(self) -> Marks:
+        """The state of the sequence after `done` positions; raises as `Opened.mark`."""
+        return self._opened.mark()
+
+    def back(self, marks: Marks, done: int, keep: int = 0) -> None:
+        """Restore the states of `marks`, made after `done` positions; keep `keep` run since."""
+        self._opened.back(marks, keep)
+        self.done = done + keep
+
+
+def last(streams: Streams, count: int = 1) -> Streams:
+    """The last `count` positions of every stream."""
+    return {name: rows[len(rows) - count :] for name, rows in streams.items()}
+
+
+def likeliest_token(logits: FloatArray) -> int:
+    """The first of the best logits; `NO_TOKEN` if one is not finite, where `argmax` finds any."""
+    return int(logits.argmax()) if np.isfinite(logits).all() else NO_TOKEN
+
+
+def lead(logits: FloatArray) -> float:
+    """The best logit minus the second; NaN if both are infinite."""
+    second, best = np.partition(logits, -2)[-2:]
+    with np.errstate(invalid="ignore"):
+        return float(best - second)

@@ -1,0 +1,164 @@
+"""Exact shards: chains with the float32 reference in some places, and teacher forcing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from pytest_ane.chain.chain import Chain, ChainStep
+from pytest_ane.chain.golden import GoldenPrompt
+from pytest_ane.core.arrays import DoubleArray, FloatArray
+from pytest_ane.families import LanguageModel, Streams, Wire, apply_output, shard_input
+from pytest_ane.metrics.cosine import cosine, is_cosine
+from pytest_ane.metrics.logits import LogitSummary, compare_logits
+
+ReferenceStates: TypeAlias = Callable[[str, str], tuple[FloatArray, FloatArray]]
+"""`states(prompt, shard)`: the reference's hidden states that enter and leave a block."""
+
+
+def exact_chain(chain: Chain, reference: Chain, exact: Collection[str]) -> Chain:
+    """`chain` with the steps of `reference` for the shards in `exact`.
+
+    A reference keeps no state, so an exact shard takes a sequence at once unless its positions
+    do not see each other.
+
+    Raises:
+        ValueError: a shard is in none of the chains, or their wires differ.
+    """
+    if [step.wire for step in chain.steps] != [step.wire for step in reference.steps]:
+        raise ValueError("the chains are wired differently")
+    if unknown := set(exact) - {step.shard for step in chain.steps}:
+        raise ValueError(f"no shard {min(unknown)} in the chain")
+
+    def choose(own: ChainStep, other: ChainStep) -> ChainStep:
+        if own.shard not in exact:
+            return own
+        return replace(other, sees="itself" if own.sees == "itself" else "call")
+
+    return replace(chain, steps=tuple(map(choose, chain.steps, reference.steps)))
+
+
+def lazy_reference(model: LanguageModel, wiring: Sequence[Wire]) -> Chain:
+    """The float32 modules as a chain that holds the weights of one shard at a time.
+
+    Weights are read whenever a step runs, so give it many sequences at once.
+    """
+
+    def step(wire: Wire) -> ChainStep:
+        def together(sequences: Sequence[FloatArray]) -> list[FloatArray]:
+            return model.reference(wire.shard)(sequences) if sequences else []
+
+        return ChainStep(wire, lambda: lambda hidden: together([hidden])[0], together=together)
+
+    return Chain(model.embed, tuple(map(step, wiring)))
+
+
+@dataclass(frozen=True, eq=False)
+class ForcedShard:
+    """One shard on the reference's states of every golden prompt: none has another's error.
+
+    Attributes:
+        streams: the reference's, before the shard, by prompt.
+        own: the shard's outputs, float32 `[T, C]` by prompt; `exact` the reference's.
+    """
+
+    step: ChainStep
+    streams: list[Streams]
+    own: list[FloatArray]
+    exact: list[FloatArray]
+
+
+def teacher_forced(
+    chain: Chain, golden: Sequence[GoldenPrompt], states: ReferenceStates
+) -> Iterator[ForcedShard]:
+    """Every shard on recorded states, blocks first; no reference runs."""
+    streams: list[Streams] = [{"x": chain.embed(prompt.ids)} for prompt in golden]
+    for step in chain.blocks:
+        exact = [states(prompt.name, step.shard)[1] for prompt in golden]
+        yield ForcedShard(step, list(map(dict, streams)), _outputs(step, streams), exact)
+        for stream, output in zip(streams, exact, strict=True):
+            apply_output(stream, step.wire, output)
+    start = 0
+    for step in chain.steps:
+        if step.is_head:
+            own = _outputs(step, streams)
+            end = start + own[0].shape[1] if own else start
+            exact = [prompt.logits[:, start:end] for prompt in golden]
+            yield ForcedShard(step, list(map(dict, streams)), own, exact)
+            start = end
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head on the reference's own last states, position 0 left out: its error alone.
+
+    Whatever is worse in the whole stack comes from the blocks.
+    """
+
+    top1: float
+    kl: float
+    centred_cosine: float
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.top1 <= 1 and is_cosine(self.centred_cosine)) or self.kl < -1e-6:
+            raise ValueError("the head alone has a share, a divergence or a cosine that is none")
+
+
+@dataclass(frozen=True)
+class Forced:
+    """Figures of every shard under teacher forcing.
+
+    Attributes:
+        lowest: by shard in running order, the lowest cosine of a position; NaN, which `min` of
+            numpy propagates, is worst of all. Shards that rightly give only zeros are left out.
+        heads: by prompt; None for a prompt of one position.
+    """
+
+    lowest: tuple[tuple[str, float], ...]
+    heads: tuple[Head | None, ...]
+
+
+def forced(chain: Chain, golden: Sequence[GoldenPrompt], states: ReferenceStates) -> Forced:
+    """Figures of every shard of a chain under teacher forcing, in the prompts' order."""
+    lowest: dict[str, float] = {}
+    slices: list[list[FloatArray]] = [[] for _ in golden]
+    for shard in teacher_forced(chain, golden, states):
+        pairs = list(zip(shard.own, shard.exact, strict=True))
+        cosines = np.concatenate([_cosines(own, exact) for own, exact in pairs] or [np.empty(0)])
+        if len(cosines):
+            lowest[shard.step.shard] = float(cosines.min())
+        if shard.step.is_head:
+            for logits, own in zip(slices, shard.own, strict=True):
+                logits.append(own)
+    heads = (_head(prompt.logits, parts) for prompt, parts in zip(golden, slices, strict=True))
+    return Forced(tuple(lowest.items()), tuple(heads))
+
+
+def run_all(step: ChainStep, streams: Sequence[Streams]) -> None:
+    """Let a shard take from and give to the streams of several sequences."""
+    for stream, output in zip(streams, _outputs(step, streams), strict=True):
+        apply_output(stream, step.wire, output)
+
+
+def _outputs(step: ChainStep, streams: Sequence[Streams]) -> list[FloatArray]:
+    return step.all([shard_input(stream, step.wire) for stream in streams])
+
+
+def _head(expected: FloatArray, slices: Sequence[FloatArray]) -> Head | None:
+    if not slices or len(expected) < 2:
+        return None
+    positions = compare_logits(expected, np.concatenate(slices, axis=1))[1:]
+    summary = LogitSummary.of(positions)
+    return Head(summary.top1, summary.kl, summary.centred_cosine.min)
+
+
+def _cosines(output: FloatArray, expected: FloatArray) -> DoubleArray:
+    """By position, without those where both sides are zero.
+
+    A pack of experts of which none was chosen gives zeros: there is nothing to compare.
+    """
+    live = output.any(axis=1) | expected.any(axis=1)
+    return cosine(output[live], expected[live])

@@ -1,0 +1,144 @@
+"""Recorded evidence beside the manifest and what is built of it; nothing is built here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from functools import cached_property
+from pathlib import Path
+
+from pytest_ane.core.errors import AneError, BuildError, EvidenceError, UnprovenError
+from pytest_ane.core.verdict import Verdict
+from pytest_ane.evidence import FOLDER, Statement, Store
+from pytest_ane.evidence.asked import files_of, question
+from pytest_ane.evidence.judge import judge
+from pytest_ane.evidence.store import read_file
+from pytest_ane.evidence.uses import GATES_OF_SHARD, Subject, name_of, unused, used
+from pytest_ane.evidence.verify import verify
+from pytest_ane.manifest import Gate, Model, Shard, select
+from pytest_ane.project.choose import is_complete
+from pytest_ane.project.project import read_project
+
+
+class Inventory:
+    """The evidence files of a project, and what each is worth.
+
+    Attributes:
+        now: the time that ages count to.
+    """
+
+    def __init__(self, manifest: Path | None, folder: Path | None, cache: Path | None) -> None:
+        self.project = read_project(manifest, cache)
+        self.manifest = self.project.manifest
+        self.store = Store(folder or self.manifest.path.parent / FOLDER)
+        self.now = datetime.now(timezone.utc)
+
+    @cached_property
+    def used(self) -> Mapping[Path, tuple[Gate, Subject]]:
+        """Where evidence of the manifest's shards and models is or would be."""
+        return used(self.store, self.manifest)
+
+    def unused(self) -> list[Path]:
+        """Statements that no shard uses, with their signatures, and signatures of nothing."""
+        return unused(self.store, self.manifest)
+
+    def paths(self, what: str) -> list[Path]:
+        """The evidence files that a file's name, a shard or a model means.
+
+        Raises:
+            EvidenceError: it means none.
+        """
+        if (path := Path(what)).is_file():
+            return [next((used for used in self.used if _same(used, path)), path)]
+        found = [p for p, (_, s) in self.used.items() if what in _names(s) and p.is_file()]
+        if not found:
+            raise EvidenceError(
+                f"{what} is neither an evidence file nor a shard or model with evidence in "
+                f"{self.store.folder}; pytest-ane evidence list shows what there is."
+            )
+        return found
+
+    def read(self, path: Path) -> Statement:
+        """A statement; `EvidenceError` where the file is damaged."""
+        try:
+            return Statement.from_json(read_file(path) or b"")
+        except EvidenceError as error:
+            raise EvidenceError(f"{path}: {str(error).removeprefix(f'{path} ')}") from None
+
+    def state(self, path: Path) -> str:
+        """What a file is worth: `valid`, `unused`, or why not."""
+        if path not in self.used:
+            return "unused"
+        try:
+            self.verified(*self.used[path])
+        except UnprovenError as error:
+            return error.kind
+        except BuildError:
+            return "not built"
+        except AneError:
+            return "unknown"
+        return "valid"
+
+    def required(self, selection: str) -> list[tuple[Gate, Subject]]:
+        """Gates of selected shards, and of whole models, that pass only on a device's evidence."""
+        shards = select(self.manifest, selection)
+        chosen = {shard.qualified for shard in shards}
+        wanted: list[tuple[Gate, Subject]] = [
+            (g, shard) for shard in shards for g in GATES_OF_SHARD
+        ]
+        wanted += [("behaviour", m) for m in self.manifest.models if is_complete(m, chosen)]
+        return [(gate, one) for gate, one in wanted if one.policy.requires_evidence(gate)]
+
+    def proven(self, gate: Gate, subject: Subject) -> Verdict:
+        """The verdict on what is recorded; `unproven` with the sentence where it proves nothing."""
+        try:
+            return self.verdict(gate, subject)
+        except AneError as error:
+            says = str(error)
+            what = error.summary if isinstance(error, UnprovenError) else says.partition("; ")[0]
+            return Verdict(gate, name_of(subject), "unproven", what, reasons=(says,))
+
+    def verdict(self, gate: Gate, subject: Subject) -> Verdict:
+        """Today's policy applied to what was recorded.
+
+        Raises:
+            AneError: it proves nothing, the shard is not built, or its source is missing.
+        """
+        return judge(self.verified(gate, subject), subject)
+
+    def verified(self, gate: Gate, subject: Subject) -> Statement:
+        """The evidence of a gate, if it is of what is built and the policy takes it."""
+        model = self.manifest.model_of(name_of(subject).partition(":")[0])
+        shards = model.shards if isinstance(subject, Model) else (subject,)
+        return verify(
+            self.store,
+            gate,
+            subject,
+            files=files_of({shard.id: self._artifact(shard) for shard in shards}),
+            asked=question(gate, subject, model, lambda: self.project.model(model.name).identity),
+            policy=subject.policy.evidence_for(gate),
+            now=self.now,
+            artifact=self._artifact(subject) if isinstance(subject, Shard) else None,
+        )
+
+    def _artifact(self, shard: Shard) -> Path:
+        """A shard's package; `BuildError` where there is none."""
+        package = self.project.package(shard)
+        if package is None:
+            raise BuildError(
+                f"{shard.qualified} is not built, and nothing is built here; run: "
+                f"pytest --ane-shards={shard.qualified} -m gate"
+            )
+        if not package.exists():
+            raise BuildError(f"{shard.qualified}: the artifact {package} does not exist.")
+        return package
+
+
+def _names(subject: Subject) -> tuple[str, ...]:
+    """What a shard or model may be called."""
+    name = name_of(subject)
+    return (name, subject.id) if isinstance(subject, Shard) else (name,)
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.exists() and one.samefile(other)

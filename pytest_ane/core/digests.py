@@ -1,0 +1,161 @@
+"""SHA-256 digests of files and packages: the identity of everything that is measured."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeAlias
+
+from pytest_ane.core.files import write_atomically
+
+_CHUNK = 1 << 20
+_State: TypeAlias = tuple[int, ...]
+"""Size, times of change in ns, inode and device: the same again means the same bytes."""
+
+_RACY = 2 * 10**9
+"""Nanoseconds in which a second change may leave a file's time as it is; FAT counts in 2 s."""
+_LONGEST = 16 << 20
+"""Bytes of a list of digests; a longer one, some 50,000 lines, is cleared of what is gone."""
+_HEX = frozenset("0123456789abcdef")
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes in hex; a file that did not change is read once per process.
+
+    Within `remembered`, one that an earlier process read is not read at all.
+    """
+    path = path.absolute()
+    return _file_digest(path, _state(path.stat()))
+
+
+@contextmanager
+def remembered(folder: Path, *, rehash: bool = False) -> Iterator[None]:
+    """Keep digests of files in a folder, for this process and later ones.
+
+    A file is taken for unchanged if its path, size, times of change, inode and device are; one
+    that was changed less than two seconds before it was read is not remembered. Whatever is
+    wrong with the folder or the list in it costs time, not the run.
+
+    Args:
+        folder: made if need be; processes may share it.
+        rehash: read every file once more, and remember anew; holds for what is nested in it too.
+    """
+    global _memory
+    before = _memory
+    _memory = _Memory(folder / "files.jsonl", rehash or (before is not None and before.rehash))
+    _file_digest.cache_clear()
+    try:
+        yield
+    finally:
+        _memory = before
+
+
+class _Memory:
+    """A list of `[path, state, digest]`, one a line, later lines over earlier ones.
+
+    Every line is appended in one write, so that processes need no lock; a damaged one is skipped.
+    """
+
+    def __init__(self, file: Path, rehash: bool) -> None:
+        self._file = file
+        self.rehash = rehash
+        self._known: dict[str, tuple[_State, str]] = {}
+        with suppress(OSError):
+            if not rehash:
+                self._read()
+            if file.stat().st_size > _LONGEST:
+                self._clear()
+
+    def get(self, path: Path, state: _State) -> str | None:
+        found, digest = self._known.get(str(path), ((), ""))
+        return digest if found == state else None
+
+    def put(self, path: Path, state: _State, digest: str) -> None:
+        self._known[str(path)] = state, digest
+        with suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with self._file.open("ab", buffering=0) as file:
+                file.write(_line(str(path), state, digest))
+
+    def _read(self) -> None:
+        for line in self._file.read_bytes().splitlines():
+            with suppress(ValueError, TypeError, RecursionError):
+                path, state, digest = json.loads(line)
+                if len(digest) == 64 and _HEX.issuperset(digest):
+                    self._known[path] = tuple(state), digest
+
+    def _clear(self) -> None:
+        known = {path: found for path, found in self._known.items() if Path(path).exists()}
+        lines = (_line(path, *found) for path, found in known.items())
+        write_atomically(self._file, b"".join(lines))
+
+
+def _line(path: str, state: _State, digest: str) -> bytes:
+    # The break comes first: the line before may have been cut short by a full disk.
+    return f"\n{json.dumps([path, state, digest])}".encode()
+
+
+_memory: _Memory | None = None
+
+
+def _state(stat: os.stat_result) -> _State:
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev
+
+
+@lru_cache(maxsize=4096)
+def _file_digest(path: Path, state: _State) -> str:
+    if _memory and (known := _memory.get(path, state)):
+        return known
+    begun = time.time_ns()
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    _, modified, changed, *_ = state
+    settled = begun - max(modified, changed) > _RACY
+    if _memory and settled and _state(path.stat()) == state:
+        _memory.put(path, state, digest.hexdigest())
+    return digest.hexdigest()
+
+
+def tree_files(path: Path) -> dict[str, str]:
+    """SHA-256 of every file below a folder by relative POSIX path, sorted by path.
+
+    Links are followed, for whoever reads a package follows them too.
+    """
+    return {p.relative_to(path).as_posix(): file_digest(p) for p in sorted(_files(path))}
+
+
+def tree_digest(path: Path) -> str:
+    """One SHA-256 for a package: of the sorted `path digest` lines of its files."""
+    lines = "".join(f"{name} {digest}\n" for name, digest in tree_files(path).items())
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def tree_bytes(path: Path) -> int:
+    """Bytes of all files below a folder."""
+    return sum(p.stat().st_size for p in _files(path))
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """All files below a folder; a linked folder that holds its own link is not entered again."""
+    for folder, folders, names in os.walk(path, followlinks=True):
+        here = Path(folder)
+        folders[:] = [n for n in folders if not (here / n).is_symlink() or not _around(here, n)]
+        yield from (file for file in map(here.joinpath, names) if file.is_file())
+
+
+def _around(folder: Path, link: str) -> bool:
+    return folder.resolve().is_relative_to((folder / link).resolve())
+
+
+def key_digest(parts: object) -> str:
+    """SHA-256 of a JSON-serialisable value in canonical form: the key of a cache entry."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()

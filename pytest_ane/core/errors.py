@@ -1,0 +1,128 @@
+"""The errors a person may see: one sentence that says what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from pytest_ane.core.text import printable
+
+
+class AneError(Exception):
+    """Base of every error this package raises on bad input or a bad environment.
+
+    `str(error)` is written for the person at the terminal; the plugin and the command line
+    print it without a traceback.
+    """
+
+
+class ManifestError(AneError):
+    """`shards.toml`, an option or a selection is wrong."""
+
+
+class SourceError(AneError):
+    """A source of weights (GGUF, safetensors, seeded) is missing, broken or lacks a tensor.
+
+    It shows what stands in a file as `ProgramError` does.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
+
+
+class ProgramError(AneError):
+    """A Core ML package cannot be read: missing, truncated, hostile or of an unsupported kind.
+
+    What it says may name what stands in the file, so characters that a terminal would obey are
+    shown as escapes, and a text of more than 1,000 characters loses its middle.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
+
+
+class PlanError(AneError):
+    """A recorded placement plan cannot be read: damaged, contradictory or of an unknown format.
+
+    It shows what stands in a file as `ProgramError` does.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
+
+
+class ExecutionError(AneError):
+    """A program cannot be run on the given inputs: wrong name, dtype, shape, or unknown op."""
+
+
+class BackendError(AneError):
+    """A backend cannot be used on this machine."""
+
+
+class BuildError(AneError):
+    """A shard could not be converted, compressed or stored."""
+
+
+class NotRunError(AneError):
+    """A gate was not asked, because something else has to be put right first."""
+
+
+class EvidenceError(AneError):
+    """An evidence file cannot be read: damaged, too large or no in-toto statement of ours.
+
+    It shows what stands in a file as `ProgramError` does.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
+
+
+UnprovenKind: TypeAlias = Literal[
+    "missing", "damaged", "edited", "stale", "incomplete", "backend", "chip", "os",
+    "compute-units", "age", "future", "unsigned", "signer", "signature", "library",
+]  # fmt: skip
+"""Why evidence proves nothing; `stale` is of other bytes, or of another question; `incomplete`
+leaves out something that was asked."""
+
+
+class UnprovenError(AneError):
+    """What a policy asks for is not proven: evidence is missing, stale or not to be trusted.
+
+    It shows what stands in a file as `ProgramError` does.
+
+    Attributes:
+        kind: what is the matter, for those who record anew.
+        summary: the same for a table that names the subject: without the file and what to do.
+    """
+
+    def __init__(self, message: str, kind: UnprovenKind = "missing", summary: str = "") -> None:
+        super().__init__(printable(message))
+        self.kind = kind
+        self.summary = printable(summary or message)
+
+
+class RecordingError(AneError):
+    """A recording of Core ML's answers cannot be read, or does not hold what was asked for.
+
+    It shows what stands in a file as `ProgramError` does.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
+
+
+class GoldenError(AneError):
+    """Golden tensors cannot be read or written, or are not those of the shard.
+
+    It shows what stands in a file as `ProgramError` does.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
+
+
+class DoctorError(AneError):
+    """`pytest-ane doctor` found problems."""
+
+
+class CacheError(AneError):
+    """The cache folder cannot be read or written."""

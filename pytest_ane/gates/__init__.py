@@ -1,0 +1,1 @@
+"""The gates: placement, compression, fidelity, behaviour, throughput; equals."""

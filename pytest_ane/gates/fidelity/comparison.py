@@ -1,0 +1,188 @@
+"""The records of a fidelity measurement: numbers without any opinion."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import compress, pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+
+from pytest_ane.metrics.cosine import is_cosine
+
+T = TypeVar("T")
+
+GROUP = 32
+"""Channels of a group: those that share a palette, where the manifest says nothing else."""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of one output, where its errors are; none of it decides by default.
+
+    Attributes:
+        cosine: of all live positions as one vector, NaN where undefined.
+        group_cosine: lowest of a group of `GROUP` channels over all live positions.
+        group: first channel of that group.
+        absolute_at: position and channel of the greatest absolute difference.
+        relative: greatest |a - b| / |b|, or over fp16's smallest normal number.
+        relative_at: position and channel of it.
+    """
+
+    cosine: float
+    group_cosine: float
+    group: int
+    absolute_at: tuple[int, int]
+    relative: float
+    relative_at: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        if not (is_cosine(self.cosine) and is_cosine(self.group_cosine)):
+            raise ValueError("a cosine is neither in -1..1 nor NaN")
+        if self.relative < 0 or min(self.group, *self.absolute_at, *self.relative_at) < 0:
+            raise ValueError("an error or a place is negative")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One output of one probe.
+
+    Attributes:
+        probe: name of the probe; `kind` what it is made of.
+        length: positions T.
+        input_max: largest magnitude that enters: squares overflow fp16 above 255.9.
+        cosines: by live position, NaN where undefined.
+        positions: position in the prompt of each entry of `cosines`.
+        both_zero: positions where artifact and reference are (near) zero: agreement.
+        one_zero: positions where exactly one of them is.
+        finite: share of finite values in the artifact's output.
+        error_max: greatest absolute difference; NaN if any value is.
+        contributions: cosines with the residual path taken out, to six digits, by live position
+            that is not `idle`; none where there is no residual path.
+        idle: live positions where neither side adds anything to the residual: agreement.
+        one_adds: positions where exactly one side adds to a residual path that is known.
+        residual: median of |residual| / |contribution| over the positions of `contributions`.
+        relative: relative L2 error by live position, to five digits, NaN where undefined.
+        spoilt: positions with a value that is not finite.
+        experts: those active in the reference at each position of `one_zero`, of a routed shard.
+        errors: further numbers; None where nothing was live, or in old evidence.
+    """
+
+    kind: str
+    probe: str
+    output: str
+    length: int
+    input_max: float
+    cosines: tuple[float, ...]
+    positions: tuple[int, ...]
+    both_zero: tuple[int, ...]
+    one_zero: tuple[int, ...]
+    finite: float
+    error_max: float
+    contributions: tuple[float, ...] = ()
+    idle: tuple[int, ...] = ()
+    residual: float | None = None
+    relative: tuple[float, ...] = ()
+    spoilt: tuple[int, ...] = ()
+    experts: tuple[tuple[int, ...], ...] = ()
+    errors: Errors | None = None
+    one_adds: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.cosines) != len(self.positions):
+            raise ValueError(f"{len(self.cosines)} cosines at {len(self.positions)} positions")
+        if self.contributions and len(self.contributions) != len(self.contributing):
+            raise ValueError(
+                f"{len(self.contributions)} contributions at {len(self.contributing)} positions"
+            )
+        if self.relative and len(self.relative) != len(self.positions):
+            raise ValueError(f"{len(self.relative)} errors at {len(self.positions)} positions")
+        if self.experts and len(self.experts) != len(self.one_zero):
+            raise ValueError(f"experts of {len(self.experts)} positions, not {len(self.one_zero)}")
+        if not all(map(is_cosine, (*self.cosines, *self.contributions))):
+            raise ValueError("a cosine is neither in -1..1 nor NaN")
+        apart = (self.both_zero, self.one_zero, self.idle, self.one_adds, self.spoilt)
+        if not all(map(_ascending, (self.positions, *apart))) or not {*self.idle} <= {
+            *self.positions
+        }:
+            raise ValueError("positions do not ascend from 0 on")
+        if any(value < 0 for value in (*self.relative, self.residual or 0)):
+            raise ValueError("a relative error or a ratio of norms is negative")
+        if not 0 <= self.finite <= 1:
+            raise ValueError(f"{self.finite} is no share of finite values")
+
+    @property
+    def live(self) -> bool:
+        """Whether anything was compared."""
+        return bool(self.cosines)
+
+    @cached_property
+    def worst(self) -> float:
+        """Lowest cosine of a position, NaN if any is undefined or none was compared."""
+        return float(np.min(self.cosines)) if self.cosines else math.nan
+
+    @property
+    def worst_position(self) -> int:
+        """Position of `worst`; NaN counts as lowest."""
+        return self.positions[int(np.argmin(self.cosines))]
+
+    @cached_property
+    def contributing(self) -> tuple[int, ...]:
+        """Position of each entry of `contributions`."""
+        idle = {*self.idle}
+        return tuple(p for p in self.positions if p not in idle)
+
+    @cached_property
+    def first(self) -> Comparison:
+        """The part at position 0 of a captured probe, which is reported apart; else nothing."""
+        return self.at(lambda position: self.kind == "captured" and position == 0)
+
+    @cached_property
+    def rest(self) -> Comparison:
+        """All positions but those of `first`."""
+        return self.at(lambda position: self.kind != "captured" or position > 0)
+
+    def at(self, wanted: Callable[[int], bool]) -> Comparison:
+        """What is known by position, at some of the live positions."""
+        kept = [wanted(position) for position in self.positions]
+        if all(kept):
+            return self
+        of_contributions = [wanted(position) for position in self.contributing]
+        return replace(
+            self,
+            cosines=_kept(self.cosines, kept),
+            positions=_kept(self.positions, kept),
+            contributions=_kept(self.contributions, of_contributions),
+            idle=tuple(filter(wanted, self.idle)),
+            relative=_kept(self.relative, kept),
+        )
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """All comparisons of one shard, or, without a reference, what is known of its outputs alone."""
+
+    comparisons: tuple[Comparison, ...]
+    compared: bool
+    provenance: Mapping[str, Any]
+
+    @cached_property
+    def first(self) -> tuple[Comparison, ...]:
+        """Position 0 of captured probes, which is reported apart."""
+        return tuple(c.first for c in self.comparisons)
+
+    @cached_property
+    def rest(self) -> tuple[Comparison, ...]:
+        """All that is not in `first`."""
+        return tuple(c.rest for c in self.comparisons)
+
+
+def _kept(values: tuple[T, ...], kept: Sequence[bool]) -> tuple[T, ...]:
+    return tuple(compress(values, kept))
+
+
+def _ascending(positions: tuple[int, ...]) -> bool:
+    return all(a < b for a, b in pairwise((-1, *positions)))

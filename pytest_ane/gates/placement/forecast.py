@@ -1,0 +1,232 @@
+"""The forecast: which ops of a program the documented rules keep off the Neural Engine.
+
+A forecast knows rules, not devices. It can say `ineligible`, or `eligible`; where an op really
+runs only a plan recorded on a Mac can say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from math import prod
+from typing import Any, Literal
+
+import numpy.typing as npt
+
+from pytest_ane.core.errors import AneError, ProgramError
+from pytest_ane.core.text import printable
+from pytest_ane.gates.placement.graph import Graph, Read, Site
+from pytest_ane.gates.placement.rules import OP_RULES, PROGRAM_RULES, SIZE_RULE, Outcome, too_large
+from pytest_ane.gates.placement.rules.ops import mil_ops
+from pytest_ane.mil.records import Blob, MLModel, TensorType, Value
+
+BOUNDARY_CAST = "boundary cast"
+_plain = partial(printable, longest=300)
+_READ_AT_MOST = 2**24
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A rule that applies to an operation, or to the whole program.
+
+    Attributes:
+        rule: the rule's id, such as `R064`.
+        outcome: `ineligible` or `warned`.
+        op: the operation's name (its first output); or the input's, the state's, the package's.
+        type: the operation's type; or `input`, `state`, `package`.
+        why: one sentence on this very operation.
+        function: the function it stands in; empty for the whole program.
+        index: its place among the program's operations, from 0; `None` for the whole program.
+    """
+
+    rule: str
+    outcome: Outcome
+    op: str
+    type: str
+    why: str
+    function: str = ""
+    index: int | None = None
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A placement measurement made from rules alone.
+
+    Attributes:
+        size_bytes: size of the artifact on disk; which size is too large depends on the system.
+        compute: how many compute operations of each type the rules were asked about.
+        left_out: how many operations were not: `const`, `constexpr_*`, `boundary cast`.
+        findings: what the rules found, in program order, the whole program's first.
+
+    Raises:
+        ValueError: a count is negative, or findings speak of more operations than there are.
+    """
+
+    size_bytes: int
+    compute: Mapping[str, int]
+    left_out: Mapping[str, int]
+    findings: tuple[Finding, ...] = ()
+
+    def __post_init__(self) -> None:
+        counts = (self.size_bytes, *self.compute.values(), *self.left_out.values())
+        if min(counts) < 0:
+            raise ValueError(f"a forecast counts from 0: {counts}")
+        for op, found in Counter(_places(self.findings)).items():
+            if found > self.compute.get(op, 0):
+                raise ValueError(f"{found} findings on {self.compute.get(op, 0)} {op} operations")
+
+    @property
+    def outcome(self) -> Literal["ineligible", "eligible", "unproven"]:
+        """`ineligible` if any rule says so; `unproven` where there was no op to ask about.
+
+        The size rule takes part once `under` has applied it.
+        """
+        if any(self.of("ineligible")):
+            return "ineligible"
+        return "eligible" if self.compute_ops else "unproven"
+
+    @property
+    def compute_ops(self) -> int:
+        """Number of compute operations."""
+        return sum(self.compute.values())
+
+    def of(self, outcome: Outcome) -> Iterator[Finding]:
+        """The findings of one outcome."""
+        return (finding for finding in self.findings if finding.outcome == outcome)
+
+    def ineligible(self, op: str | None = None) -> int:
+        """Number of ineligible compute operations, of one type or of all.
+
+        A finding on the whole program makes every operation ineligible.
+        """
+        if any(finding.index is None for finding in self.of("ineligible")):
+            return self.compute_ops if op is None else self.compute.get(op, 0)
+        return sum(op in (None, kind) for kind in _places(self.of("ineligible")))
+
+    def warned(self) -> int:
+        """Number of compute operations that are eligible but warned of."""
+        off = {finding.index for finding in self.of("ineligible")}
+        return len({f.index for f in self.of("warned") if f.index is not None} - off)
+
+    def eligible(self, op: str) -> int:
+        """Number of operations of a type that no rule keeps off, warned ones included."""
+        return self.compute.get(op, 0) - self.ineligible(op)
+
+    def under(self, os: str) -> Forecast:
+        """The forecast with the size rule of a system (`macOS 26`) applied.
+
+        Raises:
+            ManifestError: `os` names no system.
+        """
+        why = too_large(self.size_bytes, os)
+        if why is None:
+            return self
+        finding = Finding(SIZE_RULE.id, SIZE_RULE.outcome, "the artifact", "package", why)
+        return replace(self, findings=(finding, *self.findings))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data, from which `from_dict` makes an equal forecast."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Forecast:
+        """Read back what `to_dict` wrote.
+
+        Raises:
+            AneError: a field is missing, of another type, or contradicts the others.
+        """
+        from pydantic import TypeAdapter, ValidationError
+
+        try:
+            return TypeAdapter(cls).validate_json(json.dumps(data), strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the record"
+            raise AneError(
+                f"The placement forecast is damaged: {where}: {first['msg']}; record it again."
+            ) from error
+        except (TypeError, ValueError, RecursionError) as error:
+            raise AneError(
+                f"The placement forecast is no JSON data ({error}); record it again."
+            ) from error
+
+
+def forecast(model: MLModel, *, size_bytes: int) -> Forecast:
+    """Apply every rule to every operation of a program.
+
+    Args:
+        model: the package. Read without weights, R052 sees immediate constants only.
+        size_bytes: size of the artifact on disk.
+
+    Returns:
+        The forecast over all functions and nested blocks.
+    """
+    compute: Counter[str] = Counter()
+    left_out: Counter[str] = Counter()
+    findings = [
+        Finding(rule.id, rule.outcome, _plain(subject.name), subject.kind, _plain(subject.why))
+        for rule in PROGRAM_RULES
+        for subject in rule.why(model)
+    ]
+    read = _reader(model)
+    index = 0
+    for function in model.program.functions.values():
+        for site in Graph(function, read).sites():
+            if kind := _left_out(site):
+                left_out[kind] += 1
+            else:
+                compute[_plain(site.op)] += 1
+                findings += _findings(site, _plain(function.name), index)
+            index += 1
+    return Forecast(size_bytes, _sorted(compute), _sorted(left_out), tuple(findings))
+
+
+def _findings(site: Site, function: str, index: int) -> Iterator[Finding]:
+    for rule in OP_RULES:
+        why = rule.apply(site)
+        if why is None:
+            continue
+        if rule.outcome == "ineligible":
+            site.graph.ineligible.update(named.name for named in site.operation.outputs)
+        op, kind = _plain(site.operation.name), _plain(site.op)
+        yield Finding(rule.id, rule.outcome, op, kind, _plain(why), function, index)
+
+
+def _left_out(site: Site) -> str | None:
+    """What an operation counts as where it is no compute op: compile-time, or a boundary cast."""
+    compile_time = site.op == "const" or site.op.startswith("constexpr_")
+    if compile_time and site.op in mil_ops():
+        return site.op
+    return BOUNDARY_CAST if site.is_boundary_cast else None
+
+
+def _places(findings: Iterator[Finding] | tuple[Finding, ...]) -> Iterator[str]:
+    """The type of each operation the findings speak of, each operation once."""
+    places = {(f.index, f.type) for f in findings if f.index is not None}
+    return (kind for _, kind in places)
+
+
+def _reader(model: MLModel) -> Read:
+    """Reads a constant's elements; `None` where they are too many, or no longer on disk."""
+
+    def read(value: Value) -> npt.NDArray[Any] | None:
+        kind = value.type
+        if not isinstance(value.data, Blob) or not isinstance(kind, TensorType):
+            return None
+        if prod(extent or 0 for extent in kind.shape) > _READ_AT_MOST:
+            return None
+        from pytest_ane.mil import blob
+
+        try:
+            return blob.load(model, value)
+        except ProgramError:
+            return None
+
+    return read
+
+
+def _sorted(counts: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

@@ -1,0 +1,198 @@
+"""Compute plans as coremltools 9 exchanges them: `infos`, a list of devices by path.
+
+`ComputePlan.from_dict` of `coremltools.models.ml_program.experimental.remote_device` reads what
+`write` makes; its own `to_dict` is no JSON, because paths are its keys. The app on the device
+names an operation by its first output and leaves out those without a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_ane.core.errors import PlanError
+from pytest_ane.gates.placement.plans import fields
+from pytest_ane.gates.placement.plans.record import Device, Plan, PlannedFunction, PlannedOperation
+
+_KEYS: dict[str, Device] = {"cpu": "CPU", "gpu": "GPU", "neuralEngine": "ANE"}
+_OWN = ("operatorName", "boundaryCast")
+_ROOT = -1
+
+
+def recognises(data: Any) -> bool:
+    """Whether JSON data is in this format."""
+    return isinstance(data, Mapping) and "infos" in data
+
+
+def read(data: Any) -> Plan:
+    """The plan of `{"infos": [...]}`.
+
+    Raises:
+        PlanError: a field is missing or of another kind, an operation has two devices, or the
+            model is no ML Program.
+    """
+    top = fields.mapping(data, "the plan")
+    cores = _Cores()
+    found: dict[str, dict[Any, PlannedOperation]] = {}
+    for index, info in enumerate(fields.sequence(top.get("infos"), "infos")):
+        _enter(found, *_operation(info, f"infos[{index}]", cores))
+    for index, path in enumerate(fields.sequence(top.get("unassigned", []), "unassigned")):
+        where = f"unassigned[{index}]"
+        entry = fields.mapping(path, where)
+        if "deviceUsage" in entry:
+            raise PlanError(f"{where} has a deviceUsage, which belongs into infos")
+        _enter(found, *_operation(entry, where, cores))
+    functions = (PlannedFunction(name, tuple(ops.values())) for name, ops in found.items())
+    return Plan(
+        "coremltools",
+        tuple(functions),
+        compute_units=fields.optional(top.get("computeUnits"), "computeUnits", fields.string) or "",
+        ane_cores=cores.total,
+        extra=fields.rest(top, "infos", "unassigned", "computeUnits"),
+    )
+
+
+def write(plan: Plan) -> dict[str, Any]:
+    """JSON data of a plan of single operations, which `read` and coremltools 9 understand.
+
+    Operations without a device, which coremltools refuses, stand under `unassigned`.
+    """
+    made: dict[str, Any] = {**plan.extra, "infos": []}
+    if plan.compute_units:
+        made["computeUnits"] = plan.compute_units
+    for function, operation in plan.walk():
+        info = _info(function, operation, plan.ane_cores or 0)
+        key = "infos" if operation.preferred else "unassigned"
+        made.setdefault(key, []).append(info)
+    return made
+
+
+class _Cores:
+    """The ANE's cores, as the first device that tells them has it."""
+
+    total: int | None = None
+
+
+def _enter(
+    found: dict[str, dict[Any, PlannedOperation]], function: str, operation: PlannedOperation
+) -> None:
+    operations = found.setdefault(function, {})
+    # Operations without outputs have no name to tell them apart.
+    name = operation.name or len(operations)
+    known = operations.setdefault((operation.scope, name), operation)
+    if known.preferred != operation.preferred:
+        raise PlanError(
+            f"operation {operation.name!r} of {function!r} is on {known.preferred} and on "
+            f"{operation.preferred}"
+        )
+
+
+def _operation(info: Any, where: str, cores: _Cores) -> tuple[str, PlannedOperation]:
+    entry = fields.mapping(info, where)
+    function, scope, name = _path(entry.get("path"), f"{where}.path")
+    usage = fields.mapping(entry.get("deviceUsage") or {}, f"{where}.deviceUsage")
+    at = f"{where}.deviceUsage"
+    supported = (
+        _device(one, f"{at}.supported[{index}]", cores)
+        for index, one in enumerate(
+            fields.sequence(usage.get("supported") or [], f"{at}.supported")
+        )
+    )
+    preferred = usage.get("preferred")
+    extra = fields.rest(entry, "deviceUsage", "estimatedCost", "path", *_OWN)
+    if more := fields.rest(usage, "preferred", "supported"):
+        extra["deviceUsage"] = more
+    kind = fields.optional(entry.get("operatorName"), f"{where}.operatorName", fields.string)
+    return function, PlannedOperation(
+        name,
+        fields.op_type(kind) if kind else None,
+        None if preferred is None else _device(preferred, f"{at}.preferred", cores),
+        tuple(supported),
+        fields.optional(entry.get("estimatedCost"), f"{where}.estimatedCost", fields.number),
+        scope,
+        entry.get("boundaryCast") is True,
+        extra,
+    )
+
+
+def _device(value: Any, where: str, cores: _Cores) -> Device:
+    entry = fields.mapping(value, where)
+    found = [key for key in _KEYS if entry.get(key) is not None]
+    if len(found) != 1:
+        raise PlanError(f"{where} names {len(found)} of cpu, gpu and neuralEngine, not one")
+    if found == ["neuralEngine"]:
+        total = fields.mapping(entry["neuralEngine"], where).get("totalCoreCount")
+        read = fields.optional(total, f"{where}.totalCoreCount", fields.count)
+        cores.total = read if cores.total is None else cores.total
+    return _KEYS[found[0]]
+
+
+def _path(value: Any, where: str) -> tuple[str, tuple[tuple[str, int], ...], str]:
+    """Function, enclosing operations and name of `program function block op (block op)*`.
+
+    The app that coremltools 9.0 puts on the device writes the second block of an operation as
+    `block 0, block 1`; of several blocks in a row the last is meant.
+    """
+    components = fields.sequence(fields.mapping(value, where).get("components"), where)
+    if len(components) > 2 * fields.MOST_NESTED:
+        raise PlanError(f"{where} is nested too deeply")
+    path = [_component(component, where) for component in components]
+    kinds = [kind for kind, _ in path]
+    if any(kind.startswith(("neuralNetwork", "pipeline")) for kind in kinds):
+        raise PlanError(f"{where} is of a neural network or a pipeline, not of one ML Program")
+    path = [
+        one for one, after in zip(path, [*kinds[1:], ""], strict=True)
+        if (one[0], after) != ("programBlock", "programBlock")
+    ]  # fmt: skip
+    nested = ["programBlock", "programOperation"] * max(1, (len(path) - 2) // 2)
+    if [kind for kind, _ in path] != ["program", "programFunction", *nested]:
+        raise PlanError(f"{where} does not lead from a program to one of its operations")
+    data = [fields.mapping(fields.mapping(one, where).get("data"), where) for _, one in path[1:]]
+    function = fields.string(data[0].get("name"), f"{where}: the function's name")
+    indices = [_index(one.get("index"), where) for one in data[1::2]]
+    names = [fields.string(one.get("outputName"), f"{where}: an outputName") for one in data[2::2]]
+    return function, tuple(zip(names[:-1], indices[1:], strict=True)), names[-1]
+
+
+def _component(value: Any, where: str) -> tuple[str, Any]:
+    entry = fields.mapping(value, where)
+    if len(entry) != 1:
+        raise PlanError(f"{where} has a component of {len(entry)} keys, not one")
+    return next(iter(entry.items()))
+
+
+def _index(value: Any, where: str) -> int:
+    return _ROOT if value == _ROOT else fields.count(value, f"{where}: a block's index")
+
+
+def _info(function: str, operation: PlannedOperation, cores: int) -> dict[str, Any]:
+    made = dict(operation.extra)
+    usage = made.pop("deviceUsage", {})
+    if operation.preferred:
+        made["deviceUsage"] = {
+            **usage,
+            "preferred": _written(operation.preferred, cores),
+            "supported": [_written(one, cores) for one in operation.supported],
+        }
+    made["estimatedCost"] = operation.cost
+    if operation.op:
+        made["operatorName"] = operation.op
+    if operation.boundary:
+        made["boundaryCast"] = True
+    blocks = [_ROOT, *(index for _, index in operation.scope)]
+    names = [*(name for name, _ in operation.scope), operation.name]
+    components: list[dict[str, Any]] = [
+        {"program": {}},
+        {"programFunction": {"data": {"name": function}}},
+    ]
+    for index, name in zip(blocks, names, strict=True):
+        components.append({"programBlock": {"data": {"index": index}}})
+        components.append({"programOperation": {"data": {"outputName": name}}})
+    made["path"] = {"components": components}
+    return made
+
+
+def _written(device: Device, cores: int) -> dict[str, Any]:
+    if device == "ANE":
+        return {"neuralEngine": {"totalCoreCount": cores}}
+    return {device.lower(): {}}

@@ -1,0 +1,56 @@
+"""The rules, each a documented limit of the Neural Engine with its source."""
+
+from __future__ import annotations
+
+from pytest_ane.gates.placement.rules import (
+    attention,
+    conv,
+    dtypes,
+    dynamic,
+    matmul,
+    ops,
+    palettes,
+    quantization,
+    shapes,
+    state,
+)
+from pytest_ane.gates.placement.rules.base import Grade, OpRule, Outcome, ProgramRule, Rule, Subject
+from pytest_ane.gates.placement.rules.size import SIZE_RULE, limit_bytes, too_large
+
+__all__ = [
+    "ALL_RULES",
+    "OP_RULES",
+    "PROGRAM_RULES",
+    "SIZE_RULE",
+    "Grade",
+    "OpRule",
+    "Outcome",
+    "ProgramRule",
+    "Rule",
+    "Subject",
+    "find",
+    "limit_bytes",
+    "too_large",
+]
+
+OP_RULES: tuple[OpRule, ...] = (
+    *ops.RULES,
+    *dtypes.RULES,
+    *shapes.RULES,
+    *matmul.RULES,
+    *conv.RULES,
+    *quantization.RULES,
+    *palettes.RULES,
+    *dynamic.RULES,
+    *attention.RULES,
+    *state.RULES,
+)
+PROGRAM_RULES: tuple[ProgramRule, ...] = (*dynamic.PROGRAM_RULES, *state.PROGRAM_RULES)
+ALL_RULES: tuple[Rule, ...] = tuple(
+    sorted((*OP_RULES, *PROGRAM_RULES, SIZE_RULE), key=lambda rule: (rule.id, rule.outcome))
+)
+
+
+def find(rule_id: str, outcome: Outcome) -> Rule | None:
+    """The rule of an id and outcome; `None` where this version has none of that name."""
+    return next((r for r in ALL_RULES if (r.id, r.outcome) == (rule_id, outcome)), None)

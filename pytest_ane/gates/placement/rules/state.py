@@ -1,0 +1,79 @@
+"""What the Neural Engine asks of states (KV caches)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_ane.gates.placement.graph import Site
+from pytest_ane.gates.placement.rules.base import OpRule, ProgramRule, Subject
+from pytest_ane.mil.records import DType, MLModel, StateType
+
+_WIDTH = 32
+"""Elements of fp16 in 64 bytes, which rows of ANE tensors are aligned to."""
+
+
+def _not_half(model: MLModel) -> Iterator[Subject]:
+    for function in model.program.functions.values():
+        for named in function.inputs:
+            kind = named.type.wrapped if isinstance(named.type, StateType) else None
+            if kind is not None and kind.dtype is not DType.FP16:
+                yield Subject(named.name, "state", f"State `{named.name}` is {kind}, not fp16.")
+
+
+def _odd_width(model: MLModel) -> Iterator[Subject]:
+    for function in model.program.functions.values():
+        for named in function.inputs:
+            kind = named.type.wrapped if isinstance(named.type, StateType) else None
+            if kind is not None and kind.shape and (width := kind.shape[-1] or 0) % _WIDTH:
+                yield Subject(
+                    named.name, "state",
+                    f"State `{named.name}` is {kind}; {width} is no multiple of {_WIDTH}.",
+                )  # fmt: skip
+
+
+def _standalone(site: Site) -> str | None:
+    if any(named.name in site.graph.updates for named in site.operation.outputs):
+        return None
+    return "Its result goes into no state."
+
+
+RULES = (
+    OpRule(
+        id="R059",
+        title="The ANE takes a `slice_update` only where it updates a state.",
+        matches="`slice_update` whose result neither a `write_state` nor another `slice_update` "
+        "takes",
+        ops=frozenset({"slice_update"}),
+        why=_standalone,
+        outcome="warned",
+        grade="B",
+        consequence='"Cannot support standalone slice_update": runs on CPU or GPU',
+        scope="M series",
+        source="Anemll/anemll-profile, README",
+        fix="write the result into a state and read it again, or use a one-hot multiply-add",
+    ),
+)
+PROGRAM_RULES = (
+    ProgramRule(
+        id="R058",
+        title="A state whose last axis is no multiple of 32 may fail when it is run.",
+        matches="a function input of state type whose last extent is no multiple of 32",
+        why=_odd_width,
+        outcome="warned",
+        grade="C",
+        consequence="prediction fails on the ANE; CPU and GPU run it",
+        scope="M4 on macOS 15.2: a width of 270 fails where 256 runs",
+        source="coremltools #2631 (a reproduction, open); Anemll #27 suspects the same alignment",
+        fix="pad the axis to a multiple of 32, or move a longer axis last",
+    ),
+    ProgramRule(
+        id="R061",
+        title="States are fp16 only.",
+        matches="a function input of state type whose element type is not fp16",
+        why=_not_half,
+        consequence="conversion or load fails",
+        scope="iOS 18, macOS 15 and later",
+        source="coremltools guide, Stateful Models; onnxsim/onnxsim, scripts/apple/README.md",
+        fix="declare the StateType with dtype=np.float16",
+    ),
+)

@@ -1,0 +1,133 @@
+"""The stored run that a benchmark is compared with: the newest of the same machine that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_ane.gates.throughput.noise import Noise, noise_of
+from pytest_ane.gates.throughput.speed import Speed
+from pytest_ane.gates.throughput.stored import Storage, StoredRun, files_of, folder_of, read_stored
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A stored measurement to compare with.
+
+    Attributes:
+        speed: the measurement.
+        run: number of its run, `0003`.
+        when: the day it was recorded.
+        noise: how much unchanged runs differ on this machine, where that was measured.
+    """
+
+    speed: Speed
+    run: str
+    when: str = ""
+    noise: Noise | None = None
+
+
+@dataclass(frozen=True)
+class Missing:
+    """There is no baseline.
+
+    Attributes:
+        why: a sentence: what is stored instead, and what differs.
+    """
+
+    why: str
+
+
+def find(storage: Storage, now: Speed, which: str | None = None) -> Baseline | Missing:
+    """The baseline of a benchmark.
+
+    Args:
+        storage: pytest-benchmark's own, or that of a model's `baselines`.
+        now: what was measured.
+        which: the run that `--benchmark-compare` names; None for the newest that has this
+            benchmark on this machine.
+
+    Raises:
+        UnprovenError: a run on the way to it is damaged, or the named one does not exist.
+    """
+    runs = []
+    for run in map(read_stored, reversed(files_of(storage, which))):
+        runs.append(run)
+        for speed in run.speeds.values():
+            if not differences(now, speed):
+                return Baseline(speed, run.number, run.when, noise_of(storage, now))
+    return Missing(_why_missing(now, runs, storage))
+
+
+def newest_of(
+    storage: Storage,
+    identity: Mapping[str, str],
+    subjects: Collection[str],
+    which: str | None = None,
+) -> StoredRun | Missing:
+    """The newest stored run of a machine that has a benchmark of any of these shards and models.
+
+    Args:
+        storage: pytest-benchmark's own, or that of a model's `baselines`.
+        identity: the machine's; the clock is ignored.
+        subjects: qualified shards, and models.
+        which: as `find` takes it.
+
+    Raises:
+        UnprovenError: a run on the way to it is damaged, or the named one does not exist.
+    """
+    why = f"No run is stored in {folder_of(storage)}."
+    for run in map(read_stored, reversed(files_of(storage, which))):
+        for speed in run.speeds.values():
+            other = _other_machine(identity, speed)
+            if not other and speed.subject in subjects:
+                return run
+            why = "No stored run of this machine has any of these benchmarks."
+            if other:
+                why = f"The stored run {run.number} is of another machine or backend: {other}."
+    return Missing(why)
+
+
+def differences(now: Speed, then: Speed) -> list[str]:
+    """Why two measurements cannot be compared; empty where they can.
+
+    Packages may differ: what a change of them does to the speed is the question.
+    """
+    if (now.what, now.subject) != (then.what, then.subject):
+        return [f"it timed {then.what} of {then.subject}"]
+    reasons = []
+    if then.tokens != now.tokens:
+        reasons.append(f"it computed {then.tokens} tokens a round, this one {now.tokens}")
+    if then.prompt != now.prompt:
+        reasons.append("it continued another prompt")
+    if other := _other_machine(now.identity, then, ignored=()):
+        reasons.append(f"it is of another machine or backend: {other}")
+    return reasons
+
+
+def _other_machine(
+    here: Mapping[str, str], then: Speed, ignored: Collection[str] = ("timer",)
+) -> str:
+    """The properties of the machine that differ; empty if it is the same."""
+    return "; ".join(
+        f"{key} {then.identity.get(key, '')!r}, here {here.get(key, '')!r}"
+        for key in dict.fromkeys((*here, *then.identity))
+        if then.identity.get(key) != here.get(key) and key not in ignored
+    )
+
+
+def _why_missing(now: Speed, runs: Sequence[StoredRun], storage: Storage) -> str:
+    """What the nearest stored run has instead; the newest of runs that are equally near."""
+    if not runs:
+        return f"No run is stored in {folder_of(storage)}."
+    close = [
+        (then.identity != now.identity, then.tokens != now.tokens, age, run, then)
+        for age, run in enumerate(runs)
+        for then in run.speeds.values()
+        if (then.what, then.subject) == (now.what, now.subject)
+    ]
+    if not close:
+        count = "run has" if len(runs) == 1 else f"{len(runs)} runs have"
+        return f"The stored {count} no {now.what} of {now.subject}."
+    *_, run, then = min(close, key=lambda candidate: candidate[:3])
+    return f"The stored run {run.number} is no baseline: {', and '.join(differences(now, then))}."

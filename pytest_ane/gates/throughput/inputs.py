@@ -1,0 +1,69 @@
+"""The inputs of a timed call: T positions, seeded, as the shard's own host side lays them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy.typing as npt
+
+from pytest_ane.core.errors import ExecutionError
+from pytest_ane.families import Layout
+from pytest_ane.mil.records import Feature
+from pytest_ane.probes.package import seeded_inputs
+from pytest_ane.probes.seeded import gaussian, generator
+
+Tokens: TypeAlias = int | Literal["max"]
+"""Positions of a call: a number, or as many as the shard takes."""
+_SEED = 0
+
+
+class CallInputs(NamedTuple):
+    """The inputs of a call.
+
+    Attributes:
+        inputs: arrays by name.
+        tokens: positions T that it computes; 0 where the package does not tell.
+    """
+
+    inputs: Mapping[str, npt.NDArray[Any]]
+    tokens: int
+
+
+def hidden_inputs(layout: Layout, tokens: int) -> CallInputs:
+    """Hidden states `[T, C]` of RMS 1 at positions 0 to T - 1 of a sequence."""
+    return CallInputs(layout.inputs(gaussian(generator(_SEED), (tokens, layout.width)), 0), tokens)
+
+
+def package_inputs(features: tuple[Feature, ...], artifact: Path, tokens: Tokens) -> CallInputs:
+    """Seeded inputs of a package without a family, at an end of its range.
+
+    Where all its flexible axes have one length, that is taken to be T. A package of fixed shapes
+    is called as it is, with `max`.
+
+    Raises:
+        ExecutionError: it is of fixed shapes, or has no such T.
+        ProgramError: it takes something else than tensors.
+    """
+    inputs = seeded_inputs(features, artifact, _SEED, smallest=tokens != "max")
+    lengths = {
+        extent
+        for feature in features
+        for axis, extent in enumerate(inputs[feature.name].shape)
+        if _is_flexible(feature, axis)
+    }
+    length = lengths.pop() if len(lengths) == 1 else 0
+    if tokens not in ("max", length):
+        takes = f"{length} at least" if length else "inputs of fixed shapes"
+        raise ExecutionError(
+            f"{artifact}: it cannot be timed at T={tokens}, for it takes {takes}; time 'max'."
+        )
+    return CallInputs(inputs, length)
+
+
+def _is_flexible(feature: Feature, axis: int) -> bool:
+    if feature.enumerated:
+        return len({shape[axis] for shape in feature.enumerated}) > 1
+    low, high = feature.ranges[axis] if feature.ranges else (0, 0)
+    return low != high

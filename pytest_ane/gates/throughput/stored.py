@@ -1,0 +1,207 @@
+"""Stored runs of pytest-benchmark: where they are, and one read whole and checked before use.
+
+They lie in `.benchmarks/<system and Python>/0001_*.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from stat import S_ISREG
+from typing import Annotated, Any, Protocol, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pytest_ane.core.errors import UnprovenError
+from pytest_ane.gates.throughput.speed import KEY, Speed
+
+RECORD = "pytest -m bench --ane-shards=all --benchmark-autosave"
+"""The command that records a run."""
+STORAGE = "file://./.benchmarks"
+"""pytest-benchmark's default of `--benchmark-storage`."""
+SHORTEST, LONGEST = 1e-9, 1e9
+"""Seconds that a round may take; a file that claims others is refused."""
+_RUNS = "[0-9][0-9][0-9][0-9]_*"
+"""pytest-benchmark's own glob."""
+_MOST_BYTES = 256 << 20
+"""A run with every timing in it (`--benchmark-save-data`) has some MB."""
+
+_Number = Annotated[float, Field(ge=0)]
+
+
+class Storage(Protocol):
+    """The part of pytest-benchmark's `FileStorage` that is used.
+
+    Attributes:
+        path: the folder.
+        default_machine_id: the folder in it for this system and Python.
+        logger: where it reports what it saved.
+    """
+
+    path: Path
+    default_machine_id: str
+    logger: Any
+
+    def query(self, *globs_or_files: str) -> list[Path]:
+        """Files by number, path or glob, oldest first; `ValueError` for a glob with two slashes."""
+
+
+def open_storage(uri: str = STORAGE, baselines: Path | None = None) -> Storage:
+    """The storage that `--benchmark-storage` means; its folder is made, as pytest-benchmark does.
+
+    Args:
+        uri: the option's value.
+        baselines: the folder that a model of the manifest names, in its place.
+
+    Raises:
+        UnprovenError: the URI is no folder.
+    """
+    if "://" in uri and not uri.startswith("file://"):
+        raise UnprovenError(
+            f"--benchmark-storage={uri} is no folder, and throughput is compared with files; leave "
+            "it out."
+        )
+    logger: Any = import_module("pytest_benchmark.logger").Logger
+    utils: Any = import_module("pytest_benchmark.utils")
+    storage = utils.load_storage(
+        uri if baselines is None else f"file://{baselines}",
+        logger=logger(logger.QUIET),
+        default_machine_id=utils.get_machine_id(),
+        netrc="",
+    )
+    return cast(Storage, storage)
+
+
+def files_of(storage: Storage, which: str | None = None) -> list[Path]:
+    """Stored runs of this system, oldest first: all, or those named.
+
+    Raises:
+        UnprovenError: no run has the name.
+    """
+    if which is None:
+        return storage.query(_RUNS)
+    try:
+        files = storage.query(which)
+    except (OSError, ValueError) as error:
+        raise UnprovenError(f"--benchmark-compare={which}: {error}") from None
+    if not files:
+        raise UnprovenError(
+            f"--benchmark-compare={which} names no run in {folder_of(storage)}; give a number such "
+            "as 0001, or leave it out for the newest."
+        )
+    return files
+
+
+def folder_of(storage: Storage) -> Path:
+    """The folder of this system's and Python's runs."""
+    return storage.path / (storage.default_machine_id or "")
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """One run's benchmarks.
+
+    Attributes:
+        file: where it is stored.
+        when: day it was recorded, as `2026-11-21`; empty where the file has no date.
+        names: node ids of all benchmarks.
+        speeds: ours by node id; none in a run of other benchmarks.
+    """
+
+    file: Path
+    when: str
+    names: frozenset[str]
+    speeds: Mapping[str, Speed]
+
+    @property
+    def number(self) -> str:
+        """`0003`, as `--benchmark-compare` takes it."""
+        return self.file.stem.partition("_")[0]
+
+
+def read_stored(file: Path) -> StoredRun:
+    """Read a stored run; one that did not change is read once per process.
+
+    What pytest-benchmark reads of it is checked too, which would otherwise end in a traceback: a
+    run is written in place, so a full disk or a killed process leaves half of one.
+
+    Raises:
+        UnprovenError: damaged, no run of pytest-benchmark, or with an impossible speed.
+    """
+    try:
+        status = file.stat()
+        # A pipe or a device would be read without end.
+        if not S_ISREG(status.st_mode):
+            raise damaged(file, "it is no regular file")
+        if status.st_size > _MOST_BYTES:
+            raise damaged(file, f"{status.st_size:,} bytes are more than any run has")
+        return _read(file, status.st_mtime_ns, status.st_size)
+    except (OSError, ValueError) as error:
+        raise damaged(file, error) from None
+
+
+def damaged(file: Path, error: Exception | str, again: str = RECORD) -> UnprovenError:
+    """The error for a damaged file of `.benchmarks`: which, why, and how to record it again."""
+    why = str(getattr(error, "strerror", None) or error)
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"][:6])
+        what = first["msg"][:1].lower() + first["msg"][1:]
+        why = f"{place}: {what}" if place else what
+    return UnprovenError(
+        f"{file} cannot be compared with ({why}); delete it, and record it again with: {again}",
+        "damaged",
+        f"{file.name} is damaged",
+    )
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+
+class _Stats(_Record):
+    """What pytest-benchmark's table and its `--benchmark-compare-fail` look up."""
+
+    min: _Number
+    max: _Number
+    mean: Annotated[float, Field(gt=0)]
+    stddev: _Number
+    median: _Number
+    iqr: _Number
+    ops: _Number = 0
+    rounds: int
+    iterations: int
+    outliers: str
+
+
+class _Benchmark(_Record):
+    fullname: str
+    stats: _Stats
+    extra_info: dict[str, Any] = {}
+
+
+class _Run(_Record):
+    benchmarks: tuple[_Benchmark, ...]
+    machine_info: dict[str, Any]
+    datetime: str = ""
+
+
+@lru_cache(maxsize=256)
+def _read(file: Path, changed: int, size: int) -> StoredRun:
+    """`changed` (time in ns) and `size` are keys of the cache only."""
+    run = _Run.model_validate_json(file.read_bytes(), strict=True)
+    ours = {b.fullname: _speed(b.extra_info[KEY]) for b in run.benchmarks if KEY in b.extra_info}
+    names = frozenset(benchmark.fullname for benchmark in run.benchmarks)
+    return StoredRun(file, run.datetime[:10], names, ours)
+
+
+def _speed(data: object) -> Speed:
+    speed = Speed.model_validate(data)
+    if wrong := [s for s in speed.seconds if not SHORTEST <= s <= LONGEST]:
+        raise ValueError(f"{wrong[0]:g} seconds are no round's")
+    if speed.tokens > 1 << 40:
+        raise ValueError(f"{speed.tokens:,} tokens are no round's")
+    return speed

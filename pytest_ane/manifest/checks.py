@@ -1,0 +1,138 @@
+"""What a manifest may not say: contradictory keys, missing files and shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from importlib.util import find_spec
+from pathlib import Path
+
+from pytest_ane.manifest.base import KeyPath, Table
+from pytest_ane.manifest.evidence import EvidencePolicy, under
+from pytest_ane.manifest.ids import nearest
+from pytest_ane.manifest.layers import Layers
+from pytest_ane.manifest.policy import GATES, Policy
+from pytest_ane.manifest.problems import Problem, at_key, at_table, at_value
+from pytest_ane.manifest.steps import unsupported
+from pytest_ane.manifest.tables import FAMILIES, Common, ModelTable, ShardTable
+
+_CODE = "a module in the manifest's folder or an installed one"
+
+
+def model_problems(here: KeyPath, model: ModelTable, folder: Path) -> Iterator[Problem]:
+    """All that is wrong with a model's own keys; `folder` is the manifest's."""
+    yield from _prompts(here, model)
+    if model.builder is not None:
+        yield from _builder(here, model, model.builder, folder)
+        return
+    if model.depends:
+        yield at_key((*here, "depends"), "'depends' needs a builder; a family's VERSION says it")
+    if model.family is None:
+        for key in ("source", "shards", "prompts"):
+            if getattr(model, key):
+                yield at_key((*here, key), f'{key!r} needs a family; add family = "llama"')
+        return
+    yield from _family(here, model.family, folder)
+    if model.source is None:
+        yield at_table(here, "'source' is missing; say where the family's weights come from")
+    if model.shards is None:
+        yield at_table(here, "'shards' is missing; name them, such as \"L00-L29, head.0-head.3\"")
+
+
+def _prompts(here: KeyPath, model: ModelTable) -> Iterator[Problem]:
+    names = [prompt.name for prompt in model.prompts]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            message = "is the name of an earlier prompt; give each its own"
+            yield at_value((*here, "prompts", index, "name"), name, message)
+
+
+def _builder(here: KeyPath, model: ModelTable, builder: str, folder: Path) -> Iterator[Problem]:
+    if model.family is not None:
+        yield at_key((*here, "builder"), "'builder' stands in place of a family; give one of them")
+    if model.source is not None:
+        yield at_key((*here, "source"), "'source' needs a family; a builder brings its weights")
+    if model.prompts:
+        yield at_key((*here, "prompts"), "'prompts' needs a family, which knows how shards follow")
+    if model.shards is None:
+        yield at_table(here, "'shards' is missing; name those that the builder makes")
+    module = builder.partition(":")[0]
+    if not importable(module, folder):
+        yield at_value((*here, "builder"), builder, f"{module!r} is not {_CODE}")
+
+
+def _family(here: KeyPath, family: str, folder: Path) -> Iterator[Problem]:
+    if family not in FAMILIES and not importable(family, folder):
+        message = f"is neither a family ({', '.join(FAMILIES)}) nor {_CODE}"
+        if close := get_close_matches(family, FAMILIES, n=1):
+            message = f"{message}; did you mean {close[0]!r}?"
+        yield at_value((*here, "family"), family, message)
+
+
+def importable(module: str, folder: Path | None = None) -> bool:
+    """Whether the first part of a module's name is found, in a folder or at large, unimported."""
+    top = module.partition(".")[0]
+    if folder and ((folder / f"{top}.py").is_file() or (folder / top).is_dir()):
+        return True
+    try:
+        return find_spec(top) is not None
+    except ValueError:  # What some modules that are loaded already, such as `__main__`, give.
+        return False
+
+
+def signer_problems(policy: Policy, layers: Layers, folder: Path) -> Iterator[Problem]:
+    """Signers that are no files; `folder` is the manifest's."""
+    tables: dict[KeyPath, EvidencePolicy | None] = {("policy", "evidence"): policy.evidence}
+    tables |= {("policy", gate, "evidence"): policy.of(gate).evidence for gate in GATES}
+    for path, evidence in tables.items():
+        signers = (evidence.signers if evidence else None) or ()
+        for index, (named, file) in enumerate(zip(signers, under(folder, signers), strict=True)):
+            if not file.is_file():
+                message = f"{file} is no file; put the signer's public key (PEM) there"
+                yield at_value(layers.origin((*path, "signers", index)), str(named), message)
+
+
+def unmatched(here: KeyPath, ids: tuple[str, ...], tables: Table) -> Iterator[Problem]:
+    """Tables for shards that do not exist."""
+    for key in tables:
+        if not any(concerns(key, shard) for shard in ids):
+            yield at_table((*here, "shard", key), f"matches no shard; {nearest(key, ids)}")
+
+
+def concerns(key: str, shard: str) -> bool:
+    """Whether a shard table's key, an id or a glob, names a shard."""
+    return key == shard or fnmatchcase(shard, key)
+
+
+def shard_problems(
+    here: KeyPath, model: ModelTable, table: ShardTable, own: Layers
+) -> Iterator[Problem]:
+    """A shard's own keys that contradict its model; `own` are the tables that name the shard."""
+    made = model.family or model.builder
+    if table.artifact is None and not made:
+        yield at_table(here, "'artifact' is missing; name the shard's .mlpackage")
+    if table.artifact is not None and table.reference is None:
+        choices = "a .mlpackage, golden .safetensors" + (", 'float32'" if made else "")
+        yield at_table(
+            own.origin(("artifact",))[:-1],
+            f"'reference' is missing; add what the artifact is held against: {choices} or 'none'",
+        )
+    if table.reference == "float32" and not made:
+        message = "needs a family; name an uncompressed .mlpackage, golden .safetensors, or 'none'"
+        yield at_value(own.origin(("reference",)), "float32", message)
+
+
+def setting_problems(model: ModelTable, settings: Common, layers: Layers) -> Iterator[Problem]:
+    """Probes without prompts, and compression that the deployment target does not know."""
+    if (kinds := settings.probes.of_prompts) and not model.prompts:
+        need, them = ("needs", "it") if len(kinds) == 1 else ("need", "them")
+        named = " and ".join(f'"{kind}"' for kind in kinds)
+        message = f"{named} {need} golden prompts to capture from; add prompts or leave {them} out"
+        yield at_value(layers.origin(("probes", "kinds")), list(settings.probes.kinds), message)
+    compression = settings.compression
+    made = model.family or model.builder
+    for method in compression.every() if compression and made else ():
+        if (setting := unsupported(method.steps, settings.target)) is not None:
+            message = f"must be 'iOS18', for compression has {setting}"
+            yield at_value(layers.origin(("target",)), settings.target, message)

@@ -1,0 +1,142 @@
+"""Cases of a builder's shards: seeded arrays for every input port, through the float32 module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from pytest_ane.build import Cache
+from pytest_ane.core.arrays import FloatArray
+from pytest_ane.core.digests import key_digest
+from pytest_ane.core.errors import BuildError
+from pytest_ane.families import Conversion, Inputs, Port
+from pytest_ane.families.user_code import error_line
+from pytest_ane.manifest import Shard
+from pytest_ane.probes.cases import Case, Rows, flexible_axis, largest_input, port_rows, with_prefix
+from pytest_ane.probes.recording import RECORDING_VERSION, load, save
+from pytest_ane.probes.seeded import KINDS, generator, lengths
+
+BuilderProbe: TypeAlias = tuple[str, str, int, Inputs]
+"""Kind, name, T, and the inputs by port."""
+
+
+def builder_cases(
+    cache: Cache, identity: dict[str, Any], shard: Shard, conversion: Callable[[], Conversion]
+) -> list[Case]:
+    """A shard's seeded probes, at three T where it is flexible, with its reference's outputs."""
+    return list(_cases(*builder_recording(cache, identity, shard, conversion)))
+
+
+def builder_recording(
+    cache: Cache, identity: dict[str, Any], shard: Shard, conversion: Callable[[], Conversion]
+) -> tuple[Inputs, dict[str, Any]]:
+    """Probes as `{i}.in.NAME`, outputs as `{i}.out.NAME`, and metadata: probes and output ports.
+
+    Recorded in the cache; `conversion` is called only when there is no recording yet.
+
+    Raises:
+        BuildError: the reference fails, or its outputs are not those that the ports say.
+    """
+    key = {
+        **identity,
+        "recording": RECORDING_VERSION,
+        "shard": shard.id,
+        "max": shard.max_tokens,
+        "probes": shard.probes.model_dump(mode="json"),
+    }
+
+    def make(folder: Path) -> None:
+        built = conversion()
+        probes = list(_probes(shard, built.inputs))
+        tensors: dict[str, FloatArray] = {}
+        for i, (_, _, length, inputs) in enumerate(probes):
+            outputs = _reference(built, inputs, length, shard.qualified)
+            tensors |= {f"{i}.in.{name}": array for name, array in inputs.items()}
+            tensors |= {f"{i}.out.{name}": array for name, array in outputs.items()}
+        listed = [[kind, name, length] for kind, name, length, _ in probes]
+        ports = [[port.name, port.shape] for port in built.outputs]
+        save(folder, tensors, {"probes": listed, "outputs": ports})
+
+    return load(cache.get_or_make("recordings", key_digest(key), make))
+
+
+def _cases(tensors: Inputs, metadata: dict[str, Any]) -> Iterator[Case]:
+    outputs = tuple(Port(name, tuple(shape)) for name, shape in metadata["outputs"])
+
+    def rows(arrays: Inputs) -> Rows:
+        return {p.name: port_rows(arrays[p.name], p) for p in outputs if p.name in arrays}
+
+    for i, (kind, name, length) in enumerate(metadata["probes"]):
+        inputs = with_prefix(tensors, f"{i}.in.")
+        yield Case(
+            kind=kind,
+            name=name,
+            calls=(inputs,),
+            rows=rows,
+            expected=rows(with_prefix(tensors, f"{i}.out.")),
+            length=length,
+            input_max=largest_input(inputs),
+            residual_unknown=True,
+        )
+
+
+def _probes(shard: Shard, ports: Sequence[Port]) -> Iterator[BuilderProbe]:
+    probes = shard.probes
+    flexible = any("T" in port.shape for port in ports)
+    for kind in (kind for kind in probes.kinds if kind in KINDS):
+        for length in lengths(shard.max_tokens if flexible else 1):
+            for number in range(probes.count):
+                seed = (probes.seed, kind, length, number)
+                yield kind, f"{kind} T={length} #{number}", length, {
+                    port.name: _array(port, kind, length, (*seed, port.name)) for port in ports
+                }  # fmt: skip
+
+
+def _array(port: Port, kind: str, length: int, seed: tuple[object, ...]) -> FloatArray:
+    """A probe drawn position by position, so that `unit-norm` means each position's norm."""
+    shape = _shape(port, length)
+    axis = flexible_axis(port)
+    rows = 1 if axis is None else length
+    drawn = KINDS[kind](generator(*seed), (rows, math.prod(shape) // rows))
+    if axis is None:
+        return drawn.reshape(shape)
+    others = (*shape[:axis], *shape[axis + 1 :])
+    return np.ascontiguousarray(np.moveaxis(drawn.reshape(length, *others), 0, axis))
+
+
+def _reference(built: Conversion, inputs: Inputs, length: int, subject: str) -> Inputs:
+    """The outputs by port, in float32; states start at zero, as Core ML's do."""
+    import torch
+
+    module = built.reference or built.module.float().eval()
+    tensors = [torch.from_numpy(inputs[port.name]) for port in built.inputs]
+    with torch.no_grad():
+        for port in built.states if built.reference is None else ():
+            built.module.get_buffer(port.name).zero_()
+        try:
+            result = module(*tensors)
+        except Exception as error:
+            message = error_line(error, type(module).__module__)
+            raise BuildError(f"{subject}: its float32 reference failed: {message}.") from error
+    outputs = result if isinstance(result, tuple | list) else (result,)
+    shapes = [tuple(getattr(output, "shape", ())) for output in outputs]
+    declared = [_shape(port, length) for port in built.outputs]
+    if shapes != declared:
+        raise BuildError(
+            f"{subject}: at T = {length} its reference gives {_listed(shapes)}, and its output "
+            f"ports say {_listed(declared)}."
+        )
+    named = zip(built.outputs, outputs, strict=True)
+    return {p.name: torch.as_tensor(x).to(torch.float32).numpy().copy() for p, x in named}
+
+
+def _shape(port: Port, length: int) -> tuple[int, ...]:
+    return tuple(length if size == "T" else int(size) for size in port.shape)
+
+
+def _listed(shapes: Sequence[tuple[int, ...]]) -> str:
+    return ", ".join(str(list(shape)) for shape in shapes)

@@ -1,0 +1,91 @@
+"""Cases: a probe with the reference's outputs, in the artifact's own inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from pytest_ane.core.arrays import Array, Arrays, FloatArray
+from pytest_ane.families import Inputs, Port, Routes
+
+Rows: TypeAlias = Mapping[str, FloatArray]
+"""`[positions, channels]` by output name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One probe of one shard.
+
+    Attributes:
+        calls: the artifact's inputs by name, for one call or several on one state.
+        rows: turns a call's outputs into `[positions, channels]` arrays by output name.
+        expected: the reference's rows; empty where there is no reference.
+        length: positions T.
+        input_max: largest magnitude of the hidden state or the floating-point inputs.
+        start: position in the prompt that the first row comes from.
+        residual: by output name, the part of `expected` that is the residual path alone, `[T, C]`;
+            an output that is not named has none, or none that is known.
+        routed: experts active in the reference at each position, for a routed shard; else empty.
+        residual_unknown: whether, where an input has an output's shape, the component along it is
+            to be projected out of the output for want of a known residual path.
+    """
+
+    kind: str
+    name: str
+    calls: tuple[Inputs, ...]
+    rows: Callable[[Arrays], Rows]
+    expected: Rows
+    length: int
+    input_max: float
+    start: int = 0
+    residual: Rows = field(default_factory=dict)
+    routed: Routes = ()
+    residual_unknown: bool = False
+
+
+def package_case(kind: str, name: str, inputs: Inputs, length: int) -> Case:
+    """A case of a package without a family; each output is one row, as its axes are unknown."""
+    return Case(
+        kind=kind,
+        name=name,
+        calls=(inputs,),
+        rows=flat_rows,
+        expected={},
+        length=length,
+        input_max=largest_input(inputs),
+        residual_unknown=True,
+    )
+
+
+def largest_input(inputs: Arrays) -> float:
+    """Largest magnitude of the floating-point inputs; 0.0 without any."""
+    floats = [x for x in inputs.values() if np.issubdtype(x.dtype, np.floating)]
+    return max((float(np.abs(x).max(initial=0.0)) for x in floats), default=0.0)
+
+
+def flat_rows(outputs: Arrays) -> Rows:
+    """Every output as one float32 row `[1, size]`."""
+    return {name: port_rows(array, None) for name, array in outputs.items()}
+
+
+def port_rows(array: Array, port: Port | None) -> FloatArray:
+    """An output as float32 `[T, C]` where one axis is known to be flexible, else `[1, size]`."""
+    axis = None if port is None else flexible_axis(port)
+    if axis is None or port is None or array.ndim != len(port.shape):
+        return np.asarray(array, dtype=np.float32).reshape(1, -1)
+    moved = np.moveaxis(np.asarray(array, dtype=np.float32), axis, 0)
+    return moved.reshape(len(moved), -1)
+
+
+def flexible_axis(port: Port) -> int | None:
+    """The one axis of length T; None where there is none or several."""
+    axes = [i for i, size in enumerate(port.shape) if size == "T"]
+    return axes[0] if len(axes) == 1 else None
+
+
+def with_prefix(tensors: Arrays, prefix: str) -> dict[str, Array]:
+    """The tensors whose names begin so, by the rest of their names."""
+    return {name[len(prefix) :]: x for name, x in tensors.items() if name.startswith(prefix)}

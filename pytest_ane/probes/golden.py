@@ -1,0 +1,311 @@
+"""Golden tensors: probes and expected outputs in a safetensors file, recorded here or elsewhere.
+
+Each probe i has either `{i}.input [T, C]` and `{i}.expected [T, C']`, hidden states of a family's
+shard, and perhaps `{i}.residual [T, C']`; or `{i}.in.NAME` and `{i}.out.NAME` for every input and
+output of a package. Metadata, JSON under `json`, name and describe the probes.
+The file may come from anywhere, so nothing in it is taken on trust.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from pytest_ane.backends import Backend, Runner
+from pytest_ane.core.arrays import Array, Arrays
+from pytest_ane.core.errors import GoldenError
+from pytest_ane.core.files import replacing
+from pytest_ane.families import Layout, Port
+from pytest_ane.manifest import Shard
+from pytest_ane.probes.cases import Case, Rows, largest_input, port_rows, with_prefix
+from pytest_ane.probes.hidden import HiddenProbe
+
+Count = Annotated[int, Field(ge=0, le=1 << 20)]
+
+_NAME = re.compile(r"(0|[1-9]\d{0,4})\.(?:(input|expected|residual)|(in|out)\.(.+))")
+_FLOATS = ("F16", "F32")
+_LARGEST = 4 << 30
+"""Bytes of a file: what is read is held in memory."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ProbeNote(_Record):
+    """One probe in the metadata; all of it may be left out.
+
+    Attributes:
+        start: position in a prompt at which it begins; `chunk` the largest T of a call.
+        residual: "input" where the residual path is the input itself.
+        routed: experts that the reference uses at each position.
+    """
+
+    kind: Literal["gaussian", "unit-norm", "captured", "outlier", "extreme", "golden"] = "golden"
+    name: Annotated[str, Field(min_length=1, max_length=200)] = "golden"
+    start: Count = 0
+    chunk: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    residual: Literal["input"] | None = None
+    routed: list[list[Count]] = []
+
+
+class PortNote(_Record):
+    """An output of a package and which of its axes is flexible, so that positions are compared."""
+
+    name: str
+    shape: Annotated[list[Annotated[int, Field(ge=1)] | Literal["T"]], Field(max_length=8)]
+
+
+class Notes(_Record):
+    """The file's metadata: format version 1, where it comes from, its probes and output axes."""
+
+    golden: Literal[1] = 1
+    origin: Annotated[str, Field(max_length=1000)] = ""
+    probes: list[ProbeNote] = []
+    outputs: list[PortNote] = []
+
+
+@dataclass(frozen=True, eq=False)
+class GoldenTensors:
+    """A file of golden tensors that was read and checked.
+
+    Attributes:
+        probes: by probe, its tensors: `input`, `expected`, `residual`, or `in.NAME`, `out.NAME`.
+        hidden: whether they are a family's hidden states.
+        notes: one for each probe.
+    """
+
+    path: Path
+    probes: tuple[Arrays, ...]
+    hidden: bool
+    notes: tuple[ProbeNote, ...]
+    outputs: tuple[PortNote, ...]
+
+
+def read_golden(path: Path) -> GoldenTensors:
+    """Read and check golden tensors.
+
+    Raises:
+        GoldenError: the file is missing, damaged, or not what its names and shapes must be; or a
+            value is NaN or infinite.
+    """
+    tensors, notes = _read(path)
+    try:
+        probes = _by_probe(tensors)
+        for i, probe in enumerate(probes):
+            _check_names(i, probe)
+        hidden = "input" in probes[0]
+        if any(("input" in probe) != hidden for probe in probes):
+            raise ValueError("has hidden states for some probes and a package's inputs for others")
+        listed = notes.probes or [ProbeNote(name=f"golden #{i}") for i in range(len(probes))]
+        if len(listed) != len(probes):
+            raise ValueError(f"describes {len(listed)} probes and holds {len(probes)}")
+        for i, (probe, note) in enumerate(zip(probes, listed, strict=True)):
+            _check_finite(i, probe)
+            if hidden:
+                _check_hidden(i, probe, note)
+    except ValueError as error:
+        raise GoldenError(f"{path}: {error}; record it again: pytest-ane golden record.") from None
+    return GoldenTensors(path, probes, hidden, tuple(listed), tuple(notes.outputs))
+
+
+def write_golden(path: Path, tensors: Arrays, metadata: Mapping[str, Any]) -> None:
+    """Write golden tensors, whole or not at all.
+
+    Raises:
+        GoldenError: the file cannot be written, or not be read again: a value is not finite.
+    """
+    contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    text = json.dumps({"golden": 1, **metadata}, allow_nan=False)
+    new = path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as new:
+            new.write_bytes(save(contiguous, {"json": text}))
+            read_golden(new)
+    except OSError as error:
+        raise GoldenError(f"{path}: cannot be written ({error.strerror or error}).") from error
+    except GoldenError as error:
+        raise GoldenError(str(error).replace(str(new), str(path))) from None
+
+
+def golden_cases(
+    golden: GoldenTensors, shard: Shard, layout: Layout | None, backend: Backend, artifact: Path
+) -> list[Case]:
+    """The cases of a shard that is held against golden tensors.
+
+    Args:
+        golden: the file's content.
+        shard: what is tested.
+        layout: of a family's shard; else None.
+        backend: loads the artifact, whose inputs the tensors must name.
+        artifact: the shard's package.
+
+    Raises:
+        GoldenError: the tensors are another shard's, or longer than this one takes.
+        ProgramError: the artifact cannot be read.
+    """
+    if not golden.hidden:
+        return _package_cases(golden, backend.load(artifact), artifact)
+    if layout is None:
+        raise GoldenError(
+            f"{golden.path}: holds hidden states of a family's shard, and {shard.qualified} has no "
+            "family; record its own inputs and outputs."
+        )
+    probes = range(len(golden.probes))
+    return [_hidden_probe(golden, i, shard, layout).case(layout) for i in probes]
+
+
+def _hidden_probe(golden: GoldenTensors, i: int, shard: Shard, layout: Layout) -> HiddenProbe:
+    probe, note = golden.probes[i], golden.notes[i]
+    hidden, expected = probe["input"], probe["expected"]
+    length, width = hidden.shape
+    if width != layout.width:
+        raise GoldenError(
+            f"{golden.path}: {i}.input has {width} channels, and {shard.qualified} takes "
+            f"{layout.width}; is it another shard's?"
+        )
+    if layout.sees == "call" and length > shard.max_tokens:
+        raise GoldenError(
+            f"{golden.path}: {i}.input has {length} positions, and {shard.qualified} takes at most "
+            f"max-tokens = {shard.max_tokens} at once; raise it or record shorter probes."
+        )
+    if layout.sees == "state" and length > shard.context:
+        raise GoldenError(
+            f"{golden.path}: {i}.input has {length} positions, and {shard.qualified} holds at most "
+            f"context = {shard.context}; raise it or record shorter probes."
+        )
+    residual = hidden if note.residual else probe.get("residual")
+    chunk = min(note.chunk or shard.max_tokens, shard.max_tokens)
+    routed = tuple(map(tuple, note.routed))
+    return HiddenProbe(note.kind, note.name, note.start, chunk, hidden, expected, residual, routed)
+
+
+def _package_cases(golden: GoldenTensors, runner: Runner, artifact: Path) -> list[Case]:
+    """In the artifact's own inputs and outputs."""
+    declared = {feature.name for feature in runner.inputs}
+    ports = {port.name: Port(port.name, tuple(port.shape)) for port in golden.outputs}
+
+    def rows(outputs: Arrays) -> Rows:
+        return {name: port_rows(array, ports.get(name)) for name, array in outputs.items()}
+
+    cases = []
+    for i, (probe, note) in enumerate(zip(golden.probes, golden.notes, strict=True)):
+        inputs, expected = with_prefix(probe, "in."), with_prefix(probe, "out.")
+        if inputs.keys() != declared:
+            raise GoldenError(
+                f"{golden.path}: probe {i} has inputs {_listed(inputs)}, and {artifact} takes "
+                f"{_listed(declared)}; are they another package's?"
+            )
+        outputs = rows(expected)
+        cases.append(
+            Case(
+                kind=note.kind,
+                name=note.name,
+                calls=(inputs,),
+                rows=rows,
+                expected=outputs,
+                length=max(len(array) for array in outputs.values()),
+                input_max=largest_input(inputs),
+                start=note.start,
+            )
+        )
+    return cases
+
+
+def _read(path: Path) -> tuple[dict[str, Array], Notes]:
+    try:
+        if (size := path.stat().st_size) > _LARGEST:
+            raise GoldenError(f"{path}: has {size:,} bytes; golden tensors have at most 4 GiB.")
+        with safe_open(path, framework="numpy") as file:
+            notes = Notes.model_validate(json.loads((file.metadata() or {}).get("json", "{}")))
+            tensors = {}
+            for name in file.keys():  # noqa: SIM118 - a file is no mapping
+                dtype = file.get_slice(name).get_dtype()
+                integers = ".in." in name and dtype == "I32"
+                if dtype not in _FLOATS and not integers:
+                    more = " and, as inputs, I32" if ".in." in name else ""
+                    raise ValueError(f"{name} is {dtype}; read are F16, F32{more}")
+                array = file.get_tensor(name)
+                tensors[name] = array if integers else array.astype(np.float32)
+            return tensors, notes
+    except FileNotFoundError:
+        raise GoldenError(
+            f"{path}: there are no golden tensors; record them: pytest-ane golden record."
+        ) from None
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
+        raise GoldenError(
+            f"{path}: no golden tensors can be read ({_message(error)}); record them again: "
+            "pytest-ane golden record."
+        ) from None
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"metadata {'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return str(getattr(error, "strerror", None) or error) or type(error).__name__
+
+
+def _by_probe(tensors: Arrays) -> tuple[Arrays, ...]:
+    probes: dict[int, dict[str, Array]] = {}
+    for name, tensor in tensors.items():
+        match = _NAME.fullmatch(name)
+        if match is None:
+            raise ValueError(
+                f"has a tensor {name!r}; they are called 0.input, 0.expected, 0.residual, or "
+                "0.in.NAME and 0.out.NAME"
+            )
+        probes.setdefault(int(match[1]), {})[name.partition(".")[2]] = tensor
+    if not probes or max(probes) != len(probes) - 1:
+        raise ValueError(
+            "holds no probe" if not probes else f"probes are not numbered 0 to {len(probes) - 1}"
+        )
+    return tuple(probes[i] for i in range(len(probes)))
+
+
+def _check_names(i: int, probe: Arrays) -> None:
+    if any("." in name for name in probe) == any("." not in name for name in probe):
+        raise ValueError(f"probe {i} mixes hidden states with a package's inputs and outputs")
+    required = ("input", "expected") if "." not in next(iter(probe)) else ("in.", "out.")
+    for prefix in required:
+        if not any(name.startswith(prefix) for name in probe):
+            raise ValueError(f"probe {i} has no {i}.{prefix}{'NAME' * prefix.endswith('.')}")
+
+
+def _check_finite(i: int, probe: Arrays) -> None:
+    for name, tensor in probe.items():
+        if not tensor.size:
+            raise ValueError(f"{i}.{name} is empty")
+        bad = np.flatnonzero(~np.isfinite(tensor))
+        if bad.size:
+            at = [int(n) for n in np.unravel_index(bad[0], tensor.shape)]
+            raise ValueError(f"{i}.{name} is {tensor.flat[bad[0]]} at {at}: nothing agrees with it")
+
+
+def _check_hidden(i: int, probe: Arrays, note: ProbeNote) -> None:
+    shapes = {name: tensor.shape for name, tensor in probe.items()}
+    entering, leaving = shapes["input"], shapes["expected"]
+    if len(entering) != 2 or len(leaving) != 2 or entering[0] != leaving[0]:
+        raise ValueError(
+            f"{i}.input is {list(entering)} and {i}.expected {list(leaving)}; they are [T, C] and "
+            "[T, C']"
+        )
+    path = entering if note.residual else shapes.get("residual", leaving)
+    if path != leaving:
+        raise ValueError(f"the residual path of probe {i} is {list(path)}, not {list(leaving)}")
+    if len(note.routed) not in (0, entering[0]):
+        raise ValueError(f"probe {i} routes {len(note.routed)} of {entering[0]} positions")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "nothing"

@@ -1,0 +1,119 @@
+"""Cases of packages without a family: seeded inputs of the declared shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from pytest_ane.backends import Backend
+from pytest_ane.core.arrays import Array
+from pytest_ane.core.digests import tree_digest
+from pytest_ane.core.errors import ProgramError
+from pytest_ane.manifest import Probes
+from pytest_ane.mil.records import DType, Feature
+from pytest_ane.probes.cases import Case, Rows, flat_rows, package_case
+from pytest_ane.probes.seeded import KINDS, generator
+
+_FLOATS = (DType.FP16, DType.FP32, DType.FP64)
+_LARGEST = 1 << 14
+"""Longest flexible axis that is probed; the default shape is where the range is open."""
+
+
+def package_cases(
+    backend: Backend, artifact: Path, reference: Path | None, probes: Probes
+) -> list[Case]:
+    """Seeded probes of a package's own inputs, with a reference package's outputs for them.
+
+    Floating-point inputs are drawn as the probe's kind says, integers as 0 or 1, which is inside
+    every vocabulary. Flexible axes are probed at their smallest, a middle and their largest length.
+
+    Raises:
+        ProgramError: a package cannot be read, or takes something else than tensors.
+    """
+    runner = backend.load(artifact)
+    cases = list(_cases(runner.inputs, artifact, probes))
+    if reference is None:
+        return cases
+    if tree_digest(artifact) == tree_digest(reference):
+        raise ProgramError(
+            f"{reference}: the reference is the artifact itself, so comparing proves nothing; "
+            "name an uncompressed package, or 'none'."
+        )
+    oracle = backend.load(reference)
+
+    def expected(case: Case) -> Rows:
+        (inputs,) = case.calls
+        return flat_rows(oracle.predict(inputs, oracle.make_state()))
+
+    return [replace(case, expected=expected(case)) for case in cases]
+
+
+def seeded_inputs(
+    inputs: tuple[Feature, ...], artifact: Path, seed: int, *, smallest: bool = False
+) -> dict[str, Array]:
+    """One Gaussian probe by input name, of the largest shape or of the smallest.
+
+    Raises:
+        ProgramError: the package takes something else than tensors.
+    """
+    probes = Probes(kinds=("gaussian",), count=1, seed=seed)
+    first, *more = _cases(inputs, artifact, probes)
+    case = first if smallest or not more else more[-1]
+    return dict(*case.calls)
+
+
+def _cases(inputs: tuple[Feature, ...], artifact: Path, probes: Probes) -> Iterator[Case]:
+    for feature in inputs:
+        if feature.kind != "tensor":
+            raise ProgramError(
+                f"{artifact}: input {feature.name!r} is of kind {feature.kind}; only tensors are "
+                "probed yet."
+            )
+    kinds = [kind for kind in probes.kinds if kind in KINDS]
+    for kind in kinds:
+        for label, at in _ends(inputs).items():
+            for number in range(probes.count):
+                arrays = {
+                    f.name: _array(f, kind, at, (probes.seed, kind, label, f.name, number))
+                    for f in inputs
+                }
+                length = max((int(np.prod(a.shape)) for a in arrays.values()), default=0)
+                yield package_case(kind, f"{kind} {label} #{number}", arrays, length)
+
+
+def _ends(inputs: tuple[Feature, ...]) -> dict[str, float]:
+    """How far up its range every flexible axis is, by name."""
+    flexible = any(low != high for f in inputs for low, high in f.ranges) or any(
+        f.enumerated for f in inputs
+    )
+    return {"smallest": 0.0, "middle": 0.5, "largest": 1.0} if flexible else {"fixed shape": 0.0}
+
+
+def _array(feature: Feature, kind: str, at: float, seed: tuple[object, ...]) -> Array:
+    shape = _shape(feature, at)
+    bits = generator(*seed)
+    if feature.dtype in _FLOATS:
+        return KINDS[kind](bits, shape or (1,)).reshape(shape)
+    coins: Array = bits.random_raw(int(np.prod(shape))) >> np.uint64(63)
+    return coins.astype(np.int32).reshape(shape)
+
+
+def _shape(feature: Feature, at: float) -> tuple[int, ...]:
+    if feature.enumerated:
+        sizes = sorted(feature.enumerated, key=lambda shape: int(np.prod(shape)))
+        return sizes[int(at * (len(sizes) - 1))]
+    if not feature.ranges:
+        return feature.shape
+    defaults = feature.shape or (1,) * len(feature.ranges)
+    highest = (
+        default if high is None else min(high, max(_LARGEST, low))
+        for default, (low, high) in zip(defaults, feature.ranges, strict=True)
+    )
+    return tuple(
+        low + math.ceil(at * (high - low))
+        for (low, _), high in zip(feature.ranges, highest, strict=True)
+    )

@@ -1,0 +1,157 @@
+"""Recorded references: the float32 model's outputs for each probe, kept in the cache.
+
+The reference costs torch and the source's weights; its outputs cost one small file. They are
+keyed by everything they depend on, so a warm gate runs the artifact afresh and loads neither.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from pytest_ane.build import Cache
+from pytest_ane.core.arrays import FloatArray
+from pytest_ane.core.digests import key_digest
+from pytest_ane.core.errors import CacheError, SourceError
+from pytest_ane.families import LanguageModel, Layout, Wire, apply_output, get_family, shard_input
+from pytest_ane.manifest import Shard
+from pytest_ane.probes.hidden import (
+    CapturedStates,
+    HiddenProbe,
+    answered_probes,
+    from_tensors,
+    to_tensors,
+)
+
+RECORDING_VERSION = 5
+_FILE = "recording.safetensors"
+
+
+@dataclass(frozen=True)
+class TokenPrompt:
+    """A golden prompt as token ids."""
+
+    name: str
+    ids: tuple[int, ...]
+
+
+def record_hidden(
+    cache: Cache,
+    identity: dict[str, Any],
+    prompts: Callable[[], Sequence[TokenPrompt]],
+    spec: Any,
+    wiring: Sequence[Wire],
+    model: Callable[[], LanguageModel],
+) -> Path:
+    """Hidden states of the golden prompts entering and leaving every shard, once per model.
+
+    Returns:
+        The entry's folder; tensors `<prompt>/<shard>/in` and, but for the head, `.../out`, each
+        `[T, C]`.
+    """
+    key = {**identity, "recording": RECORDING_VERSION, "hidden": spec}
+    key["wiring"] = [asdict(wire) for wire in wiring]
+
+    def make(folder: Path) -> None:
+        opened = model()
+        streams = {p.name: {"x": opened.embed(p.ids)} for p in prompts()}
+        tensors: dict[str, FloatArray] = {}
+        for wire in wiring:
+            for name, state in streams.items():
+                tensors[f"{name}/{wire.shard}/in"] = shard_input(state, wire)
+            if wire.mode == "append":
+                continue
+            inputs = [tensors[f"{name}/{wire.shard}/in"] for name in streams]
+            for name, output in zip(streams, opened.reference(wire.shard)(inputs), strict=True):
+                check_finite(output, wire.shard, f"golden prompt {name!r}")
+                tensors[f"{name}/{wire.shard}/out"] = output
+                apply_output(streams[name], wire, output)
+        save(folder, tensors, {})
+
+    return cache.get_or_make("recordings", key_digest(key), make)
+
+
+def record_probes(
+    cache: Cache,
+    identity: dict[str, Any],
+    shard: Shard,
+    model: Callable[[], LanguageModel],
+    captured: CapturedStates,
+    captured_spec: Any,
+) -> tuple[list[HiddenProbe], Layout]:
+    """A family shard's probes with the reference's outputs, and the shard's layout.
+
+    `captured` gives `(prompt, hidden [T, C])` of the states that enter the shard, `captured_spec`
+    what these depend on besides the identity. `model` and `captured` are called only when there is
+    no recording yet.
+    """
+    key = {
+        **identity,
+        "recording": RECORDING_VERSION,
+        "shard": shard.id,
+        "max": shard.max_tokens,
+        "context": shard.context,
+        "probes": shard.probes.model_dump(mode="json"),
+        "captured": captured_spec if shard.probes.of_prompts else None,
+    }
+
+    def make(folder: Path) -> None:
+        opened = model()
+        probes = answered_probes(opened, shard, captured)
+        for probe in probes:
+            check_finite(probe.expected, shard.qualified, f"the probe {probe.name!r}")
+        tensors, listed = to_tensors(probes)
+        save(folder, tensors, {"probes": listed, "description": opened.description})
+
+    folder = cache.get_or_make("recordings", key_digest(key), make)
+    assert shard.family is not None
+    tensors, metadata = load(folder)
+    layout = get_family(shard.family).layout(metadata["description"], shard.id)
+    return list(from_tensors(tensors, metadata["probes"])), layout
+
+
+def check_finite(output: FloatArray, shard: str, probe: str) -> None:
+    """Raise `SourceError` where a reference is NaN or infinite: nothing can be held against it."""
+    if not np.isfinite(output).all():
+        raise SourceError(
+            f"The float32 reference of {shard} is NaN or infinite for {probe}, so nothing can be "
+            "compared with it; repair the source of its weights."
+        )
+
+
+def load_hidden(
+    folder: Path, prompt: str, shard: str, end: Literal["in", "out"] = "in"
+) -> FloatArray:
+    """A prompt's hidden states `[T, C]` entering a shard, or leaving it if it is no head."""
+    name = f"{prompt}/{shard}/{end}"
+    return load(folder, name)[0][name]
+
+
+def save(folder: Path, tensors: dict[str, FloatArray], metadata: dict[str, Any]) -> None:
+    """Store tensors and JSON metadata as one safetensors file in an entry's folder."""
+    contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    save_file(contiguous, folder / _FILE, {"json": json.dumps(metadata)})
+
+
+def load(folder: Path, *names: str) -> tuple[dict[str, FloatArray], dict[str, Any]]:
+    """Read a recording: all tensors or those named, and the metadata.
+
+    Raises:
+        CacheError: the file is damaged.
+    """
+    try:
+        with safe_open(folder / _FILE, framework="numpy") as file:
+            metadata = json.loads((file.metadata() or {}).get("json", "{}"))
+            return {name: file.get_tensor(name) for name in names or file.keys()}, metadata
+    except (OSError, SafetensorError, ValueError) as error:
+        raise CacheError(
+            f"The recorded reference {folder / _FILE} is damaged ({error}); "
+            f"delete the folder {folder} and run again."
+        ) from error

@@ -1,0 +1,43 @@
+"""Where a shard's error comes from: its packages and cases, for `analysis.blame`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_ane.analysis.blame import Blame, blame
+from pytest_ane.backends import CpuBackend
+from pytest_ane.manifest import Shard, Uncompressed
+from pytest_ane.mil import read_model
+from pytest_ane.project.project import Project
+
+
+def blame_shard(project: Project, shard: Shard) -> Blame:
+    """Find the weights and operations that a shard's error comes from.
+
+    All is run by the CPU executor, references included; the uncompressed package is built if need
+    be.
+
+    Raises:
+        AneError: the packages or the reference cannot be had or run.
+    """
+    artifact = project.artifact(shard)
+    plain, why_none = _uncompressed(project, shard)
+    return blame(
+        read_model(artifact.path),
+        None if plain is None else read_model(plain),
+        project.cases(shard, artifact, CpuBackend()),
+        without=why_none,
+    )
+
+
+def _uncompressed(project: Project, shard: Shard) -> tuple[Path | None, str]:
+    """A shard's uncompressed package, or why there is none."""
+    if shard.artifact is None:
+        plain = shard.model_copy(update={"compression": Uncompressed()})
+        return project.build(plain).path, ""
+    if isinstance(shard.reference, Path) and shard.reference.suffix in (".mlpackage", ".mlmodelc"):
+        return shard.reference, ""
+    return None, (
+        f"{shard.qualified} has no uncompressed package to take weights from; name one as its "
+        "'reference', or with --against."
+    )

@@ -1,0 +1,60 @@
+"""Which model a command is for, and which models are whole stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pytest_ane.core.errors import ManifestError
+from pytest_ane.families import get_family
+from pytest_ane.manifest import Manifest, Model
+from pytest_ane.manifest.ids import nearest
+
+
+def choose_model(manifest: Manifest, name: str | None, *, stacks: bool = False) -> Model:
+    """The model of a name, or the only one.
+
+    Args:
+        manifest: whose models there are.
+        name: None for the only one.
+        stacks: leave out models that are no whole stack.
+
+    Raises:
+        ManifestError: there is none of the name; or none, or several, without a name.
+    """
+    models = [model for model in manifest.models if not stacks or is_stack(model)]
+    names, file = [model.name for model in models], manifest.path.name
+    kind = " with blocks and a head that a family wires together" if stacks else ""
+    if name is None:
+        if len(models) == 1:
+            return models[0]
+        if not models:
+            raise ManifestError(f"{file} has no model{kind}.")
+        raise ManifestError(
+            f"{file} has {len(names)} models{kind}; name one of them: {', '.join(names)}."
+        )
+    if name not in names:
+        raise ManifestError(f"{file} has no model {name!r}{kind}; {nearest(name, names)}.")
+    return models[names.index(name)]
+
+
+def is_stack(model: Model) -> bool:
+    """Whether a family wires the model's shards together up to a head.
+
+    Raises:
+        ManifestError: the family has no such shard.
+    """
+    if not model.family:
+        return False
+    try:
+        return any(wire.mode == "append" for wire in get_family(model.family).wiring(model.ids))
+    except ManifestError as error:
+        raise ManifestError(f"{model.name}: {error}") from None
+
+
+def is_complete(model: Model, selected: Collection[str]) -> bool:
+    """Whether a stack's every shard is selected, by qualified id.
+
+    Raises:
+        ManifestError: the family has no such shard.
+    """
+    return all(shard.qualified in selected for shard in model.shards) and is_stack(model)

@@ -1,0 +1,262 @@
+"""Opened models: source, family or builder, prompts and recorded references, each when needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pytest_ane.build import Cache
+from pytest_ane.chain.golden import GoldenPrompt, record_golden
+from pytest_ane.core.arrays import FloatArray
+from pytest_ane.core.errors import SourceError, UnprovenError
+from pytest_ane.families import (
+    Cut,
+    Family,
+    Inputs,
+    LanguageModel,
+    Layout,
+    Wire,
+    get_family,
+    identify_family,
+)
+from pytest_ane.families.user_code import BuilderModel
+from pytest_ane.manifest import Model, Shard, SourceTable
+from pytest_ane.manifest import Prompt as ManifestPrompt
+from pytest_ane.probes.builder import builder_cases, builder_recording
+from pytest_ane.probes.cases import Case
+from pytest_ane.probes.hidden import HiddenProbe
+from pytest_ane.probes.recording import TokenPrompt, load_hidden, record_hidden, record_probes
+from pytest_ane.sources import identify, open_source
+
+_READERS = ("gguf", "numpy", "tokenizers", "torch")
+"""Packages that turn a source into weights, token ids and reference outputs."""
+
+
+class OpenModel:
+    """A model with a family; nothing is read before it is asked for."""
+
+    def __init__(self, model: Model, cache: Cache) -> None:
+        self.model = model
+        self.cache = cache
+
+    @cached_property
+    def family(self) -> Family:
+        """The architecture's module."""
+        assert self.model.family is not None
+        return get_family(self.model.family)
+
+    @cached_property
+    def cut(self) -> Cut:
+        """How the manifest cuts the model."""
+        model = self.model
+        return Cut(model.ids, model.max_tokens, model.context, model.stateful)
+
+    @cached_property
+    def wiring(self) -> tuple[Wire, ...]:
+        """The shards in running order."""
+        return self.family.wiring(self.model.ids)
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What weights and family depend on: the common part of every cache key."""
+        return {
+            "source": identify(self._origin, self.cache.root),
+            "family": identify_family(self.model.family or ""),
+            "heads": [wire.shard for wire in self.wiring if wire.mode == "append"],
+            "cut": {k: v for k, v in asdict(self.cut).items() if k != "shards"},
+            "versions": {name: version(name) for name in _READERS},
+        }
+
+    @cached_property
+    def language_model(self) -> LanguageModel:
+        """The source seen through the family; opening a GGUF file takes seconds."""
+        return self.family.open_model(open_source(self._origin, self.family.spread), self.cut)
+
+    @property
+    def _origin(self) -> SourceTable:
+        """What the manifest says of the weights."""
+        assert self.model.source is not None
+        return self.model.source
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The source's own tokenizer."""
+        return self.language_model.source.tokenizer
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids; the ids themselves where no tokenizer came with the weights."""
+        try:
+            text: str = self.tokenizer.decode(ids)
+        except SourceError:
+            return " ".join(map(str, ids))
+        return text
+
+    @cached_property
+    def prompts(self) -> list[TokenPrompt]:
+        """Golden prompts as token ids; `SourceError` where one does not fit the shards."""
+        return [TokenPrompt(p.name, self.token_ids(p)) for p in self.model.prompts]
+
+    @property
+    def prompt_spec(self) -> list[Any]:
+        """What the prompts depend on beside the source."""
+        return [prompt.model_dump(mode="json") for prompt in self.model.prompts]
+
+    def layout(self, shard: Shard) -> Layout:
+        """How hidden states enter and leave a shard."""
+        return self.language_model.layout(shard.id)
+
+    def cases(self, shard: Shard) -> list[Case]:
+        """A shard's recorded cases."""
+        probes, layout = self.probes(shard)
+        return [probe.case(layout) for probe in probes]
+
+    def probes(self, shard: Shard) -> tuple[list[HiddenProbe], Layout]:
+        """A shard's recorded probes, and how the artifact takes them."""
+        return record_probes(
+            self.cache,
+            self.identity,
+            shard,
+            model=lambda: self.language_model,
+            captured=lambda: self._captured(shard),
+            captured_spec=self._captured_spec(shard),
+        )
+
+    def _captured(self, shard: Shard) -> list[tuple[str, FloatArray]]:
+        wire = next(wire for wire in self.wiring if wire.shard == shard.id)
+        if wire.mode == "append":
+            self.check_whole()
+        return [(p.name, load_hidden(self._hidden, p.name, shard.id)) for p in self.prompts]
+
+    def _captured_spec(self, shard: Shard) -> Any:
+        """What the captured states depend on beside the source; None where none are asked for."""
+        if not shard.probes.of_prompts:
+            return None
+        self._check_start()
+        return [self.prompt_spec, shard.id, [wire.shard for wire in self.wiring]]
+
+    def states(self, prompt: str, shard: str) -> tuple[FloatArray, FloatArray]:
+        """The reference's hidden states `[T, C]` of a prompt entering and leaving a block."""
+        entering = load_hidden(self._hidden, prompt, shard)
+        return entering, load_hidden(self._hidden, prompt, shard, "out")
+
+    @cached_property
+    def golden(self) -> list[GoldenPrompt]:
+        """What the reference says to the golden prompts."""
+        greedy = [p.greedy for p in self.model.prompts]
+        return record_golden(
+            self.cache,
+            self.identity,
+            prompts=lambda: list(zip(self.prompts, greedy, strict=True)),
+            spec=self.prompt_spec,
+            wiring=self.wiring,
+            model=lambda: self.language_model,
+            decode=self.decode,
+        )
+
+    @cached_property
+    def _hidden(self) -> Path:
+        return record_hidden(
+            self.cache,
+            self.identity,
+            prompts=lambda: self.prompts,
+            spec=self.prompt_spec,
+            wiring=self.wiring,
+            model=lambda: self.language_model,
+        )
+
+    def check_whole(self) -> None:
+        """Raise `SourceError` unless the manifest lists every shard of the model."""
+        if missing := self.language_model.missing:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise SourceError(
+                f"{self.model.name}: shards.toml leaves out {missing[0]}{more}; what follows the "
+                "blocks can be asked of the whole model only."
+            )
+
+    def check_compared(self) -> None:
+        """Raise `UnprovenError` unless a golden prompt has a position beside the first."""
+        if all(len(prompt.ids) < 2 for prompt in self.prompts):
+            raise UnprovenError(
+                f"{self.model.name}: no golden prompt has a second position, and the first is left "
+                "out, so nothing can be compared; add a prompt of more tokens."
+            )
+
+    def _check_start(self) -> None:
+        if not self.family.starts_whole(self.model.ids):
+            raise SourceError(
+                f"{self.model.name}: captured probes run the model from its first block, but "
+                f"shards.toml lists {', '.join(self.model.ids[:3])}...; list every block up to the "
+                "last one wanted, or leave 'captured', 'outlier' and 'extreme' out of probes.kinds."
+            )
+
+    def token_ids(self, prompt: ManifestPrompt) -> tuple[int, ...]:
+        """A prompt's tokens; `SourceError` where they do not fit the shards or the vocabulary."""
+        if prompt.ids is not None:
+            ids = list(prompt.ids)
+        elif prompt.chat is not None:
+            ids = self.tokenizer.chat(prompt.chat)
+        else:
+            ids = self.tokenizer.encode(prompt.text)
+        subject = f"Golden prompt {prompt.name!r} of {self.model.name}"
+        if not ids:
+            raise SourceError(f"{subject} gives no tokens; give another text, or ids.")
+        limit = self.language_model.positions
+        if len(ids) > limit - prompt.greedy:
+            raise SourceError(
+                f"{subject} has {len(ids)} tokens; with {prompt.greedy} greedy ones it must fit "
+                f"{'max-tokens' if limit == self.model.max_tokens else 'context'} = {limit}."
+            )
+        self._check_vocabulary(subject, ids, given=prompt.ids is not None)
+        return tuple(ids)
+
+    def _check_vocabulary(self, subject: str, ids: Sequence[int], *, given: bool) -> None:
+        """Raise `SourceError` where the model has no such token; a family may not say how many."""
+        size = self.language_model.description.get("vocabulary")
+        if isinstance(size, int) and max(ids) >= size:
+            remedy = (
+                "give ids below that"
+                if given
+                else "the tokenizer is not this model's, so use the one it was trained with"
+            )
+            raise SourceError(
+                f"{subject} has token {max(ids)}, and the model's vocabulary ends at {size - 1}; "
+                f"{remedy}."
+            )
+
+
+class OpenBuilder:
+    """A model without a family; its builder runs only when something is not in the cache."""
+
+    def __init__(self, model: Model, cache: Cache) -> None:
+        self.model = model
+        self.cache = cache
+        self.language_model = BuilderModel(model)
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What the shards depend on: the common part of every cache key."""
+        return self.language_model.identity(self.cache.root)
+
+    def cases(self, shard: Shard) -> list[Case]:
+        """A shard's recorded cases."""
+        return builder_cases(
+            self.cache, self.identity, shard, lambda: self.language_model.conversion(shard.id)
+        )
+
+    def recording(self, shard: Shard) -> tuple[Inputs, dict[str, Any]]:
+        """A shard's recorded probes and outputs, as `builder_recording` has them."""
+        return builder_recording(
+            self.cache, self.identity, shard, lambda: self.language_model.conversion(shard.id)
+        )
+
+
+Opened: TypeAlias = OpenModel | OpenBuilder
+
+
+def open_model(model: Model, cache: Cache) -> Opened:
+    """A model by its family or its builder; one of packages alone has neither."""
+    return OpenBuilder(model, cache) if model.builder else OpenModel(model, cache)

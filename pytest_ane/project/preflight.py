@@ -1,0 +1,121 @@
+"""Before the first build: what is still to be built, and whether the disk will take it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from importlib.metadata import PackageNotFoundError, version
+from operator import add
+from pathlib import Path
+
+from pytest_ane.build.disk import Estimate, Volume, amount, estimate, plan_caches, volumes
+from pytest_ane.build.record import PACKAGE
+from pytest_ane.build.scratch import temporary_folder
+from pytest_ane.core.digests import tree_bytes
+from pytest_ane.core.errors import BuildError, NotRunError
+from pytest_ane.manifest import Shard
+
+VERSIONS = ("python", "coremltools", "torch", "numpy", "numba", "pytest", "pytest-xdist")
+
+
+class Preflight:
+    """What a run will build.
+
+    Args:
+        shards: those whose gates are run.
+        root: the cache folder.
+        entry: the entry of the cache that a shard is, or will be, built into.
+        builds: how many shards are built at once.
+    """
+
+    def __init__(
+        self, shards: Sequence[Shard], root: Path, entry: Callable[[Shard], Path], builds: int
+    ) -> None:
+        self._shards = tuple(shards)
+        self._root = root
+        self._entry_of = entry
+        self._entries: dict[str, Path] = {}
+        self._builds = builds
+        self._refused = False
+
+    @property
+    def missing(self) -> list[Shard]:
+        """Shards still to be built."""
+        return [s for s in self._shards if not s.artifact and not self._entry(s).is_dir()]
+
+    def needs(self) -> Estimate:
+        """What they will take, model by model."""
+        missing = self.missing
+        models = dict.fromkeys(shard.model for shard in missing)
+        parts = [
+            estimate([s for s in missing if s.model == name], self._finished(name))
+            for name in models
+        ]
+        return reduce(add, parts, Estimate(0))
+
+    def volumes(self) -> tuple[Volume, ...]:
+        """Where they will be written."""
+        return volumes(self._root, temporary_folder(), self.needs(), self._builds)
+
+    def check(self) -> None:
+        """Refuse to begin what cannot be finished.
+
+        Raises:
+            BuildError: the disk is plainly too small for what is still to be built.
+            NotRunError: that was said before.
+        """
+        small = [volume for volume in self.volumes() if volume.too_small]
+        if not small:
+            return
+        if self._refused:
+            raise NotRunError("not run: the disk is too small, as the first failure says")
+        self._refused = True
+        where = "; ".join(map(str, small))
+        raise BuildError(
+            f"The disk is too small for {_shards(len(self.missing))} still to be built: {where}. "
+            "Free some space (pytest-ane cache prune), choose another folder with "
+            "--ane-cache=DIR, or select fewer shards."
+        )
+
+    def lines(self) -> Iterator[str]:
+        """What to know before hours of building; nothing where nothing is built."""
+        needs = self.needs()
+        if not needs.count:
+            return
+        where = " · ".join(map(str, self.volumes()))
+        origin = f" (by {needs.source})" if needs.source else ""
+        yield f"ane: {_shards(needs.count)} to build, {self._builds} at once · {where}{origin}"
+        yield f"ane: {versions(only_installed=True)}"
+        if stale := [plans for plans in plan_caches() if plans.stale]:
+            held = amount(sum(plans.size for plans in stale))
+            yield (
+                f"ane: {held} of Core ML plans are of another macOS and never used again; "
+                "pytest-ane doctor lists them"
+            )
+
+    def _finished(self, model: str) -> list[int]:
+        entries = [self._entry(s) for s in self._shards if s.model == model and not s.artifact]
+        return [tree_bytes(entry / PACKAGE) for entry in entries if entry.is_dir()]
+
+    def _entry(self, shard: Shard) -> Path:
+        if shard.qualified not in self._entries:
+            self._entries[shard.qualified] = self._entry_of(shard)
+        return self._entries[shard.qualified]
+
+
+def _shards(count: int) -> str:
+    return "1 shard" if count == 1 else f"{count} shards"
+
+
+def versions(*, only_installed: bool = False) -> str:
+    """`python 3.12.1, coremltools 9.0, ...`: of what decides the outcome of a build."""
+    import platform
+
+    found = {"python": platform.python_version()}
+    for name in VERSIONS[1:]:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            if not only_installed:
+                found[name] = "not installed"
+    return ", ".join(f"{name} {number}" for name, number in found.items())

@@ -1,0 +1,66 @@
+"""Progress of builds: shards and bytes done, and the time left at the pace so far."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+_WORTH_SHOWING = 1.0
+"""Seconds of work before an estimate means something."""
+
+
+class Progress:
+    """Counts shards that are ready, and shows what is at work.
+
+    Args:
+        total: how many shards there are.
+        show: takes a line that replaces the last one; an empty one erases it.
+    """
+
+    def __init__(self, total: int = 0, show: Callable[[str], None] = lambda text: None) -> None:
+        self.done: dict[str, int] = {}
+        self._total = total
+        self._show = show
+        self._start = time.perf_counter()
+
+    @contextmanager
+    def building(self, shard: str) -> Iterator[Callable[[int], None]]:
+        """Show that a package is being built or looked up; yields what takes its size in bytes."""
+        self._at_work(shard)
+        try:
+            yield lambda size: self.done.update({shard: size})
+        finally:
+            self._show("")
+
+    @contextmanager
+    def showing(self, text: str) -> Iterator[None]:
+        """Show work other than building."""
+        self._show(text)
+        try:
+            yield
+        finally:
+            self._show("")
+
+    def _at_work(self, shard: str) -> None:
+        seconds = time.perf_counter() - self._start
+        size, done = sum(self.done.values()), len(self.done)
+        self._show(words(shard, done=done, total=self._total, size=size, seconds=seconds))
+
+
+def words(shard: str, *, done: int, total: int, size: int, seconds: float) -> str:
+    """`smollm2:L02 (3 of 34, 6.4 MB done, about 40 s left)`.
+
+    Args:
+        shard: the one at work, or several.
+        done: shards done so far.
+        total: shards in all.
+        size: bytes of those done.
+        seconds: time they took.
+    """
+    parts = [f"{min(done + 1, total)} of {total}"]
+    if size:
+        parts.append(f"{size / 1e6:.1f} MB done")
+    if 0 < done < total and seconds >= _WORTH_SHOWING:
+        parts.append(f"about {seconds / done * (total - done):.0f} s left")
+    return f"{shard} ({', '.join(parts)})"

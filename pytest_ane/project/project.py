@@ -1,0 +1,290 @@
+"""A project: its manifest, and what is opened, built and chained of it."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from pytest_ane.backends import Backend, ComputeUnits, get_backend
+from pytest_ane.backends.coreml import Machine
+from pytest_ane.build import Artifact, Cache, build_shard
+from pytest_ane.build.cache import default_root
+from pytest_ane.build.folder import require_cache
+from pytest_ane.build.record import PACKAGE
+from pytest_ane.build.scratch import temporary_files_in
+from pytest_ane.build.semaphore import default_builds
+from pytest_ane.build.shard import artifact_key
+from pytest_ane.core.digests import key_digest, remembered
+from pytest_ane.core.errors import ManifestError
+from pytest_ane.families import Buildable, make_importable
+from pytest_ane.manifest import Manifest, Policy, Shard, load
+from pytest_ane.manifest.problems import label
+from pytest_ane.mil import read_model
+from pytest_ane.mil.records import MLModel as Program
+from pytest_ane.probes.cases import Case
+from pytest_ane.probes.golden import golden_cases, read_golden
+from pytest_ane.probes.package import package_cases
+from pytest_ane.project.choose import is_complete
+from pytest_ane.project.models import Opened, OpenModel, open_model
+from pytest_ane.project.preflight import Preflight
+from pytest_ane.project.progress import Progress
+from pytest_ane.project.stack import Stack
+
+BackendName: TypeAlias = Literal["cpu", "coreml"]
+P = TypeVar("P", bound="Project")
+
+
+def default_backend() -> BackendName:
+    """Core ML on macOS, the CPU executor elsewhere."""
+    return "coreml" if sys.platform == "darwin" else "cpu"
+
+
+@dataclass
+class Project:
+    """What pytest's plugin, the command line and searches share; opened when first used.
+
+    Attributes:
+        manifest: all models and shards.
+        shards: those selected, with their policies as the run has them.
+        cache_root: the cache folder; None for the user's own.
+        builds: how many shards are built at once, over all processes that share the cache.
+        backend_name: what runs artifacts.
+        units: where Core ML may run them.
+        machine: this Mac, where it was asked already.
+        scope: those of the selected shards whose gates are run, where that is known.
+        progress: shows what is being built.
+        report: takes what the backend says.
+        before_build: called before a shard's package is looked up or built; raises where it may
+            not be.
+    """
+
+    manifest: Manifest
+    shards: tuple[Shard, ...]
+    cache_root: Path | None = None
+    builds: int = field(default_factory=default_builds)
+    backend_name: BackendName = field(default_factory=default_backend)
+    units: ComputeUnits = "CPU_AND_NE"
+    machine: Machine | None = None
+    scope: tuple[Shard, ...] | None = None
+    progress: Progress = field(default_factory=Progress)
+    report: Callable[[str], None] = print
+    before_build: Callable[[Shard], None] = lambda shard: None
+    _models: dict[str, Opened] = field(default_factory=dict)
+    _artifacts: dict[str, Artifact] = field(default_factory=dict)
+    _stacks: dict[str, Stack] = field(default_factory=dict)
+
+    @contextmanager
+    def use(self: P, *, rehash: bool = False) -> Iterator[P]:
+        """Remember digests of files, and make temporary files where the manifest says.
+
+        Raises:
+            CacheError: the cache folder is one of someone else's.
+            ManifestError: the manifest's `tmpdir` cannot be written.
+        """
+        with self.remembering(rehash=rehash), scratch_of(self.manifest):
+            yield self
+
+    def remembering(self, *, rehash: bool = False) -> AbstractContextManager[None]:
+        """Remember digests of unchanged files in the cache, from process to process.
+
+        Raises:
+            CacheError: the cache folder is one of someone else's.
+        """
+        root = (self.cache_root or default_root()).absolute()
+        require_cache(root)
+        return remembered(root / "digests", rehash=rehash)
+
+    @cached_property
+    def cache(self) -> Cache:
+        """The cache folder, checked to be writable on first use."""
+        return Cache(self.cache_root, self.builds)
+
+    @cached_property
+    def backend(self) -> Backend:
+        """What runs artifacts."""
+        return get_backend(
+            self.backend_name,
+            cache=self.cache if self.backend_name == "coreml" else None,
+            units=self.units,
+            say=self._report,
+            machine=self.machine,
+        )
+
+    def _report(self, text: str) -> None:
+        """Name a shard by its id, where the backend has its package's path."""
+        for name, artifact in self._artifacts.items():
+            text = text.replace(str(artifact.path), name)
+        self.report(text)
+
+    @property
+    def complete_models(self) -> list[str]:
+        """Whole stacks all of whose shards are selected: behaviour is judged of these."""
+        selected = {shard.qualified for shard in self.shards}
+        return [model.name for model in self.manifest.models if is_complete(model, selected)]
+
+    def policy_of(self, subject: str) -> Policy:
+        """The policy of a selected shard, by qualified id, or of a model, by name."""
+        policies = {shard.qualified: shard.policy for shard in self.shards}
+        policies |= {model.name: model.policy for model in self.manifest.models}
+        return policies[subject]
+
+    def synthetic(self, subject: str) -> str:
+        """How the weights of a shard or model were made up; empty for real ones."""
+        source = self.manifest.model_of(subject.partition(":")[0]).source
+        return source.synthetic if source else ""
+
+    def model(self, name: str) -> Opened:
+        """A model's source, family and prompts, or its builder."""
+        if name not in self._models:
+            self._models[name] = open_model(self.manifest.model_of(name), self.cache)
+        return self._models[name]
+
+    def entry(self, shard: Shard) -> Path:
+        """The folder of the cache that a shard is, or will be, built into."""
+        key = artifact_key(shard, self.model(shard.model).identity)
+        return self.cache.path("artifacts", key_digest(key))
+
+    def package(self, shard: Shard) -> Path | None:
+        """A shard's package: the user's own, or what the cache holds; None if it is not built."""
+        if shard.artifact is not None:
+            return shard.artifact
+        folder = self.cache.get("artifacts", self.entry(shard).name)
+        return None if folder is None else folder / PACKAGE
+
+    @cached_property
+    def preflight(self) -> Preflight:
+        """What is still to be built, and whether the disk takes it."""
+        shards = self.shards if self.scope is None else self.scope
+        return Preflight(shards, self.cache.root, self.entry, self.builds)
+
+    def artifact(self, shard: Shard) -> Artifact:
+        """A shard's package: the user's own, from the cache, or built now.
+
+        Raises:
+            NotRunError: a canary of the shard's model has not passed.
+            BuildError: it cannot be built, or an own package does not exist.
+        """
+        self.before_build(shard)
+        if shard.qualified not in self._artifacts:
+            with self.progress.building(shard.qualified) as report:
+                artifact = self.build(shard)
+                report(artifact.size)
+            self._artifacts[shard.qualified] = artifact
+        return self._artifacts[shard.qualified]
+
+    def build(self, shard: Shard) -> Artifact:
+        """A shard, whatever its compression, from the cache or built now."""
+        identity = {} if shard.artifact else self.model(shard.model).identity
+        return build_shard(
+            shard, self.cache, identity=identity, model=lambda: self._buildable(shard.model)
+        )
+
+    def _buildable(self, name: str) -> Buildable:
+        """A model to build from; `BuildError` where the disk is plainly too small."""
+        self.preflight.check()
+        return self.model(name).language_model
+
+    def cases(self, shard: Shard, artifact: Artifact, backend: Backend | None = None) -> list[Case]:
+        """A shard's probes with what its reference makes of them.
+
+        Args:
+            shard: whose probes and reference.
+            artifact: its package, whose inputs are probed where no family knows them.
+            backend: runs a reference that is a package; the project's own by default.
+        """
+        backend = self.backend if backend is None else backend
+        if shard.reference == "float32":
+            return self.model(shard.model).cases(shard)
+        if shard.golden is not None:
+            model = self.model(shard.model) if shard.family else None
+            layout = model.layout(shard) if isinstance(model, OpenModel) else None
+            return golden_cases(read_golden(shard.golden), shard, layout, backend, artifact.path)
+        reference = shard.reference if isinstance(shard.reference, Path) else None
+        return package_cases(backend, artifact.path, reference, shard.probes)
+
+    def open_shard(self, shard: Shard) -> OpenShard:
+        """A shard as gates measure it."""
+        return OpenShard(self, shard)
+
+    def stack(self, name: str) -> Stack:
+        """A whole model, every shard built."""
+        if name not in self._stacks:
+            model = self.model(name)
+            assert isinstance(model, OpenModel)  # A builder's shards are no chain.
+            shards = [shard for shard in self.shards if shard.model == name]
+            artifacts = [(shard, self.artifact(shard)) for shard in shards]
+            self._stacks[name] = Stack(model, artifacts, self.backend)
+        return self._stacks[name]
+
+
+@dataclass(frozen=True)
+class OpenShard:
+    """A shard as gates measure it; everything is made when first asked for."""
+
+    project: Project
+    shard: Shard
+
+    @property
+    def artifact(self) -> Artifact:
+        """Its package: the user's own, or built; errors as of `Project.artifact`."""
+        return self.project.artifact(self.shard)
+
+    @cached_property
+    def program(self) -> Program:
+        """The package's program, its structure only: weights are not decoded."""
+        return read_model(self.artifact.path)
+
+    @property
+    def backend(self) -> Backend:
+        """What runs artifacts."""
+        return self.project.backend
+
+    def cases(self) -> list[Case]:
+        """Every probe with what the shard's reference makes of it."""
+        return self.project.cases(self.shard, self.artifact)
+
+
+def read_project(manifest: Path | None, cache: Path | None, **options: Any) -> Project:
+    """The project of a manifest, by default `shards.toml` here, with all its shards selected.
+
+    Args:
+        manifest: the file.
+        cache: the cache folder; None for the user's own.
+        options: other attributes of `Project`.
+
+    Raises:
+        ManifestError: the manifest is wrong.
+    """
+    read = load(manifest or Path("shards.toml"))
+    make_importable(read)
+    return Project(read, read.shards, cache, **options)
+
+
+@contextmanager
+def scratch_of(manifest: Manifest) -> Iterator[None]:
+    """Make temporary files in a manifest's `tmpdir`, if it names one.
+
+    Raises:
+        ManifestError: the folder cannot be made or written.
+    """
+    folder = manifest.tmpdir
+    if folder is None:
+        yield
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ManifestError(
+            f"{label(manifest.path)}: [run] tmpdir: {folder} cannot be written ({error.strerror}); "
+            "name another folder."
+        ) from None
+    with temporary_files_in(folder):
+        yield

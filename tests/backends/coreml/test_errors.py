@@ -1,0 +1,56 @@
+"""Known error texts; each one of them in a log: `tests/gates/placement/plans/test_errors.py`."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ane.backends.coreml.errors import KNOWN_ERRORS, error_text, explain, is_stale, recognise
+
+CODE_14 = (
+    "Failed to build the model execution plan using a model architecture file '/a/model.mil' with "
+    "error code: -14."
+)
+
+
+def test_only_code_14_may_be_a_stale_model() -> None:
+    assert [known.parts[-1] for known in KNOWN_ERRORS if known.stale] == ["error code: -14"]
+    assert is_stale(RuntimeError(CODE_14))
+    assert not is_stale(RuntimeError(CODE_14.replace("-14", "-1")))
+
+
+def test_an_overflow_is_not_taken_for_any_failure_at_run_time() -> None:
+    text = (
+        "ANEProgramProcessRequestDirect() Failed with status=0x12 : statusType=0x3: Program "
+        "Inference overflow"
+    )
+    known = recognise(text)
+    assert known is not None
+    assert known.meaning == "A value overflowed on the ANE at run time"
+
+
+@pytest.mark.parametrize("status", ["0x1d", "0x16", "0x2"])
+def test_a_failure_at_run_time_is_known_by_any_status(status: str) -> None:
+    text = f"ANEProgramProcessRequestDirect() Failed with status={status} : Program Inference error"
+    assert "CPU_ONLY" in explain(RuntimeError(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("plain words.", "plain words"),
+        ('{\n    NSLocalizedDescription = "It \\"failed\\" here.";\n}', 'It "failed" here'),
+        ("{NSLocalizedDescription = Failed; NSUnderlyingError = x}", "Failed"),
+        ("two\n  lines \x1b[31m", r"two lines \x1b[31m"),
+        ("x" * 1000, f"{'x' * 198}...{'x' * 198}"),
+        ("", ""),
+    ],
+)
+def test_what_core_ml_says_is_one_line(text: str, expected: str) -> None:
+    assert error_text(RuntimeError(text)) == expected
+
+
+def test_what_is_explained_spans_lines_and_what_is_not_known_stands_alone() -> None:
+    wrapped = RuntimeError('{\n NSLocalizedDescription = "' + CODE_14.replace(" plan", "\n plan"))
+    assert "(Core ML built no plan (-14)" in explain(wrapped)
+    assert explain(RuntimeError("never seen before.")) == "never seen before"
+    assert explain(RuntimeError()) == "RuntimeError"

@@ -1,0 +1,36 @@
+"""What the pages' commands run in: a user's project, made once, and processes that are forked."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT
+from tests.docs.sessions import furnish
+from tests.packages import save_conv
+from tests.plugin.projects import LLAMA, make_llama
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a package, a tiny Llama under the default model's name, and a test."""
+    folder = tmp_path_factory.mktemp("packages")
+    save_conv(folder / "some.mlpackage")
+    make_llama(folder / "mini.gguf")
+    manifest = LLAMA.format(source="mini.gguf").replace("models.mini", "models.smollm2")
+    (folder / "shards.toml").write_text(manifest)
+    (folder / "test_own.py").write_text("def test_own():\n    assert True\n")
+    # Manifests alone: a bare `pytest` runs the project's own test, not those of the examples.
+    (folder / "examples").mkdir()
+    for manifest in (ROOT / "examples").glob("*.toml"):
+        shutil.copy(manifest, folder / "examples")
+    furnish(folder)
+    return folder
+
+
+@pytest.fixture
+def project(packages: Path) -> Path:
+    """The same folder in every test: shards are built once, by whatever page asks first."""
+    return packages

@@ -1,0 +1,300 @@
+"""The generated parts of the reference pages: manifest, command line, pytest options, rules.
+
+A page holds `<!-- generated: NAME -->` and `<!-- end -->`; what stands between them is written by
+`python -m tests.docs.reference`, and tests/docs/test_reference.py fails where it is out of date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from typing import Any
+
+from pytest_ane.cli import parser
+from pytest_ane.gates.placement.rules import ALL_RULES, OpRule, Rule
+from pytest_ane.manifest.tables import json_schema
+from tests.docs.pages import ROOT, SITE, tomllib
+
+BLOCK = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def rewrite(page: str) -> str:
+    """A page with all of its generated blocks brought up to date.
+
+    Raises:
+        KeyError: a block has a name that nothing generates.
+    """
+    return BLOCK.sub(lambda block: f"{block[1]}{GENERATORS[block[2]]()}\n{block[3]}", page)
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table; bars and line breaks in cells are escaped."""
+    head = tuple(head)
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", r"\|")
+
+
+# The manifest: every table of the JSON Schema, under the name it has in shards.toml.
+
+
+def manifest() -> str:
+    """A section for each table of `shards.toml`; a key that several tables share stands once."""
+    schema = json_schema()
+    sections: dict[str, str] = {}
+    described: set[tuple[str, str]] = set()
+    for name, path in _tables(schema, "", schema):
+        record = schema["$defs"][name]
+        properties = record["properties"].items()
+        rows = [
+            (f"`{key}`", _values(value), _default(value), value["description"])
+            for key, value in properties
+            if key == "method" or (key, value["description"]) not in described
+        ]
+        described |= {(key, value["description"]) for key, value in properties}
+        if rows and name not in sections:
+            method = record["properties"].get("method", {}).get("const")
+            title = f"### `{path}`" + (f' with `method = "{method}"`' if method else "")
+            keys = table(("key", "values", "default", "meaning"), rows)
+            sections[name] = f"{title}\n\n{record['description']}\n\n{keys}"
+    return "\n\n".join(sections.values())
+
+
+def _tables(schema: dict[str, Any], path: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """`(definition, path)` of the tables below a record, such as `[models.NAME.source]`."""
+    # Models first: a key that `[defaults]` may hold as well is described where people write it.
+    for key, value in sorted(record["properties"].items(), key=lambda item: item[0] != "models"):
+        for name, brackets, middle in _references(value):
+            inner = f"{path}.{key}{middle}".lstrip(".")
+            if name.endswith("Step") or name == "JsonValue":
+                continue
+            yield name, f"[[{inner}]]" if brackets else f"[{inner}]"
+            yield from _tables(schema, inner, schema["$defs"][name])
+
+
+def _references(value: dict[str, Any]) -> Iterator[tuple[str, bool, str]]:
+    """`(definition, whether an array of tables, what stands after the key)` of a property."""
+    if "$ref" in value:
+        yield value["$ref"].rpartition("/")[2], False, ""
+    for branch in value.get("anyOf", ()):
+        yield from _references(branch)
+    for pattern in value.get("patternProperties", {}).values():
+        yield from ((name, array, f".NAME{rest}") for name, array, rest in _references(pattern))
+    if "items" in value and isinstance(value["items"], dict):
+        yield from ((name, True, rest) for name, _, rest in _references(value["items"]))
+
+
+def _values(value: dict[str, Any]) -> str:
+    if "enum" in value:
+        return ", ".join(f"`{choice}`" for choice in value["enum"])
+    if "const" in value:
+        return f"`{value['const']}`"
+    if "anyOf" in value and not any("$ref" in branch for branch in value["anyOf"]):
+        return " or ".join(dict.fromkeys(map(_values, value["anyOf"])))
+    if value.get("type") == "array":
+        items = value.get("items")
+        return f"list of {_values(items)}" if items else "list"
+    kinds = {
+        "string": "text",
+        "integer": "integer",
+        "number": "number",
+        "boolean": "`true`, `false`",
+    }
+    return kinds.get(value.get("type", ""), "table") + _range(value)
+
+
+def _range(value: dict[str, Any]) -> str:
+    low = value.get("minimum", value.get("exclusiveMinimum"))
+    high = value.get("maximum", value.get("exclusiveMaximum"))
+    above = "above " if "exclusiveMinimum" in value else "from "
+    below = "below " if "exclusiveMaximum" in value else "to "
+    return (f", {above}{low}" if low is not None else "") + (
+        f" {below}{high}" if high is not None else ""
+    )
+
+
+def _default(value: dict[str, Any]) -> str:
+    if "const" in value or "default" not in value:
+        return ""
+    default = value["default"]
+    return f"`{str(default).lower() if isinstance(default, bool) else _toml(default)}`"
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+# The command line, from its parser; pytest's options, from the plugin's hook.
+
+
+def commands() -> str:
+    """A section for each command of `pytest-ane`."""
+    return "\n\n".join(_sections(parser()))
+
+
+def _sections(command: argparse.ArgumentParser, summary: str = "") -> Iterator[str]:
+    """The section of a command that has no commands of its own, else those of its commands."""
+    inner = [a for a in command._actions if isinstance(a, argparse._SubParsersAction)]
+    for action in inner:
+        helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
+        for name, child in action.choices.items():
+            yield from _sections(child, helps.get(name, ""))
+    if inner:
+        return
+    actions = [a for a in command._actions if not isinstance(a, argparse._HelpAction)]
+    usage = " ".join([command.prog, *map(_usage, actions)])
+    words = command.description or f"{summary[:1].upper()}{summary[1:]}."
+    parts = [f"## `{command.prog}`", words, f"```text\n{usage}\n```"]
+    if command.epilog:
+        parts.append(f"```text\n{command.epilog.strip()}\n```")
+    if actions:
+        rows = ((f"`{_spelling(action)}`", _meaning(action)) for action in actions)
+        parts.append(table(("argument", "meaning"), rows))
+    yield "\n\n".join(parts)
+
+
+def _meaning(action: argparse.Action) -> str:
+    """The help text, and the default where the text does not say it."""
+    words, default = action.help or "", action.default
+    if default in (None, argparse.SUPPRESS, [], "") or isinstance(default, bool):
+        return words
+    return words if "default" in words else f"{words} (default: {default})".strip()
+
+
+def _metavar(action: argparse.Action) -> str:
+    if action.nargs == 0:
+        return ""
+    if isinstance(action.metavar, tuple):
+        return " ".join(action.metavar)
+    if action.metavar is None and action.choices is not None:
+        return "|".join(map(str, action.choices))
+    return action.metavar or (action.dest.upper() if action.option_strings else action.dest)
+
+
+def _spelling(action: argparse.Action) -> str:
+    return " ".join(filter(None, [", ".join(action.option_strings), _metavar(action)]))
+
+
+def _usage(action: argparse.Action) -> str:
+    words = " ".join(filter(None, [*action.option_strings[:1], _metavar(action)]))
+    optional = action.nargs in ("?", "*") or (action.option_strings and not action.required)
+    return f"[{words}]" if optional else words
+
+
+class _Options:
+    """Takes the options that a plugin's `pytest_addoption` adds, in place of pytest's parser."""
+
+    def __init__(self) -> None:
+        self.options = argparse.ArgumentParser(prog="pytest", add_help=False)
+        self.ini: list[tuple[str, str]] = []
+
+    def getgroup(self, *_: object, **__: object) -> _Options:
+        return self
+
+    def addoption(self, *names: str, **keywords: Any) -> None:
+        self.options.add_argument(*names, **keywords)
+
+    def addini(self, name: str, help: str, **_: object) -> None:
+        self.ini.append((name, help))
+
+
+def options(module: str = "pytest_ane.plugin") -> str:
+    """A plugin's command-line options as a table."""
+    taken = _taken(module)
+    rows = ((f"`{_spelling(a)}`", a.help or "") for a in taken.options._actions)
+    return table(("option", "meaning"), rows)
+
+
+def settings() -> str:
+    """The plugin's ini settings as a table."""
+    rows = ((f"`{name}`", words) for name, words in _taken("pytest_ane.plugin").ini)
+    return table(("setting", "meaning"), rows)
+
+
+def _taken(module: str) -> _Options:
+    taken = _Options()
+    import_module(module).pytest_addoption(taken)
+    return taken
+
+
+def fixtures(folder: str = "plugin") -> str:
+    """Every fixture that the modules of a package define, with the first sentence about it."""
+    rows = []
+    for file in sorted((ROOT / "pytest_ane" / folder).glob("*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and any(map(_is_fixture, node.decorator_list)):
+                gives = ast.unparse(node.returns) if node.returns else ""
+                words = (ast.get_docstring(node) or "").partition("\n\n")[0]
+                rows.append((f"`{node.name}`", f"`{gives}`", words))
+    return table(("fixture", "gives", "meaning"), rows)
+
+
+def _is_fixture(decorator: ast.expr) -> bool:
+    return "pytest.fixture" in ast.unparse(decorator)
+
+
+# The architecture: packages in the order of their imports, and the placement rules.
+
+
+def packages() -> str:
+    """The packages of pytest_ane with the first sentence about each, the lowest layer first."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    names = [name.strip() for layer in reversed(layers) for name in layer.split("|")]
+    rows = ((f"`{name.partition('.')[2]}`", _summary(name)) for name in names)
+    return table(("package", "what it holds"), rows)
+
+
+def _summary(package: str) -> str:
+    source = ROOT.joinpath(*package.split("."), "__init__.py").read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n\n")[0]
+
+
+def rules() -> str:
+    """All placement rules as a table."""
+    head = ("rule", "outcome", "what", "matches", "seen", "where", "what to do", "source")
+    return table(head, map(_rule, ALL_RULES))
+
+
+def _rule(rule: Rule) -> tuple[str, ...]:
+    matches = rule.matches
+    if isinstance(rule, OpRule) and not matches:
+        matches = ", ".join(f"`{op}`" for op in sorted(rule.ops))
+    source = f"{rule.source} (grade {rule.grade})"
+    what = (rule.title, matches, rule.consequence, rule.scope, rule.fix, source)
+    return (rule.id, rule.outcome, *what)
+
+
+GENERATORS: dict[str, Callable[[], str]] = {
+    "manifest": manifest,
+    "commands": commands,
+    "options": options,
+    "settings": settings,
+    "fixtures": fixtures,
+    "options for tests": lambda: options("pytest_ane.testing.plugin"),
+    "fixtures for tests": lambda: fixtures("testing"),
+    "packages": packages,
+    "rules": rules,
+}
+
+
+def main() -> None:
+    """Bring every page of the site up to date, in place."""
+    for page in SITE:
+        text = page.read_text(encoding="utf-8")
+        if (current := rewrite(text)) != text:
+            page.write_text(current, encoding="utf-8")
+            print(f"wrote {page.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

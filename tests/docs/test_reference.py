@@ -1,0 +1,45 @@
+"""The generated parts of the reference are current, and complete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_ane.gates.placement.rules import ALL_RULES
+from tests.docs import reference
+from tests.docs.pages import SITE
+
+GENERATED = [page for page in SITE if "<!-- generated: " in page.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("page", GENERATED, ids=lambda page: page.stem)
+def test_generated_parts_are_current(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text == reference.rewrite(text), "out of date; run: python -m tests.docs.reference"
+
+
+def test_everything_generated_is_on_a_page() -> None:
+    names = {block[2] for page in GENERATED for block in reference.BLOCK.finditer(page.read_text())}
+    assert names == set(reference.GENERATORS)
+
+
+def test_every_argument_has_a_meaning() -> None:
+    rows = [line for line in reference.commands().splitlines() if line.startswith("| `")]
+    assert [row for row in rows if row.endswith("|  |")] == []
+
+
+def test_every_placement_rule_has_a_row_of_eight_cells() -> None:
+    rows = reference.rules().splitlines()[2:]
+    assert [row.split(" | ")[0] for row in rows] == [f"| {rule.id}" for rule in ALL_RULES]
+    assert {row.replace(r"\|", "").count("|") for row in rows} == {9}
+    assert not any("|  |" in row for row in rows), "no cell is empty"
+
+
+def test_cells_keep_their_table_whole() -> None:
+    assert reference.table(["a"], [["x | y\nz"]]) == "| a |\n| --- |\n| x \\| y z |"
+
+
+def test_a_block_that_nothing_generates_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        reference.rewrite("<!-- generated: nothing -->\n<!-- end -->")

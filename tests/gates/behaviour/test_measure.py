@@ -1,0 +1,162 @@
+"""The measurement: golden prompts through a chain, and each block alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pytest_ane.chain.chain import NO_TOKEN, Chain
+from pytest_ane.chain.exact import Head, forced
+from pytest_ane.chain.golden import GoldenPrompt
+from pytest_ane.core.arrays import FloatArray
+from pytest_ane.gates.behaviour import measure
+from pytest_ane.gates.behaviour.measure import PromptResult
+from tests.chain.test_chain import COUNTING, block, embed, following, head, identity
+
+IDS = (2, 3)
+GOLDEN = GoldenPrompt("count", IDS, COUNTING.logits(IDS), (4, 5, 6), (2.0, 2.0, 2.0), "4 5 6")
+
+
+def decode(ids: Sequence[int]) -> str:
+    return " ".join(map(str, ids))
+
+
+def states(prompt: str, shard: str) -> tuple[FloatArray, FloatArray]:
+    """The reference's blocks pass everything on."""
+    assert (prompt, shard[0]) == ("count", "L")
+    return embed(IDS), embed(IDS)
+
+
+def run(chain: Chain) -> tuple[PromptResult, tuple[tuple[str, float], ...]]:
+    found = measure(chain, [GOLDEN], states, decode, {"backend": "toy"})
+    assert found.provenance == {"backend": "toy"}
+    (prompt,) = found.prompts
+    return prompt, found.alone
+
+
+def test_the_reference_itself() -> None:
+    prompt, alone = run(COUNTING)
+    assert [(p.centred_cosine, p.kl, p.top1, p.rank) for p in prompt.positions] == [
+        (pytest.approx(1), 0.0, True, 0)
+    ] * 2
+    assert (prompt.greedy, prompt.agreed) == ((4, 5, 6), 3)
+    assert (prompt.text, prompt.expected_text) == ("4 5 6", "4 5 6")
+    assert [p.tokens[0] for p in prompt.likeliest] == [3, 4]
+    assert alone == (("L00", pytest.approx(1)), ("head.0", pytest.approx(1)))
+    assert prompt.head is not None
+    assert (prompt.head.top1, prompt.head.kl) == (1.0, 0.0)
+    assert prompt.head.centred_cosine == pytest.approx(1)
+
+
+def test_a_chain_that_goes_astray() -> None:
+    """Each step back by one token: after 3 comes 3, and so on."""
+    back = Chain(embed, (block("L00", lambda x: np.roll(x, -1, axis=1)), head("head.0", following)))
+    prompt, alone = run(back)
+    assert (prompt.greedy, prompt.agreed, prompt.text) == ((3, 3, 3), 0, "3 3 3")
+    assert not any(p.top1 for p in prompt.positions)
+    assert alone == (("L00", pytest.approx(0)), ("head.0", pytest.approx(1)))
+    assert prompt.head is not None
+    assert (prompt.head.top1, prompt.head.kl) == (1.0, 0.0)
+    assert prompt.head.centred_cosine == pytest.approx(1)
+    assert [p.kl > 0.1 for p in prompt.positions] == [True, True]
+
+
+def test_a_head_that_goes_astray() -> None:
+    """Its own error is all there is; of two slices the second is the wrong one."""
+    slices = (
+        head("head.0", lambda x: following(x)[:, :4]),
+        head("head.1", lambda x: -following(x)[:, 4:]),
+    )
+    prompt, alone = run(Chain(embed, (block("L00", identity), *slices)))
+    assert alone == (("L00", pytest.approx(1)), ("head.0", pytest.approx(1)), ("head.1", -1.0))
+    assert prompt.head is not None
+    assert prompt.head.kl == pytest.approx(prompt.positions[1].kl)
+    assert prompt.head.kl > 0.1
+
+
+def test_a_prompt_of_one_position_says_nothing_of_the_head() -> None:
+    golden = replace(GOLDEN, ids=IDS[:1], logits=COUNTING.logits(IDS[:1]))
+    found = measure(COUNTING, [golden], lambda *_: (embed(IDS[:1]),) * 2, decode, {})
+    assert found.prompts[0].head is None
+
+
+@pytest.mark.parametrize(("greedy", "agreed"), [((4, 5, 6), 3), ((4, 9, 6), 1), ((9, 5, 6), 0)])
+def test_tokens_equal_before_the_first_difference(greedy: tuple[int, ...], agreed: int) -> None:
+    prompt, _ = run(COUNTING)
+    changed = PromptResult(**{**vars(prompt), "greedy": greedy})
+    assert changed.agreed == agreed
+
+
+def test_one_nan_of_a_block_is_its_lowest_cosine() -> None:
+    def broken(x: FloatArray) -> FloatArray:
+        y = x.copy()
+        y[0, 0] = np.nan
+        return y
+
+    chain = Chain(embed, (block("L00", identity), block("L01", broken), head("head.0", following)))
+    prompt, alone = run(chain)
+    assert alone[0] == ("L00", pytest.approx(1))
+    assert math.isnan(alone[1][1])
+    assert math.isnan(prompt.positions[0].kl)
+
+
+def only(*live: int, gives: float = 1.0) -> Chain:
+    """A block that adds nothing but at some positions."""
+
+    def pack(x: FloatArray) -> FloatArray:
+        out = np.zeros_like(x)
+        out[list(live)] = gives
+        return out
+
+    return Chain(embed, (block("L00", pack), head("head.0", following)))
+
+
+def alone(chain: Chain, expected: FloatArray) -> tuple[tuple[str, float], ...]:
+    found = forced(chain, [GOLDEN], lambda *_: (embed(IDS), expected)).lowest
+    return tuple(pair for pair in found if pair[0] == "L00")
+
+
+def test_zero_on_both_sides_is_agreement_and_no_evidence() -> None:
+    """A pack of experts none of which was chosen, at one position and at all."""
+    ones, zeros = np.ones_like(embed(IDS)), np.zeros_like(embed(IDS))
+    half = ones * np.array([[0.0], [1.0]], dtype=np.float32)
+    assert alone(only(1), half) == (("L00", pytest.approx(1)),)
+    assert alone(only(), zeros) == ()
+
+
+@pytest.mark.parametrize("live", [(), (0, 1)])
+def test_zero_on_one_side_alone_is_none(live: tuple[int, ...]) -> None:
+    half = np.ones_like(embed(IDS)) * np.array([[0.0], [1.0]], dtype=np.float32)
+    ((_, value),) = alone(only(*live), half)
+    assert math.isnan(value)
+
+
+def test_nan_where_the_reference_is_zero_is_no_agreement() -> None:
+    ((_, value),) = alone(only(0, 1, gives=math.nan), np.zeros_like(embed(IDS)))
+    assert math.isnan(value)
+
+
+@pytest.mark.parametrize("wrong", [(1.5, 0.0, 1.0), (0.5, -1.0, 1.0), (0.5, 0.0, 2.0)])
+def test_figures_of_a_head_that_cannot_be(wrong: tuple[float, float, float]) -> None:
+    with pytest.raises(ValueError, match="that is none"):
+        Head(*wrong)
+
+
+def test_a_nan_in_greedy_text_ends_it() -> None:
+    """Of a NaN `argmax` makes token 0, which is what the reference says there."""
+
+    def late(x: FloatArray) -> FloatArray:
+        given = x.copy()
+        given[3:] = np.nan
+        return given
+
+    ids = (4, 5)
+    prompt = GoldenPrompt("count", ids, COUNTING.logits(ids), (6, 0, 0), (2.0, 2.0, 0.0), "6 0 0")
+    chain = Chain(embed, (block("L00", late), head("head.0", following)))
+    (found,) = measure(chain, [prompt], lambda *_: (embed(ids), embed(ids)), decode, {}).prompts
+    assert all(p.defined for p in found.positions)
+    assert (found.greedy, found.agreed, found.text) == ((6, 0, NO_TOKEN), 2, "6 0")

@@ -1,0 +1,351 @@
+"""The compression gate's verdicts, sentence by sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from pytest_ane.build import Census, Distortion
+from pytest_ane.build.census import Stage, Weight
+from pytest_ane.core.verdict import Verdict
+from pytest_ane.gates.compression import judge
+from pytest_ane.gates.compression.measure import CompressionMeasurement
+from pytest_ane.manifest import Compression, CompressionPolicy
+
+LUT = "constexpr_lut_to_dense"
+SCALE = "constexpr_blockwise_shift_scale"
+
+
+def stored(
+    name: str, shape: tuple[int, ...], op: str, nbits: int, groups: int, blocks: int, size: int
+) -> Weight:
+    """A weight that one operation expands."""
+    return Weight(name, shape, size, nbits, (Stage(op, nbits, groups, blocks),))
+
+
+Q = stored("q_proj_weight", (576, 576, 1, 1), LUT, 4, 18, 1, 166_464)
+DOWN = stored("down_proj_weight", (576, 1536, 1, 1), LUT, 4, 18, 1, 442_944)
+NORM = Weight("norm_weight", (1, 576, 1, 1), 1152, 16)
+DENSE = Weight("router_weight", (17, 576, 1, 1), 19_584, 16)
+FOUR_BITS = {"method": "palettize", "nbits": 4, "group_size": 32}
+EIGHT_BITS = {"method": "linear", "dtype": "int8"}
+
+
+def of(
+    *weights: Weight,
+    asked: dict[str, Any] | None = FOUR_BITS,
+    size: int = 700_000,
+    notes: tuple[str, ...] = (),
+    distortions: tuple[Distortion, ...] = (),
+    **policy: Any,
+) -> Verdict:
+    compression = asked and TypeAdapter(Compression).validate_python(asked)
+    return judge(
+        CompressionMeasurement(Census(weights), size, notes, distortions),
+        asked=compression,
+        policy=CompressionPolicy.model_validate(policy),
+        subject="smollm2:L01",
+    )
+
+
+def test_all_weights_compressed() -> None:
+    verdict = of(Q, DOWN, NORM)
+    assert (verdict.gate, verdict.subject) == ("compression", "smollm2:L01")
+    assert (verdict.status, verdict.reasons) == ("passed", ())
+    assert verdict.summary == (
+        "0.70 MB, 3.48x smaller than fp16 · 2 weights (2 lut_to_dense 4-bit)"
+    )
+    assert verdict.facts == {
+        "size_bytes": 700_000,
+        "ratio": 3.4774,
+        "weights": 3,
+        "weights_compressed": 2,
+    }
+    assert verdict.details == (
+        "q_proj_weight [576, 576, 1, 1]: constexpr_lut_to_dense, 4 bits, 18 groups, 166,464 bytes",
+        "down_proj_weight [576, 1536, 1, 1]: constexpr_lut_to_dense, 4 bits, 18 groups, 442,944 "
+        "bytes",
+        "norm_weight [1, 576, 1, 1]: const, 16 bits, 0 groups, 1,152 bytes",
+    )
+
+
+def test_a_weight_whose_channels_do_not_divide() -> None:
+    verdict = of(Q, DENSE)
+    assert verdict.status == "failed"
+    assert verdict.reasons == (
+        "router_weight [17, 576, 1, 1] was to be palettized (kmeans, 4 bits, per_grouped_channel) "
+        "but is stored as const (17 output channels are not divisible by group_size 32); choose a "
+        "setting that fits its shape, or name it in compression.keep.",
+    )
+
+
+def test_a_weight_that_the_converter_declined_for_reasons_of_its_own() -> None:
+    verdict = of(
+        Weight("w", (64, 64, 1, 1), 8192, 16),
+        notes=("Something else.", "Cannot perform palettization on w. Skipped this op."),
+    )
+    assert (
+        "stored as const (Cannot perform palettization on w. Skipped this op);"
+        in (verdict.reasons[0])
+    )
+
+
+def test_a_weight_declined_without_a_word() -> None:
+    verdict = of(Weight("w", (64, 64, 1, 1), 8192, 16), asked=EIGHT_BITS)
+    assert verdict.reasons == (
+        "w [64, 64, 1, 1] was to be quantized (int8, per_channel) but is stored as const; choose a "
+        "setting that fits its shape, or name it in compression.keep.",
+    )
+
+
+def test_another_method_than_asked_for() -> None:
+    quantized = stored("w", (64, 64, 1, 1), SCALE, 4, 64, 1, 2176)
+    assert of(quantized).reasons[0].startswith("w [64, 64, 1, 1] was to be palettized")
+    assert of(quantized, asked={**EIGHT_BITS, "dtype": "int4"}).status == "passed"
+    affine = stored("w", (64, 64, 1, 1), "constexpr_affine_dequantize", 8, 64, 1, 4300)
+    assert of(affine, asked=EIGHT_BITS).status == "passed"
+
+
+def test_another_number_of_bits_than_asked_for() -> None:
+    verdict = of(Q, asked={**FOUR_BITS, "nbits": 6})
+    assert verdict.reasons == (
+        "q_proj_weight [576, 576, 1, 1] was to be palettized (kmeans, 6 bits, per_grouped_channel) "
+        "but has 4 bits.",
+    )
+    assert of(Q, asked={**FOUR_BITS, "nbits": 6, "mode": "unique"}).status == "passed"
+    plain = stored("w", (64, 64, 1, 1), "const", 16, 0, 0, 8192)
+    said = of(plain, asked={**FOUR_BITS, "mode": "unique"}).reasons[0]
+    assert said.startswith("w [64, 64, 1, 1] was to be palettized (unique, per_grouped_channel) ")
+    wide = stored("w", (64, 64, 1, 1), SCALE, 8, 64, 1, 4224)
+    assert of(wide, asked={**EIGHT_BITS, "dtype": "uint4"}).reasons == (
+        "w [64, 64, 1, 1] was to be quantized (uint4, per_channel) but has 8 bits.",
+    )
+
+
+def test_a_weight_kept_on_purpose() -> None:
+    assert of(Q, DENSE, asked={**FOUR_BITS, "keep": ["router*"]}).status == "passed"
+
+
+def test_a_weight_that_should_have_been_kept() -> None:
+    verdict = of(Q, DOWN, asked={**FOUR_BITS, "keep": ["q_proj*"]})
+    assert verdict.reasons == (
+        "q_proj_weight was to stay fp16 but is stored as constexpr_lut_to_dense.",
+    )
+    assert of(Q, asked={"method": "none"}).status == "failed"
+    assert of(NORM, DENSE, asked={"method": "none"}).status == "passed"
+
+
+@pytest.mark.parametrize(("threshold", "passes"), [(9792, True), (9791, False)])
+def test_small_weights_stay_as_they_are(threshold: int, passes: bool) -> None:
+    """The router has 9,792 elements."""
+    verdict = of(Q, DENSE, asked={**FOUR_BITS, "weight_threshold": threshold})
+    assert (verdict.status == "passed") is passes
+
+
+def test_over_the_budget() -> None:
+    verdict = of(Q, DOWN, **{"max-bytes": "0.6 MB"})
+    assert verdict.reasons == (
+        "The package has 700,000 bytes, over the budget of 600,000 "
+        "(policy.compression.max-bytes); it would pass at max-bytes = 700000.",
+    )
+    assert of(Q, **{"max-bytes": 700_000}).status == "passed"
+
+
+def test_below_the_ratio() -> None:
+    verdict = of(Q, DOWN, size=1_400_000, **{"min-ratio": 2.0})
+    assert verdict.reasons == (
+        "The package is 1.738x smaller than fp16, below policy.compression.min-ratio = 2.",
+    )
+    assert of(Q, DOWN, size=1_216_512, **{"min-ratio": 2.0}).status == "passed"
+
+
+def test_a_package_of_unknown_making_holds_only_the_budget() -> None:
+    assert of(Q, DENSE, asked=None).status == "passed"
+    assert of(Q, DENSE, asked=None, **{"max-bytes": 1}).status == "failed"
+
+
+def test_no_weights_prove_nothing() -> None:
+    verdict = of()
+    assert verdict.status == "unproven"
+    assert verdict.reasons == ("The program has no weights, so there was nothing to check.",)
+    assert of(**{"max-bytes": 1}).status == "failed"
+
+
+def test_an_empty_package() -> None:
+    verdict = of(Q, size=0)
+    assert verdict.facts["ratio"] == 0.0
+
+
+def test_every_weight_is_named() -> None:
+    assert len(of(DENSE, Weight("v", (17, 576), 19_584, 16)).reasons) == 2
+
+
+def test_one_table_where_groups_were_asked_for() -> None:
+    one = stored("w", (64, 64, 1, 1), LUT, 4, 1, 1, 2080)
+    asked = {"method": "palettize", "nbits": 4, "group_size": 16}
+    assert "takes 4 tables or scales, but has 1" in of(one, asked=asked).reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("op", "tables", "passes"),
+    [
+        ("conv", 2, True),
+        # As many as groups of 16 output channels take, or groups of 32 input channels.
+        ("conv", 4, False),
+        ("linear", 4, False),
+        ("conv_transpose", 4, True),
+        ("conv_transpose", 2, False),
+        ("matmul", 2, True),
+        ("matmul", 4, True),
+        ("matmul", 8, False),
+    ],
+)
+def test_groups_lie_along_the_output_channels(op: str, tables: int, passes: bool) -> None:
+    weight = Weight("w", (64, 128), 5000, 4, (Stage(LUT, 4, tables),), op_types=(op,))
+    assert (of(weight).status == "passed") is passes
+
+
+@pytest.mark.parametrize(("scales", "passes"), [(64, True), (128, False)])
+def test_scales_lie_along_the_output_channels(scales: int, passes: bool) -> None:
+    weight = Weight("w", (64, 128), 5000, 8, (Stage(SCALE, 8, scales),), op_types=("conv",))
+    assert (of(weight, asked=EIGHT_BITS).status == "passed") is passes
+
+
+def test_tables_of_numbers_are_none_of_vectors() -> None:
+    numbers, pairs = (
+        Weight("w", (64, 64), 3000, 4, (Stage(LUT, 4, 2, vector=length),)) for length in (1, 2)
+    )
+    of_pairs = {**FOUR_BITS, "cluster_dim": 2}
+    assert of(numbers).status == of(pairs, asked=of_pairs).status == "passed"
+    assert of(numbers, asked=of_pairs).reasons == (
+        "w [64, 64] was to be palettized (kmeans, 4 bits, per_grouped_channel) but its tables hold "
+        "vectors of 1, not of 2.",
+    )
+    assert of(pairs).status == "failed"
+
+
+HALF = {"method": "prune", "target_sparsity": 0.5}
+SPARSE = Stage("constexpr_sparse_to_dense", 16)
+SPARSE_LUT = Stage("constexpr_lut_to_sparse", 4, 2)
+
+
+def chain(*stages: Stage, sparsity: float = 0.0, shape: tuple[int, ...] = (64, 64)) -> Weight:
+    return Weight("w", shape, 1000, stages[0].nbits, stages, sparsity)
+
+
+def test_fewer_zeros_than_asked_for() -> None:
+    few, enough = (chain(SPARSE, sparsity=share) for share in (0.3, 0.5))
+    assert of(few, asked=HALF).reasons == (
+        "w [64, 64] was to be pruned (target_sparsity 0.5) but 0.3000 of it are left out as zeros, "
+        "not 0.5000.",
+    )
+    assert of(enough, asked=HALF).status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "least"),
+    [
+        ((64, 64), {"n_m_ratio": [2, 4]}, 0.5),
+        # 66 input channels are 9 groups of 7 and one of 3, filled up with 4 zeros.
+        ((64, 66), {"n_m_ratio": [5, 7]}, (9 * 5 + 1) / 66),
+        ((66, 64), {"n_m_ratio": [3, 7], "dim": 0}, 9 * 3 / 66),
+        ((64, 64), {"threshold": 0.1}, 0.5),
+        ((64, 64), {"threshold": 0.1, "minimum_sparsity_percentile": 0.25}, 0.25),
+        ((7, 5), {"target_sparsity": 0.5, "weight_threshold": 0}, 17 / 35),
+    ],
+)
+def test_the_zeros_that_must_be_there(
+    shape: tuple[int, int], options: dict[str, Any], least: float
+) -> None:
+    asked = {"method": "prune", **options}
+    assert of(chain(SPARSE, sparsity=least, shape=shape), asked=asked).status == "passed"
+    assert of(chain(SPARSE, sparsity=least - 1e-6, shape=shape), asked=asked).status == "failed"
+
+
+PALETTE_OF_INT8 = {
+    "method": "palettize",
+    "joint": [{"method": "linear", "granularity": "per_tensor"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("asked", "stages"),
+    [
+        ({**HALF, "joint": [{"method": "palettize"}]}, (SPARSE,)),
+        ({**HALF, "joint": [{"method": "palettize"}]}, (Stage(LUT, 4, 2),)),
+        ({**HALF, "joint": [{"method": "linear"}]}, (SPARSE_LUT, SPARSE)),
+        (HALF, (SPARSE_LUT, SPARSE)),
+        (PALETTE_OF_INT8, (Stage(LUT, 4, 2),)),
+        (PALETTE_OF_INT8, (Stage(SCALE, 16, 1, 64, of_table=True), Stage(LUT, 4, 2))),
+        (PALETTE_OF_INT8, (Stage(SCALE, 4, 1, 1, of_table=True), Stage(LUT, 4, 2))),
+        (PALETTE_OF_INT8, (Stage(SCALE, 8, 2, 1, of_table=True), Stage(LUT, 4, 2))),
+        (FOUR_BITS, (Stage(SCALE, 8, 1, 1, of_table=True), Stage(LUT, 4, 2))),
+        ({**FOUR_BITS, "enable_per_channel_scale": True}, (Stage(LUT, 4, 128),)),
+    ],
+)
+def test_a_step_that_was_left_out_or_not_asked_for(
+    asked: dict[str, Any], stages: tuple[Stage, ...]
+) -> None:
+    verdict = of(chain(*stages, sparsity=0.5), asked=asked)
+    assert verdict.status == "failed"
+    assert len(verdict.reasons) == 1
+
+
+def test_all_steps_done() -> None:
+    whole = (Stage(SCALE, 8, of_table=True), SPARSE_LUT, SPARSE)
+    asked = {**HALF, "joint": [{"method": "palettize"}, *PALETTE_OF_INT8["joint"]]}
+    assert of(chain(*whole, sparsity=0.5), asked=asked).status == "passed"
+
+
+def test_a_weight_of_one_dimension() -> None:
+    assert (
+        "(coremltools leaves weights of one dimension as they are)"
+        in (of(Weight("bias", (4096,), 8192, 16)).reasons[0])
+    )
+
+
+def test_settings_by_operation() -> None:
+    dense = Weight("w", (64, 64), 8192, 16, op_types=("gather",))
+    asked = {**FOUR_BITS, "overrides": [{"op_type": "gather", "method": "none"}]}
+    assert of(dense, asked=asked).status == "passed"
+    assert of(dense, asked=FOUR_BITS).status == "failed"
+
+
+def test_the_lowest_ratio_is_told() -> None:
+    found = (Distortion("q_proj_weight", 1.0, 100.0), Distortion("down_proj_weight", 1.0, 1000.0))
+    verdict = of(Q, DOWN, NORM, distortions=(*found, Distortion("norm_weight", 0.0, 1.0)))
+    assert verdict.summary.endswith(" · lowest SNR 20.0 dB (q_proj_weight)")
+    assert verdict.facts["min_snr_db"] == 20.0
+    assert verdict.facts["min_snr_weight"] == "q_proj_weight"
+    assert verdict.details[0].endswith("166,464 bytes, SSE 1, SNR 20.0 dB")
+    assert verdict.details[2].endswith("1,152 bytes")
+
+
+def test_nothing_is_told_where_nothing_was_lost() -> None:
+    verdict = of(NORM, asked=None, distortions=(Distortion("norm_weight", 0.0, 1.0),))
+    assert "SNR" not in verdict.summary
+    assert "min_snr_db" not in verdict.facts
+
+
+@pytest.mark.parametrize("sse", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_fail(sse: float) -> None:
+    verdict = of(Q, asked=None, distortions=(Distortion("q_proj_weight", sse, 1.0),))
+    assert verdict.reasons == (
+        "q_proj_weight holds NaN or infinity, compressed or before; its error cannot be told.",
+    )
+
+
+def test_a_declined_weight_says_so_in_its_line() -> None:
+    assert of(DENSE).details == (
+        "router_weight [17, 576, 1, 1]: const, 16 bits, 0 groups, 19,584 bytes; declined: 17 "
+        "output channels are not divisible by group_size 32",
+    )
+
+
+def test_a_weight_of_one_dimension_that_was_to_be_pruned_along_another() -> None:
+    """It has one channel there, which n:m pruning leaves."""
+    sparse = Weight("w", (64,), 100, 16, (Stage("constexpr_sparse_to_dense", 16),), 0.25)
+    asked = {"method": "prune", "n_m_ratio": [2, 4], "weight_threshold": 0}
+    assert of(sparse, asked=asked).status == "passed"

@@ -1,0 +1,366 @@
+"""The comparison of an artifact's outputs with its reference's, without any artifact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_ane.core.errors import ExecutionError
+from pytest_ane.gates.fidelity import Comparison, Fidelity, judge, measure
+from pytest_ane.manifest import FidelityPolicy
+from pytest_ane.probes.cases import Case
+
+X = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
+
+
+class FakeRunner:
+    """Gives the same outputs whatever comes in, and keeps what came."""
+
+    inputs = ()
+
+    def __init__(self, **outputs: np.ndarray) -> None:
+        self.outputs = outputs
+        self.seen: list[Mapping[str, np.ndarray]] = []
+        self.calls: list[int] = []
+
+    def make_state(self) -> list[int]:
+        """A state that counts its calls."""
+        return []
+
+    def predict(
+        self, inputs: Mapping[str, np.ndarray], state: list[int] | None = None
+    ) -> dict[str, np.ndarray]:
+        assert state is not None
+        state.append(len(self.seen))
+        self.seen.append(inputs)
+        self.calls.append(len(state))
+        return self.outputs
+
+    def predict_all(
+        self, inputs: Sequence[Mapping[str, np.ndarray]], states: Sequence[list[int]]
+    ) -> list[dict[str, np.ndarray]]:
+        return [self.predict(x, state) for x, state in zip(inputs, states, strict=True)]
+
+
+def case(expected: Mapping[str, np.ndarray], name: str = "probe") -> Case:
+    return Case("gaussian", name, ({"x": X},), lambda outputs: outputs, expected, len(X), 6.0)
+
+
+def compare(actual: np.ndarray, expected: np.ndarray) -> Comparison:
+    """The one comparison of one output."""
+    found = measure(FakeRunner(y=actual), [case({"y": expected})], compared=True, provenance={})
+    (comparison,) = found.comparisons
+    return comparison
+
+
+def test_equal_outputs() -> None:
+    found = compare(X, X)
+    assert (found.kind, found.probe, found.output) == ("gaussian", "probe", "y")
+    assert (found.length, found.input_max) == (3, 6.0)
+    assert found.cosines == pytest.approx((1, 1, 1))
+    assert found.positions == (0, 1, 2)
+    assert (found.both_zero, found.one_zero) == ((), ())
+    assert (found.finite, found.error_max) == (1.0, 0.0)
+    assert found.live
+
+
+def test_several_calls_share_one_state_and_their_rows_follow_one_another() -> None:
+    runner = FakeRunner(y=X)
+    twice = replace(case({"y": np.concatenate([X, X])}), calls=({"x": X}, {"x": X}))
+    (found,) = measure(runner, [twice], compared=True, provenance={}).comparisons
+    assert runner.calls == [1, 2]
+    assert found.positions == (0, 1, 2, 3, 4, 5)
+
+
+def test_the_worst_position() -> None:
+    found = compare(np.array([[1, 2], [4, -3], [5, 6]], np.float32), X)
+    assert found.worst == pytest.approx(0)
+    assert found.worst_position == 1
+    assert found.error_max == 7.0
+
+
+def test_zero_on_both_sides_is_agreement_and_not_compared() -> None:
+    zeroed = X * np.array([[0], [1], [1]], np.float32)
+    found = compare(zeroed, zeroed)
+    assert (found.both_zero, found.one_zero, found.positions) == ((0,), (), (1, 2))
+    assert found.worst == pytest.approx(1)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_zero_on_one_side_is_kept_apart(side: int) -> None:
+    pair = [X, X * np.array([[1], [0], [1]], np.float32)]
+    found = compare(pair[side], pair[1 - side])
+    assert (found.both_zero, found.one_zero, found.positions) == ((), (1,), (0, 2))
+
+
+def test_positions_are_those_of_the_prompt() -> None:
+    later = replace(case({"y": X}), start=7)
+    (found,) = measure(FakeRunner(y=X), [later], compared=True, provenance={}).comparisons
+    assert found.positions == (7, 8, 9)
+
+
+def test_only_captured_probes_have_a_first_position_apart() -> None:
+    found = compare(X, X)
+    assert (found.first.positions, found.rest.positions) == ((), (0, 1, 2))
+    captured = replace(found, kind="captured")
+    assert (captured.first.positions, captured.rest.positions) == ((0,), (1, 2))
+    assert captured.first.cosines + captured.rest.cosines == captured.cosines
+
+
+def test_nothing_live() -> None:
+    found = compare(X * 0, X * 0)
+    assert not found.live
+    assert found.both_zero == (0, 1, 2)
+    assert math.isnan(found.worst)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_one_value_that_is_not_finite_is_the_worst(bad: float, position: int) -> None:
+    broken = X.copy()
+    broken[position, 0] = bad
+    found = compare(broken, X)
+    assert found.finite == pytest.approx(5 / 6)
+    assert math.isnan(found.worst)
+    assert found.worst_position == position
+    assert not found.error_max <= 1e30
+
+
+def test_a_reference_that_is_not_finite_agrees_with_nothing() -> None:
+    found = compare(X, np.full_like(X, np.nan))
+    assert found.finite == 1
+    assert math.isnan(found.worst)
+
+
+def test_a_row_of_nan_is_not_a_row_of_zeros() -> None:
+    found = compare(np.array([[np.nan, 0]], np.float32), np.zeros((1, 2), np.float32))
+    assert (found.both_zero, found.one_zero) == ((), (0,))
+
+
+def test_every_output_of_the_reference_is_compared() -> None:
+    runner = FakeRunner(y=X, z=X * 2, more=X)
+    found = measure(runner, [case({"y": X, "z": X})], compared=True, provenance={"seed": 1})
+    assert [c.output for c in found.comparisons] == ["y", "z", "more"]
+    assert [c.live for c in found.comparisons] == [True, True, False]
+    assert found.provenance == {"seed": 1}
+    assert runner.seen == [{"x": X}]
+
+
+def test_nan_in_an_output_the_reference_lacks_is_seen() -> None:
+    runner = FakeRunner(y=X, more=np.full_like(X, np.nan))
+    found = measure(runner, [case({"y": X})], compared=True, provenance={})
+    assert [c.finite for c in found.comparisons] == [1.0, 0.0]
+
+
+def test_without_a_reference_outputs_are_held_against_themselves() -> None:
+    broken = X.copy()
+    broken[0, 0] = np.inf
+    found = measure(FakeRunner(y=broken), [case({})], compared=False, provenance={})
+    assert not found.compared
+    assert [c.finite for c in found.comparisons] == [pytest.approx(5 / 6)]
+
+
+def test_no_case_is_no_comparison() -> None:
+    assert measure(FakeRunner(), [], compared=True, provenance={}) == Fidelity((), True, {})
+
+
+@pytest.mark.parametrize(
+    ("outputs", "given"),
+    [({"z": X}, "z [3, 2]"), ({"y": X[:1]}, "y [1, 2]"), ({}, "nothing")],
+)
+def test_an_output_that_is_missing_or_of_another_shape(
+    outputs: dict[str, np.ndarray], given: str
+) -> None:
+    with pytest.raises(ExecutionError) as error:
+        measure(FakeRunner(**outputs), [case({"y": X})], compared=True, provenance={})
+    assert str(error.value) == (
+        f"probe: the reference gives y [3, 2], the artifact {given}; outputs are compared by name "
+        "and must have one shape."
+    )
+
+
+RNG = np.random.default_rng(6)
+WIDE = RNG.standard_normal((3, 64)).astype(np.float32)
+ADDED = RNG.standard_normal((3, 64)).astype(np.float32)
+WRONG = RNG.standard_normal((3, 64)).astype(np.float32)
+
+
+def comparison(actual: np.ndarray, expected: np.ndarray, **changes: Any) -> Comparison:
+    """The one comparison of a case with more known of it."""
+    made = replace(case({"y": expected}), **changes)
+    (found,) = measure(FakeRunner(y=actual), [made], compared=True, provenance={}).comparisons
+    return found
+
+
+def test_a_known_residual_path_is_taken_out() -> None:
+    path = 20 * WIDE
+    found = comparison(path + ADDED + WRONG / 3, path + ADDED, residual={"y": path})
+    assert found.contributions == pytest.approx(compare(ADDED + WRONG / 3, ADDED).cosines, abs=1e-4)
+    assert max(found.contributions) < 0.97 < 0.999 < found.worst
+    assert found.contributing == found.positions
+    assert found.residual == pytest.approx(20, rel=0.2)
+
+
+def test_without_a_residual_path_there_is_no_contribution() -> None:
+    found = comparison(WIDE + WRONG, WIDE)
+    assert (found.contributions, found.idle, found.residual) == ((), (), None)
+
+
+def test_where_it_is_unknown_what_lies_along_the_input_is_taken_out() -> None:
+    path = 20 * WIDE
+    inputs = ({"mask": WRONG, "x": WIDE, "ids": np.ones((3, 64), np.int32), "s": X},)
+    found = comparison(path + ADDED + WRONG / 3, path + ADDED, calls=inputs, residual_unknown=True)
+    assert found.contributions == pytest.approx(compare(ADDED + WRONG / 3, ADDED).cosines, abs=0.02)
+    assert found.residual == pytest.approx(20, rel=0.2)
+    without = comparison(path, path, calls=({"s": X},), residual_unknown=True)
+    assert without.contributions == ()
+    asked = comparison(path, path, calls=inputs)
+    assert asked.contributions == ()
+
+
+def test_an_output_that_is_no_port_has_no_input_beside_it() -> None:
+    made = replace(
+        case({"y": WIDE}),
+        calls=({"x": WIDE},),
+        residual_unknown=True,
+        rows=lambda outputs: {"y": outputs["y"]} if "y" in outputs else {},
+    )
+    runner = FakeRunner(y=WIDE + ADDED, more=WIDE)
+    (found,) = measure(runner, [made], compared=True, provenance={}).comparisons
+    assert found.output == "y"
+
+
+def test_positions_that_add_nothing_on_either_side_have_no_contribution() -> None:
+    some = ADDED * np.array([[1], [0], [1]], np.float32)
+    found = comparison(WIDE + some, WIDE + some, residual={"y": WIDE}, start=4)
+    assert (found.positions, found.idle, found.contributing) == ((4, 5, 6), (5,), (4, 6))
+    assert found.contributions == pytest.approx((1, 1))
+    nothing = comparison(WIDE, WIDE, residual={"y": WIDE})
+    assert (nothing.contributions, nothing.idle, nothing.residual) == ((), (0, 1, 2), None)
+
+
+def test_a_shard_that_returns_its_input_fails_though_its_cosine_is_high() -> None:
+    path = 20 * WIDE
+    found = comparison(path, path + ADDED, residual={"y": path}, start=4)
+    assert (found.one_adds, found.worst > 0.99) == ((4, 5, 6), True)
+    verdict = judge(Fidelity((found,), True, {}), FidelityPolicy(), "L01")
+    assert verdict.reasons == (
+        "probe: output y adds to the residual path on one side only at position 4, 5, 6, as a "
+        "shard does that returns its input.",
+    )
+
+
+def test_beside_extreme_inputs_what_is_added_is_lost_in_rounding() -> None:
+    """An exact shard in fp16, its input 3,000 times what it adds, would show 0.7."""
+    path = (3000 * WIDE).astype(np.float16).astype(np.float32)
+    rounded = (path + ADDED).astype(np.float16).astype(np.float32)
+    shown = comparison(rounded, path + ADDED, residual={"y": path}).contributions
+    assert min(shown) < 0.9
+    found = comparison(rounded, path + ADDED, residual={"y": path}, kind="extreme")
+    assert (found.contributions, found.residual, found.live) == ((), None, True)
+
+
+def test_who_adds_nothing_where_the_reference_does_is_undefined() -> None:
+    found = comparison(WIDE, WIDE + ADDED, residual={"y": WIDE})
+    assert np.isnan(found.contributions).all()
+    assert len(found.contributions) == 3
+
+
+def test_a_contribution_that_is_not_finite_is_undefined() -> None:
+    broken = (WIDE + ADDED).copy()
+    broken[1, 5] = np.nan
+    found = comparison(broken, WIDE + ADDED, residual={"y": WIDE})
+    assert np.isnan(found.contributions).tolist() == [False, True, False]
+    assert np.isnan(found.relative).tolist() == [False, True, False]
+    assert found.spoilt == (1,)
+    assert found.errors is not None
+    assert math.isnan(found.errors.cosine)
+    assert (found.errors.absolute_at, found.errors.relative_at) == ((1, 5), (1, 5))
+
+
+def test_further_metrics_and_where() -> None:
+    actual = WIDE.copy()
+    actual[2, 40] += 8
+    found = comparison(actual, WIDE, start=7)
+    assert found.relative[:2] == (0, 0)
+    assert found.relative[2] == pytest.approx(8 / np.linalg.norm(WIDE[2]), rel=1e-3)
+    assert found.errors is not None
+    assert (found.errors.group, found.errors.absolute_at) == (32, (9, 40))
+    assert found.errors.group_cosine < found.errors.cosine < 1
+
+
+def test_near_zero_on_both_sides_is_agreement() -> None:
+    """A weight that the float32 reference still has and fp16 has not."""
+    tiny = np.array([[1e-9, 0], [3, 4], [5, 6]], np.float32)
+    found = compare(np.where(tiny < 1e-6, 0, tiny).astype(np.float32), tiny)
+    assert (found.both_zero, found.one_zero, found.positions) == ((0,), (), (1, 2))
+
+
+def test_the_experts_of_positions_that_are_zero_on_one_side_are_kept() -> None:
+    zeroed = X * np.array([[1], [0], [0]], np.float32)
+    found = comparison(zeroed, X, routed=((1,), (4, 9), ()), start=2)
+    assert (found.one_zero, found.experts) == ((3, 4), ((4, 9), ()))
+    assert comparison(X, X, routed=((1,), (4, 9), ())).experts == ()
+
+
+def test_many_rows_are_compared_as_few_are() -> None:
+    """More than one block of the wide rows of a head."""
+    expected = RNG.standard_normal((5, 9000)).astype(np.float32)
+    actual = expected + 0.1 * RNG.standard_normal((5, 9000)).astype(np.float32)
+    actual[1], expected[1], actual[4, 8990] = 0, 0, 40
+    found = comparison(actual, expected, residual={"y": expected / 2})
+    assert (found.both_zero, found.positions) == ((1,), (0, 2, 3, 4))
+    for i, position in enumerate(found.positions):
+        one = comparison(
+            actual[[position]], expected[[position]], residual={"y": expected[[position]] / 2}
+        )
+        assert found.cosines[i] == pytest.approx(one.worst, abs=2e-9)
+        assert found.contributions[i] == pytest.approx(one.contributions[0], abs=2e-6)
+    assert found.errors is not None
+    assert found.errors.absolute_at == (4, 8990)
+    assert found.errors.group == 8990 // 32 * 32
+    live = [0, 2, 3, 4]
+    x, y = actual[live].ravel().astype(float), expected[live].ravel().astype(float)
+    flat = x @ y / np.linalg.norm(x) / np.linalg.norm(y)
+    assert found.errors.cosine == pytest.approx(flat, abs=1e-6)
+
+
+def test_contributions_follow_their_positions_into_parts() -> None:
+    found = replace(
+        compare(X, X),
+        kind="captured",
+        cosines=(0.9, 0.8, 0.7),
+        contributions=(0.5, 0.4),
+        idle=(1,),
+        relative=(0.1, 0.2, 0.3),
+    )
+    assert (found.first.contributions, found.first.idle, found.first.relative) == (
+        (0.5,), (), (0.1,),
+    )  # fmt: skip
+    assert (found.rest.contributions, found.rest.idle, found.rest.relative) == (
+        (0.4,), (1,), (0.2, 0.3),
+    )  # fmt: skip
+    assert found.rest.contributing == (2,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"contributions": (0.5,)}, "1 contributions at 3 positions"),
+        ({"contributions": (0.5, 2.0, 0.1)}, "neither in -1..1 nor NaN"),
+        ({"idle": (7,)}, "do not ascend"),
+        ({"relative": (0.5,)}, "1 errors at 3 positions"),
+        ({"relative": (0.5, -0.1, 0.0)}, "is negative"),
+        ({"residual": -1.0}, "is negative"),
+        ({"spoilt": (2, 1)}, "do not ascend"),
+        ({"experts": ((1,),)}, "experts of 1 positions, not 0"),
+    ],
+)
+def test_numbers_that_contradict_one_another(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        replace(compare(X, X), **changes)

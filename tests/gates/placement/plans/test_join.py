@@ -1,0 +1,104 @@
+"""A plan beside its program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_ane.gates.placement.plans import (
+    Plan,
+    PlannedFunction,
+    PlannedOperation,
+    join,
+    summarise,
+)
+from pytest_ane.mil.records import Block, Named
+from tests.gates.placement.programs import const, full, function, half, model, op
+
+
+def planned(*operations: tuple[str, str], function: str = "main") -> Plan:
+    made = (PlannedOperation(name, None, device) for name, device in operations)  # type: ignore[arg-type]
+    return Plan("coremltools", (PlannedFunction(function, tuple(made)),))
+
+
+PROGRAM = model(
+    function(
+        const("w", 1.0),
+        op("cast", "x16", half(1, 8), x="x"),
+        op("conv", "c", half(1, 8), x="x16", weight="w"),
+        op("mul", "y", half(1, 8), x="c", y="c"),
+        inputs={"x": full(1, 8)},
+        outputs=["y"],
+    )
+)
+
+
+def test_types_constants_and_boundary_casts_come_from_the_program() -> None:
+    found = summarise(join(planned(("y", "ANE"), ("c", "ANE"), ("x16", "CPU")), PROGRAM))
+    assert found.outcome == "resident"
+    assert found.line == (
+        "conv_ane=1/1 conv_non_ane=0 · compute 2/2 ANE · GPU 0 · CPU 0 · "
+        "1 compile-time (1 const) · 1 boundary cast"
+    )
+
+
+def test_an_op_that_the_plan_passes_over_is_without_a_device() -> None:
+    found = summarise(join(planned(("c", "ANE")), PROGRAM))
+    assert (found.outcome, found.unassigned) == ("not resident", 1)
+    assert found.reasons == ("1 operation is without a device, `y` first.",)
+
+
+def test_a_plan_of_another_program_proves_nothing() -> None:
+    found = join(planned(("c", "ANE"), ("y", "ANE"), ("other", "ANE")), PROGRAM)
+    assert found.unmatched == ("other",)
+    assert summarise(found).outcome == "inconclusive"
+    elsewhere = join(planned(("c", "ANE"), function="prefill"), PROGRAM)
+    assert elsewhere.unmatched == ("prefill/c",)
+
+
+def test_a_name_of_another_type_does_not_match() -> None:
+    plan = Plan(
+        "xcode", (PlannedFunction("main", (PlannedOperation("c", "linear", "ANE"),)),)
+    )  # fmt: skip
+    assert join(plan, PROGRAM).unmatched == ("c",)
+
+
+def test_an_operation_of_several_outputs_is_one() -> None:
+    split = op("split", "a", half(1, 4), x="x")
+    split = replace(split, outputs=(*split.outputs, Named("b", half(1, 4))))
+    program = model(function(split, outputs=["a", "b"]))
+    for plan in (planned(("a", "ANE"), ("b", "ANE")), planned(("b", "ANE"))):
+        joined = join(plan, program)
+        assert [one.name for _, one in joined.walk()] == ["a"]
+        assert (joined.unmatched, summarise(joined).outcome) == ((), "resident")
+
+
+def test_nested_blocks_join_by_scope() -> None:
+    inner = op("mul", "t", half(1, 8), x="x", y="x")
+    branch = Block((), (inner,), ("t",))
+    cond = replace(op("cond", "y", half(1, 8), x="x"), blocks=(branch, branch))
+    first = PlannedOperation("t", None, "ANE", scope=(("y", 1),))
+    second = PlannedOperation("t", None, "CPU", scope=(("y", 0),))
+    plan = Plan(
+        "coremltools",
+        (PlannedFunction("main", (PlannedOperation("y", None, "CPU"), first, second)),),
+    )
+    joined = join(plan, model(function(cond, outputs=["y"])))
+    assert [(one.scope, one.preferred) for _, one in joined.walk()] == [
+        ((), "CPU"), ((("y", 0),), "CPU"), ((("y", 1),), "ANE"),
+    ]  # fmt: skip
+
+
+def test_operations_without_outputs_join_in_order() -> None:
+    program = model(function(op("write", "none"), op("mul", "y", half(1), x="x"), outputs=["y"]))
+    joined = join(planned(("", "CPU"), ("y", "ANE")), program)
+    assert [(one.op, one.preferred) for _, one in joined.walk()] == [
+        ("write", "CPU"),
+        ("mul", "ANE"),
+    ]
+    assert joined.unmatched == ()
+
+
+def test_what_a_file_calls_a_name_may_be_anything() -> None:
+    odd = PlannedOperation("c", None, "ANE", extra={"name": [1]})
+    found = join(Plan("coremltools", (PlannedFunction("main", (odd,)),)), PROGRAM)
+    assert (found.unmatched, summarise(found).unassigned) == ((), 1)

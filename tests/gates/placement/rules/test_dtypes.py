@@ -1,0 +1,154 @@
+"""R021 (fp32), R022 (int32), R024 (bool) and R026 (bf16) in the compute path."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pytest_ane.mil.records import DType, Operation, TensorType
+from tests.gates.placement.programs import const, foretell, full, half, ints, op, rules, value
+
+IN = {"x": full(1, 8, 1, 4)}
+
+
+def test_an_op_that_computes_fp32_is_ineligible() -> None:
+    (finding,) = foretell(op("mul", "y", full(1, 8, 1, 4), x="x", y="x"), inputs=IN).findings
+    assert (finding.op, finding.rule) == ("y", "R021")
+    assert finding.why == "It computes fp32, and the ANE computes in fp16 only."
+
+
+def test_an_op_that_reads_fp32_is_ineligible_whatever_it_computes() -> None:
+    compare = op("greater", "y", TensorType(DType.BOOL, (1, 8, 1, 4)), x="x", y=value(0.5))
+    assert rules(compare, inputs=IN) == [("y", "R021", "ineligible")]
+
+
+def test_fp32_in_the_middle_is_ineligible_and_the_cast_to_it_too() -> None:
+    found = rules(
+        op("cast", "up", full(1, 8, 1, 4), x="x"),
+        op("exp", "e", full(1, 8, 1, 4), x="up"),
+        op("cast", "down", half(1, 8, 1, 4), x="e"),
+        op("relu", "y", half(1, 8, 1, 4), x="down"),
+        inputs={"h": half(1, 8, 1, 4), "x": half(1, 8, 1, 4)},
+    )
+    assert found == [("e", "R021", "ineligible")], "the first cast is a boundary cast here"
+
+    found = rules(
+        op("relu", "r", half(1, 8, 1, 4), x="x"),
+        op("cast", "up", full(1, 8, 1, 4), x="r"),
+        op("exp", "e", full(1, 8, 1, 4), x="up"),
+        op("cast", "down", half(1, 8, 1, 4), x="e"),
+        op("relu", "y", half(1, 8, 1, 4), x="down"),
+    )
+    assert found == [("up", "R021", "ineligible"), ("e", "R021", "ineligible")]
+
+
+def upcast(*after: Operation) -> list[str]:
+    """Why, of fp16 that is cast to fp32 in the middle of a program."""
+    found = foretell(
+        op("relu", "r", half(1, 8, 1, 4), x="x"),
+        op("cast", "up", full(1, 8, 1, 4), x="r"),
+        *after,
+        inputs={"x": half(1, 8, 1, 4)},
+    )
+    return [finding.why for finding in found.findings if finding.rule == "R021"]
+
+
+def test_a_cast_names_the_op_that_it_is_for() -> None:
+    exp = op("exp", "e", full(1, 8, 1, 4), x="up")
+    only = "and the ANE computes in fp16 only."
+    assert upcast(exp, exp) == [
+        f"It gives exp `e` fp32, {only}",
+        *[f"It computes fp32, {only}"] * 2,
+    ]
+    unread = op("relu", "y", half(1, 8, 1, 4), x="r")
+    assert upcast(unread) == [f"It converts to fp32, {only}"]
+
+
+def test_a_constant_beyond_fp16_is_named() -> None:
+    only = "and the ANE computes in fp16 only."
+    shape = full(1, 8, 1, 4)
+
+    def of(variance: float) -> str:
+        vector = np.full(8, variance, np.float32)
+        made = const("v", vector), const("m", np.ones(8, np.float32))
+        return upcast(*made, op("batch_norm", "n", shape, x="up", variance="v", mean="m"))[-1]
+
+    why = "as its variance of up to 497,160 is beyond fp16's 65,504"
+    assert of(497160) == of(-497160) == f"It computes fp32, {why}, {only}"
+    # What fp16 holds, and what is infinite in fp16 as it was meant to be.
+    for fine in (65504.0, float("inf"), -3.0e38, float("nan")):
+        assert of(fine) == f"It computes fp32, {only}"
+
+
+def test_recurrent_ops_have_no_kernel_at_any_precision_and_are_named_once() -> None:
+    lstm = op("lstm", "l", full(1, 8, 1, 4), x="up")
+    found = foretell(
+        op("relu", "r", half(1, 8, 1, 4), x="x"), op("cast", "up", full(1, 8, 1, 4), x="r"), lstm
+    )
+    named = [(f.op, f.rule) for f in found.findings]
+    assert named == [("up", "R021"), ("l", "R001")]
+
+
+def test_casts_at_the_boundary_are_not_counted() -> None:
+    found = foretell(
+        op("cast", "x16", half(1, 8, 1, 4), x="x"),
+        op("relu", "y16", half(1, 8, 1, 4), x="x16"),
+        op("cast", "y", full(1, 8, 1, 4), x="y16"),
+        inputs=IN,
+    )
+    assert found.findings == ()
+    assert (found.compute, found.left_out) == ({"relu": 1}, {"boundary cast": 2})
+
+
+def test_fp32_constants_and_integers_are_no_fp32_computation() -> None:
+    norm = op("layer_norm", "n", half(1, 8, 1, 4), x="x", epsilon="eps")
+    shape = op("slice_by_index", "s", ints(2), x=value([1, 2, 3]), begin=value([0]))
+    assert rules(const("eps", np.float32(1e-5)), norm, shape) == []
+
+
+FLAGS = TensorType(DType.BOOL, (1, 8))
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        op("add", "y", ints(1), x="n", y=value([1])),
+        op("less", "y", TensorType(DType.BOOL, (1,)), x="n", y=value([4])),
+        op("relu", "y", ints(1), x="n"),
+        op("cast", "y", half(1), x="m"),
+    ],
+    ids=lambda operation: operation.op,
+)
+def test_arithmetic_on_runtime_integers_is_warned_of(operation: Operation) -> None:
+    after = op("relu", "z", half(1), x="h")
+    made = op("reduce_argmax", "m", ints(1), x="h")
+    found = rules(made, operation, after, inputs={"n": ints(1), "h": half(1)})
+    assert ("y", "R022", "warned") in found
+
+
+def test_integers_that_follow_a_shape_or_index_a_gather_are_not() -> None:
+    found = rules(
+        op("shape", "s", ints(4), x="x"),
+        op("add", "t", ints(4), x="s", y=value([1])),
+        op("gather", "y", half(1, 8), x="x", indices="n", axis=value(3)),
+        inputs={"x": half(1, 8, 1, None), "n": ints(1)},
+    )
+    assert "R022" not in [rule for _, rule, _ in found]
+
+
+def test_a_tile_of_bools_is_warned_of() -> None:
+    tile = op("tile", "y", TensorType(DType.BOOL, (2, 8)), x="x", reps=value([2, 1]))
+    assert rules(tile, inputs={"x": FLAGS}) == [("y", "R024", "warned")]
+
+
+def test_a_tile_of_fp16_is_fine() -> None:
+    assert rules(op("tile", "y", half(2, 8, 1, 4), x="x", reps=value([2, 1, 1, 1]))) == []
+
+
+def test_bf16_is_warned_of() -> None:
+    kind = TensorType(DType.BF16, (1, 8))
+    assert rules(op("relu", "y", kind, x="x"), inputs={"x": kind}) == [("y", "R026", "warned")]
+
+
+def test_fp16_is_fine() -> None:
+    assert rules(op("relu", "y", half(1, 8, 1, 4), x="x")) == []

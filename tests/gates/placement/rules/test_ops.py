@@ -1,0 +1,84 @@
+"""Rules on op types alone, on custom ops, and on gathers."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ane.gates.placement.rules import OP_RULES, OpRule
+from pytest_ane.gates.placement.rules.ops import mil_ops
+from tests.gates.placement.programs import foretell, half, ints, op, rules, value
+
+BARE = [rule for rule in OP_RULES if rule.why is None]
+
+
+@pytest.mark.parametrize(
+    ("rule", "kind"),
+    [(rule, kind) for rule in BARE for kind in sorted(rule.ops)],
+    ids=lambda given: given.id if isinstance(given, OpRule) else given,
+)
+def test_a_rule_on_op_types_fires_on_each_of_its_ops(rule: OpRule, kind: str) -> None:
+    assert rules(op(kind, "y", half(1, 8))) == [("y", rule.id, rule.outcome)]
+
+
+@pytest.mark.parametrize(
+    ("rule_id", "kinds"),
+    [
+        ("R001", ["lstm", "gru", "rnn"]),
+        ("R002", ["scatter", "scatter_nd", "scatter_along_axis"]),
+        ("R003", ["cond", "while_loop"]),
+        ("R004", ["make_list", "list_read", "list_write", "list_gather", "list_scatter"]),
+        ("R005", ["non_zero", "one_hot", "shape", "band_part", "mod", "logical_and"]),
+        ("R006", ["tan", "asin", "acos", "atanh", "sinh", "cosh"]),
+        ("R008", ["random_normal", "random_bernoulli", "random_categorical", "random_uniform"]),
+        ("R009", ["topk", "argsort"]),
+        ("R010", ["reduce_argmax", "reduce_argmin"]),
+        ("R011", ["cumsum"]),
+        ("R015", ["non_maximum_suppression"]),
+        ("R016", ["affine", "crop_resize", "resample"]),
+        ("R017", ["classify", "conv_quantized"]),
+        ("R048", ["reduce_log_sum_exp"]),
+        ("R071", ["quantize"]),
+    ],
+)
+def test_the_ops_of_a_rule_are_the_documented_ones(rule_id: str, kinds: list[str]) -> None:
+    (rule,) = (rule for rule in OP_RULES if rule.id == rule_id)
+    assert set(kinds) <= rule.ops
+    assert rule.ops <= mil_ops()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["conv", "linear", "matmul", "softmax", "logical_not", "atan", "sin", "tanh", "reduce_sum"],
+)
+def test_no_rule_on_op_types_fires_on_what_the_ane_has(kind: str) -> None:
+    assert rules(op(kind, "y", half(1, 8, 1, 4), x="x")) == []
+
+
+def test_an_op_that_coremltools_does_not_define_is_a_custom_op() -> None:
+    (finding,) = foretell(op("my_sparse_matmul", "y", half(1, 8), x="x")).findings
+    assert (finding.rule, finding.outcome) == ("R018", "ineligible")
+    assert finding.why == (
+        "`my_sparse_matmul` is no op that coremltools 9.0 defines, so it counts as a custom op."
+    )
+
+
+@pytest.mark.parametrize("kind", ["read_state", "write_state", "slice_update", "const"])
+def test_ops_that_a_converter_writes_are_not_custom(kind: str) -> None:
+    assert ("y", "R018", "ineligible") not in rules(op(kind, "y", half(1, 8)))
+
+
+def test_an_unknown_compile_time_op_is_not_left_out_silently() -> None:
+    found = foretell(op("constexpr_secret", "y", half(1, 8)))
+    assert [finding.rule for finding in found.findings] == ["R018"]
+    assert found.left_out == {}
+
+
+@pytest.mark.parametrize("kind", ["gather", "gather_along_axis", "gather_nd"])
+def test_a_gather_by_runtime_indices_is_warned_of(kind: str) -> None:
+    gather = op(kind, "y", half(3, 8), x=value([[0.5] * 8] * 9), indices="i")
+    assert rules(gather, inputs={"i": ints(3)}) == [("y", "R012", "warned")]
+
+
+@pytest.mark.parametrize("kind", ["gather", "gather_along_axis", "gather_nd"])
+def test_a_gather_by_constant_indices_is_not(kind: str) -> None:
+    assert rules(op(kind, "y", half(1, 2, 1, 4), x="x", indices=value([0, 3]))) == []

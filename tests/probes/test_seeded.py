@@ -1,0 +1,209 @@
+"""Probes: the same in every run and on every machine, of the size they are named for."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_ane.probes.seeded import (
+    FP16_EDGE,
+    Captured,
+    extreme,
+    gaussian,
+    generator,
+    lengths,
+    normals,
+    outlier,
+    quantile,
+    seeded,
+    unit_norm,
+)
+
+LITERAL = {
+    "gaussian": "9414ec01a56911cf",
+    "unit-norm": "d5b6b0a81ce3f780",
+    "outlier": "b5c982d6e417234b",
+    "extreme": "ce807261ba5ddbcf",
+}
+
+
+def captured() -> Captured:
+    """Three ordinary channels, and one that is massive at the first position."""
+    rng = np.random.Generator(np.random.PCG64(1))
+    state = (rng.integers(-40, 40, (9, 4)) / 16).astype(np.float32)
+    state[0, 2] = -960.0
+    return Captured.of([state, state[:5] + 0.25])
+
+
+def drawn(*kinds: str, count: int = 1, seed: int = 1, length: int = 3) -> Iterator[tuple]:
+    return seeded(kinds, count=count, seed=seed, length=length, width=4, captured=captured)
+
+
+def digests() -> dict[str, str]:
+    """Of the bytes of every kind's probes."""
+    found = {}
+    for kind in LITERAL:
+        together = b"".join(x.tobytes() for _, _, x in drawn(kind, count=2, length=40))
+        found[kind] = hashlib.sha256(together).hexdigest()[:16]
+    return found
+
+
+def test_probes_are_known_to_the_last_bit() -> None:
+    assert digests() == LITERAL
+
+
+def test_another_process_draws_the_same() -> None:
+    code = "from tests.probes.test_seeded import digests; print(digests())"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "7"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == str(LITERAL)
+
+
+@given(st.integers(1, 20), st.integers(2, 40), st.integers(0, 9))
+def test_gaussian_probes_have_rms_1(length: int, width: int, seed: int) -> None:
+    x = gaussian(generator(seed), (length, width))
+    assert x.shape == (length, width)
+    assert x.dtype == np.float32
+    assert np.sqrt(np.mean(x.astype(np.float64) ** 2)) == pytest.approx(1, abs=1e-6)
+
+
+@given(st.integers(1, 20), st.integers(2, 40), st.integers(0, 9))
+def test_unit_norm_probes_have_rows_of_norm_1(length: int, width: int, seed: int) -> None:
+    x = unit_norm(generator(seed), (length, width))
+    assert x.shape == (length, width)
+    assert x.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(x.astype(np.float64), axis=1), 1, atol=1e-6)
+
+
+def test_captured_statistics_leave_the_first_position_out_of_all_but_the_peak() -> None:
+    states = [np.array([[900.0, 1], [2, 1], [4, 1]], np.float32), np.array([[-8.0, 1]], np.float32)]
+    found = Captured.of(states)
+    assert found.mean.tolist() == [3, 1]
+    assert found.std.tolist() == [1, 0]
+    assert found.peak.tolist() == [900, 1]
+
+
+def test_a_prompt_of_one_token_is_all_there_is() -> None:
+    found = Captured.of([np.array([[5.0, -3]], np.float32)])
+    x = outlier(generator(0), (3, 2), found)
+    assert x.tolist() == [[5, -3]] * 3
+
+
+def test_statistics_of_another_machine_s_last_bits_are_the_same() -> None:
+    state = np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32)
+    one, other = Captured.of([state]), Captured.of([np.nextafter(state, np.float32(9))])
+    for field in ("mean", "std", "peak"):
+        assert getattr(one, field).tolist() == getattr(other, field).tolist()
+
+
+def test_outlier_probes_have_each_channel_s_own_size_and_the_massive_ones_first() -> None:
+    statistics = captured()
+    x = outlier(generator(3), (4000, 4), statistics)
+    assert x[0, 2] == -960
+    np.testing.assert_allclose(x[1:].std(axis=0), statistics.std, rtol=0.05)
+    np.testing.assert_allclose(x[1:].mean(axis=0), statistics.mean, atol=0.1)
+    assert np.abs(x[1:]).max() < 20
+
+
+@given(st.integers(1, 9), st.integers(1, 30), st.floats(1e-3, FP16_EDGE), st.integers(0, 9))
+def test_extreme_probes_are_as_large_as_asked(
+    length: int, width: int, largest: float, seed: int
+) -> None:
+    x = extreme(generator(seed), (length, width), largest)
+    assert np.abs(x).max() == pytest.approx(largest, rel=1e-6)
+    assert np.isfinite(x.astype(np.float16)).all()
+
+
+def test_there_are_two_extreme_probes_whatever_the_count() -> None:
+    found = list(drawn("extreme", count=5))
+    assert [(name, float(np.abs(x).max())) for _, name, x in found] == [
+        ("extreme T=3 captured maximum", 960.0),
+        ("extreme T=3 fp16 edge", 32752.0),
+    ]
+
+
+def test_probes_by_kind_and_number() -> None:
+    found = list(drawn("gaussian", "unit-norm", "outlier", count=2))
+    assert [(kind, name, x.shape) for kind, name, x in found] == [
+        (kind, f"{kind} T=3 #{number}", (3, 4))
+        for kind in ("gaussian", "unit-norm", "outlier")
+        for number in (0, 1)
+    ]
+    assert len({x.tobytes() for _, _, x in found}) == 6
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "unit-norm", "outlier", "extreme"])
+def test_another_seed_gives_other_probes(kind: str) -> None:
+    one, other = ({x.tobytes() for _, _, x in drawn(kind, seed=seed)} for seed in (1, 2))
+    assert not one & other
+
+
+def test_a_probe_does_not_depend_on_which_others_are_drawn() -> None:
+    ((_, name, alone),) = drawn("unit-norm")
+    by_name = {name: x for _, name, x in drawn("gaussian", "unit-norm", "extreme", count=2)}
+    np.testing.assert_array_equal(alone, by_name[name])
+
+
+def test_captured_probes_are_not_drawn() -> None:
+    assert list(drawn("captured")) == []
+
+
+@pytest.mark.parametrize(
+    ("largest", "expected"), [(1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (4, (1, 3, 4)),
+    (64, (1, 33, 64))],
+)  # fmt: skip
+def test_lengths(largest: int, expected: tuple[int, ...]) -> None:
+    assert lengths(largest) == expected
+
+
+FIRST = [2555744597686074051, 12543213550936349887]
+
+
+def test_a_generator_s_stream_is_known() -> None:
+    """Raw PCG64 output, which numpy guarantees to keep; seeded by SHA-256 of `7/gaussian/64`."""
+    assert generator(7, "gaussian", 64).random_raw(2).tolist() == FIRST
+
+
+def test_streams_of_different_parts_differ() -> None:
+    parts = [(7, "a"), (8, "a"), (7, "b"), (7, "a", 0), ("7a",)]
+    assert len({int(generator(*p).random_raw()) for p in parts}) == len(parts)
+
+
+def test_normal_values_are_known_to_the_last_bit() -> None:
+    assert [x.hex() for x in normals(generator(7, "gaussian", 64), (4,)).tolist()] == [
+        "-0x1.163d1843eb120p+0",
+        "0x1.ded5afff0ef5ep-2",
+        "-0x1.8d7c54acd9f6bp-1",
+        "-0x1.491f949aa13a2p-3",
+    ]
+
+
+@given(st.floats(2.0**-53, 1 - 2.0**-53))
+def test_quantiles_agree_with_python_s(p: float) -> None:
+    (found,) = quantile(np.array([p])).tolist()
+    assert abs(found - (expected := NormalDist().inv_cdf(p))) <= 4e-15 * max(1, abs(expected))
+
+
+def test_all_three_ranges_of_the_approximation() -> None:
+    """The far one begins where -log(p) is 25."""
+    p = np.array([2.0**-53, 1e-12, 1e-3, 0.2, 0.5, 0.8, 1 - 1e-3, 1 - 1e-12, 1 - 2.0**-53])
+    expected = [NormalDist().inv_cdf(x) for x in p.tolist()]
+    np.testing.assert_allclose(quantile(p), expected, rtol=4e-15, atol=1e-18)
+
+
+def test_the_distribution_is_normal() -> None:
+    x = normals(generator(0), (64, 576))
+    assert abs(x.mean()) < 0.02
+    for sigmas, share in ((1, 0.6827), (2, 0.9545), (3, 0.9973)):
+        assert abs(np.mean(np.abs(x) < sigmas) - share) < 0.01

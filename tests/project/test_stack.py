@@ -1,0 +1,129 @@
+"""A shard as a step of a chain: calls of what it can take, at the positions they begin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from pytest_ane.build import Artifact
+from pytest_ane.chain.chain import Chain, ChainStep, Rewinding
+from pytest_ane.core.arrays import FloatArray
+from pytest_ane.families import Wire
+from pytest_ane.project.stack import _step
+
+VOCABULARY = 5
+
+
+class Summing:
+    """A runner whose state is the sum of all rows so far; a layout that hands over rows.
+
+    Attributes:
+        calls: start and length of every call.
+    """
+
+    width = VOCABULARY
+
+    def __init__(
+        self,
+        sees: Literal["call", "state"] = "state",
+        recurrent: tuple[str, ...] | None = ("sum",),
+    ) -> None:
+        self.sees, self.recurrent = sees, recurrent
+        self.calls: list[tuple[int, int]] = []
+
+    def load(self, path: Path) -> Summing:
+        return self
+
+    def make_state(self) -> FloatArray:
+        return np.zeros(VOCABULARY, np.float32)
+
+    def read_states(self, state: FloatArray, names: Any) -> dict[str, FloatArray]:
+        return {"sum": state.copy()} if names is None or "sum" in names else {}
+
+    def write_states(self, state: FloatArray, values: dict[str, FloatArray]) -> None:
+        for value in values.values():
+            state[:] = value
+
+    def predict(self, inputs: dict[str, FloatArray], state: FloatArray) -> dict[str, FloatArray]:
+        sums = state + np.cumsum(inputs["x"], axis=0)
+        state[:] = sums[-1]
+        return {"y": sums}
+
+    def inputs(self, hidden: FloatArray, start: int) -> dict[str, FloatArray]:
+        self.calls.append((start, len(hidden)))
+        return {"x": hidden}
+
+    def output(self, outputs: dict[str, FloatArray]) -> FloatArray:
+        return outputs["y"]
+
+
+def step(shard: Any, limit: int) -> ChainStep:
+    return _step(Wire("L00"), shard, Artifact(Path("L00.mlpackage")), shard, limit)
+
+
+def embed(ids: Any) -> FloatArray:
+    return np.eye(VOCABULARY, dtype=np.float32)[list(ids)]
+
+
+def test_a_prompt_enters_in_calls_of_the_largest_t_and_each_new_token_alone() -> None:
+    """As in production: prefill, then decode at T = 1, with the state that prefill has left."""
+    shard = Summing()
+    head = ChainStep(
+        Wire("head.0", gives="logits", mode="append"), lambda: lambda x: np.roll(x, 1, 1), "itself"
+    )
+    answer = Chain(embed, (step(shard, 4), head)).answer([2, 2, 2, 2, 2, 0], 4)
+    assert shard.calls == [(0, 4), (4, 2), (6, 1), (7, 1), (8, 1)]
+    # Token 2 leads by far, so what follows it is said again and again, until it is level.
+    assert answer.tokens == (3, 3, 3, 3)
+    assert answer.leads == (4.0, 4.0, 3.0, 2.0)
+
+
+def test_every_sequence_has_a_state_of_its_own() -> None:
+    shard = Summing()
+    block = step(shard, 4)
+    first, second = block.open(), block.open()
+    assert first(embed([1])).tolist() == second(embed([1])).tolist() == embed([1]).tolist()
+    assert first(embed([1]))[0, 1] == 2
+    assert shard.calls == [(0, 1), (0, 1), (1, 1)]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 64])
+def test_the_calls_are_one_sequence(limit: int) -> None:
+    rows = embed([0, 1, 2, 3, 4])
+    found = step(Summing(), limit).open()(rows)
+    assert found.tolist() == np.cumsum(rows, axis=0).tolist()
+
+
+@pytest.mark.parametrize("recurrent", [("sum",), None])
+@pytest.mark.parametrize("keep", [0, 1, 3])
+def test_a_recurrent_state_goes_back_and_what_is_kept_runs_again(
+    keep: int, recurrent: tuple[str, ...] | None
+) -> None:
+    """Also where a family does not say which of its states have no places."""
+    shard = Summing(recurrent=recurrent)
+    run = step(shard, 4).open()
+    assert isinstance(run, Rewinding)
+    run(embed([0, 1]))
+    mark = run.mark()
+    run(embed([2, 3, 4]))
+    run.back(mark, keep)
+    rows = embed([0, 1, *[2, 3, 4][:keep], 1])
+    assert run(embed([1])).tolist() == [rows.sum(axis=0).tolist()]
+    assert shard.calls == [(0, 2), (2, 3), *([(2, keep)] if keep else []), (2 + keep, 1)]
+
+
+def test_a_cache_goes_back_by_its_position_alone() -> None:
+    shard = Summing(recurrent=())
+    run = step(shard, 4).open()
+    assert isinstance(run, Rewinding)
+    run(embed([0, 1]))
+    mark = run.mark()
+    run(embed([2, 3, 4]))
+    run.back(mark, 1)
+    run(embed([1]))
+    run.back(mark)
+    run(embed([1]))
+    assert shard.calls == [(0, 2), (2, 3), (3, 1), (2, 1)]

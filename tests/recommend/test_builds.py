@@ -1,0 +1,39 @@
+"""Runners that are loaded once, and dropped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pytest_ane.recommend.builds import LoadedBackend
+
+A, B = Path("a"), Path("b")
+
+
+class Backend:
+    name, on_device = "toy", False
+
+    def __init__(self) -> None:
+        self.loaded: list[Path] = []
+
+    def load(self, artifact: Path) -> Any:
+        self.loaded.append(artifact)
+        return object()
+
+    def provenance(self) -> dict[str, str]:
+        return {"backend": self.name}
+
+
+def test_a_runner_is_loaded_once_until_it_is_forgotten() -> None:
+    backend = Backend()
+    loaded = LoadedBackend(backend)
+    a, b = loaded.load(A), loaded.load(B)
+    assert (loaded.load(A), loaded.fresh(B)) == (a, b)
+    loaded.forget(keep={A})
+    assert loaded.load(A) is a
+    assert loaded.load(B) is not b
+    loaded.forget(B)
+    loaded.fresh(B)
+    assert loaded.load(A) is a
+    assert backend.loaded == [A, B, B, B]
+    assert loaded.provenance() == {"backend": "toy"}

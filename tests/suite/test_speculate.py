@@ -1,0 +1,44 @@
+"""Real text through the real stack: drafts change the time it takes, not a token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.suite.conftest import SOURCE
+
+STATES = "stateful = true\ncontext = 256\n"
+TEXTS = (
+    "1. apple\n2. banana\n3. apple\n4.",
+    "a b c d a b c d a b c",
+    "def f(x):\n    return x\n\ndef g(x):\n    return",
+    "The quick brown fox jumps over the lazy dog. The quick brown",
+    "| a | b |\n|---|---|\n| 1 | 2 |\n| 3 |",
+    "My favourite things about Paris are",
+    "To be or not to be, that is",
+    "import os\nimport sys\nimport",
+    '{"name": "Ann", "age": 1}\n{"name": "Bob", "age": 2}\n{"name":',
+    "Once upon a time, there was a little girl named Lily who",
+    "one, two, three, one, two, three, one,",
+    "SELECT a FROM t;\nSELECT b FROM t;\nSELECT",
+)
+
+
+@pytest.mark.heavy
+def test_tokens_are_those_of_plain_decoding(tmp_path: Path, cache_root: Path) -> None:
+    from pytest_ane.chain.decode import decode
+    from pytest_ane.cli.stack import open_stack
+    from pytest_ane.gates.throughput.speculate import speculate
+
+    (tmp_path / "shards.toml").write_text(SOURCE.replace("shards =", f"{STATES}shards =", 1))
+    accepted = 0
+    with open_stack(tmp_path / "shards.toml", None, cache_root) as stack:
+        for text in TEXTS:
+            ids = stack.encode(text)
+            plain = decode(stack.chain, ids, 32).tokens
+            for width in (4, 7):
+                found = speculate(stack.chain, ids, 32, width)
+                assert tuple(found.tokens) == plain, (text, width)
+                accepted += found.accepted
+    assert accepted > 100
