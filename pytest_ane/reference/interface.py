@@ -13,7 +13,9 @@ from pytest_ane.reference.dtypes import FLOATS, Array, Precision, carried, conve
 from pytest_ane.reference.images import is_color, mode, shape_fits, to_tensor
 
 
-def bind_inputs(model: MLModel, inputs: Mapping[str, Any], precision: Precision) -> dict[str, Array]:
+def bind_inputs(
+    model: MLModel, inputs: Mapping[str, Any], precision: Precision
+) -> dict[str, Array]:
     """Inputs in the form operations take them, checked against the declared features.
 
     Floating-point arrays of any width are accepted for floating-point features, as Core ML's
