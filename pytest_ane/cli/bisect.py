@@ -51,4 +51,4 @@ def run(manifest: Path | None, model: str | None, cache: Path | None, most: int)
         tell("")
         for number, evaluation in enumerate(evaluations, start=1):
             yield evaluation_line(evaluation, number, len(stack.artifacts))
-        yield sentence(result, stack.model, len(stack.artifacts), evaluations[-1].verdict.reasons)
+        yield sentence(result, stack.model, len(stack.artifacts), evaluations[-1].verdict)

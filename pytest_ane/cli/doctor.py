@@ -33,13 +33,13 @@ def run(manifest: Path | None, root: Path | None) -> Iterator[str]:
     ]
     yield from _machine()
     with ExitStack() as stack:
-        found, words = _manifest(manifest, stack, problems)
+        project, words = _manifest(manifest, stack, problems)
         cache = _cache(root, problems)
         yield from _folders(cache)
         yield words
-        if found is not None:
-            for model in found.models:
-                yield _model(found, model, cache, problems)
+        if project is not None:
+            for model in project.models:
+                yield _model(project, model, cache, problems)
     yield from _plans()
     if problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
@@ -164,14 +164,14 @@ def _to_build(manifest: Manifest, model: Model, cache: Cache, problems: list[str
 def _plans() -> Iterator[str]:
     from pytest_ane.build.disk import amount, plan_caches
 
-    found = plan_caches()
-    if not found:
+    caches = plan_caches()
+    if not caches:
         yield "Core ML plan caches: none"
         return
-    stale = sum(plans.size for plans in found if plans.stale)
+    stale = sum(plans.size for plans in caches if plans.stale)
     yield (
-        f"Core ML plan caches: {amount(sum(plans.size for plans in found))}, {amount(stale)} of "
+        f"Core ML plan caches: {amount(sum(plans.size for plans in caches))}, {amount(stale)} of "
         "them of another macOS and never used again; delete what you do not need"
     )
-    for plans in found:
+    for plans in caches:
         yield f"  {amount(plans.size)}{' stale' if plans.stale else ''}  {plans.path}"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_ane.cli.inventory import Inventory
     from pytest_ane.core.verdict import Verdict
     from pytest_ane.evidence import Statement
-    from pytest_ane.manifest import Gate, Model, Shard
+    from pytest_ane.gates import Subject
     from pytest_ane.report.rows import Row
 
 _COLUMNS = ("subject", "gate", "age", "chip", "system", "units", "state")
@@ -67,7 +67,7 @@ def run(
 
 def _list(inventory: Inventory) -> Iterator[str]:
     """A table of the evidence files of shards, what each is worth at its end; then the others."""
-    from pytest_ane.evidence.uses import is_evidence
+    from pytest_ane.evidence.unused import is_evidence
 
     store, used = inventory.store, inventory.used
     files = [path for path in store.files() if path in used or is_evidence(path)]
@@ -83,17 +83,16 @@ def _list(inventory: Inventory) -> Iterator[str]:
 
 def _columns(inventory: Inventory, path: Path) -> tuple[str, ...]:
     from pytest_ane.evidence.judge import replayed
-    from pytest_ane.evidence.uses import name_of
     from pytest_ane.evidence.verify import time_in_words
 
     gate, subject = inventory.used[path]
     try:
         found = inventory.read(path)
     except EvidenceError:
-        return (name_of(subject), gate, *("" for _ in _COLUMNS[3:]), inventory.state(path))
+        return (subject.qualified, gate, *("" for _ in _COLUMNS[3:]), inventory.state(path))
     env = found.environment
     return (
-        name_of(subject),
+        subject.qualified,
         gate,
         time_in_words(max(inventory.now, found.recorded) - found.recorded),
         *(env.get(key, "") for key in ("chip", "os", "compute_units")),
@@ -114,8 +113,9 @@ def _show(inventory: Inventory, what: str) -> Iterator[str]:
 
 
 def _statement(inventory: Inventory, found: Statement) -> Iterator[str]:
-    from pytest_ane.evidence.change import figures
     from pytest_ane.evidence.verify import time_in_words
+    from pytest_ane.gates import GATES
+    from pytest_ane.report.figures import amount
 
     age = time_in_words(max(inventory.now, found.recorded) - found.recorded)
     yield f"{found.subject} {found.gate}"
@@ -126,24 +126,26 @@ def _statement(inventory: Inventory, found: Statement) -> Iterator[str]:
     if found.asked:
         text = json.dumps(found.asked, sort_keys=True)
         yield f"asked          {text if len(text) <= _LONGEST else f'{text[:_LONGEST]}...'}"
-    for key, value in figures(found.measurement).items():
-        yield f"  {key}: {value}"
+    for figure in GATES[found.gate].figures(found.measurement):
+        yield f"  {figure.name}: {amount(figure.value, figure.unit)}"
 
 
-def _worth(inventory: Inventory, gate: Gate, subject: Shard | Model) -> Iterator[str]:
+def _worth(inventory: Inventory, gate: str, subject: Subject) -> Iterator[str]:
     try:
         verdict = inventory.verdict(gate, subject)
     except AneError as error:
         yield f"verdict        unproven: {error}"
         return
-    yield f"verdict        {verdict.status}: {verdict.summary}"
-    yield from (f"  - {reason}" for reason in verdict.reasons)
+    from pytest_ane.report.verdict import reasons, row
+
+    yield f"verdict        {verdict.status}: {row(verdict)}"
+    yield from (f"  - {reason}" for reason in reasons(verdict))
 
 
 def _verify(inventory: Inventory, selection: str) -> Iterator[str]:
     """All gates whose policy asks for a device's evidence, judged; raises where one is red."""
     from pytest_ane.report.terminal import table
-    from pytest_ane.report.text import failure
+    from pytest_ane.report.verdict import failure
 
     required = inventory.required(selection)
     if not required:
@@ -153,6 +155,7 @@ def _verify(inventory: Inventory, selection: str) -> Iterator[str]:
             'policy.behaviour.require = "device".'
         )
     verdicts = [(inventory.proven(gate, subject), subject) for gate, subject in required]
+    # In a pipe rows are whole.
     width = shutil.get_terminal_size((10_000, 0)).columns - 1
     rows = table([_row(v) for v, _ in verdicts], width=width, everything=True)
     yield from (line.text for line in rows)
@@ -166,19 +169,15 @@ def _verify(inventory: Inventory, selection: str) -> Iterator[str]:
 
 def _row(verdict: Verdict) -> Row:
     from pytest_ane.report.rows import Row
+    from pytest_ane.report.verdict import row
 
-    return Row(
-        verdict.gate,
-        verdict.subject,
-        verdict.status,
-        verdict.summary,
-        warned=verdict.status == "passed" and "warnings" in verdict.facts,
-    )
+    warned = verdict.status == "passed" and bool(verdict.warnings)
+    return Row(verdict.gate, verdict.subject, verdict.status, row(verdict), warned=warned)
 
 
 def _prune(inventory: Inventory, yes: bool) -> Iterator[str]:
     """Delete statements that no shard uses, after a list of them and a yes."""
-    from pytest_ane.evidence.uses import is_evidence
+    from pytest_ane.evidence.unused import is_evidence
 
     unused = inventory.unused()
     if not unused:

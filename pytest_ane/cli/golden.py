@@ -48,10 +48,10 @@ def run(
     if what.rstrip("/").endswith(_PACKAGES):
         if package is not None:
             raise GoldenError("--package is for a shard of the manifest; name one package.")
-        found = _of_package(_backend(backend), Path(what), Probes(kinds=("gaussian",)))
+        recorded = _of_package(_backend(backend), Path(what), Probes(kinds=("gaussian",)))
     else:
-        found = _of_shard(what, manifest, cache, package, backend)
-    tensors, metadata = found
+        recorded = _of_shard(what, manifest, cache, package, backend)
+    tensors, metadata = recorded
     write_golden(out, tensors, metadata)
     yield f"{out}: {len(metadata['probes'])} probes, {out.stat().st_size:,} bytes"
     yield f"recorded from {metadata['origin']}"
@@ -84,10 +84,10 @@ def _of_shard(
 def _one(manifest: Manifest, what: str) -> Shard:
     from pytest_ane.manifest import select
 
-    found = select(manifest, what)
-    if len(found) != 1:
-        raise GoldenError(f"{what} names {len(found)} shards; record one at a time.")
-    return found[0]
+    shards = select(manifest, what)
+    if len(shards) != 1:
+        raise GoldenError(f"{what} names {len(shards)} shards; record one at a time.")
+    return shards[0]
 
 
 def _of_family(model: OpenModel, shard: Shard, package: Path | None, backend: str) -> Recorded:
@@ -108,7 +108,7 @@ def _of_family(model: OpenModel, shard: Shard, package: Path | None, backend: st
 
 
 def _answer(runner: Runner, case: Case) -> Any:
-    """What a package makes of a case's calls on one state, in rows."""
+    """A package's outputs for a case's calls on one state, `[T, C]`."""
     import numpy as np
 
     state = runner.make_state()

@@ -57,18 +57,18 @@ def run(
             opened, store, backend, settings, kept, minutes=minutes or math.inf,
             evaluations=evaluations or math.inf, progress=tell,
         )  # fmt: skip
-        start, found = time.monotonic(), []
+        start, candidates = time.monotonic(), []
         for candidate in recommend(evaluator, model.policy.behaviour.max_kl):
             tell("")
-            found.append(candidate)
+            candidates.append(candidate)
             yield line(candidate)
         tell("")
-        winner, single = best(found), best_single(found)
+        winner, single = best(candidates), best_single(candidates)
         yield ""
-        yield from table(found, winner)
+        yield from table(candidates, winner)
         yield ""
         seconds = time.monotonic() - start
-        old = len(found) - evaluator.measured
+        old = len(candidates) - evaluator.measured
         logged = f"; {old} more were in the log" if old > 0 else ""
         yield (
             f"{evaluator.measured} whole models measured in {seconds / 60:.1f} minutes "
@@ -83,7 +83,7 @@ def run(
         text = file.read_bytes().decode("utf-8-sig")
         new = rewritten(text, file, model.name, evaluator.compression(winner.choice))
         if new == text:
-            yield f"{file} already says so"
+            yield f"{file} has these settings already"
         elif write:
             yield from diff(text, new, file)
             save(file, new)
@@ -115,12 +115,12 @@ def _check(model: Model) -> None:
                 raise ManifestError(
                     f"{shard.qualified}: policy.{gate} asks for what a device measured, which "
                     "candidates do not have; search without that requirement, and record evidence "
-                    "of what is found."
+                    "of what is candidates."
                 )
 
 
 def _context(opened: Any, backend: Any) -> dict[str, Any]:
-    """What every measurement depends on beside the candidate."""
+    """What decides a measurement besides the candidate: the log is valid for these alone."""
     from pytest_ane.build.shard import BUILD_VERSION
     from pytest_ane.probes.recording import RECORDING_VERSION
     from pytest_ane.recommend.gates import GATES_VERSION

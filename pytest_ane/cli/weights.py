@@ -18,8 +18,10 @@ def run(package: Path, against: Path | None) -> Iterator[str]:
     beside its record.
     """
     from pytest_ane.build import distortions, take_census
-    from pytest_ane.gates.compression.weights import table
+    from pytest_ane.cli.explain import terminal_width
+    from pytest_ane.gates.compression import weights_table
     from pytest_ane.mil import read_model
+    from pytest_ane.report.table import table
 
     model = read_model(package)
     census, record = take_census(model), _record(package)
@@ -28,7 +30,7 @@ def run(package: Path, against: Path | None) -> Iterator[str]:
     else:
         errors = record.distortions if record else ()
     notes = record.notes if record else ()
-    yield from table(census, _asked(record), notes, errors)
+    yield from table(weights_table(census, _asked(record), notes, errors), terminal_width())
     ratio = census.dense_bytes / census.stored_bytes if census.stored_bytes else 0.0
     yield (
         f"{len(census.weights)} weights, {census.stored_bytes:,} bytes, "

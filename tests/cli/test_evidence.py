@@ -11,7 +11,7 @@ import pytest
 
 from pytest_ane.cli import main
 from pytest_ane.evidence import Statement, Store
-from pytest_ane.evidence.asked import files_of
+from pytest_ane.evidence.question import files_of
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
 from tests.cli.terminal import at_a_terminal
 from tests.evidence.signing import bundle, envelope, new_key, write_json, write_public

@@ -32,10 +32,12 @@ class Missing:
     """There is no baseline.
 
     Attributes:
-        why: a sentence: what is stored instead, and what differs.
+        why: what is stored instead, and what differs.
+        remedy: what to do.
     """
 
     why: str
+    remedy: str = ""
 
 
 def find(storage: Storage, now: Speed, which: str | None = None) -> Baseline | Missing:

@@ -154,7 +154,6 @@ def damaged(file: Path, error: Exception | str, again: str = RECORD) -> Unproven
     return UnprovenError(
         f"{file} cannot be compared with ({why}); delete it, and record it again with: {again}",
         "damaged",
-        f"{file.name} is damaged",
     )
 
 

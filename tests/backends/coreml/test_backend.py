@@ -12,7 +12,7 @@ import pytest
 from pytest_ane.backends import CpuBackend, get_backend
 from pytest_ane.build import Cache
 from pytest_ane.core.errors import BackendError, ExecutionError, ProgramError
-from pytest_ane.gates.placement.device import plan_on_device
+from pytest_ane.gates.placement.measure import plan_on_device
 from pytest_ane.mil import read_model
 from pytest_ane.mil.compiled import write_compiled
 from pytest_ane.testing import Failure, code_14, stale
