@@ -17,10 +17,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.core.arrays import Array, FloatArray
 from pytest_ane.mil.records import DType, TensorType, ValueType
 
 Precision = Literal["as-typed", "float32", "float64"]
-Array = npt.NDArray[Any]
 
 FLOATS = frozenset((DType.FP16, DType.FP32, DType.FP64, DType.BF16))
 _CARRIED: dict[DType, Any] = {
@@ -72,7 +72,7 @@ def _kernels_if_worth(seconds: float) -> Any:
     return _kernels
 
 
-def rounded(x: Any) -> npt.NDArray[np.float32]:
+def rounded(x: Any) -> FloatArray:
     """Nearest fp16 number (ties to even) of each value, as float32; overflow gives infinity.
 
     The kernels give what numpy's casts give, bit for bit. Callers have numpy's warnings off.
@@ -81,17 +81,17 @@ def rounded(x: Any) -> npt.NDArray[np.float32]:
         kernels = _kernels or _kernels_if_worth(x.size * _ROUNDING)
         if kernels is not None:
             return np.asarray(kernels.rounded(x))
-    numbers: npt.NDArray[np.float32] = np.asarray(x).astype(np.float16).astype(np.float32)
+    numbers: FloatArray = np.asarray(x).astype(np.float16).astype(np.float32)
     return numbers
 
 
-def round_fp16(x: Any) -> npt.NDArray[np.float32]:
+def round_fp16(x: Any) -> FloatArray:
     """`rounded` for callers that have numpy's warnings on."""
     with np.errstate(over="ignore", invalid="ignore"):
         return rounded(x)
 
 
-def widen(patterns: npt.NDArray[np.uint16], out: npt.NDArray[np.float32]) -> None:
+def widen(patterns: npt.NDArray[np.uint16], out: FloatArray) -> None:
     """Write the numbers of fp16 bit patterns `[n]` to `out [n]`."""
     if (kernels := _kernels_if_worth(patterns.size * _WIDENING)) is not None:
         kernels.widen(patterns, out)

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ane.core.arrays import Array
 from pytest_ane.mil.records import DType, Feature
-from pytest_ane.reference.dtypes import Array, round_fp16
+from pytest_ane.reference.dtypes import round_fp16
 
 _MODES = {"RGB": "RGB", "BGR": "RGB", "GRAYSCALE": "L", "GRAYSCALE_FLOAT16": "F"}
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import DType, Feature, MLModel, TensorType
-from pytest_ane.reference.dtypes import FLOATS, Array, Precision, carried, convert
+from pytest_ane.reference.dtypes import FLOATS, Precision, carried, convert
 from pytest_ane.reference.images import is_color, mode, shape_fits, to_tensor
 
 

@@ -12,9 +12,10 @@ from typing import Any, get_args
 
 import numpy as np
 
+from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import DType, MLModel, Operation, StateType, TensorType, ValueType
-from pytest_ane.reference.dtypes import Array, Precision, converter
+from pytest_ane.reference.dtypes import Precision, converter
 from pytest_ane.reference.folding import dense
 from pytest_ane.reference.interface import bind_inputs
 from pytest_ane.reference.lockstep import run_all

@@ -6,8 +6,8 @@ from collections import UserDict
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import TensorType
 from pytest_ane.reference.dtypes import Precision, carried, convert
@@ -31,7 +31,7 @@ class State:
         self._precision = precision
         self.write(np.zeros([int(d or 0) for d in kind.shape], carried(kind.dtype, precision)))
 
-    def read(self) -> npt.NDArray[Any]:
+    def read(self) -> Array:
         """The value, an array that cannot be written to."""
         return self._value
 
