@@ -68,15 +68,13 @@ def run(
 def _list(inventory: Inventory) -> Iterator[str]:
     """A table of the evidence files of shards, what each is worth at its end; then the others."""
     from pytest_ane.evidence.unused import is_evidence
+    from pytest_ane.report.table import columns
 
     store, used = inventory.store, inventory.used
     files = [path for path in store.files() if path in used or is_evidence(path)]
     rows = [_COLUMNS, *(_columns(inventory, path) for path in files if path in used)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows if len(rows) > 1 else ():
-        yield "  ".join(
-            f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)
-        ).rstrip()
+    if len(rows) > 1:
+        yield from columns(rows, words=len(_COLUMNS))
     yield from (f"unused {path}" for path in files if path not in inventory.used)
     yield f"{_files(len(files))} in {inventory.store.folder}"
 

@@ -83,10 +83,10 @@ def pytest_configure(config: pytest.Config) -> None:
         bench.prepare(config, space)
         collection.add_to(config)
         compare.refuse_damaged(config)
-    if options.github(config):
-        from pytest_ane.plugin import github
+    if options.github(config) or options.report_files(config):
+        from pytest_ane.plugin import reports
 
-        github.add_to(config)
+        reports.add_to(config)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -138,10 +138,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse a comparison with nothing, before anything is built."""
     if wanted(session.config):
-        from pytest_ane.plugin import keeper
-
         with _usage_errors():
-            bench.require_baseline(session, keeper.subject_of)
+            bench.require_baseline(session)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

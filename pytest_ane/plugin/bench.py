@@ -124,12 +124,8 @@ def use_processor_time(config: pytest.Config, items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.benchmark(**options), append=False)
 
 
-def require_baseline(session: pytest.Session, subject_of: Callable[[pytest.Function], str]) -> None:
+def require_baseline(session: pytest.Session) -> None:
     """Refuse a run that asks for a comparison and has nothing to compare with.
-
-    Args:
-        session: its tests are collected.
-        subject_of: a benchmark's shard or model.
 
     Raises:
         UnprovenError: with the sentence.

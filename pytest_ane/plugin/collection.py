@@ -10,8 +10,8 @@ import pytest
 
 from pytest_ane.core.gate_words import GATE_WORDS
 from pytest_ane.plugin import bench, options
-from pytest_ane.plugin.items import gate_of
-from pytest_ane.plugin.options import GATE_MARKERS, names_gates, wanted
+from pytest_ane.plugin.items import gate_of, is_gate
+from pytest_ane.plugin.options import names_gates, wanted
 from pytest_ane.project.suite import FOLDER, own, shipped
 
 _FIXTURES = ("ane_shard", "ane_chain")
@@ -116,7 +116,7 @@ def wake(config: pytest.Config) -> None:
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
     """Parametrize `ane_shard` and `ane_chain` of gates by qualified shard and by model name."""
-    if not _is_gate(metafunc.definition):
+    if not is_gate(metafunc.definition):
         return
     for fixture in _FIXTURES:
         if fixture in metafunc.fixturenames:
@@ -128,7 +128,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 def add_words(item: pytest.Item) -> None:
     """Let `-k` and `-m` find a gate by its name and the users' other words for it."""
-    if isinstance(item, pytest.Function) and _is_gate(item):
+    if isinstance(item, pytest.Function) and is_gate(item):
         gate = gate_of(item)
         for word in (gate, *GATE_WORDS[gate]) if gate in GATE_WORDS else ():
             item.add_marker(word)
@@ -153,7 +153,7 @@ def in_order(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Canaries first, for others wait for them; whole models last, for a shard explains a stack."""
 
     def rank(item: pytest.Item) -> int:
-        if not _is_gate(item):
+        if not is_gate(item):
             return 0
         if "ane_chain" in getattr(item, "fixturenames", ()):
             return 1
@@ -226,14 +226,10 @@ def _values(config: pytest.Config, fixture: str) -> list[tuple[str, object]]:
     return [(name, name) for name in space.complete_models]
 
 
-def _is_gate(item: pytest.Item) -> bool:
-    return any(item.get_closest_marker(name) for name in GATE_MARKERS)
-
-
 def _is_empty(item: pytest.Item) -> bool:
     spec = getattr(item, "callspec", None)
     return (
         spec is not None
-        and _is_gate(item)
+        and is_gate(item)
         and any(spec.params.get(name, item) is None for name in _FIXTURES)
     )

@@ -79,8 +79,25 @@ def ane_evidence(request: pytest.FixtureRequest) -> MeasurementSource:
     if "ane_chain" in params:
         return MeasurementSource(space, space.stack(params["ane_chain"]), request.node)
     # What cannot be built, or waits for a canary, is an error of the setup.
-    space.artifact(params["ane_shard"])
-    return MeasurementSource(space, params["ane_shard"], request.node)
+    shard = params["ane_shard"]
+    return MeasurementSource(space, shard, request.node, ShardFixtures(shard, request))
+
+
+class ShardFixtures:
+    """What measuring a shard takes, from the fixtures: a project's own count for shipped gates."""
+
+    def __init__(self, shard: Shard, request: pytest.FixtureRequest) -> None:
+        self.shard = shard
+        self.artifact: Artifact = request.getfixturevalue("ane_artifact")
+        self.backend: Backend = request.getfixturevalue("ane_backend")
+        self.cases: Callable[[], list[Case]] = request.getfixturevalue("ane_cases")
+        self._request = request
+
+    @property
+    def program(self) -> MLModel:
+        """The artifact's program."""
+        model: MLModel = self._request.getfixturevalue("ane_program")
+        return model
 
 
 @pytest.fixture

@@ -1,8 +1,15 @@
-"""What a test item asks: which gate, of which shard or model."""
+"""Tests that are gates: which gate asks, and about what. Standard library and pytest alone."""
 
 from __future__ import annotations
 
 import pytest
+
+from pytest_ane.plugin.options import GATE_MARKERS
+
+
+def is_gate(item: pytest.Item) -> bool:
+    """Whether a test is marked as a gate or a benchmark."""
+    return any(item.get_closest_marker(name) for name in GATE_MARKERS)
 
 
 def gate_of(item: pytest.Function) -> str:
@@ -15,6 +22,5 @@ def gate_of(item: pytest.Function) -> str:
 def subject_of(item: pytest.Function) -> str:
     """The shard's qualified id, or the model's name, whatever else a gate is parametrized by."""
     params = item.callspec.params
-    if (shard := params.get("ane_shard")) is not None:
-        return str(getattr(shard, "qualified", shard))
-    return str(params.get("ane_chain", item.callspec.id))
+    shard = getattr(params.get("ane_shard"), "qualified", "")
+    return str(shard or params.get("ane_chain", item.callspec.id))

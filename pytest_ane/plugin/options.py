@@ -120,6 +120,12 @@ def add(parser: pytest.Parser) -> None:
         "GITHUB_ACTIONS=true)",
     )
     group.addoption(
+        "--ane-report",
+        metavar="FILE",
+        action="append",
+        help="write all verdicts to a file, whose name ends with .json or .md",
+    )
+    group.addoption(
         "--ane-record",
         metavar="WHICH",
         nargs="?",
@@ -274,6 +280,11 @@ def compute_units(config: pytest.Config) -> ComputeUnits:
             f"--ane-compute-units={value} is for --ane-backend=coreml; leave it out with cpu."
         )
     return cast("ComputeUnits", value or "CPU_AND_NE")
+
+
+def report_files(config: pytest.Config) -> list[str]:
+    """Files that `--ane-report` names."""
+    return list(config.getoption("ane_report") or ())
 
 
 def github(config: pytest.Config) -> bool:

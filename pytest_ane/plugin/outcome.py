@@ -14,13 +14,14 @@ from pytest_ane.core.verdict import Verdict, nothing
 from pytest_ane.evidence.judge import with_origin
 from pytest_ane.plugin import blame, workspace
 from pytest_ane.plugin.enforce import enforced
-from pytest_ane.plugin.items import gate_of, subject_of
-from pytest_ane.plugin.options import GATE_MARKERS
+from pytest_ane.plugin.items import gate_of, is_gate, subject_of
 from pytest_ane.plugin.recording import RECORDED
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.report.text import brief
-from pytest_ane.report.verdict import details, failure, properties
+from pytest_ane.report.verdict import details, failure, properties, to_json
 
+VERDICT = pytest.StashKey[dict[str, Any]]()
+"""A test's verdict as JSON data."""
 PLACE = "ane.place"
 """The property of a test that failed without a verdict: `test_mine.py:18`."""
 
@@ -43,6 +44,7 @@ class VerdictRecorder:
         digest = self.workspace.digest_of(verdict.subject)
         artifact = {"artifact": digest} if digest else {}
         provenance = machine | artifact | dict(verdict.provenance)
+        self.item.stash[VERDICT] = to_json(verdict)
         self.item.user_properties += _properties(
             **properties(verdict),
             **({"source": synthetic} if synthetic else {}),
@@ -74,7 +76,8 @@ def record_failure(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
         return
     if isinstance(call.excinfo.value, pytest.skip.Exception) or _has_verdict(item):
         return
-    assert isinstance(item, pytest.Function)
+    if not isinstance(item, pytest.Function) or not _has_subject(item):
+        return
     failed = isinstance(call.excinfo.value, AssertionError | pytest.fail.Exception)
     text = call.excinfo.exconly(tryshort=True)
     text = text.removeprefix("AssertionError: ").removeprefix("Failed: ")
@@ -91,13 +94,6 @@ def unproven(item: pytest.Function, error: UnprovenError) -> None:
     reason, _, remedy = str(error).partition("; ")
     verdict = nothing(gate_of(item), subject_of(item), reason, remedy)
     VerdictRecorder(item, workspace.of(item.config))(verdict)
-
-
-def is_gate(item: pytest.Item) -> bool:
-    """Whether a test is marked as a gate and asks about a shard or a model."""
-    params = getattr(getattr(item, "callspec", None), "params", {})
-    marked = any(item.get_closest_marker(name) for name in GATE_MARKERS)
-    return marked and bool({"ane_shard", "ane_chain"} & params.keys())
 
 
 def terminal_width(config: pytest.Config) -> int | None:
@@ -117,6 +113,11 @@ def _record(item: pytest.Function, status: str, summary: str) -> None:
         gate=gate_of(item), subject=subject_of(item), status=status, summary=summary,
         reasons=summary,
     )  # fmt: skip
+
+
+def _has_subject(item: pytest.Item) -> bool:
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    return bool({"ane_shard", "ane_chain"} & params.keys())
 
 
 def _has_verdict(item: pytest.Item) -> bool:

@@ -16,7 +16,7 @@ from pytest_ane.evidence import Statement, changes
 from pytest_ane.evidence.judge import machine
 from pytest_ane.evidence.question import files_of, question
 from pytest_ane.evidence.verify import verify
-from pytest_ane.gates import GATES, Subject
+from pytest_ane.gates import GATES, ShardContext, Subject
 from pytest_ane.manifest import Policy, Shard
 from pytest_ane.project.stack import Stack
 
@@ -36,14 +36,20 @@ class MeasurementSource:
         space: the run's workspace.
         subject: a shard, or a whole model.
         item: the test that asks; what was recorded, or not used, is noted on it.
+        context: what measuring takes; None for what the run opens.
 
     Attributes:
         statement: the recorded evidence that is judged, if any is.
     """
 
     def __init__(
-        self, space: Workspace, subject: Shard | Stack, item: pytest.Item | None = None
+        self,
+        space: Workspace,
+        subject: Shard | Stack,
+        item: pytest.Item | None = None,
+        context: ShardContext | None = None,
     ) -> None:
+        self._context = context
         self._space = space
         self._subject = subject
         self._item = item
@@ -79,7 +85,8 @@ class MeasurementSource:
     def _measure(self, gate: str) -> Callable[[], Any]:
         subject = self._subject
         if isinstance(subject, Shard):
-            return lambda: GATES[gate].measure(self._space.open_shard(subject))
+            context = self._context or self._space.open_shard(subject)
+            return lambda: GATES[gate].measure(context)
         return lambda: GATES[gate].measure(subject)
 
     def _recording(self, gate: str, here: Callable[[], Any]) -> Any:

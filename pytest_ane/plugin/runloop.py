@@ -12,7 +12,7 @@ from pytest_ane.core.errors import AneError, CacheError
 from pytest_ane.manifest import Shard
 from pytest_ane.plugin import canary, collection, workspace
 from pytest_ane.plugin.items import gate_of, subject_of
-from pytest_ane.plugin.outcome import record_failure
+from pytest_ane.plugin.outcome import VERDICT, record_failure
 from pytest_ane.plugin.progress import Watcher
 from pytest_ane.plugin.run import is_worker
 
@@ -51,7 +51,9 @@ def keep(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
 
 
 def note(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Note what a gate says of a canary: others wait for it."""
+    """Keep the verdict with the report, and note what a gate says of a canary: others wait."""
+    if (data := item.stash.get(VERDICT, None)) is not None and report.when == "call":
+        report.ane_verdict = data  # type: ignore[attr-defined]
     if isinstance(item, pytest.Function) and collection.is_canary(item.config, item):
         gate = gate_of(item)
         if (complaint := canary.noted(report, gate)) is not None:

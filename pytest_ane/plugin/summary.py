@@ -120,6 +120,7 @@ def row_of(report: Any) -> Row | None:
         allowed=facts["ane.status"] != "passed" and report.passed,
         reasons=tuple(filter(None, str(facts.get("ane.reasons", "")).split("\n"))),
         place=_place(str(facts.get(PLACE, ""))),
+        data=getattr(report, "ane_verdict", None),
     )
 
 

@@ -10,6 +10,7 @@ from pytest_ane.analysis.operations import Suspect
 from pytest_ane.analysis.remedies import Remedy
 from pytest_ane.core.text import printable
 from pytest_ane.manifest import Linear, Palettize, Settings
+from pytest_ane.report.table import columns
 
 _RUN_BY = "run by the CPU executor"
 _DEVICE = f"{_RUN_BY}, not by the device: this explains compression and arithmetic, no more"
@@ -53,7 +54,7 @@ def _errors(blame: Blame, *, on_device: bool) -> Iterator[str]:
 
 def _weights(blame: Blame) -> Iterator[str]:
     shown = blame.weights[:WORST]
-    yield from _table([_WEIGHT, *map(_weight, shown)], words=2)
+    yield from columns([_WEIGHT, *map(_weight, shown)], words=2, last=True)
     if more := len(blame.weights) - len(shown):
         left = sum(c.share for c in blame.weights[WORST:])
         yield f"... and {more} more weights, together {share(left)}"
@@ -123,7 +124,7 @@ def _operations(suspects: Sequence[Suspect]) -> Iterator[str]:
     if not shown:
         yield f"all {len(suspects)} operations agree with float32 on the same inputs"
         return
-    yield from _table([_OPERATION, *map(_operation, shown)], words=2)
+    yield from columns([_OPERATION, *map(_operation, shown)], words=2, last=True)
 
 
 def _operation(suspect: Suspect) -> tuple[str, ...]:
@@ -142,14 +143,3 @@ def number(value: float) -> str:
 def share(value: float) -> str:
     """A share in per cent; `worse` for one that is infinitely negative."""
     return "worse" if value == -math.inf else f"{value:.1%}"
-
-
-def _table(rows: Sequence[tuple[str, ...]], *, words: int) -> Iterator[str]:
-    """Aligned columns: texts and the last to the left, numbers to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        cells = [
-            f"{cell:{'<' if i < words or i == len(row) - 1 else '>'}{widths[i]}}"
-            for i, cell in enumerate(row)
-        ]
-        yield "  ".join(cells).rstrip()

@@ -8,6 +8,7 @@ from textwrap import wrap
 from pytest_ane.analysis.bound import CallBound, Group, KindBound
 from pytest_ane.analysis.devices import Device
 from pytest_ane.analysis.measured import Measured
+from pytest_ane.report.table import columns
 
 _COLUMNS = (
     "kind", "shards", "weight MB", "state MB", "GMAC", "FLOP/B",
@@ -98,10 +99,7 @@ def _table(call: CallBound) -> Iterator[str]:
     if len(call.kinds) > 1:
         *figures, _ = _row(call.total)
         rows.append((*figures[:5], "", *figures[6:], ""))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [f"{cell:>{width}}" for cell, width in zip(row[1:-1], widths[1:-1], strict=True)]
-        yield f"{row[0]:<{widths[0]}} {' '.join(cells)} {row[-1]}".rstrip()
+    yield from columns(rows, last=True, gap=" ")
 
 
 def _row(kind: KindBound) -> tuple[str, ...]:

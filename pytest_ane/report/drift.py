@@ -15,6 +15,7 @@ from pytest_ane.analysis.drift import (
     mean_kl,
 )
 from pytest_ane.gates.behaviour.measure import Behaviour
+from pytest_ane.report.table import columns
 from pytest_ane.report.verdict import reasons, row
 
 _COLUMNS = (
@@ -105,11 +106,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _table(drift: Drift) -> Iterator[str]:
-    rows = [_COLUMNS, *map(_row, drift.shards)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *others in rows:
-        cells = [f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True)]
-        yield f"{first:<{widths[0]}} {' '.join(cells)}"
+    yield from columns([_COLUMNS, *map(_row, drift.shards)], gap=" ")
 
 
 def _row(shard: ShardDrift) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from pytest_ane.recommend.search import Candidate
+from pytest_ane.report.table import columns
 
 _HEAD = ("candidate", "MB", "cosine", "top-1", "KL", "centred", "verdict")
 
@@ -24,11 +25,7 @@ def table(candidates: Sequence[Candidate], marked: Candidate | None) -> Iterator
     shown = pareto(candidates)
     extra = [c for c in candidates if c.passed and c not in shown]
     rows = [_row(c, marked) for c in sorted([*shown, *extra], key=lambda c: c.size)]
-    widths = [max(len(row[i]) for row in (_HEAD, *rows)) for i in range(len(_HEAD))]
-    for row in (_HEAD, *rows):
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1], strict=True)]
-        yield "  ".join([*cells, row[-1]]).rstrip()
+    yield from columns([_HEAD, *rows], last=True)
 
 
 def line(candidate: Candidate) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 _ORDER = {"error": 0, "failed": 1, "unproven": 2, "not run": 3, "warned": 4, "passed": 5}
 
@@ -21,6 +22,7 @@ class Row:
         allowed: it is not passed, and the policy lets that be.
         reasons: a sentence for each thing that is wrong.
         place: file and line (from 1) where a test of one's own failed, relative to the root.
+        data: the verdict as JSON data, if there is one.
     """
 
     gate: str
@@ -31,6 +33,7 @@ class Row:
     allowed: bool = False
     reasons: tuple[str, ...] = ()
     place: tuple[str, int] | None = None
+    data: Mapping[str, Any] | None = None
 
     @property
     def label(self) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from pytest_ane.core.verdict import Cell, Column, Table
 from pytest_ane.report.figures import amount, limit_of
 
-_GAP = "  "
 _BAR = 30
 """Columns of the longest bar."""
 _LEAST = 20
@@ -38,6 +38,8 @@ def columns(
     rows: Sequence[Sequence[str]],
     *,
     words: int | Sequence[bool] = 1,
+    last: bool = False,
+    gap: str = "  ",
     width: int | None = None,
 ) -> Iterator[str]:
     """Aligned cells, texts to the left and numbers to the right.
@@ -45,28 +47,35 @@ def columns(
     Args:
         rows: of equal length, the head first.
         words: which columns are texts, or how many of the first ones.
+        last: whether the last column is text too.
+        gap: between columns.
         width: as of `table`.
     """
     if not rows or not rows[0]:
         return
-    left = [i < words for i in range(len(rows[0]))] if isinstance(words, int) else list(words)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for number, part in enumerate(_parts(widths, left, width)):
+    count = len(rows[0])
+    left = [i < words for i in range(count)] if isinstance(words, int) else list(words)
+    left[-1] = left[-1] or last
+    widths = [max(len(row[i]) for row in rows) for i in range(count)]
+    for number, part in enumerate(_parts(widths, left, len(gap), width)):
         if number:
             yield ""
         for row in rows:
-            yield from _line([row[i] for i in part], [widths[i] for i in part],
-                             [left[i] for i in part], width)  # fmt: skip
+            cells = [
+                f"{row[i]:{'<' if left[i] else '>'}{widths[i]}}{gap if i != part[-1] else ''}"
+                for i in part
+            ]
+            yield from _wrapped(cells, left[part[-1]], width)
 
 
-def _parts(widths: list[int], left: list[bool], width: int | None) -> Iterator[list[int]]:
+def _parts(widths: list[int], left: list[bool], gap: int, width: int | None) -> Iterator[list[int]]:
     """Indices of the columns that are printed side by side."""
     last = len(widths) - 1
     part: list[int] = []
     for i in range(len(widths)):
         # A last column of text is wrapped where it has some room.
         need = min(widths[i], _LEAST) if i == last and left[i] else widths[i]
-        used = sum(widths[j] + len(_GAP) for j in part)
+        used = sum(widths[j] + gap for j in part)
         if width is not None and len(part) > 1 and used + need > width:
             yield part
             part = [0]
@@ -74,26 +83,16 @@ def _parts(widths: list[int], left: list[bool], width: int | None) -> Iterator[l
     yield part
 
 
-def _line(
-    cells: list[str], widths: list[int], left: list[bool], width: int | None
-) -> Iterator[str]:
-    *first, last = [
-        f"{cell:{'<' if is_left else '>'}{size}}"
-        for cell, size, is_left in zip(cells, widths, left, strict=True)
-    ]
-    start = "".join(f"{cell}{_GAP}" for cell in first)
-    room = None if width is None else width - len(start)
-    if not left[-1] or room is None or room < _LEAST or len(last.rstrip()) <= room:
+def _wrapped(cells: list[str], is_text: bool, width: int | None) -> Iterator[str]:
+    """A row in lines: the last cell, if it is text, is broken at spaces to fit the width."""
+    *first, last = cells
+    start, last = "".join(first), last.rstrip() if is_text else last
+    room = width - len(start) if width is not None else len(last)
+    if not is_text or room < _LEAST or len(last) <= room:
         yield f"{start}{last}".rstrip()
         return
-    for number, text in enumerate(_wrapped(last.rstrip(), room)):
+    for number, text in enumerate(textwrap.wrap(last, room, break_on_hyphens=False)):
         yield f"{start if not number else ' ' * len(start)}{text}".rstrip()
-
-
-def _wrapped(text: str, room: int) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(text, room, break_on_hyphens=False) or [""]
 
 
 def _head(column: Column) -> str:

@@ -9,6 +9,7 @@ from statistics import median
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.throughput.noise import Calibration
 from pytest_ane.gates.throughput.speed import Speed, percent, rate, seconds
+from pytest_ane.report.table import columns
 
 _SHOWN = 12
 """Calls and loads that are shown before the rest is only counted; -v shows all."""
@@ -32,7 +33,7 @@ def lines(judged: Sequence[Judged], *, everything: bool = False) -> Iterator[str
     decoded = sum(speed.what == "decode" for speed, _ in ordered)
     shown = ordered if everything else ordered[: max(_SHOWN, decoded)]
     heads = ("", "", "now", "a token", "baseline", "change", "control")
-    yield from _table([heads, *(_row(speed, verdict.values) for speed, verdict in shown)], words=2)
+    yield from columns([heads, *(_row(speed, verdict.values) for speed, verdict in shown)], words=2)
     if hidden := len(ordered) - len(shown):
         yield f"... and {hidden} more (-v shows all)"
     for speed, _ in ordered[:decoded]:
@@ -51,7 +52,7 @@ def profile(decoded: Speed) -> Iterator[str]:
         share = f"{spent / whole:.1%}" if whole else ""
         rows.append((part, str(count or ""), f"{1000 * spent:.3f}", each, share))
     yield f"{decoded.subject}: {decoded.figure()}, of which a token's"
-    yield from _table(rows)
+    yield from columns(rows)
 
 
 def loads(speeds: Sequence[Speed]) -> Iterator[str]:
@@ -70,7 +71,7 @@ def loads(speeds: Sequence[Speed]) -> Iterator[str]:
     if rows:
         yield ""
         yield "load and first prediction"
-        yield from _table([("", "shards", "all", "each", "least", "most"), *rows])
+        yield from columns([("", "shards", "all", "each", "least", "most"), *rows])
 
 
 def noise(calibration: Calibration) -> Iterator[str]:
@@ -83,7 +84,7 @@ def noise(calibration: Calibration) -> Iterator[str]:
         rows.append((f"{one.subject} {what}", *figures, str(one.runs)))
     yield ""
     yield ", ".join(filter(None, calibration.identity.values()))
-    yield from _table(rows)
+    yield from columns(rows)
     few = min(noises, key=lambda noise: noise.runs)
     if few.runs < _ENOUGH:
         yield f"sigma of {few.runs} runs is itself known to {percent(few.uncertainty)}; see --runs"
@@ -104,11 +105,3 @@ def _row(speed: Speed, facts: Mapping[str, float | int | str]) -> tuple[str, ...
     changes = (facts.get("change"), facts.get("control_change"))
     shown = (percent(c, signed=True) if isinstance(c, float) else "-" for c in changes)
     return (speed.subject, speed.title, speed.figure(), token, baseline, *shown)
-
-
-def _table(rows: Sequence[tuple[str, ...]], words: int = 1) -> Iterator[str]:
-    """Aligned columns: `words` of them to the left, then numbers to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        cells = (f"{cell:{'<' if i < words else '>'}{widths[i]}}" for i, cell in enumerate(row))
-        yield "  ".join(cells).rstrip()

@@ -1,34 +1,48 @@
-"""Verdicts for GitHub Actions: gathered from all workers, written once, in the first process."""
+"""Reports of a whole run: gathered from all workers, written once, in the first process."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 import pytest
 
+from pytest_ane.core.files import write_atomically
 from pytest_ane.manifest import Manifest
 from pytest_ane.manifest.problems import key_lines, line_of
-from pytest_ane.plugin import workspace
+from pytest_ane.plugin import options, workspace
 from pytest_ane.plugin.run import is_worker
 from pytest_ane.plugin.summary import header_line, row_of
+from pytest_ane.report.formats import FORMATS
 from pytest_ane.report.github import ROOM, Place, commands, summary
 from pytest_ane.report.rows import Row
 
 
 def add_to(config: pytest.Config) -> None:
-    """Report this run, unless it is part of another or runs nothing."""
+    """Report this run where that was asked for, unless it is part of another or runs nothing.
+
+    Raises:
+        pytest.UsageError: a file's name has the end of no format.
+    """
+    files = [Path(config.invocation_params.dir, name) for name in options.report_files(config)]
+    for file in files:
+        if file.suffix not in FORMATS:
+            raise pytest.UsageError(
+                f"--ane-report={file.name}: there is no such format; end the file's name with "
+                f"{' or '.join(FORMATS)}."
+            )
     if not is_worker(config) and not config.option.collectonly:
-        config.pluginmanager.register(GitHub(config), "ane-github")
+        config.pluginmanager.register(Reports(config, files), "ane-reports")
 
 
-class GitHub:
-    """Listens to reports, those of the terminal plugin's absence included."""
+class Reports:
+    """Keeps rows, of the terminal plugin's absence too, and writes them as formats have them."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, files: Sequence[Path]) -> None:
         self._config = config
+        self._files = files
         self._rows: dict[str, Row] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -49,13 +63,17 @@ class GitHub:
         try:
             self._write()
         except Exception as error:
-            self._say(f"ane: the report for GitHub failed: {error!r}")
+            self._say(f"ane: the report of the run failed: {error!r}")
         return result
 
     def _write(self) -> None:
         rows = list(self._rows.values())
         space = workspace.of(self._config)
         what = header_line(self._config)
+        for file in self._files:
+            self._write_file(file, FORMATS[file.suffix](rows, what))
+        if not options.github(self._config):
+            return
         for line in commands(rows, what, places(space.manifest, self._config.rootpath)):
             self._say(line)
         if given := os.environ.get("GITHUB_STEP_SUMMARY"):
@@ -64,6 +82,13 @@ class GitHub:
             except OSError as error:
                 why = error.strerror or error
                 self._say(f"ane: the job summary {given} cannot be written: {why}")
+
+    def _write_file(self, file: Path, text: str) -> None:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, text.encode())
+        except OSError as error:
+            self._say(f"ane: the report {file} cannot be written: {error.strerror or error}")
 
     def _say(self, line: str) -> None:
         reporter = self._config.pluginmanager.getplugin("terminalreporter")

@@ -1,0 +1,49 @@
+"""`--ane-report`: all verdicts in a file."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.plugin.conftest import Project
+
+
+def test_json_and_markdown(project: Project) -> None:
+    project.packages(good="float32", nan="none", absent="none")
+    result = project.gate("--ane-report=out/all.json", "--ane-report=all.md", "-k", "not placement")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    data = json.loads((project.path / "out" / "all.json").read_text())
+    assert [verdict["status"] for verdict in data["verdicts"]] == [
+        "error", "error", "failed", "passed", "passed", "passed"
+    ]  # fmt: skip
+    cosine = next(
+        v for v in data["verdicts"] if v["subject"] == "own:good" and v["gate"] == "fidelity"
+    )
+    figure = next(f for f in cosine["figures"] if f["name"] == "cosine.min")
+    assert figure["value"] == pytest.approx(1, abs=1e-4)
+    assert figure["limit"] == 0.97
+    assert "**own:nan** fidelity" in (project.path / "all.md").read_text()
+
+
+@pytest.mark.heavy
+def test_workers_send_their_verdicts(project: Project) -> None:
+    project.packages(good="float32", nan="none").pytester.runpytest_subprocess(
+        "-n2", "--ane-shards=all", "-m", "gate", "--ane-cache=cache", "--ane-report=all.json"
+    )
+    data = json.loads((project.path / "all.json").read_text())
+    assert len(data["verdicts"]) == 6
+    assert all(verdict["figures"] for verdict in data["verdicts"])
+
+
+def test_another_format_is_a_usage_error(project: Project) -> None:
+    result = project.packages(good="none").gate("--ane-report=all.html")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--ane-report=all.html: there is no such format; end *"])
+
+
+def test_a_file_that_cannot_be_written_fails_nothing(project: Project) -> None:
+    (project.path / "file").write_text("")
+    result = project.packages(good="none").gate("--ane-report=file/all.json")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["ane: the report * cannot be written: *"])
