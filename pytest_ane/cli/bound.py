@@ -2,49 +2,62 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pytest_ane.cli.options import add_cache, add_manifest, count, positive
+from pytest_ane.cli.output import Output
 from pytest_ane.core.errors import BackendError, ManifestError
 
 if TYPE_CHECKING:
-    from pytest_ane.analysis.bound import Group
+    from pytest_ane.analysis.bound import Call, Group
     from pytest_ane.analysis.devices import Device
     from pytest_ane.build import Cache
     from pytest_ane.manifest import Model, Shard
 
+HELP = "bound each kind of shards by bandwidth and compute, and show what would help"
+EXAMPLE = "pytest-ane bound shards.toml --device 'M4 Max' --measured 9.25"
 _PACKAGES = (".mlpackage", ".mlmodelc")
 _DEFAULT = "M4 Max"
 _MOST = 64
-"""The largest T that is asked of a package of unknown making."""
+"""Largest T of a package that a manifest does not describe."""
 
 
-def run(
-    path: Path,
-    *,
-    model: str | None,
-    device: str | None,
-    bandwidth: float | None,
-    peak: float | None,
-    lanes: int | None,
-    tokens: int | None,
-    measured: Sequence[str],
-    cache: Path | None,
-) -> Iterator[str]:
-    """What limits each kind of shards, and what would help.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The model, the device, and measured speeds."""
+    parser.add_argument(
+        "path", nargs="?", type=Path, help="an .mlpackage or .mlmodelc, or a manifest"
+    )
+    add_manifest(parser)
+    parser.add_argument("--model", metavar="NAME", help="of a manifest of several")
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help="a chip such as 'M4 Max', 'this machine', or a profile FILE.toml "
+        "(default: this Mac's chip, elsewhere M4 Max)",
+    )
+    parser.add_argument("--bandwidth", type=positive, metavar="GB/S", help="in place of its own")
+    parser.add_argument("--peak", type=positive, metavar="TFLOP/S", help="in place of its own")
+    parser.add_argument(
+        "--lanes", type=count, metavar="N", help="pad the last axis to a multiple; 1 for none"
+    )
+    parser.add_argument(
+        "--tokens", type=count, metavar="T", help="besides T = 1 (default: the largest T)"
+    )
+    parser.add_argument(
+        "--measured",
+        action="append",
+        default=[],
+        metavar="[T=]TOK/S",
+        help="measured speed, for its share of the bound; or a benchmark run's .json",
+    )
+    add_cache(parser)
 
-    Args:
-        path: a manifest, or a package.
-        model: of a manifest of several.
-        device: a chip, `this machine` or a profile; None for this Mac's chip, else the M4 Max.
-        bandwidth: GB/s in place of the device's own.
-        peak: TFLOP/s in place of the device's own.
-        lanes: elements the last axis is filled up to, in place of the device's own.
-        tokens: the larger T, beside 1; None for the shards' largest.
-        measured: tokens a second, `9.25` at T = 1 or `4=8.28`; or a stored benchmark run.
-        cache: the cache folder.
+
+def run(options: argparse.Namespace) -> Output:
+    """The resource that limits each kind of shards, and what would help.
 
     Raises:
         AneError: one sentence.
@@ -54,21 +67,37 @@ def run(
     from pytest_ane.build import Cache
     from pytest_ane.report.bound import lines
 
-    if path.suffix not in _PACKAGES and not path.is_file():
-        what = "is a folder" if path.is_dir() else "does not exist"
-        raise ManifestError(f"{path} {what}; name a manifest, an .mlpackage or an .mlmodelc.")
-    kept = Cache(cache)
-    on = _device(device, kept, bandwidth, peak, lanes)
+    path = _path(options)
+    store = Cache(options.cache)
+    device = _device(options.device, store, options.bandwidth, options.peak, options.lanes)
     if path.suffix in _PACKAGES:
         name, groups, most = path.name, [_package(path)], largest_of(path, _MOST)
     else:
-        name, groups, most = _model(path, model, cache)
-    rates = dict(_measured(text, name, on) for text in measured)
-    wanted = dict.fromkeys((1, most if tokens is None else tokens, *rates))
-    calls = [call(groups, on, t) for t in wanted]
+        name, groups, most = _model(path, options.model, options.cache)
+    rates = dict(_measured(text, name, device) for text in options.measured)
+    tokens = dict.fromkeys((1, most if options.tokens is None else options.tokens, *rates))
+    calls = [call(groups, device, t) for t in tokens]
     if calls[0].tokens is None:
         calls = calls[:1]
-    yield from lines(name, on, groups, calls, rates)
+    yield from lines(name, device, groups, calls, rates)
+    counted = [{"kind": g.kind, "subject": g.subject, "count": g.count} for g in groups]
+    data = {"name": name, "device": device, "groups": counted, "calls": list(map(_data, calls))}
+    return {**data, "measured": rates}
+
+
+def _data(call: Call) -> dict[str, Any]:
+    return {**vars(call), "seconds": call.seconds}
+
+
+def _path(options: argparse.Namespace) -> Path:
+    """The manifest or package: by its place on the command line, or by `--manifest`."""
+    if options.path and options.manifest:
+        raise ManifestError(f"Give {options.path} or --manifest {options.manifest}, not both.")
+    path: Path = options.path or options.manifest or Path("shards.toml")
+    if path.suffix not in _PACKAGES and not path.is_file():
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise ManifestError(f"{path} {what}; name a manifest, an .mlpackage or an .mlmodelc.")
+    return path
 
 
 def _device(
@@ -128,7 +157,7 @@ def _package(path: Path) -> Group:
 def _model(path: Path, name: str | None, cache: Path | None) -> tuple[str, list[Group], int]:
     """A manifest's model: its name, what was counted, and its largest T."""
     from pytest_ane.analysis.alike import alike, counted
-    from pytest_ane.cli.status import tell
+    from pytest_ane.cli.terminal import tell
     from pytest_ane.project.choose import choose_model
     from pytest_ane.project.models import OpenModel
     from pytest_ane.project.progress import Progress

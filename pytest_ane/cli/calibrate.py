@@ -1,7 +1,8 @@
-"""`pytest-ane calibrate`: what noise is on this machine, or with `--device` what it can do."""
+"""`pytest-ane calibrate`: the noise of this machine's benchmarks, or with `--device` its rates."""
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import subprocess
 import sys
@@ -12,69 +13,88 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from pytest_ane.cli.options import add_backend, add_project, add_shards
+from pytest_ane.cli.output import Output
+from pytest_ane.cli.terminal import tell
 from pytest_ane.core.errors import UnprovenError
 
-_OPTIONS = {
+HELP = "measure how much benchmarks differ when nothing changed"
+EXAMPLE = "pytest-ane calibrate --runs 5 --shards L01 -k decode"
+_PASSED_ON = {
     "manifest": "--ane-manifest",
     "cache": "--ane-cache",
     "backend": "--ane-backend",
-    "units": "--ane-compute-units",
-    "expression": "-k",
+    "compute_units": "--ane-compute-units",
+    "k": "-k",
 }
-"""Handed on to pytest as they are."""
+"""Options of the runs, passed on to pytest as they are."""
 
 
-def run(
-    runs: int, shards: str, storage: str | None, *, device: bool, **given: str | Path | None
-) -> Iterator[str]:
-    """Run the benchmarks several times and keep how much their medians differ.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The runs and their options, or `--device`."""
+    parser.add_argument("--runs", type=int, default=5, metavar="N", help="how many (default: 5)")
+    add_shards(parser, "benchmarks of these (default: all)")
+    parser.add_argument("-k", metavar="EXPRESSION", help="as of pytest: decode, or L01 and load")
+    add_project(parser)
+    add_backend(parser, "of the runs")
+    parser.add_argument(
+        "--compute-units", "--ane-compute-units", metavar="UNITS", help="of the runs"
+    )
+    parser.add_argument(
+        "--benchmark-storage", metavar="URI", help="default: where the models' runs are stored"
+    )
+    parser.add_argument(
+        "--device",
+        action="store_true",
+        help="instead: this machine's memory bandwidth and peak rate, for pytest-ane bound",
+    )
 
-    Each run is a process of its own, for so are the runs that are compared later: what a process
-    warms up, and where its memory lies, is part of the noise.
 
-    Args:
-        runs: how many.
-        shards: as of `--ane-shards`.
-        storage: as of `--benchmark-storage`; absent, where runs are stored.
-        device: measure bandwidth and peak rate of this machine instead.
-        given: `manifest`, `cache`, `backend`, `units` and `expression`, options of the runs.
+def run(options: argparse.Namespace) -> Output:
+    """Run the benchmarks several times and store how much their medians differ.
+
+    Each run is a process of its own, for so are the runs that are compared later: the state of a
+    process and the place of its memory are part of the noise.
 
     Raises:
         UnprovenError: fewer than two runs, or no benchmark in them.
     """
-    if device:
-        yield from _device(given["cache"])
-        return
-    if runs < 2:
-        raise UnprovenError(f"--runs={runs}: noise is what runs differ by; give 2 or more, 5 say.")
+    if options.device:
+        return (yield from _device(options.cache))
+    if options.runs < 2:
+        raise UnprovenError(
+            f"--runs={options.runs}: noise is what runs differ by; give 2 or more, 5 say."
+        )
     from pytest_ane.gates.throughput.noise import calibrations
     from pytest_ane.report.noise import lines
 
-    folders = _folders(storage, given["manifest"])
-    found = []
+    folders = _folders(options.benchmark_storage, options.manifest)
+    timed = []
     with tempfile.TemporaryDirectory(prefix="calibrate-") as folder:
-        for number in range(1, runs + 1):
+        for number in range(1, options.runs + 1):
             begun = time.monotonic()
-            speeds = _bench(shards, given, Path(folder, f"{number:04}_run.json"), number)
+            speeds = _bench(options, Path(folder, f"{number:04}_run.json"), number)
             took = time.monotonic() - begun
-            yield f"run {number} of {runs}: {len(speeds)} benchmarks, {took:.0f} s"
-            found.append(speeds)
-    made = calibrations(found)
-    for calibration in made:
+            yield f"run {number} of {options.runs}: {len(speeds)} benchmarks, {took:.0f} s"
+            timed.append(speeds)
+    machines = calibrations(timed)
+    for calibration in machines:
         yield from lines(calibration)
-    for file in _written(made, storage, folders):
-        yield f"kept in {file}"
+    files = list(_written(machines, options.benchmark_storage, folders))
+    yield from (f"kept in {file}" for file in files)
+    return {"calibrations": machines, "files": files}
 
 
-def _bench(
-    shards: str, given: Mapping[str, str | Path | None], file: Path, number: int
-) -> tuple[Any, ...]:
-    """One run; verdicts do not matter, for what is compared is compared later."""
+def _bench(options: argparse.Namespace, file: Path, number: int) -> tuple[Any, ...]:
+    """One run; its verdicts do not matter."""
     from pytest_ane.gates.throughput.stored import read_stored
 
-    pairs = [(_OPTIONS[name], str(value)) for name, value in given.items() if value is not None]
-    options = [word for pair in pairs for word in pair]
-    command = [sys.executable, "-m", "pytest", "-m", "bench", f"--ane-shards={shards}", *options]
+    values = ((option, getattr(options, name)) for name, option in _PASSED_ON.items())
+    passed_on = [
+        word for option, value in values if value is not None for word in (option, str(value))
+    ]
+    bench = ["pytest", "-m", "bench", f"--ane-shards={options.shards}", *passed_on]
+    command = [sys.executable, "-m", *bench]
     command += [f"--benchmark-json={file}", "--ane-unproven=allow", "-q", "-p", "no:cacheprovider"]
     done = _call(command)
     # 0 and 1: all were run, and some may be red.
@@ -83,7 +103,7 @@ def _bench(
     says = _last(done.stderr + done.stdout)
     raise UnprovenError(
         f"Run {number} timed nothing (exit code {done.returncode}: {says}); see why with: "
-        + shlex.join(["pytest", "-m", "bench", f"--ane-shards={shards}", *options])
+        + shlex.join(bench)
     )
 
 
@@ -137,18 +157,19 @@ def _written(
                 yield write(beside(storage, folder), part)
 
 
-def _device(cache: str | Path | None) -> Iterator[str]:
+def _device(cache: Path | None) -> Output:
     from pytest_ane.build import Cache
-    from pytest_ane.cli.status import tell
 
     measuring: Any = import_module("pytest_ane.analysis.device_calibration")
     devices: Any = import_module("pytest_ane.analysis.devices")
-    root = Cache(Path(cache) if cache else None).root
+    root = Cache(cache).root
     device = measuring.calibrate_device(tell)
     tell("")
     yield f"{device.name}: {device.bandwidth:g} GB/s, {device.peak:g} TFLOP/s"
     yield from device.sources
-    yield f"kept in {devices.save_device(device, root)}"
+    file = devices.save_device(device, root)
+    yield f"kept in {file}"
+    return {"device": device, "file": file}
 
 
 def _last(output: str) -> str:

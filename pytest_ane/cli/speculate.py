@@ -2,63 +2,83 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import isfinite
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_ane.cli.options import add_stack, positive
+from pytest_ane.cli.output import Output
+from pytest_ane.cli.terminal import tell
 from pytest_ane.core.errors import ExecutionError, ManifestError
-from pytest_ane.project import threads
 
 if TYPE_CHECKING:
     from pytest_ane.gates.throughput.trial import Trial
     from pytest_ane.probes.recording import TokenPrompt
     from pytest_ane.project.models import OpenModel
 
+HELP = "measure whether drafts by prompt lookup make decoding faster"
+EXAMPLE = "pytest-ane speculate --prompt france --width 4 --tokens 40"
 _WIDEST = 1 << 16
 
 
-def run(
-    manifest: Path | None,
-    model: str | None,
-    cache: Path | None,
-    prompt: str | None,
-    width: int,
-    tokens: int,
-    margin: float | None,
-    times: Sequence[float] | None,
-) -> Iterator[str]:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The model, the prompt, and the shape of a verifier call."""
+    add_stack(parser)
+    parser.add_argument("--prompt", metavar="NAME", help="a golden prompt (default: the first)")
+    parser.add_argument(
+        "--width",
+        type=int,
+        default=4,
+        metavar="N",
+        help="positions of a call: the last token and N - 1 drafts (default: 4)",
+    )
+    parser.add_argument(
+        "--tokens", type=int, default=40, metavar="N", help="to decode (default: 40)"
+    )
+    parser.add_argument(
+        "--margin", type=float, metavar="X", help="of two logits, below which a tie is near"
+    )
+    parser.add_argument(
+        "--times",
+        type=positive,
+        nargs=2,
+        metavar=("T1", "TV"),
+        help="only the break-even, of these milliseconds of a step and of a call",
+    )
+
+
+def run(options: argparse.Namespace) -> Output:
     """Plain and speculative decoding of one prompt, and the break-even between them.
 
-    Args:
-        manifest: default `shards.toml` here.
-        model: its name; may be left out where the manifest has one whole model.
-        cache: the cache folder.
-        prompt: a golden prompt's name; default: the first.
-        width: positions of a verifier call: the last token and `width - 1` drafts.
-        tokens: to decode.
-        margin: leads below it are near ties; default: `verifier.MARGIN`.
-        times: milliseconds of a plain step and of a call, instead of a model.
+    Raises:
+        AneError: one sentence.
     """
+    from pytest_ane.project import threads
+
     threads.choose()
+    from pytest_ane.gates.throughput.breakeven import BreakEven
+    from pytest_ane.report import speculate as report
+
+    width, tokens, margin = options.width, options.tokens, options.margin
     _check(width, tokens, margin)
-    if times is not None:
-        yield _break_even(times, width)
-        return
+    if options.times is not None:
+        t1, tv = (ms / 1000 for ms in options.times)
+        cost = BreakEven(t1, tv, width)
+        yield report.break_even(cost)
+        return {"cost": cost}
     from pytest_ane.cli.stack import open_stack
-    from pytest_ane.cli.status import tell
     from pytest_ane.gates.throughput.trial import run_trial
     from pytest_ane.gates.throughput.verifier import MARGIN
-    from pytest_ane.report import speculate as words
 
     def check(opened: OpenModel) -> None:
-        _check_model(opened, prompt, width, tokens)
+        _check_model(opened, options.prompt, width, tokens)
 
     limit = MARGIN if margin is None else margin
-    with open_stack(manifest, model, cache, check) as stack:
-        chosen = _chosen(stack.prompts, prompt)
+    with open_stack(options.manifest, options.model, options.cache, check) as stack:
+        chosen = _chosen(stack.prompts, options.prompt)
         backend = stack.provenance["backend"]
         # Of one thread, so that seconds of the processor are its own, whoever else runs.
         alone = backend == "cpu" and os.environ.get("OPENBLAS_NUM_THREADS") == "1"
@@ -69,29 +89,24 @@ def run(
             f"{stack.model}, prompt {chosen.name!r}: {len(chosen.ids)} tokens, then {tokens} "
             f"greedy ones · backend {backend}, {'processor' if alone else 'wall'} time"
         )
-        yield words.costs(trial)
-        yield words.break_even(trial.cost)
-        yield words.counters(trial.found)
-        yield words.outcome(trial)
+        yield report.costs(trial)
+        yield report.break_even(trial.cost)
+        yield report.counters(trial.found)
+        yield report.outcome(trial)
         yield _same(trial, limit)
+    about = {"model": stack.model, "prompt": chosen.name, "provenance": stack.provenance}
+    figures = {"cost": trial.cost, "tok_s": trial.tok_s, "speedup": trial.speedup}
+    return {**about, **vars(trial), **figures}
 
 
 def _same(trial: Trial, margin: float) -> str:
-    """That both said the same; `ExecutionError` where they did not."""
+    """That both gave the same tokens; `ExecutionError` where they did not."""
     if (at := trial.differs) is not None:
         raise ExecutionError(
             f"Token {at + 1} is {trial.found.tokens[at]}, and {trial.plain.tokens[at]} in plain "
             f"decoding: a wide call moved a lead by more than {margin:g}; give a larger --margin."
         )
     return f"the same {len(trial.plain.tokens)} tokens as plain decoding"
-
-
-def _break_even(times: Sequence[float], width: int) -> str:
-    from pytest_ane.gates.throughput.breakeven import BreakEven
-    from pytest_ane.report import speculate as words
-
-    t1, tv = (ms / 1000 for ms in times)
-    return words.break_even(BreakEven(t1, tv, width))
 
 
 def _check(width: int, tokens: int, margin: float | None) -> None:
@@ -109,7 +124,7 @@ def _check(width: int, tokens: int, margin: float | None) -> None:
 
 
 def _check_model(opened: OpenModel, name: str | None, width: int, tokens: int) -> None:
-    """What can be known before anything is built."""
+    """Check the options against the model, before anything is built."""
     from pytest_ane.chain.decode import check_fits
     from pytest_ane.gates.throughput.width import check_width
 
