@@ -34,7 +34,7 @@ from pytest_ane.manifest import Palettize
 from pytest_ane.mil.blob import load
 from pytest_ane.mil.package import read_package
 from pytest_ane.mil.proto import set_name
-from pytest_ane.mil.records import Argument, Model, Value
+from pytest_ane.mil.records import Argument, MLModel, Value
 from tests.mil.packages import Program
 
 GROUP, NBITS, ROUTER, EXPERTS = 32, 4, 128, 16
@@ -159,9 +159,9 @@ def compare(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Operations, bits and errors of the two packages."""
     names = ("model", "ours", "theirs")
     source, own, other = (read_package(folder / f"{name}.mlpackage") for name in names)
-    assert isinstance(source, Model)
-    assert isinstance(own, Model)
-    assert isinstance(other, Model)
+    assert isinstance(source, MLModel)
+    assert isinstance(own, MLModel)
+    assert isinstance(other, MLModel)
     structures = [
         [(op.op, op.outputs, sorted(op.inputs)) for op in model.program.walk()]
         for model in (own, other)
@@ -180,7 +180,7 @@ def compare(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def errors(source: Model, palettized: Model) -> Iterator[npt.NDArray[np.float64]]:
+def errors(source: MLModel, palettized: MLModel) -> Iterator[npt.NDArray[np.float64]]:
     """Sum of squared errors of each group; of the source itself, sum of squares."""
     found = {op.name: op for op in palettized.program.walk()}
     for op in source.program.walk():
@@ -200,7 +200,7 @@ def errors(source: Model, palettized: Model) -> Iterator[npt.NDArray[np.float64]
         )
 
 
-def constant(model: Model, argument: Argument) -> npt.NDArray[Any]:
+def constant(model: MLModel, argument: Argument) -> npt.NDArray[Any]:
     """A constant that an operation holds itself."""
     assert isinstance(argument, Value)
     return load(model, argument)

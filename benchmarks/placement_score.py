@@ -30,7 +30,7 @@ from pytest_ane.mil.records import (
     DType,
     Feature,
     Function,
-    Model,
+    MLModel,
     Named,
     Operation,
     Program,
@@ -161,7 +161,7 @@ def foretold(row: Row, op: str) -> Forecast:
     return forecast(program(row, op), size_bytes=size).under(system(row["os"]))
 
 
-def program(row: Row, op: str) -> Model:
+def program(row: Row, op: str) -> MLModel:
     """A program of the op a row is about between two others, so that no cast is at the boundary.
 
     A compile-time op is asked about at the convolution that uses it.
@@ -195,7 +195,7 @@ def program(row: Row, op: str) -> Model:
     flexible = (shape, shape) if "EnumeratedShapes" in shapes else ()
     features = (Feature("x", DType.FP16, shape, enumerated=flexible),)
     main = Function("main", "CoreML8", named, block)
-    return Model("", "", 9, features, (), (), Program({"main": main}))
+    return MLModel("", "", 9, features, (), (), Program({"main": main}))
 
 
 def weight(quant: str) -> Iterator[Operation]:

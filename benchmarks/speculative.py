@@ -1,11 +1,11 @@
-"""Speculative decoding of texts that repeat themselves: measured, and as the break-even predicts.
+"""Speculative decoding of texts that repeat themselves: measured, and predicted by the break-even.
 
     python -m benchmarks.speculative [--width 2 4 8] [--tokens 64] [--rounds 3] [--wall]
 
 For every text and width: seconds of a plain step and of a call, the share of drafts that pays, the
-share accepted, the speed against plain decoding, and how far the prediction is off: by the time of
-the processor, one thread, which other processes hardly disturb, or with `--wall` by the clock on
-the wall. Builds what is missing first.
+share accepted, the speed against plain decoding, and how far the prediction is off: by processor
+time of one thread, which other processes hardly disturb, or with `--wall` by wall time. Builds what
+is missing first.
 """
 
 from __future__ import annotations
@@ -48,46 +48,45 @@ def main() -> None:
     parser.add_argument("--wall", action="store_true", help="time on the wall, others' included")
     parser.add_argument("--ane-manifest", type=Path, default=ROOT / "shards.toml")
     parser.add_argument("--ane-cache", type=Path)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     threads.choose()
-    timer = time.perf_counter if asked.wall else time.process_time
+    timer = time.perf_counter if options.wall else time.process_time
     from pytest_ane.cli.stack import open_stack
 
     print(
         f"{'text':<8} w  step ms  call ms  needed  accepted  speedup  predicted   off worst  same"
     )
     with (
-        manifest(asked.ane_manifest) as path,
-        open_stack(path, "smollm2", asked.ane_cache) as stack,
+        manifest(options.ane_manifest) as path,
+        open_stack(path, "smollm2", options.ane_cache) as stack,
     ):
         ids = {prompt.name: prompt.ids for prompt in stack.prompts}
         for name in TEXTS:
-            for width in asked.width:
-                text = ids[f"bench-{name}"]
-                print(
-                    f"{name:<8} {row(stack.chain, text, asked.tokens, width, asked.rounds, timer)}"
-                )
+            for width in options.width:
+                text, rounds = ids[f"bench-{name}"], options.rounds
+                print(f"{name:<8}", row(stack.chain, text, options.tokens, width, rounds, timer))
 
 
 def row(
     chain: Chain, ids: Sequence[int], tokens: int, width: int, rounds: int, timer: Timer
 ) -> str:
     """One text at one width; `off` and `worst` are the prediction's relative errors."""
-    from pytest_ane.gates.throughput.trial import run_trial
+    from pytest_ane.gates.throughput.speculate import run_trial
 
     trials = [run_trial(chain, ids, tokens, width, timer=timer) for _ in range(rounds)]
-    one = sorted(trials, key=lambda trial: trial.speedup)[rounds // 2]
-    needed, accepted = one.cost.share_needed, one.found.acceptance
+    shown = sorted(trials, key=lambda trial: trial.speedup)[rounds // 2]
+    counted = shown.speculated
+    needed, accepted = shown.cost.share_needed, counted.acceptance
     off = [abs(t.predicted / t.tok_s - 1) for t in trials]
     same = all(trial.differs is None for trial in trials)
     return (
-        f"{width}  {1000 * one.cost.t1:7.1f}  {1000 * one.cost.tv:7.1f}  "
+        f"{width}  {1000 * shown.cost.t1:7.1f}  {1000 * shown.cost.tv:7.1f}  "
         f"{'never' if needed is None else f'{needed:.0%}':>6}  "
-        f"{'-' if accepted is None else f'{accepted:.0%}':>8}  {one.speedup:6.2f}x  "
+        f"{'-' if accepted is None else f'{accepted:.0%}':>8}  {shown.speedup:6.2f}x  "
         f"{statistics.median(t.predicted * t.cost.t1 for t in trials):8.2f}x  "
         f"{statistics.median(off):4.1%} {max(off):5.1%}  "
-        f"{'yes' if same else 'NO'}  calls {one.found.verifier_calls}, "
-        f"fallbacks {one.found.fallbacks}, replayed {len(one.found.replays)}"
+        f"{'yes' if same else 'NO'}  calls {counted.verifier_calls}, "
+        f"fallbacks {counted.fallbacks}, replayed {len(counted.replays)}"
     )
 
 

@@ -183,7 +183,7 @@ def ours(folder: Path) -> dict[str, Any]:
     from pytest_ane.families import Cut, get_family
     from pytest_ane.families.zaya import reference  # noqa: F401
     from pytest_ane.gates.fidelity import measure
-    from pytest_ane.manifest import Source
+    from pytest_ane.manifest import SourceTable
     from pytest_ane.probes.hidden import HiddenProbe
     from pytest_ane.sources import open_source, safetensors  # noqa: F401
 
@@ -191,7 +191,7 @@ def ours(folder: Path) -> dict[str, Any]:
     inputs = probes()
     before, start = peak(), time.perf_counter()
     family = get_family("zaya")
-    source = open_source(Source(path=folder / "weights"), family.spread)
+    source = open_source(SourceTable(path=folder / "weights"), family.spread)
     model = family.open_model(source, Cut((SHARD,), 4))
     expected = model.reference(SHARD)(inputs)
     between = time.perf_counter()

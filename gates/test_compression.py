@@ -8,7 +8,7 @@ from pytest_ane.build import Artifact
 from pytest_ane.gates.compression import judge, measure
 from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.manifest import Shard
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 from pytest_ane.plugin.keeper import GateKeeper
 from pytest_ane.plugin.recording import Evidence
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.gate
 def test_compression(
     ane_shard: Shard,
     ane_artifact: Artifact,
-    ane_program: Model,
+    ane_program: MLModel,
     ane_evidence: Evidence,
     ane_gate: GateKeeper,
 ) -> None:

@@ -29,7 +29,7 @@ from pytest_ane.build.compress import compress_weight
 from pytest_ane.core.arrays import Arrays, DoubleArray, FloatArray
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.manifest import Settings
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 from pytest_ane.probes.cases import Case, Rows
 from pytest_ane.reference import Session
 from pytest_ane.reference.folding import dense
@@ -96,8 +96,8 @@ class Blame:
 
 
 def blame(
-    model: Model,
-    original: Model | None,
+    model: MLModel,
+    original: MLModel | None,
     cases: Sequence[Case],
     *,
     without: str = "",

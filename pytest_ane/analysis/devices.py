@@ -1,12 +1,16 @@
-"""What bounds a device: published chips, a file of one's own, or this machine as measured."""
+"""Device profiles, bandwidth and peak rate: published chips, a user's file, this machine."""
 
 from __future__ import annotations
 
+import platform
+import time
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pytest_ane.core.errors import ManifestError
@@ -17,9 +21,15 @@ from pytest_ane.manifest.ids import nearest
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 THIS_MACHINE = "this machine"
-"""The name of what `pytest-ane calibrate --device` measured."""
+"""The profile that `pytest-ane calibrate --device` measures."""
 _SAVED = "device.toml"
 _LARGEST = 1 << 20
+"""Bytes of a profile."""
+_BYTES = 1 << 28
+"""256 MiB an array: beyond any cache."""
+_ROWS, _ROUNDS = 1536, 5
+_FLOAT, _HALF = 4, 2
+"""Bytes of a float32 and of an fp16."""
 
 
 class Device(BaseModel):
@@ -29,7 +39,7 @@ class Device(BaseModel):
         name: `M4 Max`.
         bandwidth: GB/s at which weights and states are streamed.
         peak: TFLOP/s; a multiply-accumulate is two operations.
-        lanes: elements that the last axis is filled up to, computed or not; 1 for none.
+        lanes: elements to a multiple of which the last axis is padded; 1 for no padding.
         held: bytes that a weight takes in memory; None where it is streamed as stored.
         memory: GB/s of the whole chip.
         tops: trillion operations a second as published.
@@ -49,20 +59,20 @@ class Device(BaseModel):
 
     @property
     def ridge(self) -> float:
-        """Operations a byte from which on compute binds."""
+        """Floating-point operations a byte from which on compute binds."""
         return 1000 * self.peak / self.bandwidth
 
 
 @cache
 def published() -> dict[str, Device]:
     """The chips of `devices.toml` by name."""
-    tables = loads(files("pytest_ane.gates.throughput").joinpath("devices.toml").read_text("utf-8"))
+    tables = loads(files(__package__).joinpath("devices.toml").read_text("utf-8"))
     common = (tables["bandwidth-source"], tables["lanes-source"])
-    found = {}
+    chips = {}
     for table in tables["device"]:
         sources = (table.pop("peak-source"), *common)
-        found[table["name"]] = Device(**table, lanes=tables["lanes"], sources=sources)
-    return found
+        chips[table["name"]] = Device(**table, lanes=tables["lanes"], sources=sources)
+    return chips
 
 
 def find_device(name: str, root: Path) -> Device:
@@ -94,17 +104,59 @@ def find_device(name: str, root: Path) -> Device:
 
 
 def save_device(device: Device, root: Path) -> Path:
-    """Keep this machine's profile in the cache folder; returns the file."""
+    """Save this machine's profile in the cache folder; returns the file."""
     import tomlkit
 
-    profile = {k: v for k, v in device.model_dump(exclude_none=True).items() if v != ()}
-    text = f"# Measured by pytest-ane calibrate --device.\n{tomlkit.dumps(profile)}"
     path = root / _SAVED
+    text = "# Measured by pytest-ane calibrate --device.\n"
+    text += tomlkit.dumps(device.model_dump(mode="json", exclude_none=True))
     try:
         write_atomically(path, text.encode())
     except OSError as error:
         raise ManifestError(f"{path}: cannot be written ({error.strerror}).") from None
     return path
+
+
+def calibrate_device(say: Callable[[str], None] = lambda _: None) -> Device:
+    """Measure bandwidth and peak rate with numpy, as it is configured to use threads.
+
+    Bandwidth is the best of reading one array (a dot product with itself) and copying one to
+    another, as STREAM counts it: bytes read plus bytes written. The rate is that of a product of
+    square float32 matrices. The executor holds weights as fp16, so 2 bytes each.
+
+    Args:
+        say: called with what is about to be measured.
+    """
+    say("memory bandwidth")
+    source = np.ones(_BYTES // _FLOAT, np.float32)
+    target = np.empty_like(source)
+    read = _BYTES / _best(lambda: source @ source)
+    copied = 2 * _BYTES / _best(lambda: np.copyto(target, source))
+    say("float32 matrix products")
+    square = np.ones((_ROWS, _ROWS), np.float32)
+    product = np.empty_like(square)
+    rate = 2 * _ROWS**3 / _best(lambda: np.matmul(square, square, out=product))
+    return Device(
+        name=THIS_MACHINE,
+        bandwidth=round(max(read, copied) / 1e9, 2),
+        peak=round(rate / 1e12, 4),
+        held=_HALF,
+        sources=(
+            f"measured with numpy {np.__version__} on {platform.machine()}: read {read / 1e9:.1f}, "
+            f"copy {copied / 1e9:.1f} GB/s, float32 product of {_ROWS} rows",
+        ),
+    )
+
+
+def _best(call: Callable[[], Any]) -> float:
+    """Seconds of the quickest of some rounds, after one that warms up."""
+    call()
+    seconds = []
+    for _ in range(_ROUNDS):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
 
 
 def _read(path: Path) -> Device:

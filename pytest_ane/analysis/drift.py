@@ -16,7 +16,7 @@ from pytest_ane.chain.exact import ForcedShard, ReferenceStates, run_all, teache
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.verdict import Verdict
-from pytest_ane.families import Streams, entering, merge
+from pytest_ane.families import Streams, apply_output, shard_input
 from pytest_ane.gates.behaviour.judge import judge
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
 from pytest_ane.manifest import BehaviourPolicy
@@ -143,8 +143,8 @@ class _Walk:
         run_all(self._exact[wire.shard], [stream for own in self._alone.values() for stream in own])
         exact, alone = list(map(dict, at.streams)), list(map(dict, at.streams))
         for right, wrong, output, own in zip(exact, alone, at.exact, at.own, strict=True):
-            merge(right, wire, output)
-            merge(wrong, wire, own)
+            apply_output(right, wire, output)
+            apply_output(wrong, wire, own)
         self._alone[wire.shard] = alone
         self._final = [stream["x"] for stream in exact]
         expected, actual = ([s[wire.gives] for s in streams] for streams in (exact, self.stack))
@@ -152,9 +152,9 @@ class _Walk:
 
     def head(self, at: ForcedShard) -> None:
         """Take the stack as it is past a slice of the head."""
-        logits = at.step.all([entering(stream, at.step.wire) for stream in self.stack])
+        logits = at.step.all([shard_input(stream, at.step.wire) for stream in self.stack])
         for stream, rows in zip(self.stack, logits, strict=True):
-            merge(stream, at.step.wire, rows)
+            apply_output(stream, at.step.wire, rows)
         self._slices[at.step.shard] = at.own
         self._note(at, compare_rows(at.exact, logits))
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.mil.records import Model, Operation
+from pytest_ane.mil.records import MLModel, Operation
 from pytest_ane.probes.cases import Case
 from pytest_ane.reference import Session
 from pytest_ane.reference.prepare import uses
@@ -197,7 +197,7 @@ class ProgramDiff:
         return next((d for d in self.differences if d.beyond(tolerance)), None)
 
 
-def diff_programs(a: Model, b: Model, inputs: Arrays) -> ProgramDiff:
+def diff_programs(a: MLModel, b: MLModel, inputs: Arrays) -> ProgramDiff:
     """Run both on the same inputs and compare results of the same name.
 
     Raises:

@@ -12,7 +12,7 @@ from pytest_ane.build.census import Weight
 from pytest_ane.build.compress import stored_bytes
 from pytest_ane.build.palettize.choose import Uses
 from pytest_ane.manifest import Linear, Palettize, Settings, Uncompressed
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 
 _BITS = (1, 2, 3, 4, 6, 8)
 """Widths of an index that Core ML knows."""
@@ -95,7 +95,7 @@ def candidates(weight: Weight, axis: int | None, *, even: bool) -> list[SizedSet
     return [*sorted(worth, key=lambda c: c.size), dense]
 
 
-def output_axis(model: Model, weight: str, rank: int) -> int | None:
+def output_axis(model: MLModel, weight: str, rank: int) -> int | None:
     """The axis of a weight's output channels; None where its uses do not agree on it."""
     uses = Uses(model.main)
     return uses.channels(weight, rank) if weight in uses.ops else None

@@ -18,7 +18,7 @@ from pytest_ane.build.census import ProgramWeight, Weight, constants_of, find_we
 from pytest_ane.build.decompress import decompress, expansion
 from pytest_ane.core.arrays import Array
 from pytest_ane.mil.blob import load
-from pytest_ane.mil.records import Model, Operation
+from pytest_ane.mil.records import MLModel, Operation
 from pytest_ane.reference import Session
 from pytest_ane.reference.dtypes import Precision
 from pytest_ane.reference.weights import StreamedWeight
@@ -73,7 +73,7 @@ class Restorer:
         ExecutionError: a weight cannot be decoded.
     """
 
-    def __init__(self, model: Model, original: Model | None) -> None:
+    def __init__(self, model: MLModel, original: MLModel | None) -> None:
         self.model = model
         pairs = list(_pairs(model, original))
         self.pairs = tuple(pair for pair in pairs if pair.exact is not None)
@@ -111,7 +111,7 @@ class Restorer:
         return tuple(pair.name for pair in self.pairs)
 
 
-def restored(model: Model, original: Model, names: Collection[str]) -> CpuRunner:
+def restored(model: MLModel, original: MLModel, names: Collection[str]) -> CpuRunner:
     """An artifact with some of its weights as its uncompressed form has them.
 
     Raises:
@@ -121,7 +121,7 @@ def restored(model: Model, original: Model, names: Collection[str]) -> CpuRunner
     return CpuRunner(Restorer(model, original).session(names))
 
 
-def _pairs(model: Model, original: Model | None) -> Iterator[WeightPair]:
+def _pairs(model: MLModel, original: MLModel | None) -> Iterator[WeightPair]:
     theirs = {} if original is None else _by_name(original)
     mine = [each for each in find_weights(model) if each.function is model.main]
     counts = Counter(each.weight.name for each in mine)
@@ -149,12 +149,12 @@ def _agree(stored: Any, exact: Any) -> bool:
         return bool(np.square(a - b).sum() <= _ROUNDING * np.square(b).sum())
 
 
-def _tables(model: Model, weight: ProgramWeight) -> Any:
+def _tables(model: MLModel, weight: ProgramWeight) -> Any:
     table = constants_of(weight.operation, weight.producers).get("lut")
     return None if table is None else load(model, table)
 
 
-def _by_name(model: Model) -> dict[str, ProgramWeight]:
+def _by_name(model: MLModel) -> dict[str, ProgramWeight]:
     """Weights by name; none of those of which there are several of one name."""
     named: dict[str, list[ProgramWeight]] = {}
     for weight in find_weights(model):
@@ -188,7 +188,7 @@ def _streamed(weight: Array) -> Any:
     return StreamedWeight(half.shape, np.float32, rows)
 
 
-def _intermediate(model: Model, weights: Mapping[Operation, Any]) -> dict[Operation, Any]:
+def _intermediate(model: MLModel, weights: Mapping[Operation, Any]) -> dict[Operation, Any]:
     """The operations that only serve to expand weights: nobody needs what they yield."""
     mine = [each for each in find_weights(model) if each.operation in weights]
     ops = {op for each in mine for op in expansion(each, model.path) if op not in weights}

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pytest_ane.backends.base import Backend, Runner
-from pytest_ane.backends.coreml import ComputeUnits, CoreMLBackend, Machine
+from pytest_ane.backends.coreml import CoreMLBackend, Machine
 from pytest_ane.backends.cpu import CpuBackend
 from pytest_ane.build import Cache
+from pytest_ane.manifest import ComputeUnits
 
 __all__ = ["Backend", "ComputeUnits", "CoreMLBackend", "CpuBackend", "Runner", "get_backend"]
 
@@ -20,14 +21,14 @@ def get_backend(
     say: Callable[[str], None] = print,
     machine: Machine | None = None,
 ) -> Backend:
-    """A backend by name, `cpu` or `coreml`; what else there is, is for `coreml`.
+    """A backend by name, `cpu` or `coreml`; all other arguments are for `coreml`.
 
     Args:
         name: the backend's.
         cache: where compiled models are kept; the user's own by default.
         units: where Core ML may run a model.
-        say: told in a sentence what is compiled again.
-        machine: this Mac, where it was asked already.
+        say: takes a sentence for each model that is compiled again.
+        machine: this Mac, if known already.
 
     Raises:
         BackendError: there is no native Core ML here.

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from pytest_ane.core.arrays import Array, Arrays, FloatArray
 from pytest_ane.mil.records import Feature
-
-Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class Runner(Protocol):
-    """A loaded artifact."""
+    """A loaded artifact, ready to predict."""
 
     @property
     def inputs(self) -> tuple[Feature, ...]:
-        """The declared inputs."""
+        """The inputs that the artifact declares, images and scalars among them."""
         ...
 
     def make_state(self) -> Any:
         """Fresh states for a sequence, to be passed to `predict`; None where it keeps none."""
         ...
 
-    def read_states(
-        self, state: Any, names: Collection[str] | None = None
-    ) -> dict[str, npt.NDArray[Any]]:
+    def read_states(self, state: Any, names: Collection[str] | None = None) -> dict[str, Array]:
         """Copies of a sequence's states by name: of all, or of some."""
         ...
 
@@ -36,7 +30,7 @@ class Runner(Protocol):
         """Give states back what `read_states` copied; the others stay as they are."""
         ...
 
-    def predict(self, inputs: Arrays, state: Any = None) -> dict[str, npt.NDArray[np.float32]]:
+    def predict(self, inputs: Arrays, state: Any = None) -> dict[str, FloatArray]:
         """Outputs by name in float32; inputs the artifact does not declare are ignored.
 
         Raises:
@@ -46,7 +40,7 @@ class Runner(Protocol):
 
     def predict_all(
         self, inputs: Sequence[Arrays], states: Sequence[Any]
-    ) -> list[dict[str, npt.NDArray[np.float32]]]:
+    ) -> list[dict[str, FloatArray]]:
         """`predict` on each of several inputs, each with a state of its own or None."""
         ...
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import platform
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import pytest_ane
-from pytest_ane.backends.base import Arrays
+from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Feature
 from pytest_ane.reference import Session
@@ -30,16 +28,16 @@ class CpuRunner:
 
     @property
     def inputs(self) -> tuple[Feature, ...]:
-        """The declared inputs."""
+        """The inputs that the package declares, images and scalars among them."""
         return self._model.inputs
 
     def make_state(self) -> States | None:
-        """Fresh states, all zero."""
+        """Fresh states, all zero; None where the package keeps none."""
         return self.session.make_state() if self._model.states else None
 
     def read_states(
         self, state: States | None, names: Collection[str] | None = None
-    ) -> dict[str, npt.NDArray[Any]]:
+    ) -> dict[str, Array]:
         """Copies of states by name: of all, or of some."""
         if state is None:
             return {}
@@ -51,13 +49,13 @@ class CpuRunner:
             assert state is not None
             state[name].write(value)
 
-    def predict(self, inputs: Arrays, state: States | None = None) -> dict[str, npt.NDArray[Any]]:
+    def predict(self, inputs: Arrays, state: States | None = None) -> dict[str, Array]:
         """Run once; every fp16 result is rounded as the program's types say."""
         return self.session.predict(self._known(inputs), state)
 
     def predict_all(
         self, inputs: Sequence[Arrays], states: Sequence[States | None]
-    ) -> list[dict[str, npt.NDArray[Any]]]:
+    ) -> list[dict[str, Array]]:
         """Run once on each input; weights that are not held are decoded once for all."""
         return self.session.predict_all([self._known(x) for x in inputs], states)
 
@@ -75,11 +73,11 @@ class CpuBackend:
     on_device = False
 
     def load(self, artifact: Path) -> CpuRunner:
-        """Read and prepare a package."""
+        """Read a package or a compiled model and prepare it; `ProgramError` if unreadable."""
         return CpuRunner(Session(read_model(artifact), memory_budget=MEMORY_BUDGET))
 
     def provenance(self) -> dict[str, str]:
-        """Versions and machine."""
+        """Versions of pytest-ane and numpy, and the machine's system and processor."""
         return {
             "backend": self.name,
             "pytest-ane": pytest_ane.__version__,

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
 from pytest_ane.core.errors import ProgramError
-from pytest_ane.mil.records import Function, Model, Operation, Ref, TensorType, Value, ValueType
+from pytest_ane.mil.records import Function, MLModel, Operation, Ref, TensorType, Value, ValueType
 from pytest_ane.mil.values import bits
 
 Producers: TypeAlias = Mapping[str, Operation]
@@ -276,7 +276,7 @@ class ProgramWeight:
     producers: dict[str, Operation]
 
 
-def take_census(model: Model) -> Census:
+def take_census(model: MLModel) -> Census:
     """Census of every function's weights; one shared by several operations counts once.
 
     Raises:
@@ -289,7 +289,7 @@ def take_census(model: Model) -> Census:
     return Census(tuple(replace(w, op_types=tuple(sorted(t))) for w, t in takers.items()))
 
 
-def find_weights(model: Model) -> Iterator[ProgramWeight]:
+def find_weights(model: MLModel) -> Iterator[ProgramWeight]:
     """Every weight with the operations it comes from, once for each function that has it."""
     for function in model.program.functions.values():
         producers = {out.name: op for op in function.walk() for out in op.outputs}

@@ -10,14 +10,14 @@ import numpy as np
 from pytest_ane.build.census import DEEPEST, ProgramWeight, constants_of
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.blob import load, packed
-from pytest_ane.mil.records import DType, Model, Operation, Ref, TensorType
+from pytest_ane.mil.records import DType, MLModel, Operation, Ref, TensorType
 from pytest_ane.reference.folding import Constants
 from pytest_ane.reference.ops.constexpr import constexpr_blockwise_shift_scale
 from pytest_ane.reference.palettes import Packed, decode
 from pytest_ane.reference.weights import StreamedWeight
 
 
-def decompress(model: Model, weight: ProgramWeight) -> Any:
+def decompress(model: MLModel, weight: ProgramWeight) -> Any:
     """A weight's values: an array, or a `StreamedWeight` that decodes rows when they are read.
 
     Plain weights, palettes and integers under scales are decoded by rows.
@@ -40,7 +40,7 @@ def decompress(model: Model, weight: ProgramWeight) -> Any:
     return values
 
 
-def _scaled(model: Model, weight: ProgramWeight) -> StreamedWeight | None:
+def _scaled(model: MLModel, weight: ProgramWeight) -> StreamedWeight | None:
     """Integers with one scale, or one for each row; None for any other weight.
 
     They are decoded as indices into tables of what every integer stands for.

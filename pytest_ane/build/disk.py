@@ -84,7 +84,7 @@ def estimate(missing: Sequence[Shard], finished: Sequence[int]) -> Estimate:
     # The median, for a head is many times a block.
     typical = int(median(finished)) if finished else None
     known = [(shard, size) for shard in missing if (size := _size(shard, typical)) is not None]
-    temporary = [int(size * (1 + compression_ratio(shard.asked))) for shard, size in known]
+    temporary = [int(size * (1 + compression_ratio(shard.requested))) for shard, size in known]
     return Estimate(
         count=len(missing),
         total=sum(size for _, size in known) if len(known) == len(missing) else None,

@@ -16,7 +16,7 @@ import numpy as np
 from pytest_ane.build.census import ProgramWeight, Weight, find_weights
 from pytest_ane.build.decompress import decompress
 from pytest_ane.core.arrays import FloatArray
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 from pytest_ane.reference.weights import StreamedWeight
 
 _AT_ONCE = 1 << 18
@@ -53,7 +53,7 @@ class Distortion:
         return 10 * math.log10(ratio) if ratio else -math.inf
 
 
-def distortions(model: Model, against: Model) -> tuple[Distortion, ...]:
+def distortions(model: MLModel, against: MLModel) -> tuple[Distortion, ...]:
     """The errors of a package's weights, in program order.
 
     Args:
@@ -76,7 +76,7 @@ def distortions(model: Model, against: Model) -> tuple[Distortion, ...]:
     )
 
 
-def _by_name(model: Model) -> Mapping[str, ProgramWeight]:
+def _by_name(model: MLModel) -> Mapping[str, ProgramWeight]:
     named: dict[str, list[ProgramWeight]] = {}
     for weight in find_weights(model):
         named.setdefault(weight.weight.name, []).append(weight)

@@ -13,7 +13,7 @@ from pytest_ane.core.digests import tree_bytes, tree_digest
 from pytest_ane.core.errors import CacheError
 from pytest_ane.manifest import GOLDEN
 from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 
 RECORD = "build.json"
 PACKAGE = "shard.mlpackage"
@@ -82,7 +82,7 @@ class Artifact:
 
 
 def weight_distortions(
-    artifact: Artifact, program: Model, reference: Path | str
+    artifact: Artifact, program: MLModel, reference: Path | str
 ) -> tuple[Distortion, ...]:
     """The errors of an artifact's weights: as its build measured them, or against a package.
 

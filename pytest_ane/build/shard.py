@@ -91,7 +91,7 @@ def _compress(shard: Shard, source: Artifact, key: dict[str, Any], folder: Path)
 
     assert source.record is not None
     start = time.perf_counter()
-    notes = compress_package(source.path, shard.asked, folder / PACKAGE, shard.qualified)
+    notes = compress_package(source.path, shard.requested, folder / PACKAGE, shard.qualified)
     record = BuildRecord(key, source.record.description, notes, 0.0, shard=shard.qualified)
     _finish(folder, source.path, record, start)
 
@@ -105,7 +105,7 @@ def artifact_key(shard: Shard, identity: dict[str, Any]) -> dict[str, Any]:
         "max_tokens": shard.max_tokens,
         "context": shard.context,
         "target": shard.target,
-        "compression": shard.asked.model_dump(mode="json"),
+        "compression": shard.requested.model_dump(mode="json"),
         "coremltools": version("coremltools"),
         "torch": version("torch"),
     }
@@ -124,7 +124,7 @@ def _build(shard: Shard, key: dict[str, Any], model: Buildable, folder: Path) ->
             target=shard.target,
             subject=shard.qualified,
         )
-    notes = compress(converted, shard.asked, folder / PACKAGE, shard.qualified)
+    notes = compress(converted, shard.requested, folder / PACKAGE, shard.qualified)
     record = BuildRecord(key, model.description, notes, 0.0, shard=shard.qualified)
     _finish(folder, Path(converted.package_path), record, start)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.families import Reference, Streams, Wire, entering, merge
+from pytest_ane.families import Reference, Streams, Wire, apply_output, shard_input
 
 ShardRun: TypeAlias = Callable[[FloatArray], FloatArray]
 """A shard at some point of one sequence: maps the next positions `[T, C]` to `[T, C']`."""
@@ -120,31 +120,23 @@ class Chain:
         text again for every token. As no position sees a later one, such a chain is given a good
         `guess` of the tokens at once: those that it agrees with cost one run in all.
         """
-        opened = Opened(self)
-        logits = opened.head(opened.blocks(self.embed(ids)))
+        decoder = Decoder(self, ids)
+        logits = decoder.logits(len(ids))
         rows, tokens = [logits[-1]], [likeliest_token(logits[-1])]
         if count > 1 and not self.goes_on and tokens[0] in guess[:1]:
-            ahead = self._last([*ids, *guess[: count - 1]], len(guess[: count - 1]))
-            for row in ahead:
+            decoder.ids = [*ids, *guess[: count - 1]]
+            for row in decoder.logits(len(guess[: count - 1])):
                 if tokens[-1] != guess[len(tokens) - 1]:
                     break
                 rows.append(row)
                 tokens.append(likeliest_token(row))
         while len(tokens) < count and tokens[-1] != NO_TOKEN:
-            if self.goes_on:
-                streams = opened.blocks(self.embed(tokens[-1:]))
-                rows.append(opened.head(streams)[-1])
-            else:
-                rows.append(self._last([*ids, *tokens], 1)[0])
+            decoder.ids = [*ids, *tokens]
+            rows.append(decoder.logits()[0])
             tokens.append(likeliest_token(rows[-1]))
         leads, lost = list(map(lead, rows)), count - len(tokens)
         tokens, leads = tokens + [NO_TOKEN] * lost, leads + [math.nan] * lost
         return Answer(logits, tuple(tokens[:count]), tuple(leads[:count]))
-
-    def _last(self, ids: Sequence[int], count: int) -> FloatArray:
-        """Logits of the last `count` positions, `[count, V]`."""
-        opened = Opened(self)
-        return opened.head(last(opened.blocks(self.embed(ids)), count))
 
 
 Marks: TypeAlias = list[tuple[Rewinding, Any]]
@@ -161,7 +153,7 @@ class Opened:
         streams: Streams = {"x": hidden}
         for step, run in self._steps:
             if not step.is_head:
-                merge(streams, step.wire, run(entering(streams, step.wire)))
+                apply_output(streams, step.wire, run(shard_input(streams, step.wire)))
         return streams
 
     def head(self, streams: Streams) -> FloatArray:
@@ -169,7 +161,7 @@ class Opened:
         streams = dict(streams)
         for step, run in self._steps:
             if step.is_head:
-                merge(streams, step.wire, run(entering(streams, step.wire)))
+                apply_output(streams, step.wire, run(shard_input(streams, step.wire)))
         return streams["logits"]
 
     def mark(self) -> Marks:
@@ -194,6 +186,39 @@ class Opened:
                     f"{step.shard} cannot go back in a sequence, so no draft can be rejected."
                 )
             yield run
+
+
+class Decoder:
+    """A text that grows, and its logits: the one loop body of greedy decoding.
+
+    Attributes:
+        ids: the text so far; append to it, or replace what follows the positions already run.
+        done: positions that the chain has run, where it goes on from its states.
+    """
+
+    def __init__(self, chain: Chain, ids: Sequence[int]) -> None:
+        self.ids, self.done = list(ids), 0
+        self._chain, self._opened = chain, Opened(chain)
+
+    def logits(self, count: int = 1) -> FloatArray:
+        """Logits `[count, V]` of the last positions.
+
+        A chain with states runs the new positions only, any other the whole text again.
+        """
+        if not self._chain.goes_on:
+            self._opened, self.done = Opened(self._chain), 0
+        streams = self._opened.blocks(self._chain.embed(self.ids[self.done :]))
+        self.done = len(self.ids)
+        return self._opened.head(last(streams, count))
+
+    def mark(self) -> Marks:
+        """The state of the sequence after `done` positions; raises as `Opened.mark`."""
+        return self._opened.mark()
+
+    def back(self, marks: Marks, done: int, keep: int = 0) -> None:
+        """Restore the states of `marks`, made after `done` positions; keep `keep` run since."""
+        self._opened.back(marks, keep)
+        self.done = done + keep
 
 
 def last(streams: Streams, count: int = 1) -> Streams:

@@ -11,7 +11,7 @@ import numpy as np
 from pytest_ane.chain.chain import Chain, ChainStep
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.arrays import DoubleArray, FloatArray
-from pytest_ane.families import LanguageModel, Streams, Wire, entering, merge
+from pytest_ane.families import LanguageModel, Streams, Wire, apply_output, shard_input
 from pytest_ane.metrics.cosine import cosine, is_cosine
 from pytest_ane.metrics.logits import LogitSummary, compare_logits
 
@@ -80,7 +80,7 @@ def teacher_forced(
         exact = [states(prompt.name, step.shard)[1] for prompt in golden]
         yield ForcedShard(step, list(map(dict, streams)), _outputs(step, streams), exact)
         for stream, output in zip(streams, exact, strict=True):
-            merge(stream, step.wire, output)
+            apply_output(stream, step.wire, output)
     start = 0
     for step in chain.steps:
         if step.is_head:
@@ -140,11 +140,11 @@ def forced(chain: Chain, golden: Sequence[GoldenPrompt], states: ReferenceStates
 def run_all(step: ChainStep, streams: Sequence[Streams]) -> None:
     """Let a shard take from and give to the streams of several sequences."""
     for stream, output in zip(streams, _outputs(step, streams), strict=True):
-        merge(stream, step.wire, output)
+        apply_output(stream, step.wire, output)
 
 
 def _outputs(step: ChainStep, streams: Sequence[Streams]) -> list[FloatArray]:
-    return step.all([entering(stream, step.wire) for stream in streams])
+    return step.all([shard_input(stream, step.wire) for stream in streams])
 
 
 def _head(expected: FloatArray, slices: Sequence[FloatArray]) -> Head | None:

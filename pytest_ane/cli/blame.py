@@ -52,11 +52,11 @@ def _project(
     shards: str, against: Path | None, manifest: Path | None, cache: Path | None
 ) -> Project:
     from pytest_ane.core.errors import ManifestError
-    from pytest_ane.manifest import of_package, select
+    from pytest_ane.manifest import package_manifest, select
     from pytest_ane.project.project import Project, read_project
 
     if (package := Path(shards)).suffix in (".mlpackage", ".mlmodelc"):
-        alone = of_package(package.absolute())
+        alone = package_manifest(package.absolute())
         update = {} if against is None else {"reference": against.absolute()}
         held = tuple(shard.model_copy(update=update) for shard in alone.shards)
         return Project(alone, held, cache, backend_name="cpu")

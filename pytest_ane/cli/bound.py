@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ane.cli.options import add_cache, add_manifest, count, positive
 from pytest_ane.cli.output import Output
+from pytest_ane.cli.terminal import tell
 from pytest_ane.core.errors import BackendError, ManifestError
 
 if TYPE_CHECKING:
-    from pytest_ane.analysis.bound import Call, Group
+    from pytest_ane.analysis.bound import CallBound, Group
     from pytest_ane.analysis.devices import Device
+    from pytest_ane.analysis.measured import Measured
     from pytest_ane.build import Cache
     from pytest_ane.manifest import Model, Shard
 
@@ -51,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[T=]TOK/S",
-        help="measured speed, for its share of the bound; or a benchmark run's .json",
+        help="measured speed, for its share of the bound; or a .json: a benchmark run, or another "
+        "runtime's speed",
     )
     add_cache(parser)
 
@@ -62,30 +65,31 @@ def run(options: argparse.Namespace) -> Output:
     Raises:
         AneError: one sentence.
     """
-    from pytest_ane.analysis.alike import largest_of
-    from pytest_ane.analysis.bound import call
+    from pytest_ane.analysis.bound import Group, bound_call, costs_of
+    from pytest_ane.analysis.costs import largest_tokens
     from pytest_ane.build import Cache
     from pytest_ane.report.bound import lines
 
     path = _path(options)
-    store = Cache(options.cache)
-    device = _device(options.device, store, options.bandwidth, options.peak, options.lanes)
+    figures = {name: getattr(options, name) for name in ("bandwidth", "peak", "lanes")}
+    device = _device(options.device, Cache(options.cache), **figures)
     if path.suffix in _PACKAGES:
-        name, groups, most = path.name, [_package(path)], largest_of(path, _MOST)
+        name, groups = path.name, [Group("package", path.name, 1, costs_of(path))]
+        most = largest_tokens(path, _MOST)
     else:
         name, groups, most = _model(path, options.model, options.cache)
-    rates = dict(_measured(text, name, device) for text in options.measured)
-    tokens = dict.fromkeys((1, most if options.tokens is None else options.tokens, *rates))
-    calls = [call(groups, device, t) for t in tokens]
+    speeds = [_measured(text, name, device) for text in options.measured]
+    tokens = dict.fromkeys((1, options.tokens or most, *(s.tokens for s in speeds)))
+    calls = [bound_call(groups, device, t) for t in tokens]
     if calls[0].tokens is None:
         calls = calls[:1]
-    yield from lines(name, device, groups, calls, rates)
+    yield from lines(name, device, groups, calls, speeds)
     counted = [{"kind": g.kind, "subject": g.subject, "count": g.count} for g in groups]
     data = {"name": name, "device": device, "groups": counted, "calls": list(map(_data, calls))}
-    return {**data, "measured": rates}
+    return {**data, "measured": speeds}
 
 
-def _data(call: Call) -> dict[str, Any]:
+def _data(call: CallBound) -> dict[str, Any]:
     return {**vars(call), "seconds": call.seconds}
 
 
@@ -100,18 +104,15 @@ def _path(options: argparse.Namespace) -> Path:
     return path
 
 
-def _device(
-    name: str | None, cache: Cache, bandwidth: float | None, peak: float | None, lanes: int | None
-) -> Device:
+def _device(name: str | None, cache: Cache, **figures: float | None) -> Device:
     from pytest_ane.analysis.devices import find_device
 
-    given = {"bandwidth": bandwidth, "peak": peak, "lanes": lanes}
-    changes = {key: value for key, value in given.items() if value is not None}
-    found = find_device(name or _chip(), cache.root)
+    device = find_device(name or _chip(), cache.root)
+    changes = {key: value for key, value in figures.items() if value is not None}
     if not changes:
-        return found
-    changed = ", ".join(changes)
-    return found.model_copy(update=changes | {"name": f"{found.name} with another {changed}"})
+        return device
+    changed = f"{device.name} with another {', '.join(changes)}"
+    return device.model_copy(update=changes | {"name": changed})
 
 
 def _chip() -> str:
@@ -128,36 +129,31 @@ def _chip() -> str:
     return chip if chip in published() else _DEFAULT
 
 
-def _measured(text: str, name: str, device: Device) -> tuple[int, float]:
-    """T and tokens a second."""
-    if text.endswith(".json"):
-        from pytest_ane.analysis.measured import decoded
+def _measured(text: str, model: str, device: Device) -> Measured:
+    from pytest_ane.analysis.measured import Measured, read_measured
 
-        return 1, decoded(Path(text), name, device)
-    tokens, _, rate = text.rpartition("=")
+    if text.endswith(".json"):
+        return read_measured(Path(text), model, device)
+    tokens, _, tok_s = text.rpartition("=")
+    where = device.name.partition(" with ")[0]
     try:
-        found = int(tokens or 1), float(rate)
+        return Measured(
+            runtime="measured",
+            device=where,
+            model=model,
+            tok_s=float(tok_s),
+            tokens=int(tokens or 1),
+        )
     except ValueError:
-        found = 0, 0.0
-    if found[0] < 1 or not 0 < found[1] < float("inf"):
         raise ManifestError(
             f"--measured {text}: give tokens a second, such as 9.25, 4=8.28 for calls of T = 4, "
-            "or a .json file of pytest-benchmark."
-        )
-    return found
-
-
-def _package(path: Path) -> Group:
-    from pytest_ane.analysis.alike import costs_of
-    from pytest_ane.analysis.bound import Group
-
-    return Group("package", path.name, 1, costs_of(path))
+            "or a .json file: a run of pytest-benchmark, or another runtime's speed."
+        ) from None
 
 
 def _model(path: Path, name: str | None, cache: Path | None) -> tuple[str, list[Group], int]:
-    """A manifest's model: its name, what was counted, and its largest T."""
-    from pytest_ane.analysis.alike import alike, counted
-    from pytest_ane.cli.terminal import tell
+    """A manifest's model: its name, its groups of shards, and its largest T."""
+    from pytest_ane.analysis.bound import counted, same_costs
     from pytest_ane.project.choose import choose_model
     from pytest_ane.project.models import OpenModel
     from pytest_ane.project.progress import Progress
@@ -172,23 +168,28 @@ def _model(path: Path, name: str | None, cache: Path | None) -> tuple[str, list[
         kinds = {wire.shard: wire.kind for wire in family.wiring} if family else {}
         order = {shard: i for i, shard in enumerate(kinds)}
 
+        def kind(shard: Shard) -> str:
+            return kinds.get(shard.id, shard.id)
+
         def layout(shard: Shard) -> object:
             """How a shard is fed; those of a family that are fed alike cost the same."""
             return family.layout(shard) if family else shard.id
 
         groups = []
         in_order = sorted(model.shards, key=lambda shard: order.get(shard.id, len(order)))
-        for one in alike(in_order, lambda shard: kinds.get(shard.id, shard.id), layout):
-            tell(f"{one.kind}: {len(one.shards)} shards")
-            groups += counted(one, project.package, lambda shard: project.artifact(shard).path)
+        for shards in same_costs(in_order, kind, layout):
+            tell(f"{kind(shards[0])}: {len(shards)} shards")
+            groups += counted(
+                kind(shards[0]), shards, project.package, lambda s: project.artifact(s).path
+            )
         tell("")
     return model.name, groups, _largest(model)
 
 
 def _largest(model: Model) -> int:
     """The largest T that all shards take: the manifest's, or less where own packages take less."""
-    from pytest_ane.analysis.alike import largest_of
+    from pytest_ane.analysis.costs import largest_tokens
 
     own = [shard.artifact for shard in model.shards if shard.artifact is not None]
-    known = [largest_of(path, model.max_tokens) for path in own]
+    known = [largest_tokens(path, model.max_tokens) for path in own]
     return min((t for t in known if t > 1), default=1 if known else model.max_tokens)

@@ -9,14 +9,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pytest_ane.cli.options import add_backend, add_project, add_shards
 from pytest_ane.cli.output import Output
 from pytest_ane.cli.terminal import tell
 from pytest_ane.core.errors import UnprovenError
+
+if TYPE_CHECKING:
+    from pytest_ane.gates.throughput.noise import Calibration
+    from pytest_ane.gates.throughput.speed import Speed
+    from pytest_ane.gates.throughput.stored import Storage
 
 HELP = "measure how much benchmarks differ when nothing changed"
 EXAMPLE = "pytest-ane calibrate --runs 5 --shards L01 -k decode"
@@ -66,9 +70,9 @@ def run(options: argparse.Namespace) -> Output:
             f"--runs={options.runs}: noise is what runs differ by; give 2 or more, 5 say."
         )
     from pytest_ane.gates.throughput.noise import calibrations
-    from pytest_ane.report.noise import lines
+    from pytest_ane.report.throughput import noise
 
-    folders = _folders(options.benchmark_storage, options.manifest)
+    storages = _storages(options.benchmark_storage, options.manifest)
     timed = []
     with tempfile.TemporaryDirectory(prefix="calibrate-") as folder:
         for number in range(1, options.runs + 1):
@@ -79,13 +83,13 @@ def run(options: argparse.Namespace) -> Output:
             timed.append(speeds)
     machines = calibrations(timed)
     for calibration in machines:
-        yield from lines(calibration)
-    files = list(_written(machines, options.benchmark_storage, folders))
-    yield from (f"kept in {file}" for file in files)
+        yield from noise(calibration)
+    files = list(_written(machines, storages))
+    yield from (f"stored in {file}" for file in files)
     return {"calibrations": machines, "files": files}
 
 
-def _bench(options: argparse.Namespace, file: Path, number: int) -> tuple[Any, ...]:
+def _bench(options: argparse.Namespace, file: Path, number: int) -> Sequence[Speed]:
     """One run; its verdicts do not matter."""
     from pytest_ane.gates.throughput.stored import read_stored
 
@@ -99,11 +103,10 @@ def _bench(options: argparse.Namespace, file: Path, number: int) -> tuple[Any, .
     done = _call(command)
     # 0 and 1: all were run, and some may be red.
     if done.returncode in (0, 1) and file.exists() and (speeds := read_stored(file).speeds):
-        return speeds
-    says = _last(done.stderr + done.stdout)
+        return tuple(speeds.values())
     raise UnprovenError(
-        f"Run {number} timed nothing (exit code {done.returncode}: {says}); see why with: "
-        + shlex.join(bench)
+        f"Run {number} timed nothing (exit code {done.returncode}: "
+        f"{_last(done.stderr + done.stdout)}); see why with: " + shlex.join(bench)
     )
 
 
@@ -111,68 +114,60 @@ def _call(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
 
 
-def _folders(uri: str | None, manifest: str | Path | None) -> dict[str, Path | None]:
-    """Where each model's runs are stored, None for pytest-benchmark's own folder.
-
-    Looked at before the first run, for the runs may take an hour.
+def _storages(uri: str | None, manifest: Path | None) -> dict[str, Storage]:
+    """Where each model's runs are stored, checked before the first run: they may take an hour.
 
     Raises:
         AneError: the manifest cannot be read, or a folder cannot be written.
     """
-    from pytest_ane.gates.throughput.storage import STORAGE, beside, folder_of, open_storage
+    from pytest_ane.gates.throughput.stored import STORAGE, folder_of, open_storage
     from pytest_ane.manifest import load
 
-    models = load(Path(manifest or "shards.toml")).models
-    folders = {model.name: None if uri else model.baselines for model in models}
-    for baselines in dict.fromkeys(folders.values()):
+    storages = {}
+    for model in load(manifest or Path("shards.toml")).models:
+        baselines = None if uri else model.baselines
+        storage = storages[model.name] = open_storage(uri or STORAGE, baselines)
         try:
-            folder = folder_of(beside(open_storage(uri or STORAGE), baselines))
-            folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
+            folder_of(storage).mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder_of(storage)).close()
         except OSError as error:
             raise UnprovenError(
-                f"{baselines or uri or '.benchmarks'} cannot keep what is measured "
-                f"({error.strerror}); name another folder with --benchmark-storage=DIR."
+                f"{baselines or uri or '.benchmarks'} cannot be written ({error.strerror}); name "
+                "another folder with --benchmark-storage=DIR."
             ) from None
-    return folders
+    return storages
 
 
-def _written(
-    made: Sequence[Any], uri: str | None, folders: Mapping[str, Path | None]
-) -> Iterator[Path]:
+def _written(machines: Sequence[Calibration], storages: Mapping[str, Storage]) -> Iterator[Path]:
     """Write noise where each model's runs are stored."""
     from pytest_ane.gates.throughput.noise import write
-    from pytest_ane.gates.throughput.storage import STORAGE, beside, open_storage
 
-    storage = open_storage(uri or STORAGE)
-    for calibration in made:
-        for folder in dict.fromkeys(folders.values()):
-            noises = tuple(
-                one
-                for one in calibration.noises
-                if folders.get(one.subject.partition(":")[0]) == folder
-            )
-            if noises:
-                part = calibration.model_copy(update={"noises": noises})
-                yield write(beside(storage, folder), part)
+    by_path = {storage.path: storage for storage in storages.values()}
+    for calibration in machines:
+        for path, storage in by_path.items():
+            models = {name for name, other in storages.items() if other.path == path}
+            noises = (n for n in calibration.noises if n.subject.partition(":")[0] in models)
+            part = calibration.model_copy(update={"noises": tuple(noises)})
+            if part.noises:
+                yield write(storage, part)
 
 
 def _device(cache: Path | None) -> Output:
+    from pytest_ane.analysis import devices
     from pytest_ane.build import Cache
 
-    measuring: Any = import_module("pytest_ane.analysis.device_calibration")
-    devices: Any = import_module("pytest_ane.analysis.devices")
     root = Cache(cache).root
-    device = measuring.calibrate_device(tell)
+    device = devices.calibrate_device(tell)
     tell("")
     yield f"{device.name}: {device.bandwidth:g} GB/s, {device.peak:g} TFLOP/s"
     yield from device.sources
     file = devices.save_device(device, root)
-    yield f"kept in {file}"
+    yield f"stored in {file}"
     return {"device": device, "file": file}
 
 
 def _last(output: str) -> str:
-    """What pytest said at the end."""
-    said = [line.strip("= ") for line in output.splitlines() if line.strip("= ")]
-    return next((line for line in said if line.startswith("ERROR")), said[-1] if said else "silent")
+    """The error that pytest printed, or its last line."""
+    lines = [line.strip("= ") for line in output.splitlines() if line.strip("= ")]
+    errors = (line for line in lines if line.startswith("ERROR"))
+    return next(errors, lines[-1] if lines else "silent")

@@ -12,7 +12,7 @@ from pytest_ane.core.errors import ExecutionError
 
 if TYPE_CHECKING:
     from pytest_ane.analysis.operations import ProgramDiff
-    from pytest_ane.mil.records import Model
+    from pytest_ane.mil.records import MLModel
 
 HELP = "compare two packages op by op on the same inputs"
 EXAMPLE = "pytest-ane diff int4.mlpackage fp16.mlpackage --tolerance 0.05"
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> Output:
     return diff
 
 
-def _seeded(model: Model, seed: int) -> dict[str, Any]:
+def _seeded(model: MLModel, seed: int) -> dict[str, Any]:
     from pytest_ane.probes.package import seeded_inputs
 
     return seeded_inputs(model.inputs, Path(model.path), seed)

@@ -158,7 +158,7 @@ def _context(opened: Any, backend: Any) -> dict[str, Any]:
         "prompts": opened.prompt_spec,
         "policy": model.policy.model_dump(mode="json"),
         "shards": [s.model_dump(mode="json", exclude={"compression"}) for s in model.shards],
-        "keep": [list(shard.asked.keep) for shard in model.shards],
+        "keep": [list(shard.requested.keep) for shard in model.shards],
     }
 
 

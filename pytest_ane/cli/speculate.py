@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from pytest_ane.cli.options import add_stack, positive
+from pytest_ane.cli.options import add_stack, count, positive
 from pytest_ane.cli.output import Output
 from pytest_ane.cli.terminal import tell
 from pytest_ane.core.errors import ExecutionError, ManifestError
 
 if TYPE_CHECKING:
-    from pytest_ane.gates.throughput.trial import Trial
+    from pytest_ane.gates.throughput.speculate import Trial
     from pytest_ane.probes.recording import TokenPrompt
     from pytest_ane.project.models import OpenModel
 
@@ -28,6 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, the prompt, and the shape of a verifier call."""
     add_stack(parser)
     parser.add_argument("--prompt", metavar="NAME", help="a golden prompt (default: the first)")
+    parser.add_argument(
+        "--prompt-ids", type=_ids, metavar="ID,...", help="token ids, such as 2,42, as the prompt"
+    )
     parser.add_argument(
         "--width",
         type=int,
@@ -42,12 +45,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--margin", type=float, metavar="X", help="of two logits, below which a tie is near"
     )
     parser.add_argument(
+        "--ngram-min",
+        type=count,
+        default=2,
+        metavar="N",
+        help="tokens at the end of the text that must have occurred before (default: 2)",
+    )
+    parser.add_argument(
         "--times",
         type=positive,
         nargs=2,
         metavar=("T1", "TV"),
         help="only the break-even, of these milliseconds of a step and of a call",
     )
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    try:
+        ids = tuple(map(int, text.split(",")))
+    except ValueError:
+        ids = ()
+    if not ids or min(ids) < 0:
+        raise argparse.ArgumentTypeError(f"{text} is no list of token ids, such as 2,42")
+    return ids
 
 
 def run(options: argparse.Namespace) -> Output:
@@ -63,27 +83,30 @@ def run(options: argparse.Namespace) -> Output:
     from pytest_ane.report import speculate as report
 
     width, tokens, margin = options.width, options.tokens, options.margin
-    _check(width, tokens, margin)
+    _check(width, tokens, margin, options.prompt, options.prompt_ids)
     if options.times is not None:
         t1, tv = (ms / 1000 for ms in options.times)
         cost = BreakEven(t1, tv, width)
         yield report.break_even(cost)
         return {"cost": cost}
     from pytest_ane.cli.stack import open_stack
-    from pytest_ane.gates.throughput.trial import run_trial
-    from pytest_ane.gates.throughput.verifier import MARGIN
+    from pytest_ane.gates.throughput.speculate import MARGIN, run_trial
+    from pytest_ane.manifest import Prompt
 
     def check(opened: OpenModel) -> None:
         _check_model(opened, options.prompt, width, tokens)
 
-    limit = MARGIN if margin is None else margin
-    with open_stack(options.manifest, options.model, options.cache, check) as stack:
+    ids, limit = options.prompt_ids, MARGIN if margin is None else margin
+    own = Prompt(name="prompt-ids", ids=ids, greedy=0) if ids else None
+    with open_stack(options.manifest, options.model, options.cache, check, own) as stack:
         chosen = _chosen(stack.prompts, options.prompt)
         backend = stack.provenance["backend"]
         # Of one thread, so that seconds of the processor are its own, whoever else runs.
         alone = backend == "cpu" and os.environ.get("OPENBLAS_NUM_THREADS") == "1"
         timer = time.process_time if alone else time.perf_counter
-        trial = run_trial(stack.chain, chosen.ids, tokens, width, limit, tell, timer)
+        trial = run_trial(
+            stack.chain, chosen.ids, tokens, width, limit, options.ngram_min, tell, timer
+        )
         tell("")
         yield (
             f"{stack.model}, prompt {chosen.name!r}: {len(chosen.ids)} tokens, then {tokens} "
@@ -91,7 +114,7 @@ def run(options: argparse.Namespace) -> Output:
         )
         yield report.costs(trial)
         yield report.break_even(trial.cost)
-        yield report.counters(trial.found)
+        yield report.counters(trial.speculated)
         yield report.outcome(trial)
         yield _same(trial, limit)
     about = {"model": stack.model, "prompt": chosen.name, "provenance": stack.provenance}
@@ -103,14 +126,21 @@ def _same(trial: Trial, margin: float) -> str:
     """That both gave the same tokens; `ExecutionError` where they did not."""
     if (at := trial.differs) is not None:
         raise ExecutionError(
-            f"Token {at + 1} is {trial.found.tokens[at]}, and {trial.plain.tokens[at]} in plain "
+            f"Token {at + 1} is {trial.speculated.tokens[at]}, and {trial.tokens[at]} in plain "
             f"decoding: a wide call moved a lead by more than {margin:g}; give a larger --margin."
         )
-    return f"the same {len(trial.plain.tokens)} tokens as plain decoding"
+    return f"the same {len(trial.tokens)} tokens as plain decoding"
 
 
-def _check(width: int, tokens: int, margin: float | None) -> None:
-    from pytest_ane.gates.throughput.width import check_width
+def _check(
+    width: int,
+    tokens: int,
+    margin: float | None,
+    prompt: str | None,
+    prompt_ids: tuple[int, ...] | None,
+) -> None:
+    """Check the options that need no model."""
+    from pytest_ane.gates.throughput.speculate import check_width
 
     check_width(width, None, goes_on=True)
     if width > _WIDEST:
@@ -121,12 +151,14 @@ def _check(width: int, tokens: int, margin: float | None) -> None:
         )
     if margin is not None and not (isfinite(margin) and margin >= 0):
         raise ExecutionError(f"--margin {margin}: give a difference of logits, 0 or above.")
+    if prompt is not None and prompt_ids is not None:
+        raise ManifestError("Give either --prompt or --prompt-ids, not both.")
 
 
 def _check_model(opened: OpenModel, name: str | None, width: int, tokens: int) -> None:
     """Check the options against the model, before anything is built."""
     from pytest_ane.chain.decode import check_fits
-    from pytest_ane.gates.throughput.width import check_width
+    from pytest_ane.gates.throughput.speculate import check_width
 
     model = opened.model
     names = [prompt.name for prompt in model.prompts]

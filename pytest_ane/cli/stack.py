@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pytest_ane.cli.terminal import tell
 from pytest_ane.core.errors import UnprovenError
+from pytest_ane.manifest import Prompt
 from pytest_ane.project.choose import choose_model
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.progress import Progress
@@ -22,6 +23,7 @@ def open_stack(
     name: str | None,
     cache: Path | None,
     check: Callable[[OpenModel], None] = OpenModel.check_compared,
+    prompt: Prompt | None = None,
 ) -> Iterator[Stack]:
     """A model's shards, built and chained; on a Mac they run in Core ML.
 
@@ -31,6 +33,7 @@ def open_stack(
         cache: the cache folder.
         check: raises where the model is not for the command, before anything is built; by default
             where its prompts have nothing to compare.
+        prompt: in place of the model's golden prompts.
 
     Raises:
         ManifestError: there is no such model, or it is no whole stack.
@@ -39,6 +42,9 @@ def open_stack(
     """
     project = read_project(manifest, cache, report=tell)
     model = choose_model(project.manifest, name, stacks=True)
+    if prompt is not None:
+        model = model.model_copy(update={"prompts": (prompt,)})
+        project.manifest = project.manifest.model_copy(update={"models": (model,)})
     if not model.prompts:
         raise UnprovenError(
             f"{model.name} has no golden prompts to run through the stack; add "

@@ -20,7 +20,7 @@ from pytest_ane.evidence.store import Store
 from pytest_ane.evidence.text import parse
 from pytest_ane.evidence.uses import Subject, name_of
 from pytest_ane.manifest import EvidencePolicy
-from pytest_ane.manifest.problems import label, shown
+from pytest_ane.manifest.problems import label, toml_value
 
 DEVICES = ("coreml",)
 """Backends that ask a device; what the CPU executor computes is no evidence of one."""
@@ -175,7 +175,7 @@ def _differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
 
 
 def _said(value: Any) -> str:
-    return "absent" if value is None else shown(value)
+    return "absent" if value is None else toml_value(value)
 
 
 def _elsewhere(found: Statement, policy: EvidencePolicy) -> Iterator[tuple[UnprovenKind, str]]:

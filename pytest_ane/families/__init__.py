@@ -19,13 +19,13 @@ from pytest_ane.families.base import (
     Routing,
     Streams,
     Wire,
-    entering,
-    merge,
+    apply_output,
     recurrent_of,
     residual_of,
     routing_of,
+    shard_input,
 )
-from pytest_ane.families.user_code import code_digests, import_code, search_beside
+from pytest_ane.families.user_code import code_digests, import_code, make_importable
 from pytest_ane.manifest import FAMILIES
 from pytest_ane.manifest.checks import importable
 
@@ -46,14 +46,14 @@ __all__ = [
     "Routing",
     "Streams",
     "Wire",
-    "entering",
+    "apply_output",
     "get_family",
     "identify_family",
-    "merge",
+    "make_importable",
     "recurrent_of",
     "residual_of",
     "routing_of",
-    "search_beside",
+    "shard_input",
 ]
 
 
@@ -68,7 +68,7 @@ def get_family(name: str) -> Family:
     if not importable(name):
         raise ManifestError(
             f"No family {name!r}; there is: {', '.join(FAMILIES)}. A module of that name is "
-            "neither beside the manifest nor installed."
+            "neither in the manifest's folder nor installed."
         )
     family = import_code(name, f"Family {name!r}")
     for function in _FUNCTIONS:

@@ -40,7 +40,7 @@ class AneHead(nn.Module):
         self.head = pointwise(projection)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of the slice."""
+        """Logits `[1, V / slices, T, 1]` of hidden states `[1, C, T, 1]`."""
         logits: Tensor = self.head(self.norm(x))
         return logits
 

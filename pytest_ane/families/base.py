@@ -2,7 +2,7 @@
 
 A family is a module with the functions of `Family`; `open_model` gives a `LanguageModel`, which
 knows one model's weights. Hidden states are float32 `[T, C]`, one row per position; what a shard
-takes and returns beside that (layouts, rotary tables, masks, states) is the family's own business.
+takes and returns besides that (layouts, rotary tables, masks, states) is the family's own business.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from pytest_ane.sources import FloatArray, Source, Spread
+from pytest_ane.core.arrays import Array, FloatArray
+from pytest_ane.sources import Source, Spread
 
-Inputs = Mapping[str, npt.NDArray[Any]]
+Inputs = Mapping[str, Array]
 
 Reference: TypeAlias = Callable[[Sequence[FloatArray]], list[FloatArray]]
 """A float32 module over whole sequences `[T, C]`, each from position 0: several at once, so that
@@ -106,7 +106,7 @@ class Layout(Protocol):
     def sees(self) -> Literal["itself", "call", "state"]:
         """What a position's output depends on.
 
-        Beside itself nothing, the earlier positions of the same call, or all earlier positions,
+        Besides itself nothing, the earlier positions of the same call, or all earlier positions,
         kept in states.
         """
         ...
@@ -138,7 +138,7 @@ class Buildable(Protocol):
 
     @property
     def description(self) -> dict[str, Any]:
-        """JSON-serialisable, kept with every artifact."""
+        """JSON-serialisable; kept with every artifact, so that layouts can be rebuilt from it."""
         ...
 
     def conversion(self, shard: str) -> Conversion:
@@ -151,7 +151,7 @@ class LanguageModel(Protocol):
 
     @property
     def source(self) -> Source:
-        """Where the weights come from."""
+        """The opened weights that the model reads."""
         ...
 
     @property
@@ -233,7 +233,7 @@ class Family(Protocol):
         ...
 
     def starts_whole(self, shards: Sequence[str]) -> bool:
-        """Whether nothing is missing before the last of these shards in running order."""
+        """Whether the shards form a contiguous prefix of the model."""
         ...
 
     def spread(self, name: str, shape: tuple[int, ...]) -> Spread:
@@ -244,13 +244,13 @@ class Family(Protocol):
 Streams: TypeAlias = "dict[str, FloatArray]"
 
 
-def entering(streams: Streams, wire: Wire) -> FloatArray:
-    """What a shard takes: its streams side by side."""
+def shard_input(streams: Streams, wire: Wire) -> FloatArray:
+    """A shard's input `[T, C]`: its streams side by side along the channels."""
     return np.concatenate([streams[name] for name in wire.takes], axis=1)
 
 
-def merge(streams: Streams, wire: Wire, given: FloatArray) -> None:
-    """Let a shard's output become what its wire says: replace, add to, or lengthen a stream."""
+def apply_output(streams: Streams, wire: Wire, given: FloatArray) -> None:
+    """Store a shard's output as its wire says: it replaces, adds to, or lengthens a stream."""
     before = streams.get(wire.gives)
     if before is not None and wire.mode == "add":
         given = before + given

@@ -31,7 +31,7 @@ def wiring(shards: Sequence[str], family: str) -> tuple[Wire, ...]:
 
 
 def starts_whole(shards: Sequence[str]) -> bool:
-    """Whether the blocks are `L00`, `L01`... without a gap."""
+    """Whether the blocks form a contiguous prefix of the model: `L00`, `L01`..."""
     blocks = sorted(block_index(s) for s in shards if not is_head(s))
     return blocks == list(range(len(blocks)))
 
@@ -63,14 +63,14 @@ def slice_bounds(vocabulary: int, parts: int, index: int) -> tuple[int, int]:
 
 
 def block_index(shard: str) -> int:
-    """7 for `L07`."""
+    """Block number of a shard name: `L07` -> 7."""
     match = _BLOCK.fullmatch(shard)
     assert match is not None
     return int(match[1])
 
 
 def head_index(shard: str) -> int:
-    """2 for `head.2`."""
+    """Slice number of a shard name: `head.2` -> 2."""
     match = _HEAD.fullmatch(shard)
     assert match is not None
     return int(match[1])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.families.base import Inputs
-from pytest_ane.sources.base import FloatArray
 
 MASKED = -1e4
 """What the causal mask adds to a forbidden score: finite, because an infinite mask gives NaN on
@@ -22,9 +22,9 @@ def to_rows(outputs: Inputs, family: str) -> FloatArray:
     """`y [1, C, T, 1]` as `[T, C]`; `ExecutionError` where the outputs hold no such `y`."""
     y = outputs.get("y")
     if y is None or y.ndim != 4 or y.shape[0] != 1 or y.shape[3] != 1:
-        given = ", ".join(f"{name} {list(value.shape)}" for name, value in outputs.items())
+        shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in outputs.items())
         raise ExecutionError(
-            f"A shard of family {family!r} gives y [1, C, T, 1], this one {given or 'nothing'}; "
+            f"A shard of family {family!r} gives y [1, C, T, 1], this one {shapes or 'nothing'}; "
             "is it another family's artifact?"
         )
     return np.ascontiguousarray(y[0, :, :, 0].T, dtype=np.float32)

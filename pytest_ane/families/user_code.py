@@ -23,8 +23,8 @@ from pytest_ane.manifest import FAMILIES, Manifest, Model
 from pytest_ane.sources.identity import digests
 
 
-def search_beside(manifest: Manifest) -> None:
-    """Let modules beside a manifest be imported, before installed ones, if it names any."""
+def make_importable(manifest: Manifest) -> None:
+    """Put a manifest's folder first on `sys.path`, if the manifest names a module of the user's."""
     models = manifest.models
     own = any(model.builder or (model.family or FAMILIES[0]) not in FAMILIES for model in models)
     folder = str(manifest.path.absolute().parent)
@@ -42,10 +42,12 @@ def import_code(name: str, key: str) -> ModuleType:
         return import_module(name)
     # A module may raise anything, SystemExit included, while it is imported.
     except (Exception, SystemExit) as error:
-        raise ManifestError(f"{key}: {name} cannot be imported: {said(error, name)}.") from error
+        raise ManifestError(
+            f"{key}: {name} cannot be imported: {error_line(error, name)}."
+        ) from error
 
 
-def said(error: BaseException, module: str) -> str:
+def error_line(error: BaseException, module: str) -> str:
     """An error in one line, with the last line of the user's own module that led to it."""
     text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".: ")
     file = getattr(sys.modules.get(module), "__file__", None) or _origin(module)
@@ -65,7 +67,7 @@ def code_digests(module: str) -> dict[str, str]:
     except ValueError:
         spec = None
     if spec is None:
-        raise ManifestError(f"{module} is neither beside the manifest nor installed.")
+        raise ManifestError(f"{module} is neither in the manifest's folder nor installed.")
     if spec.submodule_search_locations is None:
         return {top: file_digest(Path(spec.origin))} if spec.has_location and spec.origin else {}
     folders = [Path(location) for location in spec.submodule_search_locations]
@@ -124,36 +126,36 @@ class BuilderModel:
         # It is the user's code, which may raise anything, SystemExit included.
         except (Exception, SystemExit) as error:
             raise BuildError(
-                f"{subject}: builder {self.target!r} failed: {said(error, self._module)}."
+                f"{subject}: builder {self.target!r} failed: {error_line(error, self._module)}."
             ) from error
         if not isinstance(made, Conversion):
             raise BuildError(
                 f"{subject}: builder {self.target!r} gave {_article(made)}; return a "
                 "pytest_ane.families.Conversion."
             )
-        if says := _unsound(made):
-            raise BuildError(f"{subject}: the Conversion of builder {self.target!r} {says}.")
+        if fault := _unsound(made):
+            raise BuildError(f"{subject}: the Conversion of builder {self.target!r} {fault}.")
         return made
 
     @cached_property
     def _function(self) -> Callable[[str], Any]:
         key = f"{self._model.name}: builder {self.target!r}"
-        found = getattr(import_code(self._module, key), self._name, None)
-        if not callable(found):
+        candidate = getattr(import_code(self._module, key), self._name, None)
+        if not callable(candidate):
             raise ManifestError(f"{key}: {self._module} has no function {self._name!r}.")
-        function: Callable[[str], Any] = found
+        function: Callable[[str], Any] = candidate
         return function
 
     def _depends(self) -> dict[str, Path]:
-        found: dict[str, Path] = {}
+        paths: dict[str, Path] = {}
         for path in self._model.depends:
             if not path.exists():
                 raise ManifestError(
                     f"{self._model.name}: depends names {path}, which is not there; check the path."
                 )
             files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-            found |= {str(file): file for file in files}
-        return found
+            paths |= {str(file): file for file in files}
+        return paths
 
 
 def _unsound(made: Conversion) -> str | None:

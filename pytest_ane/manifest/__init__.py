@@ -12,7 +12,7 @@ from pytest_ane.manifest.compression import (
     Uncompressed,
 )
 from pytest_ane.manifest.evidence import ComputeUnits, EvidencePolicy
-from pytest_ane.manifest.load import load, of_package, parse
+from pytest_ane.manifest.load import load, package_manifest, parse
 from pytest_ane.manifest.policy import (
     BehaviourPolicy,
     CompressionPolicy,
@@ -23,7 +23,7 @@ from pytest_ane.manifest.policy import (
     Policy,
     ThroughputPolicy,
 )
-from pytest_ane.manifest.records import GOLDEN, Manifest, Model, Probes, Prompt, Shard, Source
+from pytest_ane.manifest.records import GOLDEN, Manifest, Model, Probes, Prompt, Shard, SourceTable
 from pytest_ane.manifest.selection import select
 from pytest_ane.manifest.steps import LinearStep, PalettizeStep, PruneStep, Step
 from pytest_ane.manifest.tables import FAMILIES, json_schema
@@ -54,13 +54,13 @@ __all__ = [
     "PruneStep",
     "Settings",
     "Shard",
-    "Source",
+    "SourceTable",
     "Step",
     "ThroughputPolicy",
     "Uncompressed",
     "json_schema",
     "load",
-    "of_package",
+    "package_manifest",
     "parse",
     "select",
 ]

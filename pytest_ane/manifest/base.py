@@ -1,7 +1,7 @@
 """The base of all manifest records: frozen, strict about keys and types, kebab-case in the file.
 
 A string below a field is its description. `json_schema` reads these from the source when it is
-asked for; pydantic's `use_attribute_docstrings` would read them at every import, for 25 ms.
+called; pydantic's `use_attribute_docstrings` would read them at every import, for 25 ms.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Table = dict[str, Any]
 
 
 def kebab(name: str) -> str:
-    """`min-cosine` for `min_cosine`."""
+    """A field's key in the file: `min-cosine` for `min_cosine`."""
     return name.replace("_", "-")
 
 
@@ -64,11 +64,11 @@ class Form:
 
     Attributes:
         pattern: a regular expression, understood alike by Python and by JSON Schema.
-        says: what the text must be, for people.
+        message: what the text must be, for people.
     """
 
     pattern: str
-    says: str
+    message: str
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -79,19 +79,19 @@ class Form:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """The same pattern for editors."""
+        """The type's JSON Schema with the pattern, so that editors check it too."""
         return {**handler(schema), "pattern": f"^(?:{self.pattern})$"}
 
     def _check(self, text: str) -> str:
         if re.fullmatch(self.pattern, text) is None:
-            raise ValueError(self.says)
+            raise ValueError(self.message)
         return text
 
 
-def misplaced(path: KeyPath, says: str) -> PydanticCustomError:
+def misplaced(path: KeyPath, message: str) -> PydanticCustomError:
     """An error of a whole table whose cause is one key in it, at a path relative to the table."""
     # Braces would be read as placeholders of pydantic's template, so the text goes in as one.
-    return PydanticCustomError("misplaced", "{says}", {"path": path, "says": says})
+    return PydanticCustomError("misplaced", "{message}", {"path": path, "message": message})
 
 
 def one_of(expected: str) -> str:

@@ -14,10 +14,10 @@ from pytest_ane.manifest.ids import nearest
 from pytest_ane.manifest.layers import Layers
 from pytest_ane.manifest.policy import GATES, Policy
 from pytest_ane.manifest.problems import Problem, at_key, at_table, at_value
-from pytest_ane.manifest.steps import beyond
+from pytest_ane.manifest.steps import unsupported
 from pytest_ane.manifest.tables import FAMILIES, Common, ModelTable, ShardTable
 
-_CODE = "a module beside the manifest or an installed one"
+_CODE = "a module in the manifest's folder or an installed one"
 
 
 def model_problems(here: KeyPath, model: ModelTable, folder: Path) -> Iterator[Problem]:
@@ -44,8 +44,8 @@ def _prompts(here: KeyPath, model: ModelTable) -> Iterator[Problem]:
     names = [prompt.name for prompt in model.prompts]
     for index, name in enumerate(names):
         if name in names[:index]:
-            says = "is the name of an earlier prompt; give each its own"
-            yield at_value((*here, "prompts", index, "name"), name, says)
+            message = "is the name of an earlier prompt; give each its own"
+            yield at_value((*here, "prompts", index, "name"), name, message)
 
 
 def _builder(here: KeyPath, model: ModelTable, builder: str, folder: Path) -> Iterator[Problem]:
@@ -64,10 +64,10 @@ def _builder(here: KeyPath, model: ModelTable, builder: str, folder: Path) -> It
 
 def _family(here: KeyPath, family: str, folder: Path) -> Iterator[Problem]:
     if family not in FAMILIES and not importable(family, folder):
-        says = f"is neither a family ({', '.join(FAMILIES)}) nor {_CODE}"
+        message = f"is neither a family ({', '.join(FAMILIES)}) nor {_CODE}"
         if close := get_close_matches(family, FAMILIES, n=1):
-            says = f"{says}; did you mean {close[0]!r}?"
-        yield at_value((*here, "family"), family, says)
+            message = f"{message}; did you mean {close[0]!r}?"
+        yield at_value((*here, "family"), family, message)
 
 
 def importable(module: str, folder: Path | None = None) -> bool:
@@ -89,8 +89,8 @@ def signer_problems(policy: Policy, layers: Layers, folder: Path) -> Iterator[Pr
         signers = (evidence.signers if evidence else None) or ()
         for index, (named, file) in enumerate(zip(signers, under(folder, signers), strict=True)):
             if not file.is_file():
-                says = f"{file} is no file; put the signer's public key (PEM) there"
-                yield at_value(layers.origin((*path, "signers", index)), str(named), says)
+                message = f"{file} is no file; put the signer's public key (PEM) there"
+                yield at_value(layers.origin((*path, "signers", index)), str(named), message)
 
 
 def unmatched(here: KeyPath, ids: tuple[str, ...], tables: Table) -> Iterator[Problem]:
@@ -119,8 +119,8 @@ def shard_problems(
             f"'reference' is missing; add what the artifact is held against: {choices} or 'none'",
         )
     if table.reference == "float32" and not made:
-        says = "needs a family; name an uncompressed .mlpackage, golden .safetensors, or 'none'"
-        yield at_value(own.origin(("reference",)), "float32", says)
+        message = "needs a family; name an uncompressed .mlpackage, golden .safetensors, or 'none'"
+        yield at_value(own.origin(("reference",)), "float32", message)
 
 
 def setting_problems(model: ModelTable, settings: Common, layers: Layers) -> Iterator[Problem]:
@@ -128,11 +128,11 @@ def setting_problems(model: ModelTable, settings: Common, layers: Layers) -> Ite
     if (kinds := settings.probes.of_prompts) and not model.prompts:
         need, them = ("needs", "it") if len(kinds) == 1 else ("need", "them")
         named = " and ".join(f'"{kind}"' for kind in kinds)
-        says = f"{named} {need} golden prompts to capture from; add prompts or leave {them} out"
-        yield at_value(layers.origin(("probes", "kinds")), list(settings.probes.kinds), says)
+        message = f"{named} {need} golden prompts to capture from; add prompts or leave {them} out"
+        yield at_value(layers.origin(("probes", "kinds")), list(settings.probes.kinds), message)
     compression = settings.compression
     made = model.family or model.builder
     for method in compression.every() if compression and made else ():
-        if (new := beyond(method.steps, settings.target)) is not None:
-            says = f"must be 'iOS18', for compression has {new}"
-            yield at_value(layers.origin(("target",)), settings.target, says)
+        if (setting := unsupported(method.steps, settings.target)) is not None:
+            message = f"must be 'iOS18', for compression has {setting}"
+            yield at_value(layers.origin(("target",)), settings.target, message)

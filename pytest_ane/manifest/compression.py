@@ -25,7 +25,7 @@ from pytest_ane.manifest.steps import (
     Share,
     Step,
     Threshold,
-    unjoinable,
+    joint_error,
 )
 
 Glob = Annotated[str, Field(min_length=1)]
@@ -132,11 +132,13 @@ class Method(CoremlRecord):
 
     def _under(self, override: Override | None) -> Settings:
         own = self.model_dump(exclude={"keep", "overrides"})
-        given = override.given() if override else {}
-        method = given.get("method", own["method"])
-        if any(way in given for way in WAYS):
+        changed = override.given() if override else {}
+        method = changed.get("method", own["method"])
+        if any(way in changed for way in WAYS):
             own = {key: value for key, value in own.items() if key not in PRUNING}
-        settings = _KINDS[method].model_validate(given if method != own["method"] else own | given)
+        settings = _KINDS[method].model_validate(
+            changed if method != own["method"] else own | changed
+        )
         assert isinstance(settings, Palettize | Linear | Prune | Uncompressed)
         return settings
 
@@ -155,7 +157,7 @@ class Method(CoremlRecord):
         return self
 
 
-class Stepped(Method):
+class JointMethod(Method):
     """A method that compresses, and what is done to its result in turn."""
 
     joint: Annotated[tuple[Joint, ...], Strict(False)] = ()
@@ -169,26 +171,26 @@ class Stepped(Method):
         return (self, *self.joint)
 
     @model_validator(mode="after")
-    def _joinable(self) -> Stepped:
-        if (says := unjoinable(self.steps)) is not None:
-            raise misplaced(("joint",), says)
+    def _joinable(self) -> JointMethod:
+        if (message := joint_error(self.steps)) is not None:
+            raise misplaced(("joint",), message)
         return self
 
 
-class Palettize(PalettizeStep, Stepped):
+class Palettize(PalettizeStep, JointMethod):
     """Weights become indices into small tables (`constexpr_lut_to_dense`)."""
 
 
-class Linear(LinearStep, Stepped):
+class Linear(LinearStep, JointMethod):
     """Weights become integers with scales (`constexpr_blockwise_shift_scale`)."""
 
 
-class Prune(PruneStep, Stepped):
+class Prune(PruneStep, JointMethod):
     """Small weights become zero and are not stored (`constexpr_sparse_to_dense`)."""
 
 
 class Uncompressed(Method):
-    """Weights stay fp16."""
+    """No compression: weights stay fp16."""
 
     method: Literal["none"] = "none"
     """No compression."""
@@ -211,10 +213,10 @@ def _of_override(index: int, override: Override, error: ValidationError) -> Pyda
     context = first.get("ctx", {})
     path = (*first["loc"], *context.get("path", ()))
     key = path[-1:] if path and path[-1] in override.model_fields_set else ()
-    says = str(context.get("says", first["msg"]))
+    message = str(context.get("message", first["msg"]))
     if first["type"] == "extra_forbidden":
         owner = next(name for name, kind in _KINDS.items() if path[-1] in kind.model_fields)
-        says = f"belongs to method = {owner!r}; name that method here, or leave the key out"
+        message = f"belongs to method = {owner!r}; name that method here, or leave the key out"
     elif first["type"] == "literal_error":
-        says = one_of(context["expected"])
-    return misplaced(("overrides", index, *key), says)
+        message = one_of(context["expected"])
+    return misplaced(("overrides", index, *key), message)

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, Strict, WithJsonSch
 from pytest_ane.manifest.base import Form, Record
 
 ComputeUnits: TypeAlias = Literal["ALL", "CPU_AND_GPU", "CPU_AND_NE", "CPU_ONLY"]
+"""Where Core ML may run a model: names of `coremltools.ComputeUnit`."""
 
 _AGE = r"(\d{1,5})\s*(hour|day|week)s?"
 _VERSION = r"\d{1,3}(\.\d{1,3}){0,2}"
@@ -78,7 +79,7 @@ class EvidencePolicy(Record):
     os: Some[System] | None = None
     """Systems: `"macOS 26"`, which is the same as `"macOS 26*"`, takes in 26 and 26.1, not 260."""
     compute_units: Some[ComputeUnits] | None = None
-    """Compute units Core ML was asked for, such as `CPU_AND_NE`; absent, those with the ANE."""
+    """Compute units that Core ML was allowed, such as `CPU_AND_NE`; absent, those with the ANE."""
     max_age: Age | None = None
     """How old a record may be: `"90 days"`, `"12 hours"` or `"2 weeks"`."""
     signers: Some[PublicKey] | None = None
@@ -86,7 +87,11 @@ class EvidencePolicy(Record):
 
     def takes_system(self, system: str) -> bool:
         """Whether evidence of this system, such as `macOS 26.1`, counts."""
-        return self.os is None or any(_takes_system(pattern, system) for pattern in self.os)
+        return self.os is None or any(
+            # A version takes in what is below it, with or without an asterisk.
+            takes_in(f"{pattern.rstrip('*.')}*", system)
+            for pattern in self.os
+        )
 
     def takes_chip(self, chip: str) -> bool:
         """Whether evidence of this chip, such as `Apple M4 Max`, counts; an unknown one is ''."""
@@ -104,9 +109,3 @@ class EvidencePolicy(Record):
 def under(folder: Path, paths: Sequence[Path]) -> tuple[Path, ...]:
     """Paths that a manifest in a folder names; `..` is kept."""
     return tuple(folder / path.expanduser() for path in paths)
-
-
-def _takes_system(pattern: str, system: str) -> bool:
-    """A version takes in what is below it, with or without an asterisk."""
-    stem = pattern.rstrip("*.")
-    return system == stem or system.startswith(stem if stem.endswith(" ") else f"{stem}.")

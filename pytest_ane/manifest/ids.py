@@ -97,19 +97,19 @@ def nearest(text: str, ids: Sequence[str]) -> str:
     """The end of a sentence about an unknown id: the nearest ids, or else what there is."""
     from difflib import get_close_matches
 
-    known = list(dict.fromkeys(ids))
-    if near := _near_numbers(text, known) or get_close_matches(text, known, n=3, cutoff=0.4):
+    distinct = list(dict.fromkeys(ids))
+    if near := _near_numbers(text, distinct) or get_close_matches(text, distinct, n=3, cutoff=0.4):
         return f"nearest: {', '.join(near[:3])}"
-    shown = known if len(known) <= 6 else [*known[:3], "...", known[-1]]
-    return f"there are: {', '.join(shown)}" if known else "there are none"
+    shown = distinct if len(distinct) <= 6 else [*distinct[:3], "...", distinct[-1]]
+    return f"there are: {', '.join(shown)}" if distinct else "there are none"
 
 
 def _near_numbers(text: str, ids: Sequence[str]) -> list[str]:
     """Ids with the same prefix, the nearest number first: `L29`, `L28` for `L31`."""
     wanted = _NUMBERED.fullmatch(text)
-    found = [match for shard in ids if (match := _NUMBERED.fullmatch(shard))]
+    numbered = [match for shard in ids if (match := _NUMBERED.fullmatch(shard))]
     if wanted is None:
         return []
-    near = [match for match in found if match["prefix"] == wanted["prefix"]]
+    near = [match for match in numbered if match["prefix"] == wanted["prefix"]]
     near.sort(key=lambda match: abs(int(match["number"]) - int(wanted["number"])))
     return [match[0] for match in near]

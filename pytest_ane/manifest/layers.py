@@ -1,4 +1,4 @@
-"""Tables laid over one another: defaults, model, shard; and which of them said what."""
+"""Merges defaults, model and shard tables, and tracks which table set each key."""
 
 from __future__ import annotations
 

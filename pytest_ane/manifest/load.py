@@ -34,7 +34,7 @@ from pytest_ane.manifest.problems import (
     problem,
     report,
 )
-from pytest_ane.manifest.records import Manifest, Model, Shard, Source
+from pytest_ane.manifest.records import Manifest, Model, Shard, SourceTable
 from pytest_ane.manifest.selection import canaries, canary_problems
 from pytest_ane.manifest.tables import Common, Defaults, ManifestTable, ModelTable, ShardTable
 
@@ -64,7 +64,7 @@ def parse(text: str, path: Path) -> Manifest:
     return manifest
 
 
-def of_package(package: Path) -> Manifest:
+def package_manifest(package: Path) -> Manifest:
     """A manifest of one package without a reference, for `--ane-package`.
 
     Raises:
@@ -109,11 +109,11 @@ def _toml(path: Path, text: str) -> Table:
 
 def _malformed(error: str, text: str) -> str:
     """The parser's `Invalid value (at line 3, column 5)` as `3:5: not valid TOML: ...`."""
-    found = _PLACE.fullmatch(error)
-    what = found["what"] if found else error
+    place = _PLACE.fullmatch(error)
+    what = place["what"] if place else error
     what = f"not valid TOML: {what[0].lower()}{what[1:]}"
-    if found and found["line"]:
-        return f"{found['line']}:{found['column']}: {what}"
+    if place and place["line"]:
+        return f"{place['line']}:{place['column']}: {what}"
     return f"{len(text.splitlines())}: {what}, at the end of the file"
 
 
@@ -140,7 +140,7 @@ class Resolver:
         """The records, or `None` where there are problems."""
         self._structure()
         models = self._document.get("models")
-        found = [
+        resolved = [
             self._model(name, table)
             for name, table in (models.items() if isinstance(models, dict) else ())
             if isinstance(table, dict)
@@ -150,7 +150,7 @@ class Resolver:
         tmpdir = self._document.get("run", {}).get("tmpdir")
         return Manifest(
             path=self._path,
-            models=tuple(model for model in found if model),
+            models=tuple(model for model in resolved if model),
             tmpdir=self._absolute(tmpdir) if tmpdir else None,
         )
 
@@ -222,8 +222,8 @@ class Resolver:
                 self.problems.append(at_key((*here, "shard", key), says))
         if not ids and not made:
             fix = f"or a table [{dotted((*here, 'shard', 'NAME'))}] with an artifact"
-            says = f"has no shards; give it a family, source and shards, {fix}"
-            self.problems.append(at_table(here, says))
+            message = f"has no shards; give it a family, source and shards, {fix}"
+            self.problems.append(at_table(here, message))
         if not made or model.shards is not None:
             self.problems += unmatched(here, ids, tables)
         return ids
@@ -272,7 +272,7 @@ class Resolver:
             self.problems += [problem(detail, record, layers) for detail in details]
             return None
 
-    def _source(self, model: ModelTable) -> Source | None:
+    def _source(self, model: ModelTable) -> SourceTable | None:
         source = model.source
         if source is None or source.path is None:
             return source

@@ -29,8 +29,8 @@ def size(value: object) -> object:
     Raises:
         ValueError: neither a whole number nor a text of that form.
     """
-    says = 'must be a number of bytes or a size such as "5 MB" or "4.8 MiB"'
-    return _number(value, _SIZE, says)
+    message = 'must be a number of bytes or a size such as "5 MB" or "4.8 MiB"'
+    return _number(value, _SIZE, message)
 
 
 def count(value: object) -> object:
@@ -60,12 +60,12 @@ def regression(value: object) -> float | Literal["calibrated"]:
     return float(Decimal(match[1]) / 100)
 
 
-def _number(value: object, pattern: str, says: str) -> object:
+def _number(value: object, pattern: str, message: str) -> object:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = re.fullmatch(pattern, value.strip()) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(says)
+        raise ValueError(message)
     return int(Decimal(match[1]) * _UNITS[match[2] or ""])
 
 
@@ -101,14 +101,14 @@ OutputName = Annotated[str, Form(r"\S(.{0,254}\S)?", "must be the name of an out
 
 
 class GatePolicy(Record):
-    """What all gates have."""
+    """Policy keys that every gate has."""
 
     evidence: EvidencePolicy | None = None
     """Which recorded evidence of this gate counts, in place of `policy.evidence` as a whole."""
 
 
 class PlacementPolicy(GatePolicy):
-    """Where a shard must run."""
+    """Where a shard must run, and what proves it."""
 
     require: Literal["forecast", "plan"] = "forecast"
     """What counts: `forecast`, from documented rules, or only Core ML's own `plan`, read on a
@@ -118,7 +118,7 @@ class PlacementPolicy(GatePolicy):
 
 
 class CompressionPolicy(GatePolicy):
-    """How small a shard must be, and how not."""
+    """Size limits of a shard, and a limit on per-tensor int8."""
 
     max_bytes: Size | None = None
     """Budget on disk: bytes, or a size such as `"5 MB"` or `"4.8 MiB"`."""
@@ -132,10 +132,10 @@ class CompressionPolicy(GatePolicy):
 
     @model_validator(mode="after")
     def _action_has_a_cause(self) -> CompressionPolicy:
-        given = "int8_per_tensor_action" in self.model_fields_set
-        if given and self.int8_per_tensor_over is None:
-            says = 'needs int8-per-tensor-over; add it, such as int8-per-tensor-over = "10M"'
-            raise misplaced(("int8-per-tensor-action",), says)
+        has_action = "int8_per_tensor_action" in self.model_fields_set
+        if has_action and self.int8_per_tensor_over is None:
+            message = 'needs int8-per-tensor-over; add it, such as int8-per-tensor-over = "10M"'
+            raise misplaced(("int8-per-tensor-action",), message)
         return self
 
 
@@ -147,8 +147,8 @@ class OutputPolicy(Record):
     min_cosine_first: Cosine | None = None
     """The same for position 0 of captured probes."""
     min_contribution: Cosine | None = None
-    """Lowest cosine with the residual path taken out, position 0 of captured probes apart; asked of
-    a shard that has no residual path, it fails."""
+    """Lowest cosine with the residual path taken out, position 0 of captured probes apart; it
+    fails for a shard that has no residual path."""
     min_cosine_flat: Cosine | None = None
     """Lowest cosine of all positions of a probe as one vector."""
     min_cosine_group: Cosine | None = None
@@ -242,7 +242,7 @@ class Policy(Record):
     """What becomes of a gate that could compare nothing."""
 
     def of(self, gate: Gate) -> GatePolicy:
-        """The policy of one gate."""
+        """The policy of one gate, by the gate's name."""
         policy = getattr(self, gate)
         assert isinstance(policy, GatePolicy)
         return policy

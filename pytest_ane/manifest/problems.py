@@ -32,34 +32,34 @@ class Problem:
     text: str
 
 
-def at_value(path: KeyPath, value: Any, says: str) -> Problem:
+def at_value(path: KeyPath, value: Any, message: str) -> Problem:
     """`[models.m.compression] nbits = 5: must be ...`; for a table `[models.m.source] ...`."""
     if isinstance(value, dict):
-        return at_table(path, says)
+        return at_table(path, message)
     table, key = path[:-1], _quoted(str(path[-1]))
     if isinstance(path[-1], int):
         table, key = path[:-2], f"{_quoted(str(path[-2]))}[{path[-1]}]"
-    return Problem(path, f"{_header(table)}{key} = {shown(value)}: {says}")
+    return Problem(path, f"{_header(table)}{key} = {toml_value(value)}: {message}")
 
 
-def at_key(path: KeyPath, says: str) -> Problem:
-    """`[models.m.policy] unknown key 'min-cosin': ...`, `says` naming the key itself."""
-    return Problem(path, f"{_header(path[:-1])}{says}")
+def at_key(path: KeyPath, message: str) -> Problem:
+    """`[models.m.policy] unknown key 'min-cosin': ...`, `message` naming the key itself."""
+    return Problem(path, f"{_header(path[:-1])}{message}")
 
 
-def at_table(path: KeyPath, says: str) -> Problem:
-    """`[models.m] ...`."""
-    return Problem(path, f"{_header(path)}{says}")
+def at_table(path: KeyPath, message: str) -> Problem:
+    """A problem of a whole table: `[models.m] ...`."""
+    return Problem(path, f"{_header(path)}{message}")
 
 
 def report(file: Path, text: str, problems: Iterable[Problem]) -> str:
     """All problems, each once and on a line of its own, in the file's order."""
     lines = key_lines(text)
-    found = {problem.text: line_of(lines, problem.path) for problem in problems}
+    sentences = {problem.text: line_of(lines, problem.path) for problem in problems}
     name = label(file)
     return "\n".join(
         f"{name}{f':{line}' if line else ''}: {text}{'' if text.endswith('?') else '.'}"
-        for text, line in sorted(found.items(), key=lambda item: item[1] or 0)
+        for text, line in sorted(sentences.items(), key=lambda item: item[1] or 0)
     )
 
 
@@ -69,7 +69,7 @@ def label(file: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(file)
 
 
-def shown(value: Any) -> str:
+def toml_value(value: Any) -> str:
     """A value as TOML writes it, shortened."""
     text = _toml(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
@@ -113,7 +113,7 @@ _SAYS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "less_than": lambda c: f"must be less than {c['lt']:g}",
     "less_than_equal": lambda c: f"must be at most {c['le']:g}",
     "literal_error": lambda c: one_of(c["expected"]),
-    "misplaced": lambda c: str(c["says"]),
+    "misplaced": lambda c: str(c["message"]),
     "model_attributes_type": lambda _: "must be a table",
     "model_type": lambda _: "must be a table",
     "path_type": lambda _: "must be a path in quotes",
@@ -139,24 +139,24 @@ def problem(error: ErrorDetails, record: type[Record], layers: Layers) -> Proble
         path = (*path, "method")
     if kind == "extra_forbidden":
         return _unknown(record, error["loc"], layers.origin(path), value_at(table, path))
-    says = _SAYS[kind](context) if kind in _SAYS else error["msg"]
-    return at_value(layers.origin(path), value_at(table, path), says)
+    message = _SAYS[kind](context) if kind in _SAYS else error["msg"]
+    return at_value(layers.origin(path), value_at(table, path), message)
 
 
 def _unknown(
     record: type[Record], location: Sequence[str | int], path: KeyPath, value: Any
 ) -> Problem:
     key, kinds = str(path[-1]), _tables(record, location[:-1])
-    known, says = _fields(kinds), f"unknown key {key!r}"
-    if close := get_close_matches(key, known, n=1):
-        return at_key(path, f"{says}: did you mean {close[0]!r}?")
+    keys, message = _fields(kinds), f"unknown key {key!r}"
+    if close := get_close_matches(key, keys, n=1):
+        return at_key(path, f"{message}: did you mean {close[0]!r}?")
     if isinstance(value, dict) and len(path) == 5 and path[2] == "shard":
         whole = dotted((*path[:3], f"{path[3]}.{key}"))
-        return at_key(path, f"{says}: a shard id with a dot is written in quotes, [{whole}]")
+        return at_key(path, f"{message}: a shard id with a dot is written in quotes, [{whole}]")
     if homes := [home[:-1] for kind in kinds for home in _homes(kind) if home[-1] == key]:
         table = dotted((*path[:-1], *min(homes, key=len)))
-        return at_key(path, f"{says}: it belongs in [{table}]")
-    return at_key(path, f"{says}: the keys here are {', '.join(sorted(known))}")
+        return at_key(path, f"{message}: it belongs in [{table}]")
+    return at_key(path, f"{message}: the keys here are {', '.join(sorted(keys))}")
 
 
 def _tables(record: type[Record], location: Sequence[str | int]) -> list[type[Record]]:

@@ -26,7 +26,7 @@ Digest = Annotated[
 ]
 
 
-class Source(Record):
+class SourceTable(Record):
     """Where weights come from: files, a file inside an installed package, or a seed."""
 
     model_config = ConfigDict(
@@ -60,9 +60,9 @@ class Source(Record):
         return "" if self.seeded is None else f"synthetic (seeded {self.seeded})"
 
     @model_validator(mode="after")
-    def _one_place(self) -> Source:
-        given = [place for place in (self.path, self.package, self.seeded) if place is not None]
-        if len(given) != 1 or bool(self.file) != bool(self.package):
+    def _one_place(self) -> SourceTable:
+        places = [place for place in (self.path, self.package, self.seeded) if place is not None]
+        if len(places) != 1 or bool(self.file) != bool(self.package):
             raise ValueError("give either path, or package and file, or seeded")
         if self.path == Path():
             raise ValueError("path is empty; name a weights file")
@@ -150,8 +150,8 @@ class Shard(Record):
         source: where the family's weights come from, its path absolute.
         artifact: the user's own package, absolute; `None` where one is built.
         reference: what it is held against: the family's float32 module, nothing (only finite
-            output is asked), or, absolute, another package or golden tensors.
-        compression: what was asked for; `None` only for an artifact about which the manifest
+            output is required), or, absolute, another package or golden tensors.
+        compression: as requested; `None` only for an artifact about which the manifest
             says nothing.
         probes: inputs of the comparison.
         policy: what it must reach.
@@ -163,7 +163,7 @@ class Shard(Record):
     model: str
     id: str
     family: str | None = None
-    source: Source | None = None
+    source: SourceTable | None = None
     artifact: Path | None = None
     reference: Literal["float32", "none"] | Path = "float32"
     compression: Compression | None = None
@@ -175,17 +175,17 @@ class Shard(Record):
 
     @property
     def qualified(self) -> str:
-        """`smollm2:L01`."""
+        """Model and id, as options and messages name a shard: `smollm2:L01`."""
         return f"{self.model}:{self.id}"
 
     @property
     def golden(self) -> Path | None:
         """The golden tensors that are its reference, if any."""
-        found = self.reference
-        return found if isinstance(found, Path) and found.suffix == GOLDEN else None
+        reference = self.reference
+        return reference if isinstance(reference, Path) and reference.suffix == GOLDEN else None
 
     @property
-    def asked(self) -> Compression:
+    def requested(self) -> Compression:
         """The compression, `none` where the manifest names none."""
         return self.compression or Uncompressed()
 
@@ -212,7 +212,7 @@ class Model(Record):
 
     name: str
     family: str | None = None
-    source: Source | None = None
+    source: SourceTable | None = None
     builder: str | None = None
     depends: tuple[Path, ...] = ()
     shards: tuple[Shard, ...]

@@ -49,37 +49,15 @@ def _in_pool(pool: Sequence[Shard], text: str, term: str, option: str) -> Sequen
         return pool
     if text.startswith(f"{_SAMPLE}:"):
         return _sample(pool, text.partition(":")[2].strip(), term, option)
-    if exact := [shard for shard in pool if shard.id == text]:
-        return exact
-    if is_glob(text):
-        return _known(
-            pool, [shard for shard in pool if fnmatchcase(shard.id, text)], text, term, option
-        )
-    return _range(pool, text, term, option)
-
-
-def _range(pool: Sequence[Shard], text: str, term: str, option: str) -> Sequence[Shard]:
+    ids = [shard.id for shard in pool]
     try:
-        wanted = as_range(text) or [text]
+        fault = _fault(text, ids)
     except ValueError as error:
         raise ManifestError(f"{option}: {error}.") from None
-    ids = {shard.id for shard in pool}
-    missing = next((shard for shard in wanted if shard not in ids), None)
-    if missing is not None and missing != text:
-        raise ManifestError(
-            f"{option}: {term!r} takes in {missing}, which does not exist; "
-            f"{nearest(missing, [shard.id for shard in pool])}."
-        )
-    return _known(pool, [shard for shard in pool if shard.id in set(wanted)], text, term, option)
-
-
-def _known(
-    pool: Sequence[Shard], found: Sequence[Shard], text: str, term: str, option: str
-) -> Sequence[Shard]:
-    if not found:
-        near = nearest(text, [shard.id for shard in pool])
-        raise ManifestError(f"{option}: {term!r} matches no shard; {near}.")
-    return found
+    if fault is not None:
+        raise ManifestError(f"{option}: {term!r} {fault}.")
+    named = set(_named(text, ids))
+    return [shard for shard in pool if shard.id in named]
 
 
 def _sample(pool: Sequence[Shard], number: str, term: str, option: str) -> Sequence[Shard]:
@@ -107,13 +85,21 @@ def canaries(terms: Sequence[str], ids: Sequence[str]) -> tuple[str, ...]:
 def canary_problems(here: KeyPath, terms: Sequence[str], ids: Sequence[str]) -> Iterator[Problem]:
     """Terms that name a shard which does not exist, or none."""
     for term in terms:
-        missing = next((shard for shard in _named(term, ids) or [term] if shard not in ids), None)
-        if missing is not None:
-            takes = "matches no shard" if missing == term else f"takes in {missing}, which is none"
-            yield at_value((*here, "canary"), term, f"{takes}; {nearest(missing, ids)}")
+        if fault := _fault(term, ids):
+            yield at_value((*here, "canary"), term, fault)
+
+
+def _fault(term: str, ids: Sequence[str]) -> str | None:
+    """What is wrong with a term that names no shard, or one that does not exist."""
+    missing = next((shard for shard in _named(term, ids) or [term] if shard not in ids), None)
+    if missing is None:
+        return None
+    fault = "matches no shard" if missing == term else f"takes in {missing}, which does not exist"
+    return f"{fault}; {nearest(missing, ids)}"
 
 
 def _named(term: str, ids: Sequence[str]) -> list[str]:
+    """The ids that an id, a glob or a range names; those of a range may not exist."""
     if term in ids:
         return [term]
     if is_glob(term):

@@ -82,7 +82,7 @@ class LinearStep(CoremlRecord):
 
     @property
     def nbits(self) -> int:
-        """Bits of a stored integer."""
+        """Bits of a stored integer: 4 or 8."""
         return int(self.dtype.lstrip("uint"))
 
 
@@ -151,7 +151,7 @@ _JOINT = {
 without a word."""
 
 
-def unjoinable(steps: Sequence[Step]) -> str | None:
+def joint_error(steps: Sequence[Step]) -> str | None:
     """Why coremltools 9.0 would not do one step after another; `None` where it does.
 
     Source: `optimize/coreml/_quantization_passes.py` (`_validate_child_constexpr_for_compress` and
@@ -164,8 +164,8 @@ def unjoinable(steps: Sequence[Step]) -> str | None:
         orders = "; ".join(" then ".join(order) for order in sorted(_JOINT))
         return f"{' then '.join(methods)} cannot be done jointly; what can is {orders}"
     for before, step in enumerate(steps):
-        if (says := _misfit(step, methods[:before], methods)) is not None:
-            return says
+        if (message := _misfit(step, methods[:before], methods)) is not None:
+            return message
     return None
 
 
@@ -186,7 +186,7 @@ def _misfit(step: Step, earlier: tuple[str, ...], methods: tuple[str, ...]) -> s
     return None
 
 
-def beyond(steps: Sequence[Step], target: str) -> str | None:
+def unsupported(steps: Sequence[Step], target: str) -> str | None:
     """The setting that a deployment target before iOS 18 does not know; `None` where all fits.
 
     Source: coremltools 9.0, `optimize/coreml/_quantization_passes.py`, the `transform_op`s and

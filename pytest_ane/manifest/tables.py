@@ -19,24 +19,28 @@ from pytest_ane.manifest.base import Form, Record
 from pytest_ane.manifest.compression import Compression
 from pytest_ane.manifest.ids import GLOB, ID, MODEL, as_range, expand
 from pytest_ane.manifest.policy import Policy
-from pytest_ane.manifest.records import Probes, Prompt, Source, Target
+from pytest_ane.manifest.records import Probes, Prompt, SourceTable, Target
+
+
+def _texts(value: object, message: str) -> list[str]:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise ValueError(message)
+    return texts
 
 
 def _expanded(value: object) -> object:
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ValueError("must be a text such as 'L00-L29, head.0-head.3', or a list of such")
-    return expand(texts)
+    return expand(
+        _texts(value, "must be a text such as 'L00-L29, head.0-head.3', or a list of such")
+    )
 
 
 def _terms(value: object) -> object:
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ValueError("must be a list of shard ids, ranges and globs, such as ['L01']")
-    terms = [term.strip() for text in texts for term in text.split(",")]
+    texts = _texts(value, "must be a list of shard ids, ranges and globs, such as ['L01']")
+    terms = tuple(term.strip() for text in texts for term in text.split(","))
     for term in terms:
-        as_range(term)  # Says what is wrong with a range that counts backwards.
-    return tuple(terms)
+        as_range(term)  # Raises where a range counts backwards.
+    return terms
 
 
 ModelName = Annotated[str, Form(MODEL, "must be letters, digits, '_', '-' and '.'")]
@@ -102,7 +106,7 @@ class Common(Record):
 
 
 class Defaults(Common):
-    """What every model starts from."""
+    """What every model starts from; its own keys win."""
 
 
 class ShardTable(Common):
@@ -137,7 +141,7 @@ class ModelTable(Common):
     family: Module | None = None
     """The architecture: `llama`, or a module of your own with a family's functions; absent for
     packages of your own."""
-    source: Source | None = None
+    source: SourceTable | None = None
     """Where the weights come from; needed with a family."""
     stateful: bool = False
     """Whether attention keeps keys and values in states (`ct.StateType`) and so takes a text step
@@ -147,14 +151,14 @@ class ModelTable(Common):
     torch module. It is the only code that a manifest runs, a family of your own apart."""
     depends: Annotated[tuple[Annotated[Path, Strict(False)], ...], Strict(False)] = ()
     """Files and folders that a builder reads, such as weights: when they change, its shards are
-    built anew."""
+    built again."""
     shards: Ids | None = None
     """Shard ids and ranges, such as `"L00-L29, head.0-head.3"`; needed with a family or builder."""
     canary: Terms = ()
     """Shards, by id, range or glob, whose gates run first: unless they pass, the model's other
     shards are neither built nor gated, and fail."""
     prompts: Annotated[tuple[Prompt, ...], Strict(False)] = ()
-    """Golden prompts: what behaviour is asked on, and where captured probes come from."""
+    """Golden prompts: behaviour is measured on them, and captured probes come from them."""
     menu: dict[Annotated[str, Field(min_length=1)], Compression] = Field(default_factory=dict)
     """Settings that `pytest-ane recommend` may choose from, by name; absent: its own."""
     baselines: Annotated[Path, Strict(False)] | None = None
@@ -164,7 +168,7 @@ class ModelTable(Common):
     """Settings by shard id or glob; without a family these tables are the shards."""
 
 
-class Run(Record):
+class RunTable(Record):
     """Where a run works."""
 
     tmpdir: Annotated[str, Field(min_length=1)] | None = None
@@ -175,10 +179,10 @@ class Run(Record):
 class ManifestTable(Record):
     """Models, their shards, and what these must reach: the manifest of pytest-ane."""
 
-    run: Run = Run()
+    run: RunTable = RunTable()
     """Where a run works."""
     defaults: Defaults = Defaults()
-    """What every model starts from."""
+    """What every model starts from; its own keys win."""
     models: Annotated[dict[ModelName, ModelTable], Field(min_length=1)]
     """Models by name."""
 

@@ -18,9 +18,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.files import stays_inside
-from pytest_ane.mil.records import Blob, DType, Function, Model, Ref, TensorType, Value
+from pytest_ane.mil.records import Blob, DType, Function, MLModel, Ref, TensorType, Value
 from pytest_ane.mil.values import bits, elements, unpack
 
 _SENTINEL = 0xDEADBEEF
@@ -37,7 +38,7 @@ _NUMBERS = {
 }  # fmt: skip
 
 
-def load(model: Model, value: Value) -> npt.NDArray[Any]:
+def load(model: MLModel, value: Value) -> Array:
     """A constant as an array; elements narrower than a byte come unpacked as uint8 or int8.
 
     Arrays of whole bytes are views of the mapped file: read-only, not copied.
@@ -51,11 +52,11 @@ def load(model: Model, value: Value) -> npt.NDArray[Any]:
     where = _where(model, value.data)
     data = _checked(model, value)
     count = elements(kind, where)
-    flat: npt.NDArray[Any] = unpack(data, kind.dtype, count, where)
+    flat: Array = unpack(data, kind.dtype, count, where)
     return flat.reshape([int(d or 0) for d in kind.shape])
 
 
-def packed(model: Model, value: Value) -> npt.NDArray[np.uint8]:
+def packed(model: MLModel, value: Value) -> npt.NDArray[np.uint8]:
     """A blob's bytes as they are stored, for decoders that need no unpacked copy."""
     if not isinstance(value.data, Blob):
         return np.frombuffer(np.asarray(value.data).tobytes(), np.uint8)
@@ -74,7 +75,7 @@ def byte_size(value: Value) -> int:
     return -(-elements(kind, "constant") * bits(kind.dtype) // 8)
 
 
-def check_blobs(model: Model) -> None:
+def check_blobs(model: MLModel) -> None:
     """Check that every blob the program names is whole; raises `ProgramError` at the first."""
     for function in model.program.functions.values():
         for value in _constants(function):
@@ -82,7 +83,7 @@ def check_blobs(model: Model) -> None:
                 _checked(model, value)
 
 
-def _checked(model: Model, value: Value) -> npt.NDArray[np.uint8]:
+def _checked(model: MLModel, value: Value) -> npt.NDArray[np.uint8]:
     """A blob's bytes, of the type and the size that the program gives them."""
     kind, blob = _tensor_type(value), value.data
     assert isinstance(blob, Blob)
@@ -111,11 +112,11 @@ def _tensor_type(value: Value) -> TensorType:
     return value.type
 
 
-def _where(model: Model, blob: Blob) -> str:
+def _where(model: MLModel, blob: Blob) -> str:
     return f"{_path(model, blob)}, offset {blob.offset}"
 
 
-def _path(model: Model, blob: Blob) -> Path:
+def _path(model: MLModel, blob: Blob) -> Path:
     name = blob.file.removeprefix(_PREFIX)
     path = Path(model.weights) / name.replace("\0", "?")
     if name == blob.file or not stays_inside(name):
@@ -123,7 +124,7 @@ def _path(model: Model, blob: Blob) -> Path:
     return path
 
 
-def _data(model: Model, blob: Blob) -> tuple[int, npt.NDArray[np.uint8]]:
+def _data(model: MLModel, blob: Blob) -> tuple[int, npt.NDArray[np.uint8]]:
     """The number of a blob's type, and its bytes."""
     path = _path(model, blob)
     try:

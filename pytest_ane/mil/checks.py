@@ -10,7 +10,7 @@ from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.records import (
     Block,
     Function,
-    Model,
+    MLModel,
     Named,
     Operation,
     Pipeline,
@@ -87,7 +87,7 @@ class _Names:
         return ProgramError(f"{self.where(operation)}: {name!r} is defined twice.")
 
 
-def check_boundary(model: Model, file: Path) -> None:
+def check_boundary(model: MLModel, file: Path) -> None:
     """Check that the program has what the model declares: what it lacked could not be bound.
 
     Raises:
@@ -122,21 +122,21 @@ def check_pipeline(pipeline: Pipeline, file: Path) -> None:
     """
     if not pipeline.parts:
         raise ProgramError(f"{file}: is a pipeline of no models.")
-    known = {feature.name for feature in pipeline.inputs}
+    available = {feature.name for feature in pipeline.inputs}
     for i, part in enumerate(pipeline.parts, 1):
         if part.states:
             raise ProgramError(
                 f"{file}: part {i} of the pipeline keeps states, which pipelines cannot pass on."
             )
         for feature in part.inputs:
-            if feature.name not in known and not feature.optional:
+            if feature.name not in available and not feature.optional:
                 raise ProgramError(
                     f"{file}: part {i} of the pipeline takes {feature.name!r}, which nothing "
                     "before it gives."
                 )
-        known |= {feature.name for feature in part.outputs}
+        available |= {feature.name for feature in part.outputs}
     for feature in pipeline.outputs:
-        if feature.name not in known:
+        if feature.name not in available:
             raise ProgramError(
                 f"{file}: the pipeline declares the output {feature.name!r}, which no part gives."
             )

@@ -20,7 +20,7 @@ from pytest_ane.mil.blob import check_blobs
 from pytest_ane.mil.checks import check_boundary
 from pytest_ane.mil.features import checked, image_dtype
 from pytest_ane.mil.files import read_file
-from pytest_ane.mil.records import DType, Feature, Model, Program
+from pytest_ane.mil.records import DType, Feature, MLModel, Program
 from pytest_ane.mil.text.write import write
 
 _PROGRAM = "model.mil"
@@ -37,7 +37,7 @@ def is_compiled(path: Path) -> bool:
     )
 
 
-def read_compiled(path: Path, *, weights: bool = True, function: str | None = None) -> Model:
+def read_compiled(path: Path, *, weights: bool = True, function: str | None = None) -> MLModel:
     """Read an `.mlmodelc`.
 
     Args:
@@ -58,7 +58,7 @@ def read_compiled(path: Path, *, weights: bool = True, function: str | None = No
         raise ProgramError(
             f"{path / _PROGRAM}: has no function {name!r}; it has {', '.join(program.functions)}."
         )
-    model = Model(
+    model = MLModel(
         path=str(path),
         weights=str(path / "weights"),
         specification_version=metadata.specification_version,
@@ -185,7 +185,7 @@ def _extents(shape: Any) -> tuple[int, ...]:
     return tuple(int(d) for d in shape)
 
 
-def write_compiled(model: Model, folder: Path) -> Path:
+def write_compiled(model: MLModel, folder: Path) -> Path:
     """Write `folder`, an `.mlmodelc` that `read_model` reads as the same model.
 
     Raises:
@@ -211,7 +211,7 @@ def _place(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _described(model: Model) -> dict[str, Any]:
+def _described(model: MLModel) -> dict[str, Any]:
     schemas = {
         "inputSchema": [_entry(f) for f in model.inputs],
         "outputSchema": [_entry(f) for f in model.outputs],

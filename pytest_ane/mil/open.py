@@ -10,10 +10,10 @@ from typing import Any
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.compiled import is_compiled, read_compiled
 from pytest_ane.mil.package import parse_package, read_package
-from pytest_ane.mil.records import Model, Pipeline
+from pytest_ane.mil.records import MLModel, Pipeline
 
 
-def read_model(path: Path | str, *, weights: bool = True, function: str | None = None) -> Model:
+def read_model(path: Path | str, *, weights: bool = True, function: str | None = None) -> MLModel:
     """Read an `.mlpackage`, or a compiled `.mlmodelc`.
 
     Args:
@@ -26,16 +26,18 @@ def read_model(path: Path | str, *, weights: bool = True, function: str | None =
         ProgramError: missing, damaged, hostile, or not an ML Program; says which file and where.
     """
     path = Path(path)
-    found = read_any(path, weights=weights, function=function)
-    if isinstance(found, Pipeline):
+    model = read_any(path, weights=weights, function=function)
+    if isinstance(model, Pipeline):
         raise ProgramError(
-            f"{path}: is a pipeline of {len(found.parts)} models, not one ML Program; "
+            f"{path}: is a pipeline of {len(model.parts)} models, not one ML Program; "
             "save its models one by one."
         )
-    return found
+    return model
 
 
-def read_any(path: Path, *, weights: bool = True, function: str | None = None) -> Model | Pipeline:
+def read_any(
+    path: Path, *, weights: bool = True, function: str | None = None
+) -> MLModel | Pipeline:
     """Read what `read_model` reads, or an `.mlpackage` of a pipeline of ML Programs.
 
     Raises:
@@ -55,11 +57,11 @@ def count_operations(path: Path) -> Counter[str]:
         functions = read_model(path, weights=False).program.functions.values()
         return Counter(op.op for function in functions for op in function.walk())
     _, message = parse_package(path)
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for function in message.mlProgram.functions.values():
         if function.opset in function.block_specializations:
-            found.update(_types(function.block_specializations[function.opset]))
-    return found
+            counts.update(_types(function.block_specializations[function.opset]))
+    return counts
 
 
 def _types(block: Any) -> Iterator[str]:

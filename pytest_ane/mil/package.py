@@ -14,12 +14,12 @@ from pytest_ane.mil.features import read_features
 from pytest_ane.mil.files import read_file, stays_inside
 from pytest_ane.mil.proto import definitions
 from pytest_ane.mil.read import read_program
-from pytest_ane.mil.records import Model, Pipeline
+from pytest_ane.mil.records import MLModel, Pipeline
 
 
 def read_package(
     path: Path, *, weights: bool = True, function: str | None = None
-) -> Model | Pipeline:
+) -> MLModel | Pipeline:
     """Read an `.mlpackage` of one ML Program, or of a pipeline of them.
 
     Args:
@@ -88,7 +88,7 @@ def _model(
     weights: bool,
     function: str | None = None,
     part: str = "",
-) -> Model:
+) -> MLModel:
     kind = message.WhichOneof("Type")
     if kind != "mlProgram":
         raise ProgramError(
@@ -96,7 +96,7 @@ def _model(
             'with convert_to="mlprogram".'
         )
     declared = _declared(message.description, function, file)
-    model = Model(
+    model = MLModel(
         path=path,
         weights=str(file.parent / "weights"),
         specification_version=message.specificationVersion,

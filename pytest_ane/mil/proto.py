@@ -45,7 +45,7 @@ def definitions() -> Any:
 
 
 def mil() -> Any:
-    """The module `coremltools.proto.MIL_pb2`."""
+    """The module `coremltools.proto.MIL_pb2`, which holds the messages of programs."""
     definitions()
     return sys.modules[f"{_PARENT}.proto.MIL_pb2"]
 
@@ -75,7 +75,7 @@ def set_bytes(message: Any, dtype: DType, shape: tuple[int, ...], data: bytes) -
 
 
 def set_name(message: Any, name: str) -> None:
-    """Make a `Value` a text."""
+    """Make a `Value` one that holds a text, such as an operation's `name`."""
     set_type(message.type, DType.STRING, ())
     del message.immediateValue.tensor.strings.values[:]
     message.immediateValue.tensor.strings.values.append(name)

@@ -1,7 +1,7 @@
 """The records of a MIL program: what `.mlpackage` and `.mlmodelc` both read into.
 
 Names follow Core ML's MIL.proto. Records are frozen; weights stay on disk as `Blob` until
-somebody asks `mil.blob` for them.
+`mil.blob` reads them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-import numpy.typing as npt
+from pytest_ane.core.arrays import Array
 
 
 class DType(str, Enum):
@@ -74,7 +74,7 @@ class ListType:
 
 @dataclass(frozen=True)
 class TupleType:
-    """A tuple of values."""
+    """A tuple of values, each of its own type."""
 
     elements: tuple[ValueType, ...]
 
@@ -103,7 +103,7 @@ class Value:
     """A constant: immediate data (array, str, bool, ... or a tuple of those) or a `Blob`."""
 
     type: ValueType
-    data: npt.NDArray[Any] | str | tuple[Any, ...] | dict[Any, Any] | Blob
+    data: Array | str | tuple[Any, ...] | dict[Any, Any] | Blob
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Operation:
         op: its name without an opset prefix, such as `conv` or `constexpr_lut_to_dense`.
         inputs: argument lists by parameter name; most have one element, `concat`'s `values` many.
         outputs: names and types of the results. The first is the key plans use.
-        attributes: compile-time values beside the inputs (`name`, and `val` of a `const`).
+        attributes: compile-time values besides the inputs (`name`, and `val` of a `const`).
         blocks: nested blocks of control flow.
     """
 
@@ -220,11 +220,11 @@ class Feature:
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
-    """A package as read from disk: its program beside what Core ML declares of it.
+class MLModel:
+    """A package or compiled model as read from disk: its program and what it declares.
 
     Attributes:
-        path: the `.mlpackage` on disk.
+        path: the `.mlpackage` or `.mlmodelc` on disk.
         weights: folder that `Blob.file`'s `@model_path` stands for.
         specification_version: Core ML's, 9 for iOS 18.
         inputs, outputs, states: what Core ML declares of the function that was chosen.
@@ -243,7 +243,7 @@ class Model:
 
     @property
     def main(self) -> Function:
-        """The chosen function."""
+        """The chosen function, `main` unless another was chosen."""
         return self.program.functions.get(self.function) or self.program.main
 
 
@@ -261,4 +261,4 @@ class Pipeline:
     specification_version: int
     inputs: tuple[Feature, ...]
     outputs: tuple[Feature, ...]
-    parts: tuple[Model, ...]
+    parts: tuple[MLModel, ...]

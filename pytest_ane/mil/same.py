@@ -28,7 +28,7 @@ from pytest_ane.mil.records import (
     Blob,
     Block,
     Function,
-    Model,
+    MLModel,
     Operation,
     Program,
     Ref,
@@ -36,24 +36,24 @@ from pytest_ane.mil.records import (
 )
 
 
-def equal(a: Model | Program, b: Model | Program) -> bool:
-    """Whether nothing differs; see `differences`."""
+def equal(a: MLModel | Program, b: MLModel | Program) -> bool:
+    """Whether two models or programs are the same, by the rules above."""
     return not differences(a, b, most=1)
 
 
-def differences(a: Model | Program, b: Model | Program, *, most: int = 20) -> list[str]:
+def differences(a: MLModel | Program, b: MLModel | Program, *, most: int = 20) -> list[str]:
     """What differs, one sentence each with its place, the first `most` in program order.
 
     Raises:
         ProgramError: models are compared and a weight is not where it should be.
     """
-    models = (a, b) if isinstance(a, Model) and isinstance(b, Model) else None
-    programs = [x.program if isinstance(x, Model) else x for x in (a, b)]
+    models = (a, b) if isinstance(a, MLModel) and isinstance(b, MLModel) else None
+    programs = [x.program if isinstance(x, MLModel) else x for x in (a, b)]
     return list(islice(_Comparison(models).programs(*programs), most))
 
 
 class _Comparison:
-    def __init__(self, models: tuple[Model, Model] | None) -> None:
+    def __init__(self, models: tuple[MLModel, MLModel] | None) -> None:
         self.models = models
 
     def programs(self, a: Program, b: Program) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ane.core.errors import AneError, UnprovenError
-from pytest_ane.plugin import bench, options, suite
+from pytest_ane.plugin import bench, collection, compare, options
 from pytest_ane.plugin.bench import (
     ane_against_baseline,
     ane_decode_benchmark,
@@ -67,21 +67,22 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register markers; with shards selected, read the manifest and add the gate suite."""
     options.add_markers(config)
     with _usage_errors():
-        suite.wake(config)
+        collection.wake(config)
+        compare.select(config, named=not collection.is_everything(config))
     if not wanted(config):
         options.refuse_recording_nothing(config)
-        suite.add_to(config)
+        collection.add_to(config)
         return
     bench.check(config)
     threads.choose()
-    from pytest_ane.plugin import canary, stored, workspace
+    from pytest_ane.plugin import canary, workspace
 
     with _usage_errors():
         config.stash[workspace.KEY] = space = workspace.open_workspace(config)
         canary.watch(config, space)
         bench.prepare(config, space)
-    suite.add_to(config)
-    stored.refuse_damaged(config)
+        collection.add_to(config)
+        compare.refuse_damaged(config)
     if options.github(config):
         from pytest_ane.plugin import github
 
@@ -92,14 +93,14 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     """One line with what decides the verdicts."""
     if not wanted(config):
         return []
-    from pytest_ane.plugin import header
+    from pytest_ane.plugin import summary
 
-    return [header.line(config)]
+    return [summary.header_line(config)]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave benchmarks out of runs that are not for them."""
-    return True if bench.ignored(collection_path, config) else None
+    return True if bench.is_ignored(collection_path, config) else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -108,32 +109,32 @@ def pytest_make_collect_report(
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Let the shipped gate suite join what is collected."""
     report = yield
-    suite.join(collector, report)
+    collection.join(collector, report)
     return report
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize gates: `ane_shard` by selected shard, `ane_chain` by complete model."""
-    from pytest_ane.plugin import collection
-
     collection.parametrize(metafunc)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Let gates be found by the users' words: `-k residency`, `-m cosine`."""
-    from pytest_ane.plugin import collection
-
     collection.add_words(item)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect gates that have nothing to ask, such as behaviour of half a chain; put in order."""
-    from pytest_ane.plugin import collection
-
     collection.drop_empty(config, items)
-    bench.drop_unasked(config, items)
+    bench.deselect(config, items)
     bench.use_processor_time(config, items)
     collection.in_order(config, items)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse a comparison with nothing, before anything is built."""
+    with _usage_errors():
+        bench.require_baseline(session)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -193,8 +194,6 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
     if config.getoption("no_summary", False):
         return
     if not wanted(config):
-        from pytest_ane.plugin import collection
-
         ran = any(terminalreporter.stats.get(how) for how in ("passed", "failed", "error"))
         if collection.are_asleep(config, ran=ran):
             terminalreporter.write_line(

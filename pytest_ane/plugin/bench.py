@@ -1,6 +1,6 @@
 """Benchmarks of shards: their fixtures, when they run, and what pytest-benchmark's options mean.
 
-Like the entry point, this imports the standard library and pytest alone. Fixtures ask for
+Like the entry point, this imports the standard library and pytest alone. Fixtures request
 `benchmark` last: it complains if it is not used, as where a shard cannot be built.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.plugin import bench_options
-from pytest_ane.plugin.bench_options import FILE, asked, compared, recording
+from pytest_ane.plugin import bench_options, compare
+from pytest_ane.plugin.bench_options import FILE, is_recording, is_requested, is_wanted
 from pytest_ane.plugin.options import wanted
 from pytest_ane.project import suite
 
@@ -66,34 +65,41 @@ def ane_against_baseline(
     request: pytest.FixtureRequest, benchmark: Any
 ) -> Callable[[Speed], Verdict]:
     """`ane_against_baseline(speed)` judges it by the policy and the stored run of this machine."""
-    from pytest_ane.plugin import regression, workspace
+    from pytest_ane.plugin import workspace
 
     space = workspace.of(request.config)
-    return lambda speed: regression.judged(request.node, space, speed, benchmark)
+    return lambda speed: compare.judged(request.node, space, speed, benchmark)
 
 
-def ignored(path: Path, config: pytest.Config) -> bool:
-    """Whether a file is our benchmarks', in a run that is not for them."""
-    if path.name != FILE or not wanted(config) or asked(config):
+def is_ignored(path: Path, config: pytest.Config) -> bool:
+    """Whether a path has no benchmark that this run is for."""
+    if (held := config.stash.get(compare.HELD, None)) is not None:
+        if path.parent == suite.shipped():
+            path = config.rootpath / suite.FOLDER / path.name
+        files = (config.rootpath / name.partition("::")[0] for name in held)
+        return not any(file.is_relative_to(path) for file in files)
+    if path.name != FILE or not wanted(config) or is_wanted(config):
         return False
     return path.parent in (suite.shipped(), suite.in_use(config.rootpath))
 
 
-def drop_unasked(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect benchmarks that neither `-m` nor a file named on the command line asks for.
+def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect benchmarks that neither `-m`, an option nor a named file asks for.
 
-    A marker of this name is not ours alone: a test without our fixtures is somebody else's.
+    A marker of this name is not ours alone: a test without our fixtures is somebody else's. Where a
+    stored run selects, everything goes that it does not hold.
     """
-    if not wanted(config) or asked(config):
+    held = config.stash.get(compare.HELD, None)
+
+    def is_dropped(item: pytest.Item) -> bool:
+        if held is not None:
+            return item.nodeid not in held
+        ours = item.get_closest_marker("bench") and _FIXTURES & _fixtures(item)
+        return bool(ours) and not item.session.isinitpath(item.path)
+
+    if held is None and (not wanted(config) or is_wanted(config)):
         return
-    dropped = [
-        item
-        for item in items
-        if item.get_closest_marker("bench")
-        and _FIXTURES & set(getattr(item, "fixturenames", ()))
-        and not item.session.isinitpath(item.path)
-    ]
-    if dropped:
+    if dropped := [item for item in items if is_dropped(item)]:
         items[:] = [item for item in items if item not in set(dropped)]
         config.hook.pytest_deselected(items=dropped)
 
@@ -103,8 +109,7 @@ def use_processor_time(config: pytest.Config, items: list[pytest.Item]) -> None:
 
     What else runs on the machine then costs little; on a device, wall time is all there is.
     """
-    given = [*config.invocation_params.args, *config.getini("addopts")]
-    if not wanted(config) or any(arg.startswith("--benchmark-timer") for arg in given):
+    if not wanted(config) or bench_options.is_given(config, "--benchmark-timer"):
         return
     from pytest_ane.plugin import workspace
 
@@ -112,25 +117,46 @@ def use_processor_time(config: pytest.Config, items: list[pytest.Item]) -> None:
     if on_device or os.environ.get("OPENBLAS_NUM_THREADS") != "1":
         return
     for item in items:
-        if _TIMED & set(getattr(item, "fixturenames", ())):
+        if _TIMED & _fixtures(item):
             own = item.get_closest_marker("benchmark")
             options = {"timer": time.process_time, **(own.kwargs if own else {})}
             item.add_marker(pytest.mark.benchmark(**options), append=False)
 
 
-def check(config: pytest.Config) -> None:
-    """See that benchmarks can be had as they were asked for.
+def require_baseline(session: pytest.Session) -> None:
+    """Refuse a run that asks for a comparison and has nothing to compare with.
 
     Raises:
-        pytest.UsageError: they cannot.
+        UnprovenError: with the sentence.
     """
-    if not asked(config):
+    config = session.config
+    # Only workers of xdist know their tests, and none of them times any.
+    spread = hasattr(config, "workerinput") or config.pluginmanager.hasplugin("dsession")
+    if spread or not wanted(config) or config.option.collectonly:
+        return
+    if is_requested(config):
+        from pytest_ane.plugin import keeper, workspace
+
+        timed = [item for item in session.items if _TIMED & _fixtures(item)]
+        if any("benchmark" in _fixtures(item) for item in session.items if item not in timed):
+            return  # pytest-benchmark compares others.
+        subjects = {keeper.subject_of(i) for i in timed if isinstance(i, pytest.Function)}
+        compare.require_baseline(config, workspace.of(config), subjects)
+
+
+def check(config: pytest.Config) -> None:
+    """Check pytest-benchmark's options.
+
+    Raises:
+        pytest.UsageError: one is wrong.
+    """
+    if not is_wanted(config):
         return
     if not config.pluginmanager.hasplugin("benchmark"):
         raise pytest.UsageError(
             "-m bench: pytest-benchmark, which times, is switched off; leave -p no:benchmark out."
         )
-    if config.getoption("benchmark_compare_fail") and not compared(config):
+    if config.getoption("benchmark_compare_fail") and not bench_options.is_compared(config):
         raise pytest.UsageError(
             "--benchmark-compare-fail compares with a stored run; add --benchmark-compare."
         )
@@ -143,29 +169,20 @@ def check(config: pytest.Config) -> None:
 
 
 def prepare(config: pytest.Config, space: Workspace) -> None:
-    """Before pytest-benchmark is configured: name its folder, and see to the end of the run."""
-    if not asked(config):
+    """Before pytest-benchmark is configured: name its folder, and register the report."""
+    if not is_wanted(config):
         return
-    from pytest_ane.plugin import regression
     from pytest_ane.plugin.bench_report import BenchReport
 
-    _no_errors_of_warnings(config)
-    regression.use_baselines(config, space)
-    bench_options.check_storage(config, recording=recording(config))
+    compare.quiet_warnings(config)
+    compare.use_baselines(config, space)
+    bench_options.check_storage(config, recording=is_recording(config))
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(BenchReport(config), "ane-bench")
 
 
-def _no_errors_of_warnings(config: pytest.Config) -> None:
-    """Let pytest-benchmark warn, such as of no stored run, where a project makes errors of that.
-
-    It does so while pytest is set up, where an error is a traceback; the verdict says it anyway.
-    """
-    from pytest_benchmark.logger import PytestBenchmarkWarning
-
-    warnings.filterwarnings("default", category=PytestBenchmarkWarning)
-    name = f"{PytestBenchmarkWarning.__module__}.{PytestBenchmarkWarning.__qualname__}"
-    config.addinivalue_line("filterwarnings", f"default::{name}")
+def _fixtures(item: pytest.Item) -> set[str]:
+    return set(getattr(item, "fixturenames", ()))
 
 
 def _stopwatch(request: pytest.FixtureRequest, benchmark: Any) -> Stopwatch:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from importlib import import_module
 from pathlib import Path
@@ -17,30 +16,47 @@ if TYPE_CHECKING:
 
 FILE = "test_throughput.py"
 """Our benchmarks among the gates."""
-BY_OPTION = "--benchmark-disable"
+BY_OPTION, COMPARE = "--benchmark-disable", "--benchmark-compare"
 _GROUPS = ("group", "name", "func", "fullname", "fullfunc", "param")
 
 
-def asked(config: pytest.Config) -> bool:
-    """Whether a run is for benchmarks: with shards, and by `-m`, pytest-benchmark or our file.
+def is_wanted(config: pytest.Config) -> bool:
+    """Whether a run is for benchmarks: with shards, and by `-m`, an option or our file.
 
     pytest itself then sees to it that `-m "not bench"` runs none.
     """
-    only = config.getoption("benchmark_only", False)
+    only = bool(config.getoption("benchmark_only", False))
     named = any(f"/{FILE}" in f"/{arg}" for arg in config.invocation_params.args)
-    return wanted(config) and ("bench" in config.option.markexpr or bool(only) or named)
+    chosen = "bench" in config.option.markexpr or only or named or is_requested(config)
+    return wanted(config) and chosen
 
 
-def compared(config: pytest.Config) -> bool:
-    """Whether `--benchmark-compare` was given."""
+def is_compared(config: pytest.Config) -> bool:
+    """Whether `--benchmark-compare` was given, on the command line or in `addopts`."""
     return bool(config.getoption("benchmark_compare", None))
 
 
-def recording(config: pytest.Config) -> bool:
+def is_requested(config: pytest.Config) -> bool:
+    """Whether it was given on the command line, so that a run without a comparison is an error."""
+    return any(str(a).partition("=")[0] == COMPARE for a in config.invocation_params.args)
+
+
+def is_recording(config: pytest.Config) -> bool:
     """Whether this run is stored."""
-    return bool(
-        config.getoption("benchmark_save", None) or config.getoption("benchmark_autosave", None)
-    )
+    return any(config.getoption(f"benchmark_{how}", None) for how in ("save", "autosave"))
+
+
+def is_given(config: pytest.Config, option: str) -> bool:
+    """Whether an option was given whose default is no None."""
+    given = [*map(str, config.invocation_params.args), *config.getini("addopts")]
+    return any(arg.startswith(option) for arg in given)
+
+
+def rounds(config: pytest.Config) -> int | None:
+    """The rounds that `--benchmark-min-rounds` asks for; None where it was not given."""
+    if not is_given(config, "--benchmark-min-rounds"):
+        return None
+    return int(config.getoption("benchmark_min_rounds"))
 
 
 def session(config: pytest.Config) -> Any:
@@ -55,23 +71,18 @@ def off(config: pytest.Config) -> str:
 
 
 def has_limit(config: pytest.Config, space: Workspace, subject: str) -> bool:
-    """Whether a benchmark is compared with anything."""
+    """Whether a benchmark is compared with a stored run, or has a floor."""
     policy = space.policy_of(subject).throughput
     limits = (policy.max_regression, policy.min_tok_s)
-    return compared(config) or any(limit is not None for limit in limits)
+    return is_compared(config) or any(limit is not None for limit in limits)
 
 
 def check(config: pytest.Config) -> None:
-    """Look at what was asked for before anything is built.
+    """Check groups, clock and JSON file.
 
     Raises:
-        pytest.UsageError: it cannot be had.
+        pytest.UsageError: one is wrong.
     """
-    most = float(config.getoption("benchmark_max_time"))
-    if not (math.isfinite(most) and most > 0):
-        raise pytest.UsageError(
-            f"--benchmark-max-time={most:g}: give seconds above 0; they decide how many rounds."
-        )
     groups = str(config.getoption("benchmark_group_by")).split(",")
     if wrong := [g for g in groups if g not in _GROUPS and not g.startswith("param:")]:
         raise pytest.UsageError(
@@ -85,10 +96,10 @@ def check(config: pytest.Config) -> None:
 
 
 def check_storage(config: pytest.Config, *, recording: bool) -> None:
-    """Whether runs can be stored, where this run is to be.
+    """Check where runs are stored; with `recording` that it can be written.
 
     Raises:
-        pytest.UsageError: they cannot.
+        pytest.UsageError: it is no folder, or cannot be written.
     """
     uri = str(config.getoption("benchmark_storage"))
     if uri.startswith("elasticsearch+"):
@@ -103,7 +114,7 @@ def check_storage(config: pytest.Config, *, recording: bool) -> None:
 
 
 def _check_timer(config: pytest.Config) -> None:
-    """Whether the clock gives seconds; one of nanoseconds gives integers."""
+    """Check that the clock returns seconds; one of nanoseconds returns integers."""
     name = str(config.getoption("benchmark_timer"))
     module, _, attribute = name.rpartition(".")
     try:
@@ -119,7 +130,7 @@ def _check_timer(config: pytest.Config) -> None:
 
 
 def _check_folder(what: str, folder: Path, *, made: bool) -> None:
-    """Whether a file can be put into a folder; `made` where missing folders are made."""
+    """Check that a folder can be written; `made`: missing folders are made."""
     there = folder
     while made and not there.exists() and there != there.parent:
         there = there.parent

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pytest_benchmark.session import PerformanceRegression
 
+from pytest_ane.gates.throughput.speed import KEY
 from pytest_ane.plugin import workspace
+from pytest_ane.plugin.bench_options import is_requested
 from pytest_ane.report.throughput import lines
 
 if TYPE_CHECKING:
@@ -39,28 +41,43 @@ class BenchReport:
         except (PerformanceRegression, pytest.UsageError) as error:
             result, self._regressed = None, True
             terminalreporter.write_line(f"pytest-benchmark: {error}", red=True)
-        found = workspace.of(self._config).speeds
-        if found and self._config.get_verbosity() >= -1:
+        judged = workspace.of(self._config).speeds
+        if judged and self._config.get_verbosity() >= -1:
             everything = self._config.get_verbosity() > 0
             terminalreporter.write_sep("=", "ane throughput")
-            for line in lines(found, everything=everything):
+            for line in lines(judged, everything=everything):
                 terminalreporter.write_line(line)
+        if self._compared_nothing():
+            terminalreporter.write_line("--benchmark-compare: nothing was compared", red=True)
         return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
-        """A regression of other tests, which fails none of them, is an exit code at least."""
+        """A regression of other tests is an exit code, and so is a comparison with nothing."""
         result = yield
         if self._regressed and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self._compared_nothing() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
         return result
+
+    def _compared_nothing(self) -> bool:
+        """Whether a comparison was asked for, and no benchmark had one."""
+        config = self._config
+        if not is_requested(config) or config.option.collectonly:
+            return False
+        benchmarks = config._benchmarksession.benchmarks  # type: ignore[attr-defined]
+        others = any(KEY not in benchmark.extra_info for benchmark in benchmarks)
+        speeds = workspace.of(config).speeds
+        return not others and not any("change" in verdict.facts for _, verdict in speeds)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_benchmark_group_stats(
         self, benchmarks: list[dict[str, Any]], group_by: str
     ) -> Generator[None, object, object]:
         """Group by a parameter that not every benchmark has, such as `param:tokens`."""
-        names = [one.removeprefix("param:") for one in group_by.split(",") if "param:" in one]
+        labels = group_by.split(",")
+        names = [label.removeprefix("param:") for label in labels if "param:" in label]
         for benchmark in benchmarks:
             benchmark["params"] = dict.fromkeys(names) | (benchmark["params"] or {})
         return (yield)

@@ -1,15 +1,115 @@
-"""Which gates there are: one per selected shard, one per completely selected model."""
+"""Which gates a run has: how the suite joins it, its parameters, its words and its order."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
+from pytest_ane.plugin import bench, options
 from pytest_ane.plugin.options import GATE_MARKERS, GATE_WORDS, names_gates, wanted
+from pytest_ane.project.suite import FOLDER, own, shipped
 
 _FIXTURES = ("ane_shard", "ane_chain")
 _NOTHING = "nothing-selected"
 _DROPPED = pytest.StashKey[bool]()
 """Whether gates were collected with nothing to ask."""
+_JOINS = pytest.StashKey[frozenset[str]]()
+"""Node ids of the shipped suite that were named; empty for all of it."""
+_NODE = re.compile(r"(?P<file>.+?\.py)::(?P<test>[^\[]+)\[(?P<ids>.+)\]")
+
+
+class Suite(pytest.Collector):
+    """The shipped gates, as a branch of its own beside what the arguments name.
+
+    As an argument their folder would be dropped where the environment lies inside the project
+    (pytest drops arguments below another, and does not descend into environments), and every
+    conftest.py on the way to it would be loaded.
+    """
+
+    def collect(self) -> Iterator[pytest.Collector]:
+        """One file per gate; ids begin with `gates/`, wherever the package is installed."""
+        named = {node.partition("::")[0] for node in self.config.stash[_JOINS]}
+        for file in sorted(shipped().glob("test_*.py")):
+            nodeid = f"{FOLDER}/{file.name}"
+            if (named and nodeid not in named) or bench.is_ignored(file, self.config):
+                continue
+            yield GateFile.from_parent(self, path=file, name=file.name, nodeid=nodeid)
+
+
+class GateFile(pytest.Module):
+    """A file of gates, whatever the project's python_files and python_functions say."""
+
+    def funcnamefilter(self, name: str) -> bool:
+        """Whether a function is a gate."""
+        return name.startswith("test_")
+
+    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        """The tests that were named, or all."""
+        named = self.config.stash[_JOINS]
+        for item in super().collect():
+            if not named or any(_names(node, item.nodeid) for node in named):
+                yield item
+
+
+def add_to(config: pytest.Config) -> None:
+    """Add the gates to what is collected: the project's own copy if it has one, else ours.
+
+    They join where no path was named on the command line, or a folder that holds the whole
+    project; a test that is named runs alone. Without shards only those that are named join.
+    """
+    folder = own(config.rootpath)
+    if folder is None:
+        named = frozenset(arg for arg in config.args if _is_shipped(config, arg))
+        config.args[:] = [arg for arg in config.args if arg not in named]
+        if named or (wanted(config) and is_everything(config)):
+            config.stash[_JOINS] = frozenset() if FOLDER in named else named
+        return
+    inside = any(folder.is_relative_to(path) for path in _paths(config))
+    if wanted(config) and is_everything(config) and not inside:
+        config.args.append(str(folder))
+
+
+def join(collector: pytest.Collector, report: pytest.CollectReport) -> None:
+    """Add the shipped suite to what the session has collected."""
+    if isinstance(collector, pytest.Session) and _JOINS in collector.config.stash:
+        report.result.append(Suite.from_parent(collector, name=FOLDER, nodeid=FOLDER))
+
+
+def wake(config: pytest.Config) -> None:
+    """Select the shards that node ids on the command line name, where none are selected.
+
+    So an id that pytest printed can be pasted: `gates/test_fidelity.py::test_fidelity[m:L01]`.
+
+    Raises:
+        ManifestError: the manifest is wrong, or a gate of the suite is named with no shard of it.
+    """
+    nodes = [match for arg in config.args if (match := _NODE.fullmatch(arg))]
+    # Ids of other tests may hold anything; those of shards hold a colon.
+    nodes = [node for node in nodes if ":" in node["ids"] or _is_gate_file(config, node["file"])]
+    file = options.path(config, "ane_manifest") or config.rootpath / "shards.toml"
+    if wanted(config) or not nodes or not file.is_file():
+        return
+    from pytest_ane.core.errors import ManifestError
+    from pytest_ane.manifest import load
+    from pytest_ane.manifest.ids import nearest
+
+    manifest = load(file)
+    known = {shard.qualified: shard.qualified for shard in manifest.shards}
+    known |= {model.name: f"{model.name}:all" for model in manifest.models}
+    terms: dict[str, None] = {}
+    for node in nodes:
+        if named := [name for name in known if _has(node["ids"], name)]:
+            terms[known[max(named, key=len)]] = None
+        elif _is_gate_file(config, node["file"]):
+            raise ManifestError(
+                f"{node[0]}: {file.name} has no such shard or model; "
+                f"{nearest(node['ids'], list(known))}."
+            )
+    if terms:
+        config.option.ane_shards = ",".join(terms)
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
@@ -84,6 +184,49 @@ def is_canary(config: pytest.Config, item: pytest.Item) -> bool:
     from pytest_ane.plugin import canary
 
     return canary.of(config).has(shard)
+
+
+def _has(ids: str, name: str) -> bool:
+    """Whether the ids of a test's parameters, joined by `-`, have one of this name."""
+    return ids == name or ids.startswith(f"{name}-") or ids.endswith(f"-{name}")
+
+
+def _names(node: str, nodeid: str) -> bool:
+    """Whether a node id on the command line names a test: the file, the function or the test."""
+    return nodeid == node or nodeid.startswith((f"{node}::", f"{node}["))
+
+
+def _path(config: pytest.Config, arg: str) -> Path | None:
+    """The file or folder that an argument names, if it exists."""
+    path = Path(config.invocation_params.dir, arg.partition("::")[0]).resolve()
+    return path if path.exists() else None
+
+
+def _paths(config: pytest.Config) -> Iterator[Path]:
+    return (path for arg in config.args if (path := _path(config, arg)) is not None)
+
+
+def is_everything(config: pytest.Config) -> bool:
+    """Whether a run is for the whole project: no path was named, or a folder around it."""
+    if config.args_source is not pytest.Config.ArgsSource.ARGS:
+        return True
+    return any(config.rootpath.is_relative_to(path) for path in _paths(config))
+
+
+def _is_shipped(config: pytest.Config, arg: str) -> bool:
+    """Whether an argument names tests of the shipped suite, as pytest prints them."""
+    file = Path(arg.partition("::")[0])
+    if _path(config, arg) is not None or file.parts[:1] != (FOLDER,):
+        return False
+    return len(file.parts) == 1 or (shipped() / file.relative_to(FOLDER)).is_file()
+
+
+def _is_gate_file(config: pytest.Config, file: str) -> bool:
+    """Whether a file is one of the suite, or of the project's own gates."""
+    folder, path = own(config.rootpath), _path(config, file)
+    if path is None:
+        return folder is None and _is_shipped(config, file)
+    return path.parent in (folder, shipped())
 
 
 def _values(config: pytest.Config, fixture: str) -> list[tuple[str, object]]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pytest_ane.backends import Backend
     from pytest_ane.build import Artifact
     from pytest_ane.manifest import Probes, Shard
-    from pytest_ane.mil.records import Model
+    from pytest_ane.mil.records import MLModel
     from pytest_ane.plugin.keeper import GateKeeper
     from pytest_ane.plugin.recording import Evidence
     from pytest_ane.plugin.workspace import Workspace
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def ane_shard(request: pytest.FixtureRequest) -> Shard:
     """The shard under test, with its source, compression, probes and policy resolved."""
-    found: Shard = _param(request, "ane_shard")
-    return found
+    parameter: Shard = _param(request, "ane_shard")
+    return parameter
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def ane_artifact(request: pytest.FixtureRequest, ane_shard: Shard) -> Artifact:
 
 
 @pytest.fixture
-def ane_program(ane_artifact: Artifact) -> Model:
+def ane_program(ane_artifact: Artifact) -> MLModel:
     """The artifact's program, its structure only: weights are not decoded."""
     from pytest_ane.mil import read_model
 
@@ -65,7 +65,7 @@ def ane_reference(
 def ane_cases(
     request: pytest.FixtureRequest, ane_shard: Shard, ane_artifact: Artifact
 ) -> Callable[[], list[Case]]:
-    """Makes what `ane_reference` gives, when called: where evidence is verified nobody needs it."""
+    """`ane_cases()` makes the cases of `ane_reference`, which verified evidence does not need."""
     space = _workspace(request)
     return lambda: space.cases(ane_shard, ane_artifact)
 

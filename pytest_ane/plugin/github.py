@@ -11,9 +11,9 @@ import pytest
 
 from pytest_ane.manifest import Manifest
 from pytest_ane.manifest.problems import key_lines, line_of
-from pytest_ane.plugin import header, workspace
+from pytest_ane.plugin import workspace
 from pytest_ane.plugin.run import is_worker
-from pytest_ane.plugin.summary import row_of
+from pytest_ane.plugin.summary import header_line, row_of
 from pytest_ane.report.github import ROOM, Place, commands, summary
 from pytest_ane.report.rows import Row
 
@@ -55,7 +55,7 @@ class GitHub:
     def _write(self) -> None:
         rows = list(self._rows.values())
         space = workspace.of(self._config)
-        what = header.line(self._config)
+        what = header_line(self._config)
         for line in commands(rows, what, places(space.manifest)):
             self._say(line)
         if given := os.environ.get("GITHUB_STEP_SUMMARY"):

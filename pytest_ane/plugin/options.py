@@ -148,7 +148,7 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--ane-rehash",
         action="store_true",
-        help="read every artifact anew, whatever is remembered of its digest",
+        help="read every artifact again, whatever is remembered of its digest",
     )
     for name, meaning in _INI.items():
         option = name.replace("_", "-")

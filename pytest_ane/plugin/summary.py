@@ -1,4 +1,4 @@
-"""The terminal summary: verdicts gathered from all workers, worst first."""
+"""The terminal's header line, and its summary: verdicts of all workers, worst first."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.plugin import workspace
+from pytest_ane.plugin import canary, workspace
 from pytest_ane.plugin.blame import TOLD
 from pytest_ane.plugin.recording import NOTED
 from pytest_ane.report.evidence import Note, lines
 from pytest_ane.report.rows import Row
 from pytest_ane.report.terminal import table
+from pytest_ane.report.text import header
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -25,6 +26,25 @@ _COLORS = {
     "unproven": "yellow",
     "warned": "yellow",
 }
+
+
+def header_line(config: pytest.Config) -> str:
+    """What decides the verdicts of a run, in one line for the terminal and for GitHub."""
+    space = workspace.of(config)
+    return header(
+        asked=space.selection,
+        selected=space.shards,
+        of=len(space.manifest.shards),
+        backend=space.backend_name,
+        device=f"{space.machine} · {space.units}" if space.machine else "",
+        recorded=any(
+            space.evidence.path("placement", shard.qualified).exists() for shard in space.shards
+        ),
+        thresholds=list(map(str, space.thresholds)),
+        unproven=space.unproven,
+        cache=space.cache_root,
+        canaries=list(_canaries(space, canary.of(config))),
+    )
 
 
 def write(reporter: TerminalReporter, config: pytest.Config) -> None:
@@ -99,3 +119,14 @@ def row_of(report: Any) -> Row | None:
         allowed=facts["ane.status"] != "passed" and report.passed,
         reasons=tuple(filter(None, str(facts.get("ane.reasons", "")).split("\n"))),
     )
+
+
+def _canaries(space: workspace.Workspace, canaries: canary.Canaries) -> Iterator[str]:
+    """`L01 first`, or that the selection leaves a canary out."""
+    for name in dict.fromkeys(shard.model for shard in space.shards):
+        if first := ", ".join(shard.id for shard in canaries.of(name)):
+            yield f"{first} first"
+        chosen = {shard.id for shard in space.shards if shard.model == name}
+        named = space.manifest.model_of(name).canary
+        if absent := ", ".join(shard for shard in named if shard not in chosen):
+            yield f"{absent} not selected"

@@ -14,10 +14,10 @@ from pytest_ane.core.errors import BackendError, ManifestError
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence import FOLDER, Store
 from pytest_ane.evidence.uses import unused
-from pytest_ane.families import search_beside
+from pytest_ane.families import make_importable
 from pytest_ane.gates.throughput.machine import identity
 from pytest_ane.gates.throughput.speed import Speed
-from pytest_ane.manifest import Manifest, Shard, load, of_package, select
+from pytest_ane.manifest import Manifest, Shard, load, package_manifest, select
 from pytest_ane.plugin import options
 from pytest_ane.plugin.progress import progress_of
 from pytest_ane.plugin.run import run_id
@@ -133,11 +133,11 @@ def _selected(config: pytest.Config) -> tuple[Manifest, tuple[Shard, ...], str]:
     if package is not None and selection is not None:
         raise ManifestError("Give either --ane-shards or --ane-package, not both.")
     if package is not None:
-        manifest = of_package(package)
+        manifest = package_manifest(package)
         return manifest, manifest.shards, package.name
     manifest = load(options.path(config, "ane_manifest") or config.rootpath / "shards.toml")
     shards = select(manifest, selection)
-    search_beside(manifest)
+    make_importable(manifest)
     return manifest, shards, selection
 
 

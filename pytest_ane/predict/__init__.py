@@ -57,7 +57,7 @@ def pytest_configure() -> None:
 
 
 def pytest_report_header() -> str:
-    """Say once which backend answers."""
+    """Say in the header which backend answers `MLModel.predict`."""
     return _said()
 
 

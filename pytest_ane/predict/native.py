@@ -23,7 +23,7 @@ from pytest_ane.core.errors import AneError, ExecutionError, ProgramError
 from pytest_ane.mil import read_any, read_model
 from pytest_ane.mil.compiled import write_compiled
 from pytest_ane.mil.files import stays_inside
-from pytest_ane.mil.records import DType, Feature, Model, Pipeline
+from pytest_ane.mil.records import DType, Feature, MLModel, Pipeline
 from pytest_ane.predict import ANSWER, plan
 from pytest_ane.predict.plan import (
     _MLComputePlanProxy,
@@ -96,9 +96,9 @@ class _MLModelProxy:
         started = time.perf_counter_ns()
         states = None if state is None else state.states
         try:
-            outputs = session.predict(given(session.model, data), states)
+            outputs = session.predict(declared_inputs(session.model, data), states)
             self._predicting = time.perf_counter_ns() - started
-            return returned(session.model, outputs)
+            return returned_outputs(session.model, outputs)
         except AneError as error:
             raise RuntimeError(f"{_FAILED} {error}") from error
 
@@ -145,33 +145,40 @@ class _MLModelProxy:
     @staticmethod
     def get_model_structure(path: str) -> Any:
         """The structure of a compiled model, in coremltools' records."""
-        return plan.structure(Path(path))
+        return plan.structure(read_model(path).program)
 
     @staticmethod
     def get_compute_plan(path: str, compute_units: str) -> Any:
-        """The plan of a compiled model: this machine's CPU, whatever units are asked for."""
+        """The plan of a compiled model: this machine's CPU, whatever compute units are allowed."""
         del compute_units
-        return plan.plan(Path(path))
+        return plan.cpu_plan(read_model(path).program)
 
     @staticmethod
     def get_all_compute_devices() -> list[Any]:
-        """The CPU."""
+        """Compute devices of this machine in coremltools' records: the CPU."""
         return plan.devices()
 
-    @staticmethod
-    def get_available_compute_devices() -> list[Any]:
-        """The CPU."""
-        return plan.devices()
+    get_available_compute_devices = get_all_compute_devices
 
     @staticmethod
     def create_model_asset_from_path(path: str) -> Any:
         """An asset of a compiled model."""
-        return from_path(path)
+        from coremltools.models.model import MLModelAsset
+
+        return MLModelAsset(_MLModelAssetProxy(Path(path)))
 
     @staticmethod
     def create_model_asset_from_memory(data: bytes, blobs: Mapping[str, bytes]) -> Any:
-        """An asset of a specification and its weights files."""
-        return from_memory(data, blobs)
+        """An asset of a specification and its weights files by name.
+
+        Raises:
+            ProgramError: a name that leaves the package.
+        """
+        from coremltools.models.model import MLModelAsset
+
+        asset = _MLModelAssetProxy()
+        asset.path = _write_package(asset.path / "model.mlpackage", data, blobs)
+        return MLModelAsset(asset)
 
     @staticmethod
     def maximum_supported_specification_version() -> int:
@@ -205,8 +212,8 @@ class _State:
 
     def _named(self, name: str) -> Any:
         if name not in self.states:
-            known = ", ".join(self.states)
-            raise RuntimeError(f"no state {name!r}; there are: {known}")
+            names = ", ".join(self.states)
+            raise RuntimeError(f"no state {name!r}; there are: {names}")
         return self.states[name]
 
 
@@ -224,36 +231,18 @@ def temporary_folder(owner: object) -> Path:
     return Path(folder)
 
 
-def from_path(path: str) -> Any:
-    """An asset of a compiled model."""
-    from coremltools.models.model import MLModelAsset
-
-    return MLModelAsset(_MLModelAssetProxy(Path(path)))
-
-
-def from_memory(specification: bytes, blobs: Mapping[str, bytes]) -> Any:
-    """An asset of a specification and its weights files by name.
-
-    Raises:
-        ProgramError: a name that leaves the package.
-    """
-    from coremltools.models.model import MLModelAsset
-
-    asset = _MLModelAssetProxy()
-    package = asset.path = asset.path / "model.mlpackage"
+def _write_package(package: Path, specification: bytes, blobs: Mapping[str, bytes]) -> Path:
     data = package / "Data" / "com.apple.CoreML"
-    data.mkdir(parents=True)
+    (data / "weights").mkdir(parents=True)
     (data / "model.mlmodel").write_bytes(specification)
     for name, content in blobs.items():
         if not stays_inside(name):
             raise ProgramError(f"the weights file {name!r} lies outside the model.")
-        file = data / "weights" / PurePosixPath(name).name
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(content)
+        (data / "weights" / PurePosixPath(name).name).write_bytes(content)
     entries = {"model": {"path": "com.apple.CoreML/model.mlmodel"}}
     manifest = {"itemInfoEntries": entries, "rootModelIdentifier": "model"}
     (package / "Manifest.json").write_text(json.dumps(manifest))
-    return MLModelAsset(asset)
+    return package
 
 
 _DTYPES: dict[DType, Any] = {DType.FP16: np.float32, DType.FP32: np.float32,
@@ -262,7 +251,7 @@ _DTYPES: dict[DType, Any] = {DType.FP16: np.float32, DType.FP32: np.float32,
 """As coremltools gives out multi-arrays: fp16 as fp32."""
 
 
-def given(model: Model | Pipeline, data: Mapping[str, Any]) -> dict[str, Any]:
+def declared_inputs(model: MLModel | Pipeline, data: Mapping[str, Any]) -> dict[str, Any]:
     """Inputs in the declared types: coremltools hands over fp16 as fp32, and any number as such.
 
     Raises:
@@ -275,7 +264,7 @@ def given(model: Model | Pipeline, data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _given(model: Model | Pipeline, feature: Feature, value: Any) -> Any:
+def _given(model: MLModel | Pipeline, feature: Feature, value: Any) -> Any:
     if feature.kind == "image":
         return value
     array = _array(value)
@@ -287,8 +276,8 @@ def _given(model: Model | Pipeline, feature: Feature, value: Any) -> Any:
     with np.errstate(all="ignore"):
         array = array.astype(carried(feature.dtype), copy=False)
     fixed = not feature.ranges and not feature.enumerated
-    one = fixed and array.size == 1 == np.prod(feature.shape)
-    return array.reshape(feature.shape) if one else array
+    scalar = fixed and array.size == 1 == np.prod(feature.shape)
+    return array.reshape(feature.shape) if scalar else array
 
 
 def _array(value: Any) -> Any:
@@ -298,7 +287,7 @@ def _array(value: Any) -> Any:
         return None
 
 
-def returned(model: Model | Pipeline, outputs: Mapping[str, Any]) -> dict[str, Any]:
+def returned_outputs(model: MLModel | Pipeline, outputs: Mapping[str, Any]) -> dict[str, Any]:
     """Outputs as Core ML returns them.
 
     Multi-arrays have the declared type (fp16 comes as fp32), a scalar has one element; images are
@@ -315,7 +304,7 @@ def returned(model: Model | Pipeline, outputs: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def _returned(model: Model | Pipeline, feature: Feature | None, value: Any) -> Any:
+def _returned(model: MLModel | Pipeline, feature: Feature | None, value: Any) -> Any:
     kind = feature.kind if feature is not None else ""
     if isinstance(value, dict):
         return {_label(key): float(probability) for key, probability in value.items()}
@@ -333,8 +322,8 @@ def _label(value: Any) -> Any:
     return value.item() if isinstance(value, (np.ndarray, np.generic)) else value
 
 
-def _image(model: Model | Pipeline, feature: Feature, value: Any) -> Any:
-    """A PIL image; coremltools returns colours with an alpha of 255 beside them."""
+def _image(model: MLModel | Pipeline, feature: Feature, value: Any) -> Any:
+    """A PIL image; coremltools returns colours with an alpha of 255."""
     try:
         from PIL import Image
     except ImportError:

@@ -1,4 +1,4 @@
-"""Model structures and compute plans: what runs here, all of it on this machine's CPU.
+"""Model structures and compute plans, through coremltools' own records.
 
 A plan from here is true of this executor and says nothing of a Mac: every operation that is
 computed prefers and supports the CPU, and constants have no device, as in Core ML's own plans.
@@ -6,11 +6,11 @@ computed prefers and supports the CPU, and constants have no device, as in Core 
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Argument, Block, Function, Named, Operation, Program, Ref
+from pytest_ane.mil.records import Argument, Block, Named, Operation, Program, Ref
 
 
 class _MLCPUComputeDeviceProxy:
@@ -33,108 +33,108 @@ class _MLComputePlanProxy:
     """A plan; coremltools derives classes of its own from it."""
 
 
-class _Plan(_MLComputePlanProxy):
-    """A plan for one model, on this machine."""
+@dataclass(frozen=True)
+class DeviceUsage:
+    """Where an operation runs and where it could, in coremltools' records; its estimated cost."""
 
-    def __init__(self, path: Path) -> None:
-        self.model_structure = structure(path)
-        self._devices = devices()
+    preferred: Any
+    supported: Sequence[Any]
+    cost: float | None = None
+
+
+UsageOf = Callable[[Operation], DeviceUsage | None]
+
+
+class _Plan(_MLComputePlanProxy):
+    """A plan for one program."""
+
+    def __init__(self, program: Program, usage_of: UsageOf) -> None:
+        self.model_structure = structure(program)
+        self._usage_of = usage_of
 
     def get_compute_device_usage_for_mlprogram_operation(self, operation: Any) -> Any:
-        """The CPU for what is computed, None for constants."""
+        """Coremltools' record of where an operation runs; None for no device."""
         from coremltools.models.compute_plan import MLComputePlanDeviceUsage
 
-        kind = operation.operator_name
-        if kind == "const" or kind.startswith("constexpr_"):
-            return None
-        return MLComputePlanDeviceUsage(self._devices[0], self._devices)
+        usage = self._usage_of(operation.__proxy__)
+        return usage and MLComputePlanDeviceUsage(usage.preferred, list(usage.supported))
 
     def get_compute_device_usage_for_neuralnetwork_layer(self, layer: Any) -> None:
         """Nothing: the older kind of model is not run here."""
 
-    def get_estimated_cost_for_mlprogram_operation(self, operation: Any) -> None:
-        """Nothing: costs are not estimated."""
+    def get_estimated_cost_for_mlprogram_operation(self, operation: Any) -> Any:
+        """Coremltools' record of an estimated cost; None for none."""
+        from coremltools.models.compute_plan import MLComputePlanCost
+
+        usage = self._usage_of(operation.__proxy__)
+        return None if usage is None or usage.cost is None else MLComputePlanCost(usage.cost)
 
 
-def plan(path: Path) -> Any:
-    """A model's plan in coremltools' record.
-
-    Raises:
-        ProgramError: the model cannot be read.
-    """
+def compute_plan(program: Program, usage_of: UsageOf) -> Any:
+    """A program's plan in coremltools' record, with the usage of each operation."""
     from coremltools.models.compute_plan import MLComputePlan
 
-    return MLComputePlan(_Plan(path))
+    return MLComputePlan(_Plan(program, usage_of))
+
+
+def cpu_plan(program: Program) -> Any:
+    """The plan of this machine: what is computed runs on the CPU."""
+    (cpu,) = devices()
+    usage = DeviceUsage(cpu, (cpu,))
+    return compute_plan(program, lambda operation: None if is_constant(operation.op) else usage)
+
+
+def is_constant(op: str) -> bool:
+    """Whether operations of a type have no device, because nothing runs."""
+    return op == "const" or op.startswith("constexpr_")
 
 
 def devices() -> list[Any]:
-    """All compute devices there are: the CPU."""
+    """All compute devices of this machine in coremltools' records: the CPU."""
     from coremltools.models.compute_device import MLCPUComputeDevice
 
     return [MLCPUComputeDevice(_MLCPUComputeDeviceProxy())]
 
 
-def structure(path: Path) -> Any:
-    """A model's structure in coremltools' records.
+def structure(program: Program) -> Any:
+    """A program's structure in coremltools' records.
 
-    Raises:
-        ProgramError: the model cannot be read.
+    `__proxy__` of an operation's record is our own record of it.
     """
-    return structure_of(read_model(path).program)
-
-
-def structure_of(program: Program) -> Any:
-    """A program's structure; `__proxy__` of an operation's record is our own record of it."""
     from coremltools.models import compute_plan as ct
 
-    functions = {name: _function(function) for name, function in program.functions.items()}
+    def named(values: Sequence[Named]) -> list[Any]:
+        kind = ct.MLModelStructureProgramValueType()
+        return [ct.MLModelStructureProgramNamedValueType(name=v.name, type=kind) for v in values]
+
+    def binding(argument: Argument) -> Any:
+        if isinstance(argument, Ref):
+            return ct.MLModelStructureProgramBinding(name=argument.name, value=None)
+        value = ct.MLModelStructureProgramValue()
+        return ct.MLModelStructureProgramBinding(name=None, value=value)
+
+    def operation(op: Operation) -> Any:
+        return ct.MLModelStructureProgramOperation(
+            inputs={
+                key: ct.MLModelStructureProgramArgument([*map(binding, arguments)])
+                for key, arguments in op.inputs.items()
+            },
+            operator_name=op.op,
+            outputs=named(op.outputs),
+            blocks=[*map(block, op.blocks)],
+            __proxy__=op,
+        )
+
+    def block(content: Block) -> Any:
+        return ct.MLModelStructureProgramBlock(
+            inputs=named(content.inputs),
+            output_names=list(content.outputs),
+            operations=[*map(operation, content.operations)],
+        )
+
+    functions = {
+        name: ct.MLModelStructureProgramFunction(inputs=named(f.inputs), block=block(f.block))
+        for name, f in program.functions.items()
+    }
     structured = ct.MLModelStructureProgram(functions)
     return ct.MLModelStructure(neuralnetwork=None, program=structured, pipeline=None)
-
-
-def _function(function: Function) -> Any:
-    from coremltools.models import compute_plan as ct
-
-    inputs = [_named(named) for named in function.inputs]
-    return ct.MLModelStructureProgramFunction(inputs=inputs, block=_block(function.block))
-
-
-def _block(block: Block) -> Any:
-    from coremltools.models import compute_plan as ct
-
-    return ct.MLModelStructureProgramBlock(
-        inputs=[_named(named) for named in block.inputs],
-        output_names=list(block.outputs),
-        operations=[_operation(op) for op in block.operations],
-    )
-
-
-def _operation(op: Operation) -> Any:
-    from coremltools.models import compute_plan as ct
-
-    return ct.MLModelStructureProgramOperation(
-        inputs={
-            key: ct.MLModelStructureProgramArgument([_binding(a) for a in arguments])
-            for key, arguments in op.inputs.items()
-        },
-        operator_name=op.op,
-        outputs=[_named(named) for named in op.outputs],
-        blocks=[_block(block) for block in op.blocks],
-        __proxy__=op,
-    )
-
-
-def _binding(argument: Argument) -> Any:
-    from coremltools.models import compute_plan as ct
-
-    if isinstance(argument, Ref):
-        return ct.MLModelStructureProgramBinding(name=argument.name, value=None)
-    return ct.MLModelStructureProgramBinding(name=None, value=ct.MLModelStructureProgramValue())
-
-
-def _named(named: Named) -> Any:
-    from coremltools.models import compute_plan as ct
-
-    return ct.MLModelStructureProgramNamedValueType(
-        name=named.name, type=ct.MLModelStructureProgramValueType()
-    )

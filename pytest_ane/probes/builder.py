@@ -14,7 +14,7 @@ from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.digests import key_digest
 from pytest_ane.core.errors import BuildError
 from pytest_ane.families import Conversion, Inputs, Port
-from pytest_ane.families.user_code import said
+from pytest_ane.families.user_code import error_line
 from pytest_ane.manifest import Shard
 from pytest_ane.probes.cases import Case, Rows, flexible_axis, largest_input, port_rows, with_prefix
 from pytest_ane.probes.recording import RECORDING_VERSION, load, save
@@ -121,7 +121,7 @@ def _reference(built: Conversion, inputs: Inputs, length: int, subject: str) -> 
         try:
             result = module(*tensors)
         except Exception as error:
-            message = said(error, type(module).__module__)
+            message = error_line(error, type(module).__module__)
             raise BuildError(f"{subject}: its float32 reference failed: {message}.") from error
     outputs = result if isinstance(result, tuple | list) else (result,)
     shapes = [tuple(getattr(output, "shape", ())) for output in outputs]

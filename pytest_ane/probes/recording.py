@@ -21,7 +21,7 @@ from pytest_ane.build import Cache
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.digests import key_digest
 from pytest_ane.core.errors import CacheError, SourceError
-from pytest_ane.families import LanguageModel, Layout, Wire, entering, get_family, merge
+from pytest_ane.families import LanguageModel, Layout, Wire, apply_output, get_family, shard_input
 from pytest_ane.manifest import Shard
 from pytest_ane.probes.hidden import (
     CapturedStates,
@@ -66,14 +66,14 @@ def record_hidden(
         tensors: dict[str, FloatArray] = {}
         for wire in wiring:
             for name, state in streams.items():
-                tensors[f"{name}/{wire.shard}/in"] = entering(state, wire)
+                tensors[f"{name}/{wire.shard}/in"] = shard_input(state, wire)
             if wire.mode == "append":
                 continue
             inputs = [tensors[f"{name}/{wire.shard}/in"] for name in streams]
             for name, output in zip(streams, opened.reference(wire.shard)(inputs), strict=True):
                 check_finite(output, wire.shard, f"golden prompt {name!r}")
                 tensors[f"{name}/{wire.shard}/out"] = output
-                merge(streams[name], wire, output)
+                apply_output(streams[name], wire, output)
         save(folder, tensors, {})
 
     return cache.get_or_make("recordings", key_digest(key), make)

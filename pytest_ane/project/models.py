@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from pytest_ane.build import Cache
 from pytest_ane.chain.golden import GoldenPrompt, record_golden
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import SourceError, UnprovenError
 from pytest_ane.families import (
     Cut,
@@ -23,13 +24,13 @@ from pytest_ane.families import (
     identify_family,
 )
 from pytest_ane.families.user_code import BuilderModel
-from pytest_ane.manifest import Model, Shard, Source
+from pytest_ane.manifest import Model, Shard, SourceTable
 from pytest_ane.manifest import Prompt as ManifestPrompt
 from pytest_ane.probes.builder import builder_cases, builder_recording
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.hidden import HiddenProbe
 from pytest_ane.probes.recording import TokenPrompt, load_hidden, record_hidden, record_probes
-from pytest_ane.sources import FloatArray, identify, open_source
+from pytest_ane.sources import identify, open_source
 
 _READERS = ("gguf", "numpy", "tokenizers", "torch")
 """Packages that turn a source into weights, token ids and reference outputs."""
@@ -76,7 +77,7 @@ class OpenModel:
         return self.family.open_model(open_source(self._origin, self.family.spread), self.cut)
 
     @property
-    def _origin(self) -> Source:
+    def _origin(self) -> SourceTable:
         """What the manifest says of the weights."""
         assert self.model.source is not None
         return self.model.source
@@ -97,7 +98,7 @@ class OpenModel:
     @cached_property
     def prompts(self) -> list[TokenPrompt]:
         """Golden prompts as token ids; `SourceError` where one does not fit the shards."""
-        return [TokenPrompt(p.name, self._ids(p)) for p in self.model.prompts]
+        return [TokenPrompt(p.name, self.token_ids(p)) for p in self.model.prompts]
 
     @property
     def prompt_spec(self) -> list[Any]:
@@ -192,7 +193,8 @@ class OpenModel:
                 "last one wanted, or leave 'captured', 'outlier' and 'extreme' out of probes.kinds."
             )
 
-    def _ids(self, prompt: ManifestPrompt) -> tuple[int, ...]:
+    def token_ids(self, prompt: ManifestPrompt) -> tuple[int, ...]:
+        """A prompt's tokens; `SourceError` where they do not fit the shards or the vocabulary."""
         if prompt.ids is not None:
             ids = list(prompt.ids)
         elif prompt.chat is not None:

@@ -22,11 +22,11 @@ from pytest_ane.build.semaphore import default_builds
 from pytest_ane.build.shard import artifact_key
 from pytest_ane.core.digests import key_digest, remembered
 from pytest_ane.core.errors import ManifestError
-from pytest_ane.families import Buildable, search_beside
+from pytest_ane.families import Buildable, make_importable
 from pytest_ane.manifest import Manifest, Policy, Shard, load
 from pytest_ane.manifest.problems import label
 from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Model as Program
+from pytest_ane.mil.records import MLModel as Program
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.golden import golden_cases, read_golden
 from pytest_ane.probes.package import package_cases
@@ -262,7 +262,7 @@ def read_project(manifest: Path | None, cache: Path | None, **options: Any) -> P
         ManifestError: the manifest is wrong.
     """
     read = load(manifest or Path("shards.toml"))
-    search_beside(read)
+    make_importable(read)
     return Project(read, read.shards, cache, **options)
 
 

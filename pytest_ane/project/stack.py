@@ -13,11 +13,11 @@ from pytest_ane.build import Artifact
 from pytest_ane.chain.chain import Chain, ChainStep
 from pytest_ane.chain.exact import lazy_reference
 from pytest_ane.chain.golden import GoldenPrompt
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import Layout, Wire, recurrent_of
 from pytest_ane.manifest import BehaviourPolicy, Shard
 from pytest_ane.probes.recording import TokenPrompt
 from pytest_ane.project.models import OpenModel
-from pytest_ane.sources import FloatArray
 
 
 class Stack:

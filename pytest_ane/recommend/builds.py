@@ -36,13 +36,13 @@ class Builds:
     ) -> dict[str, Settings]:
         """The compression of every shard under a choice, by id; `units` are the shards'."""
         return {
-            id: shard_settings(units[id], choice, self.menu, shard.asked.keep)
+            id: shard_settings(units[id], choice, self.menu, shard.requested.keep)
             for id, shard in self.shards.items()
         }
 
     def all_with(self, shard: str, setting: str) -> Artifact:
         """A shard with one setting for all weights but those that the manifest keeps."""
-        chosen, keep = self.menu[setting], list(self.shards[shard].asked.keep)
+        chosen, keep = self.menu[setting], list(self.shards[shard].requested.keep)
         return self.build(shard, type(chosen).model_validate(setting_keys(chosen) | {"keep": keep}))
 
     def build(self, shard: str, settings: Settings) -> Artifact:
@@ -71,7 +71,7 @@ class Builds:
         """A shard with one unit compressed and everything else in fp16; gone afterwards."""
         shard = self.shards[unit.shard]
         override = {"weights": unit.glob} | setting_keys(self.menu[setting])
-        table = {"method": "none", "overrides": [override], "keep": list(shard.asked.keep)}
+        table = {"method": "none", "overrides": [override], "keep": list(shard.requested.keep)}
         alone = shard.model_copy(update={"compression": Uncompressed.model_validate(table)})
         with tempfile.TemporaryDirectory(prefix="pytest-ane-") as folder:
             yield build.compressed(alone, self.plain(unit.shard), Path(folder))

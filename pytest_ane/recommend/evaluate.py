@@ -15,7 +15,7 @@ from pytest_ane.build import Artifact, Cache
 from pytest_ane.chain.chain import Chain, ChainStep
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.errors import BuildError
-from pytest_ane.families import Streams, entering, merge
+from pytest_ane.families import Streams, apply_output, shard_input
 from pytest_ane.gates import compression
 from pytest_ane.manifest import Settings
 from pytest_ane.metrics.logits import kl
@@ -103,7 +103,7 @@ class ModelEvaluator:
                 f"{shard.qualified}: no setting of the menu passes the placement gate; choose "
                 "others."
             )
-        return units_of(id, built, shard.asked.keep)
+        return units_of(id, built, shard.requested.keep)
 
     def losses(self) -> dict[Unit, float]:
         """KL per squared error of every unit, measured alone in an otherwise exact stack.
@@ -248,4 +248,4 @@ class ExactStack:
 
 
 def _through(step: ChainStep, streams: Streams) -> None:
-    merge(streams, step.wire, step.open()(entering(streams, step.wire)))
+    apply_output(streams, step.wire, step.open()(shard_input(streams, step.wire)))

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.mil.blob import load
-from pytest_ane.mil.records import Blob, Model, TensorType, Value
+from pytest_ane.mil.records import Blob, MLModel, TensorType, Value
 from pytest_ane.reference.dtypes import Precision, carried
 
 
-def constant(model: Model, value: Value, precision: Precision = "as-typed") -> Any:
+def constant(model: MLModel, value: Value, precision: Precision = "as-typed") -> Any:
     """A constant's data: scalars as Python numbers, fp16 as float32, weights decoded."""
     if not isinstance(value.type, TensorType) or isinstance(value.data, (str, tuple, dict)):
         return value.data

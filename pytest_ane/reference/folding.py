@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.mil.records import Argument, DType, Model, Operation, Ref, TensorType, Value
+from pytest_ane.mil.records import Argument, DType, MLModel, Operation, Ref, TensorType, Value
 from pytest_ane.reference.constants import constant
 from pytest_ane.reference.dtypes import Precision, carried, converter
 from pytest_ane.reference.registry import FAILURES, lookup
@@ -58,7 +58,7 @@ class Constants:
 
     def __init__(
         self,
-        model: Model,
+        model: MLModel,
         opset: str,
         precision: Precision,
         memory_budget: int | None,

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.mil.records import DType, Feature, Model, TensorType
+from pytest_ane.mil.records import DType, Feature, MLModel, TensorType
 from pytest_ane.reference.dtypes import FLOATS, Array, Precision, carried, converter
 from pytest_ane.reference.images import is_color, mode, to_tensor
 
 
-def bind_inputs(model: Model, inputs: Mapping[str, Any], precision: Precision) -> dict[str, Array]:
+def bind_inputs(
+    model: MLModel, inputs: Mapping[str, Any], precision: Precision
+) -> dict[str, Array]:
     """Inputs in the form operations take them, checked against the declared features.
 
     Floating-point arrays of any width are accepted for floating-point features, as Core ML's
@@ -35,7 +37,7 @@ def bind_inputs(model: Model, inputs: Mapping[str, Any], precision: Precision) -
     return bound
 
 
-def _checked(model: Model, feature: Feature, inputs: Mapping[str, Any], dtype: DType) -> Array:
+def _checked(model: MLModel, feature: Feature, inputs: Mapping[str, Any], dtype: DType) -> Array:
     """A feature's array or tensor of pixels, or its default."""
     if feature.name not in inputs:
         return _default(model, feature)
@@ -44,7 +46,7 @@ def _checked(model: Model, feature: Feature, inputs: Mapping[str, Any], dtype: D
     return _typed(model, feature, _array(model, feature, inputs[feature.name]), dtype)
 
 
-def _array(model: Model, feature: Feature, value: Any) -> Array:
+def _array(model: MLModel, feature: Feature, value: Any) -> Array:
     try:
         return np.asarray(value)
     except ValueError as error:
@@ -88,7 +90,7 @@ def _extents(feature: Feature, last: tuple[int, ...]) -> str:
     return f"[{', '.join([*shown, *map(str, last)])}]"
 
 
-def _default(model: Model, feature: Feature) -> Array:
+def _default(model: MLModel, feature: Feature) -> Array:
     if not feature.optional or feature.default is None:
         raise ExecutionError(
             f"{model.path}: input {feature.name!r} is missing; it takes {present(feature)}."
@@ -96,7 +98,7 @@ def _default(model: Model, feature: Feature) -> Array:
     return np.full(feature.shape, feature.default, carried(feature.dtype))
 
 
-def _image(model: Model, feature: Feature, image: Any) -> Array:
+def _image(model: MLModel, feature: Feature, image: Any) -> Array:
     if not mode(feature):
         raise ExecutionError(
             f"{model.path}: input {feature.name!r} is an image of the colours "
@@ -110,7 +112,7 @@ def _image(model: Model, feature: Feature, image: Any) -> Array:
         ) from None
 
 
-def _typed(model: Model, feature: Feature, array: Array, dtype: DType) -> Array:
+def _typed(model: MLModel, feature: Feature, array: Array, dtype: DType) -> Array:
     """An array of an allowed shape; floats of any width, integers where no value changes."""
 
     def refused(what: str) -> ExecutionError:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.mil.blob import packed
-from pytest_ane.mil.records import Blob, DType, Model, TensorType, Value
+from pytest_ane.mil.records import Blob, DType, MLModel, TensorType, Value
 from pytest_ane.mil.values import unpack
 from pytest_ane.reference.dtypes import Array
 
@@ -78,7 +78,7 @@ class Packed:
         return unpacked if dtype is None else unpacked.astype(dtype)
 
 
-def stored(model: Model, value: Value) -> Packed | None:
+def stored(model: MLModel, value: Value) -> Packed | None:
     """A constant of small unsigned integers as its weights file has it; None for any other.
 
     Raises:

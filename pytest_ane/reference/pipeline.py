@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.mil.records import Feature, Model, Pipeline
+from pytest_ane.mil.records import Feature, MLModel, Pipeline
 from pytest_ane.reference.dtypes import Precision
 from pytest_ane.reference.images import to_pixels
 from pytest_ane.reference.interface import check_names, present
@@ -78,7 +78,7 @@ class PipelineSession:
 
 
 def open_session(
-    model: Model | Pipeline, precision: Precision = "as-typed"
+    model: MLModel | Pipeline, precision: Precision = "as-typed"
 ) -> Session | PipelineSession:
     """The session that runs what `mil.read_any` gives.
 
@@ -90,7 +90,7 @@ def open_session(
     return Session(model, precision)
 
 
-def _passed(model: Model, feature: Feature, value: Any) -> Any:
+def _passed(model: MLModel, feature: Feature, value: Any) -> Any:
     """An output in the form that a later part takes as input: an image as pixels."""
     if feature.kind != "image":
         return value

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.mil.records import Argument, Block, Model, Named, Operation, Ref, TensorType
+from pytest_ane.mil.records import Argument, Block, MLModel, Named, Operation, Ref, TensorType
 from pytest_ane.reference.dtypes import Precision, converter
 from pytest_ane.reference.folding import SEQUENCES, Constants, dense
 from pytest_ane.reference.lockstep import join_axis
@@ -38,7 +38,7 @@ class Preparer:
 
     def __init__(
         self,
-        model: Model,
+        model: MLModel,
         precision: Precision,
         memory_budget: int | None = None,
         overrides: Mapping[Operation, Any] | None = None,

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.mil.records import DType, Model, Operation, StateType, TensorType, ValueType
+from pytest_ane.mil.records import DType, MLModel, Operation, StateType, TensorType, ValueType
 from pytest_ane.reference.dtypes import Array, Precision, converter
 from pytest_ane.reference.folding import dense
 from pytest_ane.reference.interface import bind_inputs
@@ -49,7 +49,7 @@ class Session:
 
     def __init__(
         self,
-        model: Model,
+        model: MLModel,
         precision: Precision = "as-typed",
         memory_budget: int | None = None,
         overrides: Mapping[Operation, Any] | None = None,
@@ -226,7 +226,7 @@ def check_options(model: object, precision: str, memory_budget: object) -> None:
     Raises:
         ExecutionError: one sentence with what is accepted.
     """
-    if not isinstance(model, Model):
+    if not isinstance(model, MLModel):
         raise ExecutionError(
             f"a session needs a model, not {type(model).__name__}; pass read_model(path)."
         )

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.mil.blob import load
-from pytest_ane.mil.records import Blob, DType, Model, Operation, TensorType, Value
+from pytest_ane.mil.records import Blob, DType, MLModel, Operation, TensorType, Value
 from pytest_ane.reference.dtypes import Array, load_kernels, widen
 from pytest_ane.reference.palettes import decode, stored
 
@@ -91,7 +91,7 @@ class HalfWeight(StreamedWeight):
 
 
 def palettized(
-    model: Model, indices: Value | None, tables: Any, dtype: Any
+    model: MLModel, indices: Value | None, tables: Any, dtype: Any
 ) -> StreamedWeight | None:
     """A weight of `constexpr_lut_to_dense`; None unless its tables serve groups of rows.
 
@@ -116,7 +116,7 @@ def palettized(
     return StreamedWeight(shape, dtype, rows)
 
 
-def plain(model: Model, value: Value, dtype: Any) -> StreamedWeight | None:
+def plain(model: MLModel, value: Value, dtype: Any) -> StreamedWeight | None:
     """An fp16 or fp32 weight in its file; None for any other constant."""
     kind = value.type
     if not isinstance(value.data, Blob) or not isinstance(kind, TensorType) or not kind.shape:

@@ -1,12 +1,13 @@
-"""What bounds a model's speed: a table for each T, and what would help."""
+"""The bound of a model's speed: a table for each T, and what would help."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
-from pytest_ane.analysis.bound import Call, Group, Part
+from pytest_ane.analysis.bound import CallBound, Group, KindBound
 from pytest_ane.analysis.devices import Device
+from pytest_ane.analysis.measured import Measured
 
 _COLUMNS = (
     "kind", "shards", "weight MB", "state MB", "GMAC", "FLOP/B",
@@ -19,25 +20,28 @@ def lines(
     name: str,
     device: Device,
     groups: Sequence[Group],
-    calls: Sequence[Call],
-    measured: Mapping[int, float],
+    calls: Sequence[CallBound],
+    measured: Sequence[Measured],
 ) -> Iterator[str]:
     """The whole report.
 
     Args:
         name: of the model or the package.
-        device: what bounds it.
+        device: the profile that the bound is of.
         groups: which shards were counted for how many.
         calls: one for each T.
-        measured: tokens a second by T.
+        measured: speeds to show at their T.
     """
     yield f"{name} on {_device(device)}"
     yield from _counted(groups)
-    if held := sum(part.held for part in calls[0].parts):
-        yield f"states hold {_mega(held)} MB"
+    if held := calls[0].total.held:
+        yield f"KV cache and other states: {_mega(held)} MB"
     for call in calls:
         yield ""
-        yield from _call(call, device, measured.get(call.tokens or 1))
+        yield from _call(call, device)
+        for one in measured:
+            if one.tokens == (call.tokens or 1):
+                yield _measured(one, call, device)
     yield ""
     yield "A bound, no forecast: launches, host and what does not overlap come on top."
 
@@ -52,77 +56,71 @@ def _device(device: Device) -> str:
 
 
 def _counted(groups: Sequence[Group]) -> Iterator[str]:
-    """Which shard stands for which others; those that stand for themselves need no word."""
-    stand = [f"{g.subject} for {g.count} of {g.kind}" for g in groups if g.count > 1]
-    if stand:
-        yield from wrap(f"counted: {', '.join(stand)}", 80, subsequent_indent="  ")
+    """The shards that represent others."""
+    represent = [f"{g.subject} for {g.count} of {g.kind}" for g in groups if g.count > 1]
+    if represent:
+        yield from wrap(f"counted: {', '.join(represent)}", 80, subsequent_indent="  ")
 
 
-def _call(call: Call, device: Device, measured: float | None) -> Iterator[str]:
-    unit = "call" if call.tokens is None else "tok"
+def _call(call: CallBound, device: Device) -> Iterator[str]:
+    unit, total = _unit(call), call.total.seconds
     yield "fixed shapes" if call.tokens is None else f"T = {call.tokens}"
     yield from _table(call)
-    yield f"at most {_rate(call.rate)} {unit}/s ({_ms(call.seconds)} ms a call)"
+    yield f"at most {_rate(call.rate)} {unit}/s ({_ms(total)} ms a call)"
     for what, seconds in (
         ("weights of half the bytes", call.half_weights),
         ("half the MACs", call.half_macs),
     ):
         # Sums in another order differ in their last bits: no -0 %.
-        more = round(call.seconds / seconds - 1, 6) + 0.0
+        more = round(total / seconds - 1, 6) + 0.0
         yield f"  {what}: {_rate(call.rate_of(seconds))} {unit}/s ({more:+.0%})"
-    if device.lanes > 1 and abs(call.bare / call.seconds - 1) > 1e-3:
-        yield f"  no axis filled up: {_rate(call.rate_of(call.bare))} {unit}/s"
-    if measured is not None:
-        yield f"  measured: {_rate(measured)} {unit}/s, {call.share(measured):.0%} of the bound"
+    if device.lanes > 1 and abs(call.unpadded / total - 1) > 1e-3:
+        yield f"  without padding to the lane width: {_rate(call.rate_of(call.unpadded))} {unit}/s"
 
 
-def _table(call: Call) -> Iterator[str]:
-    rows = [_COLUMNS, *map(_row, call.parts)]
-    if len(call.parts) > 1:
-        rows.append(_all(call))
+def _measured(measured: Measured, call: CallBound, device: Device) -> str:
+    """Our speed with its share of the bound, or another runtime's and its energy."""
+    here = measured.device == device.name.partition(" with ")[0]
+    share = f", {measured.tok_s / call.rate:.0%} of the bound" if here else ""
+    joules = measured.joules_per_token
+    energy = "" if joules is None else f", {joules:.3g} J a token"
+    where = "" if here else f" on {measured.device}"
+    speed = f"{_rate(measured.tok_s)} {_unit(call)}/s"
+    return f"  {measured.runtime}{where}: {speed}{share}{energy}"
+
+
+def _unit(call: CallBound) -> str:
+    return "call" if call.tokens is None else "tok"
+
+
+def _table(call: CallBound) -> Iterator[str]:
+    rows = [_COLUMNS, *map(_row, call.kinds)]
+    if len(call.kinds) > 1:
+        *figures, _ = _row(call.total)
+        rows.append((*figures[:5], "", *figures[6:], ""))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [f"{cell:>{width}}" for cell, width in zip(row[1:-1], widths[1:-1], strict=True)]
         yield f"{row[0]:<{widths[0]}} {' '.join(cells)} {row[-1]}".rstrip()
 
 
-def _row(part: Part) -> tuple[str, ...]:
+def _row(kind: KindBound) -> tuple[str, ...]:
     return (
-        part.kind,
-        str(part.count),
-        _mega(part.weights),
-        _mega(part.states),
-        _giga(part.macs),
-        f"{part.intensity:.1f}",
-        _ms(part.streaming),
-        _ms(part.computing),
-        _ms(part.seconds),
-        _BINDS.get(part.bound_by, part.bound_by),
-    )
-
-
-def _all(call: Call) -> tuple[str, ...]:
-    parts = call.parts
-    return (
-        "all",
-        str(sum(part.count for part in parts)),
-        _mega(sum(part.weights for part in parts)),
-        _mega(sum(part.states for part in parts)),
-        _giga(sum(part.macs for part in parts)),
-        "",
-        _ms(sum(part.streaming for part in parts)),
-        _ms(sum(part.computing for part in parts)),
-        _ms(call.seconds),
-        "",
+        kind.kind,
+        str(kind.count),
+        _mega(kind.weights),
+        _mega(kind.states),
+        f"{kind.macs / 1e9:.3f}",
+        f"{kind.intensity:.1f}",
+        _ms(kind.streaming),
+        _ms(kind.computing),
+        _ms(kind.seconds),
+        _BINDS.get(kind.bound_by, kind.bound_by),
     )
 
 
 def _mega(count: int) -> str:
     return f"{count / 1e6:.1f}"
-
-
-def _giga(count: int) -> str:
-    return f"{count / 1e9:.3f}"
 
 
 def _ms(seconds: float) -> str:

@@ -1,46 +1,48 @@
-"""What was timed, as tables: speeds against their baselines, and where a token's time goes."""
+"""Timed benchmarks as tables: speeds, the parts of a token's time, load times, noise."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from statistics import median
 
 from pytest_ane.core.verdict import Verdict
-from pytest_ane.gates.throughput.machine import words
-from pytest_ane.gates.throughput.speed import Speed
-from pytest_ane.gates.throughput.words import figure, percent, seconds, title
+from pytest_ane.gates.throughput.noise import Calibration
+from pytest_ane.gates.throughput.speed import Speed, percent, rate, seconds
 
 _SHOWN = 12
 """Calls and loads that are shown before the rest is only counted; -v shows all."""
-_WORDS = 2
-"""Columns of words, which come first."""
+_STATE = ("power", "thermal", "load")
+"""The state of a machine that its line shows."""
+_ENOUGH = 10
+"""Runs from which sigma is known to a quarter."""
 
 Judged = tuple[Speed, Verdict]
 
 
-def lines(found: Sequence[Judged], *, everything: bool = False) -> Iterator[str]:
-    """The machine, a table of speeds, and a profile of every model that was decoded.
+def lines(judged: Sequence[Judged], *, everything: bool = False) -> Iterator[str]:
+    """The machine, a table of speeds, a profile of every decoded model, and load times by kind.
 
     Models come first, then what lost most against its baseline.
     """
-    last = found[-1][0]
-    yield words(last.identity, last.state)
-    ordered = sorted(found, key=_rank)
+    last = judged[-1][0]
+    state = (f"{name} {last.state[name]}" for name in _STATE if name in last.state)
+    yield " · ".join([*last.identity.values(), *state])
+    ordered = sorted(judged, key=_rank)
     decoded = sum(speed.what == "decode" for speed, _ in ordered)
     shown = ordered if everything else ordered[: max(_SHOWN, decoded)]
-    heads = ("", "", "now", "a token", "baseline", "change")
-    yield from _table([heads, *(_row(speed, verdict.facts) for speed, verdict in shown)])
+    heads = ("", "", "now", "a token", "baseline", "change", "control")
+    yield from _table([heads, *(_row(speed, verdict.facts) for speed, verdict in shown)], words=2)
     if hidden := len(ordered) - len(shown):
         yield f"... and {hidden} more (-v shows all)"
     for speed, _ in ordered[:decoded]:
         yield ""
-        yield from profile(speed, [one for one, _ in found])
+        yield from profile(speed)
+    yield from loads([speed for speed, _ in judged])
 
 
-def profile(decoded: Speed, others: Sequence[Speed] = ()) -> Iterator[str]:
-    """Where a token's time goes: shards by kind, in all and each, and the host's side.
-
-    Loading is added where `others` has it of every shard.
-    """
+def profile(decoded: Speed) -> Iterator[str]:
+    """The parts of a token's time: shards by kind, together and each, and the host's side."""
     whole = sum(decoded.profile.values())
     rows: list[tuple[str, ...]] = [("", "shards", "ms/token", "each", "share")]
     for part, spent in decoded.profile.items():
@@ -48,19 +50,43 @@ def profile(decoded: Speed, others: Sequence[Speed] = ()) -> Iterator[str]:
         each = f"{1000 * spent / count:.3f}" if count else ""
         share = f"{spent / whole:.1%}" if whole else ""
         rows.append((part, str(count or ""), f"{1000 * spent:.3f}", each, share))
-    loads = {
-        one.subject: one.median
-        for one in others
-        if one.what == "load" and one.subject.partition(":")[0] == decoded.subject
-    }
-    yield f"{decoded.subject}: {figure(decoded)}, of which a token's"
-    yield from _table(rows, words=1)
-    if loads and len(loads) == sum(decoded.counts.values()):
-        total = sum(loads.values())
-        yield (
-            f"load and first prediction of {len(loads)} shards: {seconds(total)}, "
-            f"{seconds(total / len(loads))} each"
-        )
+    yield f"{decoded.subject}: {decoded.figure()}, of which a token's"
+    yield from _table(rows)
+
+
+def loads(speeds: Sequence[Speed]) -> Iterator[str]:
+    """Load and first prediction by kind of shard: together, the median one, least and most."""
+
+    def kind(speed: Speed) -> tuple[str, str]:
+        return speed.subject.partition(":")[0], speed.kind
+
+    rows: list[tuple[str, ...]] = []
+    for (model, name), group in groupby(
+        sorted((s for s in speeds if s.what == "load"), key=kind), kind
+    ):
+        times = [speed.median for speed in group]
+        figures = map(seconds, (sum(times), median(times), min(times), max(times)))
+        rows.append((f"{model} {name}".strip(), str(len(times)), *figures))
+    if rows:
+        yield ""
+        yield "load and first prediction"
+        yield from _table([("", "shards", "all", "each", "least", "most"), *rows])
+
+
+def noise(calibration: Calibration) -> Iterator[str]:
+    """The noise of a machine, the noisiest benchmark first, then how well sigma is known."""
+    noises = sorted(calibration.noises, key=lambda noise: -noise.sigma)
+    rows = [("benchmark", "median", "sigma", "2.8 sigma", "runs")]
+    for one in noises:
+        what = f"T={one.tokens}" if one.what == "call" and one.tokens else one.what
+        figures = (seconds(median(one.medians)), percent(one.sigma), percent(one.limit))
+        rows.append((f"{one.subject} {what}", *figures, str(one.runs)))
+    yield ""
+    yield ", ".join(filter(None, calibration.identity.values()))
+    yield from _table(rows)
+    few = min(noises, key=lambda noise: noise.runs)
+    if few.runs < _ENOUGH:
+        yield f"sigma of {few.runs} runs is itself known to {percent(few.uncertainty)}; see --runs"
 
 
 def _rank(judged: Judged) -> tuple[bool, float, str]:
@@ -73,26 +99,15 @@ def _rank(judged: Judged) -> tuple[bool, float, str]:
 
 def _row(speed: Speed, facts: Mapping[str, float | int | str]) -> tuple[str, ...]:
     then = facts.get("baseline_tok_s" if speed.tokens else "baseline_seconds")
-    change = facts.get("change")
+    baseline = (rate if speed.tokens else seconds)(then) if isinstance(then, float) else "-"
     token = f"{1000 * speed.median / speed.tokens:.3f} ms" if speed.tokens else ""
-    return (
-        speed.subject,
-        title(speed),
-        figure(speed),
-        token,
-        _then(speed, then) if isinstance(then, float) else "-",
-        percent(change, signed=True) if isinstance(change, float) else "-",
-    )
+    changes = (facts.get("change"), facts.get("control_change"))
+    shown = (percent(c, signed=True) if isinstance(c, float) else "-" for c in changes)
+    return (speed.subject, speed.title, speed.figure(), token, baseline, *shown)
 
 
-def _then(speed: Speed, then: float) -> str:
-    if not speed.tokens:
-        return seconds(then)
-    return figure(speed.model_copy(update={"seconds": (speed.tokens / then,)}))
-
-
-def _table(rows: Sequence[tuple[str, ...]], words: int = _WORDS) -> Iterator[str]:
-    """Aligned columns: words to the left, numbers to the right."""
+def _table(rows: Sequence[tuple[str, ...]], words: int = 1) -> Iterator[str]:
+    """Aligned columns: `words` of them to the left, then numbers to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         cells = (f"{cell:{'<' if i < words else '>'}{widths[i]}}" for i, cell in enumerate(row))

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.core.arrays import FloatArray as FloatArray
+from pytest_ane.core.arrays import Array, FloatArray
 
 OUTLIER, JITTER = 5.0, 0.5
 """Where outliers lie, in standard deviations of the other values, and how far they scatter."""
@@ -75,9 +75,7 @@ class Source(Protocol):
         """A metadata value; raises `SourceError` where the key is absent."""
         ...
 
-    def tensor(
-        self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32
-    ) -> npt.NDArray[Any]:
+    def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
         """A tensor as float32 or float16, rows outermost; `SourceError` if absent or another shape.
 
         fp16 saves half the memory; what lies beyond fp16 becomes infinite there.

@@ -1,4 +1,4 @@
-"""Where a published checkpoint keeps what: an index and several files, or one file; JSON beside."""
+"""The files of a published checkpoint: weights in one file or several with an index, and JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_ane.core.errors import SourceError
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-BESIDE = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+COMPANIONS = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 """Files that say what the weights mean, in the checkpoint's folder."""
 
 _LONGEST = 1 << 28
@@ -82,14 +82,14 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _LONGEST:
             raise SourceError(f"{path}: longer than any file of its kind; fetch it again.")
-        found = json.loads(path.read_bytes())
+        table = json.loads(path.read_bytes())
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error.strerror}).") from error
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{path}: not valid JSON ({error}); fetch it again.") from error
-    if not isinstance(found, dict):
+    if not isinstance(table, dict):
         raise SourceError(f"{path}: not a JSON table; fetch it again.")
-    return found
+    return table
 
 
 def refuse_pickle(path: Path) -> None:

@@ -12,8 +12,9 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.core.arrays import Array, FloatArray
 from pytest_ane.core.errors import SourceError
-from pytest_ane.sources.base import FloatArray, Tokenizer
+from pytest_ane.sources.base import Tokenizer
 from pytest_ane.sources.tokenizer import SourceTokenizer
 
 _MAGIC = b"GGUF"
@@ -23,7 +24,7 @@ _MOST_ITEMS = 1 << 22
 
 
 class GGUFSource:
-    """A GGUF file, opened once; tensors are dequantized when asked for.
+    """A GGUF file, opened once; tensors are dequantized when they are read.
 
     Raises:
         SourceError: the file is missing, is no GGUF file, or ends too early.
@@ -38,7 +39,7 @@ class GGUFSource:
 
     @property
     def label(self) -> str:
-        """The file's path."""
+        """The file's path, for messages."""
         return str(self._path)
 
     @property
@@ -60,9 +61,7 @@ class GGUFSource:
                 f"{self._path}: the metadata key {key!r} is not UTF-8 text; fetch the file again."
             ) from error
 
-    def tensor(
-        self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32
-    ) -> npt.NDArray[Any]:
+    def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
         """A tensor in float32 or float16; quantized blocks are expanded by `gguf.dequantize`."""
         return self._dequantize(name, shape, slice(None), dtype)
 
@@ -70,11 +69,11 @@ class GGUFSource:
         self, name: str, index: Sequence[int], width: int, height: int | None = None
     ) -> FloatArray:
         """Rows of a matrix, dequantizing only those."""
-        found = next(iter(self._shape(name)), 0)
+        rows = next(iter(self._shape(name)), 0)
         for row in index:
-            if not 0 <= row < found:
-                raise SourceError(f"{self._path}: {name} has rows 0 to {found - 1}, not {row}.")
-        shape = (found if height is None else height, width)
+            if not 0 <= row < rows:
+                raise SourceError(f"{self._path}: {name} has rows 0 to {rows - 1}, not {row}.")
+        shape = (rows if height is None else height, width)
         return self._dequantize(name, shape, np.asarray(index, dtype=np.int64))
 
     @cached_property
@@ -96,10 +95,12 @@ class GGUFSource:
 
     def _dequantize(
         self, name: str, shape: tuple[int, ...], rows: Any, dtype: npt.DTypeLike = np.float32
-    ) -> npt.NDArray[Any]:
-        tensor, found = self._get(name), self._shape(name)
-        if found != shape:
-            raise SourceError(f"{self._path}: tensor {name!r} has shape {found}, expected {shape}.")
+    ) -> Array:
+        tensor, stored = self._get(name), self._shape(name)
+        if stored != shape:
+            raise SourceError(
+                f"{self._path}: tensor {name!r} has shape {stored}, expected {shape}."
+            )
         try:
             data = gguf.dequantize(tensor.data[rows], tensor.tensor_type)
         except NotImplementedError as error:
@@ -122,12 +123,12 @@ class _Reader(gguf.GGUFReader):  # type: ignore[misc]
             # The same mapped bytes; a slice of a memmap costs several times one of an array.
             self.data = self.data.view(np.ndarray)
         try:
-            found = super()._get(offset, dtype, count, override_order)
+            items = super()._get(offset, dtype, count, override_order)
         except ValueError:  # Not a whole number of items is left.
-            found = ()
-        if len(found) < count:
+            items = ()
+        if len(items) < count:
             raise ValueError(f"it ends within what begins at byte {offset:,}")
-        return found
+        return items
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
         # An array begins with its element type in 4 bytes and its length in 8.
@@ -148,7 +149,7 @@ class _Reader(gguf.GGUFReader):  # type: ignore[misc]
             end = begin + items[0].nbytes
         return end - orig_offs, items, list(range(len(items))), [gguf.GGUFValueType.ARRAY, kind]
 
-    def _strings(self, begin: int, length: int) -> tuple[list[npt.NDArray[Any]], int]:
+    def _strings(self, begin: int, length: int) -> tuple[list[Array], int]:
         """The bytes of so many strings, each after its size in 8 bytes, and where they end."""
         size, items = (
             struct.Struct(">Q" if self.endianess == gguf.GGUFEndian.BIG else "<Q").unpack_from,

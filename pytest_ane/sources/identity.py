@@ -35,7 +35,7 @@ def digests(files: Mapping[str, Path], root: Path | None = None) -> dict[str, st
         return dict(zip(files, pool.map(file_digest, files.values()), strict=True))
 
 
-def present(folder: Path, names: Iterable[str]) -> dict[str, Path]:
+def existing(folder: Path, names: Iterable[str]) -> dict[str, Path]:
     """Those of the names that are files in a folder."""
     return {name: folder / name for name in names if (folder / name).is_file()}
 

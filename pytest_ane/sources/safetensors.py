@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
+from pytest_ane.core.arrays import Array, FloatArray
 from pytest_ane.core.errors import SourceError
-from pytest_ane.sources.base import FloatArray, Tokenizer
+from pytest_ane.sources.base import Tokenizer
 from pytest_ane.sources.checkpoint import Checkpoint, read_json
 from pytest_ane.sources.settings import lookup, overridden
 from pytest_ane.sources.tokenizer import read_tokenizer
@@ -66,14 +67,12 @@ class SafetensorsSource:
         )
         return lookup(self._config, key, absent)
 
-    def tensor(
-        self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32
-    ) -> npt.NDArray[Any]:
+    def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
         """A tensor, copied out of its file."""
         file = self._file(name)
-        if (found := file.shape(name)) != tuple(shape):
+        if (stored := file.shape(name)) != tuple(shape):
             raise SourceError(
-                f"{file.path}: tensor {name!r} has shape {found}, expected {tuple(shape)}."
+                f"{file.path}: tensor {name!r} has shape {stored}, expected {tuple(shape)}."
             )
         return file.read(name, dtype)
 
@@ -82,12 +81,12 @@ class SafetensorsSource:
     ) -> FloatArray:
         """Rows of a matrix, and only these; of more axes, all but the last count as rows."""
         file = self._file(name)
-        found = file.shape(name)
-        count = math.prod(found[:-1])
-        if len(found) < 2 or found[-1] != width or height not in (None, count):
+        stored = file.shape(name)
+        count = math.prod(stored[:-1])
+        if len(stored) < 2 or stored[-1] != width or height not in (None, count):
             rows = "rows" if height is None else f"{height} rows"
             raise SourceError(
-                f"{file.path}: tensor {name!r} has shape {found}, expected {rows} of {width}."
+                f"{file.path}: tensor {name!r} has shape {stored}, expected {rows} of {width}."
             )
         if len(index) and not 0 <= min(index) <= max(index) < count:
             row = min(index) if min(index) < 0 else max(index)
@@ -96,14 +95,14 @@ class SafetensorsSource:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of `tokenizer.json`."""
+        """The tokenizer of `tokenizer.json`; `SourceError` where there is none."""
         return read_tokenizer(self._checkpoint.folder)
 
     @cached_property
     def _config(self) -> dict[str, Any]:
         path = self._checkpoint.folder / _CONFIG
-        found = read_json(path) if path.is_file() or not self._overrides else {}
-        return overridden(found, self._overrides)
+        published = read_json(path) if path.is_file() or not self._overrides else {}
+        return overridden(published, self._overrides)
 
     @cached_property
     def _homes(self) -> Mapping[str, str]:
@@ -146,7 +145,7 @@ class _Entry:
 
 
 class TensorFile:
-    """A safetensors file, opened when first asked; the library checks header, sizes and offsets."""
+    """A safetensors file, opened at the first read; the library checks header and offsets."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -185,10 +184,10 @@ class TensorFile:
         }
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """A tensor's shape."""
+        """A tensor's shape as stored; `KeyError` for a name that is not in the file."""
         return self.entries[name].shape
 
-    def read(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    def read(self, name: str, dtype: npt.DTypeLike) -> Array:
         """A whole tensor, as a copy in float16 or float32."""
         stored = self._stored(name)
         out = np.empty(stored.size, dtype=dtype)
@@ -196,7 +195,7 @@ class TensorFile:
             _convert(stored.reshape(-1)[at : at + _CHUNK], out[at : at + _CHUNK])
         return out.reshape(stored.shape)
 
-    def rows(self, name: str, index: Sequence[int]) -> npt.NDArray[np.float32]:
+    def rows(self, name: str, index: Sequence[int]) -> FloatArray:
         """Rows in float32; all axes but the last count as one. A range is not copied twice."""
         stored = self._stored(name)
         run = isinstance(index, range) and index.step == 1
@@ -206,7 +205,7 @@ class TensorFile:
         _convert(picked, out)
         return out
 
-    def _stored(self, name: str) -> npt.NDArray[Any]:
+    def _stored(self, name: str) -> Array:
         """The tensor as it lies in the file, bf16 as its bits."""
         entry = self.entries[name]
         if entry.dtype not in _STORED:
@@ -226,7 +225,7 @@ class TensorFile:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def _convert(stored: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+def _convert(stored: Array, out: Array) -> None:
     """Into float32 or float16, to nearest even; bf16 is the upper half of a float32.
 
     numpy converts fp16 one value after another: 15 times slower than torch, and far more where
@@ -244,13 +243,13 @@ def _convert(stored: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         _copy(wide, out)
 
 
-def _widen(stored: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+def _widen(stored: Array, out: Array) -> None:
     bits = out.view(np.uint32)
     bits[...] = stored
     bits <<= 16
 
 
-def _copy(values: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+def _copy(values: Array, out: Array) -> None:
     import torch
 
     with warnings.catch_warnings():

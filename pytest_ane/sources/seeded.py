@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.core.arrays import Array, DoubleArray, FloatArray
 from pytest_ane.core.errors import SourceError
-from pytest_ane.sources.base import JITTER, OUTLIER, FloatArray, Spread, Tokenizer
+from pytest_ane.sources.base import JITTER, OUTLIER, Spread, Tokenizer
 from pytest_ane.sources.settings import lookup
 
 GENERATOR = "1"
@@ -54,16 +55,14 @@ class SeededSource:
 
     @property
     def label(self) -> str:
-        """`seeded 7`."""
+        """The seed, for messages: `seeded 7`."""
         return f"seeded {self._seed}"
 
     def value(self, key: str) -> Any:
         """A value that the manifest's `config` gives; `SourceError` for any other."""
         return lookup(self._config, key, f"{self.label}: config has no key {key!r}.")
 
-    def tensor(
-        self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32
-    ) -> npt.NDArray[Any]:
+    def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
         """A tensor in fp16, or those fp16 values in float32."""
         self._check(name, shape)
         out = np.empty(shape, dtype=dtype)
@@ -87,12 +86,12 @@ class SeededSource:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """There is none; `SourceError`."""
+        """Synthetic weights have no tokenizer: raises `SourceError`."""
         raise SourceError(
             f"{self.label}: synthetic weights come without a tokenizer; give prompts as ids."
         )
 
-    def _fill(self, out: npt.NDArray[Any], name: str, table: npt.NDArray[Any], start: int) -> None:
+    def _fill(self, out: Array, name: str, table: Array, start: int) -> None:
         """Values `start` and on of a tensor's stream, into a flat array."""
         if table[0] == table[-1]:
             out[:] = table[0]
@@ -108,7 +107,7 @@ class SeededSource:
             drawn = drawn[max(-begin, 0) :][: part.size]
             np.take(table, drawn, out=part, mode="clip")
 
-    def _table(self, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+    def _table(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
         if dtype not in (np.float16, np.float32):
             raise SourceError(f"{self.label}: {name} is given as float16 or float32, not {dtype}.")
         spread = self._spread(name, shape)
@@ -124,19 +123,19 @@ class SeededSource:
 
 
 @lru_cache(maxsize=16)
-def _quantiles(outliers: float) -> npt.NDArray[np.float64]:
+def _quantiles(outliers: float) -> DoubleArray:
     """Quantiles of the standard normal at mid-points, and for a share of them of N(+-5, 0.5^2)."""
     share = round(_LEVELS * outliers)
     sides = [
         side * OUTLIER + JITTER * _normal(count)
         for side, count in ((-1, share // 2), (1, share - share // 2))
     ]
-    table: npt.NDArray[np.float64] = np.concatenate([_normal(_LEVELS - share), *sides])
+    table: DoubleArray = np.concatenate([_normal(_LEVELS - share), *sides])
     table.flags.writeable = False
     return table
 
 
-def _normal(count: int) -> npt.NDArray[np.float64]:
+def _normal(count: int) -> DoubleArray:
     inverse = NormalDist().inv_cdf
     return np.array([inverse((i + 0.5) / count) for i in range(count)], dtype=np.float64)
 

@@ -12,20 +12,20 @@ from typing import Any
 
 from pytest_ane.core.errors import SourceError
 
-MOST_LAYERS = 10_000
+MAX_LAYERS = 10_000
 """As many as a model may have: lists of layers are made before any tensor is looked for."""
-MOST = 1 << 24
+MAX_DIMENSION = 1 << 24
 """The largest dimension of a model, which is a vocabulary's, and far more than any has."""
 
 
 def lookup(config: Mapping[str, Any], key: str, absent: str) -> Any:
     """What `text_config.hidden_size` leads to; `SourceError(absent)` where it leads nowhere."""
-    found: Any = config
+    value: Any = config
     for part in key.split("."):
-        if not isinstance(found, Mapping) or part not in found:
+        if not isinstance(value, Mapping) or part not in value:
             raise SourceError(absent)
-        found = found[part]
-    return found
+        value = value[part]
+    return value
 
 
 def overridden(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,19 +38,19 @@ def overridden(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[
     return merged
 
 
-def positive(found: Any, what: str) -> float:
+def positive(value: Any, what: str) -> float:
     """A number of a configuration; `what` begins the sentence of the `SourceError`."""
-    plain = isinstance(found, (int, float)) and not isinstance(found, bool)
-    if not plain or not 0 < found < math.inf:
-        raise SourceError(f"{what} is {found!r:.100}, no positive number.")
-    return float(found)
+    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not plain or not 0 < value < math.inf:
+        raise SourceError(f"{what} is {value!r:.100}, no positive number.")
+    return float(value)
 
 
-def whole(found: Any, what: str, most: int = MOST) -> int:
+def whole(value: Any, what: str, most: int = MAX_DIMENSION) -> int:
     """A dimension of a configuration: a whole number from 1 to `most`, else `SourceError`."""
-    number = positive(found, what)
+    number = positive(value, what)
     if number != int(number) or number > most:
-        raise SourceError(f"{what} is {found!r:.100}, no whole number up to {most:,}.")
+        raise SourceError(f"{what} is {value!r:.100}, no whole number up to {most:,}.")
     return int(number)
 
 
@@ -70,12 +70,13 @@ def check_variant(
     """
     for key, accepted in computed.items():
         try:
-            found = value(key)
+            setting = value(key)
         except SourceError:
             continue
-        if found not in accepted:
+        if setting not in accepted:
             raise SourceError(
-                f"{label}: {key} is {found!r}, and family {family!r} computes {accepted[0]!r} only."
+                f"{label}: {key} is {setting!r}, and family {family!r} computes {accepted[0]!r} "
+                "only."
             )
 
 

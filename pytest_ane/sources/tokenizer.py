@@ -174,7 +174,7 @@ def read_tokenizer(folder: Path) -> SourceTokenizer:
     path, settings = folder / "tokenizer.json", folder / "tokenizer_config.json"
     if not path.is_file():
         raise SourceError(
-            f"{folder}: no tokenizer.json beside the weights; add it, or give prompts as ids."
+            f"{folder}: no tokenizer.json in the weights' folder; add it, or give prompts as ids."
         )
     try:
         tokenizer = Tokenizer.from_file(str(path))
@@ -196,8 +196,8 @@ def read_tokenizer(folder: Path) -> SourceTokenizer:
 
 def _token(entry: Any) -> str | None:
     """A token's text, which stands alone or as the `content` of a table."""
-    found = entry.get("content") if isinstance(entry, dict) else entry
-    return found if isinstance(found, str) else None
+    token = entry.get("content") if isinstance(entry, dict) else entry
+    return token if isinstance(token, str) else None
 
 
 def _template(file: Path, config: dict[str, Any]) -> str | None:
@@ -206,8 +206,8 @@ def _template(file: Path, config: dict[str, Any]) -> str | None:
             return file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise SourceError(f"{file}: cannot be read ({error}).") from error
-    found = config.get("chat_template")
-    if isinstance(found, list):  # Several by name; `default` is the one for plain conversations.
-        named = {t.get("name"): t.get("template") for t in found if isinstance(t, dict)}
-        found = named.get("default")
-    return found if isinstance(found, str) else None
+    template = config.get("chat_template")
+    if isinstance(template, list):  # Several by name; `default` is the one for plain conversations.
+        named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from pytest_ane.testing.recorder import Recorder
 from pytest_ane.testing.replayer import Replayer
-from pytest_ane.testing.script import Devices, Failure, Machine, Script, code_14, stale
+from pytest_ane.testing.script import DeviceRule, Failure, Mac, Script, code_14, stale
+from pytest_ane.testing.slow import slowed
 
-__all__ = ["Devices", "Failure", "Machine", "Recorder", "Replayer", "Script", "code_14", "stale"]
+__all__ = [
+    "DeviceRule",
+    "Failure",
+    "Mac",
+    "Recorder",
+    "Replayer",
+    "Script",
+    "code_14",
+    "slowed",
+    "stale",
+]

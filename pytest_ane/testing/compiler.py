@@ -1,6 +1,6 @@
 """The compiler of a replayed Mac, in this process or as `xcrun coremlcompiler compile`.
 
-How often a replayed Mac was asked is counted in files, which all its processes share.
+How often each step was tried is counted in files, which all processes share.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Failures:
         Raises:
             RuntimeError: a failure is due.
         """
-        due = [one for index, one in enumerate(self._failures) if self._due(index, one, at, path)]
+        due = [f for index, f in enumerate(self._failures) if self._due(index, f, at, path)]
         if due:
             raise RuntimeError(due[0].message.replace("{path}", path))
 
@@ -66,11 +66,11 @@ class Failures:
             return False
         if failure.when == "other-build" and built_by(Path(path)) in (None, self._build):
             return False
-        asked = self._count(index) - failure.after
-        return asked > 0 and (failure.times is None or asked <= failure.times)
+        count = self._count(index) - failure.after
+        return count > 0 and (failure.times is None or count <= failure.times)
 
     def _count(self, index: int) -> int:
-        with (self._folder / f"asked-{index}").open("ab") as file:
+        with (self._folder / f"count-{index}").open("ab") as file:
             file.write(b".")
             file.flush()
             return file.tell()

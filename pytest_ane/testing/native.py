@@ -10,11 +10,18 @@ from typing import Any
 
 from pytest_ane.core.errors import RecordingError
 from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Model, Operation
+from pytest_ane.mil.records import MLModel, Operation
 from pytest_ane.predict import native as served
 from pytest_ane.testing import plans
 from pytest_ane.testing.compiler import Failures, compile_model
-from pytest_ane.testing.recording import VALUE, Identity, Recording, State, question, read_identity
+from pytest_ane.testing.recording import (
+    VALUE,
+    Identity,
+    Recording,
+    TrackedState,
+    prediction_key,
+    read_identity,
+)
 from pytest_ane.testing.script import Script
 
 
@@ -58,19 +65,19 @@ class Answers:
         Raises:
             RecordingError: they are not recorded, and the script or the state forbids to compute.
         """
-        found = self.recording.values(key) if self.recording and key else None
-        if found is None and not (computed and self.script.compute):
+        arrays = self.recording.values(key) if self.recording and key else None
+        if arrays is None and not (computed and self.script.compute):
             raise RecordingError(
                 f"{path}: the recording does not have this prediction; record it again, or let "
                 "the executor compute all of them."
             )
-        return found
+        return arrays
 
     def identity(self, path: str) -> Identity | None:
         """A model's identity where a recording needs it."""
         return read_identity(path) if self.recording else None
 
-    def _usages(self, path: str, model: Model, units: str) -> dict[Operation, plans.Usage]:
+    def _usages(self, path: str, model: MLModel, units: str) -> dict[Operation, plans.Usage]:
         if self._broken(path):
             return {}
         recorded = self.recording.usages(path, model, units) if self.recording else None
@@ -83,8 +90,8 @@ class Answers:
         return self._paths.index(resolved) < self.script.unassigned_paths
 
 
-def native(answers: Answers) -> ModuleType:
-    """A module that plays the answers; what is not asked of them is served by the executor."""
+def replaying_module(answers: Answers) -> ModuleType:
+    """The native module of a replayed Mac; what has no recorded answer runs on the executor."""
     module = ModuleType("coremltools.libcoremlpython", __doc__)
     vars(module).update({name: getattr(served, name) for name in served.__all__})
     vars(module).update(PYTEST_ANE=True, _MLModelProxy=_proxy(answers))
@@ -107,7 +114,7 @@ def _proxy(answers: Answers) -> type:
         ) -> None:
             failures.raise_due("load", path)
             super().__init__(path, compute_units, function_name, hints, asset)
-            self._asked = (function_name, compute_units)
+            self._loaded_as = (function_name, compute_units)
             self._model = answers.identity(str(self._path))
 
         def predict(self, data: dict[str, Any], state: Any = None) -> dict[str, Any]:
@@ -126,17 +133,17 @@ def _proxy(answers: Answers) -> type:
         def newState(self) -> Any:
             """Fresh states."""
 
-            def read(state: State, key: str, ask: Callable[[], Any]) -> Any:
-                found = answers.values(key, str(self._path), computed=not state.played)
-                return ask() if found is None else found[VALUE]
+            def read(state: TrackedState, key: str, ask: Callable[[], Any]) -> Any:
+                arrays = answers.values(key, str(self._path), computed=not state.played)
+                return ask() if arrays is None else arrays[VALUE]
 
-            return State(super().newState(), read)
+            return TrackedState(super().newState(), read)
 
-        def _key(self, data: dict[str, Any], state: State | None) -> str | None:
+        def _key(self, data: dict[str, Any], state: TrackedState | None) -> str | None:
             if self._model is None:
                 return None
-            return question(
-                self._model, *self._asked, data, None if state is None else state.digest
+            return prediction_key(
+                self._model, *self._loaded_as, data, None if state is None else state.digest
             )
 
         @staticmethod

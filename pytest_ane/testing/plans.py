@@ -1,4 +1,4 @@
-"""Plans of a replayed Mac, through coremltools' own records."""
+"""Plans of a replayed Mac: where its script places operations."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from pytest_ane.mil.records import Block, Model, Operation
+from pytest_ane.mil.records import Block, MLModel, Operation
 from pytest_ane.predict import plan
-from pytest_ane.testing.script import Device, Devices, Script
+from pytest_ane.testing.script import Device, DeviceRule, Script
 
 Scope = tuple[tuple[str, int], ...]
 _ALLOWED: Mapping[str, tuple[Device, ...]] = {
@@ -30,12 +30,7 @@ class Usage:
     cost: float | None = None
 
 
-def compile_time(op: str) -> bool:
-    """Whether operations of a type have no device because nothing runs."""
-    return op == "const" or op.startswith("constexpr_")
-
-
-def walk(model: Model) -> Iterator[tuple[str, Scope, Operation]]:
+def walk(model: MLModel) -> Iterator[tuple[str, Scope, Operation]]:
     """Every operation with its function and the operations whose blocks it lies in."""
     for name, function in model.program.functions.items():
         for scope, operation in _walk(function.block, ()):
@@ -49,15 +44,15 @@ def _walk(block: Block, scope: Scope) -> Iterator[tuple[Scope, Operation]]:
             yield from _walk(nested, (*scope, (operation.name, index)))
 
 
-def by_rules(script: Script, model: Model, units: str) -> dict[Operation, Usage]:
+def by_rules(script: Script, model: MLModel, units: str) -> dict[Operation, Usage]:
     """The usage of every operation that has a device."""
-    found = {op: _usage(script, name, op, units) for name, _, op in walk(model)}
-    return {op: usage for op, usage in found.items() if usage is not None}
+    usages = {op: _usage(script, name, op, units) for name, _, op in walk(model)}
+    return {op: usage for op, usage in usages.items() if usage is not None}
 
 
 def _usage(script: Script, function: str, operation: Operation, units: str) -> Usage | None:
     allowed = _ALLOWED[units]
-    if compile_time(operation.op):
+    if plan.is_constant(operation.op):
         return None
     for rule in script.devices:
         if _matches(rule, function, operation, units):
@@ -68,7 +63,7 @@ def _usage(script: Script, function: str, operation: Operation, units: str) -> U
     return Usage(allowed[-1], allowed)
 
 
-def _matches(rule: Devices, function: str, operation: Operation, units: str) -> bool:
+def _matches(rule: DeviceRule, function: str, operation: Operation, units: str) -> bool:
     return (
         fnmatchcase(operation.name, rule.name)
         and fnmatchcase(operation.op, rule.op)
@@ -77,41 +72,18 @@ def _matches(rule: Devices, function: str, operation: Operation, units: str) -> 
     )
 
 
-class _Plan(plan._MLComputePlanProxy):
-    """A plan for one model."""
+def compute_plan(model: MLModel, usages: Mapping[Operation, Usage], cores: int) -> Any:
+    """A model's plan in coremltools' record; operations without a usage have no device."""
+    records = devices(cores)
 
-    def __init__(self, model: Model, usages: Mapping[Operation, Usage], cores: int) -> None:
-        self.model_structure = plan.structure_of(model.program)
-        self._usages = usages
-        self._devices = devices(cores)
-
-    def get_compute_device_usage_for_mlprogram_operation(self, operation: Any) -> Any:
-        """Coremltools' record of where an operation runs; None for no device."""
-        from coremltools.models.compute_plan import MLComputePlanDeviceUsage
-
-        usage = self._usages.get(operation.__proxy__)
+    def usage_of(operation: Operation) -> plan.DeviceUsage | None:
+        usage = usages.get(operation)
         if usage is None:
             return None
-        return MLComputePlanDeviceUsage(
-            self._devices[usage.preferred], [self._devices[one] for one in usage.supported]
-        )
+        supported = [records[device] for device in usage.supported]
+        return plan.DeviceUsage(records[usage.preferred], supported, usage.cost)
 
-    def get_compute_device_usage_for_neuralnetwork_layer(self, layer: Any) -> None:
-        """Nothing: the older kind of model is not replayed."""
-
-    def get_estimated_cost_for_mlprogram_operation(self, operation: Any) -> Any:
-        """Coremltools' record of an estimated cost; None for none."""
-        from coremltools.models.compute_plan import MLComputePlanCost
-
-        usage = self._usages.get(operation.__proxy__)
-        return None if usage is None or usage.cost is None else MLComputePlanCost(usage.cost)
-
-
-def compute_plan(model: Model, usages: Mapping[Operation, Usage], cores: int) -> Any:
-    """A plan in coremltools' record."""
-    from coremltools.models.compute_plan import MLComputePlan
-
-    return MLComputePlan(_Plan(model, usages, cores))
+    return plan.compute_plan(model.program, usage_of)
 
 
 def devices(cores: int) -> dict[Device, Any]:

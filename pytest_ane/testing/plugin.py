@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pytest_ane.backends import CoreMLBackend, CpuBackend
-from pytest_ane.build.record import PACKAGE, BuildRecord
 from pytest_ane.core.errors import RecordingError
 from pytest_ane.testing.replayer import Replayer
 from pytest_ane.testing.script import Script
+from pytest_ane.testing.slow import slowed
 
 _LONGEST = 60_000
 _KEY = pytest.StashKey[Replayer]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--ane-replay` and `--ane-slow`."""
+    """Add `--ane-replay` and `--ane-slow`."""
     group = parser.getgroup("pytest-ane")
     group.addoption(
         "--ane-slow",
@@ -55,11 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Slow shards down; not before numpy's threads have been chosen, which its import fixes."""
-    if given := session.config.getoption("--ane-slow"):
-        from pytest_ane.testing.plugin import slowed
-
+    if delays := session.config.getoption("--ane-slow"):
         stack = ExitStack()
-        stack.enter_context(slowed(dict(given)))
+        stack.enter_context(slowed(dict(delays)))
         session.config.add_cleanup(stack.close)
 
 
@@ -89,13 +83,13 @@ def _replay(config: pytest.Config, folder: str | None) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say that no Mac was asked, and that shards were slowed down."""
+    """Say in the header what is replayed, and which shards are slowed down."""
     return "; ".join(filter(None, (_replayed(config), _slowed(config)))) or None
 
 
 def _slowed(config: pytest.Config) -> str:
-    given = config.getoption("--ane-slow") or ()
-    return ", ".join(f"{shards} slowed by {1000 * more:g} ms a call" for shards, more in given)
+    delays = config.getoption("--ane-slow") or ()
+    return ", ".join(f"{shards} slowed by {1000 * more:g} ms a call" for shards, more in delays)
 
 
 def _replayed(config: pytest.Config) -> str:
@@ -112,64 +106,3 @@ def coreml_replay() -> Iterator[Callable[[Script | Path | str], Replayer]]:
     """Replay a script until the test ends: `coreml_replay(Script(...))`."""
     with ExitStack() as stack:
         yield lambda script: stack.enter_context(Replayer(script))
-
-
-_BACKENDS = (CpuBackend, CoreMLBackend)
-
-
-class Slow:
-    """A runner whose every prediction takes longer, of the processor's time and so of everybody's.
-
-    Args:
-        runner: what predicts.
-        seconds: added to each call.
-    """
-
-    def __init__(self, runner: Any, seconds: float) -> None:
-        self._runner = runner
-        self._seconds = seconds
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._runner, name)
-
-    def predict(self, *arguments: Any, **named: Any) -> Any:
-        """Predict, and take the time."""
-        result = self._runner.predict(*arguments, **named)
-        # A sleep would oversleep by more than a shard takes, and be no time of the processor.
-        end = time.thread_time() + self._seconds
-        while time.thread_time() < end:
-            pass
-        return result
-
-
-@contextmanager
-def slowed(seconds: Mapping[str, float]) -> Iterator[None]:
-    """While it is entered, shards predict so many seconds slower, on either backend.
-
-    Args:
-        seconds: by pattern of shard ids (`L01`, `head.*`), or of an own package's name.
-    """
-    before = {backend: backend.load for backend in _BACKENDS}
-    for backend, load in before.items():
-        backend.load = _slow(load, seconds)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        for backend, load in before.items():
-            backend.load = load  # type: ignore[method-assign]
-
-
-def _slow(load: Callable[..., Any], seconds: Mapping[str, float]) -> Callable[..., Any]:
-    def slow(backend: Any, artifact: Path) -> Any:
-        runner, name = load(backend, artifact), _name(artifact)
-        added = sum(more for pattern, more in seconds.items() if fnmatchcase(name, pattern))
-        return Slow(runner, added) if added else runner
-
-    return slow
-
-
-def _name(artifact: Path) -> str:
-    """The id of a shard that was built, else the package's name."""
-    if artifact.name == PACKAGE:
-        return str(BuildRecord.read(artifact.parent).key.get("shard", ""))
-    return artifact.stem

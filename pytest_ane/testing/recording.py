@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeVar
 
 import numpy as np
 
+from pytest_ane.core.arrays import Arrays
 from pytest_ane.core.digests import file_digest, key_digest
-from pytest_ane.core.errors import AneError, PlanError, RecordingError
+from pytest_ane.core.errors import AneError, ExecutionError, PlanError, RecordingError
 from pytest_ane.core.files import write_atomically
+from pytest_ane.gates.placement.device import to_record
 from pytest_ane.gates.placement.plans import Plan, PlannedOperation, coremltools, read_plan
 from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Model, Operation
-from pytest_ane.testing.plans import Usage, compile_time, walk
+from pytest_ane.mil.records import MLModel, Operation
+from pytest_ane.predict.plan import is_constant
+from pytest_ane.testing.plans import Usage, walk
+from pytest_ane.testing.script import Failure, Point
 
 VALUE = "value"
 """Name of a state's value among the arrays of a file."""
 _MODEL = "model"
-Arrays = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -37,9 +43,9 @@ class Identity:
     weights: str
 
 
-def identity(model: Model) -> Identity:
+def identity(model: MLModel) -> Identity:
     """A model's identity, the same for a package and for what was compiled of it."""
-    names = [(f, scope, op.name) for f, scope, op in walk(model) if not compile_time(op.op)]
+    names = [(f, scope, op.name) for f, scope, op in walk(model) if not is_constant(op.op)]
     folder = Path(model.weights)
     files = sorted(folder.iterdir()) if folder.is_dir() else []
     weights = [(file.name, file_digest(file)) for file in files if file.is_file()]
@@ -54,13 +60,13 @@ def read_identity(path: str) -> Identity | None:
         return None
 
 
-def question(
+def prediction_key(
     model: Identity, function: str, units: str, data: Arrays, state: str | None
 ) -> str | None:
     """The digest of a prediction; None for inputs that are no arrays.
 
     Args:
-        model: the model asked.
+        model: the model that predicts.
         function: one of several; empty for the default.
         units: the compute units allowed.
         data: the inputs, numbers or images.
@@ -69,10 +75,12 @@ def question(
     arrays = {name: np.asarray(value) for name, value in data.items()}
     if any(array.dtype.hasobject for array in arrays.values()):
         return None
-    return key_digest([model.operations, model.weights, function, units, described(arrays), state])
+    return key_digest(
+        [model.operations, model.weights, function, units, array_digests(arrays), state]
+    )
 
 
-def described(arrays: Arrays) -> list[tuple[str, str, tuple[int, ...], str]]:
+def array_digests(arrays: Arrays) -> list[tuple[str, str, tuple[int, ...], str]]:
     """Arrays by name, dtype, shape and SHA-256."""
     return [
         (name, array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).hexdigest())
@@ -81,22 +89,22 @@ def described(arrays: Arrays) -> list[tuple[str, str, tuple[int, ...], str]]:
 
 
 class Recording:
-    """A folder of answers."""
+    """A folder of recorded answers: `plans/*.json` and `values/*.safetensors`."""
 
     def __init__(self, folder: Path) -> None:
         self._plans, self._values = folder / "plans", folder / "values"
         self._read: list[tuple[Identity, Plan]] | None = None
-        self._asked: dict[tuple[str, str], int] = {}
+        self._turns: dict[tuple[str, str], int] = {}
 
     def write_plan(self, model: Identity, plan: Plan) -> None:
-        """Keep a plan beside those there are."""
+        """Keep a plan after those that are kept already."""
         self._plans.mkdir(parents=True, exist_ok=True)
-        known = {"operations": model.operations, "weights": model.weights}
-        data = coremltools.write(replace(plan, extra={**plan.extra, _MODEL: known}))
+        identity = {"operations": model.operations, "weights": model.weights}
+        data = coremltools.write(replace(plan, extra={**plan.extra, _MODEL: identity}))
         file = self._plans / f"{len(list(self._plans.glob('*.json'))):05}.json"
         write_atomically(file, (json.dumps(data, indent=1) + "\n").encode())
 
-    def usages(self, path: str, model: Model, units: str) -> dict[Operation, Usage] | None:
+    def usages(self, path: str, model: MLModel, units: str) -> dict[Operation, Usage] | None:
         """The recorded usage of every operation; None where no plan is recorded at all.
 
         Plans of one model come in the order in which they were made, the last again and again.
@@ -106,18 +114,18 @@ class Recording:
         """
         if not self._recorded():
             return None
-        asked = identity(model)
+        wanted = identity(model)
         alike = [
-            one for one in self._recorded()
-            if one[0].operations == asked.operations and one[1].compute_units == units
+            entry for entry in self._recorded()
+            if entry[0].operations == wanted.operations and entry[1].compute_units == units
         ]  # fmt: skip
-        same = [plan for known, plan in alike if known.weights == asked.weights]
+        same = [plan for recorded, plan in alike if recorded.weights == wanted.weights]
         if not same:
             raise RecordingError(
                 f"{path}: the recording has no plan of this model with {units}; record it again."
             )
-        turn = self._asked.get((asked.operations + asked.weights, units), 0)
-        self._asked[asked.operations + asked.weights, units] = turn + 1
+        turn = self._turns.get((wanted.operations + wanted.weights, units), 0)
+        self._turns[wanted.operations + wanted.weights, units] = turn + 1
         return _usages(model, same[min(turn, len(same) - 1)])
 
     def write_values(self, key: str, values: Arrays) -> bool:
@@ -165,22 +173,22 @@ def _plan(file: Path) -> tuple[Identity, Plan]:
         raise RecordingError(f"{file}: does not say of which model it is; record again.") from None
 
 
-def _usages(model: Model, plan: Plan) -> dict[Operation, Usage]:
+def _usages(model: MLModel, plan: Plan) -> dict[Operation, Usage]:
     planned: dict[object, list[PlannedOperation]] = {}
     for name, entry in plan.walk():
         planned.setdefault((name, entry.scope, entry.name, entry.op), []).append(entry)
-    found = {}
+    usages = {}
     for function, scope, operation in walk(model):
         # What has no outputs, such as `write_state`, has no name, and comes in the file's order.
         name = operation.name if operation.outputs else ""
         entries = planned.get((function, scope, name, operation.op))
-        one = entries.pop(0) if entries else None
-        if one is not None and one.preferred is not None:
-            found[operation] = Usage(one.preferred, one.supported, one.cost)
-    return found
+        match = entries.pop(0) if entries else None
+        if match is not None and match.preferred is not None:
+            usages[operation] = Usage(match.preferred, match.supported, match.cost)
+    return usages
 
 
-class State:
+class TrackedState:
     """A state's native side, and the digest of all it went through.
 
     Args:
@@ -192,12 +200,14 @@ class State:
         played: whether a recorded prediction went through it, of which `inner` knows nothing.
     """
 
-    def __init__(self, inner: Any, read: Callable[[State, str, Callable[[], Any]], Any]) -> None:
+    def __init__(
+        self, inner: Any, read: Callable[[TrackedState, str, Callable[[], Any]], Any]
+    ) -> None:
         self.inner, self._read = inner, read
         self.digest, self.played = "", False
 
     def then(self, event: object) -> None:
-        """It went through something more."""
+        """Fold an event into the state's digest."""
         self.digest = key_digest([self.digest, event])
 
     def read_state(self, name: str) -> Any:
@@ -206,6 +216,148 @@ class State:
         return self._read(self, key, lambda: self.inner.read_state(name))
 
     def write_state(self, name: str, value: Any) -> None:
-        """Another value for a state."""
+        """Set a state's value, which becomes part of its digest."""
         self.inner.write_state(name, value)
-        self.then(described({name: np.asarray(value)}))
+        self.then(array_digests({name: np.asarray(value)}))
+
+
+T = TypeVar("T")
+_STATIC = (
+    "auto_set_specification_version",
+    "create_model_asset_from_memory",
+    "create_model_asset_from_path",
+    "get_all_compute_devices",
+    "get_available_compute_devices",
+    "get_model_structure",
+    "maximum_supported_specification_version",
+)
+
+
+class AnswerLog:
+    """What has been answered so far.
+
+    Attributes:
+        failures: errors, each after as many answers of its kind as came before it.
+        predicted: whether predictions are kept.
+        skipped: what could not be kept, a sentence each.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.recording = Recording(folder)
+        self.failures: list[Failure] = []
+        self.predicted = False
+        self.skipped: list[str] = []
+        self._counts: Counter[str] = Counter()
+
+    def ask(self, at: Point, path: str, answer: Callable[[], T], questions: int = 1) -> T:
+        """An answer to one question or several; an error is kept and raised again."""
+        after = self._counts[at]
+        self._counts[at] += questions
+        try:
+            return answer()
+        except RuntimeError as error:
+            message = str(error).replace(path, "{path}") if path else str(error)
+            self.failures.append(Failure(at, message, after=after))
+            raise
+
+    def plan(self, plan: Any, path: str, units: str) -> None:
+        """Keep a plan that Core ML gave, under its model and compute units."""
+        model = read_identity(path)
+        try:
+            record = to_record(plan, units, path)
+        except ExecutionError as error:
+            self.skipped.append(str(error))
+            return
+        if model is None:
+            self.skipped.append(f"{path}: its plan is not kept; it cannot be read as a program.")
+        else:
+            self.recording.write_plan(model, record)
+
+    def values(self, key: str | None, values: Any, path: str) -> None:
+        """Keep a prediction, or a state's value."""
+        if key is not None and self.recording.write_values(key, values):
+            self.predicted = True
+        else:
+            self.skipped.append(f"{path}: a prediction of other things than arrays is not kept.")
+
+
+def recording_module(inner: ModuleType, log: AnswerLog) -> ModuleType:
+    """A module that answers as `inner` does, and keeps the answers."""
+    module = ModuleType(inner.__name__, inner.__doc__)
+    vars(module).update({k: v for k, v in vars(inner).items() if not k.startswith("__")})
+    vars(module).update(_MLModelProxy=_proxy(inner, log))
+    return module
+
+
+def _proxy(inner: ModuleType, log: AnswerLog) -> type:
+    native = inner._MLModelProxy
+
+    class _MLModelProxy:
+        """A loaded model."""
+
+        def __init__(
+            self,
+            path: str,
+            compute_units: str,
+            function_name: str = "",
+            hints: dict[str, str] | None = None,
+            asset: Any = None,
+        ) -> None:
+            self._path, self._loaded_as = path, (function_name, compute_units)
+            self._model = read_identity(path) if path else None
+            self._inner = log.ask(
+                "load", path, lambda: native(path, compute_units, function_name, hints, asset)
+            )
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        def predict(
+            self, data: dict[str, Any], state: TrackedState | None = None
+        ) -> dict[str, Any]:
+            key = self._key(data, state)
+            inner_state = None if state is None else state.inner
+            outputs: dict[str, Any] = log.ask(
+                "predict", self._path, lambda: self._inner.predict(data, inner_state)
+            )
+            log.values(key, outputs, self._path)
+            if state is not None:
+                state.then(key)
+            return outputs
+
+        def batchPredict(self, batch: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            keys = [self._key(data, None) for data in batch]
+            answers: list[dict[str, Any]] = log.ask(
+                "predict", self._path, lambda: self._inner.batchPredict(batch), len(batch)
+            )
+            for key, outputs in zip(keys, answers, strict=True):
+                log.values(key, outputs, self._path)
+            return answers
+
+        def newState(self) -> TrackedState:
+            def read(state: TrackedState, key: str, ask: Callable[[], Any]) -> Any:
+                value = ask()
+                log.values(key, {VALUE: value}, self._path)
+                return value
+
+            return TrackedState(self._inner.newState(), read)
+
+        def _key(self, data: dict[str, Any], state: TrackedState | None) -> str | None:
+            if self._model is None:
+                return None
+            digest = None if state is None else state.digest
+            return prediction_key(self._model, *self._loaded_as, data, digest)
+
+        @staticmethod
+        def compileModel(path: str) -> str:
+            return str(log.ask("compile", path, lambda: native.compileModel(path)))
+
+        @staticmethod
+        def get_compute_plan(path: str, compute_units: str) -> Any:
+            plan = log.ask("plan", path, lambda: native.get_compute_plan(path, compute_units))
+            log.plan(plan, path, compute_units)
+            return plan
+
+    for name in filter(partial(hasattr, native), _STATIC):
+        setattr(_MLModelProxy, name, staticmethod(getattr(native, name)))
+    return _MLModelProxy

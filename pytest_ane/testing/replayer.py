@@ -12,14 +12,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest_ane
-from pytest_ane.testing.script import Machine, Script
+from pytest_ane.testing.script import Mac, Script
 
 
 class Replayer:
     """While it is entered, coremltools and the machine's tools answer as a script says.
 
     coremltools' own classes run unchanged; `sysctl`, `sw_vers` and `xcrun` come first on PATH.
-    Everything is as before afterwards. Counts of failures start anew each time it is entered.
+    Everything is as before afterwards. Counts of failures start at 0 each time it is entered.
 
     Args:
         script: a script, or a folder with `script.json` and perhaps recorded answers.
@@ -42,7 +42,7 @@ class Replayer:
     def _enter(self, stack: ExitStack) -> None:
         # Not on top: a script is a light thing, and coremltools takes seconds.
         from pytest_ane.predict.hook import MACOS, in_place
-        from pytest_ane.testing.native import Answers, native
+        from pytest_ane.testing.native import Answers, replaying_module
         from pytest_ane.testing.recording import Recording
 
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="pytest-ane-")))
@@ -50,7 +50,7 @@ class Replayer:
         recording = Recording(self.folder) if self.folder else None
         version = tuple(int(part) for part in self.script.machine.os.split(".") if part.isdigit())
         stack.enter_context(
-            in_place(native(Answers(self.script, folder, recording)), version or MACOS)
+            in_place(replaying_module(Answers(self.script, folder, recording)), version or MACOS)
         )
         stack.enter_context(_first_on_path(folder))
 
@@ -101,7 +101,7 @@ esac
 
 
 def write_tools(script: Script, folder: Path) -> Path:
-    """Write the tools into a folder that goes first on PATH; the script lies beside them."""
+    """Write the tools into a folder that goes first on PATH; with the script."""
     script.save(folder)
     machine = script.machine
     _write(folder / "sysctl", _SYSCTL.format(**_quoted(machine)))
@@ -119,7 +119,7 @@ def write_tools(script: Script, folder: Path) -> Path:
     return folder
 
 
-def _quoted(machine: Machine) -> dict[str, str]:
+def _quoted(machine: Mac) -> dict[str, str]:
     return {
         "chip": shlex.quote(machine.chip),
         "os": shlex.quote(machine.os),

@@ -11,12 +11,12 @@ from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter
 
 from pytest_ane.core.errors import RecordingError
 from pytest_ane.core.files import write_atomically
+from pytest_ane.manifest.evidence import ComputeUnits
 
 NAME = "script.json"
 BUILT_BY = "replayed.json"
 """Lies in every model that a replayed compiler made, and names its build of macOS."""
 
-Units = Literal["ALL", "CPU_AND_GPU", "CPU_AND_NE", "CPU_ONLY"]
 Device = Literal["ANE", "GPU", "CPU"]
 Point = Literal["compile", "load", "plan", "predict"]
 Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -29,7 +29,7 @@ _CODE_14 = (
 
 
 @dataclass(frozen=True)
-class Machine:
+class Mac:
     """The Mac.
 
     Attributes:
@@ -48,7 +48,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Devices:
+class DeviceRule:
     """Where operations run; of several rules the first that matches counts.
 
     Attributes:
@@ -65,7 +65,7 @@ class Devices:
     name: str = "*"
     op: str = "*"
     function: str = "*"
-    units: tuple[Units, ...] = ()
+    units: tuple[ComputeUnits, ...] = ()
     supported: tuple[Device, ...] | None = None
     cost: Cost | None = None
 
@@ -100,7 +100,7 @@ class Script:
         machine: what its tools and devices say.
         devices: rules of placement. What none matches runs on the best unit that is allowed: the
             ANE, else the GPU, else the CPU. `const` and `constexpr_*` never have a device.
-        unassigned_paths: plans of so many paths, the first that are asked about, have no device at
+        unassigned_paths: plans of so many paths, the first that are loaded, have no device at
             all, as of a broken cache; copies of the models elsewhere have.
         failures: errors of Core ML.
         compute: whether predictions that are not recorded are computed by the executor; without,
@@ -108,8 +108,8 @@ class Script:
     """
 
     __pydantic_config__ = _STRICT
-    machine: Machine = field(default_factory=Machine)
-    devices: tuple[Devices, ...] = ()
+    machine: Mac = field(default_factory=Mac)
+    devices: tuple[DeviceRule, ...] = ()
     unassigned_paths: NonNegativeInt = 0
     failures: tuple[Failure, ...] = ()
     compute: bool = True

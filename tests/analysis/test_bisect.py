@@ -22,7 +22,7 @@ from pytest_ane.analysis.bisect import (
 )
 from pytest_ane.chain.chain import NO_TOKEN, Chain, ChainStep
 from pytest_ane.chain.exact import exact_chain
-from pytest_ane.sources import FloatArray
+from pytest_ane.core.arrays import FloatArray
 from tests.gates.behaviour.toys import POLICY, golden, states_of, toy
 
 

@@ -19,7 +19,7 @@ from pytest_ane.core.errors import ExecutionError
 from pytest_ane.manifest import Palettize, Probes
 from pytest_ane.mil import read_model
 from pytest_ane.mil.blob import load
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 from pytest_ane.probes.package import package_cases
 from tests.analysis.test_operations import case, squares
 from tests.gates.fidelity import blocks
@@ -78,7 +78,7 @@ def test_k_means_mends_even_steps_at_no_cost(tmp_path: Path) -> None:
     assert (first.remedy.settings.mode, first.remedy.more) == ("kmeans", 0)
 
 
-def plain_block(folder: Path) -> Model:
+def plain_block(folder: Path) -> MLModel:
     return read_model(blocks.plain(folder / "block"))
 
 

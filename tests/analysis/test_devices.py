@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.analysis.devices import Device, find_device, published, save_device
+from pytest_ane.analysis import devices
+from pytest_ane.analysis.devices import (
+    Device,
+    calibrate_device,
+    find_device,
+    published,
+    save_device,
+)
 from pytest_ane.core.errors import ManifestError
 
 MINE = Device(name="this machine", bandwidth=37.25, peak=0.0825, held=4, sources=('a "b" \\ c',))
@@ -96,3 +103,34 @@ def test_what_is_saved_is_read(
     save_device(Device(name=name, bandwidth=1.5, peak=peak), folder)
     found = find_device("this machine", folder)
     assert (found.name, found.peak) == (name, peak)
+
+
+def test_rates_are_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_BYTES", 1 << 20)
+    monkeypatch.setattr(devices, "_ROWS", 64)
+    said: list[str] = []
+    device = calibrate_device(said.append)
+    assert said == ["memory bandwidth", "float32 matrix products"]
+    assert (device.name, device.held, device.lanes) == ("this machine", 2, 1)
+    # No machine copies less than 10 MB/s or multiplies beyond a petaflop.
+    assert device.bandwidth > 0.01
+    assert 0 < device.peak < 1000
+    assert "numpy" in device.sources[0]
+
+
+def test_the_best_of_reading_and_copying_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([1.0, 0.5, 2.0])
+    monkeypatch.setattr(devices, "_BYTES", 100_000_000)
+    monkeypatch.setattr(devices, "_ROWS", 2000)
+    monkeypatch.setattr(devices, "_best", lambda _: next(seconds))
+    device = calibrate_device()
+    assert device.bandwidth == 0.4
+    assert device.peak == round(2 * 2000**3 / 2 / 1e12, 4)
+
+
+def test_the_first_round_warms_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(100))
+    monkeypatch.setattr(devices.time, "perf_counter", lambda: float(next(clock)))
+    calls: list[int] = []
+    assert devices._best(lambda: calls.append(1)) == 1
+    assert len(calls) == 1 + devices._ROUNDS

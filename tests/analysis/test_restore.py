@@ -10,7 +10,7 @@ import pytest
 from pytest_ane.analysis import restore
 from pytest_ane.analysis.restore import Restorer, restored
 from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 from pytest_ane.reference import Session
 from tests.gates.fidelity import blocks
 from tests.mil.packages import Program
@@ -19,7 +19,7 @@ BITS = {"first": 4, "second": 2, "third": 4}
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> tuple[Model, Model]:
+def both(tmp_path: Path) -> tuple[MLModel, MLModel]:
     return blocks.models(tmp_path, BITS)
 
 
@@ -30,7 +30,7 @@ def y(session: Session) -> np.ndarray:
 
 @pytest.mark.parametrize("held", [1 << 30, 0])
 def test_nothing_and_everything_restored(
-    both: tuple[Model, Model], held: int, monkeypatch: pytest.MonkeyPatch
+    both: tuple[MLModel, MLModel], held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Held decoded or streamed from the files, the result is the same."""
     monkeypatch.setattr(restore, "_HELD", held)
@@ -44,7 +44,7 @@ def test_nothing_and_everything_restored(
 
 @pytest.mark.parametrize("name", blocks.NAMES)
 def test_one_restored_is_a_package_in_which_only_the_others_are_compressed(
-    both: tuple[Model, Model], name: str, tmp_path: Path
+    both: tuple[MLModel, MLModel], name: str, tmp_path: Path
 ) -> None:
     others = {other: bits for other, bits in BITS.items() if other != name}
     package = blocks.palettized(Path(both[1].path), tmp_path / "others", others)
@@ -54,13 +54,13 @@ def test_one_restored_is_a_package_in_which_only_the_others_are_compressed(
     assert np.array_equal(runner.predict({"x": x})["y"], y(Session(read_model(package))))
 
 
-def test_other_values(both: tuple[Model, Model]) -> None:
+def test_other_values(both: tuple[MLModel, MLModel]) -> None:
     zero = {"third": np.zeros((32, 32, 1, 1), np.float32)}
     x = np.random.default_rng(5).standard_normal((1, 32, 3, 1)).astype(np.float16)
     assert np.array_equal(y(Restorer(*both).session(others=zero)), x.astype(np.float32))
 
 
-def test_weights_without_a_counterpart(both: tuple[Model, Model], tmp_path: Path) -> None:
+def test_weights_without_a_counterpart(both: tuple[MLModel, MLModel], tmp_path: Path) -> None:
     program = Program()
     program.input("x", (1, 32, 1, 1), "FLOAT16", kind=65552)
     program.blob("first", "FLOAT16", (32, 32, 1, 1), bytes(2048))

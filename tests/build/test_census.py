@@ -17,7 +17,7 @@ from pytest_ane.mil.records import (
     Block,
     DType,
     Function,
-    Model,
+    MLModel,
     Named,
     Operation,
     Program,
@@ -218,7 +218,7 @@ def census_of(**functions: list[Operation]) -> list[str]:
             for name, operations in functions.items()
         }
     )
-    return [w.name for w in take_census(Model("m", "m", 9, (), (), (), program)).weights]
+    return [w.name for w in take_census(MLModel("m", "m", 9, (), (), (), program)).weights]
 
 
 def test_a_shared_weight_counts_once() -> None:

@@ -17,7 +17,7 @@ from pytest_ane.build.palettize.package import palettize
 from pytest_ane.core.errors import BuildError
 from pytest_ane.manifest import Linear, Palettize, Prune, Settings, Uncompressed
 from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 from tests.mil.packages import Program
 
 
@@ -43,7 +43,7 @@ def model() -> Any:
 
 def stored(path: Path) -> dict[str, tuple[str, int]]:
     made = read_model(path)
-    assert isinstance(made, Model)
+    assert isinstance(made, MLModel)
     return {w.name.partition("_")[0]: (w.storage, w.nbits) for w in take_census(made).weights}
 
 

@@ -27,10 +27,10 @@ from pytest_ane.gates.compression import judge
 from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.manifest import Compression, CompressionPolicy
 from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 
 Asked = dict[str, Any]
-Build = Callable[..., tuple[Verdict, Census, Model]]
+Build = Callable[..., tuple[Verdict, Census, MLModel]]
 
 LUT, SPARSE, SPARSE_LUT = (
     f"constexpr_{name}" for name in ("lut_to_dense", "sparse_to_dense", "lut_to_sparse")
@@ -158,7 +158,9 @@ def network(target: str) -> Any:
 def build(tmp_path: Path) -> Build:
     """Compress the network, save it, and judge what the file holds."""
 
-    def built(asked: Asked, target: str = "iOS18", **policy: Any) -> tuple[Verdict, Census, Model]:
+    def built(
+        asked: Asked, target: str = "iOS18", **policy: Any
+    ) -> tuple[Verdict, Census, MLModel]:
         compression: Any = TypeAdapter(Compression).validate_python(asked)
         path = tmp_path / "m.mlpackage"
         shutil.rmtree(path, ignore_errors=True)

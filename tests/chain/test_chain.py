@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ane.chain.chain import NO_TOKEN, Chain, ChainStep, Opened, ShardRun
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import Wire
-from pytest_ane.sources import FloatArray
 
 VOCABULARY = 7
 

@@ -10,8 +10,8 @@ import pytest
 
 from pytest_ane.chain.chain import Chain, ChainStep, Opened, ShardRun
 from pytest_ane.chain.exact import exact_chain, lazy_reference, run_all, teacher_forced
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import LanguageModel, Reference, Streams, Wire
-from pytest_ane.sources import FloatArray
 from tests.chain.test_chain import COUNTING, block, embed, head
 from tests.gates.behaviour.toys import golden, states_of, toy
 

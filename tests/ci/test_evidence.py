@@ -16,7 +16,7 @@ import pytest
 
 from pytest_ane.evidence.statement import sealed
 from pytest_ane.evidence.text import pretty
-from pytest_ane.testing import Devices, Script
+from pytest_ane.testing import DeviceRule, Script
 from tests.ci.repository import AS_IT_IS, CONTEXT, calls, clone, commit, git, machine
 from tests.ci.runner import Done, Runner
 from tests.evidence.signing import envelope, new_key, write_json, write_public
@@ -221,7 +221,7 @@ def test_red(name: str, checkout: Checkout) -> None:
 @pytest.mark.heavy
 def test_an_operation_on_the_cpu(tmp_path: Path, packages: dict[str, Path]) -> None:
     """The Mac's own gate is red, so nothing is proposed; nor does what it kept pass elsewhere."""
-    made = record(tmp_path, packages, Script(devices=(Devices("CPU", op="conv"),)))
+    made = record(tmp_path, packages, Script(devices=(DeviceRule("CPU", op="conv"),)))
     assert [(step.name, step.code) for step in made.done] == [("Gates", 1)]
     assert [name.partition("@")[0] for name in made.used[-2:]] == ["actions/upload-artifact"] * 2
     assert made.calls == []

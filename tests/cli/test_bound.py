@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,6 +50,15 @@ def test_another_t_and_what_was_measured(run: Run, package: Path) -> None:
     ]
 
 
+def test_another_runtime_stands_next_to_ours(run: Run, package: Path, tmp_path: Path) -> None:
+    other = {"runtime": "mlx", "device": "GPU", "model": package.name, "tok_s": 7, "tokens": 3}
+    file = tmp_path / "mlx.json"
+    file.write_text(json.dumps(other | {"joules_per_token": 0.5}))
+    lines = run(str(package), "--measured", "1000", "--measured", str(file))
+    assert [line for line in lines if "mlx" in line] == ["  mlx on GPU: 7 tok/s, 0.5 J a token"]
+    assert lines.index("T = 3") < lines.index("  mlx on GPU: 7 tok/s, 0.5 J a token")
+
+
 def test_the_device_s_figures_may_be_replaced(run: Run, package: Path) -> None:
     found = run(str(package), "--bandwidth", "10", "--peak", "2", "--lanes", "1")
     assert found[0] == (
@@ -76,6 +86,7 @@ def test_this_machine_once_it_is_measured(run: Run, package: Path, tmp_path: Pat
         (["--measured", "fast"], "--measured fast: give tokens a second"),
         (["--measured", "0=5"], "--measured 0=5: give tokens a second"),
         (["--measured", "nan"], "--measured nan: give tokens a second"),
+        (["--measured", "none.json"], "--measured none.json: cannot be read"),
     ],
 )
 def test_bad_options_are_one_sentence(

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ane.build.disk import PlanCache
 from pytest_ane.cli import main
-from pytest_ane.testing import Machine, Replayer, Script
+from pytest_ane.testing import Mac, Replayer, Script
 from tests.plugin.projects import LLAMA, make_llama
 
 OWN = '[models.own.shard.{name}]\nartifact = "{name}.mlpackage"\nreference = "none"\n'
@@ -52,7 +52,7 @@ def test_a_machine_without_a_manifest(
 def test_the_mac_is_named_where_there_is_one(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
-    with Replayer(Script(Machine("Apple M2", "26.1", "25B78", compiler="3500.32.1"))):
+    with Replayer(Script(Mac("Apple M2", "26.1", "25B78", compiler="3500.32.1"))):
         _, out, _ = doctor(capsys)
     assert line(out, "Core ML") == (
         "Apple M2, macOS 26.1 (25B78), compiler coremlcompiler 3500.32.1"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.cli import main
-from pytest_ane.gates.throughput import trial
+from pytest_ane.gates.throughput import speculate
 from tests.cli.stacks import Stacks
 
 Capture = pytest.CaptureFixture[str]
@@ -55,17 +55,40 @@ def test_plain_and_speculative_decoding(
 def test_other_tokens_than_plain_decoding_are_an_error(
     manifest: Path, stacks: Stacks, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = trial.speculate
+    honest = speculate.speculate
 
     def wrong(*args: object, **options: object) -> object:
         found = honest(*args, **options)  # type: ignore[arg-type]
         found.tokens[1] += 1
         return found
 
-    monkeypatch.setattr(trial, "speculate", wrong)
+    monkeypatch.setattr(speculate, "speculate", wrong)
     assert main(["speculate", "--tokens", "3", f"--ane-cache={stacks.cache}"]) == 1
     assert re.search(r"Token 2 is \d+, and \d+ in plain decoding: .* larger --margin\.$",
                      capsys.readouterr().err.strip())  # fmt: skip
+
+
+def test_a_prompt_of_ids_and_short_n_grams(
+    manifest: Path, stacks: Stacks, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids in place of golden prompts, of which there need be none; one token alike drafts more."""
+    text = manifest.read_text()
+    manifest.write_text(text[: text.index("[[")])
+    arguments = ["--tokens", "24", "--prompt-ids", "2,42", f"--ane-cache={stacks.cache}"]
+    drafted = []
+    for ngram_min in ("1", "9"):
+        assert main(["speculate", *arguments, "--ngram-min", ngram_min]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith("deep, prompt 'prompt-ids': 2 tokens, then 24 greedy ones")
+        drafted.append(int(re.findall(r"drafted=(\d+)", out)[0]))
+    assert drafted[0] > drafted[1]
+
+
+@pytest.mark.parametrize("ids", ["", "2,x", "-1", "2,,3"])
+def test_a_prompt_of_no_ids(ids: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        main(["speculate", f"--prompt-ids={ids}"])
+    assert "is no list of token ids, such as 2,42" in capsys.readouterr().err
 
 
 def test_the_break_even_alone(capsys: Capture) -> None:
@@ -85,6 +108,11 @@ def test_the_break_even_alone(capsys: Capture) -> None:
         (["--prompt", "nobody"], "--prompt nobody: deep has no such golden prompt; there is: coun"),
         (["--margin", "-1"], "--margin -1.0: give a difference of logits, 0 or above."),
         (["--margin", "nan"], "--margin nan: give a difference of logits, 0 or above."),
+        (
+            ["--prompt-ids", "2,64"],
+            "Golden prompt 'prompt-ids' of deep has token 64, ",
+        ),
+        (["--prompt-ids", "2", "--prompt", "other"], "Give either --prompt or --prompt-ids, not b"),
         (["--model", "other"], "shards.toml has no model 'other'"),
     ],
 )

@@ -27,7 +27,7 @@ def test_an_unknown_family(name: str) -> None:
         get_family(name)
     assert str(error.value) == (
         f"No family {name!r}; there is: {', '.join(FAMILIES)}. A module of that name is neither "
-        "beside the manifest nor installed."
+        "in the manifest's folder nor installed."
     )
 
 

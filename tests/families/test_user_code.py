@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.core.errors import ManifestError
-from pytest_ane.families.user_code import code_digests, said, search_beside
+from pytest_ane.families.user_code import code_digests, error_line, make_importable
 from pytest_ane.manifest import Manifest, Model
 
 
@@ -49,7 +49,7 @@ def test_no_module(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
     with pytest.raises(ManifestError) as error:
         code_digests(name)
-    assert str(error.value) == f"{name} is neither beside the manifest nor installed."
+    assert str(error.value) == f"{name} is neither in the manifest's folder nor installed."
 
 
 def test_a_module_without_a_file() -> None:
@@ -73,10 +73,10 @@ def test_a_manifest_s_folder_is_searched_only_where_it_names_code(
         path=tmp_path / "shards.toml", models=(Model(name="m", shards=(), **model),)
     )
     for _ in range(2):
-        search_beside(manifest)
+        make_importable(manifest)
     assert sys.path.count(str(tmp_path)) == int(searched)
 
 
 def test_an_error_of_many_lines_is_said_in_one() -> None:
-    assert said(ValueError("two\n  lines."), "nowhere") == "ValueError: two lines"
-    assert said(KeyError(), "nowhere") == "KeyError"
+    assert error_line(ValueError("two\n  lines."), "nowhere") == "ValueError: two lines"
+    assert error_line(KeyError(), "nowhere") == "KeyError"

@@ -17,7 +17,7 @@ import numpy as np
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil import blob, read_model
 from pytest_ane.mil.open import read_any
-from pytest_ane.mil.records import Model, Pipeline, TensorType, Value
+from pytest_ane.mil.records import MLModel, Pipeline, TensorType, Value
 from pytest_ane.mil.same import differences
 from pytest_ane.mil.text import parse, write
 from tests.mil.packages import CODES, Program, doubling, model_file, weight_file
@@ -118,7 +118,7 @@ def _compiled(folder: Path) -> Path:
     return compiled
 
 
-def _use(model: Model, *, load: bool) -> None:
+def _use(model: MLModel, *, load: bool) -> None:
     """Looks at every constant as forecasts and the executor do."""
     for operation in model.program.walk():
         values = [a for arguments in operation.inputs.values() for a in arguments]

@@ -19,7 +19,7 @@ from pytest_ane.manifest import (
     Settings,
     Uncompressed,
 )
-from pytest_ane.manifest.steps import beyond
+from pytest_ane.manifest.steps import unsupported
 
 BASE = Palettize(nbits=6, group_size=16)
 
@@ -166,7 +166,7 @@ def test_no_numbers_of_bits(nbits: object) -> None:
     ],
 )
 def test_what_older_targets_do_not_know(settings: Settings, target: str, new: str | None) -> None:
-    assert beyond(settings.steps, target) == new
+    assert unsupported(settings.steps, target) == new
 
 
 SETTINGS = st.fixed_dictionaries(

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.core.errors import ManifestError
-from pytest_ane.manifest import FAMILIES, Linear, Palettize, Uncompressed, load, of_package
+from pytest_ane.manifest import FAMILIES, Linear, Palettize, Uncompressed, load, package_manifest
 from pytest_ane.manifest.base import loads
 from pytest_ane.manifest.load import Resolver
 from tests.manifest.conftest import Complaints, Read
@@ -126,7 +126,7 @@ unproven = "maybe"
         "shards.toml:4: [models.a] 'shards' is missing; name them, such as \"L00-L29, "
         'head.0-head.3".',
         f'shards.toml:5: [models.a] family = "lama": is neither a family ({", ".join(FAMILIES)}) '
-        "nor a module beside the manifest or an installed one; did you mean 'llama'?",
+        "nor a module in the manifest's folder or an installed one; did you mean 'llama'?",
         "shards.toml:6: [models.a.policy.fidelity] min-cosine = 2: must be at most 1.",
         "shards.toml:11: [models.b.shard.x.probes] count = 0: must be at least 1.",
         'shards.toml:13: [models.b.shard."y*"] matches no shard; there are: x.',
@@ -152,19 +152,19 @@ def test_a_damaged_manifest_gives_sentences(cut: int, junk: str, tmp_path: Path)
 def test_one_package_without_a_manifest(tmp_path: Path) -> None:
     package = tmp_path / "My encoder (v2).mlpackage"
     package.mkdir()
-    (shard,) = of_package(package).shards
+    (shard,) = package_manifest(package).shards
     assert (shard.id, shard.reference, shard.artifact) == ("My-encoder--v2-", "none", package)
     assert shard.compression is None
 
 
 def test_a_package_with_a_name_that_is_no_id(tmp_path: Path) -> None:
     (tmp_path / "0é.mlpackage").mkdir()
-    assert of_package(tmp_path / "0é.mlpackage").shards[0].id == "p-0-"
+    assert package_manifest(tmp_path / "0é.mlpackage").shards[0].id == "p-0-"
 
 
 def test_a_package_that_is_not_there() -> None:
     with pytest.raises(ManifestError, match=r"^--ane-package: x\.mlpackage does not exist; check"):
-        of_package(Path("x.mlpackage"))
+        package_manifest(Path("x.mlpackage"))
 
 
 def test_loading_imports_nothing_heavy(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pytest_ane.manifest.problems import (
     label,
     line_of,
     report,
-    shown,
+    toml_value,
 )
 from tests.manifest.conftest import Complaints
 
@@ -61,7 +61,7 @@ def test_texts(problem: Problem, text: str) -> None:
     ],
 )
 def test_values_as_toml_writes_them(value: Any, text: str) -> None:
-    assert shown(value) == text
+    assert toml_value(value) == text
 
 
 def test_names_of_tables() -> None:
@@ -233,12 +233,12 @@ SENTENCES = [
     (
         MODEL.replace('"llama"', '"lama"'),
         f'2: [models.m] family = "lama": is neither a family ({", ".join(FAMILIES)}) nor a module '
-        "beside the manifest or an installed one; did you mean 'llama'?",
+        "in the manifest's folder or an installed one; did you mean 'llama'?",
     ),
     (
         MODEL.replace('"llama"', '"nowhere.at.all"'),
         f'2: [models.m] family = "nowhere.at.all": is neither a family ({", ".join(FAMILIES)}) nor '
-        "a module beside the manifest or an installed one.",
+        "a module in the manifest's folder or an installed one.",
     ),
     (
         MODEL.replace('"llama"', '"my family"'),
@@ -247,8 +247,8 @@ SENTENCES = [
     ),
     (
         '[models.m]\nbuilder = "nowhere:build"\nshards = "L00"',
-        "2: [models.m] builder = \"nowhere:build\": 'nowhere' is not a module beside the manifest "
-        "or an installed one.",
+        "2: [models.m] builder = \"nowhere:build\": 'nowhere' is not a module in the "
+        "manifest's folder or an installed one.",
     ),
     (
         '[models.m]\nbuilder = "json"\nshards = "L00"',

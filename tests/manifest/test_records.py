@@ -15,7 +15,7 @@ from pytest_ane.manifest import (
     Probes,
     Prompt,
     Shard,
-    Source,
+    SourceTable,
     Uncompressed,
 )
 
@@ -36,9 +36,9 @@ def test_unknown_names() -> None:
         MANIFEST.model_of("n")
 
 
-def test_what_was_asked_where_nothing_was() -> None:
-    assert SHARDS[0].asked == Uncompressed()
-    assert SHARDS[0].model_copy(update={"compression": Palettize()}).asked == Palettize()
+def test_no_compression_is_requested_where_none_is_named() -> None:
+    assert SHARDS[0].requested == Uncompressed()
+    assert SHARDS[0].model_copy(update={"compression": Palettize()}).requested == Palettize()
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,12 @@ def test_what_was_asked_where_nothing_was() -> None:
 )
 def test_a_source_is_in_one_place(values: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="give either path, or package and file, or seeded"):
-        Source.model_validate(values)
+        SourceTable.model_validate(values)
 
 
 def test_an_empty_path_is_no_source() -> None:
     with pytest.raises(ValidationError, match="path is empty; name a weights file"):
-        Source.model_validate({"path": ""})
+        SourceTable.model_validate({"path": ""})
 
 
 @pytest.mark.parametrize(
@@ -77,24 +77,24 @@ def test_an_empty_path_is_no_source() -> None:
 )
 def test_what_a_source_cannot_have(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        Source.model_validate(values)
+        SourceTable.model_validate(values)
 
 
 def test_a_seeded_source_with_a_configuration() -> None:
     config = {"layers": 4, "text_config": {"hidden_size": 64, "names": ["a"]}}
-    source = Source.model_validate({"seeded": 0, "config": config})
+    source = SourceTable.model_validate({"seeded": 0, "config": config})
     assert (source.seeded, source.config) == (0, config)
-    assert Source.model_validate({"path": "folder", "config": config}).config == config
+    assert SourceTable.model_validate({"path": "folder", "config": config}).config == config
 
 
 def test_digests_are_written_in_any_case() -> None:
-    assert Source(path=Path("a"), sha256="AB" * 32).sha256 == "ab" * 32
+    assert SourceTable(path=Path("a"), sha256="AB" * 32).sha256 == "ab" * 32
 
 
 @pytest.mark.parametrize("digest", ["", "ab", "g" * 64, "a" * 65, 5])
 def test_no_digests(digest: object) -> None:
     with pytest.raises(ValidationError):
-        Source.model_validate({"path": "a", "sha256": digest})
+        SourceTable.model_validate({"path": "a", "sha256": digest})
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.core.errors import ManifestError
-from pytest_ane.manifest import load, of_package
+from pytest_ane.manifest import load, package_manifest
 
 OWN = '[models.own.shard.all]\nartifact = "all.mlpackage"\nreference = "none"\n'
 LISTED = '[models.mini]\nfamily = "llama"\nsource = "x.gguf"\nshards = "L00, all"\n'
@@ -28,4 +28,4 @@ def test_all_is_no_name_of_a_shard(tmp_path: Path, text: str, where: str) -> Non
 def test_a_package_of_that_name_has_another_id(tmp_path: Path) -> None:
     package = tmp_path / "all.mlpackage"
     package.mkdir()
-    assert [shard.id for shard in of_package(package).shards] == ["p-all"]
+    assert [shard.id for shard in package_manifest(package).shards] == ["p-all"]

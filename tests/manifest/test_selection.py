@@ -190,7 +190,7 @@ def test_a_model_has_none_by_default(read: Read) -> None:
     [
         ('["L7"]', '"L7": matches no shard; nearest: L02, L01, L00.'),
         ('["L00", "tail*"]', '"tail*": matches no shard; '),
-        ('["L01-L04"]', '"L01-L04": takes in L03, which is none; nearest: L02, L01, L00.'),
+        ('["L01-L04"]', '"L01-L04": takes in L03, which does not exist; nearest: L02, L01, L00.'),
         ('["L02-L01"]', "the range 'L02-L01' counts backwards"),
         ("3", "3: must be a list of shard ids, ranges and globs"),
         ("[1]", "[1]: must be a list of shard ids"),

@@ -11,11 +11,11 @@ import pytest
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil import blob, read_model
 from pytest_ane.mil.blob import blob_writer
-from pytest_ane.mil.records import DType, Model, TensorType, Value
+from pytest_ane.mil.records import DType, MLModel, TensorType, Value
 from tests.mil.packages import CODES, Program, Weights, doubling, weight_file
 
 
-def loaded(program: Program, tmp_path: Path) -> tuple[Model, Value]:
+def loaded(program: Program, tmp_path: Path) -> tuple[MLModel, Value]:
     model = read_model(program.save(tmp_path))
     operation = next(op for op in model.program.walk() if op.name == "c")
     return model, operation.attributes["val"]

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil import read_any, read_model
-from pytest_ane.mil.records import Model, Pipeline
+from pytest_ane.mil.records import MLModel, Pipeline
 from tests.mil.packages import Program, doubling, weight_file
 from tests.mil.pipelines import chain, given, made, stage, three
 
@@ -40,7 +40,7 @@ def test_parts_in_order(tmp_path: Path, kind: str) -> None:
 
 
 def test_one_model_is_no_pipeline(tmp_path: Path) -> None:
-    assert isinstance(read_any(doubling().save(tmp_path)), Model)
+    assert isinstance(read_any(doubling().save(tmp_path)), MLModel)
 
 
 def test_who_wants_one_model_is_told_there_are_several(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 from pytest_ane.mil.same import differences
 from pytest_ane.mil.text import parse, write
 from pytest_ane.reference import Session
@@ -55,7 +55,7 @@ def test_a_twin_gives_the_same_results(package: Path, twin: Path) -> None:
         np.testing.assert_array_equal(a[name], b[name])
 
 
-def results(model: Model) -> dict[str, np.ndarray]:
+def results(model: MLModel) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(0)
     session = Session(model)
     inputs = {f.name: generator.standard_normal(f.shape).astype(np.float32) for f in model.inputs}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pkgutil
 import shutil
 from dataclasses import dataclass
@@ -12,8 +11,6 @@ from pathlib import Path
 import pytest
 
 import pytest_ane
-from pytest_ane.gates.throughput import yardstick
-from pytest_ane.plugin import regression
 from tests.plugin.projects import LLAMA, make_llama, make_packages
 
 
@@ -42,14 +39,6 @@ def _loaded() -> None:
     for module in pkgutil.walk_packages(pytest_ane.__path__, "pytest_ane."):
         if not module.name.endswith("__main__"):
             import_module(module.name)
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Benchmarks wait for no calm, and a slowdown is timed again at once."""
-    monkeypatch.setattr(yardstick, "_ROOM", 0.0)
-    monkeypatch.setattr(regression, "_DISTURBED", math.inf)
-    monkeypatch.setattr(regression, "_PAUSES", (0.0, 0.0))
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.testing import Failure, Machine, Replayer, Script, code_14
+from pytest_ane.testing import Failure, Mac, Replayer, Script, code_14
 from tests.plugin.conftest import Project
 
 CORE_ML = "--ane-backend=coreml"
@@ -19,7 +19,7 @@ NOT_RUN = "ANEProgramProcessRequestDirect() Failed with status=0x1d : Program In
 @contextmanager
 def mac(*failures: Failure) -> Iterator[None]:
     """A Mac without Xcode."""
-    with Replayer(Script(Machine("Apple M4 Max", "26.1", "25B78", compiler=""), failures=failures)):
+    with Replayer(Script(Mac("Apple M4 Max", "26.1", "25B78", compiler=""), failures=failures)):
         yield
 
 
@@ -90,7 +90,7 @@ def test_a_model_that_stays_refused_is_one_sentence(project: Project) -> None:
     found.assert_outcomes(failed=1, deselected=3)
     found.stdout.fnmatch_lines(
         [
-            "*good.mlpackage: Core ML failed, though it was compiled anew: Failed to build *",
+            "*good.mlpackage: Core ML failed, though it was compiled again: Failed to build *",
             "error    own:good  fidelity    good.mlpackage: Core ML failed, *",
         ]
     )
@@ -161,7 +161,7 @@ def test_a_wrong_option_is_a_usage_error(mixed: Project) -> None:
 
 @pytest.mark.heavy
 def test_workers_run_it_and_their_notes_arrive(project: Project) -> None:
-    script: Path = Script(Machine(compiler=""), failures=(code_14("load"),)).save(
+    script: Path = Script(Mac(compiler=""), failures=(code_14("load"),)).save(
         project.path / "script"
     )
     result = project.packages(good="none").pytester.runpytest_subprocess(

@@ -60,14 +60,17 @@ def test_everything_is_timed_and_stored(project: Project) -> None:
             r"passed: throughput 13/13",
             r"=+ ane throughput =+",
             r"cpu · .* cores? · .* · Python 3\.\d+.*",
-            r" +now +a token  baseline  change",
-            r"mini +decoding +[\d,.]+ tok/s  [\d.]+ ms +- +-",
+            r" +now +a token  baseline  change  control",
+            r"mini +decoding +[\d,.]+ tok/s  [\d.]+ ms +- +- +-",
             r"mini: [\d,.]+ tok/s, of which a token's",
             r" +shards  ms/token +each +share",
             r"block +2 .*%",
             r"head +2 .*%",
             r"host .*%",
-            r"load and first prediction of 4 shards: [\d.]+ ms, [\d.]+ ms each",
+            r"load and first prediction",
+            r" +shards +all +each +least +most",
+            r"mini block +2 .* m?s",
+            r"mini head +2 .* m?s",
         ]
     )
     found = saved(project)
@@ -89,8 +92,8 @@ def test_everything_is_timed_and_stored(project: Project) -> None:
     assert call["params"] == {"ane_shard": "mini:L00", "tokens": "max"}
     decoded = found["test_decode[mini]"]["extra_info"]["ane"]
     assert decoded["prompt"] == [5, 17, 40, 3, 22]
-    # 16 positions are all that these shards see: 5 of the prompt, 3 to warm up, 8 rounds.
-    assert len(decoded["seconds"]) == 8
+    # 16 positions are all that these shards see: 5 of the prompt, 2 to warm up, 9 rounds.
+    assert len(decoded["seconds"]) == 9
     assert decoded["counts"] == {"block": 2, "head": 2}
     parts = decoded["profile"]
     assert set(parts) == {"block", "head", "host"}
@@ -167,14 +170,28 @@ def test_benchmarks_of_one_s_own(project: Project) -> None:
         @pytest.mark.bench
         def test_long(ane_decode_benchmark):
             ane_decode_benchmark("counting", count=600)
+
+        @pytest.mark.bench
+        def test_ids(ane_decode_benchmark):
+            assert ane_decode_benchmark([2, 42], count=5).prompt == (2, 42)
+
+        @pytest.mark.bench
+        def test_wrong_ids(ane_decode_benchmark):
+            ane_decode_benchmark([2, 64])
+
+        @pytest.mark.bench
+        def test_no_ids(ane_decode_benchmark):
+            ane_decode_benchmark([])
         """
     )
     result = bench(project.llama(), "-k", "test_benchmarks_of_one", "--benchmark-autosave")
-    result.assert_outcomes(passed=5, failed=2, deselected=26)
+    result.assert_outcomes(passed=6, failed=4, deselected=26)
     result.stdout.fnmatch_lines(
         [
             "mini has no golden prompt 'absent'; there are: counting.",
             "*do not fit the 16 positions*",
+            "*'ids' of mini has token 64, and the model's vocabulary ends at 63*",
+            "[[][]] are no token ids; give one or more.",
         ]
     )
     assert saved(project)["test_verify[mini:L00]"]["group"] == "mine"
@@ -250,7 +267,10 @@ def test_on_a_replayed_mac(project: Project, tmp_path: Path) -> None:
     assert ane["state"]["os"] == "macOS 26.1"
 
 
-def test_the_executor_is_timed_by_the_processor_unless_a_timer_is_chosen(project: Project) -> None:
+def test_the_executor_is_timed_by_the_processor_unless_a_timer_is_chosen(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     project.packages(good="none")
     for options, timer in (
         ((), "time.process_time"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_ane.testing import Machine, Replayer, Script
+from pytest_ane.testing import Mac, Replayer, Script
 from tests.plugin.conftest import Project
 
 ONE = ("-k", "fidelity")
@@ -15,7 +15,7 @@ CORE_ML = (*ONE, "--ane-backend=coreml")
 
 @pytest.fixture
 def good(project: Project) -> Iterator[Project]:
-    with Replayer(Script(Machine(compiler=""))):
+    with Replayer(Script(Mac(compiler=""))):
         yield project.packages(good="none")
 
 

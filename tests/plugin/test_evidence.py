@@ -16,7 +16,7 @@ import pytest
 from pytest_ane.evidence import Statement
 from pytest_ane.evidence.statement import sealed
 from pytest_ane.evidence.text import pretty
-from pytest_ane.testing import Devices, Replayer, Script
+from pytest_ane.testing import DeviceRule, Replayer, Script
 from tests.evidence.signing import PrivateKey, envelope, new_key, write_json, write_public
 from tests.plugin.conftest import Project
 
@@ -160,7 +160,7 @@ def test_operations_that_were_taken_out_of_a_plan_are_missed(recorded: Recorded)
 
 
 def test_a_plan_of_the_cpu_fails(recorded: Recorded) -> None:
-    with Replayer(Script(devices=(Devices("CPU", op="conv"),))):
+    with Replayer(Script(devices=(DeviceRule("CPU", op="conv"),))):
         recorded.project.gate(CORE_ML, "--ane-record=all", "-k", "placement")
     red(
         recorded.verify(),

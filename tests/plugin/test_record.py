@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_ane.gates import fidelity
-from pytest_ane.testing import Devices, Machine, Replayer, Script
+from pytest_ane.testing import DeviceRule, Mac, Replayer, Script
 from tests.plugin.conftest import Project
 
 CORE_ML = "--ane-backend=coreml"
@@ -53,7 +53,7 @@ def test_a_model_has_one_file_of_behaviour_over_all_its_shards(project: Project)
 
 
 def test_what_is_recorded_says_where_it_was_measured(project: Project) -> None:
-    machine = Machine("Apple M3", "15.4", "24E248")
+    machine = Mac("Apple M3", "15.4", "24E248")
     record(project.packages(good="none"), "--ane-record", script=Script(machine))
     environment = statement(project, "own/good.placement.json")["predicate"]["environment"]
     assert environment["chip"] == "Apple M3"
@@ -73,7 +73,7 @@ def test_valid_evidence_is_kept_and_not_measured_again(
     record(project.packages(good="none"), "--ane-record")
     before = statement(project, "own/good.placement.json")
     result = record(
-        project, "--ane-record", script=Script(devices=(Devices("CPU"),), machine=Machine(os="15"))
+        project, "--ane-record", script=Script(devices=(DeviceRule("CPU"),), machine=Mac(os="15"))
     )
     result.assert_outcomes(passed=3, deselected=1)
     result.stdout.fnmatch_lines(["evidence: 3 kept"])
@@ -82,7 +82,7 @@ def test_valid_evidence_is_kept_and_not_measured_again(
 
 def test_all_records_again_and_says_what_changes(project: Project) -> None:
     record(project.packages(good="none"), "--ane-record")
-    script = Script(devices=(Devices("CPU", op="conv"),), machine=Machine(build="25C1"))
+    script = Script(devices=(DeviceRule("CPU", op="conv"),), machine=Mac(build="25C1"))
     result = record(project, "--ane-record=all", "-k", "placement", script=script)
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.fnmatch_lines(
@@ -99,7 +99,7 @@ def test_all_records_again_and_says_what_changes(project: Project) -> None:
 
 def test_quiet_runs_say_what_changed_at_their_end(project: Project) -> None:
     record(project.packages(good="none"), "--ane-record", "-k", "placement")
-    script = Script(machine=Machine(build="25C1"))
+    script = Script(machine=Mac(build="25C1"))
     result = record(project, "--ane-record=all", "-k", "placement", "-q", script=script)
     result.stdout.fnmatch_lines(
         ["recorded anew own/good.placement.json", "  *os_build 25B78 -> 25C1*"]

@@ -1,9 +1,9 @@
-"""Throughput against stored runs that are no baseline, and with a threshold made of noise."""
+"""Throughput against stored runs: baselines that are none, limits made of noise, confirmations."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from pytest_ane.core.verdict import Verdict
+from pytest_ane.gates.throughput import baseline
 from pytest_ane.gates.throughput.baseline import Baseline
 from pytest_ane.gates.throughput.noise import Calibration, Noise, write
 from pytest_ane.gates.throughput.speed import KEY, Speed
-from pytest_ane.gates.throughput.storage import open_storage
+from pytest_ane.gates.throughput.stored import open_storage
 from pytest_ane.manifest import Policy
-from pytest_ane.plugin import regression
-from pytest_ane.plugin.stopwatch import AGAIN
+from pytest_ane.plugin import compare
+from pytest_ane.plugin.stopwatch import CONFIRM
 from tests.gates.throughput.runs import speed
 from tests.plugin.conftest import Project
 from tests.plugin.test_bench import bench, settle
@@ -39,32 +40,22 @@ def test_another_machines_run_is_refused(project: Project, recorded: Path) -> No
     (load,) = data["benchmarks"]
     load["extra_info"][KEY]["identity"]["chip"] = "Apple M1"
     recorded.write_text(json.dumps(data))
-    for option in ((), ("--benchmark-compare",)):
-        result = bench(project, "-k", "load", *option)
-        result.assert_outcomes(failed=1, deselected=7)
-        result.stdout.fnmatch_lines(
-            [
-                "own:good: throughput unproven",
-                "  - The stored run 0001 is no baseline: it is of another machine or backend: chip "
-                "'Apple M1', here '*'. Record a baseline of this machine with: pytest -m bench *",
-                "unproven own:good  throughput  load * · no baseline",
-            ]
-        )
+    result = bench(project, "-k", "load")
+    result.assert_outcomes(failed=1, deselected=7)
+    result.stdout.fnmatch_lines(
+        [
+            "own:good: throughput unproven",
+            "  - The stored run 0001 is no baseline: it is of another machine or backend: chip "
+            "'Apple M1', here '*'. Record a baseline of this machine with: pytest -m bench *",
+            "unproven own:good  throughput  load * · not compared",
+        ]
+    )
 
 
 def test_unproven_may_be_allowed(project: Project, recorded: Path) -> None:
     recorded.unlink()
     result = bench(project, "-k", "load", "--ane-unproven=allow")
     result.assert_outcomes(passed=1, deselected=7)
-
-
-def test_nothing_stored_is_unproven_where_warnings_are_errors(project: Project) -> None:
-    project.pytester.makeini("[pytest]\nfilterwarnings = error\n")
-    project.packages(good="none")
-    result = bench(project, "-k", "load", "--benchmark-compare")
-    result.assert_outcomes(failed=1, deselected=7)
-    result.stdout.fnmatch_lines(["  - No run is stored in *. Record a baseline of this machine *"])
-    assert bench(project, "-k", "none_such", "--benchmark-autosave").ret == 5
 
 
 def test_half_a_run_is_one_sentence(project: Project, recorded: Path) -> None:
@@ -75,12 +66,12 @@ def test_half_a_run_is_one_sentence(project: Project, recorded: Path) -> None:
         [
             "own:good: throughput unproven",
             "  - */0001_*.json cannot be compared with (invalid JSON: *); delete it, and record it "
-            "anew with: pytest -m bench --ane-shards=all --benchmark-autosave",
+            "again with: pytest -m bench --ane-shards=all --benchmark-autosave",
         ]
     )
 
 
-def test_noise_that_was_measured_is_the_threshold(project: Project, recorded: Path) -> None:
+def test_noise_that_was_measured_is_the_limit(project: Project, recorded: Path) -> None:
     project.packages(LIMIT.format('"calibrated"'), good="none")
     result = bench(project, "-k", "load")
     result.assert_outcomes(failed=1, deselected=7)
@@ -96,84 +87,59 @@ def test_noise_that_was_measured_is_the_threshold(project: Project, recorded: Pa
     result = bench(project, "-k", "load", *slow)
     result.assert_outcomes(failed=1, deselected=7)
     result.stdout.fnmatch_lines(
-        ["  - Load: * and 47.5 % is allowed (2.8 sigma of 2 unchanged runs, pytest-ane calibrate)*"]
+        [
+            "  - Load: * (* when confirmed) * and 47.5 % is allowed (2.8 sigma of 2 unchanged "
+            "runs, pytest-ane calibrate)*"
+        ]
     )
 
 
 @pytest.fixture
-def timed_again(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Verdict, Speed]]:
-    """Judges a speed of 5 s and further batches against one of 4 s; 10 % are allowed."""
-    monkeypatch.setattr(regression, "_PAUSES", (0.0, 0.0, 0.0))
-    monkeypatch.setattr(regression, "_baseline", lambda *_: Baseline(speed(4.0), "0001"))
+def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Verdict, Speed, int]]:
+    """Judges a speed against one of 4 s, 10 % allowed: verdict, stored speed, confirmations."""
+    monkeypatch.setattr(baseline, "find", lambda *_: Baseline(speed(4.0), "0001"))
+    monkeypatch.setattr(compare, "_open", lambda *_: None)
 
-    def judged(*batches: float) -> tuple[Verdict, Speed]:
-        return _judged(speed(5.0), [speed(one) for one in batches], limit=0.1)
+    def judged(first: float, confirmation: float | None) -> tuple[Verdict, Speed, int]:
+        session = SimpleNamespace(compared_mapping={}, compare_fail=())
+        config = SimpleNamespace(getoption=lambda *_: None, _benchmarksession=session)
+        item: Any = SimpleNamespace(config=config, stash=pytest.Stash())
+        runs = list[float]()
+        if confirmation is not None:
+            item.stash[CONFIRM] = lambda: runs.append(confirmation) or (confirmation,)
+        policy = Policy(throughput={"max-regression": 0.1})
+        manifest = SimpleNamespace(model_of=lambda _: SimpleNamespace(baselines=None))
+        space: Any = SimpleNamespace(policy_of=lambda _: policy, speeds=[], manifest=manifest)
+        benchmark = SimpleNamespace(extra_info={})
+        verdict = compare.judged(item, space, speed(first), benchmark)
+        kept = Speed.model_validate(benchmark.extra_info[KEY])
+        assert space.speeds == [(kept, verdict)]
+        return verdict, kept, len(runs)
 
     return judged
 
 
-def _judged(
-    first: Speed,
-    batches: Sequence[Speed],
-    *,
-    limit: float | None = None,
-    before: Sequence[Speed] = (),
-    recording: bool = False,
-) -> tuple[Verdict, Speed]:
-    """What becomes of a speed in a run that has timed others before; every batch is asked for."""
-    options = SimpleNamespace(compared_mapping={}, compare_fail=())
-    config = SimpleNamespace(
-        stash=pytest.Stash(),
-        getoption=lambda name, *_: recording if name == "benchmark_autosave" else None,
-        _benchmarksession=options,
-    )
-    item: Any = SimpleNamespace(config=config, stash=pytest.Stash())
-    left = iter(batches)
-    if batches:
-        item.stash[AGAIN] = lambda: next(left)
-    policy = Policy(throughput={"max-regression": limit})
-    space: Any = SimpleNamespace(policy_of=lambda _: policy, speeds=[(one, None) for one in before])
-    benchmark = SimpleNamespace(extra_info={})
-    verdict = regression.judged(item, space, first, benchmark)
-    kept = Speed.model_validate(benchmark.extra_info[KEY])
-    assert space.speeds[len(before) :] == [(kept, verdict)]
-    assert list(left) == []
-    return verdict, kept
-
-
-def test_a_burst_is_no_regression(timed_again: Callable[..., tuple[Verdict, Speed]]) -> None:
-    verdict, kept = timed_again(6.0, 4.1)
-    assert (verdict.status, kept.seconds, kept.batches) == ("passed", (4.1,), 3)
-    assert "slower at first: timed 3 times, and the fastest counts" in verdict.details
-
-
-def test_a_regression_stays(timed_again: Callable[..., tuple[Verdict, Speed]]) -> None:
-    verdict, kept = timed_again(6.0, 4.6, 5.5)
-    assert (verdict.status, kept.seconds, kept.batches) == ("failed", (4.6,), 4)
-
-
-def test_what_cannot_be_timed_again_is_judged_as_it_is(
-    timed_again: Callable[..., tuple[Verdict, Speed]],
+@pytest.mark.parametrize(
+    ("first", "second", "status"),
+    [(5.0, 6.0, "failed"), (5.0, 4.1, "passed"), (3.0, 9.0, "passed")],
+)
+def test_a_suspected_change_is_confirmed_once(
+    judged: Callable[..., tuple[Verdict, Speed, int]], first: float, second: float, status: str
 ) -> None:
-    verdict, kept = timed_again()
-    assert (verdict.status, kept.batches) == ("failed", 1)
+    """Slower or faster; the first run stays the one that is stored as a baseline."""
+    verdict, kept, runs = judged(first, second)
+    assert (verdict.status, runs) == (status, 1)
+    assert (kept.seconds, kept.confirmation) == ((first,), (second,))
 
 
-def test_a_baseline_waits_for_a_machine_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regression, "_PAUSES", (0.0, 0.0, 0.0))
-    monkeypatch.setattr(regression, "_DISTURBED", 1.2)
-    quick, slow = speed(4.0, yardstick=1.0), speed(6.0, yardstick=1.3)
-    _, kept = _judged(slow, [slow, quick], before=[quick], recording=True)
-    assert (kept.seconds, kept.yardstick, kept.batches) == ((4.0,), 1.0, 3)
-    _, kept = _judged(speed(6.0, yardstick=1.1), [], before=[quick], recording=True)
-    assert kept.batches == 1
-    # Not its own clock's.
-    other = quick.model_copy(update={"identity": {"timer": "time.time"}})
-    _, kept = _judged(slow, [], before=[other], recording=True)
-    assert kept.batches == 1
+def test_within_the_limit_nothing_is_run_again(
+    judged: Callable[..., tuple[Verdict, Speed, int]],
+) -> None:
+    verdict, kept, runs = judged(4.2, 9.0)
+    assert (verdict.status, kept.confirmation, runs) == ("passed", (), 0)
 
 
-def test_who_only_looks_waits_for_nothing() -> None:
-    quick, slow = speed(4.0, yardstick=1.0), speed(6.0, yardstick=1.3)
-    _, kept = _judged(slow, [], before=[quick])
-    assert kept.batches == 1
+def test_a_speed_that_cannot_be_timed_again_is_judged_as_it_is(
+    judged: Callable[..., tuple[Verdict, Speed, int]],
+) -> None:
+    assert judged(5.0, None)[0].status == "failed"

@@ -15,7 +15,7 @@ from pytest_ane.predict import hook
 def hooked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """One entry for each time that the native module would have been replaced."""
     calls: list[str] = []
-    monkeypatch.setattr(hook, "hook", lambda: calls.append("hook"))
+    monkeypatch.setattr(hook, "activate", lambda: calls.append("hook"))
     return calls
 
 

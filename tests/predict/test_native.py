@@ -12,7 +12,7 @@ import pytest
 from pytest_ane.core.errors import AneError, ExecutionError
 from pytest_ane.mil.records import DType, Feature, Pipeline
 from pytest_ane.predict import native
-from pytest_ane.predict.native import given, returned
+from pytest_ane.predict.native import declared_inputs, returned_outputs
 from tests.mil.packages import Program, doubling
 
 X = np.ones((2, 3), np.float32)
@@ -142,11 +142,13 @@ def model(*, inputs: tuple[Feature, ...] = (), outputs: tuple[Feature, ...] = ()
 
 
 def take(dtype: DType, value: Any, shape: tuple[int, ...] = (1, 2), **options: Any) -> Any:
-    return given(model(inputs=(Feature("x", dtype, shape, **options),)), {"x": value})["x"]
+    return declared_inputs(model(inputs=(Feature("x", dtype, shape, **options),)), {"x": value})[
+        "x"
+    ]
 
 
 def give(feature: Feature, value: Any) -> Any:
-    return returned(model(outputs=(feature,)), {feature.name: value})[feature.name]
+    return returned_outputs(model(outputs=(feature,)), {feature.name: value})[feature.name]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +183,10 @@ def test_what_is_no_array_of_numbers(value: Any, what: str) -> None:
 def test_unknown_names_and_images_go_on_to_the_session() -> None:
     picture = object()
     feature = Feature("x", DType.UINT8, (1, 2), kind="image", color="RGB")
-    assert given(model(inputs=(feature,)), {"x": picture, "z": 3}) == {"x": picture, "z": 3}
+    assert declared_inputs(model(inputs=(feature,)), {"x": picture, "z": 3}) == {
+        "x": picture,
+        "z": 3,
+    }
 
 
 @pytest.mark.parametrize(
@@ -226,7 +231,9 @@ def test_probabilities(keys: list[Any]) -> None:
 
 def test_values_that_are_not_declared_stay_inside() -> None:
     outputs = {"y": np.ones(2, np.float32), "z": np.ones(2)}
-    assert list(returned(model(outputs=(Feature("y", DType.FP32, (2,)),)), outputs)) == ["y"]
+    assert list(returned_outputs(model(outputs=(Feature("y", DType.FP32, (2,)),)), outputs)) == [
+        "y"
+    ]
 
 
 @pytest.mark.parametrize(

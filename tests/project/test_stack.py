@@ -10,9 +10,9 @@ import pytest
 
 from pytest_ane.build import Artifact
 from pytest_ane.chain.chain import Chain, ChainStep, Rewinding
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import Wire
 from pytest_ane.project.stack import _step
-from pytest_ane.sources import FloatArray
 
 VOCABULARY = 5
 

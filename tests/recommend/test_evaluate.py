@@ -9,9 +9,9 @@ import pytest
 
 from pytest_ane.chain.chain import Chain, ChainStep
 from pytest_ane.chain.golden import GoldenPrompt
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.metrics.logits import compare_logits
 from pytest_ane.recommend.evaluate import ExactStack, filled, lowest
-from pytest_ane.sources import FloatArray
 from tests.chain.test_chain import block, embed, following, head
 from tests.recommend.simulated import unit
 

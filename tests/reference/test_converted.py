@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pytest_ane.mil import load, read_model
-from pytest_ane.mil.records import Blob, Model
+from pytest_ane.mil.records import Blob, MLModel
 from pytest_ane.reference import Session
 from tests.reference.converted import SIZE, Attention, causal
 
@@ -24,7 +24,7 @@ def probe(length: int) -> dict[str, np.ndarray]:
     return {"x": x, "mask": causal(length)}
 
 
-def weights(model: Model) -> dict[str, np.ndarray]:
+def weights(model: MLModel) -> dict[str, np.ndarray]:
     """Every dense weight of 1x1 convolutions, by the name it had before compression."""
     session = Session(model)
     names = {op.inputs["weight"][0].name for op in model.program.walk() if op.op == "conv"}

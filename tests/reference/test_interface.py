@@ -11,7 +11,7 @@ import pytest
 
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import read_model
-from pytest_ane.mil.records import DType, Feature, Model
+from pytest_ane.mil.records import DType, Feature, MLModel
 from pytest_ane.reference import Session
 from pytest_ane.reference.interface import bind_inputs, present
 from tests.mil.packages import Program
@@ -20,7 +20,7 @@ HALF = 65552
 INT32 = 131104
 
 
-def model(tmp_path: Path, kind: str = "FLOAT16", code: int = HALF) -> Model:
+def model(tmp_path: Path, kind: str = "FLOAT16", code: int = HALF) -> MLModel:
     program = Program()
     program.input("x", (1, 4), kind, ranges=((1, 1), (2, 8)), kind=code)
     program.op("abs", "y", kind, (1, None), x="x")
@@ -106,7 +106,7 @@ def test_enumerated_shapes(tmp_path: Path) -> None:
         session.predict({"x": np.ones((1, 5), np.float32)})
 
 
-def optional(tmp_path: Path, **default: float) -> Model:
+def optional(tmp_path: Path, **default: float) -> MLModel:
     """`y = |x|` with `x` an int32 or fp32 `[1, 4]` that may be left out."""
     whole = "intDefaultValue" in default
     program = Program()
@@ -149,7 +149,7 @@ def test_an_input_of_int8(tmp_path: Path) -> None:
         bind_inputs(read, {"x": np.array([[1, 128]], np.int64)}, "as-typed")
 
 
-def picture(tmp_path: Path, dtype: str = "FLOAT32") -> Model:
+def picture(tmp_path: Path, dtype: str = "FLOAT32") -> MLModel:
     """`y = x` of a BGR image of 1 x 2 pixels."""
     program = Program()
     program.input("x", (1, 3, 1, 2), dtype)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 from pytest_ane.reference import Session
 from pytest_ane.reference import replay as module
 from pytest_ane.reference.replay import Replay, reached
@@ -19,7 +19,7 @@ BITS = dict.fromkeys(blocks.NAMES, 2)
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Model:
+def model(tmp_path: Path) -> MLModel:
     return read_model(blocks.plain(tmp_path))
 
 
@@ -28,13 +28,13 @@ def inputs() -> list[dict[str, Any]]:
     return [{"x": rng.standard_normal((1, 32, n, 1)).astype(np.float16)} for n in (1, 5)]
 
 
-def with_other(model: Model, name: str) -> Session:
+def with_other(model: MLModel, name: str) -> Session:
     """The block with one weight all ones."""
     op = next(op for op in model.main.walk() if op.name == name)
     return Session(model, overrides={op: np.ones((32, 32, 1, 1), np.float32)})
 
 
-def test_a_given_weight_takes_the_place_of_the_package_s(model: Model) -> None:
+def test_a_given_weight_takes_the_place_of_the_package_s(model: MLModel) -> None:
     x = inputs()[0]
     values = with_other(model, "first").predict(x, outputs=["first_out"])["first_out"]
     total = x["x"].astype(np.float32).sum()
@@ -42,7 +42,7 @@ def test_a_given_weight_takes_the_place_of_the_package_s(model: Model) -> None:
 
 
 @pytest.mark.parametrize("name", blocks.NAMES)
-def test_a_variant_is_bit_for_bit_a_whole_run(model: Model, name: str) -> None:
+def test_a_variant_is_bit_for_bit_a_whole_run(model: MLModel, name: str) -> None:
     other = with_other(model, name)
     replay = Replay(Session(model), inputs())
     found = replay.variant(other, [name])
@@ -53,7 +53,7 @@ def test_a_variant_is_bit_for_bit_a_whole_run(model: Model, name: str) -> None:
         assert np.array_equal(one["y"], whole["y"])
 
 
-def test_only_what_follows_is_run(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_follows_is_run(model: MLModel, monkeypatch: pytest.MonkeyPatch) -> None:
     replay, ran = Replay(Session(model), inputs()), []
     run = module.run_all
     monkeypatch.setattr(
@@ -65,6 +65,6 @@ def test_only_what_follows_is_run(model: Model, monkeypatch: pytest.MonkeyPatch)
     assert ran == [6, 4, 2]
 
 
-def test_what_follows(model: Model) -> None:
+def test_what_follows(model: MLModel) -> None:
     assert reached(model.main.block, ["third"]) == {"third", "third_out", "y"}
     assert reached(model.main.block, []) == set()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 from pytest_ane.reference import Session, weights
 from pytest_ane.reference.weights import HalfWeight, StreamedWeight
 from tests.mil.packages import Program
@@ -112,7 +112,7 @@ def test_the_budget_is_spent_in_program_order(tmp_path: Path) -> None:
 
 
 def test_a_streamed_weight_may_be_tapped(tmp_path: Path) -> None:
-    model: Model = read_model(conv().save(tmp_path))
+    model: MLModel = read_model(conv().save(tmp_path))
     found = Session(model, memory_budget=0).predict({"x": X}, outputs=["w"])["w"]
     np.testing.assert_array_equal(found, Session(model).predict({"x": X}, outputs=["w"])["w"])
 

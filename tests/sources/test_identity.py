@@ -13,7 +13,7 @@ import pytest
 
 from pytest_ane.core.digests import remembered
 from pytest_ane.core.errors import SourceError
-from pytest_ane.manifest import Source as Origin
+from pytest_ane.manifest import SourceTable as Origin
 from pytest_ane.sources import SeededSource, Spread, identify, locate, open_source, source_path
 from pytest_ane.sources.gguf import GGUFSource
 from pytest_ane.sources.identity import digests

@@ -15,7 +15,7 @@ from pytest_ane.gates.placement.plans import Plan, judge, summarise
 from pytest_ane.manifest import load
 from pytest_ane.mil import read_model
 from pytest_ane.project.models import OpenModel
-from pytest_ane.testing import Devices, Replayer, Script
+from pytest_ane.testing import DeviceRule, Replayer, Script
 from tests.mil.packages import Program
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class Compiling:
         return use(target)
 
 
-def _plan(package: Path, folder: Path, *rules: Devices) -> Plan:
+def _plan(package: Path, folder: Path, *rules: DeviceRule) -> Plan:
     with Replayer(Script(devices=rules)):
         return plan_on_device(Compiling(folder), package, read_model(package, weights=False))
 
@@ -65,7 +65,7 @@ def test_a_mixture_of_zaya(tmp_path: Path) -> None:
         "328 compile-time (296 const, 32 constexpr_lut_to_dense)"
     )
     assert judge(plan, subject="zaya1-8b:L01").status == "passed"
-    plan = _plan(package, tmp_path, Devices("CPU", op="softmax"))
+    plan = _plan(package, tmp_path, DeviceRule("CPU", op="softmax"))
     verdict = judge(plan, subject="zaya1-8b:L01")
     assert verdict.status == "failed"
     assert verdict.reasons == ("1 operation is not on the ANE, of 165.",)
@@ -101,5 +101,5 @@ def test_the_line_of_the_notes(tmp_path: Path) -> None:
     assert line.endswith(
         "compute 34/34 ANE · GPU 0 · CPU 0 · 48 compile-time (44 const, 4 constexpr_lut_to_dense)"
     )
-    moved = summarise(_plan(package, tmp_path, Devices("GPU", name="y3?"))).line
+    moved = summarise(_plan(package, tmp_path, DeviceRule("GPU", name="y3?"))).line
     assert "compute 30/34 ANE · GPU 4 · CPU 0" in moved

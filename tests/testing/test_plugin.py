@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pytest_ane.backends import CpuBackend
-from pytest_ane.testing import Devices, Machine, Script
-from pytest_ane.testing.plugin import Slow, slowed
+from pytest_ane.testing import DeviceRule, Mac, Script
+from pytest_ane.testing.slow import SlowRunner, slowed
 from tests.mil.packages import doubling
 
 PLUGIN = ("-p", "pytest_ane.testing.plugin")
@@ -40,10 +40,10 @@ WHOLE = """
         assert chip() == "Apple M5"
 """
 ONE = """
-    from pytest_ane.testing import Devices, Script
+    from pytest_ane.testing import DeviceRule, Script
 
     def test_cpu(coreml_replay):
-        coreml_replay(Script(devices=(Devices("CPU"),)))
+        coreml_replay(Script(devices=(DeviceRule("CPU"),)))
         assert device() == "MLCPUComputeDevice"
 
     def test_folder(coreml_replay):
@@ -60,7 +60,7 @@ ONE = """
 def _loaded() -> None:
     """Pytester drops what a run in this process imports, and numpy cannot be imported twice."""
     from pytest_ane.build.coremltools_quiet import import_coremltools
-    from pytest_ane.testing import native, recorder, recording  # noqa: F401
+    from pytest_ane.testing import native, recording  # noqa: F401
 
     import_coremltools()
 
@@ -68,7 +68,7 @@ def _loaded() -> None:
 @pytest.fixture
 def recording(pytester: pytest.Pytester) -> Path:
     doubling().save(pytester.path)
-    return Script(Machine("Apple M5"), (Devices("GPU"),)).save(pytester.path / "recording")
+    return Script(Mac("Apple M5"), (DeviceRule("GPU"),)).save(pytester.path / "recording")
 
 
 @pytest.mark.usefixtures("recording")
@@ -123,7 +123,7 @@ def test_the_script_of_the_docs(tmp_path: Path) -> None:
     (text,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     (tmp_path / "script.json").write_text(text)
     script = Script.load(tmp_path)
-    assert script.machine == Machine()
+    assert script.machine == Mac()
     assert [rule.preferred for rule in script.devices] == ["CPU", "GPU", "none"]
 
 
@@ -141,7 +141,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_call_takes_so_much_longer_and_says_the_same() -> None:
-    slow = Slow(Instant(), 0.02)
+    slow = SlowRunner(Instant(), 0.02)
     start = time.perf_counter()
     assert slow.predict({"x": 1}, 2) == {"y": {"x": 1}, "state": 2}
     assert time.perf_counter() - start >= 0.02
@@ -152,7 +152,7 @@ def test_a_call_takes_so_much_longer_and_says_the_same() -> None:
 def test_only_what_is_named() -> None:
     with slowed({"L0*": 0.001, "L01": 0.002}):
         kinds = {n: CpuBackend().load(Path(f"{n}.mlpackage")) for n in ("L00", "L01", "head.0")}
-        assert isinstance(kinds["L00"], Slow)
+        assert isinstance(kinds["L00"], SlowRunner)
         assert vars(kinds["L01"])["_seconds"] == pytest.approx(0.003)
         assert isinstance(kinds["head.0"], Instant)
     assert isinstance(CpuBackend().load(Path("L00.mlpackage")), Instant)

@@ -18,16 +18,16 @@ from pytest_ane.gates.placement.plans import Plan, read_plan
 from pytest_ane.mil import read_model
 from pytest_ane.predict import native
 from pytest_ane.predict.hook import in_place
-from pytest_ane.testing import Devices, Failure, Machine, Recorder, Replayer, Script, code_14
+from pytest_ane.testing import DeviceRule, Failure, Mac, Recorder, Replayer, Script, code_14
 from pytest_ane.testing.recording import identity
 from tests import device_models
 
 MAC = Script(
-    Machine("Apple M5", "26.2", "25C56", 16, "3500.1"),
+    Mac("Apple M5", "26.2", "25C56", 16, "3500.1"),
     (
-        Devices("GPU", op="conv", units=("ALL",), cost=0.5),
-        Devices("CPU", op="tanh"),
-        Devices("none", op="relu"),
+        DeviceRule("GPU", op="conv", units=("ALL",), cost=0.5),
+        DeviceRule("CPU", op="tanh"),
+        DeviceRule("none", op="relu"),
     ),
 )
 ONES = np.ones((1, 64, 1, 4), np.float32)

@@ -16,7 +16,7 @@ import pytest
 from pytest_ane.build.coremltools_quiet import import_coremltools
 from pytest_ane.core.errors import RecordingError
 from pytest_ane.mil import read_model
-from pytest_ane.testing import Devices, Failure, Machine, Replayer, Script, code_14, stale
+from pytest_ane.testing import DeviceRule, Failure, Mac, Replayer, Script, code_14, stale
 from tests.mil.packages import doubling
 
 X = {"x": np.ones((2, 3), np.float32)}
@@ -92,31 +92,31 @@ def test_the_best_unit_that_is_allowed(compiled: Path) -> None:
 @pytest.mark.parametrize(
     ("rule", "preferred"),
     [
-        (Devices("CPU", name="y"), "CPU"),
-        (Devices("CPU", name="z"), "Neu"),
-        (Devices("GPU", op="a[cd]d"), "GPU"),
-        (Devices("CPU", op="conv"), "Neu"),
-        (Devices("CPU", function="main"), "CPU"),
-        (Devices("CPU", function="other"), "Neu"),
-        (Devices("CPU", units=("ALL",)), "Neu"),
-        (Devices("CPU", units=("ALL", "CPU_AND_NE")), "CPU"),
+        (DeviceRule("CPU", name="y"), "CPU"),
+        (DeviceRule("CPU", name="z"), "Neu"),
+        (DeviceRule("GPU", op="a[cd]d"), "GPU"),
+        (DeviceRule("CPU", op="conv"), "Neu"),
+        (DeviceRule("CPU", function="main"), "CPU"),
+        (DeviceRule("CPU", function="other"), "Neu"),
+        (DeviceRule("CPU", units=("ALL",)), "Neu"),
+        (DeviceRule("CPU", units=("ALL", "CPU_AND_NE")), "CPU"),
     ],
 )
-def test_rules(compiled: Path, rule: Devices, preferred: str) -> None:
+def test_rules(compiled: Path, rule: DeviceRule, preferred: str) -> None:
     with Replayer(Script(devices=(rule,))):
         assert _devices(compiled, "CPU_AND_NE")["add"][0] == preferred
 
 
 def test_the_first_rule_that_matches_counts(compiled: Path) -> None:
-    rules = (Devices("CPU", op="mul"), Devices("GPU", op="add"), Devices("CPU"))
+    rules = (DeviceRule("CPU", op="mul"), DeviceRule("GPU", op="add"), DeviceRule("CPU"))
     with Replayer(Script(devices=rules)):
         assert _devices(compiled, "ALL")["add"][0] == "GPU"
-    with Replayer(Script(devices=(Devices("none"),))):
+    with Replayer(Script(devices=(DeviceRule("none"),))):
         assert _devices(compiled, "ALL") == {}
 
 
 def test_constants_have_no_device_whatever_the_rules_say(compiled: Path) -> None:
-    with Replayer(Script(devices=(Devices("CPU", op="const"),))):
+    with Replayer(Script(devices=(DeviceRule("CPU", op="const"),))):
         assert list(_devices(compiled, "ALL")) == ["add"]
 
 
@@ -140,14 +140,14 @@ def test_the_machine_s_tools() -> None:
 
 def test_a_name_that_a_shell_would_run(tmp_path: Path) -> None:
     hostile = f"$(touch {tmp_path}/ran)'; touch {tmp_path}/ran; {{0}}"
-    with Replayer(Script(Machine(chip=hostile, compiler=hostile))):
+    with Replayer(Script(Mac(chip=hostile, compiler=hostile))):
         assert _run("sysctl", "-n", "machdep.cpu.brand_string").stdout.strip() == hostile
         assert _run("xcrun", "coremlcompiler", "version").stdout.strip() == hostile
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_mac_without_xcode(package: Path, ct: Any) -> None:
-    with Replayer(Script(Machine(compiler=""))):
+    with Replayer(Script(Mac(compiler=""))):
         done = _run("xcrun", "coremlcompiler", "version")
         assert (done.returncode, done.stdout) == (72, "")
         assert "unable to find utility 'coremlcompiler'" in done.stderr
@@ -212,7 +212,7 @@ def test_failures_of_a_path_of_loading_and_of_compiling(compiled: Path, ct: Any)
 def test_what_another_build_compiled_fails_until_it_is_compiled_again(
     compiled: Path, ct: Any
 ) -> None:
-    script = Script(Machine(build="25C56"), failures=(stale("plan"), stale("load")))
+    script = Script(Mac(build="25C56"), failures=(stale("plan"), stale("load")))
     with Replayer(script):
         with pytest.raises(RuntimeError, match=r"/model\.mil' with error code: -14\.$"):
             _devices(compiled, "ALL")
@@ -253,7 +253,7 @@ def unchanged(ct: Any) -> Iterator[None]:
 @pytest.mark.usefixtures("unchanged")
 def test_afterwards_all_is_as_before(compiled: Path, ct: Any) -> None:
     before = ct.models.utils._is_macos()
-    with Replayer(Script(Machine(os="26.2"))):
+    with Replayer(Script(Mac(os="26.2"))):
         assert ct.models.utils._is_macos()
         assert ct.models.utils._macos_version() == (26, 2)
         cores = [d.total_core_count for d in ct.models.MLModel.get_available_compute_devices()[2:]]
@@ -265,8 +265,8 @@ def test_afterwards_all_is_as_before(compiled: Path, ct: Any) -> None:
 
 @pytest.mark.usefixtures("unchanged")
 def test_one_within_another(compiled: Path) -> None:
-    with Replayer(Script(devices=(Devices("GPU"),))):
-        with Replayer(Script(devices=(Devices("CPU"),))):
+    with Replayer(Script(devices=(DeviceRule("GPU"),))):
+        with Replayer(Script(devices=(DeviceRule("CPU"),))):
             assert _devices(compiled, "ALL")["add"][0] == "CPU"
         assert _devices(compiled, "ALL")["add"][0] == "GPU"
 

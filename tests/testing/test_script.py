@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.core.errors import RecordingError
-from pytest_ane.testing import Devices, Failure, Machine, Script, code_14, stale
+from pytest_ane.testing import DeviceRule, Failure, Mac, Script, code_14, stale
 
 
 def test_a_script_survives_its_file(tmp_path: Path) -> None:
     script = Script(
-        Machine("Apple M5", "26.2", "25C56", 16, ""),
-        (Devices("GPU", op="conv", units=("ALL",)), Devices("none", name="x", supported=())),
+        Mac("Apple M5", "26.2", "25C56", 16, ""),
+        (DeviceRule("GPU", op="conv", units=("ALL",)), DeviceRule("none", name="x", supported=())),
         1,
         (stale(), code_14("load", times=None), Failure("predict", "no", 2, 3, "*L01*")),
         False,
@@ -31,7 +31,7 @@ def test_a_script_of_nothing_is_an_m4_max(tmp_path: Path) -> None:
 
 
 def test_only_what_was_chosen_is_written(tmp_path: Path) -> None:
-    Script(devices=(Devices("CPU", op="relu"),)).save(tmp_path)
+    Script(devices=(DeviceRule("CPU", op="relu"),)).save(tmp_path)
     written = json.loads((tmp_path / "script.json").read_text())
     assert written == {"devices": [{"preferred": "CPU", "op": "relu"}]}
 

@@ -19,8 +19,7 @@ class OpCost:
         weights: bytes of weights as stored, palettes' indices and tables; those that several
             operations read count for the first.
         elements: numbers that those weights are once decompressed.
-        reads, writes: bytes of the tensors that it takes and gives, constants and states left out.
-        states: bytes it takes from a state or puts into one.
+        states: bytes it reads from a state or writes to one.
     """
 
     name: str
@@ -29,12 +28,10 @@ class OpCost:
     width: int = 1
     weights: int = 0
     elements: int = 0
-    reads: int = 0
-    writes: int = 0
     states: int = 0
 
-    def filled(self, lanes: int) -> int:
-        """MACs where the last axis is filled up to a multiple of `lanes`."""
+    def padded(self, lanes: int) -> int:
+        """MACs where the last axis is padded to a multiple of `lanes`."""
         width = max(self.width, 1)
         return self.macs // width * (math.ceil(width / lanes) * lanes)
 
@@ -46,7 +43,7 @@ class Costs:
     Attributes:
         tokens: the T of its flexible inputs; None where all its shapes are fixed.
         operations: in program order, constants left out.
-        inputs, outputs: bytes of what the host gives and gets.
+        inputs, outputs: bytes of the host's tensors.
         held: bytes of its states.
     """
 
@@ -58,16 +55,16 @@ class Costs:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates."""
+        """Multiply-accumulates of all operations."""
         return sum(op.macs for op in self.operations)
 
-    def filled(self, lanes: int) -> int:
-        """MACs where every result's last axis is filled up to a multiple of `lanes`."""
-        return sum(op.filled(lanes) for op in self.operations)
+    def padded(self, lanes: int) -> int:
+        """MACs where every result's last axis is padded to a multiple of `lanes`."""
+        return sum(op.padded(lanes) for op in self.operations)
 
     @property
     def weights(self) -> int:
-        """Bytes of weights as stored."""
+        """Bytes of all weights as stored."""
         return sum(op.weights for op in self.operations)
 
     @property
@@ -76,24 +73,6 @@ class Costs:
         return sum(op.elements for op in self.operations)
 
     @property
-    def activations(self) -> int:
-        """Bytes that operations read and write, as if every tensor went through memory."""
-        return sum(op.reads + op.writes for op in self.operations)
-
-    @property
     def states(self) -> int:
         """Bytes that are read from states and written to them."""
         return sum(op.states for op in self.operations)
-
-    @property
-    def streamed(self) -> int:
-        """Bytes that have to cross the memory bus.
-
-        Weights and states once, inputs and outputs; what lies between may stay on the chip.
-        """
-        return self.weights + self.states + self.inputs + self.outputs
-
-    @property
-    def intensity(self) -> float:
-        """Floating-point operations, two a MAC, per byte streamed."""
-        return 2 * self.macs / self.streamed if self.streamed else math.inf

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ane.backends.coreml.backend import ComputeUnits, CoreMLBackend
+from pytest_ane.backends.coreml.backend import CoreMLBackend
 from pytest_ane.backends.coreml.machine import Machine, check_native
 
-__all__ = ["ComputeUnits", "CoreMLBackend", "Machine", "check_native"]
+__all__ = ["CoreMLBackend", "Machine", "check_native"]

@@ -1,40 +1,32 @@
-"""The backend: compiled models from the cache, loaded on the compute units that were asked for."""
+"""The backend: compiled models from the cache, loaded on the chosen compute units."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 import pytest_ane
-from pytest_ane.backends.base import Arrays
 from pytest_ane.backends.coreml.compiled import CompiledModels
-from pytest_ane.backends.coreml.errors import explained, is_stale
+from pytest_ane.backends.coreml.errors import explain, is_stale
 from pytest_ane.backends.coreml.machine import Machine, check_native, coremltools, is_replaced
 from pytest_ane.build.cache import Cache
+from pytest_ane.core.arrays import Array, Arrays, FloatArray
 from pytest_ane.core.errors import ExecutionError
+from pytest_ane.manifest import ComputeUnits
 from pytest_ane.mil import read_model
 from pytest_ane.mil.compiled import is_compiled
-from pytest_ane.mil.records import Feature, Model
+from pytest_ane.mil.records import Feature, MLModel
 from pytest_ane.reference.interface import bind_inputs
 
 T = TypeVar("T")
-
-ComputeUnits = Literal["ALL", "CPU_AND_GPU", "CPU_AND_NE", "CPU_ONLY"]
-"""Where Core ML may run a model: names of `coremltools.ComputeUnit`."""
-
-COMPUTE_UNITS: tuple[ComputeUnits, ...] = get_args(ComputeUnits)
-
-
-def _silent(text: str) -> None:
-    """Say nothing."""
 
 
 class CoreMLBackend:
@@ -43,8 +35,8 @@ class CoreMLBackend:
     Args:
         cache: where compiled models are kept.
         units: where Core ML may run a model; `CPU_ONLY` is for comparison.
-        say: told in a sentence what is compiled again.
-        machine: this Mac, where it was asked already.
+        say: takes a sentence for each model that is compiled again.
+        machine: this Mac, if known already.
 
     Raises:
         BackendError: there is no native Core ML here.
@@ -57,7 +49,7 @@ class CoreMLBackend:
         self,
         cache: Cache,
         units: ComputeUnits = "CPU_AND_NE",
-        say: Callable[[str], None] = _silent,
+        say: Callable[[str], None] = lambda text: None,
         machine: Machine | None = None,
     ) -> None:
         check_native()
@@ -141,11 +133,11 @@ class CoreMLBackend:
 def _failed(artifact: Path, error: RuntimeError) -> ExecutionError:
     if is_stale(error) and is_compiled(artifact):
         return ExecutionError(
-            f"{artifact}: Core ML refuses this compiled model ({explained(error)}); there is no "
+            f"{artifact}: Core ML refuses this compiled model ({explain(error)}); there is no "
             "package here to compile again, so compile its .mlpackage on this Mac."
         )
-    anew = ", though it was compiled anew" if is_stale(error) else ""
-    return ExecutionError(f"{artifact}: Core ML failed{anew}: {explained(error)}.")
+    again = ", though it was compiled again" if is_stale(error) else ""
+    return ExecutionError(f"{artifact}: Core ML failed{again}: {explain(error)}.")
 
 
 _SCALARS = ("doubleType", "int64Type")
@@ -159,28 +151,24 @@ class CoreMLRunner:
         loaded: a `coremltools.models.CompiledMLModel` of the same function.
     """
 
-    def __init__(self, model: Model, loaded: Any) -> None:
+    def __init__(self, model: MLModel, loaded: Any) -> None:
         self._model = model
         self._loaded = loaded
         self._tensors = replace(model, inputs=tuple(f for f in model.inputs if f.kind != "image"))
 
     @property
     def inputs(self) -> tuple[Feature, ...]:
-        """The declared inputs."""
+        """The inputs that the artifact declares, images and scalars among them."""
         return self._model.inputs
 
     def make_state(self) -> Any:
         """Fresh states, all zero; None where the model keeps none."""
         if not self._model.states:
             return None
-        try:
+        with self._explained("made no states"):
             return self._loaded.make_state()
-        except RuntimeError as error:
-            raise self._failed("made no states", error) from None
 
-    def read_states(
-        self, state: Any, names: Collection[str] | None = None
-    ) -> dict[str, npt.NDArray[Any]]:
+    def read_states(self, state: Any, names: Collection[str] | None = None) -> dict[str, Array]:
         """Copies of states by name: of all, or of some.
 
         Raises:
@@ -189,20 +177,16 @@ class CoreMLRunner:
         if state is None:
             return {}
         wanted = [f.name for f in self._model.states] if names is None else names
-        try:
+        with self._explained("could not read a state"):
             return {name: np.array(state.read_state(name)) for name in wanted}
-        except RuntimeError as error:
-            raise self._failed("could not read a state", error) from None
 
     def write_states(self, state: Any, values: Arrays) -> None:
         """Give states back what `read_states` copied; `ExecutionError` where Core ML failed."""
-        try:
+        with self._explained("could not write a state"):
             for name, value in values.items():
                 state.write_state(name, value)
-        except RuntimeError as error:
-            raise self._failed("could not write a state", error) from None
 
-    def predict(self, inputs: Arrays, state: Any = None) -> dict[str, npt.NDArray[np.float32]]:
+    def predict(self, inputs: Arrays, state: Any = None) -> dict[str, FloatArray]:
         """Run once, with the inputs that are declared.
 
         fp16 inputs are rounded to fp16 here, as on every backend; Core ML's Python interface takes
@@ -211,41 +195,45 @@ class CoreMLRunner:
         Raises:
             ExecutionError: an input is missing or does not fit, or Core ML failed.
         """
-        given = self._given(inputs)
-        try:
-            found = self._loaded.predict(given, state)
-        except RuntimeError as error:
-            raise self._failed("could not predict", error) from None
+        arguments = self._arguments(inputs)
+        with self._explained("could not predict"):
+            outputs = self._loaded.predict(arguments, state)
         names = self._model.main.block.outputs
-        if missing := [name for name in names if name not in found]:
+        if missing := [name for name in names if name not in outputs]:
             raise ExecutionError(
                 f"{self._model.path}: Core ML gave no output {missing[0]!r}, but "
-                f"{', '.join(found) or 'nothing'}; the compiled model is not of this package."
+                f"{', '.join(outputs) or 'nothing'}; the compiled model is not of this package."
             )
-        return {name: _returned(found[name]) for name in names}
+        return {name: _returned(outputs[name]) for name in names}
 
     def predict_all(
         self, inputs: Sequence[Arrays], states: Sequence[Any]
-    ) -> list[dict[str, npt.NDArray[np.float32]]]:
+    ) -> list[dict[str, FloatArray]]:
         """One after the other, each with a state of its own or None."""
         return [self.predict(x, state) for x, state in zip(inputs, states, strict=True)]
 
-    def _given(self, inputs: Arrays) -> dict[str, Any]:
+    def _arguments(self, inputs: Arrays) -> dict[str, Any]:
         """What coremltools hands to Core ML: arrays in the declared types, numbers, PIL images."""
         tensors = {f.name: f for f in self._tensors.inputs}
         arrays = {name: value for name, value in inputs.items() if name in tensors}
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             name: array.item() if tensors[name].kind in _SCALARS else np.array(array, order="C")
             for name, array in bind_inputs(self._tensors, arrays, "as-typed").items()
         }
         images = (f.name for f in self._model.inputs if f.kind == "image")
-        return given | {name: inputs[name] for name in images if name in inputs}
+        return arguments | {name: inputs[name] for name in images if name in inputs}
 
-    def _failed(self, what: str, error: RuntimeError) -> ExecutionError:
-        return ExecutionError(f"{self._model.path}: Core ML {what}: {explained(error)}.")
+    @contextmanager
+    def _explained(self, failure: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise ExecutionError(
+                f"{self._model.path}: Core ML {failure}: {explain(error)}."
+            ) from None
 
 
-def _load(model: Model, compiled: Path, units: str, coremltools: Any) -> CoreMLRunner:
+def _load(model: MLModel, compiled: Path, units: str, coremltools: Any) -> CoreMLRunner:
     """Load a compiled model on compute units; Core ML's `RuntimeError` where it refuses."""
     loaded = coremltools.models.CompiledMLModel(
         str(compiled), coremltools.ComputeUnit[units], model.function or None

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.backends.coreml.errors import explained
+from pytest_ane.backends.coreml.errors import explain
 from pytest_ane.backends.coreml.machine import XCODE, Machine, coremltools
 from pytest_ane.build.cache import Cache, Entry
 from pytest_ane.core.digests import key_digest, tree_digest
@@ -46,7 +46,7 @@ class CompiledModels:
         return self._entry(package, record, self._latest(record))
 
     def after(self, package: Path, stale: Path) -> Path:
-        """Another one, compiled anew unless another process has done so already.
+        """The successor of a stale one, compiled unless another process has done so already.
 
         Raises:
             BuildError: the disk is full or failing.
@@ -96,15 +96,15 @@ class CompiledModels:
         """Entries of the same bytes that nothing will use again, with their build of macOS."""
         for path in self._cache.folders(KIND):
             with suppress(OSError, ValueError, KeyError, TypeError):
-                found = json.loads((path / RECORD).read_text())
+                other = json.loads((path / RECORD).read_text())
                 superseded = path.name != f"{key_digest(record)}-{number}"
-                same = found["artifact"] == record["artifact"]
-                if same and superseded and (found == record or self._other_system(found)):
+                same = other["artifact"] == record["artifact"]
+                if same and superseded and (other == record or self._other_system(other)):
                     entry = Entry(KIND, path.name, path, 0, path.stat().st_mtime)
-                    yield entry, str(found["os_build"])
+                    yield entry, str(other["os_build"])
 
-    def _other_system(self, found: dict[str, Any]) -> bool:
-        return bool(found["os_build"] != self._machine.os_build)
+    def _other_system(self, other: dict[str, Any]) -> bool:
+        return bool(other["os_build"] != self._machine.os_build)
 
 
 def compile_package(package: Path, target: Path, machine: Machine) -> None:
@@ -115,7 +115,8 @@ def compile_package(package: Path, target: Path, machine: Machine) -> None:
     """
     if package.suffix != ".mlpackage":
         raise ExecutionError(
-            f"{package}: Core ML compiles folders named *.mlpackage; rename it, and name it anew."
+            f"{package}: Core ML compiles folders named *.mlpackage; rename it, and its path "
+            "in shards.toml."
         )
     if machine.has_xcode:
         _by_xcode(package, target)
@@ -152,6 +153,6 @@ def _by_system(package: Path, target: Path) -> None:
 
 def _refused(package: Path, by: str, error: Exception) -> ExecutionError:
     return ExecutionError(
-        f"{package}: {by} could not compile it: {explained(error)}; see that "
+        f"{package}: {by} could not compile it: {explain(error)}; see that "
         f"`pytest-ane explain {package}` reads it, or convert it again."
     )

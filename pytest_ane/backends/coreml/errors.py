@@ -16,7 +16,7 @@ _LONGEST = 400
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownError:
     """A text of Core ML's.
 
     Attributes:
@@ -37,8 +37,8 @@ class Known:
         return f"{self.meaning}; {self.remedy}" if self.remedy else self.meaning
 
 
-KNOWN = (
-    Known(
+KNOWN_ERRORS = (
+    KnownError(
         ("Failed to build the model execution plan", "error code: -14"),
         "Core ML built no plan (-14): per-block quantization, a pattern of states, or an .mlmodelc "
         "that an OS upgrade made stale",
@@ -46,60 +46,60 @@ KNOWN = (
         "for states that are written in part",
         stale=True,
     ),
-    Known(
+    KnownError(
         ("ANE model load has failed for on-device compiled macho",),
         "Core ML compiles the bundle again; nothing failed",
         "",
         failure=False,
     ),
-    Known(
+    KnownError(
         ("Invalid blob shape: Data-dependent shapes were disabled",),
         "A shape derives from a run-time value",
         "keep shapes fixed and mask (R053)",
     ),
-    Known(
+    KnownError(
         ("Tensor dimensions ", "are not within supported range"),
         "A dimension exceeds what this ANE takes",
         "fold the axis or cut the tensor (R030)",
     ),
-    Known(
+    KnownError(
         ("ANE does not support blob with rank",),
         "A tensor has more axes than the ANE takes, 5",
         "merge axes before the op (R027)",
     ),
-    Known(
+    KnownError(
         ("ANE only support per-cout/per-tensor quantization",),
         "Scales per block are not for the ANE",
         "use per-channel scales or grouped palettes (R064)",
     ),
-    Known(
+    KnownError(
         ("'mps.dequantize' op operand #2 must be tensor of quantized values",),
         "A palette with per-channel scales cannot be lowered",
         "palettize with enable_per_channel_scale=False (R069)",
     ),
-    Known(
+    KnownError(
         ("Program Inference overflow",),
         "A value overflowed on the ANE at run time",
         "scale activations before they are squared",
     ),
-    Known(
+    KnownError(
         # With status=0x1d, and 0x2, 0x16 (public threads of 2023 and 2026).
         ("ANEProgramProcessRequestDirect() Failed",),
         "A prediction failed on the ANE at run time",
         "see whether it runs with --ane-compute-units=CPU_ONLY",
     ),
-    Known(
+    KnownError(
         ("Program load failure (0x20004)",),
         "The ANE could not load the compiled program",
         "seen where memory is short (ml-stable-diffusion #26): run fewer processes at once, or cut "
         "the shard smaller",
     ),
-    Known(
+    KnownError(
         ("ANECCompile(", "FAILED"),
         "The ANE's compiler refused the program; Core ML falls back to CPU or GPU silently",
         "see what `pytest-ane explain` says of its operations",
     ),
-    Known(
+    KnownError(
         ("Error plan build: -1",),
         "The older path's plan failed to build, mostly after an ANE compile failure",
         "see what `pytest-ane explain` says of its operations",
@@ -107,12 +107,14 @@ KNOWN = (
 )
 
 
-def recognise(text: str) -> Known | None:
+def recognise(text: str) -> KnownError | None:
     """The first known text that a line contains, if any."""
-    return next((known for known in KNOWN if all(part in text for part in known.parts)), None)
+    return next(
+        (known for known in KNOWN_ERRORS if all(part in text for part in known.parts)), None
+    )
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """What Core ML says in an error, as one line of at most 400 characters.
 
     coremltools raises an NSError's `userInfo`, a dictionary printed over several lines
@@ -125,14 +127,14 @@ def said(error: BaseException) -> str:
     return printable(" ".join(text.split()).rstrip("."), _LONGEST)
 
 
-def explained(error: BaseException) -> str:
+def explain(error: BaseException) -> str:
     """What Core ML says, with what that means and what to do where it is known."""
     known = recognise(" ".join(str(error).split()))
-    words = said(error) or type(error).__name__
+    words = error_text(error) or type(error).__name__
     return f"{words} ({known})" if known else words
 
 
 def is_stale(error: BaseException) -> bool:
-    """Whether compiling again may mend it."""
+    """Whether a compiled model that another system made is a likely cause."""
     known = recognise(" ".join(str(error).split()))
     return known is not None and known.stale

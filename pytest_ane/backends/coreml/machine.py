@@ -1,6 +1,6 @@
 """What a measurement on a device depends on: chip, system and compiler, as macOS' own tools say.
 
-`platform` is not asked: under Rosetta and older SDKs it names another chip or system.
+`platform` is not used: under Rosetta and older SDKs it names another chip or system.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Machine:
 
     @property
     def has_xcode(self) -> bool:
-        """Whether `xcrun coremlcompiler` compiles here."""
+        """Whether Xcode's `coremlcompiler` compiles here, not the system's own compiler."""
         return self.compiler.startswith(XCODE)
 
     @classmethod
@@ -51,11 +51,11 @@ class Machine:
             BackendError: a tool of macOS is missing or fails.
         """
         # First what only macOS has: other systems have a sysctl too.
-        system = _asked("sw_vers", "-productVersion")
+        system = _output_of("sw_vers", "-productVersion")
         return cls(
-            chip=_asked("sysctl", "-n", "machdep.cpu.brand_string"),
+            chip=_output_of("sysctl", "-n", "machdep.cpu.brand_string"),
             os=f"macOS {system}",
-            os_build=_asked("sw_vers", "-buildVersion"),
+            os_build=_output_of("sw_vers", "-buildVersion"),
             compiler=_compiler(),
         )
 
@@ -70,14 +70,14 @@ def _compiler() -> str:
     `xcode-select -p` only says so.
     """
     try:
-        _asked("xcode-select", "-p")
-        found = _VERSION.search(_asked("xcrun", XCODE, "version"))
+        _output_of("xcode-select", "-p")
+        match = _VERSION.search(_output_of("xcrun", XCODE, "version"))
     except BackendError:
-        found = None
-    return f"{XCODE} {found[0]}" if found else f"coremltools {version('coremltools')}"
+        match = None
+    return f"{XCODE} {match[0]}" if match else f"coremltools {version('coremltools')}"
 
 
-def _asked(*command: str) -> str:
+def _output_of(*command: str) -> str:
     words = " ".join(command)
     try:
         done = subprocess.run(
@@ -90,14 +90,14 @@ def _asked(*command: str) -> str:
         ) from None
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BackendError(f"`{words}` failed ({error}); check this Mac's {command[0]}.") from None
-    said = done.stdout.strip()
-    if done.returncode or not said:
+    output = done.stdout.strip()
+    if done.returncode or not output:
         why = " ".join(done.stderr.split()) or "it says nothing"
         raise BackendError(
             f"`{words}` failed ({why[:200]}, exit code {done.returncode}); "
             f"check this Mac's {command[0]}."
         )
-    return said
+    return output
 
 
 NAME = "coremltools.libcoremlpython"
@@ -108,8 +108,8 @@ def has_native() -> bool:
     if NAME in sys.modules:
         return sys.modules[NAME] is not None
     package = PathFinder.find_spec("coremltools")
-    found = package and PathFinder.find_spec(NAME, package.submodule_search_locations)
-    return bool(found)
+    spec = package and PathFinder.find_spec(NAME, package.submodule_search_locations)
+    return bool(spec)
 
 
 def is_replaced() -> bool:

@@ -18,7 +18,7 @@ from pytest_ane.mil.records import (
     Block,
     DType,
     Function,
-    Model,
+    MLModel,
     Operation,
     Ref,
     TensorType,
@@ -84,7 +84,7 @@ def constants(package: Path) -> dict[str, frozenset[str]]:
     """Names of a package's constants, and which kinds of operations take each."""
     model = read_package(package, weights=False)
     takers: dict[str, frozenset[str]] = {}
-    for function in model.program.functions.values() if isinstance(model, Model) else ():
+    for function in model.program.functions.values() if isinstance(model, MLModel) else ():
         uses = Uses(function)
         for op in function.walk():
             if op.op == "const":

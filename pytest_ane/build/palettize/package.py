@@ -28,7 +28,7 @@ from pytest_ane.manifest import Palettize
 from pytest_ane.mil.blob import BlobWriter, blob_writer, byte_size, load, packed
 from pytest_ane.mil.package import parse_package, read_package
 from pytest_ane.mil.proto import set_blob, set_bytes, set_name
-from pytest_ane.mil.records import Blob, Block, DType, Model, Operation, TensorType, Value
+from pytest_ane.mil.records import Blob, Block, DType, MLModel, Operation, TensorType, Value
 
 WEIGHTS = "@model_path/weights/weight.bin"
 _IOS16, _IOS18 = 7, 9
@@ -63,7 +63,7 @@ def palettize(
         BuildError: a weight is NaN or infinite, or the program is too old for the settings.
     """
     model = read_package(source)
-    if not isinstance(model, Model) or len(model.program.functions) != 1:
+    if not isinstance(model, MLModel) or len(model.program.functions) != 1:
         raise BuildError(f"{source}: has several functions or models; palettize them one by one.")
     file, message = parse_package(source)
     [(name, function)] = model.program.functions.items()
@@ -96,7 +96,7 @@ class _Rewriter:
 
     def __init__(
         self,
-        model: Model,
+        model: MLModel,
         settings: Mapping[str, Palettize],
         uses: Uses,
         writer: BlobWriter,

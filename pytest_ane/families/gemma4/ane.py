@@ -50,7 +50,7 @@ class AneNorm(nn.Module):
         self.weight = constant(weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise."""
+        """RMSNorm of `[N, C, T, 1]` over C, times the weight."""
         normed: Tensor = self.unit(x) * self.weight
         return normed
 
@@ -125,5 +125,5 @@ class AneHead(nn.Module):
         self.register_buffer("cap", torch.tensor([config.cap], dtype=w.norm.dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of the slice."""
+        """Softly capped logits `[1, V / slices, T, 1]` of hidden states `[1, C, T, 1]`."""
         return torch.tanh(self.head(self.norm(x)) / self.cap) * self.cap

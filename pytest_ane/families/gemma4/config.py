@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_ane.core.errors import SourceError
 from pytest_ane.sources import Source
-from pytest_ane.sources.settings import MOST, MOST_LAYERS, check_variant, positive, whole
+from pytest_ane.sources.settings import MAX_DIMENSION, MAX_LAYERS, check_variant, positive, whole
 
 VERSION = "gemma4/1"
 
@@ -159,7 +159,7 @@ class Gemma4Config:
 
     @property
     def pack(self) -> int:
-        """Experts of one pack."""
+        """Experts of one pack: an eighth of the layer's."""
         return self.experts // PACKS
 
     def is_global(self, layer: int) -> bool:
@@ -178,17 +178,17 @@ def _global_layers(source: Source, layers: int) -> tuple[int, ...]:
     pattern = [i % 6 == 5 or i == layers - 1 for i in range(layers)]
     default = ["full_attention" if full else "sliding_attention" for full in pattern]
     types = _value(source, "layer_types", default)
-    known = {"full_attention", "sliding_attention"}
-    if not isinstance(types, list) or len(types) != layers or not set(types) <= known:
+    kinds = {"full_attention", "sliding_attention"}
+    if not isinstance(types, list) or len(types) != layers or not set(types) <= kinds:
         raise SourceError(
-            f"{source.label}: layer_types is {types!r}; expected one of {sorted(known)} for each "
+            f"{source.label}: layer_types is {types!r}; expected one of {sorted(kinds)} for each "
             f"of {layers} layers."
         )
     return tuple(i for i, kind in enumerate(types) if kind == "full_attention")
 
 
 def _count(source: Source, key: str) -> int:
-    most = MOST_LAYERS if key == _COUNTS["layers"] else MOST
+    most = MAX_LAYERS if key == _COUNTS["layers"] else MAX_DIMENSION
     return whole(_value(source, key), f"{source.label}: {key}", most)
 
 

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import layout as shared
 from pytest_ane.families.base import Inputs
-from pytest_ane.families.gemma4.shards import part
-from pytest_ane.sources.base import FloatArray
+from pytest_ane.families.gemma4.shards import role
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class Gemma4Layout:
 
 
 def layout(description: dict[str, Any], shard: str) -> Gemma4Layout:
-    """Rebuild from `Gemma4Model.description`."""
-    d, of = description, part(shard)
+    """A shard's layout from `Gemma4Model.description`, without the weights."""
+    d, of = description, role(shard)
     width = int(d["width"])
     if of.kind != "attn":
         return Gemma4Layout(2 * width if of.combines else width)

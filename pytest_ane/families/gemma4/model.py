@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Conversion, Cut, Port, Reference, Routing
 from pytest_ane.families.gemma4 import shards
 from pytest_ane.families.gemma4.config import Gemma4Config
 from pytest_ane.families.gemma4.layout import Gemma4Layout, layout
-from pytest_ane.families.gemma4.shards import Part, part
+from pytest_ane.families.gemma4.shards import ShardRole, role
 from pytest_ane.families.gemma4.tensors import root
 from pytest_ane.sources import Source
-from pytest_ane.sources.base import FloatArray
 
 
 class Gemma4Model:
-    """One model; weights are read from the source when a shard is asked for."""
+    """One model; weights are read from the source shard by shard."""
 
     def __init__(self, source: Source, config: Gemma4Config, cut: Cut) -> None:
         self.source, self.config, self._cut = source, config, cut
@@ -36,9 +36,9 @@ class Gemma4Model:
     @property
     def missing(self) -> Sequence[str]:
         """Shards of the layers that the cut leaves out."""
-        listed = set(map(part, self._cut.shards))
+        listed = set(map(role, self._cut.shards))
         every = [s for i in range(self.config.layers) for s in shards.layer_shards(i)]
-        return [shard for shard in every if part(shard) not in listed]
+        return [shard for shard in every if role(shard) not in listed]
 
     @property
     def description(self) -> dict[str, Any]:
@@ -62,14 +62,14 @@ class Gemma4Model:
         from pytest_ane.families.gemma4.weights import Weights
 
         weights = Weights(self.source, self.config)
-        return partial(run, weights, part(shard), self.layout(shard), self._slices)
+        return partial(run, weights, role(shard), self.layout(shard), self._slices)
 
     def residual(self, shard: str) -> Reference | None:
         """What enters attention; what enters the last pack, times the layer's scalar."""
         from pytest_ane.families.gemma4.reference import residual
         from pytest_ane.families.gemma4.weights import Weights
 
-        of = part(shard)
+        of = role(shard)
         if of.kind == "attn":
             return list
         return partial(residual, Weights(self.source, self.config), of) if of.combines else None
@@ -79,7 +79,7 @@ class Gemma4Model:
         from pytest_ane.families.gemma4.reference import routed
         from pytest_ane.families.gemma4.weights import Weights
 
-        of = part(shard)
+        of = role(shard)
         weights = Weights(self.source, self.config)
         return partial(routed, weights, of) if of.kind == "pack" else None
 
@@ -91,7 +91,7 @@ class Gemma4Model:
         from pytest_ane.families.gemma4.packs import AneCombiner, AnePack, read_banks
         from pytest_ane.families.gemma4.weights import Weights
 
-        c, of = self.config, part(shard)
+        c, of = self.config, role(shard)
         weights = Weights(self.source, c, torch.float16)
         x, y = Port("x", (1, c.width, "T", 1)), Port("y", (1, c.width, "T", 1))
         if of.kind == "head":
@@ -110,7 +110,7 @@ class Gemma4Model:
         both = Port("x", (1, 2 * c.width, "T", 1))
         return Conversion(AneCombiner(c, pack, weights.combiner(layer)), (both,), (y,))
 
-    def _attention(self, module: Any, of: Part) -> Conversion:
+    def _attention(self, module: Any, of: ShardRole) -> Conversion:
         c, context = self.config, self._cut.context
         head, kv_heads = c.attention(int(of.layer))
         x = Port("x", (1, c.width, "T", 1))
@@ -131,7 +131,7 @@ def open_model(source: Source, cut: Cut) -> Gemma4Model:
     config = Gemma4Config.read(source)
     root(source)
     for shard in shards.in_order(cut.shards):
-        of = part(shard)
+        of = role(shard)
         if of.kind != "head" and of.layer >= config.layers:
             raise SourceError(f"{source.label}: has {config.layers} layers, so no shard {shard}.")
     return Gemma4Model(source, config, cut)

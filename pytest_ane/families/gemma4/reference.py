@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families.base import Routes
 from pytest_ane.families.gemma4.config import Gemma4Config
 from pytest_ane.families.gemma4.layout import Gemma4Layout, mask
-from pytest_ane.families.gemma4.shards import Part
+from pytest_ane.families.gemma4.shards import ShardRole
 from pytest_ane.families.gemma4.weights import (
     AttentionWeights,
     CombinerWeights,
@@ -24,7 +25,6 @@ from pytest_ane.families.gemma4.weights import (
     RouterWeights,
     Weights,
 )
-from pytest_ane.sources.base import FloatArray
 
 
 def unit(x: Tensor, epsilon: float) -> Tensor:
@@ -58,8 +58,8 @@ def attention(
     group = len(q) // len(k)
     k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
     mixed = torch.softmax(q @ k.transpose(1, 2) + mask, dim=-1) @ v
-    given = mixed.transpose(0, 1).reshape(len(x), -1) @ w.o.T
-    return x + unit(given, c.epsilon) * w.post_norm
+    projected = mixed.transpose(0, 1).reshape(len(x), -1) @ w.o.T
+    return x + unit(projected, c.epsilon) * w.post_norm
 
 
 def route(x: Tensor, w: RouterWeights, c: Gemma4Config) -> Tensor:
@@ -110,7 +110,7 @@ def _heads(x: Tensor, head: int) -> Tensor:
 
 def run(
     weights: Weights,
-    of: Part,
+    of: ShardRole,
     layout: Gemma4Layout,
     slices: int,
     sequences: Sequence[FloatArray],
@@ -130,14 +130,14 @@ def run(
         return [y.numpy() for y in outputs]
 
 
-def residual(weights: Weights, of: Part, sequences: Sequence[FloatArray]) -> list[FloatArray]:
+def residual(weights: Weights, of: ShardRole, sequences: Sequence[FloatArray]) -> list[FloatArray]:
     """What the last pack of a layer gives of the residual stream alone, `[T, C]` of `[T, 2C]`."""
     width = weights.config.width
     scalar = weights.scalar(int(of.layer))
     return [(torch.from_numpy(both[:, :width]) * scalar).numpy() for both in sequences]
 
 
-def routed(weights: Weights, of: Part, sequences: Sequence[FloatArray]) -> list[Routes]:
+def routed(weights: Weights, of: ShardRole, sequences: Sequence[FloatArray]) -> list[Routes]:
     """A pack's own experts that are chosen at each position, the largest weight first."""
     c = weights.config
     w = weights.router(int(of.layer))
@@ -168,7 +168,7 @@ def _attention(
     return outputs
 
 
-def _positionwise(weights: Weights, of: Part, slices: int) -> Callable[[Tensor], Tensor]:
+def _positionwise(weights: Weights, of: ShardRole, slices: int) -> Callable[[Tensor], Tensor]:
     c = weights.config
     if of.kind == "head":
         head = weights.head(of.index, slices)
@@ -186,5 +186,5 @@ def _positionwise(weights: Weights, of: Part, slices: int) -> Callable[[Tensor],
     return combined
 
 
-def _own(of: Part, c: Gemma4Config) -> range:
+def _own(of: ShardRole, c: Gemma4Config) -> range:
     return range(of.index * c.pack, (of.index + 1) * c.pack)

@@ -16,7 +16,7 @@ _LAST = PACKS - 1
 
 
 @dataclass(frozen=True, order=True)
-class Part:
+class ShardRole:
     """What a shard computes; parts sort in running order.
 
     Attributes:
@@ -34,7 +34,7 @@ class Part:
         return self.kind == "pack" and self.index == _LAST
 
     def wire(self, shard: str) -> Wire:
-        """Packs sum into the stream `moe`, which the last one takes beside `x`."""
+        """Packs sum into the stream `moe`, which the last one takes besides `x`."""
         if self.kind == "head":
             return Wire(shard, gives="logits", mode="append", kind="head")
         if self.kind == "attn":
@@ -44,7 +44,7 @@ class Part:
         return Wire(shard, gives="moe", mode="add" if self.index else "set", kind="pack")
 
 
-def part(shard: str) -> Part:
+def role(shard: str) -> ShardRole:
     """What a shard id stands for.
 
     Raises:
@@ -57,24 +57,24 @@ def part(shard: str) -> Part:
             "for every layer, and vocabulary slices of the head head.0, head.1, ..."
         )
     if match["slice"]:
-        return Part(float("inf"), int(match["slice"]), "head")
+        return ShardRole(float("inf"), int(match["slice"]), "head")
     if match["pack"]:
-        return Part(int(match["layer"]), int(match["pack"]), "pack")
-    return Part(int(match["layer"]), -1, "attn")
+        return ShardRole(int(match["layer"]), int(match["pack"]), "pack")
+    return ShardRole(int(match["layer"]), -1, "attn")
 
 
 def in_order(shards: Sequence[str]) -> tuple[str, ...]:
-    """The shards in running order."""
-    return tuple(sorted(shards, key=part))
+    """Shard ids in running order: layer by layer, attention before packs, the head last."""
+    return tuple(sorted(shards, key=role))
 
 
 def wiring(shards: Sequence[str]) -> tuple[Wire, ...]:
     """The shards in running order, with the streams they take and give."""
-    return tuple(part(shard).wire(shard) for shard in in_order(shards))
+    return tuple(role(shard).wire(shard) for shard in in_order(shards))
 
 
 def layer_shards(layer: int) -> tuple[str, ...]:
-    """All shards of one layer."""
+    """Ids of a layer's nine shards: attention and eight packs."""
     return (f"L{layer:02d}.attn", *(f"L{layer:02d}.p{pack}" for pack in range(PACKS)))
 
 
@@ -83,10 +83,10 @@ def starts_whole(shards: Sequence[str]) -> bool:
 
     How many layers there are is taken from the shards.
     """
-    parts = sorted(map(part, shards))
+    parts = sorted(map(role, shards))
     if not parts:
         return True
     layers = [int(p.layer) for p in parts if p.kind != "head"]
-    whole = [part(shard) for i in range(max(layers, default=-1) + 1) for shard in layer_shards(i)]
+    whole = [role(shard) for i in range(max(layers, default=-1) + 1) for shard in layer_shards(i)]
     wanted = [p for p in whole if p <= parts[-1]]
     return [p for p in parts if p.kind != "head"] == wanted

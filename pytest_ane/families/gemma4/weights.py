@@ -66,7 +66,7 @@ class HeadWeights:
 
 
 class Weights:
-    """A source seen by this family's names; every method reads anew and keeps nothing."""
+    """A source seen by this family's names; methods read from the source and keep nothing."""
 
     def __init__(
         self, source: Source, config: Gemma4Config, dtype: torch.dtype = torch.float32
@@ -76,7 +76,7 @@ class Weights:
         self._root = root(source)
 
     def attention(self, layer: int) -> AttentionWeights:
-        """One layer's attention."""
+        """Attention weights of a layer; `v` is None where values are the keys."""
         c = self.config
         head, kv_heads = c.attention(layer)
         read = self._reader(layer)
@@ -93,7 +93,7 @@ class Weights:
         )
 
     def router(self, layer: int) -> RouterWeights:
-        """One layer's router."""
+        """Router weights of a layer, 1/sqrt(C) multiplied into its scale."""
         c, read = self.config, self._reader(layer)
         return RouterWeights(
             projection=read("router.proj.weight", c.experts, c.width),

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.core.arrays import Array, FloatArray
 from pytest_ane.core.errors import SourceError
-from pytest_ane.sources import FloatArray, Source, Tokenizer
+from pytest_ane.sources import Source, Tokenizer
 from pytest_ane.sources.settings import check_variant
 
 EMBEDDING = "token_embd.weight"
@@ -83,7 +84,7 @@ class CheckpointAsGGUF:
 
     @property
     def label(self) -> str:
-        """The source's own."""
+        """The checkpoint's label, for messages."""
         return self._source.label
 
     @property
@@ -107,7 +108,7 @@ class CheckpointAsGGUF:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The source's own."""
+        """The checkpoint's tokenizer; `SourceError` where there is none we know."""
         return self._source.tokenizer
 
     def value(self, key: str) -> Any:
@@ -123,9 +124,7 @@ class CheckpointAsGGUF:
             return "llama"
         return self._source.value(keys[-1])
 
-    def tensor(
-        self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32
-    ) -> npt.NDArray[Any]:
+    def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
         """A tensor by its GGUF name."""
         return self._source.tensor(_published(name), shape, dtype)
 

@@ -9,7 +9,7 @@ from pytest_ane.core.errors import SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Cut, Wire
 from pytest_ane.sources import Source
-from pytest_ane.sources.settings import MOST, MOST_LAYERS, check_variant, positive, whole
+from pytest_ane.sources.settings import MAX_DIMENSION, MAX_LAYERS, check_variant, positive, whole
 
 VERSION = "llama/2"
 
@@ -49,7 +49,7 @@ class LlamaConfig:
         def real(name: str) -> float:
             return positive(source.value(f"llama.{name}"), f"{source.label}: llama.{name}")
 
-        def count(name: str, most: int = MOST) -> int:
+        def count(name: str, most: int = MAX_DIMENSION) -> int:
             return whole(source.value(f"llama.{name}"), f"{source.label}: llama.{name}", most)
 
         width, heads = count("embedding_length"), count("attention.head_count")
@@ -66,7 +66,7 @@ class LlamaConfig:
             "llama.rope.scaling.type": ("none",),
         })  # fmt: skip
         return cls(
-            layers=count("block_count", MOST_LAYERS),
+            layers=count("block_count", MAX_LAYERS),
             width=width,
             ffn=count("feed_forward_length"),
             heads=heads,

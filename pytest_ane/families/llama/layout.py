@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families.base import Inputs
 from pytest_ane.families.blocks import is_head
 from pytest_ane.families.layout import (
@@ -16,7 +17,6 @@ from pytest_ane.families.layout import (
     to_tensor,
     write_mask,
 )
-from pytest_ane.sources.base import FloatArray
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class LlamaLayout:
         x = {"x": to_tensor(hidden)}
         if self.sees == "itself":
             return x
-        return x | beside(len(hidden), start, self.head, self.theta, self.context)
+        return x | attention_inputs(len(hidden), start, self.head, self.theta, self.context)
 
     def output(self, outputs: Inputs) -> FloatArray:
         """`y [1, C, T, 1]` as `[T, C]`; `ExecutionError` where the outputs hold no such `y`."""
@@ -47,10 +47,10 @@ class LlamaLayout:
 
 
 @lru_cache(maxsize=4)
-def beside(
+def attention_inputs(
     length: int, start: int, head: int, theta: float, context: int | None
 ) -> dict[str, FloatArray]:
-    """What a block takes beside its hidden states; all blocks of a model share the arrays."""
+    """A block's inputs besides its hidden states; all blocks of a model share the arrays."""
     cos, sin = rotary(length, head, theta, start)
     tables = {"cos": cos.T[None, None], "sin": sin.T[None, None]}
     if context is None:
@@ -61,7 +61,7 @@ def beside(
 
 
 def layout(description: dict[str, Any], shard: str) -> LlamaLayout:
-    """Rebuild from `LlamaModel.description`."""
+    """A shard's layout from `LlamaModel.description`, without the weights."""
     context = description["context"]
     return LlamaLayout(
         int(description["width"]),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Conversion, Cut, Port, Reference
@@ -15,7 +16,6 @@ from pytest_ane.families.llama.checkpoint import EMBEDDING, KNOWN, CheckpointAsG
 from pytest_ane.families.llama.config import LlamaConfig, wiring
 from pytest_ane.families.llama.layout import LlamaLayout, layout
 from pytest_ane.sources import Source, Spread
-from pytest_ane.sources.base import FloatArray
 from pytest_ane.sources.settings import check_names
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class LlamaModel:
-    """One model; weights are read from the source when a shard is asked for."""
+    """One model; weights are read from the source shard by shard."""
 
     def __init__(self, source: Source, config: LlamaConfig, cut: Cut) -> None:
         self.source = source
@@ -46,11 +46,11 @@ class LlamaModel:
 
     @property
     def description(self) -> dict[str, Any]:
-        """The configuration, JSON-serialisable."""
+        """The configuration, JSON-serialisable, from which layouts are rebuilt."""
         return asdict(self.config)
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
-        """Embedding rows `[T, C]`."""
+        """Embedding rows `[T, C]` of token ids, in float32."""
         return self.source.rows(EMBEDDING, ids, self.config.width, self.config.vocabulary)
 
     def reference(self, shard: str) -> Reference:
@@ -88,10 +88,10 @@ class LlamaModel:
         return None if is_head(shard) else list
 
     def routed(self, shard: str) -> None:
-        """There are no experts."""
+        """None: this architecture has no experts."""
 
     def conversion(self, shard: str) -> Conversion:
-        """The shard's ANE form."""
+        """The shard's ANE form in float32, and its ports."""
         from pytest_ane.families.ane import AneHead
         from pytest_ane.families.llama.ane import AneBlock, StatefulBlock
         from pytest_ane.families.llama.weights import read_block, read_head

@@ -35,7 +35,7 @@ class AneResidual(nn.Module):
         self.scale, self.bias = _channels(weights.scale), _channels(weights.bias)
 
     def forward(self, x: Tensor, given: Tensor) -> Tensor:
-        """`[1, C, T, 1]` both."""
+        """Residual stream and layer output, `[1, C, T, 1]` each, scaled and added."""
         return x * self.residual_scale + self.residual_bias + given * self.scale + self.bias
 
 
@@ -178,7 +178,7 @@ class AneAttention(nn.Module):
 
 
 def state_shapes(config: ZayaConfig) -> dict[str, tuple[int, ...]]:
-    """An attention layer's states."""
+    """Shapes of an attention layer's states by name."""
     return {
         "kv_cache": (2 * config.kv_heads, 1, config.context, config.head),
         "tail": (1, 1, 2, config.tail_channels),

@@ -10,7 +10,7 @@ from pytest_ane.core.errors import SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Cut, Wire
 from pytest_ane.sources import Source
-from pytest_ane.sources.settings import MOST, MOST_LAYERS, check_variant, positive, whole
+from pytest_ane.sources.settings import MAX_DIMENSION, MAX_LAYERS, check_variant, positive, whole
 
 VERSION = "zaya/1"
 
@@ -81,7 +81,7 @@ class ZayaConfig:
 
     @property
     def q_channels(self) -> int:
-        """Channels of all queries."""
+        """Channels of all query heads together."""
         return self.heads * self.head
 
     @property
@@ -109,7 +109,7 @@ class ZayaConfig:
         check_variant(source.label, "zaya", source.value, _ONLY)
         reals = {name: positive(*_value(source, name)) for name in _REALS}
         counts = {
-            name: whole(*_value(source, name), MOST_LAYERS if name == "layers" else MOST)
+            name: whole(*_value(source, name), MAX_LAYERS if name == "layers" else MAX_DIMENSION)
             for name in _PUBLISHED
             if name not in _REALS
         }

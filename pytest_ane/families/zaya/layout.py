@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families.base import Inputs
 from pytest_ane.families.blocks import block_index, is_head
 from pytest_ane.families.layout import (
@@ -16,7 +17,6 @@ from pytest_ane.families.layout import (
     write_mask,
 )
 from pytest_ane.families.zaya.config import is_attention
-from pytest_ane.sources.base import FloatArray
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ZayaLayout:
 
 
 def layout(description: dict[str, Any], shard: str) -> ZayaLayout:
-    """Rebuild from `ZayaModel.description`."""
+    """A shard's layout from `ZayaModel.description`, without the weights."""
     return ZayaLayout(
         int(description["width"]),
         int(description["rotary"]),

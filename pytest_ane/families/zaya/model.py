@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Conversion, Cut, Port, Reference, Routing
@@ -16,12 +17,11 @@ from pytest_ane.families.zaya.config import ZayaConfig, is_attention, wiring
 from pytest_ane.families.zaya.layout import ZayaLayout, layout
 from pytest_ane.families.zaya.tensors import EMBEDDING, KNOWN
 from pytest_ane.sources import Source
-from pytest_ane.sources.base import FloatArray
 from pytest_ane.sources.settings import check_names
 
 
 class ZayaModel:
-    """One model; weights are read from the source when a shard is asked for."""
+    """One model; weights are read from the source shard by shard."""
 
     def __init__(self, source: Source, config: ZayaConfig, cut: Cut) -> None:
         self.source = source
@@ -30,7 +30,7 @@ class ZayaModel:
 
     @property
     def description(self) -> dict[str, Any]:
-        """The configuration, JSON-serialisable."""
+        """The configuration, JSON-serialisable, from which layouts are rebuilt."""
         return asdict(self.config)
 
     @property
@@ -48,7 +48,7 @@ class ZayaModel:
         return layout(self.description, shard)
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
-        """Embedding rows `[T, C]`."""
+        """Embedding rows `[T, C]` of token ids, in float32."""
         return self.source.rows(EMBEDDING, ids, self.config.width, self.config.vocabulary)
 
     def reference(self, shard: str) -> Reference:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families.base import Reference, Routes, Routing
 from pytest_ane.families.layout import causal_mask, rotary
 from pytest_ane.families.zaya.config import ZayaConfig
@@ -24,7 +25,6 @@ from pytest_ane.families.zaya.weights import (
     read_final_norm,
 )
 from pytest_ane.sources import Source
-from pytest_ane.sources.base import FloatArray
 
 
 def attention(source: Source, config: ZayaConfig, index: int) -> Reference:
@@ -44,15 +44,15 @@ def mixture(source: Source, config: ZayaConfig, index: int) -> Reference:
         mixed = torch.zeros_like(x)
         for number in range(config.experts):
             gate, up = reader.project(h, number, "linear_fc1").chunk(2, dim=1)
-            given = reader.project(F.silu(gate) * up, number, "linear_fc2")
-            mixed += chosen[:, number, None] * given
+            projected = reader.project(F.silu(gate) * up, number, "linear_fc2")
+            mixed += chosen[:, number, None] * projected
         return merge(x, mixed, weights.residual)
 
     return lambda sequences: _together(mix, sequences)
 
 
 def residual(source: Source, config: ZayaConfig, index: int) -> Reference:
-    """A layer's residual path alone."""
+    """What the residual path alone gives of hidden states `[T, C]`, as a function."""
     w = Reader(source, config, index, np.float32).residual()
     return lambda sequences: _together(lambda x: carried(x, w), sequences)
 
@@ -76,7 +76,7 @@ def routing(source: Source, config: ZayaConfig, index: int) -> Routing:
 
 
 def head(source: Source, config: ZayaConfig, index: int) -> Reference:
-    """Logits of a vocabulary slice."""
+    """Logits `[T, V / slices]` of a vocabulary slice for each sequence `[T, C]`."""
     norm = read_final_norm(source, config, np.float32)
 
     def logits(x: Tensor) -> Tensor:
@@ -159,9 +159,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([rotated * cos + torch.cat([-high, low], dim=-1) * sin, rest], dim=-1)
 
 
-def merge(x: Tensor, given: Tensor, w: Residual) -> Tensor:
+def merge(x: Tensor, update: Tensor, w: Residual) -> Tensor:
     """What a layer gives, joined with the residual stream."""
-    return carried(x, w) + given * w.scale + w.bias
+    return carried(x, w) + update * w.scale + w.bias
 
 
 def carried(x: Tensor, w: Residual) -> Tensor:

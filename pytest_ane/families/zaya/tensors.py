@@ -90,4 +90,4 @@ def spread(name: str, shape: tuple[int, ...]) -> Spread:
     for end, gain in _PLAIN_GAINS.items():
         if name.endswith(end):
             return Spread(gain * fan_in**-0.5)
-    return next((found for end, found in _SMALL.items() if name.endswith(end)), Spread(0.02))
+    return next((small for end, small in _SMALL.items() if name.endswith(end)), Spread(0.02))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pytest_ane.core.arrays import Array, FloatArray
 from pytest_ane.families.blocks import slice_bounds
 from pytest_ane.families.zaya.config import ZayaConfig
 from pytest_ane.families.zaya.tensors import EMBEDDING, FINAL_NORM, OUTPUT, prefix
@@ -70,7 +70,7 @@ class RouterWeights:
 
 @dataclass(frozen=True)
 class MixtureWeights:
-    """One mixture's tensors beside its experts, which are read one at a time."""
+    """One mixture's tensors without its experts, which are read one at a time."""
 
     norm: Tensor
     router: RouterWeights
@@ -90,7 +90,7 @@ class Reader:
         self._source, self._config, self._index, self._dtype = source, config, index, dtype
 
     def attention(self) -> AttentionWeights:
-        """An attention layer."""
+        """Weights of an attention layer; convolutions that overflow fp16 are left out."""
         c, width = self._config, self._config.width
         half, own = c.kv_channels // 2, "self_attn.qkv."
         parts = {"linear_q": c.q_channels, "linear_k": c.kv_channels}
@@ -160,12 +160,12 @@ class Reader:
         c = self._config
         rows, columns = (2 * c.ffn, c.width) if layer == "linear_fc1" else (c.width, c.ffn)
         own = f"zaya_block.experts.local_experts.{number}.{layer}.weight"
-        name, found = f"{prefix(self._index)}{own}", torch.empty(rows, len(x))
+        name, products = f"{prefix(self._index)}{own}", torch.empty(rows, len(x))
         for first in range(0, rows, _BAND):
             band = range(first, min(first + _BAND, rows))
             weight = share(self._source.rows(name, band, columns, rows))
-            torch.mm(weight, x.T, out=found[first : band.stop])
-        return found.T
+            torch.mm(weight, x.T, out=products[first : band.stop])
+        return products.T
 
     def _convolutions(self, bias: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         channels, own = self._config.qk_channels, "self_attn.qkv.conv_qk."
@@ -182,7 +182,7 @@ def read_final_norm(source: Source, config: ZayaConfig, dtype: npt.DTypeLike) ->
     return share(source.tensor(FINAL_NORM, (config.width,), dtype))
 
 
-def head_rows(source: Source, config: ZayaConfig, index: int) -> Iterator[npt.NDArray[np.float32]]:
+def head_rows(source: Source, config: ZayaConfig, index: int) -> Iterator[FloatArray]:
     """A vocabulary slice's rows `[*, C]`, some at a time; a tied head's are the embedding's."""
     name = OUTPUT if OUTPUT in source.names else EMBEDDING
     first, last = slice_bounds(config.vocabulary, config.slices, index)
@@ -192,7 +192,7 @@ def head_rows(source: Source, config: ZayaConfig, index: int) -> Iterator[npt.ND
 
 
 def read_head(source: Source, config: ZayaConfig, index: int) -> Tensor:
-    """A vocabulary slice's projection `[V / slices, C]` in fp16, beyond which it is infinite."""
+    """A vocabulary slice's projection `[V / slices, C]` cast to fp16; beyond 65,504 it is inf."""
     first, last = slice_bounds(config.vocabulary, config.slices, index)
     projection = np.empty((last - first, config.width), dtype=np.float16)
     filled = 0
@@ -203,7 +203,7 @@ def read_head(source: Source, config: ZayaConfig, index: int) -> Tensor:
     return share(projection)
 
 
-def share(array: npt.NDArray[Any]) -> Tensor:
+def share(array: Array) -> Tensor:
     """A tensor over an array's memory, which may be a read-only file's: none writes to it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writ", UserWarning)

@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_ane.build.census import Census, take_census
 from pytest_ane.build.distortion import Distortion
 from pytest_ane.build.record import Artifact, weight_distortions
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class CompressionMeasurement:
             raise ValueError(f"a package of {self.size} bytes")
 
 
-def measure(artifact: Artifact, program: Model, reference: Path | str) -> CompressionMeasurement:
+def measure(artifact: Artifact, program: MLModel, reference: Path | str) -> CompressionMeasurement:
     """Take the census of an artifact that holds `program`.
 
     `reference` is what the shard is held against; see `losses`.

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.gates.fidelity.comparison import GROUP, Comparison, Errors
 from pytest_ane.metrics.contribution import Contributions, contributions, contributions_off_input
 from pytest_ane.metrics.cosine import (
@@ -30,7 +31,6 @@ from pytest_ane.metrics.error import (
     worst_rel_error,
 )
 from pytest_ane.probes.cases import Case
-from pytest_ane.sources import FloatArray
 
 Wide = npt.NDArray[np.float64]
 _BLOCK = 1 << 14

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.backends import Runner
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.gates.fidelity.compare import alone, compare
 from pytest_ane.gates.fidelity.comparison import Comparison, Fidelity
 from pytest_ane.metrics.cosine import flat_cosine, group_products
 from pytest_ane.probes.cases import Case, Rows
-from pytest_ane.sources import FloatArray
 
 
 def measure(

@@ -22,7 +22,7 @@ from pytest_ane.gates.placement.plans import (
 )
 from pytest_ane.gates.placement.plans.fields import op_type
 from pytest_ane.gates.placement.plans.record import RETRIED, Device
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 
 T = TypeVar("T")
 _Scope = tuple[tuple[str, int], ...]
@@ -47,7 +47,7 @@ class DeviceBackend(Protocol):
         ...
 
 
-def plan_on_device(backend: DeviceBackend, artifact: Path, program: Model) -> Plan:
+def plan_on_device(backend: DeviceBackend, artifact: Path, program: MLModel) -> Plan:
     """Core ML's plan of an artifact, joined with its program.
 
     A plan without any device is a broken cache: it is read once more from a copy of the compiled

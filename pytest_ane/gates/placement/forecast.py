@@ -21,7 +21,7 @@ from pytest_ane.core.text import printable
 from pytest_ane.gates.placement.graph import Graph, Read, Site
 from pytest_ane.gates.placement.rules import OP_RULES, PROGRAM_RULES, SIZE_RULE, Outcome, too_large
 from pytest_ane.gates.placement.rules.ops import mil_ops
-from pytest_ane.mil.records import Blob, Model, TensorType, Value
+from pytest_ane.mil.records import Blob, MLModel, TensorType, Value
 
 BOUNDARY_CAST = "boundary cast"
 _plain = partial(printable, longest=300)
@@ -154,7 +154,7 @@ class Forecast:
             ) from error
 
 
-def forecast(model: Model, *, size_bytes: int) -> Forecast:
+def forecast(model: MLModel, *, size_bytes: int) -> Forecast:
     """Apply every rule to every operation of a program.
 
     Args:
@@ -209,7 +209,7 @@ def _places(findings: Iterator[Finding] | tuple[Finding, ...]) -> Iterator[str]:
     return (kind for _, kind in places)
 
 
-def _reader(model: Model) -> Read:
+def _reader(model: MLModel) -> Read:
     """Reads a constant's elements; `None` where they are too many, or no longer on disk."""
 
     def read(value: Value) -> npt.NDArray[Any] | None:

@@ -12,13 +12,13 @@ from pytest_ane.gates.placement import plans
 from pytest_ane.gates.placement.device import plan_on_device
 from pytest_ane.gates.placement.forecast import Forecast, forecast
 from pytest_ane.gates.placement.plans import Plan
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 
 Placement: TypeAlias = Plan | Forecast
 """What is known of where a shard runs."""
 
 
-def measure(backend: Backend, artifact: Path, program: Model, *, size_bytes: int) -> Placement:
+def measure(backend: Backend, artifact: Path, program: MLModel, *, size_bytes: int) -> Placement:
     """Where an artifact's operations run, or what the rules say of that.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,17 +10,22 @@ from pathlib import Path
 from pytest_ane.core.errors import UnprovenError
 from pytest_ane.gates.throughput.noise import Noise, noise_of
 from pytest_ane.gates.throughput.speed import Speed
-from pytest_ane.gates.throughput.storage import Storage, files_of, runs_elsewhere
-from pytest_ane.gates.throughput.stored import Stored, read_stored
+from pytest_ane.gates.throughput.stored import (
+    Storage,
+    StoredRun,
+    files_of,
+    read_stored,
+    runs_elsewhere,
+)
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a benchmark is compared with.
+    """A stored measurement to compare with.
 
     Attributes:
-        speed: the stored measurement.
-        run: its number, `0003`.
+        speed: the measurement.
+        run: number of its run, `0003`.
         when: the day it was recorded.
         noise: how much unchanged runs differ on this machine, where that was measured.
     """
@@ -55,13 +60,49 @@ def find(storage: Storage, now: Speed, which: str | None = None) -> Baseline | M
         UnprovenError: a run on the way to it is damaged, or the named one does not exist.
     """
     seen = []
-    for file in reversed(files_of(storage, which)):
-        run = read_stored(file)
-        for speed in run.speeds:
+    for run in _newest_first(storage, which):
+        for speed in run.speeds.values():
             if not differences(now, speed):
-                return Baseline(speed, run.run, run.when, noise_of(storage, now))
+                return Baseline(speed, run.number, run.when, noise_of(storage, now))
         seen.append(run)
-    return Missing(_why(now, seen or _readable(runs_elsewhere(storage)), storage))
+    return Missing(_why_missing(now, seen or _readable(runs_elsewhere(storage)), storage))
+
+
+def newest_of(
+    storage: Storage,
+    identity: Mapping[str, str],
+    subjects: Collection[str],
+    which: str | None = None,
+) -> StoredRun | None:
+    """The newest stored run of a machine that has a benchmark of any of these shards and models.
+
+    Args:
+        storage: pytest-benchmark's own, or that of a model's `baselines`.
+        identity: the machine's; the clock is ignored.
+        subjects: qualified shards, and models.
+        which: as `find` takes it.
+
+    Raises:
+        UnprovenError: a run on the way to it is damaged, or the named one does not exist.
+    """
+    for run in _newest_first(storage, which):
+        speeds = (speed for speed in run.speeds.values() if speed.subject in subjects)
+        if any(not _other_machine(identity, speed) for speed in speeds):
+            return run
+    return None
+
+
+def why_none(storage: Storage, identity: Mapping[str, str]) -> str:
+    """Why `newest_of` has no run: a sentence."""
+    files = (*runs_elsewhere(storage), *files_of(storage))
+    speeds = [(run, speed) for run in _readable(files) for speed in run.speeds.values()]
+    if not speeds:
+        return f"No run is stored in {storage.path}."
+    run, speed = speeds[-1]
+    other = _other_machine(identity, speed)
+    if not other:
+        return "No stored run of this machine has any of these benchmarks."
+    return f"The stored run {run.number} is of another machine or backend: {other}."
 
 
 def differences(now: Speed, then: Speed) -> list[str]:
@@ -71,41 +112,52 @@ def differences(now: Speed, then: Speed) -> list[str]:
     """
     if (now.what, now.subject) != (then.what, then.subject):
         return [f"it timed {then.what} of {then.subject}"]
-    found = []
+    reasons = []
     if then.tokens != now.tokens:
-        found.append(f"it computed {then.tokens} tokens a round, this one {now.tokens}")
+        reasons.append(f"it computed {then.tokens} tokens a round, this one {now.tokens}")
     if then.prompt != now.prompt:
-        found.append("it continued another prompt")
-    keys = dict.fromkeys((*now.identity, *then.identity))
-    other = [
-        f"{key} {then.identity.get(key, '')!r}, here {now.identity.get(key, '')!r}"
-        for key in keys
-        if then.identity.get(key) != now.identity.get(key)
-    ]
-    return found + ([f"it is of another machine or backend: {'; '.join(other)}"] if other else [])
+        reasons.append("it continued another prompt")
+    if other := _other_machine(now.identity, then, ignored=()):
+        reasons.append(f"it is of another machine or backend: {other}")
+    return reasons
 
 
-def _why(now: Speed, runs: Sequence[Stored], storage: Storage) -> str:
-    """What comes nearest, and why it is none; of runs as near the first."""
+def _other_machine(
+    here: Mapping[str, str], then: Speed, ignored: Collection[str] = ("timer",)
+) -> str:
+    """The properties of the machine that differ; empty if it is the same."""
+    return "; ".join(
+        f"{key} {then.identity.get(key, '')!r}, here {here.get(key, '')!r}"
+        for key in dict.fromkeys((*here, *then.identity))
+        if then.identity.get(key) != here.get(key) and key not in ignored
+    )
+
+
+def _newest_first(storage: Storage, which: str | None) -> Iterator[StoredRun]:
+    return map(read_stored, reversed(files_of(storage, which)))
+
+
+def _why_missing(now: Speed, runs: Sequence[StoredRun], storage: Storage) -> str:
+    """What the nearest stored run has instead; the first of runs that are equally near."""
     if not runs:
         return f"No run is stored in {storage.path}."
     close = [
-        (then.identity != now.identity, then.tokens != now.tokens, -at, run, then)
-        for at, run in enumerate(reversed(runs))
-        for then in run.speeds
+        (then.identity != now.identity, then.tokens != now.tokens, -age, run, then)
+        for age, run in enumerate(reversed(runs))
+        for then in run.speeds.values()
         if (then.what, then.subject) == (now.what, now.subject)
     ]
     if not close:
         count = "run has" if len(runs) == 1 else f"{len(runs)} runs have"
         return f"The stored {count} no {now.what} of {now.subject}."
-    *_, run, then = min(close, key=lambda one: one[:3])
-    return f"The stored run {run.run} is no baseline: {', and '.join(differences(now, then))}."
+    *_, run, then = min(close, key=lambda candidate: candidate[:3])
+    return f"The stored run {run.number} is no baseline: {', and '.join(differences(now, then))}."
 
 
-def _readable(files: Sequence[Path]) -> list[Stored]:
-    """Runs that are not asked for, only spoken of: what is damaged there is left out."""
-    found = []
+def _readable(files: Sequence[Path]) -> list[StoredRun]:
+    """Runs that are only mentioned: damaged ones are left out."""
+    runs = []
     for file in files:
         with suppress(UnprovenError):
-            found.append(read_stored(file))
-    return found
+            runs.append(read_stored(file))
+    return runs

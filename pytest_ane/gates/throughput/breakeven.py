@@ -73,10 +73,6 @@ class BreakEven:
             return None
         return acceptance(self.tokens_needed, self.width)
 
-    def speedup(self, a: float) -> float:
-        """Speed against plain steps at independent acceptance `a`."""
-        return expected_tokens(a, self.width) / self.tokens_needed
-
     def tok_s(self, calls: int, accepted: int, steps: int, again: int = 0) -> float:
         """Tokens a second of a run of calls and plain steps.
 

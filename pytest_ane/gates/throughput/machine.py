@@ -1,7 +1,7 @@
-"""The machine that was timed: what two runs must share, and what may explain a difference.
+"""The machine that is timed: its identity, its state, and how long a control workload takes.
 
 Numbers are comparable where they come from the same hardware, the same runtime and the same share
-of both; that is the identity. Everything else is state: it is kept with a run and shown beside a
+of both; that is the identity. Everything else is state: it is stored with a run and shown next to a
 difference, and forbids no comparison. A host's name is state, for runners of one kind are one
 machine under many names; so is this package's version, for a newer one is what is to be measured.
 """
@@ -12,23 +12,32 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
 
 from pytest_ane.backends import Backend
 
 _COREML = ("backend", "native", "chip", "os_build", "compute_units")
 """Of the backend's provenance. Core ML and the ANE's driver are part of the system's build."""
 _VERSIONS = ("pytest-ane", "numpy", "coremltools", "compiler", "python", "os")
-_SECONDS = 10
+_TIMEOUT = 10
+"""Seconds that a tool of macOS may take."""
 _CPUINFO = Path("/proc/cpuinfo")
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 _CHIP = re.compile(r"^(?:model name|Hardware|Model)\s*:\s*(.+)$", re.MULTILINE)
 _ARM = re.compile(r"^CPU (implementer|part)\s*:\s*(\S+)$", re.MULTILINE)
+_READINGS, _PRODUCTS, _SHAPE = 5, 1600, (4096, 1536)
+"""Of the control workload: readings, products of 64 numbers (about a millisecond), and a float32
+matrix of 25 MB, more than most caches hold (about a millisecond of memory)."""
 
 
 def identity(backend: Backend) -> dict[str, str]:
-    """What two runs must share to be compared.
+    """The properties that two runs must share to be compared.
 
     With `coreml`: chip, model of the Mac, build of macOS and compute units. With `cpu`: processor,
     cores that this process may use, BLAS threads, system and Python, which runs the executor.
@@ -36,7 +45,7 @@ def identity(backend: Backend) -> dict[str, str]:
     known = backend.provenance()
     if backend.on_device:
         same = {name: known[name] for name in _COREML if name in known}
-        model = _said("sysctl", "-n", "hw.model") if platform.system() == "Darwin" else ""
+        model = _output("sysctl", "-n", "hw.model") if platform.system() == "Darwin" else ""
         return same | ({"model": model} if model else {})
     return {
         "backend": backend.name,
@@ -49,35 +58,46 @@ def identity(backend: Backend) -> dict[str, str]:
 
 
 def state(backend: Backend) -> dict[str, str]:
-    """What may differ from run to run; what this system does not tell is left out."""
+    """Properties that may differ from run to run, as far as this system tells them."""
     known = backend.provenance()
-    found = {name: known[name] for name in _VERSIONS if name in known}
-    found |= {"host": platform.node(), "release": platform.release()}
-    found |= _mac() if platform.system() == "Darwin" else _linux()
-    return {name: value for name, value in found.items() if value}
+    values = {name: known[name] for name in _VERSIONS if name in known}
+    values |= {"host": platform.node(), "release": platform.release(), "load": _load()}
+    values |= _mac() if platform.system() == "Darwin" else {"governor": _text(_GOVERNOR).strip()}
+    return {name: value for name, value in values.items() if value}
 
 
-def words(same: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """`cpu · AMD EPYC 9R45 · 2 cores · ... · load 0.31`: identity, and some of the state."""
-    shown = (f"{name} {now[name]}" for name in ("power", "thermal", "load") if name in now)
-    return " · ".join([*same.values(), *shown])
+def control(timer: Callable[[], float]) -> float:
+    """Median seconds of the control workload: fixed work of numpy's on the CPU.
+
+    It is timed next to benchmarks and shown with them; no verdict depends on it. Half of it is
+    small operations, half a product whose matrix comes from memory, about as in decoding.
+    """
+    numbers, matrix, vector = _operands()
+    readings = []
+    for _ in range(_READINGS):
+        start = timer()
+        for _ in range(_PRODUCTS):
+            np.multiply(numbers, numbers)
+        np.dot(matrix, vector)
+        readings.append(timer() - start)
+    return median(readings)
+
+
+@cache
+def _operands() -> tuple[Any, Any, Any]:
+    return np.full(64, 0.5, np.float32), np.ones(_SHAPE, np.float32), np.ones(_SHAPE[1], np.float32)
 
 
 def _mac() -> dict[str, str]:
-    """Power and thermal pressure as `pmset` tells them, which needs no rights."""
-    power = re.search(r"drawing from '([^']+)'", _said("pmset", "-g", "batt"))
-    low = re.search(r"^\s*(?:lowpowermode|powermode)\s+(\d+)", _said("pmset", "-g"), re.MULTILINE)
-    thermal = re.findall(r"(\w+_(?:Limit|Level))\s*=\s*(\d+)", _said("pmset", "-g", "therm"))
+    """Power and thermal pressure as `pmset` prints them, which needs no rights."""
+    power = re.search(r"drawing from '([^']+)'", _output("pmset", "-g", "batt"))
+    low = re.search(r"^\s*(?:lowpowermode|powermode)\s+(\d+)", _output("pmset", "-g"), re.MULTILINE)
+    thermal = re.findall(r"(\w+_(?:Limit|Level))\s*=\s*(\d+)", _output("pmset", "-g", "therm"))
     return {
         "power": power[1] if power else "",
         "power_mode": {"0": "automatic", "1": "low", "2": "high"}.get(low[1], "") if low else "",
         "thermal": ", ".join(f"{name} {value}" for name, value in thermal) or "no pressure noted",
-        "load": _load(),
     }
-
-
-def _linux() -> dict[str, str]:
-    return {"load": _load(), "governor": _text(_GOVERNOR).strip()}
 
 
 def _load() -> str:
@@ -101,10 +121,10 @@ def _cores() -> int:
 
 def _chip() -> str:
     if platform.system() == "Darwin":
-        return _said("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
+        return _output("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
     text = _text(_CPUINFO)
-    if found := _CHIP.search(text):
-        return found[1].strip()
+    if chip := _CHIP.search(text):
+        return chip[1].strip()
     if arm := dict(_ARM.findall(text)):
         return " ".join(f"{name} {value}" for name, value in sorted(arm.items()))
     return platform.processor() or platform.machine()
@@ -117,11 +137,11 @@ def _text(file: Path) -> str:
         return ""
 
 
-def _said(*command: str) -> str:
-    """What a tool of macOS prints; nothing where it is missing or fails."""
+def _output(*command: str) -> str:
+    """Standard output of a tool of macOS; empty where it is missing or fails."""
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False
+            command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

@@ -1,26 +1,32 @@
-"""Noise: how much the medians of unchanged runs differ, and what that makes of a threshold."""
+"""Noise: how much the medians of unchanged runs differ, and the limit of a change from that."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from pytest_ane.core.digests import key_digest
 from pytest_ane.core.errors import UnprovenError
 from pytest_ane.core.files import write_atomically
-from pytest_ane.gates.throughput.speed import Speed, What
-from pytest_ane.gates.throughput.storage import Storage, folder_of
-from pytest_ane.gates.throughput.stored import LONGEST, SHORTEST, damaged, said
+from pytest_ane.gates.throughput.speed import Speed, What, percent
+from pytest_ane.gates.throughput.stored import LONGEST, SHORTEST, Storage, damaged, folder_of
+from pytest_ane.manifest import ThroughputPolicy
+from pytest_ane.manifest.policy import CALIBRATED
 
 COMMAND = "pytest-ane calibrate"
-LIMIT = 2.8
+SIGMAS = 2.8
 """Sigmas by which two runs of the same thing differ at most, in 95 of 100 pairs: the repeatability
 limit r = 1.96 sqrt(2) sigma of ISO 5725-6:1994, which rounds it so."""
+DEFAULT, DEFAULT_LOAD = 0.25, 1.0
+"""Limits where neither policy nor calibration gives one: load times vary by half between runs."""
+BLIND = 0.5
+"""Noise limit from which on a run of half the speed could pass."""
 Benchmark: TypeAlias = tuple[What, str, int, tuple[int, ...]]
 _MOST_BYTES = 16 << 20
 _Seconds = Annotated[float, Field(ge=SHORTEST, le=LONGEST)]
@@ -44,19 +50,19 @@ class Noise(BaseModel):
 
     @property
     def runs(self) -> int:
-        """How many there were."""
+        """Number of runs, 2 or more."""
         return len(self.medians)
 
     @property
     def sigma(self) -> float:
         """Standard deviation as a share of the mean: of tok/s, or of the seconds of a load."""
-        values = [1 / one if self.tokens else one for one in self.medians]
+        values = [1 / median if self.tokens else median for median in self.medians]
         return statistics.stdev(values) / statistics.mean(values)
 
     @property
     def limit(self) -> float:
         """2.8 sigma: the share by which a run may differ from another without a cause."""
-        return LIMIT * self.sigma
+        return SIGMAS * self.sigma
 
     @property
     def uncertainty(self) -> float:
@@ -78,38 +84,79 @@ class Calibration(BaseModel):
     noises: tuple[Noise, ...]
 
 
+@dataclass(frozen=True)
+class Limit:
+    """The change that is allowed.
+
+    Attributes:
+        share: of tok/s, or of a load's seconds.
+        origin: where it comes from, for people.
+    """
+
+    share: float
+    origin: str
+
+
+def limit_of(policy: ThroughputPolicy, noise: Noise | None, what: What) -> Limit | str:
+    """The policy's limit, else 2.8 sigma of the noise, else a default; or why there is none."""
+    wanted = policy.max_regression
+    if isinstance(wanted, float):
+        return Limit(wanted, "policy.throughput.max-regression")
+    if noise is None:
+        if wanted == CALIBRATED:
+            return (
+                "policy.throughput.max-regression is calibrated, and this machine's noise is not "
+                f"known; measure it with: {COMMAND}"
+            )
+        default = DEFAULT_LOAD if what == "load" else DEFAULT
+        return Limit(default, f"the default; {COMMAND} measures this machine's noise")
+    if not noise.limit < BLIND:
+        return (
+            f"Unchanged runs differ by sigma = {percent(noise.sigma)} ({noise.runs} runs), so half "
+            f"the speed could pass for noise; quieten the machine, and repeat: {COMMAND}"
+        )
+    return Limit(noise.limit, f"2.8 sigma of {noise.runs} unchanged runs, {COMMAND}")
+
+
 def calibrations(runs: Sequence[Sequence[Speed]]) -> list[Calibration]:
     """The noise of every benchmark that at least two runs have, by machine.
 
     Raises:
-        UnprovenError: there is none.
+        UnprovenError: no benchmark was in two runs.
     """
     medians: dict[str, dict[Benchmark, list[float]]] = {}
-    identities = {key_digest(one.identity): one.identity for run in runs for one in run}
+    identities = {key_digest(s.identity): s.identity for run in runs for s in run}
     for speed in (speed for run in runs for speed in run):
-        found = medians.setdefault(key_digest(speed.identity), {})
-        found.setdefault(benchmark_of(speed), []).append(speed.median)
-    made = [
-        Calibration(identity=identities[key], noises=tuple(_noises(found)))
-        for key, found in medians.items()
+        of_machine = medians.setdefault(key_digest(speed.identity), {})
+        of_machine.setdefault(benchmark_of(speed), []).append(speed.median)
+    machines = [
+        Calibration(
+            identity=identities[key],
+            noises=tuple(
+                Noise(what=what, subject=subject, tokens=tokens, prompt=prompt, medians=tuple(m))
+                for (what, subject, tokens, prompt), m in benchmarks.items()
+                if len(m) > 1
+            ),
+        )
+        for key, benchmarks in medians.items()
     ]
-    if not (kept := [one for one in made if one.noises]):
+    if not any(machine.noises for machine in machines):
         raise UnprovenError(
             f"No benchmark was in two runs of the same machine, out of {len(runs)}, so nothing is "
             f"known of noise; give {COMMAND} --runs=5, and shards that are benchmarked."
         )
-    return kept
+    return [machine for machine in machines if machine.noises]
 
 
 def write(storage: Storage, calibration: Calibration) -> Path:
-    """Store it beside the runs, whole or not at all; noise of other benchmarks is kept.
+    """Store a machine's noise with its runs, atomically; noise of other benchmarks is kept.
 
     Raises:
-        UnprovenError: the folder cannot be written, or what is there already is damaged.
+        UnprovenError: the folder cannot be written, or the file that is there is damaged.
     """
     file = file_of(storage, calibration.identity)
-    noises = {benchmark_of(one): one for one in read(storage, calibration.identity)}
-    noises |= {benchmark_of(one): one for one in calibration.noises}
+    noises = {benchmark_of(noise): noise for noise in read(storage, calibration.identity)}
+    noises |= {benchmark_of(noise): noise for noise in calibration.noises}
     both = calibration.model_copy(update={"noises": tuple(noises.values())})
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +167,7 @@ def write(storage: Storage, calibration: Calibration) -> Path:
 
 
 def read(storage: Storage, identity: Mapping[str, str]) -> tuple[Noise, ...]:
-    """What is stored of a machine; empty where nothing is.
+    """The stored noise of a machine; empty where nothing is stored.
 
     Raises:
         UnprovenError: the file is damaged, or another machine's.
@@ -129,42 +176,31 @@ def read(storage: Storage, identity: Mapping[str, str]) -> tuple[Noise, ...]:
     try:
         if file.stat().st_size > _MOST_BYTES:
             raise damaged(file, "it is too large", COMMAND)
-        found = Calibration.model_validate_json(file.read_bytes())
+        calibration = Calibration.model_validate_json(file.read_bytes())
     except FileNotFoundError:
         return ()
-    except ValidationError as error:
-        raise damaged(file, said(error), COMMAND) from None
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise damaged(file, str(why), COMMAND) from None
-    if found.identity != identity:
+        raise damaged(file, error, COMMAND) from None
+    if calibration.identity != identity:
         raise damaged(file, "it is another machine's", COMMAND)
-    return found.noises
+    return calibration.noises
 
 
 def noise_of(storage: Storage, speed: Speed) -> Noise | None:
     """The noise of a benchmark, if it was measured on this machine.
 
     Raises:
-        UnprovenError: what is stored is damaged.
+        UnprovenError: the file of this machine's noise is damaged.
     """
     noises = read(storage, speed.identity)
-    return next((one for one in noises if benchmark_of(one) == benchmark_of(speed)), None)
+    return next((noise for noise in noises if benchmark_of(noise) == benchmark_of(speed)), None)
 
 
 def file_of(storage: Storage, identity: Mapping[str, str]) -> Path:
-    """Where a machine's noise is kept: no `.json`, which `--benchmark-compare='*'` would read."""
+    """The file of a machine's noise: no `.json`, which `--benchmark-compare='*'` would read."""
     return folder_of(storage) / f"{key_digest(dict(identity))[:16]}.calibration"
 
 
-def benchmark_of(one: Noise | Speed) -> Benchmark:
-    """What tells benchmarks of one machine apart."""
-    return one.what, one.subject, one.tokens, one.prompt
-
-
-def _noises(found: Mapping[Benchmark, Sequence[float]]) -> Iterator[Noise]:
-    for (what, subject, tokens, prompt), medians in found.items():
-        if len(medians) > 1:
-            yield Noise(
-                what=what, subject=subject, tokens=tokens, prompt=prompt, medians=tuple(medians)
-            )
+def benchmark_of(measured: Noise | Speed) -> Benchmark:
+    """The key that tells benchmarks of one machine apart."""
+    return measured.what, measured.subject, measured.tokens, measured.prompt

@@ -1,12 +1,17 @@
-"""One stored run of pytest-benchmark, read whole and checked before anybody relies on it."""
+"""Stored runs of pytest-benchmark: where they are, and one read whole and checked before use.
+
+They lie in `.benchmarks/<system and Python>/0001_*.json`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from stat import S_ISREG
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -14,44 +19,124 @@ from pytest_ane.core.errors import UnprovenError
 from pytest_ane.gates.throughput.speed import KEY, Speed
 
 RECORD = "pytest -m bench --ane-shards=all --benchmark-autosave"
-"""Records a run."""
+"""The command that records a run."""
+STORAGE = "file://./.benchmarks"
+"""pytest-benchmark's default of `--benchmark-storage`."""
 SHORTEST, LONGEST = 1e-9, 1e9
-"""Seconds that a round may take: what a file says beyond is not believed."""
-
+"""Seconds that a round may take; a file that claims others is refused."""
+_RUNS = "[0-9][0-9][0-9][0-9]_*"
+"""pytest-benchmark's own glob."""
 _MOST_BYTES = 256 << 20
 """A run with every timing in it (`--benchmark-save-data`) has some MB."""
+_ELSEWHERE = 20
+"""Runs of other machines that are read to say what they are."""
 
 _Number = Annotated[float, Field(ge=0)]
 
 
+class Storage(Protocol):
+    """The part of pytest-benchmark's `FileStorage` that is used.
+
+    Attributes:
+        path: the folder.
+        default_machine_id: the folder in it for this system and Python.
+        logger: where it reports what it saved.
+    """
+
+    path: Path
+    default_machine_id: str
+    logger: Any
+
+    def query(self, *globs_or_files: str) -> list[Path]:
+        """Files by number, path or glob, oldest first; `ValueError` for a glob with two slashes."""
+
+
+def open_storage(uri: str = STORAGE, baselines: Path | None = None) -> Storage:
+    """The storage that `--benchmark-storage` means; its folder is made, as pytest-benchmark does.
+
+    Args:
+        uri: the option's value.
+        baselines: the folder that a model of the manifest names, in its place.
+
+    Raises:
+        UnprovenError: the URI is no folder.
+    """
+    if "://" in uri and not uri.startswith("file://"):
+        raise UnprovenError(
+            f"--benchmark-storage={uri} is no folder, and throughput is compared with files; leave "
+            "it out."
+        )
+    logger: Any = import_module("pytest_benchmark.logger").Logger
+    utils: Any = import_module("pytest_benchmark.utils")
+    storage = utils.load_storage(
+        uri if baselines is None else f"file://{baselines}",
+        logger=logger(logger.QUIET),
+        default_machine_id=utils.get_machine_id(),
+        netrc="",
+    )
+    return cast(Storage, storage)
+
+
+def files_of(storage: Storage, which: str | None = None) -> list[Path]:
+    """Stored runs of this system, oldest first: all, or those named.
+
+    Raises:
+        UnprovenError: no run has the name.
+    """
+    if which is None:
+        return storage.query(_RUNS)
+    try:
+        files = storage.query(which)
+    except (OSError, ValueError) as error:
+        raise UnprovenError(f"--benchmark-compare={which}: {error}") from None
+    if not files:
+        raise UnprovenError(
+            f"--benchmark-compare={which} names no run in {folder_of(storage)}; give a number such "
+            "as 0001, or leave it out for the newest."
+        )
+    return files
+
+
+def runs_elsewhere(storage: Storage) -> list[Path]:
+    """The latest runs of other systems and Pythons."""
+    return storage.query(f"*/{_RUNS}")[-_ELSEWHERE:]
+
+
+def folder_of(storage: Storage) -> Path:
+    """The folder of this system's and Python's runs."""
+    return storage.path / (storage.default_machine_id or "")
+
+
 @dataclass(frozen=True)
-class Stored:
-    """A run's benchmarks.
+class StoredRun:
+    """One run's benchmarks.
 
     Attributes:
         file: where it is stored.
-        when: day it was recorded, as `2026-11-21`; empty where it is not said.
-        speeds: what ours measured; none in a run of somebody else's benchmarks.
+        when: day it was recorded, as `2026-11-21`; empty where the file has no date.
+        names: node ids of all benchmarks.
+        speeds: ours by node id; none in a run of other benchmarks.
     """
 
     file: Path
     when: str
-    speeds: tuple[Speed, ...]
+    names: frozenset[str]
+    speeds: Mapping[str, Speed]
 
     @property
-    def run(self) -> str:
-        """`0003`: what `--benchmark-compare` calls it."""
+    def number(self) -> str:
+        """`0003`, as `--benchmark-compare` takes it."""
         return self.file.stem.partition("_")[0]
 
 
-def read_stored(file: Path) -> Stored:
+def read_stored(file: Path) -> StoredRun:
     """Read a stored run; one that did not change is read once per process.
 
-    What pytest-benchmark reads is checked too, for it would end in a traceback: a run is written
-    in place, so a full disk or a killed process leaves half of one.
+    What pytest-benchmark reads of it is checked too, which would otherwise end in a traceback: a
+    run is written in place, so a full disk or a killed process leaves half of one.
 
     Raises:
-        UnprovenError: damaged, no run of pytest-benchmark, or with a speed that none can have.
+        UnprovenError: damaged, no run of pytest-benchmark, or with an impossible speed.
     """
     try:
         status = file.stat()
@@ -62,13 +147,19 @@ def read_stored(file: Path) -> Stored:
             raise damaged(file, f"{status.st_size:,} bytes are more than any run has")
         return _read(file, status.st_mtime_ns, status.st_size)
     except (OSError, ValueError) as error:
-        raise damaged(file, str(getattr(error, "strerror", None) or error)) from None
+        raise damaged(file, error) from None
 
 
-def damaged(file: Path, why: str, again: str = RECORD) -> UnprovenError:
-    """The error that names a file of `.benchmarks` and what to do about it."""
+def damaged(file: Path, error: Exception | str, again: str = RECORD) -> UnprovenError:
+    """The error for a damaged file of `.benchmarks`: which, why, and how to record it again."""
+    why = str(getattr(error, "strerror", None) or error)
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"][:6])
+        what = first["msg"][:1].lower() + first["msg"][1:]
+        why = f"{place}: {what}" if place else what
     return UnprovenError(
-        f"{file} cannot be compared with ({why}); delete it, and record it anew with: {again}",
+        f"{file} cannot be compared with ({why}); delete it, and record it again with: {again}",
         "damaged",
         f"{file.name} is damaged",
     )
@@ -106,30 +197,18 @@ class _Run(_Record):
 
 
 @lru_cache(maxsize=256)
-def _read(file: Path, changed: int, size: int) -> Stored:
-    """Keyed by time of change in ns and size, too."""
-    try:
-        run = _Run.model_validate_json(file.read_bytes(), strict=True)
-        ours = (bench.extra_info[KEY] for bench in run.benchmarks if KEY in bench.extra_info)
-        return Stored(file, run.datetime[:10], tuple(_speed(one) for one in ours))
-    except ValidationError as error:
-        raise damaged(file, said(error)) from None
-
-
-def said(error: ValidationError) -> str:
-    """Where the first thing is that is wrong, and what."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"][:6])
-    what = first["msg"][:1].lower() + first["msg"][1:]
-    return f"{place}: {what}" if place else what
+def _read(file: Path, changed: int, size: int) -> StoredRun:
+    """`changed` (time in ns) and `size` are keys of the cache only."""
+    run = _Run.model_validate_json(file.read_bytes(), strict=True)
+    ours = {b.fullname: _speed(b.extra_info[KEY]) for b in run.benchmarks if KEY in b.extra_info}
+    names = frozenset(benchmark.fullname for benchmark in run.benchmarks)
+    return StoredRun(file, run.datetime[:10], names, ours)
 
 
 def _speed(data: object) -> Speed:
     speed = Speed.model_validate(data)
-    if (
-        wrong := next((s for s in speed.seconds if not SHORTEST <= s <= LONGEST), None)
-    ) is not None:
-        raise ValueError(f"{wrong:g} seconds are no round's")
+    if wrong := [s for s in speed.seconds if not SHORTEST <= s <= LONGEST]:
+        raise ValueError(f"{wrong[0]:g} seconds are no round's")
     if speed.tokens > 1 << 40:
         raise ValueError(f"{speed.tokens:,} tokens are no round's")
     return speed

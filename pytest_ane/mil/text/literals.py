@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.records import (
     Blob,
@@ -23,7 +23,7 @@ from pytest_ane.mil.values import NARROW, NUMPY, elements
 
 
 class Text(str):
-    """A text, unquoted."""
+    """A text without its quotes, escapes resolved."""
 
 
 class Number(str):
@@ -35,7 +35,7 @@ class Row(str):
 
 
 class Pairs(list[Any]):
-    """The entries of a dictionary."""
+    """The entries of a dictionary, keys before values."""
 
 
 # Beside these: a list for rows, a tuple for members, a `Blob`.
@@ -97,8 +97,8 @@ def _leaves(literal: Literal, kind: TensorType, where: str) -> list[Any]:
     rank = len(kind.shape) - (kind.dtype is not DType.STRING)
     for extent in kind.shape[: max(rank, 0)]:
         inner: list[Any] = []
-        for one in leaves:
-            items = one if type(one) is list else _items(one) if _blank(one) else None
+        for leaf in leaves:
+            items = leaf if type(leaf) is list else _items(leaf) if _blank(leaf) else None
             if items is None or len(items) != extent:
                 raise _mismatch(kind, where)
             inner += items
@@ -117,7 +117,7 @@ def _texts(leaves: list[Any], kind: TensorType, where: str) -> str | tuple[str, 
     return texts if kind.shape else texts[0]
 
 
-def _array(leaves: list[Any], kind: TensorType, where: str) -> npt.NDArray[Any]:
+def _array(leaves: list[Any], kind: TensorType, where: str) -> Array:
     shape = [int(d or 0) for d in kind.shape]
     if not all(isinstance(leaf, Row if shape else Number) for leaf in leaves):
         raise _mismatch(kind, where)
@@ -133,7 +133,7 @@ def _array(leaves: list[Any], kind: TensorType, where: str) -> npt.NDArray[Any]:
         raise ProgramError(
             f"{where}: a constant {kind} holds what is no number of its type."
         ) from None
-    flat: npt.NDArray[Any] = np.concatenate(pieces)
+    flat: Array = np.concatenate(pieces)
     return flat.reshape(shape)
 
 
@@ -150,7 +150,7 @@ def _numpy(dtype: DType) -> Any:
     return np.float32 if dtype is DType.BF16 else NUMPY[dtype]
 
 
-def _numbers(text: str, dtype: DType) -> npt.NDArray[Any]:
+def _numbers(text: str, dtype: DType) -> Array:
     if "_" in text:
         raise ValueError("Python's digit groups are no part of MIL")
     words = text.split(",")
@@ -166,7 +166,7 @@ def _numbers(text: str, dtype: DType) -> npt.NDArray[Any]:
     return np.array(numbers, _numpy(dtype))
 
 
-def _floats(words: list[str], dtype: DType) -> npt.NDArray[Any]:
+def _floats(words: list[str], dtype: DType) -> Array:
     wide = np.array([float.fromhex(w) if "x" in w else float(w) for w in words])
     # Python reads `1e999` as infinity.
     if any("inf" not in words[i].lower() for i in np.flatnonzero(np.isinf(wide))):

@@ -108,12 +108,12 @@ def _complaint(error: UnexpectedInput, text: str) -> str:
     if isinstance(error, UnexpectedEOF) or _ended(error):
         return f"{text.count(chr(10)) + 1}: the text ends too early; the file is cut short."
     at = f"{line}:{column}"
-    found: Any = text[error.pos_in_stream or 0 :][:1]
+    unexpected: Any = text[error.pos_in_stream or 0 :][:1]
     if isinstance(error, UnexpectedToken):
-        found = str(error.token)
-    if isinstance(error, UnexpectedCharacters) and found == '"':
+        unexpected = str(error.token)
+    if isinstance(error, UnexpectedCharacters) and unexpected == '"':
         return f"{at}: a text that does not end, or of more than 65,535 escapes."
-    return f"{at}: {found[:40]!r} has no place here."
+    return f"{at}: {unexpected[:40]!r} has no place here."
 
 
 def _ended(error: UnexpectedInput) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ane.backends import CoreMLBackend
 from pytest_ane.build import Cache
-from pytest_ane.testing import Machine, Replayer, Script
+from pytest_ane.testing import Mac, Replayer, Script
 
 Backend = Callable[..., CoreMLBackend]
 
@@ -41,7 +41,7 @@ def backend(mac: Callable[[Script], None], tmp_path: Path, said: list[str]) -> B
     """
 
     def make(*failures: object, units: str = "CPU_AND_NE", **machine: str) -> CoreMLBackend:
-        mac(Script(Machine(**{"compiler": "", **machine}), failures=failures))
+        mac(Script(Mac(**{"compiler": "", **machine}), failures=failures))
         return CoreMLBackend(Cache(tmp_path / "cache"), units, said.append)
 
     return make

@@ -107,7 +107,7 @@ def test_a_second_failure_is_one_sentence(backend: Backend, package: Path, said:
         mine.load(package)
     text = str(raised.value)
     assert text.startswith(
-        f"{package}: Core ML failed, though it was compiled anew: Failed to build the model "
+        f"{package}: Core ML failed, though it was compiled again: Failed to build the model "
         "execution plan"
     )
     assert "(Core ML built no plan (-14): per-block quantization" in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.backends.coreml.errors import KNOWN, explained, is_stale, recognise, said
+from pytest_ane.backends.coreml.errors import KNOWN_ERRORS, error_text, explain, is_stale, recognise
 
 CODE_14 = (
     "Failed to build the model execution plan using a model architecture file '/a/model.mil' with "
@@ -13,7 +13,7 @@ CODE_14 = (
 
 
 def test_only_code_14_may_be_a_stale_model() -> None:
-    assert [known.parts[-1] for known in KNOWN if known.stale] == ["error code: -14"]
+    assert [known.parts[-1] for known in KNOWN_ERRORS if known.stale] == ["error code: -14"]
     assert is_stale(RuntimeError(CODE_14))
     assert not is_stale(RuntimeError(CODE_14.replace("-14", "-1")))
 
@@ -31,7 +31,7 @@ def test_an_overflow_is_not_taken_for_any_failure_at_run_time() -> None:
 @pytest.mark.parametrize("status", ["0x1d", "0x16", "0x2"])
 def test_a_failure_at_run_time_is_known_by_any_status(status: str) -> None:
     text = f"ANEProgramProcessRequestDirect() Failed with status={status} : Program Inference error"
-    assert "CPU_ONLY" in explained(RuntimeError(text))
+    assert "CPU_ONLY" in explain(RuntimeError(text))
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def test_a_failure_at_run_time_is_known_by_any_status(status: str) -> None:
     ],
 )
 def test_what_core_ml_says_is_one_line(text: str, expected: str) -> None:
-    assert said(RuntimeError(text)) == expected
+    assert error_text(RuntimeError(text)) == expected
 
 
 def test_what_is_explained_spans_lines_and_what_is_not_known_stands_alone() -> None:
     wrapped = RuntimeError('{\n NSLocalizedDescription = "' + CODE_14.replace(" plan", "\n plan"))
-    assert "(Core ML built no plan (-14)" in explained(wrapped)
-    assert explained(RuntimeError("never seen before.")) == "never seen before"
-    assert explained(RuntimeError()) == "RuntimeError"
+    assert "(Core ML built no plan (-14)" in explain(wrapped)
+    assert explain(RuntimeError("never seen before.")) == "never seen before"
+    assert explain(RuntimeError()) == "RuntimeError"

@@ -13,12 +13,11 @@ import pytest
 from pytest_ane.backends.coreml import Machine, check_native, machine
 from pytest_ane.backends.coreml.machine import NAME, has_native
 from pytest_ane.core.errors import BackendError
-from pytest_ane.testing import Machine as Replayed
-from pytest_ane.testing import Replayer, Script
+from pytest_ane.testing import Mac, Replayer, Script
 
 
 def test_a_mac_with_xcode(mac: Callable[[Script], None]) -> None:
-    mac(Script(Replayed("Apple M2", "26.1", "25B78", compiler="3500.32.1")))
+    mac(Script(Mac("Apple M2", "26.1", "25B78", compiler="3500.32.1")))
     machine = Machine.ask()
     assert machine == Machine("Apple M2", "macOS 26.1", "25B78", "coremlcompiler 3500.32.1")
     assert machine.has_xcode
@@ -26,7 +25,7 @@ def test_a_mac_with_xcode(mac: Callable[[Script], None]) -> None:
 
 
 def test_without_xcode_the_compiler_is_the_system_s(mac: Callable[[Script], None]) -> None:
-    mac(Script(Replayed(compiler="")))
+    mac(Script(Mac(compiler="")))
     machine = Machine.ask()
     assert machine.compiler == f"coremltools {version('coremltools')}"
     assert not machine.has_xcode
@@ -36,7 +35,7 @@ def test_without_any_tools_xcrun_is_not_asked(
     mac: Callable[[Script], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It would open a window that offers to install them."""
-    mac(Script(Replayed(compiler="3500.32.1")))
+    mac(Script(Mac(compiler="3500.32.1")))
     (tmp_path / "xcode-select").write_text("#!/bin/sh\necho 'unable to get path' >&2\nexit 2\n")
     (tmp_path / "xcrun").write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\n")
     for tool in ("xcode-select", "xcrun"):

@@ -17,7 +17,7 @@ from pytest_ane.core.errors import BuildError
 from pytest_ane.manifest import Palettize
 from pytest_ane.mil import read_model
 from pytest_ane.mil.blob import load
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 from pytest_ane.mil.same import differences
 from pytest_ane.reference import Session
 from tests.mil.packages import Program
@@ -77,13 +77,13 @@ def models(network: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return made
 
 
-def read(path: Path) -> Model:
+def read(path: Path) -> MLModel:
     model = read_model(path)
-    assert isinstance(model, Model)
+    assert isinstance(model, MLModel)
     return model
 
 
-def theirs(model: Any, path: Path, **settings: Any) -> tuple[Model, list[str]]:
+def theirs(model: Any, path: Path, **settings: Any) -> tuple[MLModel, list[str]]:
     cto = import_coremltools().optimize.coreml
     with converter_notes() as notes:
         config = cto.OptimizationConfig(global_config=cto.OpPalettizerConfig(**settings))
@@ -139,7 +139,7 @@ def test_kmeans_writes_the_operations_of_coremltools(
         assert (shape[0] <= shape[1]).all(), name
 
 
-def errors_by_group(source: Model, *made: Model) -> Iterator[tuple[str, list[Any]]]:
+def errors_by_group(source: MLModel, *made: MLModel) -> Iterator[tuple[str, list[Any]]]:
     dense = {op.name: op for op in source.program.walk()}
     for ops in zip(*(m.program.walk() for m in made), strict=True):
         if ops[0].op != "constexpr_lut_to_dense":

@@ -13,7 +13,7 @@ from pytest_ane.build.convert import convert
 from pytest_ane.build.coremltools_quiet import converter_notes
 from pytest_ane.gates.placement import forecast
 from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 from pytest_ane.reference import Session
 from tests.families.gemma4.tiny import hidden, tiny_model
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 MODEL = tiny_model(["head.0", "head.1"], top_k_experts=2, hidden_size=32, seed=3)
 CLOSE = {"rtol": 2e-2, "atol": 4e-3}
-Converted = Callable[[str], Model]
+Converted = Callable[[str], MLModel]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Converted:
     """A shard's package, converted once."""
 
     @cache
-    def package(shard: str) -> Model:
+    def package(shard: str) -> MLModel:
         path = tmp_path_factory.mktemp("packages") / "shard.mlpackage"
         with converter_notes():
             conversion = MODEL.conversion(shard)

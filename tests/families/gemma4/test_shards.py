@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.core.errors import ManifestError
-from pytest_ane.families import Wire, entering, merge
+from pytest_ane.families import Wire, apply_output, shard_input
 from pytest_ane.families.blocks import slices
 from pytest_ane.families.gemma4 import starts_whole, wiring
 from pytest_ane.families.gemma4.shards import layer_shards
@@ -31,9 +31,9 @@ def test_packs_sum_into_what_the_last_takes() -> None:
     """With packs that give 1, 2, 3, ... the last one sees 28 beside x."""
     streams = {"x": np.full((2, 1), 9, np.float32)}
     for number, wire in enumerate(wiring(LAYER[1:8]), start=1):
-        merge(streams, wire, np.full((2, 1), number, np.float32))
+        apply_output(streams, wire, np.full((2, 1), number, np.float32))
     last = wiring(LAYER[8:])[0]
-    assert entering(streams, last).tolist() == [[9, 28], [9, 28]]
+    assert shard_input(streams, last).tolist() == [[9, 28], [9, 28]]
 
 
 def test_another_layer_starts_its_sum_anew() -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import Cut
 from pytest_ane.families.gemma4 import Gemma4Model, open_model
-from pytest_ane.sources.base import FloatArray, Tokenizer
+from pytest_ane.sources.base import Tokenizer
 
 ROOT = "model.language_model."
 

@@ -12,9 +12,9 @@ import pytest
 from pytest_ane.chain.chain import NO_TOKEN, Chain
 from pytest_ane.chain.exact import Head, forced
 from pytest_ane.chain.golden import GoldenPrompt
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.gates.behaviour import measure
 from pytest_ane.gates.behaviour.measure import PromptResult
-from pytest_ane.sources import FloatArray
 from tests.chain.test_chain import COUNTING, block, embed, following, head, identity
 
 IDS = (2, 3)

@@ -9,9 +9,9 @@ import numpy as np
 from pytest_ane.chain.chain import Chain, ChainStep, Opened
 from pytest_ane.chain.exact import ReferenceStates
 from pytest_ane.chain.golden import GoldenPrompt
-from pytest_ane.families import Streams, Wire, entering, merge
+from pytest_ane.core.arrays import FloatArray
+from pytest_ane.families import Streams, Wire, apply_output, shard_input
 from pytest_ane.manifest import BehaviourPolicy
-from pytest_ane.sources import FloatArray
 
 WIDTH, VOCABULARY = 12, 10
 POLICY = BehaviourPolicy(min_greedy=2)
@@ -70,10 +70,10 @@ def states_of(chain: Chain, prompts: Sequence[GoldenPrompt]) -> ReferenceStates:
     for prompt in prompts:
         streams: Streams = {"x": chain.embed(prompt.ids)}
         for step in chain.blocks:
-            before = entering(streams, step.wire)
+            before = shard_input(streams, step.wire)
             after = step.open()(before)
             known[prompt.name, step.shard] = before, after
-            merge(streams, step.wire, after)
+            apply_output(streams, step.wire, after)
     return lambda prompt, shard: known[prompt, shard]
 
 

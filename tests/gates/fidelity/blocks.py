@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pytest_ane.build.palettize.package import palettize
 from pytest_ane.manifest import Palettize
 from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 from pytest_ane.probes.cases import Case
 from pytest_ane.reference import Session
 from tests.mil.packages import Program
@@ -61,13 +61,15 @@ def palettized(source: Path, folder: Path, bits: Mapping[str, int], mode: str = 
     return folder / "model.mlpackage"
 
 
-def models(folder: Path, bits: Mapping[str, int], mode: str = "kmeans") -> tuple[Model, Model]:
+def models(folder: Path, bits: Mapping[str, int], mode: str = "kmeans") -> tuple[MLModel, MLModel]:
     """The palettized block, and the block itself."""
     source = plain(folder)
     return read_model(palettized(source, folder / "small", bits, mode)), read_model(source)
 
 
-def cases(original: Model, count: int = 2, length: int = 4, *, residual: bool = True) -> list[Case]:
+def cases(
+    original: MLModel, count: int = 2, length: int = 4, *, residual: bool = True
+) -> list[Case]:
     """Gaussian inputs with what the block itself makes of them in float32."""
     session = Session(original, "float32")
     rng = np.random.default_rng(1)

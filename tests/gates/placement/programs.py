@@ -15,7 +15,7 @@ from pytest_ane.mil.records import (
     DType,
     Feature,
     Function,
-    Model,
+    MLModel,
     Named,
     Operation,
     Program,
@@ -82,9 +82,9 @@ def function(
     return Function(name, "CoreML8", named, block)
 
 
-def model(*functions: Function, features: Sequence[Feature] = ()) -> Model:
+def model(*functions: Function, features: Sequence[Feature] = ()) -> MLModel:
     program = Program({one.name: one for one in functions})
-    return Model("m.mlpackage", "m/weights", 9, tuple(features), (), (), program)
+    return MLModel("m.mlpackage", "m/weights", 9, tuple(features), (), (), program)
 
 
 def foretell(*operations: Operation, **function_arguments: Any) -> Forecast:

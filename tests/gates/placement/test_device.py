@@ -16,7 +16,7 @@ from pytest_ane.gates.placement import device
 from pytest_ane.gates.placement.device import plan_on_device, to_record
 from pytest_ane.gates.placement.plans import Plan, judge, summarise
 from pytest_ane.mil import read_model
-from pytest_ane.testing import Devices, Replayer, Script, code_14, stale
+from pytest_ane.testing import DeviceRule, Replayer, Script, code_14, stale
 from tests import device_models
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def ask(packages: dict[str, Path], tmp_path: Path) -> Ask:
-    def asked(name: str, *rules: Devices, units: str = "CPU_AND_NE", **script: Any) -> Asked:
+    def asked(name: str, *rules: DeviceRule, units: str = "CPU_AND_NE", **script: Any) -> Asked:
         backend = Compiling(tmp_path, units)
         program = read_model(packages[name], weights=False)
         with Replayer(Script(devices=rules, **script)):
@@ -90,7 +90,7 @@ def test_resident(ask: Ask) -> None:
 
 
 def test_one_operation_on_the_cpu(ask: Ask) -> None:
-    asked = ask("conv", Devices("CPU", op="relu", cost=0.25))
+    asked = ask("conv", DeviceRule("CPU", op="relu", cost=0.25))
     verdict = judge(asked.plan, subject="a")
     assert verdict.status == "failed"
     assert verdict.reasons == ("1 operation is not on the ANE, of 3.",)
@@ -101,7 +101,7 @@ def test_one_operation_on_the_cpu(ask: Ask) -> None:
 
 
 def test_on_the_gpu_as_soon_as_it_may(ask: Ask) -> None:
-    rule = Devices("GPU", op="conv", units=("ALL",))
+    rule = DeviceRule("GPU", op="conv", units=("ALL",))
     assert judge(ask("conv", rule).plan, subject="a").status == "passed"
     asked = ask("conv", rule, units="ALL")
     assert "conv_ane=0/2 conv_non_ane=2 · compute 1/3 ANE · GPU 2" in asked.line()
@@ -110,13 +110,13 @@ def test_on_the_gpu_as_soon_as_it_may(ask: Ask) -> None:
 
 
 def test_supported_is_not_preferred(ask: Ask) -> None:
-    asked = ask("conv", Devices("CPU", supported=("CPU", "GPU", "ANE")))
+    asked = ask("conv", DeviceRule("CPU", supported=("CPU", "GPU", "ANE")))
     assert judge(asked.plan, subject="a").status == "failed"
     assert "compute 0/3 ANE · GPU 0 · CPU 3" in asked.line()
 
 
 def test_a_compute_operation_without_a_device(ask: Ask) -> None:
-    asked = ask("conv", Devices("none", name="second*"))
+    asked = ask("conv", DeviceRule("none", name="second*"))
     verdict = judge(asked.plan, subject="a")
     assert verdict.status == "failed"
     (reason,) = verdict.reasons
@@ -156,9 +156,9 @@ def test_a_model_that_another_macos_compiled(ask: Ask, packages: dict[str, Path]
     assert ask("conv").said == []
     asked = ask("conv", failures=(stale(),))
     assert asked.said == []
-    from pytest_ane.testing import Machine
+    from pytest_ane.testing import Mac
 
-    asked = ask("conv", machine=Machine(os="26.2", build="25C56"), failures=(stale(),))
+    asked = ask("conv", machine=Mac(os="26.2", build="25C56"), failures=(stale(),))
     assert asked.said == ["compiled again after -14."]
     assert judge(asked.plan, subject="a").status == "passed"
 
@@ -171,7 +171,7 @@ def test_error_14_that_stays(ask: Ask) -> None:
 
 
 def test_nested_blocks(ask: Ask) -> None:
-    asked = ask("branches", Devices("CPU", op="t*"), Devices("CPU", op="cos"))
+    asked = ask("branches", DeviceRule("CPU", op="t*"), DeviceRule("CPU", op="cos"))
     scopes = {one.op: one.scope for _, one in asked.plan.walk() if one.op in ("sin", "cos", "tanh")}
     assert {op: scope[-1][1] for op, scope in scopes.items()} == {"sin": 0, "cos": 1, "tanh": 1}
     off = {one.op for _, one in summarise(asked.plan).off}
@@ -180,14 +180,14 @@ def test_nested_blocks(ask: Ask) -> None:
 
 
 def test_several_functions(ask: Ask) -> None:
-    asked = ask("functions", Devices("CPU", function="two", op="relu"))
+    asked = ask("functions", DeviceRule("CPU", function="two", op="relu"))
     assert [function.name for function in asked.plan.functions] == ["one", "two"]
     assert [function for function, _ in summarise(asked.plan).off] == ["two"]
     assert "conv_ane=4/4 conv_non_ane=0 · compute 5/6 ANE" in asked.line()
 
 
 def test_states(ask: Ask) -> None:
-    asked = ask("state", Devices("CPU", op="*_state"))
+    asked = ask("state", DeviceRule("CPU", op="*_state"))
     assert {one.op for _, one in summarise(asked.plan).off} == {
         "read_state",
         "write_state",

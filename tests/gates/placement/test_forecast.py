@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import pytest_ane.mil
 from pytest_ane.core.errors import AneError, ManifestError, ProgramError
 from pytest_ane.gates.placement import Finding, Forecast, forecast
-from pytest_ane.mil.records import Blob, Block, Model, Named, Operation, Value
+from pytest_ane.mil.records import Blob, Block, MLModel, Named, Operation, Value
 from tests.gates.placement.programs import const, foretell, full, function, half, model, op, value
 
 BLOCK = (
@@ -172,7 +172,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> list[Value]:
     """Stands in for the weights on disk: what is read, and -inf for all of it."""
     read: list[Value] = []
 
-    def load(_: Model, one: Value) -> np.ndarray[Any, Any]:
+    def load(_: MLModel, one: Value) -> np.ndarray[Any, Any]:
         read.append(one)
         if isinstance(one.data, Blob) and one.data.offset == 0:
             raise ProgramError("weight.bin is missing.")

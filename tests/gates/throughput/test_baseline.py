@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.core.errors import UnprovenError
-from pytest_ane.gates.throughput.baseline import Baseline, Missing, find
+from pytest_ane.gates.throughput.baseline import Baseline, Missing, find, newest_of, why_none
 from pytest_ane.gates.throughput.noise import Calibration, Noise, write
-from tests.gates.throughput.runs import THERE, speed, storage, store
+from tests.gates.throughput.runs import HERE, THERE, speed, storage, store
 
 NOW = speed(4.0)
 
@@ -112,3 +112,32 @@ def test_noise_of_this_machine_comes_along(tmp_path: Path) -> None:
     assert found(tmp_path).noise is None
     write(storage(tmp_path), Calibration(identity=NOW.identity, noises=(noise,)))
     assert found(tmp_path).noise == noise
+
+
+def test_the_newest_run_of_a_machine_that_has_a_benchmark(tmp_path: Path) -> None:
+    """Of any clock."""
+    place, clock = storage(tmp_path), {"timer": "time.time"}
+    store(tmp_path, 1, speed(1.0, subject="smollm2:L01", identity=HERE | clock))
+    store(tmp_path, 2, speed(1.0, subject="other:L01"))
+    store(tmp_path, 3, speed(1.0, subject="smollm2:L01", identity=THERE))
+
+    def newest(*subjects: str, which: str | None = None) -> str | None:
+        run = newest_of(place, HERE, subjects, which)
+        return run and run.number
+
+    assert newest("smollm2:L01") == "0001"
+    assert newest("smollm2:L01", "other:L01") == "0002"
+    assert newest("smollm2:L02", "smollm2") is None
+    assert newest("smollm2:L01", which="0003") is None
+
+
+def test_why_no_run_will_do(tmp_path: Path) -> None:
+    place = storage(tmp_path)
+    assert why_none(place, HERE) == f"No run is stored in {place.path}."
+    store(tmp_path, 1, speed(1.0, identity=THERE))
+    assert why_none(place, HERE) == (
+        "The stored run 0001 is of another machine or backend: chip 'Apple M1', here "
+        "'Apple M4 Max'."
+    )
+    store(tmp_path, 2, speed(1.0))
+    assert why_none(place, HERE) == ("No stored run of this machine has any of these benchmarks.")

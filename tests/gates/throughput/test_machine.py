@@ -41,7 +41,7 @@ class OnDevice:
 def mac(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     monkeypatch.setattr(platform, "node", lambda: "studio")
-    monkeypatch.setattr(machine, "_said", lambda *command: TOOLS[command])
+    monkeypatch.setattr(machine, "_output", lambda *command: TOOLS[command])
 
 
 @pytest.mark.usefixtures("mac")
@@ -70,8 +70,8 @@ def test_the_cpu_of_a_mac() -> None:
 
 
 def test_tools_that_are_missing_or_fail_say_nothing() -> None:
-    assert machine._said("no-such-tool-of-macos") == ""
-    assert machine._said("false") == ""
+    assert machine._output("no-such-tool-of-macos") == ""
+    assert machine._output("false") == ""
 
 
 def test_a_replayed_mac_is_no_mac() -> None:
@@ -117,6 +117,11 @@ def test_a_system_without_loads_or_affinity(monkeypatch: pytest.MonkeyPatch) -> 
     assert machine.identity(CpuBackend())["cores"].endswith(("core", "cores"))
 
 
-def test_words() -> None:
-    same, now = {"backend": "cpu", "chip": "M1"}, {"host": "a", "load": "0.31", "power": "AC"}
-    assert machine.words(same, now) == "cpu · M1 · power AC · load 0.31"
+def test_the_control_workload_is_the_median_of_its_readings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine, "_PRODUCTS", 1)
+    readings = [1.0, 9.0, 3.0, 2.0, 8.0]
+    moments = iter([moment for seconds in readings for moment in (0.0, seconds)])
+    assert machine.control(lambda: next(moments)) == 3.0
+    assert next(moments, None) is None

@@ -22,7 +22,7 @@ from pytest_ane.gates.throughput.noise import (
     read,
     write,
 )
-from pytest_ane.gates.throughput.storage import check
+from pytest_ane.gates.throughput.stored import files_of
 from tests.gates.throughput.runs import HERE, THERE, speed, storage, store
 
 
@@ -99,8 +99,7 @@ def test_pytest_benchmark_never_reads_it(tmp_path: Path) -> None:
     write(place, Calibration(identity=HERE, noises=(noise(1.0, 2.0),)))
     run = store(tmp_path, 1, speed(4.0))
     for which in ("*", "*/*", "0001"):
-        assert place.query(which) == [run]
-        check(place, which)
+        assert files_of(place, which) == [run]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +124,7 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, text: str, says: str) ->
     with pytest.raises(UnprovenError) as caught:
         read(place, HERE)
     assert str(caught.value).startswith(f"{file} cannot be compared with ({says}")
-    assert str(caught.value).endswith("delete it, and record it anew with: pytest-ane calibrate")
+    assert str(caught.value).endswith("delete it, and record it again with: pytest-ane calibrate")
     with pytest.raises(UnprovenError):
         write(place, Calibration(identity=HERE, noises=(noise(1.0, 2.0),)))
     assert file.read_text() == text

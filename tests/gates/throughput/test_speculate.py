@@ -1,4 +1,4 @@
-"""Speculative decoding says what plain decoding says, whatever the drafts, and counts its work."""
+"""Speculative decoding gives the tokens of plain decoding, whatever the drafts, and counts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,17 @@ from pytest_ane.chain.chain import Chain, ChainStep
 from pytest_ane.chain.decode import decode
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.families import Wire
-from pytest_ane.gates.throughput.counters import Speculated
-from pytest_ane.gates.throughput.speculate import Drafter, speculate
-from tests.chain.test_chain import embed, following, head
+from pytest_ane.gates.throughput.speculate import (
+    Drafter,
+    Lookup,
+    Speculated,
+    Trial,
+    check_width,
+    run_trial,
+    speculate,
+    time_calls,
+)
+from tests.chain.test_chain import COUNTING, embed, following, head
 from tests.gates.throughput.toys import VOCABULARY, Call, chaotic
 
 COUNTED = Chain(embed, (head("head.0", following),))
@@ -129,7 +137,7 @@ def test_whatever_the_drafts_the_tokens_are_those_of_plain_decoding(
     drafts = knowing([*prompt, *plain], right)
     chain = chaotic(seed, off=0.1, positions=8 + count - 1)
     found = speculate(chain, prompt, count, width, draft=drafts, margin=0.2)
-    assert tuple(found.tokens) == plain
+    assert found.tokens == plain
     check_sum(found)
 
 
@@ -141,7 +149,7 @@ def test_drafts_of_any_length_and_kind(seed: int, width: int, data: st.DataObjec
 
     plain = decode(chaotic(seed), PROMPT, 10).tokens
     found = speculate(chaotic(seed, off=0.1), PROMPT, 10, width, draft=draft, margin=0.2)
-    assert tuple(found.tokens) == plain
+    assert found.tokens == plain
     check_sum(found)
 
 
@@ -152,7 +160,7 @@ def test_without_the_margin_rounding_shows() -> None:
         plain = decode(chaotic(seed), PROMPT, 12).tokens
         drafts = knowing([*PROMPT, *plain], [3] * 12)
         found = speculate(chaotic(seed, off=0.1), PROMPT, 12, 4, draft=drafts, margin=0)
-        return tuple(found.tokens) != plain
+        return found.tokens != plain
 
     assert any(map(differs, range(10)))
 
@@ -161,3 +169,117 @@ def test_a_shard_that_cannot_go_back() -> None:
     steps = (ChainStep(Wire("L07"), lambda: lambda x: x, "state"), head("head.0", following))
     with pytest.raises(ExecutionError, match="L07 cannot go back in a sequence"):
         speculate(Chain(embed, steps), [4], 4, 2, draft=counting)
+
+
+@pytest.mark.parametrize(
+    ("text", "drafts"),
+    [
+        ("the cat, the", " cat"),
+        ("ab1 ab2 ab", "2 ab"),
+        ("xab1 yab2 xab", "1 ya"),
+        ("no repeat", ""),
+        ("aaa", "aaaa"),
+        ("01010", "1010"),
+        ("a", ""),
+        ("", ""),
+    ],
+)
+def test_lookup(text: str, drafts: str) -> None:
+    """The latest place counts, of the longest end that has one; a short period goes on."""
+    assert "".join(map(chr, Lookup()([*map(ord, text)], 4))) == drafts
+
+
+def test_how_much_must_be_alike() -> None:
+    text = [1, 2, 9, 2]
+    assert Lookup()(text, 2) == []
+    assert Lookup(shortest=1)(text, 2) == [9, 2]
+
+
+@given(st.lists(st.integers(0, 2), max_size=30), st.integers(0, 6))
+def test_a_text_that_grows_is_looked_up_as_one_that_is_whole(text: list[int], count: int) -> None:
+    growing = Lookup()
+    for end in range(len(text) + 1):
+        assert growing(text[:end], count) == Lookup()(text[:end], count)
+
+
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=30), st.integers(1, 6))
+def test_what_is_drafted_has_followed_before(text: list[int], count: int) -> None:
+    drafts = Lookup()(text, count)
+    assert len(drafts) in (0, count)
+    pairs = list(zip(text, text[1:], text[2:], strict=False))
+    assert bool(drafts) == ((*text[-2:],) in [pair[:2] for pair in pairs])
+    if drafts:
+        assert (*text[-2:], drafts[0]) in pairs
+
+
+def test_a_width_that_fits() -> None:
+    check_width(4, 4, goes_on=True)
+    check_width(2, None, goes_on=True)
+
+
+@pytest.mark.parametrize("width", [1, 0, -3])
+def test_a_width_without_drafts(width: int) -> None:
+    with pytest.raises(ExecutionError, match=f"width {width} takes no draft: .* from 2 on"):
+        check_width(width, None, goes_on=True)
+
+
+def test_a_width_that_the_shards_do_not_take() -> None:
+    with pytest.raises(ExecutionError, match=r"width 5 does not fit .* take 1 to 4 positions"):
+        check_width(5, 4, goes_on=True)
+
+
+def test_a_chain_without_states() -> None:
+    with pytest.raises(ExecutionError, match=r"Shards without states .* stateful = true"):
+        check_width(2, None, goes_on=COUNTING.goes_on)
+
+
+def test_calls_of_a_text_over_and_over() -> None:
+    calls: list[Call] = []
+    seconds = time_calls(chaotic(calls=calls, positions=10), [1, 2, 3], 4, 5)
+    assert calls == [(0, 4), (4, 4), (0, 4), (4, 4), (0, 4), (4, 4)]
+    assert len(seconds) == 5
+    assert min(seconds) > 0
+
+
+TOKENS, STEPS = (1, 2, 3, 4), (0.1, 0.1, 0.4)
+
+
+def test_one_prompt_both_ways() -> None:
+    calls: list[Call] = []
+    told: list[str] = []
+    trial = run_trial(chaotic(calls=calls), [1, 2, 1, 2], 6, 3, 0.0, say=told.append)
+    assert told == ["plain decoding", "calls of width 3", "decoding with drafts"]
+    assert trial.differs is None
+    assert len(trial.steps) == 5
+    assert calls[:6] == [(0, 4), *((4 + i, 1) for i in range(5))]
+    assert calls[6:15] == [(3 * i, 3) for i in range(9)]
+    assert trial.tok_s == 5 / trial.speculated.seconds
+
+
+def test_all_three_are_timed_by_the_clock_that_is_given() -> None:
+    """One that goes on by a second whenever it is read: once around a call, more around shards."""
+    ticks = iter(range(10**6))
+    trial = run_trial(chaotic(), [1, 2, 1, 2], 6, 3, timer=lambda: float(next(ticks)))
+    assert set(trial.steps) == {7.0}
+    assert set(trial.calls) == {1.0}
+    spent = [*trial.speculated.calls, *trial.speculated.steps, *trial.speculated.replays]
+    assert all(1 <= seconds == int(seconds) for seconds in spent)
+
+
+def test_speed_and_prediction() -> None:
+    """Two calls of 0.2 s, one accepted draft: 3 tokens in 0.4 s; a median step takes 0.1 s."""
+    spent = Speculated([1, 2, 3, 4], calls=[0.2, 0.2], drafted=6, accepted=1)
+    trial = Trial(TOKENS, STEPS, (0.2, 0.2, 0.9), spent, 4)
+    assert (trial.cost.t1, trial.cost.tv) == pytest.approx((0.1, 0.2))
+    assert trial.tok_s == pytest.approx(7.5)
+    assert trial.predicted == pytest.approx(7.5)
+    assert trial.speedup == pytest.approx(0.75)
+
+
+def test_where_they_differ() -> None:
+    assert Trial(TOKENS, STEPS, (0.2,), Speculated([1, 2, 9, 4], calls=[1.0]), 4).differs == 2
+
+
+def test_a_chain_that_takes_no_drafts_is_not_run() -> None:
+    with pytest.raises(ExecutionError, match="Shards without states"):
+        run_trial(COUNTING, [1], 3, 4)

@@ -22,8 +22,8 @@ from pytest_benchmark.utils import DEFAULT_COLUMNS, consistent_dumps, report_nop
 
 from pytest_ane.core.errors import UnprovenError
 from pytest_ane.gates.throughput.speed import KEY
-from pytest_ane.gates.throughput.stored import read_stored
-from tests.gates.throughput.runs import run, speed, store
+from pytest_ane.gates.throughput.stored import files_of, folder_of, open_storage, read_stored
+from tests.gates.throughput.runs import run, speed, storage, store
 
 SPEED = speed(4.0, 4.1, artifacts={"L00": "a"}, prompt=(2, 42), profile={"block": 0.08})
 WHOLE = json.dumps(run(SPEED)).encode()
@@ -37,18 +37,21 @@ def complaint(file: Path) -> str:
     assert "\n" not in text
     assert str(file) in text
     assert text.endswith(
-        "record it anew with: pytest -m bench --ane-shards=all --benchmark-autosave"
+        "record it again with: pytest -m bench --ane-shards=all --benchmark-autosave"
     )
     return text.removeprefix(f"{file} cannot be compared with (").partition("); delete it")[0]
 
 
 def test_a_run_comes_back(tmp_path: Path) -> None:
     stored = read_stored(store(tmp_path, 3, SPEED))
-    assert (stored.run, stored.when, stored.speeds) == ("0003", "2026-11-20", (SPEED,))
+    assert (stored.number, stored.when) == ("0003", "2026-11-20")
+    name = "gates/test_throughput.py::decode[smollm2-0]"
+    assert stored.speeds == {name: SPEED}
+    assert stored.names == {name, "gates/test_throughput.py::test_own"}
 
 
 def test_a_run_of_somebody_else_has_no_speeds(tmp_path: Path) -> None:
-    assert read_stored(store(tmp_path, 1)).speeds == ()
+    assert read_stored(store(tmp_path, 1)).speeds == {}
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
@@ -171,7 +174,7 @@ def test_any_change_is_read_or_one_sentence(
     except UnprovenError:
         complaint(file)
     else:
-        assert all(one.median > 0 for one in stored.speeds)
+        assert all(one.median > 0 for one in stored.speeds.values())
         shown(file)
 
 
@@ -187,3 +190,34 @@ def test_any_byte(tmp_path_factory: pytest.TempPathFactory, at: int, byte: int, 
     else:
         assert not cut
         shown(file)
+
+
+def test_the_folder_is_pytest_benchmarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    opened = open_storage()
+    assert opened.path == tmp_path / ".benchmarks"
+    assert folder_of(opened).parent == opened.path
+    assert open_storage("file://runs").path == open_storage("runs").path == tmp_path / "runs"
+
+
+@pytest.mark.parametrize("uri", ["elasticsearch+http://host/index", "ftp://host"])
+def test_a_database_is_no_folder(uri: str) -> None:
+    says = rf"^--benchmark-storage={uri.replace('+', '.')} is no folder, and .*; leave it out\.$"
+    with pytest.raises(UnprovenError, match=says):
+        open_storage(uri)
+
+
+def test_a_models_own_folder(tmp_path: Path) -> None:
+    own = open_storage(baselines=tmp_path / "baselines")
+    assert own.path == tmp_path / "baselines"
+    assert own.default_machine_id == open_storage(str(tmp_path)).default_machine_id
+
+
+def test_runs_by_name(tmp_path: Path) -> None:
+    place = storage(tmp_path)
+    assert files_of(place) == []
+    files = [store(tmp_path, number, speed(4.0)) for number in (1, 2)]
+    assert files_of(place) == files_of(place, "0") == files
+    assert files_of(place, "0002") == files[1:]
+    with pytest.raises(UnprovenError, match="--benchmark-compare=0003 names no run in"):
+        files_of(place, "0003")

@@ -6,7 +6,7 @@ Core ML falls back to the CPU without a word to the program.
 
 from __future__ import annotations
 
-from pytest_ane.backends.coreml.errors import KNOWN, recognise
+from pytest_ane.backends.coreml.errors import KNOWN_ERRORS, recognise
 from pytest_ane.gates.placement.plans.record import Message, Plan
 
 _MOST = 1000
@@ -26,7 +26,9 @@ def explain(text: str) -> tuple[Message, ...]:
 
 def recognises(text: str) -> bool:
     """Whether a text has a known line."""
-    return any(part in text for known in KNOWN for part in known.parts[:1]) and bool(explain(text))
+    return any(part in text for known in KNOWN_ERRORS for part in known.parts[:1]) and bool(
+        explain(text)
+    )
 
 
 def read(text: str) -> Plan:

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from pytest_ane.gates.placement.graph import Graph, Site
 from pytest_ane.gates.placement.plans.record import Plan, PlannedFunction, PlannedOperation
-from pytest_ane.mil.records import Block, Function, Model, Operation
+from pytest_ane.mil.records import Block, Function, MLModel, Operation
 
 _Scope = tuple[tuple[str, int], ...]
 
 
-def join(plan: Plan, model: Model) -> Plan:
+def join(plan: Plan, model: MLModel) -> Plan:
     """The plan with every operation of the package, in the program's order.
 
     Operations join by the name of any of their outputs. What the plan does not mention is there

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from pytest_ane.gates.placement.graph import Site
-from pytest_ane.mil.records import Model
+from pytest_ane.mil.records import MLModel
 
 Outcome = Literal["ineligible", "warned"]
 Grade = Literal["A", "B", "C"]
@@ -76,4 +76,4 @@ class ProgramRule(Rule):
         why: the inputs, states or functions it applies to.
     """
 
-    why: Callable[[Model], Iterator[Subject]]
+    why: Callable[[MLModel], Iterator[Subject]]

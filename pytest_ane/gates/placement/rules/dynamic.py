@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pytest_ane.gates.placement.graph import Depends, Site
 from pytest_ane.gates.placement.rules.base import OpRule, ProgramRule, Subject
-from pytest_ane.mil.records import Model, StateType
+from pytest_ane.mil.records import MLModel, StateType
 
 _MASKS = {"begin": "begin_mask", "end": "end_mask"}
 
@@ -22,7 +22,7 @@ def _data_dependent(site: Site) -> str | None:
     return None
 
 
-def _unbounded(model: Model) -> Iterator[Subject]:
+def _unbounded(model: MLModel) -> Iterator[Subject]:
     for feature in model.inputs:
         axes = [str(axis) for axis, (_, high) in enumerate(feature.ranges) if high is None]
         if axes:
@@ -30,14 +30,14 @@ def _unbounded(model: Model) -> Iterator[Subject]:
             yield Subject(feature.name, "input", why)
 
 
-def _enumerated(model: Model) -> Iterator[Subject]:
+def _enumerated(model: MLModel) -> Iterator[Subject]:
     for feature in model.inputs:
         if count := len(feature.enumerated):
             why = f"Input `{feature.name}` has {count} enumerated shapes."
             yield Subject(feature.name, "input", why)
 
 
-def _enumerated_with_state(model: Model) -> Iterator[Subject]:
+def _enumerated_with_state(model: MLModel) -> Iterator[Subject]:
     inputs = (one for function in model.program.functions.values() for one in function.inputs)
     if any(isinstance(one.type, StateType) for one in inputs):
         yield from _enumerated(model)

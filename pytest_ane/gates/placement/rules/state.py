@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from pytest_ane.gates.placement.graph import Site
 from pytest_ane.gates.placement.rules.base import OpRule, ProgramRule, Subject
-from pytest_ane.mil.records import DType, Model, StateType
+from pytest_ane.mil.records import DType, MLModel, StateType
 
 _WIDTH = 32
 """Elements of fp16 in 64 bytes, which rows of ANE tensors are aligned to."""
 
 
-def _not_half(model: Model) -> Iterator[Subject]:
+def _not_half(model: MLModel) -> Iterator[Subject]:
     for function in model.program.functions.values():
         for named in function.inputs:
             kind = named.type.wrapped if isinstance(named.type, StateType) else None
@@ -20,7 +20,7 @@ def _not_half(model: Model) -> Iterator[Subject]:
                 yield Subject(named.name, "state", f"State `{named.name}` is {kind}, not fp16.")
 
 
-def _odd_width(model: Model) -> Iterator[Subject]:
+def _odd_width(model: MLModel) -> Iterator[Subject]:
     for function in model.program.functions.values():
         for named in function.inputs:
             kind = named.type.wrapped if isinstance(named.type, StateType) else None

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.analysis.costs import Costs, count_costs
+from pytest_ane.analysis.costs import Costs, OpCost, count_costs
+from pytest_ane.analysis.costs.count import Size, Weights
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.compiled import write_compiled
+from pytest_ane.mil.records import Argument, Blob, DType, Named, Operation, Ref, TensorType, Value
 from tests.packages import save_conv
 from tests.reference.programs import build
 
@@ -34,9 +36,8 @@ def test_a_convolution_at_any_t(conv: Path, tokens: int) -> None:
     assert costs.macs == 8 * 16 * tokens
     assert costs.weights == 2 * (8 * 16 + 16)
     assert (costs.inputs, costs.outputs) == (2 * 8 * tokens, 2 * 16 * tokens)
-    assert costs.activations == costs.inputs + costs.outputs
     assert (costs.states, costs.held) == (0, 0)
-    assert costs.filled(32) == 32 * costs.macs
+    assert costs.padded(32) == 32 * costs.macs
 
 
 def test_weights_need_not_be_there_and_the_compiled_model_costs_the_same(
@@ -71,13 +72,12 @@ def test_a_weight_counts_for_its_first_reader_and_gathered_rows_alone(tmp_path: 
     specs = [mb.TensorSpec((2, 32)), mb.TensorSpec((2,), dtype=types.int32)]
     costs = count_costs(read_model(build(tmp_path / "m.mlpackage", specs, body)), 7)
     assert costs.tokens is None
-    found = ops(costs)
-    assert found["first"].macs == found["second"].macs == 2 * 64 * 32
+    by_name = ops(costs)
+    assert by_name["first"].macs == by_name["second"].macs == 2 * 64 * 32
     bias = 4 * 64
-    assert (found["first"].weights, found["second"].weights) == (4 * 64 * 32 + bias, 0)
-    assert found["some"].weights == found["some"].writes == 4 * 2 * 32
-    assert found["sum"].reads == 2 * found["sum"].writes == 2 * 4 * 2 * 32
-    assert found["sum"].macs == 0
+    assert (by_name["first"].weights, by_name["second"].weights) == (4 * 64 * 32 + bias, 0)
+    assert by_name["some"].weights == 4 * 2 * 32
+    assert by_name["sum"].macs == 0
 
 
 def test_a_state_is_read_once_and_written_once(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_state_is_read_once_and_written_once(tmp_path: Path) -> None:
     assert costs.held == 2 * 4 * 8
     assert costs.states == 2 * costs.held
     assert costs.macs == 4 * 4 * 8
-    assert costs.streamed == costs.states + 2 * 4 * 8 + 2 * 4 * 4
+    assert (costs.inputs, costs.outputs) == (2 * 4 * 8, 2 * 4 * 4)
 
 
 def test_only_the_rows_that_are_put_into_a_state_are_written(tmp_path: Path) -> None:
@@ -133,3 +133,57 @@ def test_control_flow_is_refused(tmp_path: Path) -> None:
     model = read_model(build(tmp_path / "m.mlpackage", [mb.TensorSpec((3,))], body))
     with pytest.raises(ExecutionError, match="is a cond: what it costs depends on values"):
         count_costs(model)
+
+
+WEIGHT = TensorType(DType.FP16, (32, 64))
+
+
+def blob(dtype: DType, *shape: int, at: int = 64) -> Value:
+    return Value(TensorType(dtype, shape), Blob("@model_path/weights/weight.bin", at))
+
+
+def op(kind: str, name: str, **inputs: Argument) -> Operation:
+    return Operation(kind, {k: (v,) for k, v in inputs.items()}, (Named(name, WEIGHT),))
+
+
+def const(name: str, value: Value) -> Operation:
+    return Operation("const", {}, (Named(name, value.type),), {"val": value})
+
+
+def test_a_palette_has_indices_and_a_table() -> None:
+    weights = Weights()
+    weights.fold(const("indices", blob(DType.UINT4, 32, 64)))
+    weights.fold(const("table", blob(DType.FP16, 1, 1, 16, 1, at=2048)))
+    weights.fold(op("constexpr_lut_to_dense", "w", indices=Ref("indices"), lut=Ref("table")))
+    assert weights.take(op("conv", "y", x=Ref("x"), weight=Ref("w"))) == (
+        Size(32 * 64 // 2 + 2 * 16, 32 * 64)
+    )
+
+
+def test_a_scale_in_the_program_counts_for_what_it_decompresses_alone() -> None:
+    scale = Value(TensorType(DType.FP16, ()), np.float16(0.5))
+    weights = Weights()
+    quantized = blob(DType.INT8, 32, 64)
+    weights.fold(op("constexpr_blockwise_shift_scale", "w", data=quantized, scale=scale))
+    assert weights.take(op("mul", "y", x=Ref("w"), y=scale)) == Size(32 * 64 + 2, 32 * 64)
+
+
+def test_what_follows_from_a_weight_is_read_as_the_weight() -> None:
+    weights = Weights()
+    weights.fold(const("w", blob(DType.FP16, 32, 64)))
+    weights.fold(op("transpose", "turned", x=Ref("w")))
+    assert weights.take(op("matmul", "y", x=Ref("x"), y=Ref("turned"))).stored == 2 * 32 * 64
+    assert weights.take(op("matmul", "z", x=Ref("x"), y=Ref("w"))) == Size(0, 0)
+
+
+def test_what_is_computed_has_no_weights() -> None:
+    assert Weights().take(op("add", "y", x=Ref("a"), y=Ref("b"))) == Size(0, 0)
+
+
+@pytest.mark.parametrize(("lanes", "macs"), [(1, 96), (2, 128), (3, 96), (4, 128), (32, 1024)])
+def test_the_last_axis_is_padded(lanes: int, macs: int) -> None:
+    conv = OpCost("y", "conv", macs=96, width=3, weights=40)
+    write = OpCost("write_state", "write_state", states=64)
+    costs = Costs(tokens=3, operations=(conv, write), inputs=6, outputs=10, held=64)
+    assert conv.padded(lanes) == costs.padded(lanes) == macs
+    assert (costs.macs, costs.weights, costs.states) == (96, 40, 64)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.analysis.alike import costs_of
-from pytest_ane.analysis.bound import Group, call
+from pytest_ane.analysis.bound import Group, bound_call, costs_of
 from pytest_ane.analysis.devices import published
 from pytest_ane.build import Cache
 from pytest_ane.build.shard import build_shard
@@ -37,7 +36,7 @@ def test_a_mixture_of_zaya(tmp_path: Path) -> None:
     assert 2 * ROUTER < rest < 2 * ROUTER + 60_000
     assert at(4).weights == at(1).weights
     groups = [Group("mixture", "L01", 40, at)]
-    one, four = (call(groups, published()["M4 Max"], tokens) for tokens in (1, 4))
-    assert (one.parts[0].bound_by, four.parts[0].bound_by) == ("bandwidth", "compute")
-    assert one.half_weights < 0.8 * one.seconds
-    assert four.half_weights == pytest.approx(four.seconds)
+    one, four = (bound_call(groups, published()["M4 Max"], tokens) for tokens in (1, 4))
+    assert (one.kinds[0].bound_by, four.kinds[0].bound_by) == ("bandwidth", "compute")
+    assert one.half_weights < 0.8 * one.total.seconds
+    assert four.half_weights == pytest.approx(four.total.seconds)

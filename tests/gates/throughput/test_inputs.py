@@ -9,7 +9,7 @@ import pytest
 
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.families.llama import LlamaLayout
-from pytest_ane.gates.throughput.calls import hidden_call, package_call
+from pytest_ane.gates.throughput.inputs import hidden_inputs, package_inputs
 from pytest_ane.mil.records import DType, Feature
 
 FILE = Path("some.mlpackage")
@@ -23,39 +23,39 @@ def feature(name: str = "x", shape: tuple[int, ...] = (1, 8, 4, 1), high: int = 
 
 def test_hidden_states_have_rms_1_and_are_the_same_every_time() -> None:
     layout = LlamaLayout(width=32, head=8, theta=1e4, sees="state", context=16)
-    call = hidden_call(layout, 4)
+    call = hidden_inputs(layout, 4)
     assert call.tokens == 4
     assert call.inputs["x"].shape == (1, 32, 4, 1)
     assert call.inputs["mask"].shape == call.inputs["write"].shape == (1, 1, 4, 16)
     assert np.sqrt(np.mean(call.inputs["x"] ** 2)) == pytest.approx(1, rel=1e-3)
-    again = hidden_call(layout, 4)
+    again = hidden_inputs(layout, 4)
     assert all(np.array_equal(a, again.inputs[name]) for name, a in call.inputs.items())
 
 
 def test_a_flexible_package_at_both_ends() -> None:
     features = (feature(high=16), feature("mask", (1, 1, 4, 4), high=16))
-    assert package_call(features, FILE, "max").tokens == 16
-    assert package_call(features, FILE, 1).inputs["x"].shape == (1, 8, 1, 1)
+    assert package_inputs(features, FILE, "max").tokens == 16
+    assert package_inputs(features, FILE, 1).inputs["x"].shape == (1, 8, 1, 1)
 
 
 def test_enumerated_shapes() -> None:
     shapes = ((1, 8, 4, 1), (1, 8, 12, 1))
     features = (Feature("x", DType.FP16, shapes[0], (), shapes),)
-    assert package_call(features, FILE, "max").tokens == 12
-    assert package_call(features, FILE, 4).tokens == 4
+    assert package_inputs(features, FILE, "max").tokens == 12
+    assert package_inputs(features, FILE, 4).tokens == 4
 
 
 def test_axes_of_different_lengths_tell_no_t() -> None:
     features = (feature(high=16), feature("y", high=12))
-    assert package_call(features, FILE, "max").tokens == 0
+    assert package_inputs(features, FILE, "max").tokens == 0
 
 
 def test_fixed_shapes_tell_no_t() -> None:
-    assert package_call((feature(),), FILE, "max").tokens == 0
+    assert package_inputs((feature(),), FILE, "max").tokens == 0
     with pytest.raises(ExecutionError, match="takes inputs of fixed shapes; time 'max'"):
-        package_call((feature(),), FILE, 1)
+        package_inputs((feature(),), FILE, 1)
 
 
 def test_a_t_that_is_no_end_of_the_range() -> None:
     with pytest.raises(ExecutionError, match="cannot be timed at T=2, for it takes 1 at least"):
-        package_call((feature(high=16),), FILE, 2)
+        package_inputs((feature(high=16),), FILE, 2)

@@ -19,8 +19,8 @@ Tokens: TypeAlias = int | Literal["max"]
 _SEED = 0
 
 
-class Call(NamedTuple):
-    """What a call is given.
+class CallInputs(NamedTuple):
+    """The inputs of a call.
 
     Attributes:
         inputs: arrays by name.
@@ -31,12 +31,12 @@ class Call(NamedTuple):
     tokens: int
 
 
-def hidden_call(layout: Layout, tokens: int) -> Call:
+def hidden_inputs(layout: Layout, tokens: int) -> CallInputs:
     """Hidden states `[T, C]` of RMS 1 at positions 0 to T - 1 of a sequence."""
-    return Call(layout.inputs(gaussian(generator(_SEED), (tokens, layout.width)), 0), tokens)
+    return CallInputs(layout.inputs(gaussian(generator(_SEED), (tokens, layout.width)), 0), tokens)
 
 
-def package_call(features: tuple[Feature, ...], artifact: Path, tokens: Tokens) -> Call:
+def package_inputs(features: tuple[Feature, ...], artifact: Path, tokens: Tokens) -> CallInputs:
     """Seeded inputs of a package without a family, at an end of its range.
 
     Where all its flexible axes have one length, that is taken to be T. A package of fixed shapes
@@ -59,7 +59,7 @@ def package_call(features: tuple[Feature, ...], artifact: Path, tokens: Tokens) 
         raise ExecutionError(
             f"{artifact}: it cannot be timed at T={tokens}, for it takes {takes}; time 'max'."
         )
-    return Call(inputs, length)
+    return CallInputs(inputs, length)
 
 
 def _is_flexible(feature: Feature, axis: int) -> bool:

@@ -1,0 +1,253 @@
+"""A program's costs at a given T, from the program alone.
+
+Shapes are the executor's own: the program runs on zeros, with one number in place of each weight
+and shapes in place of matrix products, so that neither bytes nor arithmetic take time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pytest_ane.analysis.costs.macs import macs
+from pytest_ane.analysis.costs.records import Costs, OpCost
+from pytest_ane.analysis.costs.shapes import STAND_INS, Shape, input_shapes, zeros
+from pytest_ane.core.arrays import Array
+from pytest_ane.core.errors import ExecutionError
+from pytest_ane.mil import byte_size
+from pytest_ane.mil.records import (
+    Argument,
+    Blob,
+    DType,
+    Function,
+    MLModel,
+    Operation,
+    Ref,
+    StateType,
+    TensorType,
+    Value,
+    ValueType,
+)
+from pytest_ane.mil.values import bits
+from pytest_ane.reference.dtypes import carried
+from pytest_ane.reference.session import Session
+from pytest_ane.reference.steps import Compute, Values
+
+_GATHERS = frozenset({"gather", "gather_along_axis", "gather_nd"})
+"""Operations that read no more of a weight than they give."""
+_STATES = frozenset({"read_state", "write_state"})
+"""Operations on states, whose bytes are counted apart."""
+
+
+def count_costs(model: MLModel, tokens: int = 1) -> Costs:
+    """The costs of one call.
+
+    Args:
+        model: as `mil.read_model` gives it; `weights=False` suffices.
+        tokens: T of the inputs' flexible axes; ignored where there are none.
+
+    Raises:
+        ExecutionError: the inputs take no such T, an operation is unknown, or how often one runs
+            depends on values.
+    """
+    shapes, flexible = input_shapes(model, tokens)
+    function = model.main
+    for op in function.block.operations:
+        if op.blocks:
+            raise ExecutionError(
+                f"{model.path}: {op.name!r} is a {op.op}: what it costs depends on values, not on "
+                "the program alone."
+            )
+    session = Session(model, "float32", overrides=_stand_ins(function))
+    counter = _Counter(session, _start(session, function, shapes))
+    with np.errstate(all="ignore"):
+        operations = tuple(counter.operations())
+    states = [n.type.wrapped for n in function.inputs if isinstance(n.type, StateType)]
+    return Costs(
+        tokens=tokens if flexible else None,
+        operations=operations,
+        inputs=sum(map(counter.size, shapes)),
+        outputs=sum(map(counter.size, function.block.outputs)),
+        held=sum(_elements(kind) * bits(kind.dtype) // 8 for kind in states),
+    )
+
+
+def _stand_ins(function: Function) -> dict[Operation, Array]:
+    """Zeros for all that lies in the weights file or is decompressed."""
+    arrays = {}
+    for op in function.block.operations:
+        kind = op.outputs[0].type if op.outputs else None
+        value: Value | None = op.attributes.get("val")
+        stored = op.op == "const" and value is not None and isinstance(value.data, Blob)
+        if isinstance(kind, TensorType) and (stored or op.op.startswith("constexpr_")):
+            shape = tuple(int(d or 0) for d in kind.shape)
+            arrays[op] = zeros(shape, carried(kind.dtype, "float32"))
+    return arrays
+
+
+def _start(session: Session, function: Function, shapes: dict[str, Shape]) -> Values:
+    """The slots before the first operation: zeros for inputs, fresh states."""
+    values = list(session.template)
+    try:
+        states = session.make_state()
+    except (MemoryError, ValueError) as error:
+        raise ExecutionError(f"{session.model.path}: its states are too large ({error}).") from None
+    for named in function.inputs:
+        if isinstance(named.type, TensorType):
+            dtype = carried(named.type.dtype, "float32")
+            values[session.slots[named.name]] = zeros(shapes[named.name], dtype)
+        else:
+            values[session.slots[named.name]] = states[named.name]
+    return values
+
+
+class _Counter:
+    """Runs a session's plan over slots that hold the inputs, and counts every operation."""
+
+    def __init__(self, session: Session, values: Values) -> None:
+        self._session, self._values = session, values
+        self._weights = Weights()
+        function = session.model.main
+        outputs = (out for op in function.block.operations for out in op.outputs)
+        self._types: dict[str, ValueType] = {n.name: n.type for n in (*function.inputs, *outputs)}
+        self._producers: dict[str, Operation] = {}
+        self._touched: set[tuple[str, str]] = set()
+        # Nothing is freed: arrays are small or take no memory, and outputs are needed later.
+        self._keep = frozenset(range(len(values)))
+
+    def operations(self) -> Iterator[OpCost]:
+        """Costs of every operation that runs."""
+        steps = iter(self._session.block.steps)
+        for op in self._session.model.main.block.operations:
+            if op.outputs and op.outputs[0].name not in self._session.slots:
+                self._weights.fold(op)
+                continue
+            step = next(steps)
+            assert isinstance(step, Compute)
+            yield self._count(op, step)
+            self._producers.update({out.name: op for out in op.outputs})
+
+    def size(self, name: str) -> int:
+        """Bytes of a value as typed, such as two an element for fp16; 0 for what is no tensor."""
+        kind = self._types[name]
+        if not isinstance(kind, TensorType) or kind.dtype is DType.STRING:
+            return 0
+        return -(-math.prod(self._shape(name)) * bits(kind.dtype) // 8)
+
+    def _shape(self, name: str) -> Shape:
+        return np.shape(self._values[self._session.slots[name]])
+
+    def _count(self, op: Operation, step: Compute) -> OpCost:
+        assert isinstance(step.compute, partial)
+        parameters = step.compute.keywords | {
+            key: self._values[at] if isinstance(at, int) else [self._values[s] for s in at]
+            for key, at in step.inputs
+        }
+        if (stand_in := STAND_INS.get(op.op)) is not None:
+            computed = partial(stand_in, **step.compute.keywords)
+            step = replace(step, compute=computed)
+        step.run(self._values, self._keep)
+        results = [self._shape(out.name) for out in op.outputs]
+        weights, elements = self._weights.take(op)
+        if op.op in _GATHERS and weights:
+            share = min(1.0, sum(map(math.prod, results)) / max(elements, 1))
+            weights, elements = round(weights * share), round(elements * share)
+        return OpCost(
+            op.name,
+            op.op,
+            macs=macs(op.op, parameters, results[0]) if results else 0,
+            width=results[0][-1] if results and results[0] else 1,
+            weights=weights,
+            elements=elements,
+            states=self._state_bytes(op) if op.op in _STATES else 0,
+        )
+
+    def _state_bytes(self, op: Operation) -> int:
+        """Bytes to or from a state: all of it once, or only the rows that are put into it."""
+        (state,) = op.inputs["input"]
+        assert isinstance(state, Ref)
+        if (op.op, state.name) in self._touched:
+            return 0
+        self._touched.add((op.op, state.name))
+        kind = self._types[state.name]
+        assert isinstance(kind, StateType)
+        whole = -(-_elements(kind.wrapped) * bits(kind.wrapped.dtype) // 8)
+        return whole if op.op == "read_state" else min(whole, self._update(op) or whole)
+
+    def _update(self, op: Operation) -> int:
+        """Bytes that a `slice_update` puts into a state that is written at once; else 0."""
+        (data,) = op.inputs["data"]
+        source = self._producers.get(data.name) if isinstance(data, Ref) else None
+        if source is None or source.op != "slice_update":
+            return 0
+        (update,) = source.inputs["update"]
+        return self.size(update.name) if isinstance(update, Ref) else 0
+
+
+class Size(NamedTuple):
+    """Of a weight: bytes as stored, and elements once decompressed."""
+
+    stored: int
+    elements: int
+
+
+_Leaves = dict[object, Size]
+"""Sizes by what tells stored constants apart."""
+
+
+class Weights:
+    """The stored constants that a program's values come from, filled in program order."""
+
+    def __init__(self) -> None:
+        self._leaves: dict[str, _Leaves] = {}
+        self._read: set[object] = set()
+
+    def fold(self, op: Operation) -> None:
+        """Note an operation of constants alone, such as one that decompresses a weight."""
+        decompresses = op.op.startswith("constexpr_")
+        leaves = self._of(chain(_arguments(op), op.attributes.values()), whole=decompresses)
+        if decompresses:
+            # Its result counts as elements, not the indices and tables that it reads.
+            leaves = {key: Size(size.stored, 0) for key, size in leaves.items()}
+            leaves[op] = Size(0, _elements(op.outputs[0].type))
+        self._leaves.update({out.name: leaves for out in op.outputs})
+
+    def take(self, op: Operation) -> Size:
+        """Total of the weights that an operation reads and none before it has read."""
+        leaves = self._of(_arguments(op), whole=False)
+        new = {key: size for key, size in leaves.items() if key not in self._read}
+        self._read |= new.keys()
+        return Size(sum(s.stored for s in new.values()), sum(s.elements for s in new.values()))
+
+    def _of(self, arguments: Iterable[Argument], *, whole: bool) -> _Leaves:
+        """Constants behind arguments.
+
+        Those in the weights file; with `whole` those in the program too, such as a scale.
+        """
+        leaves: _Leaves = {}
+        for argument in arguments:
+            if isinstance(argument, Ref):
+                leaves |= self._leaves.get(argument.name, {})
+            elif isinstance(argument.data, Blob):
+                leaves[argument.data] = Size(byte_size(argument), _elements(argument.type))
+            elif whole and _is_tensor(argument):
+                leaves[id(argument)] = Size(byte_size(argument), 0)
+        return leaves
+
+
+def _arguments(op: Operation) -> Iterator[Argument]:
+    return chain.from_iterable(op.inputs.values())
+
+
+def _is_tensor(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.dtype is not DType.STRING
+
+
+def _elements(kind: Any) -> int:
+    return math.prod(d or 0 for d in kind.shape) if isinstance(kind, TensorType) else 0

@@ -1,0 +1,114 @@
+"""Shapes without arithmetic: of inputs at a T, and of the results of costly operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.core.arrays import Array
+from pytest_ane.core.errors import ExecutionError
+from pytest_ane.mil import read_model
+from pytest_ane.mil.records import Feature, MLModel, TensorType
+from pytest_ane.reference.ops.conv import conv as convolve
+from pytest_ane.reference.ops.linear import matmul as multiply
+
+Shape = tuple[int, ...]
+
+
+def input_shapes(model: MLModel, tokens: int) -> tuple[dict[str, Shape], bool]:
+    """Shapes of all inputs by name, with `tokens` along every flexible axis; whether there is one.
+
+    Raises:
+        ExecutionError: an input does not take so many, or its shape is left open.
+    """
+    features = {feature.name: feature for feature in model.inputs}
+    shapes, flexible = {}, False
+    for named in model.main.inputs:
+        if isinstance(named.type, TensorType):
+            shape, bends = _shape(model, named.name, named.type, features, tokens)
+            shapes[named.name], flexible = shape, flexible or bends
+    return shapes, flexible
+
+
+def largest_tokens(package: Path, most: int) -> int:
+    """The largest T that a package takes on every flexible axis, up to `most`; 1 if it has none.
+
+    Raises:
+        ProgramError: it cannot be read.
+    """
+    return largest(read_model(package, weights=False), most)
+
+
+def largest(model: MLModel, most: int) -> int:
+    """The largest T that every flexible axis takes, up to `most`; 1 where there is none."""
+    ends: list[int] = []
+    for feature in model.inputs:
+        axes = zip(*feature.enumerated, strict=True) if feature.enumerated else ()
+        ends += [max(axis) for axis in axes if len(set(axis)) > 1]
+        ends += [most if high is None else high for low, high in feature.ranges if low != high]
+    return min([most, *ends]) if ends else 1
+
+
+def _shape(
+    model: MLModel, name: str, kind: TensorType, features: dict[str, Feature], tokens: int
+) -> tuple[Shape, bool]:
+    if all(d is not None for d in kind.shape):
+        return tuple(int(d or 0) for d in kind.shape), False
+    feature = features.get(name)
+    if feature is None or len(feature.shape) != len(kind.shape):
+        raise ExecutionError(f"{model.path}: input {name!r} has the open shape {kind}.")
+    if feature.enumerated:
+        return _enumerated(model, feature, tokens), True
+    ranges = feature.ranges or tuple((d, d) for d in feature.shape)
+    for low, high in ranges:
+        if low != high and not (low <= tokens and (high is None or tokens <= high)):
+            raise ExecutionError(
+                f"{model.path}: T is {tokens}, and input {name!r} takes "
+                f"{low} to {'any' if high is None else high}."
+            )
+    return tuple(low if low == high else tokens for low, high in ranges), True
+
+
+def _enumerated(model: MLModel, feature: Feature, tokens: int) -> Shape:
+    """The listed shape whose varying axes all are `tokens`."""
+    varies = [len(set(axis)) > 1 for axis in zip(*feature.enumerated, strict=True)]
+    for shape in feature.enumerated:
+        if all(d == tokens for d, free in zip(shape, varies, strict=True) if free):
+            return shape
+    raise ExecutionError(
+        f"{model.path}: T is {tokens}, and input {feature.name!r} takes the shapes "
+        f"{', '.join(map(str, map(list, feature.enumerated)))}."
+    )
+
+
+def zeros(shape: Shape, dtype: Any = np.float32) -> Array:
+    """Zeros that take the memory of one; read-only."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def _conv(x: Any, weight: Any, bias: Any = None, groups: int = 1, **spatial: Any) -> Array:
+    """The extents are those of one channel's convolution with one kernel."""
+    one = convolve(zeros((1, 1, *x.shape[2:])), zeros((1, 1, *weight.shape[2:])), **spatial)
+    return zeros((len(x), weight.shape[0], *one.shape[2:]))
+
+
+def _linear(x: Any, weight: Any, bias: Any = None) -> Array:
+    return zeros((*x.shape[:-1], weight.shape[0]))
+
+
+def _matmul(x: Any, y: Any, transpose_x: bool = False, transpose_y: bool = False) -> Array:
+    """The extents are those of a product that sums over one element only."""
+    x = x[..., :1, :] if transpose_x and x.ndim > 1 else x[..., :1]
+    y = y[..., :1] if transpose_y and y.ndim > 1 else y[..., :1, :] if y.ndim > 1 else y[:1]
+    return zeros(np.shape(multiply(x, y, transpose_x, transpose_y)))
+
+
+STAND_INS: Mapping[str, Callable[..., Array]] = {
+    "conv": _conv,
+    "linear": _linear,
+    "matmul": _matmul,
+}
+"""By operation; they take what the operation takes."""
