@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> Output:
 
 
 def _data(call: CallBound) -> dict[str, Any]:
-    return {**vars(call), "seconds": call.seconds}
+    return {**vars(call), "rate": call.rate}
 
 
 def _path(options: argparse.Namespace) -> Path:

@@ -15,7 +15,10 @@ from pytest_ane.core.errors import AneError
 from pytest_ane.core.text import printable
 
 Output: TypeAlias = Generator[str, None, Any]
-"""What a command's `run` gives: it yields lines, and returns records or plain data for JSON."""
+"""What a command's `run` gives: it yields lines, and returns records or plain data for JSON.
+
+Names in files may hold what a terminal obeys, so each line is printed with escapes for that.
+"""
 
 
 @dataclass(frozen=True)
@@ -57,9 +60,10 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def complain(sentence: str) -> None:
-    """Print an error to stderr, if there is one."""
+    """Print an error to stderr, if there is one; it may have several lines."""
     if sys.stderr:
-        print(f"pytest-ane: {_escaped(sentence)}", file=sys.stderr)
+        lines = f"pytest-ane: {sentence}".split("\n")
+        print(*(printable(line, sys.maxsize) for line in lines), sep="\n", file=sys.stderr)
 
 
 def to_json(data: object) -> str:
@@ -95,12 +99,7 @@ def _printed(lines: Output, *, quiet: bool) -> Any:
         except StopIteration as end:
             return end.value
         if not quiet:
-            _write(_escaped(line))
-
-
-def _escaped(text: str) -> str:
-    """Names in files may hold what a terminal obeys; only line breaks stay."""
-    return "\n".join(printable(line, sys.maxsize) for line in text.split("\n"))
+            _write(printable(line, sys.maxsize))
 
 
 def _write(text: str) -> None:

@@ -20,5 +20,5 @@ def run(options: argparse.Namespace) -> Output:
     from pytest_ane.manifest import json_schema
 
     schema = json_schema()
-    yield json.dumps(schema, indent=2)
+    yield from json.dumps(schema, indent=2).split("\n")
     return schema

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 
 import pytest
 
 from pytest_ane.analysis.bisect import most_evaluations
+from pytest_ane.cli import main
 from tests.cli.stacks import BLOCKS
 from tests.cli.test_drift import NAMES, Run, run
 
@@ -36,6 +38,17 @@ def test_two_spoilt_shards_are_named(run: Run) -> None:
     *trials, says = run("bisect", spoilt=guilty)
     assert says.startswith(f"{guilty[0]}, {guilty[1]} are to blame: exact, they restore the ")
     assert len(trials) == evaluations(says) <= most_evaluations(SHARDS, 2)
+
+
+def test_as_json(run: Run) -> None:
+    found = json.loads("\n".join(run("bisect", "--json", spoilt=["L03"])))
+    assert (found["outcome"], found["shards"]) == ("found", ["L03"])
+    assert found["evaluations"][0] == {"exact": [], "status": "failed"}
+
+
+def test_a_number_of_shards_is_1_or_more(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bisect", "--most", "0"]) == 1
+    assert capsys.readouterr().err == "pytest-ane: --most 0: give a number from 1 on.\n"
 
 
 def test_a_green_stack(run: Run) -> None:

@@ -13,6 +13,7 @@ from pytest_ane.cli import main
 from pytest_ane.evidence import Statement, Store
 from pytest_ane.evidence.asked import files_of
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
+from tests.cli.conftest import AsJson
 from tests.cli.terminal import at_a_terminal
 from tests.evidence.signing import bundle, envelope, new_key, write_json, write_public
 from tests.mil.packages import doubling
@@ -95,6 +96,39 @@ def test_list(call: Call, store: Store) -> None:
     assert unused == "unused evidence/old/L00.placement.json"
     assert "3 days" in rows[1]
     assert last == "4 files in evidence"
+
+
+def test_as_json(as_json: AsJson, store: Store) -> None:
+    options = ["--cache=cache", "--evidence=evidence"]
+    listed = as_json("evidence", "list", *options)
+    assert [(file["subject"], file["state"]) for file in listed["files"]] == [
+        ("m:L00", "valid"),
+        ("m:L01", "valid"),
+    ]
+    (shown,) = as_json("evidence", "show", "L00", *options)
+    assert shown["statement"]["predicate"]["shard"] == "m:L00"
+    assert shown["verdict"]["status"] == "passed"
+    lost = store.write(replace(recorded("L01"), subject="old:L01"))
+    for more, removed in ([], 0), (["--yes"], 1):
+        found = as_json("evidence", "prune", *more, *options)
+        assert (found["unused"], found["removed"]) == ([str(lost)], removed)
+    store.path("placement", "m:L00").unlink()
+    found = as_json("evidence", "verify", *options, code=1)
+    assert found["error"] == "1 of 2 verdicts are red."
+    assert {v["subject"]: v["status"] for v in found["verdicts"]} == {
+        "m:L00": "unproven",
+        "m:L01": "passed",
+    }
+
+
+@pytest.mark.parametrize("action", ["list", "show", "verify"])
+def test_names_in_files_stay_on_their_line(call: Call, store: Store, action: str) -> None:
+    """What else a terminal obeys is refused with the whole file."""
+    made, hostile = recorded("L01"), "Apple\tM4\nverdict passed"
+    store.write(replace(made, environment={**made.environment, "chip": hostile}))
+    lines = call(action, *(["L01"] if action == "show" else []))
+    assert all(line.isprintable() for line in lines)
+    assert r"Apple\tM4" in "\n".join(lines)
 
 
 def test_what_was_replayed_is_marked(call: Call, store: Store) -> None:

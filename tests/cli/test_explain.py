@@ -9,6 +9,7 @@ import pytest
 
 from pytest_ane.cli import main
 from pytest_ane.cli.explain import wrapped
+from tests.cli.conftest import AsJson
 from tests.packages import save_conv
 
 
@@ -26,6 +27,12 @@ def test_says_what_the_forecast_is_and_what_it_is_not(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("eligible, needs device evidence · conv 1/1 · compute 1 op")
     assert any(line.startswith("This is a forecast from documented rules") for line in lines)
+
+
+def test_as_json_by_the_users_word(package: Path, as_json: AsJson) -> None:
+    found = as_json("residency", str(package))
+    assert (found["outcome"], found["compute"]) == ("eligible", {"conv": 1})
+    assert found == as_json("explain", str(package))
 
 
 def test_lines_are_broken_for_a_terminal_and_whole_in_a_pipe(

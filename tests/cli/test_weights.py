@@ -10,6 +10,7 @@ import pytest
 from pytest_ane.build import BuildRecord, Distortion
 from pytest_ane.cli import main
 from tests.build.test_distortion import package
+from tests.cli.conftest import AsJson
 
 
 @pytest.fixture
@@ -61,6 +62,14 @@ def test_as_it_was_built(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
         "  2    31.8",
         "v declined: too plain",
     ]
+
+
+def test_as_json(folder: Path, as_json: AsJson) -> None:
+    found = as_json("weights", "entry/shard.mlpackage", "--against", "other/model.mlpackage")
+    u, v = found["weights"]
+    assert (u["name"], u["shape"], u["storage"], u["sse"]) == ("u", [1, 2], "const", 1)
+    assert "sse" not in v
+    assert found["bytes"] == 6004
 
 
 def test_a_record_of_another_version(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
