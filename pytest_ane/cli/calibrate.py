@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +16,8 @@ from pytest_ane.cli.terminal import tell
 from pytest_ane.core.errors import UnprovenError
 
 if TYPE_CHECKING:
+    from subprocess import CompletedProcess
+
     from pytest_ane.gates.throughput.noise import Calibration
     from pytest_ane.gates.throughput.speed import Speed
     from pytest_ane.gates.throughput.stored import Storage
@@ -69,12 +69,14 @@ def run(options: argparse.Namespace) -> Output:
         raise UnprovenError(
             f"--runs={options.runs}: noise is what runs differ by; give 2 or more, 5 say."
         )
+    from tempfile import TemporaryDirectory
+
     from pytest_ane.gates.throughput.noise import calibrations
     from pytest_ane.report.throughput import noise
 
     storages = _storages(options.benchmark_storage, options.manifest)
     timed = []
-    with tempfile.TemporaryDirectory(prefix="calibrate-") as folder:
+    with TemporaryDirectory(prefix="calibrate-") as folder:
         for number in range(1, options.runs + 1):
             begun = time.monotonic()
             speeds = _bench(options, Path(folder, f"{number:04}_run.json"), number)
@@ -110,7 +112,9 @@ def _bench(options: argparse.Namespace, file: Path, number: int) -> Sequence[Spe
     )
 
 
-def _call(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _call(command: Sequence[str]) -> CompletedProcess[str]:
+    import subprocess
+
     return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
 
 
@@ -120,6 +124,8 @@ def _storages(uri: str | None, manifest: Path | None) -> dict[str, Storage]:
     Raises:
         AneError: the manifest cannot be read, or a folder cannot be written.
     """
+    from tempfile import TemporaryFile
+
     from pytest_ane.gates.throughput.stored import STORAGE, folder_of, open_storage
     from pytest_ane.manifest import load
 
@@ -129,7 +135,7 @@ def _storages(uri: str | None, manifest: Path | None) -> dict[str, Storage]:
         storage = storages[model.name] = open_storage(uri or STORAGE, baselines)
         try:
             folder_of(storage).mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder_of(storage)).close()
+            TemporaryFile(dir=folder_of(storage)).close()
         except OSError as error:
             raise UnprovenError(
                 f"{baselines or uri or '.benchmarks'} cannot be written ({error.strerror}); name "

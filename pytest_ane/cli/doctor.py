@@ -8,7 +8,6 @@ import platform
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,6 +64,8 @@ def _line(check: tuple[str, str]) -> str:
 
 
 def _lacks(distribution: str) -> bool:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return not version(distribution)
     except PackageNotFoundError:

@@ -48,7 +48,7 @@ min-cosine = 0.97
 # max-regression = "5%"               # or "calibrated", by pytest-ane calibrate
 # min-tok-s = 8.59
 
-[[models.smollm2.prompts]]          # golden prompts: asked when the whole chain is selected
+[[models.smollm2.prompts]]          # golden prompts: run when the whole chain is selected
 name = "france"
 text = "The capital of France is"
 greedy = 10

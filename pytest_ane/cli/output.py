@@ -8,8 +8,8 @@ import math
 import os
 import sys
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 
 from pytest_ane.core.errors import AneError
 from pytest_ane.core.text import printable
@@ -21,8 +21,7 @@ Names in files may hold what a terminal obeys, so each line is printed with esca
 """
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(NamedTuple):
     """What a command returns that has a result and yet ends with exit code 1.
 
     Attributes:
@@ -31,7 +30,7 @@ class Failed:
     """
 
     error: str
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = MappingProxyType({})
 
 
 class OutputError(AneError):

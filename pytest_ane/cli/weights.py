@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> Output:
     else:
         errors = record.distortions if record else ()
     notes = record.notes if record else ()
-    yield from table(census, _asked(record), notes, errors)
+    yield from table(census, _settings(record), notes, errors)
     ratio = census.dense_bytes / census.stored_bytes if census.stored_bytes else 0.0
     yield (
         f"{len(census.weights)} weights, {census.stored_bytes:,} bytes, "
@@ -78,7 +78,7 @@ def _record(package: Path) -> BuildRecord | None:
     return BuildRecord.read(folder)
 
 
-def _asked(record: BuildRecord | None) -> Compression | None:
+def _settings(record: BuildRecord | None) -> Compression | None:
     """The compression settings of the build; None where another version wrote the record."""
     if record is None:
         return None
