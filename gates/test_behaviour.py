@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.gates.behaviour import Behaviour, judge, measure
-from pytest_ane.plugin.keeper import GateKeeper
-from pytest_ane.plugin.recording import Evidence
+from pytest_ane.gates.behaviour import BEHAVIOUR
+from pytest_ane.plugin.outcome import VerdictRecorder
+from pytest_ane.plugin.recording import MeasurementSource
 from pytest_ane.project.stack import Stack
 
 pytestmark = pytest.mark.gate
 
 
-def test_behaviour(ane_chain: Stack, ane_evidence: Evidence, ane_gate: GateKeeper) -> None:
+def test_behaviour(
+    ane_chain: Stack, ane_evidence: MeasurementSource, ane_gate: VerdictRecorder
+) -> None:
     """Golden prompts through all shards: logits position by position, and greedy text."""
-
-    def measured() -> Behaviour:
-        stack = ane_chain
-        return measure(stack.chain, stack.golden, stack.states, stack.decode, stack.provenance)
-
-    found = ane_evidence.of("behaviour", measured)
-    ane_gate(judge(found, ane_chain.policy, ane_chain.model))
+    measurement = ane_evidence.of("behaviour")
+    ane_gate(BEHAVIOUR.judge(measurement, ane_chain.policy, ane_chain.subject))

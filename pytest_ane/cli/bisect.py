@@ -57,6 +57,6 @@ def run(options: argparse.Namespace) -> Output:
         tell("")
         for number, evaluation in enumerate(evaluations, start=1):
             yield evaluation_line(evaluation, number, len(stack.artifacts))
-        yield sentence(result, stack.model, len(stack.artifacts), evaluations[-1].verdict.reasons)
+        yield sentence(result, stack.model, len(stack.artifacts), evaluations[-1].verdict)
     stacks = [{"exact": e.exact, "status": e.verdict.status} for e in evaluations]
     return {**vars(result), "evaluations": stacks}

@@ -123,7 +123,7 @@ def _chip() -> str:
     from pytest_ane.backends.coreml.machine import Machine
 
     try:
-        chip = Machine.ask().chip.removeprefix("Apple ")
+        chip = Machine.detect().chip.removeprefix("Apple ")
     except BackendError:
         return _DEFAULT
     return chip if chip in published() else _DEFAULT

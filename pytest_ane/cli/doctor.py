@@ -98,7 +98,7 @@ def _core_ml() -> str:
     except AneError:
         return "none here; artifacts run on the CPU executor, placement is forecast"
     try:
-        machine = Machine.ask()
+        machine = Machine.detect()
     except AneError as error:
         return str(error)
     return f"{machine}, compiler {machine.compiler}"

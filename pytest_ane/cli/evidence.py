@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_ane.cli.inventory import Inventory
     from pytest_ane.core.verdict import Verdict
     from pytest_ane.evidence import Statement
-    from pytest_ane.manifest import Gate, Model, Shard
+    from pytest_ane.gates import Subject
     from pytest_ane.report.rows import Row
 
 HELP = "list, show, verify or prune the evidence that a Mac recorded"
@@ -73,18 +73,14 @@ def run(options: argparse.Namespace) -> Output:
 
 def _list(inventory: Inventory) -> Output:
     """A table of the evidence files of shards and their state; then the unused files."""
-    from pytest_ane.evidence.uses import is_evidence
+    from pytest_ane.evidence.unused import is_evidence
+    from pytest_ane.report.table import columns
 
     store, used = inventory.store, inventory.used
     files = [path for path in store.files() if path in used or is_evidence(path)]
     rows = {path: _columns(inventory, path) for path in files if path in used}
     unused = [path for path in files if path not in used]
-    lines = [_COLUMNS, *rows.values()] if rows else []
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        yield "  ".join(
-            f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)
-        ).rstrip()
+    yield from columns([_COLUMNS, *rows.values()] if rows else [], words=len(_COLUMNS))
     yield from (f"unused {path}" for path in unused)
     yield f"{_files(len(files))} in {store.folder}"
     listed = [{"file": path, **dict(zip(_COLUMNS, row, strict=True))} for path, row in rows.items()]
@@ -93,17 +89,16 @@ def _list(inventory: Inventory) -> Output:
 
 def _columns(inventory: Inventory, path: Path) -> tuple[str, ...]:
     from pytest_ane.evidence.judge import replayed
-    from pytest_ane.evidence.uses import name_of
 
     gate, subject = inventory.used[path]
     state = inventory.state(path)
     try:
         statement = inventory.read(path)
     except EvidenceError:
-        return (name_of(subject), gate, *("" for _ in _COLUMNS[3:]), state)
+        return (subject.qualified, gate, *("" for _ in _COLUMNS[3:]), state)
     environment = statement.environment
     return (
-        name_of(subject),
+        subject.qualified,
         gate,
         _age(inventory, statement),
         *(environment.get(key, "") for key in ("chip", "os", "compute_units")),
@@ -129,7 +124,8 @@ def _show(inventory: Inventory, what: str) -> Output:
 
 
 def _statement(inventory: Inventory, statement: Statement) -> Iterator[str]:
-    from pytest_ane.evidence.change import figures
+    from pytest_ane.gates import GATES
+    from pytest_ane.report.figures import amount
 
     age = _age(inventory, statement)
     yield f"{statement.subject} {statement.gate}"
@@ -140,8 +136,8 @@ def _statement(inventory: Inventory, statement: Statement) -> Iterator[str]:
     if statement.asked:
         text = json.dumps(statement.asked, sort_keys=True)
         yield f"asked          {text if len(text) <= _LONGEST else f'{text[:_LONGEST]}...'}"
-    for key, value in figures(statement.measurement).items():
-        yield f"  {key}: {value}"
+    for figure in GATES[statement.gate].figures(statement.measurement):
+        yield f"  {figure.name}: {amount(figure.value, figure.unit)}"
 
 
 def _age(inventory: Inventory, statement: Statement) -> str:
@@ -151,22 +147,24 @@ def _age(inventory: Inventory, statement: Statement) -> str:
 
 
 def _worth(
-    inventory: Inventory, gate: Gate, subject: Shard | Model
+    inventory: Inventory, gate: str, subject: Subject
 ) -> Generator[str, None, dict[str, Any]]:
     try:
         verdict = inventory.verdict(gate, subject)
     except AneError as error:
         yield f"verdict        unproven: {error}"
         return {"status": "unproven", "error": str(error)}
-    yield f"verdict        {verdict.status}: {verdict.summary}"
-    yield from (f"  - {reason}" for reason in verdict.reasons)
+    from pytest_ane.report.verdict import reasons, row
+
+    yield f"verdict        {verdict.status}: {row(verdict)}"
+    yield from (f"  - {reason}" for reason in reasons(verdict))
     return _data(verdict)
 
 
 def _verify(inventory: Inventory, selection: str) -> Output:
     """All gates whose policy requires a device's evidence, judged."""
     from pytest_ane.report.terminal import table
-    from pytest_ane.report.text import failure
+    from pytest_ane.report.verdict import failure
 
     required = inventory.required(selection)
     if not required:
@@ -193,19 +191,15 @@ def _data(verdict: Verdict) -> dict[str, Any]:
 
 def _row(verdict: Verdict) -> Row:
     from pytest_ane.report.rows import Row
+    from pytest_ane.report.verdict import row
 
-    return Row(
-        verdict.gate,
-        verdict.subject,
-        verdict.status,
-        verdict.summary,
-        warned=verdict.status == "passed" and "warnings" in verdict.facts,
-    )
+    warned = verdict.status == "passed" and bool(verdict.warnings)
+    return Row(verdict.gate, verdict.subject, verdict.status, row(verdict), warned=warned)
 
 
 def _prune(inventory: Inventory, options: argparse.Namespace) -> Output:
     """Delete statements that no shard uses, after a list of them and a yes."""
-    from pytest_ane.evidence.uses import is_evidence
+    from pytest_ane.evidence.unused import is_evidence
 
     unused, folder = inventory.unused(), inventory.store.folder
     data = {"folder": folder, "unused": unused, "removed": 0}

@@ -26,14 +26,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Output:
     """The placement forecast of a package; findings on its operations under their rules."""
     from pytest_ane.core.digests import tree_bytes
-    from pytest_ane.gates.placement import explain, forecast
+    from pytest_ane.gates.placement import forecast
     from pytest_ane.mil import read_model
+    from pytest_ane.report.placement import explain
 
     model, width = read_model(options.package, weights=False), terminal_width()
-    placement = forecast(model, size_bytes=tree_bytes(options.package)).under(options.os)
-    lines = explain(placement, os=options.os)
+    placement = forecast(model, size_bytes=tree_bytes(options.package))
+    lines = explain(placement, options.os, width)
     # In a pipe a finding stays on one line, for grep.
     yield from wrapped(lines, width) if width else lines
+    placement = placement.under(options.os)
     return {"outcome": placement.outcome, **vars(placement)}
 
 

@@ -120,7 +120,7 @@ def _of_family(model: OpenModel, shard: Shard, package: Path | None, backend: st
 
 
 def _answer(runner: Runner, case: Case) -> Any:
-    """What a package makes of a case's calls on one state, in rows."""
+    """A package's outputs for a case's calls on one state, `[T, C]`."""
     import numpy as np
 
     state = runner.make_state()

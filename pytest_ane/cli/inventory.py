@@ -8,14 +8,15 @@ from functools import cached_property
 from pathlib import Path
 
 from pytest_ane.core.errors import AneError, BuildError, EvidenceError, UnprovenError
-from pytest_ane.core.verdict import Verdict
+from pytest_ane.core.verdict import Verdict, nothing
 from pytest_ane.evidence import FOLDER, Statement, Store
-from pytest_ane.evidence.asked import files_of, question
 from pytest_ane.evidence.judge import judge
+from pytest_ane.evidence.question import files_of, question
 from pytest_ane.evidence.store import read_file
-from pytest_ane.evidence.uses import GATES_OF_SHARD, Subject, name_of, unused, used
+from pytest_ane.evidence.unused import unused, used
 from pytest_ane.evidence.verify import verify
-from pytest_ane.manifest import Gate, Model, Shard, select
+from pytest_ane.gates import Subject, recordable
+from pytest_ane.manifest import Model, Shard, select
 from pytest_ane.project.choose import is_complete
 from pytest_ane.project.project import read_project
 
@@ -34,7 +35,7 @@ class Inventory:
         self.now = datetime.now(timezone.utc)
 
     @cached_property
-    def used(self) -> Mapping[Path, tuple[Gate, Subject]]:
+    def used(self) -> Mapping[Path, tuple[str, Subject]]:
         """Where evidence of the manifest's shards and models is or would be."""
         return used(self.store, self.manifest)
 
@@ -50,13 +51,13 @@ class Inventory:
         """
         if (path := Path(what)).is_file():
             return [next((used for used in self.used if _same(used, path)), path)]
-        found = [p for p, (_, s) in self.used.items() if what in _names(s) and p.is_file()]
-        if not found:
+        files = [p for p, (_, s) in self.used.items() if what in _names(s) and p.is_file()]
+        if not files:
             raise EvidenceError(
                 f"{what} is neither an evidence file nor a shard or model with evidence in "
                 f"{self.store.folder}; pytest-ane evidence list shows what there is."
             )
-        return found
+        return files
 
     def read(self, path: Path) -> Statement:
         """A statement; `EvidenceError` where the file is damaged."""
@@ -79,26 +80,26 @@ class Inventory:
             return "unknown"
         return "valid"
 
-    def required(self, selection: str) -> list[tuple[Gate, Subject]]:
+    def required(self, selection: str) -> list[tuple[str, Subject]]:
         """Gates of selected shards, and of whole models, that pass only on a device's evidence."""
         shards = select(self.manifest, selection)
         chosen = {shard.qualified for shard in shards}
-        wanted: list[tuple[Gate, Subject]] = [
-            (g, shard) for shard in shards for g in GATES_OF_SHARD
+        wanted: list[tuple[str, Subject]] = [
+            (gate.name, shard) for shard in shards for gate in recordable("shard")
         ]
-        wanted += [("behaviour", m) for m in self.manifest.models if is_complete(m, chosen)]
-        return [(gate, one) for gate, one in wanted if one.policy.requires_evidence(gate)]
+        complete = [model for model in self.manifest.models if is_complete(model, chosen)]
+        wanted += [(gate.name, model) for model in complete for gate in recordable("model")]
+        return [pair for pair in wanted if pair[1].policy.requires_evidence(pair[0])]
 
-    def proven(self, gate: Gate, subject: Subject) -> Verdict:
+    def proven(self, gate: str, subject: Subject) -> Verdict:
         """The verdict on what is recorded; `unproven` with the sentence where it proves nothing."""
         try:
             return self.verdict(gate, subject)
         except AneError as error:
-            says = str(error)
-            what = error.summary if isinstance(error, UnprovenError) else says.partition("; ")[0]
-            return Verdict(gate, name_of(subject), "unproven", what, reasons=(says,))
+            reason, _, remedy = str(error).partition("; ")
+            return nothing(gate, subject.qualified, reason, remedy)
 
-    def verdict(self, gate: Gate, subject: Subject) -> Verdict:
+    def verdict(self, gate: str, subject: Subject) -> Verdict:
         """Today's policy applied to what was recorded.
 
         Raises:
@@ -106,9 +107,9 @@ class Inventory:
         """
         return judge(self.verified(gate, subject), subject)
 
-    def verified(self, gate: Gate, subject: Subject) -> Statement:
+    def verified(self, gate: str, subject: Subject) -> Statement:
         """The evidence of a gate, if it is of what is built and the policy takes it."""
-        model = self.manifest.model_of(name_of(subject).partition(":")[0])
+        model = self.manifest.model_of(subject.qualified.partition(":")[0])
         shards = model.shards if isinstance(subject, Model) else (subject,)
         return verify(
             self.store,
@@ -136,7 +137,7 @@ class Inventory:
 
 def _names(subject: Subject) -> tuple[str, ...]:
     """What a shard or model may be called."""
-    name = name_of(subject)
+    name = subject.qualified
     return (name, subject.id) if isinstance(subject, Shard) else (name,)
 
 

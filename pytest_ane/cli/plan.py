@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from pytest_ane.cli.output import Output
+from pytest_ane.cli.terminal import terminal_width
 
 HELP = "count where a recorded compute plan runs operations, and what that proves"
 EXAMPLE = "pytest-ane plan plan.json --package encoder.mlmodelc"
@@ -23,14 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Output:
     """Counts of a recorded plan, and the operations that are not on the ANE."""
-    from pytest_ane.gates.placement.plans import explain, join, read_plan
+    from pytest_ane.gates.placement.plans import join, read_plan
     from pytest_ane.gates.placement.plans.summary import summarise
+    from pytest_ane.report.placement import explain_plan
 
     plan = read_plan(options.file)
     if options.package is not None:
         from pytest_ane.mil import read_model
 
         plan = join(plan, read_model(options.package, weights=False))
-    yield from explain(plan)
+    yield from explain_plan(plan, terminal_width())
     about = {"source": plan.source, "compute_units": plan.compute_units, "messages": plan.messages}
     return {**about, **vars(summarise(plan))}

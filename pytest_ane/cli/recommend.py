@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> Output:
         text = file.read_bytes().decode("utf-8-sig")
         new = rewritten(text, file, model.name, compression)
         if new == text:
-            yield f"{file} already says so"
+            yield f"{file} has these settings already"
         elif options.write:
             yield from diff(text, new, file)
             save(file, new)
@@ -140,12 +140,12 @@ def _check(model: Model) -> None:
                 raise ManifestError(
                     f"{shard.qualified}: policy.{gate} asks for what a device measured, which "
                     "candidates do not have; search without that requirement, and record evidence "
-                    "of what is found."
+                    "of the result."
                 )
 
 
 def _context(opened: Any, backend: Any) -> dict[str, Any]:
-    """What every measurement depends on beside the candidate."""
+    """What decides a measurement besides the candidate: the log is valid for these alone."""
     from pytest_ane.build.shard import BUILD_VERSION
     from pytest_ane.probes.recording import RECORDING_VERSION
     from pytest_ane.recommend.gates import GATES_VERSION

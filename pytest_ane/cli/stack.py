@@ -1,4 +1,4 @@
-"""A whole model for the commands that run one: what is missing is built, as the gates would."""
+"""Opens a whole model for a command; shards that are not in the cache are built first."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def open_stack(
         UnprovenError: it has no golden prompts, or they have nothing to compare.
         BuildError: a shard cannot be built.
     """
-    project = read_project(manifest, cache, report=tell)
+    project = read_project(manifest, cache, notify=tell)
     model = choose_model(project.manifest, name, stacks=True)
     if prompt is not None:
         model = model.model_copy(update={"prompts": (prompt,)})

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ane.cli.output import Output
+from pytest_ane.cli.terminal import terminal_width
 
 if TYPE_CHECKING:
     from pytest_ane.build import BuildRecord, Distortion
@@ -35,8 +37,9 @@ def run(options: argparse.Namespace) -> Output:
     next to it, as in the cache.
     """
     from pytest_ane.build import distortions, take_census
-    from pytest_ane.gates.compression.weights import table
+    from pytest_ane.gates.compression import weights_table
     from pytest_ane.mil import read_model
+    from pytest_ane.report.table import table
 
     against: Path | None = options.against
     model = read_model(options.package)
@@ -46,7 +49,8 @@ def run(options: argparse.Namespace) -> Output:
     else:
         errors = record.distortions if record else ()
     notes = record.notes if record else ()
-    yield from table(census, _settings(record), notes, errors)
+    rows = weights_table(census, _settings(record), notes, errors)
+    yield from table(replace(rows, title=""), terminal_width())
     ratio = census.dense_bytes / census.stored_bytes if census.stored_bytes else 0.0
     yield (
         f"{len(census.weights)} weights, {census.stored_bytes:,} bytes, "

@@ -91,13 +91,11 @@ class UnprovenError(AneError):
 
     Attributes:
         kind: what is the matter, for those who record anew.
-        summary: the same for a table that names the subject: without the file and what to do.
     """
 
-    def __init__(self, message: str, kind: UnprovenKind = "missing", summary: str = "") -> None:
+    def __init__(self, message: str, kind: UnprovenKind = "missing") -> None:
         super().__init__(printable(message))
         self.kind = kind
-        self.summary = printable(summary or message)
 
 
 class RecordingError(AneError):

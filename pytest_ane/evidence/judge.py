@@ -1,38 +1,38 @@
-"""Recorded measurements judged afresh: today's policy, whatever was thought of them then."""
+"""Recorded measurements under today's policy, where they are from, and how two of them differ."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
-from pytest_ane.core.verdict import Verdict
-from pytest_ane.evidence.statement import Statement
-from pytest_ane.gates import behaviour, compression, fidelity
-from pytest_ane.gates.behaviour import Behaviour
-from pytest_ane.gates.compression.measure import CompressionMeasurement
-from pytest_ane.gates.fidelity import Fidelity
-from pytest_ane.gates.placement import plans
-from pytest_ane.gates.placement.plans import Plan
-from pytest_ane.manifest import Model, Shard
+from pytest_ane.core.verdict import Finding, Verdict
+from pytest_ane.evidence.statement import Statement, plain, to_data
+from pytest_ane.gates import GATES, Subject
+
+_LONGEST = 100
 
 
-def judge(statement: Statement, subject: Shard | Model) -> Verdict:
+def judge(statement: Statement, subject: Subject) -> Verdict:
     """The verdict on a verified statement of this shard, or of this model; it names its origin."""
-    return of_record(_judged(statement, subject), statement)
+    gate = GATES[statement.gate]
+    verdict = gate.judge(statement.measurement, gate.policy(subject.policy), subject)
+    return with_origin(verdict, statement)
 
 
-def of_record(verdict: Verdict, statement: Statement) -> Verdict:
+def with_origin(verdict: Verdict, statement: Statement) -> Verdict:
     """A verdict on what a statement holds, with where and when that was recorded.
 
-    What another module than Core ML answered is no evidence of a device, and warned of.
+    What another module than Core ML answered is no evidence of a device, so it is warned of.
     """
-    where, summary, facts = origin(statement), verdict.summary, dict(verdict.facts)
-    if replayed(statement) and verdict.status == "passed" and verdict.gate != "compression":
-        summary = f"replayed, no device was asked · {summary}"
-        facts["warnings"] = int(facts.get("warnings", 0)) + 1
+    findings, gate = verdict.findings, GATES.get(verdict.gate)
+    if replayed(statement) and (gate is None or gate.by_device):
+        warning = Finding("warned", "The answers were replayed, no device was asked")
+        findings = (*findings, warning)
     return replace(
         verdict,
-        summary=f"{summary} · {where}",
-        facts=facts | {"evidence": where},
+        findings=findings,
+        origin=origin(statement),
         provenance=dict(verdict.provenance) | dict(statement.environment),
     )
 
@@ -53,17 +53,33 @@ def machine(statement: Statement) -> str:
     return ("replayed " if replayed(statement) else "") + ", ".join(filter(None, known))
 
 
-def _judged(statement: Statement, subject: Shard | Model) -> Verdict:
-    name, policy = statement.subject, subject.policy
-    match statement.measurement, subject:
-        case Plan() as plan, Shard():
-            return plans.judge(plan, subject=name)
-        case CompressionMeasurement() as found, Shard():
-            return compression.judge(
-                found, asked=subject.compression, policy=policy.compression, subject=name
-            )
-        case Fidelity() as found, Shard():
-            return fidelity.judge(found, policy.fidelity, name)
-        case Behaviour() as found, Model():
-            return behaviour.judge(found, policy.behaviour, name)
-    raise TypeError(f"{type(statement.measurement).__name__} is no measurement of {name}")
+def changes(old: Statement, new: Statement) -> Iterator[str]:
+    """One line for everything that differs, such as `cosine.min 0.981204 -> 0.980917`.
+
+    Times of recording are left out: they always differ.
+    """
+    if old.subject != new.subject or old.gate != new.gate:
+        yield f"{old.subject} {old.gate} -> {new.subject} {new.gate}"
+    names = old.files.keys() | new.files.keys()
+    if count := sum(old.files.get(name) != new.files.get(name) for name in names):
+        yield f"{count} file{'s' if count > 1 else ''} changed, of {len(names)}"
+    yield from _differences(old.environment, new.environment)
+    yield from _differences(plain(old.asked), plain(new.asked), "asked ")
+    if old.gate != new.gate:
+        return
+    gate, then, now = new.gate, old.measurement, new.measurement
+    lines = list(GATES[gate].changes(then, now))
+    yield from lines
+    if not lines and to_data(gate, then) != to_data(gate, now):
+        yield "single numbers differ, their figures do not"
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key in dict.fromkeys((*old, *new)):
+        if old.get(key) != new.get(key):
+            yield f"{prefix}{key} {_shown(old.get(key))} -> {_shown(new.get(key))}"
+
+
+def _shown(value: Any) -> str:
+    text = "none" if value is None else str(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}...{text[-_LONGEST // 2 :]}"

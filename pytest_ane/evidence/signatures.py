@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ane.core.errors import ManifestError, UnprovenError
-from pytest_ane.evidence.dsse import PAYLOAD_TYPE, Envelope, read_envelope
+from pytest_ane.evidence.envelope import PAYLOAD_TYPE, Envelope, read_envelope
 from pytest_ane.evidence.store import SIGNATURES, signature
 from pytest_ane.manifest.problems import label
 
@@ -107,14 +107,13 @@ def _refused(
     sign = f"sign it: {signing_command(statement)}"
     if not envelopes:
         says = f"is not signed, and the policy wants a signature by {signers}"
-        return UnprovenError(f"{label(statement)} {says}; {sign}", "unsigned", f"evidence {says}")
+        return UnprovenError(f"{label(statement)} {says}; {sign}", "unsigned")
     names = frozenset[str]().union(*map(_names, keys))
     if broken := next((one for one in envelopes if one.named & names), None):
         return UnprovenError(
             f"{label(broken.file)}: the signature does not fit what it signs, which was changed; "
             f"record {label(statement)} again and {sign}",
             "signature",
-            "the evidence's signature does not fit what it signs",
         )
     first = envelopes[0]
     brings = " (it brings a certificate, which gh attestation verify checks)"
@@ -122,7 +121,6 @@ def _refused(
     return UnprovenError(
         f"{label(first.file)} {says}{brings if first.keyless else ''}; {sign}",
         "signer",
-        f"evidence {says}",
     )
 
 

@@ -7,21 +7,24 @@ https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cache
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from pytest_ane.core.digests import key_digest
 from pytest_ane.core.errors import EvidenceError
-from pytest_ane.core.verdict import Gate
-from pytest_ane.evidence.codec import KINDS, Measurement, from_data, to_data
-from pytest_ane.evidence.text import parse, pretty
+from pytest_ane.evidence.strict_json import parse, pretty
+from pytest_ane.gates import GATES
 
 TYPE = "https://in-toto.io/Statement/v1"
 _PREDICATE = "https://github.com/pytest-ane/pytest-ane/evidence/{}/v1"
-_GATES: dict[str, Gate] = {_PREDICATE.format(gate): gate for gate in KINDS}
+_GATES = {_PREDICATE.format(name): name for name, gate in GATES.items() if gate.recordable}
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -41,16 +44,17 @@ class Statement:
         measurement: the numbers, from which every verdict is derived again.
     """
 
-    gate: Gate
+    gate: str
     subject: str
     files: Mapping[str, str]
     environment: Mapping[str, str]
     asked: Mapping[str, Any]
     recorded: datetime
-    measurement: Measurement
+    measurement: Any
 
     def __post_init__(self) -> None:
-        if not isinstance(self.measurement, KINDS.get(self.gate, ())):
+        gate = GATES.get(self.gate)
+        if gate is None or not isinstance(self.measurement, gate.measurement):
             raise ValueError(f"a {type(self.measurement).__name__} answers no {self.gate} gate")
 
     def to_json(self) -> str:
@@ -67,7 +71,7 @@ class Statement:
                 "recorded": _written(self.recorded),
                 "environment": dict(self.environment),
                 "asked": plain(self.asked),
-                "measurement": to_data(self.measurement),
+                "measurement": to_data(self.gate, self.measurement),
             },
         }
         return pretty(sealed(data)) + "\n"
@@ -102,6 +106,30 @@ class Statement:
             recorded=_time(_text(predicate.get("recorded"), "recorded")),
             measurement=from_data(gate, measured, environment),
         )
+
+
+def to_data(gate: str, measurement: Any) -> dict[str, Any]:
+    """JSON data of a measurement without provenance; what has its default value is left out."""
+    made = _adapter(gate).dump_python(measurement, mode="json", exclude_defaults=True)
+    made.pop("provenance", None)
+    spelled: dict[str, Any] = _spelled(made)
+    return spelled
+
+
+def from_data(gate: str, data: Mapping[str, Any], provenance: Mapping[str, str]) -> Any:
+    """The measurement that `to_data` made data of; unknown fields are ignored.
+
+    The records check themselves; here only types are held against them.
+
+    Raises:
+        EvidenceError: a field is missing, of another kind, or contradicts another.
+    """
+    try:
+        return _adapter(gate).validate_python({**data, "provenance": provenance})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        says = first["msg"].removeprefix("Value error, ")
+        raise EvidenceError(f"{_field(first['loc'])}: {says[:1].lower()}{says[1:]}") from None
 
 
 def plain(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,3 +183,25 @@ def _text(value: Any, what: str) -> str:
     if not isinstance(value, str) or not value:
         raise EvidenceError(f"{what} is no text")
     return value
+
+
+@cache
+def _adapter(gate: str) -> TypeAdapter[Any]:
+    return TypeAdapter(GATES[gate].measurement)
+
+
+def _spelled(value: Any) -> Any:
+    """JSON has no NaN and no infinity: they become words, which pydantic reads as numbers."""
+    if isinstance(value, dict):
+        return {key: _spelled(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_spelled(inner) for inner in value]
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _field(path: tuple[int | str, ...]) -> str:
+    """`measurement.comparisons[0].cosines`."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return "".join(["measurement", *parts])

@@ -9,9 +9,8 @@ from tempfile import NamedTemporaryFile
 
 from pytest_ane.core.errors import EvidenceError
 from pytest_ane.core.files import write_atomically
-from pytest_ane.core.verdict import Gate
 from pytest_ane.evidence.statement import Statement
-from pytest_ane.evidence.text import MOST_BYTES
+from pytest_ane.evidence.strict_json import MOST_BYTES
 from pytest_ane.manifest.ids import MODEL, is_id
 
 FOLDER = "evidence"
@@ -26,7 +25,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def path(self, gate: Gate, subject: str) -> Path:
+    def path(self, gate: str, subject: str) -> Path:
         """Where evidence of a shard, or of a model, is kept.
 
         Raises:
@@ -37,7 +36,7 @@ class Store:
             raise EvidenceError(f"{subject!r} is neither a model nor a shard.")
         return self.folder / model / (f"{shard}.{gate}.json" if shard else f"{gate}.json")
 
-    def read(self, gate: Gate, subject: str) -> bytes | None:
+    def read(self, gate: str, subject: str) -> bytes | None:
         """A file's bytes; None where there is none.
 
         Raises:
@@ -79,8 +78,8 @@ class Store:
 
     def files(self) -> list[Path]:
         """All evidence files, sorted; signatures are not among them."""
-        found = self.folder.glob("*/*.json")
-        return sorted(path for path in found if not path.name.endswith(SIGNATURES))
+        files = self.folder.glob("*/*.json")
+        return sorted(path for path in files if not path.name.endswith(SIGNATURES))
 
 
 def signature(path: Path, suffix: str) -> Path:

@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.core.errors import EvidenceError, UnprovenError, UnprovenKind
-from pytest_ane.core.verdict import Gate
-from pytest_ane.evidence.complete import lack
 from pytest_ane.evidence.signatures import same_value, signed_payloads, signing_command
 from pytest_ane.evidence.statement import Statement, plain, sealed
 from pytest_ane.evidence.store import Store
-from pytest_ane.evidence.text import parse
-from pytest_ane.evidence.uses import Subject, name_of
+from pytest_ane.evidence.strict_json import parse
+from pytest_ane.gates import GATES, Subject
 from pytest_ane.manifest import EvidencePolicy
 from pytest_ane.manifest.problems import label, toml_value
 
@@ -28,14 +26,14 @@ WITH_ANE = ("ALL", "CPU_AND_NE")
 """Compute units with the ANE in them; others are for comparison, and count where a policy names
 them."""
 UNSIGNED: frozenset[UnprovenKind] = frozenset(("unsigned", "signer", "signature", "library"))
-"""What recording anew does not mend: the file has to be signed, or the signature to be read."""
+"""What recording again does not help: the file has to be signed, or the signature read."""
 SKEW = timedelta(minutes=10)
 """How far two machines' clocks may be apart."""
 
 
 def verify(
     store: Store,
-    gate: Gate,
+    gate: str,
     subject: Subject,
     *,
     files: Mapping[str, str],
@@ -49,29 +47,30 @@ def verify(
     Args:
         store: where evidence is kept.
         gate: whose evidence is wanted.
-        subject: a shard, or for behaviour the model.
-        files: SHA-256 of the artifact's files as they are now, `asked.files_of`.
-        asked: what is asked now, `asked.question`.
+        subject: a shard, or for gates of whole models the model.
+        files: SHA-256 of the artifact's files as they are now, `files_of`.
+        asked: what is asked now, `question`.
         policy: which evidence counts.
         now: with a time zone.
         artifact: the shard's package, which a plan is counted against.
 
     Raises:
-        UnprovenError: it proves nothing; one sentence, with the command that mends it.
+        UnprovenError: it proves nothing; one sentence, with the command that puts it right.
         ManifestError: a signer of the policy is no public key.
     """
-    name = name_of(subject)
+    name = subject.qualified
     record = Record(store.path(gate, name), gate, name)
     data = record.content(store)
     found = record.statement(data)
     for kind, says in record.complaints(found, files, plain(asked), policy, now):
         raise record.refused(kind, says)
-    if says := lack(found, subject, artifact):
+    lacks = GATES[gate].lacks(found.measurement, subject, found.environment, artifact)
+    if says := next(lacks, ""):
         raise record.refused("incomplete", says)
     if policy.signers:
         signed = signed_payloads(record.path, policy.signers)
         if not any(same_value(payload, data) for payload in signed):
-            says = "is not what was signed: the file was changed, or recorded anew"
+            says = "is not what was signed: the file was changed, or recorded again"
             raise record.refused("signature", says)
     return found
 
@@ -81,7 +80,7 @@ class Record:
     """An evidence file that is looked at."""
 
     path: Path
-    gate: Gate
+    gate: str
     subject: str
 
     def content(self, store: Store) -> bytes:
@@ -115,7 +114,7 @@ class Record:
         policy: EvidencePolicy,
         now: datetime,
     ) -> Iterator[tuple[UnprovenKind, str]]:
-        """All that speaks against a statement, signatures apart, the weightiest first."""
+        """Reasons to reject a statement (signatures excluded), most severe first."""
         if count := len(names := _changed(found.files, files)):
             yield "stale", f"is of other bytes: {_file(names[0], found.files, files, count)}"
         if (difference := next(_differences(found.asked, asked), None)) is not None:
@@ -127,11 +126,11 @@ class Record:
         return self.refused("damaged", f"is damaged: {str(error).removeprefix(f'{self.path} ')}")
 
     def refused(self, kind: UnprovenKind, says: str) -> UnprovenError:
-        """The error of a complaint, with what mends it."""
-        mends = f"on a Mac, run: {recording_command(self.subject, kind)}"
+        """The error for a reason to reject, with the command that puts it right."""
+        remedy = f"on a Mac, run: {recording_command(self.subject, kind)}"
         if kind in UNSIGNED:
-            mends = f"sign it: {signing_command(self.path)}"
-        return UnprovenError(f"{label(self.path)} {says}; {mends}", kind, f"evidence {says}")
+            remedy = f"sign it: {signing_command(self.path)}"
+        return UnprovenError(f"{label(self.path)} {says}; {remedy}", kind)
 
 
 def recording_command(subject: str, kind: UnprovenKind) -> str:
@@ -180,15 +179,15 @@ def _said(value: Any) -> str:
 
 def _elsewhere(found: Statement, policy: EvidencePolicy) -> Iterator[tuple[UnprovenKind, str]]:
     """Where it was measured, and where it should have been."""
-    of = found.environment.get
+    of, by_device = found.environment.get, GATES[found.gate].by_device
     backend, units = of("backend", ""), of("compute_units", "")
-    if found.gate != "compression" and backend not in DEVICES:
+    if by_device and backend not in DEVICES:
         yield "backend", f"was measured by the backend {backend or 'unknown'}, not on a device"
     if not policy.takes_chip(chip := of("chip", "")):
         yield "chip", _where("on", chip, "chip", policy.chips)
     if not policy.takes_system(system := of("os", "")):
         yield "os", _where("on", system, "system", policy.os)
-    wanted = policy.compute_units or (WITH_ANE if found.gate != "compression" else None)
+    wanted = policy.compute_units or (WITH_ANE if by_device else None)
     if wanted is not None and units not in wanted:
         yield "compute-units", _where("with", units, "compute units", wanted)
 

@@ -12,10 +12,6 @@ from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema, mod
 from pytest_ane.manifest.base import Form, Record, misplaced
 from pytest_ane.manifest.evidence import EvidencePolicy
 
-Gate: TypeAlias = Literal["placement", "compression", "fidelity", "behaviour"]
-GATES: tuple[Gate, ...] = ("placement", "compression", "fidelity", "behaviour")
-"""Those that recorded evidence may answer; throughput is only ever measured."""
-
 _SIZE = r"(\d{1,15}(?:\.\d{1,15})?)\s*([kMG]i?)?B"
 _COUNT = r"(\d{1,15}(?:\.\d{1,15})?)\s*([kMG])"
 _PERCENT = r"(\d{1,2}(?:\.\d{1,6})?)\s*%"
@@ -241,18 +237,18 @@ class Policy(Record):
     unproven: Literal["fail", "allow"] = "fail"
     """What becomes of a gate that could compare nothing."""
 
-    def of(self, gate: Gate) -> GatePolicy:
+    def of(self, gate: str) -> GatePolicy:
         """The policy of one gate, by the gate's name."""
         policy = getattr(self, gate)
         assert isinstance(policy, GatePolicy)
         return policy
 
-    def evidence_for(self, gate: Gate) -> EvidencePolicy:
+    def evidence_for(self, gate: str) -> EvidencePolicy:
         """Which recorded evidence of a gate counts: its own table, else the common one."""
         own = self.of(gate).evidence
         return self.evidence if own is None else own
 
-    def requires_evidence(self, gate: Gate) -> bool:
+    def requires_evidence(self, gate: str) -> bool:
         """Whether a gate passes only on what a device measured, now or in recorded evidence."""
         return getattr(self.of(gate), "require", "any") in ("plan", "device")
 
@@ -265,3 +261,9 @@ class Policy(Record):
                 evidence = policy.evidence.anchored(folder)
                 changed[gate] = policy.model_copy(update={"evidence": evidence})
         return self.model_copy(update=changed)
+
+
+GATES = tuple(
+    name for name in Policy.model_fields if isinstance(getattr(Policy(), name), GatePolicy)
+)
+"""Names of the gates that recorded evidence may answer; throughput is only ever measured."""

@@ -226,6 +226,11 @@ class Model(Record):
     stateful: bool = False
 
     @property
+    def qualified(self) -> str:
+        """Its name, as a shard has a qualified id."""
+        return self.name
+
+    @property
     def ids(self) -> tuple[str, ...]:
         """Ids of its shards, in order."""
         return tuple(shard.id for shard in self.shards)

@@ -125,6 +125,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect gates that have nothing to ask, such as behaviour of half a chain; put in order."""
+    if wanted(config):
+        from pytest_ane.plugin import runloop
+
+        runloop.note_canaries(config, items)
     collection.drop_empty(config, items)
     bench.deselect(config, items)
     bench.use_processor_time(config, items)
@@ -142,9 +146,9 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     """What is done once for a whole run, all workers included."""
     if not wanted(session.config) or session.config.option.collectonly:
         return (yield)
-    from pytest_ane.plugin import conductor
+    from pytest_ane.plugin import runloop
 
-    with conductor.conducting(session):
+    with runloop.running(session):
         return (yield)
 
 
@@ -159,18 +163,18 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
-    item: pytest.Item,
+    item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Keep what the backend said with the test, and note what the gates say of a canary."""
     if wanted(item.config):
-        from pytest_ane.plugin import conductor
+        from pytest_ane.plugin import runloop
 
-        conductor.keep(item)
+        runloop.keep(item, call)
     report = yield
     if wanted(item.config):
-        from pytest_ane.plugin import conductor
+        from pytest_ane.plugin import runloop
 
-        conductor.note(item, report)
+        runloop.note(item, report)
     return report
 
 
@@ -194,8 +198,9 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
     if config.getoption("no_summary", False):
         return
     if not wanted(config):
-        ran = any(terminalreporter.stats.get(how) for how in ("passed", "failed", "error"))
-        if collection.are_asleep(config, ran=ran):
+        # Where other tests ran, those were meant.
+        ran = any(map(terminalreporter.stats.get, ("passed", "failed", "error", "skipped")))
+        if collection.are_asleep(config) and not ran:
             terminalreporter.write_line(
                 "ane: gates are asleep; wake them with --ane-shards=all (or L01, sample:5)"
             )
@@ -227,12 +232,12 @@ def _sentence(node: pytest.Item | pytest.Collector) -> Generator[None, object, o
     except AneError as error:
         problem = error
     # Outside of the handler, or pytest would print both exceptions.
-    from pytest_ane.plugin import keeper
+    from pytest_ane.plugin import outcome
 
     if isinstance(problem, UnprovenError) and isinstance(node, pytest.Function):
-        keeper.unproven(node, problem)
+        outcome.unproven(node, problem)
         return True
-    keeper.record_error(node, problem)
+    outcome.record_error(node, problem)
     # pytest remarks on a traceback that is hidden altogether.
     __tracebackhide__ = False
     pytest.fail(str(problem), pytrace=False)

@@ -17,6 +17,7 @@ import pytest
 
 from pytest_ane.plugin import bench_options, compare
 from pytest_ane.plugin.bench_options import FILE, is_recording, is_requested, is_wanted
+from pytest_ane.plugin.items import subject_of
 from pytest_ane.plugin.options import wanted
 from pytest_ane.project import suite
 
@@ -135,12 +136,12 @@ def require_baseline(session: pytest.Session) -> None:
     if spread or not wanted(config) or config.option.collectonly:
         return
     if is_requested(config):
-        from pytest_ane.plugin import keeper, workspace
+        from pytest_ane.plugin import workspace
 
         timed = [item for item in session.items if _TIMED & _fixtures(item)]
         if any("benchmark" in _fixtures(item) for item in session.items if item not in timed):
             return  # pytest-benchmark compares others.
-        subjects = {keeper.subject_of(i) for i in timed if isinstance(i, pytest.Function)}
+        subjects = {subject_of(i) for i in timed if isinstance(i, pytest.Function)}
         compare.require_baseline(config, workspace.of(config), subjects)
 
 

@@ -69,7 +69,7 @@ class BenchReport:
         benchmarks = config._benchmarksession.benchmarks  # type: ignore[attr-defined]
         others = any(KEY not in benchmark.extra_info for benchmark in benchmarks)
         speeds = workspace.of(config).speeds
-        return not others and not any("change" in verdict.facts for _, verdict in speeds)
+        return not others and not any("change" in verdict.values for _, verdict in speeds)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_benchmark_group_stats(

@@ -2,7 +2,8 @@
 
 Nothing is left to the order of tests. Whoever is about to build another shard first asks what the
 canaries' gates say; where that is not known yet, it asks the gates itself, under a lock. So it
-holds in every worker of xdist, under `-k` and `--lf`, and when a worker dies.
+holds in every worker of xdist, under `-k` and `--lf`, and when a worker dies. Gates are asked in
+the user's form: as they were collected, else as the suite in use has them.
 """
 
 from __future__ import annotations
@@ -16,17 +17,16 @@ from typing import Any
 import pytest
 
 from pytest_ane.core.errors import AneError, NotRunError, UnprovenError
-from pytest_ane.core.verdict import Gate, Verdict
+from pytest_ane.core.verdict import Verdict, nothing
+from pytest_ane.gates import GATES
 from pytest_ane.manifest import Shard
-from pytest_ane.plugin.insist import insisted
-from pytest_ane.plugin.recording import Evidence
+from pytest_ane.plugin.enforce import enforced
+from pytest_ane.plugin.recording import MeasurementSource
 from pytest_ane.plugin.workspace import Workspace
-from pytest_ane.project.suite import in_use, shipped
+from pytest_ane.project.suite import in_use
 from pytest_ane.report.text import brief
 
 KEY = pytest.StashKey["Canaries"]()
-GATES: tuple[Gate, ...] = ("placement", "compression", "fidelity")
-"""What a canary is asked."""
 
 
 def of(config: pytest.Config) -> Canaries:
@@ -50,13 +50,14 @@ class Canaries:
         self._space = space
         self._gates = gates
         self._known: dict[tuple[str, str], str] = {}
+        self._collected: dict[tuple[str, str], list[pytest.Function]] = {}
 
     def of(self, model: str) -> tuple[Shard, ...]:
         """The canaries that are selected, if other shards of the model are selected too."""
         chosen = [shard for shard in self._space.shards if shard.model == model]
         named = self._space.manifest.model_of(model).canary
-        found = tuple(shard for shard in chosen if shard.id in named)
-        return found if len(found) < len(chosen) else ()
+        canaries = tuple(shard for shard in chosen if shard.id in named)
+        return canaries if len(canaries) < len(chosen) else ()
 
     def has(self, shard: Shard) -> bool:
         """Whether others wait for this shard."""
@@ -74,26 +75,42 @@ class Canaries:
             if complaint := self._complaint(canary):
                 raise NotRunError(f"not run: canary {canary.id} {complaint}")
 
+    def collected(self, subject: str, gate: str, item: pytest.Function) -> None:
+        """Remember a canary's gate as it was collected, before any is deselected."""
+        self._collected.setdefault((subject, gate), []).append(item)
+
     def note(self, subject: str, gate: str, complaint: str) -> None:
         """Remember what a gate said of a canary, for all processes of the run."""
+        # Of a gate with several tests, one that failed decides.
+        complaint = self._known.get((subject, gate)) or complaint
         self._known[subject, gate] = complaint
         self._space.run.write(_name(subject, gate), [subject, gate, complaint])
 
     def _complaint(self, canary: Shard) -> str:
-        found = self._noted(canary)
-        if all(gate in found for gate in GATES) or any(found.values()):
-            return _first(found)
-        # Others may be asking at this moment: then this waits, and finds their answers.
+        gates = self._gates_of(canary)
+        known = self._noted(canary)
+        if all(gate in known for gate in gates) or any(known.values()):
+            return _first(known)
+        # Others may be asking at this moment: then this waits, and reads their answers.
         with (
             self._space.progress.showing(f"waiting for canary {canary.qualified}"),
             self._space.run.lock(_name(canary.qualified)),
         ):
-            found = self._noted(canary)
-            for gate in GATES:
-                if gate not in found and not any(found.values()):
-                    found[gate] = self._ask(gate, canary)
-                    self.note(canary.qualified, gate, found[gate])
-        return _first(found)
+            known = self._noted(canary)
+            for gate in gates:
+                if gate not in known and not any(known.values()):
+                    known[gate] = self._ask(gate, canary)
+                    self.note(canary.qualified, gate, known[gate])
+        return _first(known)
+
+    def _gates_of(self, canary: Shard) -> list[str]:
+        """Those of shards that the suite in use has, then others that were collected."""
+        suite = [
+            gate.name for gate in GATES.values()
+            if gate.scope == "shard" and gate.marker == "gate" and self._file(gate.name).is_file()
+        ]  # fmt: skip
+        own = [gate for subject, gate in self._collected if subject == canary.qualified]
+        return list(dict.fromkeys((*suite, *own)))
 
     def _noted(self, canary: Shard) -> dict[str, str]:
         for subject, gate, complaint in self._space.run.read(_name(canary.qualified)):
@@ -101,27 +118,17 @@ class Canaries:
         known = self._known.items()
         return {gate: says for (subject, gate), says in known if subject == canary.qualified}
 
-    def _ask(self, gate: Gate, canary: Shard) -> str:
-        """Call the gate's own test function with what its fixtures would give."""
-        verdicts: list[Verdict] = []
-        opened, evidence = self._space.open_shard(canary), Evidence(self._space, canary)
-        values: Mapping[str, Callable[[], Any]] = {
-            "ane_shard": lambda: canary,
-            "ane_artifact": lambda: opened.artifact,
-            "ane_program": lambda: opened.program,
-            "ane_backend": lambda: opened.backend,
-            "ane_probes": lambda: canary.probes,
-            "ane_reference": opened.cases,
-            "ane_cases": lambda: opened.cases,
-            "ane_evidence": lambda: evidence,
-            "ane_gate": lambda: verdicts.append,
-        }
+    def _ask(self, gate: str, canary: Shard) -> str:
+        """Call the gate's own test functions with what their fixtures would give."""
         try:
-            ask = _function(gate, self._gates, frozenset(values))
-            ask(**{name: values[name]() for name in inspect.signature(ask).parameters})
-        except UnprovenError as error:
-            says = str(error)
-            verdicts.append(Verdict(gate, canary.qualified, "unproven", brief(says), (says,)))
+            tests = self._collected.get((canary.qualified, gate))
+            calls: list[tuple[Callable[..., None], Mapping[str, Any]]] = (
+                [(test.obj, _parameters(test)) for test in tests]
+                if tests
+                else [(_function(gate, self._file(gate)), {})]
+            )
+            complaints = (self._called(gate, canary, *call) for call in calls)
+            return next(filter(None, complaints), "")
         except AneError as error:
             return unknown(gate, brief(str(error)))
         except (AssertionError, pytest.fail.Exception):
@@ -129,14 +136,50 @@ class Canaries:
         # Whatever else went wrong: the canary has not passed, and the others must not be built.
         except (Exception, pytest.skip.Exception) as error:
             return unknown(gate, repr(error))
-        recorded = evidence.found is not None
-        held = (insisted(verdict, self._space, recorded=recorded) for verdict in verdicts)
+
+    def _called(
+        self, gate: str, canary: Shard, test: Callable[..., None], given: Mapping[str, Any]
+    ) -> str:
+        verdicts: list[Verdict] = []
+        source = MeasurementSource(self._space, canary)
+        shard = self._space.open_shard(canary)
+        fixtures: Mapping[str, Callable[[], Any]] = {
+            "ane_shard": lambda: canary,
+            "ane_artifact": lambda: shard.artifact,
+            "ane_program": lambda: shard.program,
+            "ane_backend": lambda: shard.backend,
+            "ane_probes": lambda: canary.probes,
+            "ane_reference": shard.cases,
+            "ane_cases": lambda: shard.cases,
+            "ane_evidence": lambda: source,
+            "ane_gate": lambda: verdicts.append,
+        }
+        arguments: dict[str, Any] = {}
+        for name, parameter in inspect.signature(test).parameters.items():
+            if name in fixtures:
+                arguments[name] = fixtures[name]()
+            elif name in given:
+                arguments[name] = given[name]
+            elif parameter.default is parameter.empty:
+                raise NotRunError(
+                    f"its test wants the fixture {name!r}, which only pytest can give; select the "
+                    "canary's own gates in the same run"
+                )
+        try:
+            test(**arguments)
+        except UnprovenError as error:
+            verdicts.append(nothing(gate, canary.qualified, str(error)))
+        recorded = source.statement is not None
+        held = (enforced(verdict, self._space, recorded=recorded) for verdict in verdicts)
         return next(filter(None, map(self._complaint_of, held)), "")
 
     def _complaint_of(self, verdict: Verdict) -> str:
         if verdict.status == "unproven" and self._space.allows_unproven(verdict.subject):
             return ""
         return "" if verdict.status == "passed" else failed(verdict.gate, verdict.status)
+
+    def _file(self, gate: str) -> Path:
+        return self._gates / f"test_{gate}.py"
 
 
 def noted(report: pytest.TestReport, gate: str) -> str | None:
@@ -160,24 +203,32 @@ def unknown(gate: str, why: str) -> str:
     return f"has no verdict on {gate}: {why}"
 
 
-def _first(found: Mapping[str, str]) -> str:
-    return next(filter(None, found.values()), "")
+def _first(complaints: Mapping[str, str]) -> str:
+    return next(filter(None, complaints.values()), "")
 
 
 def _name(subject: str, gate: str = "") -> str:
     return f"canary-{subject.replace(':', '+')}+{gate}"
 
 
-def _function(gate: str, folder: Path, known: frozenset[str]) -> Callable[..., None]:
-    """The test of a gate: the project's own, or ours where that needs fixtures we do not have."""
-    for place in (folder, shipped()):
-        file, name = place / f"test_{gate}.py", f"test_{gate}"
-        spec = spec_from_file_location(f"pytest_ane_canary_{gate}", file)
-        if spec is None or spec.loader is None or not file.is_file():
-            continue
-        module = module_from_spec(spec)
-        spec.loader.exec_module(module)
-        function: Callable[..., None] | None = getattr(module, name, None)
-        if function is not None and known >= set(inspect.signature(function).parameters):
-            return function
-    raise NotRunError(f"{gate}: there is no such gate in {folder} or {shipped()}")
+def _parameters(test: pytest.Function) -> Mapping[str, Any]:
+    """What else a gate is parametrized by; fixtures that only pytest sets up are an error."""
+    for mark in test.iter_markers("usefixtures"):
+        raise NotRunError(
+            f"its test uses the fixture {mark.args[0]!r}, which only pytest can give; select the "
+            "canary's own gates in the same run"
+        )
+    return test.callspec.params
+
+
+def _function(gate: str, file: Path) -> Callable[..., None]:
+    """The test of a gate in the suite in use."""
+    spec = spec_from_file_location(f"pytest_ane_canary_{gate}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function: Callable[..., None] | None = getattr(module, f"test_{gate}", None)
+    if function is None:
+        raise NotRunError(f"{file} has no test_{gate}")
+    return function

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ane.core.gate_words import GATE_WORDS
 from pytest_ane.plugin import bench, options
-from pytest_ane.plugin.options import GATE_MARKERS, GATE_WORDS, names_gates, wanted
+from pytest_ane.plugin.items import gate_of
+from pytest_ane.plugin.options import GATE_MARKERS, names_gates, wanted
 from pytest_ane.project.suite import FOLDER, own, shipped
 
 _FIXTURES = ("ane_shard", "ane_chain")
@@ -132,26 +134,10 @@ def add_words(item: pytest.Item) -> None:
             item.add_marker(word)
 
 
-def gate_of(item: pytest.Function) -> str:
-    """`placement` for `test_placement[smollm2:L01]`; `throughput` for every benchmark."""
-    if item.get_closest_marker("bench"):
-        return "throughput"
-    return (item.originalname or item.name).removeprefix("test_")
-
-
-def are_asleep(config: pytest.Config, *, ran: bool) -> bool:
-    """Whether gates were asked for, and none can run for want of shards.
-
-    Args:
-        config: the run's.
-        ran: whether any test ran; `-k` may mean other tests.
-    """
-    if wanted(config):
-        return False
-    words = config.option.keyword
-    return names_gates(config.option.markexpr) or (
-        not ran and (names_gates(words) or config.stash.get(_DROPPED, False))
-    )
+def are_asleep(config: pytest.Config) -> bool:
+    """Whether gates were named on the command line, or collected, and have no shards to run on."""
+    named = names_gates(config.option.markexpr) or names_gates(config.option.keyword)
+    return not wanted(config) and (named or config.stash.get(_DROPPED, False))
 
 
 def drop_empty(config: pytest.Config, items: list[pytest.Item]) -> None:

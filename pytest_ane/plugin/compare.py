@@ -113,26 +113,28 @@ def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) ->
     Raises:
         UnprovenError: a stored run that would be the baseline is damaged.
     """
+    from pytest_ane.core.verdict import Finding
+    from pytest_ane.gates.throughput import THROUGHPUT, Timing, judge
     from pytest_ane.gates.throughput.baseline import find
-    from pytest_ane.gates.throughput.judge import Throughput, is_suspect, judge
     from pytest_ane.gates.throughput.speed import KEY
     from pytest_ane.plugin.stopwatch import CONFIRM
 
     config, policy = item.config, space.policy_of(speed.subject).throughput
     wanted = is_compared(config) or policy.max_regression is not None
     baselines = space.manifest.model_of(speed.subject.partition(":")[0]).baselines
-    timed = Throughput(
+    timing = Timing(
         speed,
+        policy,
         find(_open(config, baselines), speed, _which(config)) if wanted else None,
         recording=is_recording(config),
         compared=is_compared(config),
+        confirm=item.stash.get(CONFIRM, None),
     )
-    confirm = item.stash.get(CONFIRM, None)
-    if confirm is not None and is_suspect(timed, policy):
-        speed = speed.model_copy(update={"confirmation": confirm()})
-    verdict = judge(replace(timed, speed=speed), policy, speed.subject)
-    if worse := tuple(_compare_fail(config, benchmark)):
-        verdict = replace(verdict, status="failed", reasons=(*verdict.reasons, *worse))
+    measurement = THROUGHPUT.measure(timing)
+    speed = measurement.speed
+    verdict = judge(measurement, policy, speed.subject)
+    worse = tuple(Finding("failed", reason) for reason in _compare_fail(config, benchmark))
+    verdict = replace(verdict, findings=(*worse, *verdict.findings))
     benchmark.extra_info[KEY] = speed.to_json() | {"status": verdict.status}
     space.speeds.append((speed, verdict))
     return verdict
@@ -172,16 +174,17 @@ def _newest(
     Raises:
         UnprovenError: there is none, or a damaged one.
     """
-    from pytest_ane.gates.throughput.baseline import newest_of, why_none
+    from pytest_ane.gates.throughput.baseline import Missing, newest_of
     from pytest_ane.gates.throughput.stored import RECORD
 
     folders = {manifest.model_of(name.partition(":")[0]).baselines for name in subjects}
-    storages = [_open(config, folder) for folder in folders]
-    runs = [newest_of(storage, identity, subjects, _which(config)) for storage in storages]
-    if not any(runs):
-        why = why_none(storages[0], identity)
-        raise UnprovenError(f"{COMPARE}: {why} Record one with: {RECORD}")
-    return [run for run in runs if run is not None]
+    newest = [
+        newest_of(_open(config, folder), identity, subjects, _which(config)) for folder in folders
+    ]
+    if runs := [run for run in newest if not isinstance(run, Missing)]:
+        return runs
+    why = next(run.why for run in newest if isinstance(run, Missing))
+    raise UnprovenError(f"{COMPARE}: {why} Record one with: {RECORD}")
 
 
 def _open(config: pytest.Config, baselines: Path | None) -> Storage:
@@ -205,4 +208,4 @@ def _compare_fail(config: pytest.Config, benchmark: Any) -> Iterator[str]:
         for limit in session.compare_fail or ():
             then = stored.get(benchmark.fullname)
             if then is not None and (why := limit.fails(benchmark.stats, then["stats"])):
-                yield f"--benchmark-compare-fail: {why}, against {path}."
+                yield f"--benchmark-compare-fail: {why}, against {path}"

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pytest_ane.build import Artifact
     from pytest_ane.manifest import Probes, Shard
     from pytest_ane.mil.records import MLModel
-    from pytest_ane.plugin.keeper import GateKeeper
-    from pytest_ane.plugin.recording import Evidence
+    from pytest_ane.plugin.outcome import VerdictRecorder
+    from pytest_ane.plugin.recording import MeasurementSource
     from pytest_ane.plugin.workspace import Workspace
     from pytest_ane.probes.cases import Case
     from pytest_ane.project.stack import Stack
@@ -71,13 +71,16 @@ def ane_cases(
 
 
 @pytest.fixture
-def ane_evidence(request: pytest.FixtureRequest) -> Evidence:
+def ane_evidence(request: pytest.FixtureRequest) -> MeasurementSource:
     """Measures here, records what was measured, or finds what was recorded on a Mac."""
-    from pytest_ane.plugin.recording import Evidence
+    from pytest_ane.plugin.recording import MeasurementSource
 
     space, params = _workspace(request), request.node.callspec.params
-    subject = space.stack(params["ane_chain"]) if "ane_chain" in params else params["ane_shard"]
-    return Evidence(space, subject, request.node)
+    if "ane_chain" in params:
+        return MeasurementSource(space, space.stack(params["ane_chain"]), request.node)
+    # What cannot be built, or waits for a canary, is an error of the setup.
+    space.artifact(params["ane_shard"])
+    return MeasurementSource(space, params["ane_shard"], request.node)
 
 
 @pytest.fixture
@@ -87,11 +90,11 @@ def ane_chain(request: pytest.FixtureRequest) -> Stack:
 
 
 @pytest.fixture
-def ane_gate(request: pytest.FixtureRequest) -> GateKeeper:
+def ane_gate(request: pytest.FixtureRequest) -> VerdictRecorder:
     """Takes a verdict: records its facts, and fails the test unless it passed."""
-    from pytest_ane.plugin.keeper import GateKeeper
+    from pytest_ane.plugin.outcome import VerdictRecorder
 
-    return GateKeeper(request.node, _workspace(request))
+    return VerdictRecorder(request.node, _workspace(request))
 
 
 def _workspace(request: pytest.FixtureRequest) -> Workspace:

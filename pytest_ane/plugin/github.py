@@ -33,12 +33,12 @@ class GitHub:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep a test's verdict, or that it broke down before it came to one."""
-        if (row := row_of(report) or broken(report)) is not None:
+        if (row := row_of(report) or broken(report, self._config.rootpath)) is not None:
             self._rows[report.nodeid] = row
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Keep what could not be collected."""
-        if (row := broken(report)) is not None:
+        if (row := broken(report, self._config.rootpath)) is not None:
             self._rows[report.nodeid] = row
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -56,7 +56,7 @@ class GitHub:
         rows = list(self._rows.values())
         space = workspace.of(self._config)
         what = header_line(self._config)
-        for line in commands(rows, what, places(space.manifest)):
+        for line in commands(rows, what, places(space.manifest, self._config.rootpath)):
             self._say(line)
         if given := os.environ.get("GITHUB_STEP_SUMMARY"):
             try:
@@ -88,25 +88,44 @@ def append(file: Path, rows: list[Row], header: str) -> None:
         stream.write(f"\n{text}".encode() if before else text.encode())
 
 
-def broken(report: pytest.TestReport | pytest.CollectReport) -> Row | None:
-    """A test, or file of tests, that failed without a verdict: it must not go unmentioned."""
+def broken(report: pytest.TestReport | pytest.CollectReport, root: Path) -> Row | None:
+    """A test, or file of tests, that failed without a verdict: it must not go unmentioned.
+
+    Its sentence is the first line of what was raised, its place where that was.
+    """
     if not report.failed:
         return None
-    lines = report.longreprtext.strip().splitlines()
-    says = lines[-1].removeprefix("E   ") if lines else ""
-    return Row(gate="", subject=report.nodeid, status="error", summary=says)
+    crash = getattr(report.longrepr, "reprcrash", None)
+    place = None
+    if crash is not None:
+        text = crash.message.partition("\n")[0]
+        path = Path(root, crash.path)
+        if path.is_relative_to(root):
+            place = path.relative_to(root).as_posix(), int(crash.lineno)
+    else:
+        lines = report.longreprtext.strip().splitlines()
+        text = lines[-1].removeprefix("E   ") if lines else ""
+    return Row(gate="", subject=report.nodeid, status="error", summary=text, place=place)
 
 
-def places(manifest: Manifest) -> Callable[[Row], Place | None]:
-    """Where a manifest speaks of a shard or model, for files inside the repository."""
+def places(manifest: Manifest, rootdir: Path) -> Callable[[Row], Place | None]:
+    """The line of a test that failed without a verdict; else that of the shard in the manifest.
+
+    Only for files inside the repository.
+    """
     root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd()).resolve()
     path = manifest.path.resolve()
-    if not (path.is_file() and path.is_relative_to(root)):
-        return lambda _: None
-    file = path.relative_to(root).as_posix()
-    lines = key_lines(path.read_bytes().decode("utf-8-sig"))
+    known = path.is_file() and path.is_relative_to(root)
+    file = path.relative_to(root).as_posix() if known else ""
+    lines = key_lines(path.read_bytes().decode("utf-8-sig")) if known else {}
 
     def place(row: Row) -> Place | None:
+        if row.place is not None:
+            test = (rootdir / row.place[0]).resolve()
+            inside = test.is_relative_to(root)
+            return Place(test.relative_to(root).as_posix(), row.place[1]) if inside else None
+        if not known:
+            return None
         model, _, shard = row.subject.partition(" ")[0].partition(":")
         return Place(file, line_of(lines, ("models", model, "shard", shard))) if row.gate else None
 

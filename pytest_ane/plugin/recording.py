@@ -1,4 +1,4 @@
-"""What a gate judges: measured here, recorded here, or recorded on a Mac and verified here."""
+"""Where a gate's measurement comes from: measured here, and recorded; or verified evidence."""
 
 from __future__ import annotations
 
@@ -7,31 +7,30 @@ from contextlib import nullcontext
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_ane.core.errors import EvidenceError, UnprovenError
-from pytest_ane.evidence import Measurement, Statement, changes
-from pytest_ane.evidence.asked import files_of, question
+from pytest_ane.evidence import Statement, changes
 from pytest_ane.evidence.judge import machine
-from pytest_ane.evidence.uses import Subject
+from pytest_ane.evidence.question import files_of, question
 from pytest_ane.evidence.verify import verify
-from pytest_ane.manifest import Gate, Policy, Shard
+from pytest_ane.gates import GATES, Subject
+from pytest_ane.manifest import Policy, Shard
 from pytest_ane.project.stack import Stack
 
 if TYPE_CHECKING:
     from pytest_ane.plugin.workspace import Workspace
 
-T = TypeVar("T")
 RECORDED = pytest.StashKey[Statement]()
 """What a test judges, if it was recorded."""
 NOTED = "ane.evidence.file"
 """The property of a test that says what became of a file of evidence."""
 
 
-class Evidence:
-    """The evidence on one shard, or on one model's stack.
+class MeasurementSource:
+    """Measurements of one shard, or of one model's stack.
 
     Args:
         space: the run's workspace.
@@ -39,7 +38,7 @@ class Evidence:
         item: the test that asks; what was recorded, or not used, is noted on it.
 
     Attributes:
-        found: what was recorded and is judged, if anything is.
+        statement: the recorded evidence that is judged, if any is.
     """
 
     def __init__(
@@ -48,31 +47,42 @@ class Evidence:
         self._space = space
         self._subject = subject
         self._item = item
-        self.found: Statement | None = None
+        self.statement: Statement | None = None
 
-    def of(self, gate: Gate, here: Callable[[], T]) -> T:
+    def of(self, gate: str, here: Callable[[], Any] | None = None) -> Any:
         """A gate's measurement.
 
         On a device it is made by `here`, and kept as a file with `--ane-record`. Elsewhere it is
-        what was recorded, where the policy asks for a device; a plan that was recorded also goes
+        what was recorded, where the policy requires a device; a plan that was recorded also goes
         before a forecast. Everything else is measured here.
 
+        Args:
+            gate: its name.
+            here: measures; None for the gate's own way.
+
         Raises:
-            UnprovenError: the policy asks for evidence, and there is none that counts.
+            UnprovenError: the policy requires evidence, and there is none that counts.
         """
+        here = here or self._measure(gate)
         if self._space.backend.on_device:
             return self._recording(gate, here) if self._space.recording else here()
         if self._policy.requires_evidence(gate):
-            return cast(T, self._proven(gate))
-        if gate == "placement":
+            return self._proven(gate)
+        if GATES[gate].recorded_first:
             try:
-                return cast(T, self._proven(gate))
+                return self._proven(gate)
             except UnprovenError as error:
                 if error.kind != "missing":
                     self._note("not used", gate, [str(error)])
         return here()
 
-    def _recording(self, gate: Gate, here: Callable[[], T]) -> T:
+    def _measure(self, gate: str) -> Callable[[], Any]:
+        subject = self._subject
+        if isinstance(subject, Shard):
+            return lambda: GATES[gate].measure(self._space.open_shard(subject))
+        return lambda: GATES[gate].measure(subject)
+
+    def _recording(self, gate: str, here: Callable[[], Any]) -> Any:
         """Measure, and write what `--ane-record` names; what is valid need not be done again."""
         try:
             valid = self._verified(gate, signed=False)
@@ -81,30 +91,30 @@ class Evidence:
         else:
             if "all" not in self._space.recording:
                 self._note("kept", gate)
-                return cast(T, self._found(valid))
+                return self._judged(valid)
             state = "all"
-        found = here()
+        measurement = here()
         if {state, "all"} & self._space.recording:
-            self._write(gate, found)
+            self._write(gate, measurement)
         else:
             self._note(f"left {state}", gate)
-        return found
+        return measurement
 
-    def _proven(self, gate: Gate) -> Measurement:
+    def _proven(self, gate: str) -> Any:
         """What was recorded, if it counts; the summary names the machine."""
         statement = self._verified(gate)
-        found = self._found(statement)
+        measurement = self._judged(statement)
         self._note("verified", gate, [machine(statement)])
-        return found
+        return measurement
 
-    def _found(self, statement: Statement) -> Measurement:
-        """What was recorded; its verdict will say where and when."""
-        self.found = statement
+    def _judged(self, statement: Statement) -> Any:
+        """The recorded measurement; its verdict will name where and when it was recorded."""
+        self.statement = statement
         if self._item is not None:
             self._item.stash[RECORDED] = statement
         return statement.measurement
 
-    def _write(self, gate: Gate, measurement: Any) -> None:
+    def _write(self, gate: str, measurement: Any) -> None:
         """Keep a measurement; what changes is said before anything is overwritten.
 
         Raises:
@@ -128,9 +138,9 @@ class Evidence:
         )
         what, lines = "recorded", list[str]()
         if store.path(gate, self._name).exists():
-            what, lines = "recorded anew", list(self._changes(gate, new))
+            what, lines = "recorded again", list(self._changes(gate, new))
             if lines and self._say(
-                [f"recording anew {self._file(gate)}", *(f"  {line}" for line in lines)]
+                [f"recording again {self._file(gate)}", *(f"  {line}" for line in lines)]
             ):
                 lines = []
         store.write(new)
@@ -140,7 +150,7 @@ class Evidence:
         except UnprovenError as error:
             self._note("does not count", gate, [str(error)])
 
-    def _changes(self, gate: Gate, new: Statement) -> Iterator[str]:
+    def _changes(self, gate: str, new: Statement) -> Iterator[str]:
         try:
             old = Statement.from_json(self._space.evidence.read(gate, self._name) or b"")
         except EvidenceError as error:
@@ -148,7 +158,7 @@ class Evidence:
         else:
             yield from changes(old, new)
 
-    def _verified(self, gate: Gate, *, signed: bool = True) -> Statement:
+    def _verified(self, gate: str, *, signed: bool = True) -> Statement:
         policy = self._policy.evidence_for(gate)
         if not signed:
             # Signatures are made of what was recorded.
@@ -164,7 +174,7 @@ class Evidence:
             artifact=self._artifact,
         )
 
-    def _asked(self, gate: Gate) -> dict[str, Any]:
+    def _asked(self, gate: str) -> dict[str, Any]:
         model = self._space.manifest.model_of(self._name.partition(":")[0])
         return question(gate, self._asked_of, model, lambda: self._space.model(model.name).identity)
 
@@ -199,7 +209,7 @@ class Evidence:
     def _name(self) -> str:
         return self._subject.qualified if isinstance(self._subject, Shard) else self._subject.model
 
-    def _note(self, what: str, gate: Gate, lines: Sequence[str] = ()) -> None:
+    def _note(self, what: str, gate: str, lines: Sequence[str] = ()) -> None:
         """Note on the test what became of a file, for the summary."""
         if self._item is not None:
             note = "\n".join([what, self._file(gate), *lines])
@@ -219,6 +229,6 @@ class Evidence:
                 reporter.write_line(line)
         return True
 
-    def _file(self, gate: Gate) -> str:
+    def _file(self, gate: str) -> str:
         store = self._space.evidence
         return store.path(gate, self._name).relative_to(store.folder).as_posix()

@@ -180,9 +180,7 @@ class Stopwatch:
         why = off(self.node.config)
         if why == BY_OPTION or not has_limit(self.node.config, self.space, subject):
             pytest.skip(f"run once and not timed: {why}")
-        raise UnprovenError(
-            f"{subject} was not timed: {why}; leave -n out.", summary=f"not timed: {why}"
-        )
+        raise UnprovenError(f"{subject} was not timed: {why}; leave -n out.")
 
     def _inputs(
         self, shard: Shard, artifact: Artifact, runner: Runner, tokens: Tokens

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_ane.plugin import canary, workspace
 from pytest_ane.plugin.blame import TOLD
+from pytest_ane.plugin.outcome import PLACE, terminal_width
 from pytest_ane.plugin.recording import NOTED
 from pytest_ane.report.evidence import Note, lines
 from pytest_ane.report.rows import Row
@@ -53,9 +54,8 @@ def write(reporter: TerminalReporter, config: pytest.Config) -> None:
     if not rows or config.get_verbosity() < -1:
         return
     reporter.write_sep("=", "ane gates")
-    # The last column stays free: a terminal would wrap a line that fills it.
-    width = reporter._tw.fullwidth - 1
-    for note in _said(reporter):
+    width = terminal_width(config)
+    for note in _backend_notes(reporter):
         reporter.write_line(f"note: {note}")
     for line in table(rows, width=width, everything=config.get_verbosity() > 0):
         color = _COLORS.get(line.status, "")
@@ -74,11 +74,12 @@ def _blames(reporter: TerminalReporter) -> None:
             reporter.write_line(str(facts[TOLD]))
 
 
-def _said(reporter: TerminalReporter) -> dict[str, None]:
-    """What the backend said during tests, each once."""
+def _backend_notes(reporter: TerminalReporter) -> dict[str, None]:
+    """Notes of the backend, each once."""
     reports = [r for of in reporter.stats.values() for r in of if isinstance(r, pytest.TestReport)]
-    found = [str(value) for r in reports for name, value in r.user_properties if name == "ane.note"]
-    return dict.fromkeys(found)
+    return {
+        str(value): None for r in reports for name, value in r.user_properties if name == "ane.note"
+    }
 
 
 def _evidence(reporter: TerminalReporter, config: pytest.Config) -> None:
@@ -86,10 +87,10 @@ def _evidence(reporter: TerminalReporter, config: pytest.Config) -> None:
     reports = [report for group in reporter.stats.values() for report in group]
     notes = [note for report in reports for note in _notes(report)]
     space = workspace.of(config)
-    said = list(lines(notes, space.unused_evidence(), space.evidence.folder.name))
-    if said:
+    shown = list(lines(notes, space.unused_evidence(), space.evidence.folder.name))
+    if shown:
         reporter.write_sep("=", "ane evidence")
-        for line in said:
+        for line in shown:
             reporter.write_line(line)
 
 
@@ -118,7 +119,13 @@ def row_of(report: Any) -> Row | None:
         warned=facts["ane.status"] == "passed" and "ane.warnings" in facts,
         allowed=facts["ane.status"] != "passed" and report.passed,
         reasons=tuple(filter(None, str(facts.get("ane.reasons", "")).split("\n"))),
+        place=_place(str(facts.get(PLACE, ""))),
     )
+
+
+def _place(text: str) -> tuple[str, int] | None:
+    file, _, line = text.rpartition(":")
+    return (file, int(line)) if file else None
 
 
 def _canaries(space: workspace.Workspace, canaries: canary.Canaries) -> Iterator[str]:

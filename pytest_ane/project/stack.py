@@ -21,10 +21,11 @@ from pytest_ane.project.models import OpenModel
 
 
 class Stack:
-    """What `gates/test_behaviour.py` measures and judges; opened when first asked for.
+    """A whole model as the behaviour gate measures it; opened when first used.
 
     Attributes:
         model: the model's name.
+        subject: the model as the manifest has it.
         policy: what it must reach.
         artifacts: every shard with its package, in the manifest's order.
     """
@@ -33,6 +34,7 @@ class Stack:
         self, opened: OpenModel, artifacts: Sequence[tuple[Shard, Artifact]], backend: Backend
     ) -> None:
         self.model: str = opened.model.name
+        self.subject = opened.model
         self.policy: BehaviourPolicy = opened.model.policy.behaviour
         self.artifacts = tuple(artifacts)
         self._opened = opened
@@ -60,7 +62,7 @@ class Stack:
 
     @property
     def golden(self) -> Sequence[GoldenPrompt]:
-        """What the reference says to the golden prompts."""
+        """The reference's logits and greedy text for the golden prompts."""
         return self._opened.golden
 
     @property
@@ -95,7 +97,7 @@ def _step(
 
 
 class ShardSequence:
-    """A sequence through one shard, from position 0 on; `behaviour.chain.Rewinding`.
+    """A sequence through one shard, from position 0 on; `chain.chain.Rewinding`.
 
     Going back is an earlier `start` for a key-value cache. Recurrent states are copied with every
     mark, and what is kept runs through this shard again.
@@ -120,12 +122,12 @@ class ShardSequence:
         return np.concatenate(parts)
 
     def mark(self) -> Mark:
-        """Where the sequence is now, with copies of its recurrent states."""
+        """Save the current position, with copies of the recurrent states."""
         names = recurrent_of(self._layout)
         return Mark(self._start, self._runner.read_states(self._state, names))
 
     def back(self, mark: Mark, keep: int = 0) -> None:
-        """To a mark, and `keep` positions on: the first of the one call since, if it is above 0."""
+        """Restore the state saved by `mark`, keeping the first `keep` positions run since."""
         self._start = mark.start
         self._runner.write_states(self._state, mark.states)
         if keep and mark.states:

@@ -1,26 +1,47 @@
-"""The gates, asked of candidates: measured and judged by the gates' own functions, and logged."""
+"""Gates asked of candidates: measured and judged by the gates of the registry, and logged."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
+from pytest_ane.backends import Backend, Runner
 from pytest_ane.build import Artifact
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.verdict import Verdict
-from pytest_ane.gates import behaviour, compression, fidelity, placement
-from pytest_ane.gates.behaviour.judge import where
+from pytest_ane.gates import GATES
+from pytest_ane.gates.behaviour import BEHAVIOUR, measure
+from pytest_ane.gates.fidelity import FIDELITY
+from pytest_ane.gates.placement import PLACEMENT
 from pytest_ane.manifest import BehaviourPolicy, Settings, Shard
 from pytest_ane.mil import read_model
+from pytest_ane.mil.records import MLModel
+from pytest_ane.probes.cases import Case
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.stack import Stack
 from pytest_ane.recommend.builds import Builds, LoadedBackend
 from pytest_ane.recommend.log import Log
 
-GATES_VERSION = 1
+GATES_VERSION = 2
 """Raised when a gate measures or judges otherwise: what a log calls passed is asked again."""
+
+
+@dataclass(frozen=True)
+class CandidateShard:
+    """A shard with one of its packages (`gates.ShardContext`)."""
+
+    shard: Shard
+    artifact: Artifact
+    backend: Backend
+    cases: Callable[[], list[Case]]
+
+    @cached_property
+    def program(self) -> MLModel:
+        """The package's program."""
+        return read_model(self.artifact.path)
 
 
 class Gates:
@@ -36,7 +57,7 @@ class Gates:
         return self._log.get("shard", [shard, asked.model_dump(mode="json")])
 
     def shard(self, id: str, asked: Settings) -> dict[str, Any]:
-        """Placement, compression and fidelity of a shard, up to the first that fails."""
+        """Verdict of every gate of shards, up to the first that fails."""
         if (known := self.known(id, asked)) is None:
             shard, artifact = self._builds.shards[id], self._builds.build(id, asked)
             last = list(self._verdicts(shard, artifact, asked))[-1]
@@ -44,15 +65,15 @@ class Gates:
                 "bytes": artifact.size,
                 "passed": last.status == "passed",
                 "gate": last.gate,
-                "reasons": [f"{shard.qualified}: {reason}" for reason in last.reasons],
-                "cosine": last.facts.get("cosine.min"),
+                "reasons": [f"{shard.qualified}: {f.reason}." for f in last.reasons],
+                "cosine": last.values.get("cosine.min"),
             }
             self._log.put("shard", [id, asked.model_dump(mode="json")], known)
         return known
 
     def stack(self, asked: Mapping[str, Settings]) -> dict[str, Any]:
         """Behaviour of the whole model; without greedy text where it fails without."""
-        what = {id: one.model_dump(mode="json") for id, one in asked.items()}
+        what = {id: settings.model_dump(mode="json") for id, settings in asked.items()}
         if (known := self._log.get("stack", what)) is not None:
             return known
         self.stacks_run += 1
@@ -69,46 +90,54 @@ class Gates:
             verdict = self._judged(stack, stack.golden, policy)
         known = {
             "passed": verdict.status == "passed",
-            "reasons": list(verdict.reasons),
-            "summary": verdict.summary,
-            "facts": {k: v for k, v in verdict.facts.items() if not isinstance(v, str)},
+            "reasons": [f"{finding.reason}." for finding in verdict.reasons],
+            "facts": {k: v for k, v in verdict.values.items() if not isinstance(v, str)},
         }
         self._log.put("stack", what, known)
         return known
 
     def cosine(self, shard: str, artifact: Artifact) -> float:
         """The lowest cosine of a shard's probes; -1 where there is none."""
-        found = self._fidelity(self._builds.shards[shard], artifact).facts.get("cosine.min", -1.0)
-        return float(found) if not math.isnan(float(found)) else -1.0
+        candidate = self._candidate(self._builds.shards[shard], artifact)
+        figures = FIDELITY.figures(FIDELITY.measure(candidate))
+        cosine = next((float(f.value) for f in figures if f.name == "cosine.min"), math.nan)
+        return -1.0 if math.isnan(cosine) else cosine
 
     def placed(self, shard: Shard, artifact: Artifact) -> Verdict:
         """The placement gate of a shard."""
-        program = read_model(artifact.path)
-        found = placement.measure(self._backend, artifact.path, program, size_bytes=artifact.size)
-        return placement.judge(found, subject=shard.qualified, os=shard.policy.placement.os)
+        measurement = PLACEMENT.measure(self._candidate(shard, artifact))
+        return PLACEMENT.judge(measurement, shard.policy.placement, shard)
 
     def _verdicts(self, shard: Shard, artifact: Artifact, asked: Settings) -> Iterator[Verdict]:
-        yield (placed := self.placed(shard, artifact))
-        if placed.status != "passed":
-            return
-        measured = compression.measure(artifact, read_model(artifact.path), shard.reference)
-        policy = shard.policy.compression
-        yield (
-            done := compression.judge(measured, asked=asked, policy=policy, subject=shard.qualified)
-        )
-        if done.status == "passed":
-            yield self._fidelity(shard, artifact)
+        subject = shard.model_copy(update={"compression": asked})
+        candidate = self._candidate(subject, artifact)
+        for gate in GATES.values():
+            if gate.scope == "shard" and gate.marker == "gate":
+                measurement = gate.measure(candidate)
+                yield (verdict := gate.judge(measurement, gate.policy(subject.policy), subject))
+                if verdict.status != "passed":
+                    return
 
-    def _fidelity(self, shard: Shard, artifact: Artifact) -> Verdict:
-        runner, cases = self._backend.fresh(artifact.path), self._opened.cases(shard)
-        found = fidelity.measure(runner, cases, compared=True, provenance={})
-        return fidelity.judge(found, shard.policy.fidelity, shard.qualified)
+    def _candidate(self, shard: Shard, artifact: Artifact) -> CandidateShard:
+        backend = _Fresh(self._backend)
+        return CandidateShard(shard, artifact, backend, lambda: self._opened.cases(shard))
 
     def _judged(
         self, stack: Stack, golden: Sequence[GoldenPrompt], policy: BehaviourPolicy
     ) -> Verdict:
-        found = behaviour.measure(stack.chain, golden, stack.states, stack.decode, stack.provenance)
-        verdict = behaviour.judge(found, policy, self._opened.model.name)
-        # A line has room for one reason: which policy is broken says more than at which position.
-        seen = set(where(found, policy))
-        return replace(verdict, reasons=tuple(r for r in verdict.reasons if r not in seen))
+        measurement = measure(stack.chain, golden, stack.states, stack.decode, stack.provenance)
+        return BEHAVIOUR.judge(measurement, policy, self._opened.model)
+
+
+class _Fresh:
+    """A backend whose runners are not kept, unless they are already."""
+
+    def __init__(self, backend: LoadedBackend) -> None:
+        self.name, self.on_device = backend.name, backend.on_device
+        self._backend = backend
+
+    def load(self, artifact: Any) -> Runner:
+        return self._backend.fresh(artifact)
+
+    def provenance(self) -> dict[str, str]:
+        return self._backend.provenance()

@@ -99,20 +99,28 @@ def widen(patterns: npt.NDArray[np.uint16], out: npt.NDArray[np.float32]) -> Non
         np.copyto(out, patterns.view(np.float16))
 
 
+def convert(array: Array, dtype: DType, precision: Precision) -> Array:
+    """An array in the form that its type is carried in, rounded where policy says so.
+
+    Callers have numpy's warnings off.
+    """
+    if dtype is DType.FP16 and precision == "as-typed":
+        return rounded(array)
+    return np.asarray(array).astype(carried(dtype, precision), copy=False)
+
+
 @lru_cache(maxsize=1024)
 def converter(kind: ValueType, precision: Precision, moves: bool) -> Callable[[Any], Any]:
-    """The function that brings a value into the form its type is carried in, rounded if need be.
-
-    Lists, dictionaries, states and texts stay as they are. Callers have numpy's warnings off.
+    """`convert` for results of one type; lists, dictionaries, states and texts stay as they are.
 
     Args:
-        kind: the value's MIL type.
+        kind: the result's MIL type.
         precision: the session's.
-        moves: the value consists of numbers of its type, so that nothing needs to be rounded.
+        moves: the result consists of numbers of its type, so that nothing needs to be rounded.
     """
     if not isinstance(kind, TensorType) or kind.dtype is DType.STRING:
-        return lambda value: value
+        return lambda result: result
     if kind.dtype is DType.FP16 and precision == "as-typed" and not moves:
         return rounded
     dtype = np.dtype(carried(kind.dtype, precision))
-    return lambda value: np.asarray(value).astype(dtype, copy=False)
+    return lambda result: np.asarray(result).astype(dtype, copy=False)

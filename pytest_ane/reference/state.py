@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import TensorType
-from pytest_ane.reference.dtypes import Precision, carried, converter
+from pytest_ane.reference.dtypes import Precision, carried, convert
 
 
 class State:
@@ -42,7 +42,7 @@ class State:
             ValueError: it has another shape.
         """
         with np.errstate(all="ignore"):
-            self.take(converter(self.type, self._precision, moves=False)(value))
+            self.take(convert(value, self.type.dtype, self._precision))
 
     def take(self, value: Any) -> None:
         """As `write`, of a value that is rounded already as the state's type says."""

@@ -5,28 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_ane.analysis.bisect import Bisection, StackEvaluation
+from pytest_ane.core.verdict import Verdict
+from pytest_ane.report.verdict import reasons, row
 
 _NAMED = 6
 
 
 def evaluation_line(evaluation: StackEvaluation, number: int, shards: int) -> str:
     """One stack that was evaluated: `3. exact: L07 - green (top-1 95.1%, KL 0.0265, ...)`."""
-    facts = evaluation.verdict.facts
+    values = evaluation.verdict.values
     colour = "green" if evaluation.verdict.status == "passed" else "red"
-    numbers = evaluation.verdict.summary
-    if {"top1", "kl.mean", "greedy.agreed"} <= facts.keys():
-        greedy = f"{facts['greedy.agreed']} greedy tokens"
-        numbers = f"top-1 {facts['top1']:.1%}, KL {facts['kl.mean']:.4f}, {greedy}"
+    numbers = row(evaluation.verdict)
+    if {"top1", "kl.mean", "greedy.agreed"} <= values.keys():
+        greedy = f"{values['greedy.agreed']} greedy tokens"
+        numbers = f"top-1 {values['top1']:.1%}, KL {values['kl.mean']:.4f}, {greedy}"
     return f"{number:>2}. exact: {_exact(evaluation.exact, shards)} - {colour} ({numbers})"
 
 
-def sentence(result: Bisection, model: str, shards: int, reasons: Sequence[str] = ()) -> str:
-    """The shards to blame, and how many stacks the search took; `reasons` of the last red one."""
+def sentence(result: Bisection, model: str, shards: int, last: Verdict | None = None) -> str:
+    """The shards to blame, and how many stacks the search took; `last` is the last verdict."""
     took = f"{result.evaluations} stack evaluation{'s' if result.evaluations > 1 else ''}"
     if result.outcome == "green":
         return f"{model} is green as it is: no shard is to blame ({took})."
     if result.outcome == "reference":
-        why = f": {reasons[0]}" if reasons else "."
+        why = f": {reasons(last)[0]}" if last is not None and last.reasons else "."
         return f"The reference itself does not meet the policy{why} ({took})"
     if result.outcome == "many":
         return (

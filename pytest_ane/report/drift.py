@@ -15,6 +15,7 @@ from pytest_ane.analysis.drift import (
     mean_kl,
 )
 from pytest_ane.gates.behaviour.measure import Behaviour
+from pytest_ane.report.verdict import reasons, row
 
 _COLUMNS = (
     "shard", "cosine", "rel L2", "pos 0", "max |x|",
@@ -56,15 +57,14 @@ def lines(drift: Drift, causes: Causes, model: str) -> Iterator[str]:
         names,
     )
     yield ""
-    # Greedy text was not measured, so that part of the summary means nothing.
-    yield f"stack {causes.stack.status}: {causes.stack.summary.partition(' · greedy')[0]}"
+    yield f"stack {causes.stack.status}: {row(causes.stack)}"
     yield sentence(causes)
 
 
 def sentence(causes: Causes) -> str:
     """The verdict of a drift: the shards that break the stack alone, or that it is gradual."""
     if causes.reference.status != "passed":
-        return f"The reference itself does not meet the policy: {causes.reference.reasons[0]}"
+        return f"The reference itself does not meet the policy: {reasons(causes.reference)[0]}"
     return _broken(causes) if causes.breaking else _gradual(causes)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 _SHOWN = 10
 _QUIET = ("recorded", "kept", "verified")
-"""What is only counted: nothing was lost, and nothing needs doing. What is recorded anew is too,
+"""What is only counted: nothing was lost, and nothing needs doing. What is recorded again is too,
 where its lines were said before."""
 
 
@@ -17,7 +17,7 @@ class Note:
     """What became of one file.
 
     Attributes:
-        what: `recorded`, `recorded anew`, `kept`, `left stale`, `does not count`, `not used`,
+        what: `recorded`, `recorded again`, `kept`, `left stale`, `does not count`, `not used`,
             `verified`.
         file: relative to the evidence folder.
         lines: what changed, or why; of what is verified the machine that it is of.
@@ -51,7 +51,7 @@ def lines(notes: Sequence[Note], unused: Sequence[str], folder: str) -> Iterator
 
 
 def _is_loud(note: Note) -> bool:
-    return note.what not in _QUIET and (bool(note.lines) or note.what != "recorded anew")
+    return note.what not in _QUIET and (bool(note.lines) or note.what != "recorded again")
 
 
 def _files(unused: Sequence[str]) -> str:

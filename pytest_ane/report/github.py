@@ -78,12 +78,12 @@ def commands(
         "warning": [row for row in ordered if row.allowed or row.warned],
     }
     for level in _LEVELS:
-        found = of_level[level]
+        wanted = of_level[level]
         # The last one shown counts those that are not.
-        shown = found if len(found) <= ANNOTATIONS else found[: ANNOTATIONS - 1]
+        shown = wanted if len(wanted) <= ANNOTATIONS else wanted[: ANNOTATIONS - 1]
         for row in shown:
             yield _command(level, _title(row), _sentences(row), place(row))
-        if more := found[len(shown) :]:
+        if more := wanted[len(shown) :]:
             yield _command(level, f"{len(more)} more", f"Also {_counts(more)}; see the summary.")
     yield _command("notice", "ane gates", f"{_headline(rows)} ({header})")
 
@@ -95,13 +95,13 @@ def markdown(text: str) -> str:
 
 def _sections(rows: Sequence[Row]) -> Iterator[_Section]:
     for label, group in groupby(ranked(rows), key=lambda row: row.label):
-        found = list(group)
-        title = f"{label} ({len(found)})"
+        of_label = list(group)
+        title = f"{label} ({len(of_label)})"
         if label not in _LISTED:
-            yield _Section(f"\n### {title}\n\n", [_item(row) for row in found])
+            yield _Section(f"\n### {title}\n\n", [_item(row) for row in of_label])
             continue
         table = "| | gate | |\n|---|---|---|\n"
-        cells = [_cells(row) for row in found]
+        cells = [_cells(row) for row in of_label]
         if label == "warned":
             yield _Section(f"\n### {title}\n\n{table}", cells)
         else:

@@ -20,6 +20,7 @@ class Row:
         warned: it passed, and its summary begins with a warning.
         allowed: it is not passed, and the policy lets that be.
         reasons: a sentence for each thing that is wrong.
+        place: file and line (from 1) where a test of one's own failed, relative to the root.
     """
 
     gate: str
@@ -29,11 +30,17 @@ class Row:
     warned: bool = False
     allowed: bool = False
     reasons: tuple[str, ...] = ()
+    place: tuple[str, int] | None = None
 
     @property
     def label(self) -> str:
         """The status, or `warned`."""
         return "warned" if self.warned else self.status
+
+    @property
+    def word(self) -> str:
+        """The label as the table has it: what is red stands out without colours."""
+        return self.label.upper() if self.red else self.label
 
     @property
     def red(self) -> bool:

@@ -1,7 +1,8 @@
-"""The table at the end of a run: one line a verdict, worst first, fitted to the terminal."""
+"""The table at the end of a run: one verdict a row, worst first, wrapped to the terminal."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -12,7 +13,9 @@ _SHOWN = 12
 """Passed verdicts shown before the rest is only counted; -v shows all."""
 _NOT_RUN = 3
 """Likewise of gates that were not run: what kept them from it stands above."""
-_MORE = " ..."
+_INDENT = 9
+"""Columns before what is continued, where the room beside subject and gate is small."""
+_ROOM = 40
 
 
 @dataclass(frozen=True)
@@ -23,30 +26,51 @@ class Line:
     status: str = ""
 
 
-def table(rows: Sequence[Row], *, width: int, everything: bool = False) -> Iterator[Line]:
-    """Errors, failed, unproven, not run, warned, passed; each with behaviour first, by subject."""
+def table(
+    rows: Sequence[Row], *, width: int | None = None, everything: bool = False
+) -> Iterator[Line]:
+    """Errors, failed, unproven, not run, warned, passed; each with behaviour first, by subject.
+
+    Args:
+        rows: the verdicts.
+        width: of the terminal: rows are wrapped to it, and of passed ones only what fits one line
+            is shown, the figure that decides first. None, as in a pipe, cuts and wraps nothing.
+        everything: all rows whole, however many passed.
+    """
     ordered = ranked(rows)
-    wide = max((len(row.subject) for row in ordered), default=0)
+    subjects = max((len(row.subject) for row in ordered), default=0)
     for label, of_label in groupby(ordered, key=lambda row: row.label):
         group = list(of_label)
         most = len(group) if everything else {"passed": _SHOWN, "not run": _NOT_RUN}.get(label)
         for row in group[:most]:
-            text = f"{label:<8} {row.subject:<{wide}}  {row.gate:<11} {row.summary}"
-            yield Line(fitted(text, width), label)
+            head = f"{row.word:<8} {row.subject:<{subjects}}  {row.gate:<11} "
+            whole = everything or label != "passed"
+            yield from (Line(text, label) for text in _wrapped(head, row.summary, width, whole))
         if hidden := len(group[most:]) if most else 0:
             yield Line(f"... and {hidden} more {label} (-v shows all)")
-    yield Line(fitted(count(ordered), width))
+    yield from (Line(text) for text in _wrapped("", count(ordered), width, whole=True))
 
 
-def fitted(text: str, width: int) -> str:
-    """The text in at most `width` columns: whole parts (` · `) if one fits, else whole words."""
-    text = " ".join(text.split("\n")).rstrip()
-    if len(text) <= width:
-        return text
-    room = max(width - len(_MORE), 1)
-    # A cut falls on a separator, which may be the first character that no longer fits.
-    for separator in (" · ", " "):
-        at = text.rfind(separator, 0, room + len(separator))
-        if at > room // 2:
-            return text[:at].rstrip() + _MORE
-    return text[:room] + _MORE
+def _wrapped(head: str, text: str, width: int | None, whole: bool) -> Iterator[str]:
+    """A row in lines of at most `width` columns; words are never cut."""
+    text = " ".join(text.split("\n"))
+    if width is None or len(head) + len(text) <= width:
+        yield f"{head}{text}".rstrip()
+        return
+    if not whole:
+        text = _fitting(text, width - len(head))
+    indent = len(head) if width - len(head) >= _ROOM else min(_INDENT, len(head))
+    yield from textwrap.wrap(
+        f"{head}{text}", width, subsequent_indent=" " * indent, drop_whitespace=True,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def _fitting(text: str, room: int) -> str:
+    """As many whole parts (` · `) as fit, at least the first."""
+    first, *others = text.split(" · ")
+    for part in others:
+        if len(first) + len(part) + 3 > room:
+            break
+        first = f"{first} · {part}"
+    return first

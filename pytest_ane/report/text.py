@@ -1,4 +1,4 @@
-"""A verdict in sentences."""
+"""The header of a run, and sentences shortened for its table."""
 
 from __future__ import annotations
 
@@ -6,29 +6,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_ane.core.verdict import Verdict
 from pytest_ane.manifest import Shard
 
-_MOST = 8
 _FOLDERS = re.compile(r"(?<![^\s'\"(])/(?:[^/\s:,;'\"]+/)+")
 """The folders of an absolute path, which begins a word."""
-
-
-def reasons(verdict: Verdict) -> list[str]:
-    """What is wrong, a sentence each: the first eight, then how many more."""
-    shown = list(verdict.reasons[:_MOST])
-    more = len(verdict.reasons) - _MOST
-    return [*shown, f"and {more} more"] if more > 0 else shown
-
-
-def failure(verdict: Verdict, weights: str = "") -> str:
-    """The message of a failed gate: what and where, then every reason, at most eight.
-
-    `weights` says that they are synthetic, where they are.
-    """
-    lines = [f"{verdict.subject}: {verdict.gate} {verdict.status}"]
-    lines[0] += f"; weights are {weights}" if weights else ""
-    return "\n".join([*lines, *(f"  - {reason}" for reason in reasons(verdict))])
 
 
 def brief(sentence: str) -> str:

@@ -32,7 +32,7 @@ def lines(judged: Sequence[Judged], *, everything: bool = False) -> Iterator[str
     decoded = sum(speed.what == "decode" for speed, _ in ordered)
     shown = ordered if everything else ordered[: max(_SHOWN, decoded)]
     heads = ("", "", "now", "a token", "baseline", "change", "control")
-    yield from _table([heads, *(_row(speed, verdict.facts) for speed, verdict in shown)], words=2)
+    yield from _table([heads, *(_row(speed, verdict.values) for speed, verdict in shown)], words=2)
     if hidden := len(ordered) - len(shown):
         yield f"... and {hidden} more (-v shows all)"
     for speed, _ in ordered[:decoded]:
@@ -91,7 +91,7 @@ def noise(calibration: Calibration) -> Iterator[str]:
 
 def _rank(judged: Judged) -> tuple[bool, float, str]:
     speed, verdict = judged
-    change = verdict.facts.get("change", 0.0)
+    change = verdict.values.get("change", 0.0)
     assert not isinstance(change, str)
     # Of a load's seconds more is worse, of tokens a second less.
     return speed.what != "decode", change if speed.tokens else -change, speed.subject

@@ -22,7 +22,7 @@ from pytest_ane.core.arrays import Arrays
 from pytest_ane.core.digests import file_digest, key_digest
 from pytest_ane.core.errors import AneError, ExecutionError, PlanError, RecordingError
 from pytest_ane.core.files import write_atomically
-from pytest_ane.gates.placement.device import to_record
+from pytest_ane.gates.placement.measure import to_record
 from pytest_ane.gates.placement.plans import Plan, PlannedOperation, coremltools, read_plan
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import MLModel, Operation

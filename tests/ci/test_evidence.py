@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pytest_ane.evidence.statement import sealed
-from pytest_ane.evidence.text import pretty
+from pytest_ane.evidence.strict_json import pretty
 from pytest_ane.testing import DeviceRule, Script
 from tests.ci.repository import AS_IT_IS, CONTEXT, calls, clone, commit, git, machine
 from tests.ci.runner import Done, Runner

@@ -111,7 +111,7 @@ def test_it_is_written_on_request_only(searched: tuple[Path, str], tmp_path: Pat
         "palettize",
         "none",
     }
-    assert "already says so" in recommend(folder, "--ane-manifest", str(copy), "--write")
+    assert "has these settings already" in recommend(folder, "--ane-manifest", str(copy), "--write")
 
 
 @pytest.mark.heavy

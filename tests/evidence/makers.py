@@ -11,15 +11,20 @@ from pydantic import TypeAdapter
 from pytest_ane.build import Census, Distortion
 from pytest_ane.build.census import Stage, Weight
 from pytest_ane.chain.exact import Head
-from pytest_ane.core.verdict import Gate, Verdict
-from pytest_ane.evidence import Measurement, Statement
-from pytest_ane.gates import behaviour, compression, fidelity
+from pytest_ane.core.verdict import Verdict
+from pytest_ane.evidence import Statement
+from pytest_ane.gates import behaviour, compression, fidelity, placement
 from pytest_ane.gates.behaviour.measure import PromptResult
 from pytest_ane.gates.compression.measure import CompressionMeasurement
-from pytest_ane.gates.fidelity import Comparison, Fidelity
-from pytest_ane.gates.placement import plans
+from pytest_ane.gates.fidelity import Comparison, Errors, Fidelity
 from pytest_ane.gates.placement.plans import Message, Plan, PlannedFunction, PlannedOperation, Tally
-from pytest_ane.manifest import BehaviourPolicy, Compression, CompressionPolicy, FidelityPolicy
+from pytest_ane.manifest import (
+    BehaviourPolicy,
+    Compression,
+    CompressionPolicy,
+    FidelityPolicy,
+    PlacementPolicy,
+)
 from pytest_ane.metrics.logits import Likeliest, Position
 
 ENVIRONMENT = {
@@ -67,12 +72,13 @@ COMPRESSION = CompressionMeasurement(
     ("norm_weight: left as it is.",),
     (Distortion("q_proj_weight", 12.5, 3000.0), Distortion("mask", 0.0, 7.0)),
 )  # fmt: skip
+ERRORS = Errors(0.99, 0.8, 64, (0, 7), 1.5, (0, 9))
 FIDELITY = Fidelity(
     (
         Comparison("gaussian", "gaussian T=2 #0", "y", 2, 4.25, (0.999, 0.998), (0, 1), (), (),
-                   1.0, 0.125),
+                   1.0, 0.125, relative=(0.02, 0.01), errors=ERRORS),
         Comparison("captured", "captured chat T=4", "y", 4, 21953.4, (0.9, math.nan), (0, 3),
-                   (1,), (2,), 0.875, math.inf),
+                   (1,), (2,), 0.875, math.inf, relative=(0.5, math.nan), errors=ERRORS),
     ),
     True,
     {"backend": "coreml"},
@@ -100,7 +106,7 @@ BEHAVIOUR = behaviour.Behaviour(
     (("L00", 0.9991), ("L01", math.nan)),
     {"backend": "coreml"},
 )
-MEASURED: dict[Gate, Measurement] = {
+MEASURED: dict[str, Any] = {
     "placement": PLAN,
     "compression": COMPRESSION,
     "fidelity": FIDELITY,
@@ -114,7 +120,7 @@ ASKED = [
 ]
 
 
-def statement(gate: Gate, **changes: Any) -> Statement:
+def statement(gate: str, **changes: Any) -> Statement:
     """What a Mac records of `smollm2:L01`, or of the whole model."""
     fields: dict[str, Any] = {
         "gate": gate,
@@ -128,10 +134,10 @@ def statement(gate: Gate, **changes: Any) -> Statement:
     return Statement(**{**fields, **changes})
 
 
-def judged(found: Measurement) -> list[Verdict]:
+def judged(found: Any) -> list[Verdict]:
     """The verdicts of a measurement under several policies."""
     if isinstance(found, Plan):
-        return [plans.judge(found, subject="m:L01")]
+        return [placement.judge(found, PlacementPolicy(), "m:L01")]
     if isinstance(found, Fidelity):
         mild = FidelityPolicy(min_cosine=0.5)
         return [fidelity.judge(found, policy, "m:L01") for policy in (FidelityPolicy(), mild)]
@@ -140,7 +146,7 @@ def judged(found: Measurement) -> list[Verdict]:
     policies = [CompressionPolicy(), CompressionPolicy(max_bytes=10, min_ratio=3.5)]
     asked = [TypeAdapter(Compression).validate_python(one) for one in ASKED]
     return [
-        compression.judge(found, asked=one, policy=policy, subject="m:L01")
+        compression.judge(found, policy, "m:L01", one)
         for one in [None, *asked]
         for policy in policies
     ]

@@ -10,12 +10,9 @@ from typing import Any
 import pytest
 
 from pytest_ane.core.errors import EvidenceError
-from pytest_ane.core.verdict import Gate
-from pytest_ane.evidence.codec import from_data, to_data
-from pytest_ane.gates.behaviour import Behaviour, judge
+from pytest_ane.evidence.statement import from_data, to_data
 from pytest_ane.gates.fidelity import Errors, Fidelity
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
-from pytest_ane.manifest import BehaviourPolicy
 from tests.evidence.makers import MEASURED
 
 
@@ -30,7 +27,7 @@ def changed(value: Any, path: str, to: Any) -> Any:
 
 def test_a_plan_has_no_fields_that_say_nothing() -> None:
     operations = (PlannedOperation("w", "const"), PlannedOperation("y", "conv", "ANE", ("ANE",)))
-    assert to_data(Plan("coremltools", (PlannedFunction("main", operations),))) == {
+    assert to_data("placement", Plan("coremltools", (PlannedFunction("main", operations),))) == {
         "source": "coremltools",
         "functions": [
             {
@@ -45,7 +42,7 @@ def test_a_plan_has_no_fields_that_say_nothing() -> None:
 
 
 def test_nan_and_infinity_are_words() -> None:
-    data = to_data(MEASURED["fidelity"])
+    data = to_data("fidelity", MEASURED["fidelity"])
     assert data["comparisons"][1]["cosines"] == [0.9, "NaN"]
     assert data["comparisons"][1]["error_max"] == "Infinity"
     found = from_data("fidelity", data, {})
@@ -55,24 +52,16 @@ def test_nan_and_infinity_are_words() -> None:
 
 
 def test_provenance_is_the_environment_and_not_written_twice() -> None:
-    data = to_data(MEASURED["fidelity"])
+    data = to_data("fidelity", MEASURED["fidelity"])
     assert "provenance" not in data
     found = from_data("fidelity", data, {"chip": "Apple M4"})
     assert isinstance(found, Fidelity)
     assert found.provenance == {"chip": "Apple M4"}
 
 
-def test_what_fidelity_did_not_always_measure_is_optional() -> None:
-    """Evidence recorded before contributions were measured reads as it did; new ones in full."""
-    found = MEASURED["fidelity"]
-    assert isinstance(found, Fidelity)
-    first = found.comparisons[0]
-    assert to_data(found)["comparisons"][0].keys() == {
-        "kind", "probe", "output", "length", "input_max", "cosines", "positions", "both_zero",
-        "one_zero", "finite", "error_max",
-    }  # fmt: skip
+def test_everything_of_a_comparison_is_read_again() -> None:
     deep = replace(
-        first,
+        MEASURED["fidelity"].comparisons[0],
         contributions=(0.5,),
         idle=(1,),
         residual=20.0,
@@ -82,8 +71,8 @@ def test_what_fidelity_did_not_always_measure_is_optional() -> None:
         experts=((3, 9),),
         errors=Errors(0.5, -1.0, 32, (0, 5), 0.125, (1, 7)),
     )
-    known = replace(found, comparisons=(deep,), provenance={})
-    data = to_data(known)
+    known = replace(MEASURED["fidelity"], comparisons=(deep,), provenance={})
+    data = to_data("fidelity", known)
     assert data["comparisons"][0]["contributions"] == [0.5]
     assert from_data("fidelity", json.loads(json.dumps(data)), {}) == known
 
@@ -98,38 +87,12 @@ def test_what_fidelity_did_not_always_measure_is_optional() -> None:
     ],
 )
 def test_errors_that_cannot_be(errors: dict[str, Any], words: str) -> None:
-    data = to_data(MEASURED["fidelity"])
+    data = to_data("fidelity", MEASURED["fidelity"])
     whole = {"cosine": 1.0, "group_cosine": 1.0, "group": 0, "absolute_at": [0, 0]}
     whole |= {"relative": 0.0, "relative_at": [0, 0], **errors}
     data["comparisons"][0]["errors"] = whole
     with pytest.raises(EvidenceError, match=words):
         from_data("fidelity", data, {})
-
-
-def test_behaviour_as_it_was_recorded_before_there_was_more_to_say() -> None:
-    old = {
-        "prompts": [
-            {
-                "name": "facts",
-                "positions": [
-                    {"centred_cosine": 0.5, "kl": 9.0, "top1": False, "rank": 700},
-                    {"centred_cosine": 0.999, "kl": 0.01, "top1": True, "rank": 0},
-                ],
-                "greedy": [5],
-                "expected": [5],
-                "leads": [4.0],
-                "text": " a",
-                "expected_text": " a",
-            }
-        ],
-        "alone": [["L00", 0.999]],
-    }
-    found = from_data("behaviour", old, {})
-    assert isinstance(found, Behaviour)
-    assert found.prompts[0].head is None
-    assert {p.nll for p in found.prompts[0].positions} == {None}
-    assert to_data(found) == old
-    assert judge(found, BehaviourPolicy(), "smollm2").status == "passed"
 
 
 @pytest.mark.parametrize(
@@ -139,6 +102,8 @@ def test_behaviour_as_it_was_recorded_before_there_was_more_to_say() -> None:
         ("fidelity", "comparisons.0.cosines", [0.9], "1 cosines at 2 positions"),
         ("fidelity", "comparisons.0.cosines", [0.9, 1.1], "neither in -1..1 nor NaN"),
         ("fidelity", "comparisons.0.cosines", [0.9, "Infinity"], "neither in -1..1 nor NaN"),
+        ("fidelity", "comparisons.0.relative", [], "0 errors at 2 positions"),
+        ("fidelity", "comparisons.0.errors", None, "live positions are without errors"),
         ("fidelity", "comparisons.0.positions", [1, 0], "do not ascend"),
         ("fidelity", "comparisons.0.positions", [-1, 0], "do not ascend"),
         ("fidelity", "comparisons.0.one_zero", [3, 3], "do not ascend"),
@@ -174,7 +139,7 @@ def test_behaviour_as_it_was_recorded_before_there_was_more_to_say() -> None:
         ("placement", "functions.0.operations.0.preferred", "TPU", "'ANE', 'GPU' or 'CPU'"),
     ],
 )
-def test_what_contradicts_itself_is_refused(gate: Gate, path: str, to: Any, words: str) -> None:
-    data = changed(to_data(MEASURED[gate]), path, to)
+def test_what_contradicts_itself_is_refused(gate: str, path: str, to: Any, words: str) -> None:
+    data = changed(to_data(gate, MEASURED[gate]), path, to)
     with pytest.raises(EvidenceError, match=words):
         from_data(gate, data, {})

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from pytest_ane.build import Census
-from pytest_ane.evidence import Measurement, Statement
+from pytest_ane.evidence import Statement
 from pytest_ane.evidence.judge import judge, origin
 from pytest_ane.gates.behaviour import Behaviour
 from pytest_ane.gates.behaviour.measure import PromptResult
 from pytest_ane.gates.compression.measure import CompressionMeasurement
-from pytest_ane.gates.fidelity import Comparison, Fidelity
+from pytest_ane.gates.fidelity import Comparison, Errors, Fidelity
 from pytest_ane.gates.placement.plans import Plan
 from pytest_ane.manifest import (
     BehaviourPolicy,
     CompressionPolicy,
     FidelityPolicy,
-    Gate,
     Model,
     Policy,
     Shard,
@@ -28,10 +28,12 @@ from tests.evidence.test_verify import FOUND, PLAN
 
 WHERE = "recorded 2026-11-18, Apple M4 Max, macOS 26.1, CPU_AND_NE"
 POSITIONS = (Position(1.0, 0.0, True, 0), Position(0.99, 0.01, True, 0))
+ERRORS = Errors(0.98, 0.98, 0, (0, 0), 0.1, (0, 0))
 FIDELITY = Fidelity(
-    (Comparison("gaussian", "g", "y", 1, 1.0, (0.98,), (0,), (), (), 1.0, 0.1),), True, {}
-)
-MEASURED: dict[Gate, Measurement] = {
+    (Comparison("gaussian", "g", "y", 1, 1.0, (0.98,), (0,), (), (), 1.0, 0.1,
+                relative=(0.1,), errors=ERRORS),), True, {}
+)  # fmt: skip
+MEASURED: dict[str, Any] = {
     "placement": PLAN,
     "compression": CompressionMeasurement(Census(()), 5_000, (), ()),
     "fidelity": FIDELITY,
@@ -46,27 +48,26 @@ STRICT = Policy(
 )
 
 
-def recorded(gate: Gate) -> Statement:
+def recorded(gate: str) -> Statement:
     subject = "m" if gate == "behaviour" else "m:L01"
     return replace(FOUND, gate=gate, subject=subject, measurement=MEASURED[gate])
 
 
-def of(gate: Gate, policy: Policy) -> Shard | Model:
+def of(gate: str, policy: Policy) -> Shard | Model:
     shard = Shard(model="m", id="L01", policy=policy)
     return Model(name="m", shards=(shard,), policy=policy) if gate == "behaviour" else shard
 
 
 @pytest.mark.parametrize("gate", ["placement", "fidelity", "behaviour"])
-def test_what_passes_says_where_it_is_from(gate: Gate) -> None:
+def test_what_passes_says_where_it_is_from(gate: str) -> None:
     verdict = judge(recorded(gate), of(gate, Policy()))
     assert (verdict.gate, verdict.status) == (gate, "passed")
     assert verdict.subject == recorded(gate).subject
-    assert verdict.summary.endswith(f" · {WHERE}")
-    assert verdict.facts["evidence"] == WHERE
+    assert verdict.origin == WHERE
 
 
 @pytest.mark.parametrize("gate", ["compression", "fidelity", "behaviour"])
-def test_another_policy_gives_another_verdict(gate: Gate) -> None:
+def test_another_policy_gives_another_verdict(gate: str) -> None:
     assert judge(recorded(gate), of(gate, STRICT)).status == "failed"
     assert judge(recorded(gate), of(gate, Policy())).status != "failed"
 
@@ -87,4 +88,5 @@ def test_what_was_replayed_is_called_so() -> None:
     verdict = judge(
         replace(recorded("placement"), environment=environment), of("placement", Policy())
     )
-    assert verdict.summary.endswith(f" · {WHERE.replace('Apple', 'replayed Apple')}")
+    assert verdict.origin == WHERE.replace("Apple", "replayed Apple")
+    assert len(verdict.warnings) == 1

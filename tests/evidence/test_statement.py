@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 
 from pytest_ane.core.errors import EvidenceError
-from pytest_ane.core.verdict import Gate
 from pytest_ane.evidence import Statement, plain
 from pytest_ane.evidence.statement import sealed
-from pytest_ane.evidence.text import pretty
+from pytest_ane.evidence.strict_json import pretty
 from tests.evidence.makers import MEASURED, judged, statement
 
 GATES = list(MEASURED)
 
 
-def edited(gate: Gate, *path: str | int, to: Any) -> bytes:
+def edited(gate: str, *path: str | int, to: Any) -> bytes:
     """A statement with another value somewhere, and a digest that fits it."""
     data = json.loads(statement(gate).to_json())
     at = data
@@ -30,7 +29,7 @@ def edited(gate: Gate, *path: str | int, to: Any) -> bytes:
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_what_is_read_is_what_was_written(gate: Gate) -> None:
+def test_what_is_read_is_what_was_written(gate: str) -> None:
     written = statement(gate)
     text = written.to_json()
     read = Statement.from_json(text.encode())

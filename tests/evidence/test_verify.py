@@ -283,7 +283,7 @@ def test_what_is_signed_is_not_what_lies_there(store: Store, tmp_path: Path) -> 
     kind, says = refusal(store, policy)
     assert kind == "signature"
     assert says.startswith(
-        f"{FILE} is not what was signed: the file was changed, or recorded anew; sign it: cosign"
+        f"{FILE} is not what was signed: the file was changed, or recorded again; sign it: cosign"
     )
 
 

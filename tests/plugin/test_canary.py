@@ -80,8 +80,8 @@ def test_others_are_not_run_when_it_fails(
         [
             f"not run: canary L01 {complaint}",
             "=*= ane gates =*=",
-            f"failed   own:L01  {gate} *",
-            f"not run  own:L00  compression canary L01 {complaint}",
+            f"FAILED   own:L01  {gate} *",
+            f"NOT RUN  own:L00  compression canary L01 {complaint}",
             "... and 3 more not run (-v shows all)",
         ]
     )
@@ -198,11 +198,52 @@ def test_a_gate_of_the_project_s_own_counts(project: Project) -> None:
     result.stdout.fnmatch_lines(["not run: canary L01 failed taste"])
 
 
+def test_a_gate_in_a_test_file_is_asked_though_it_is_not_selected(project: Project) -> None:
+    own(project, L00="good", L01="good")
+    project.pytester.makepyfile(
+        test_more="""
+        import pytest
+
+        @pytest.mark.gate
+        @pytest.mark.parametrize("least", [1, 10**9])
+        def test_taste(ane_shard, ane_artifact, least):
+            assert ane_artifact.size > least
+        """
+    )
+    result = project.gate("-k", "L00 and placement")
+    result.assert_outcomes(errors=1, deselected=10)
+    result.stdout.fnmatch_lines(["not run: canary L01 failed taste"])
+
+
+def test_a_fixture_that_only_pytest_can_give_is_an_error(project: Project) -> None:
+    own(project, L00="good", L01="good")
+    project.pytester.makepyfile(
+        test_more="""
+        import pytest
+
+        @pytest.mark.gate
+        def test_taste(ane_shard, tmp_path):
+            pass
+        """
+    )
+    result = project.gate("-k", "L00 and placement")
+    result.assert_outcomes(errors=1, deselected=8)
+    result.stdout.fnmatch_lines(["*no verdict on taste: its test wants the fixture 'tmp_path'*"])
+    project.gate().assert_outcomes(passed=8, deselected=1)
+
+
+def test_a_gate_that_the_project_does_not_have_is_not_asked(project: Project) -> None:
+    own(project, L00="good", L01="ineligible")
+    shutil.copytree(shipped(), project.path / "gates")
+    (project.path / "gates" / "test_placement.py").unlink()
+    project.gate("-k", "L00").assert_outcomes(passed=2, deselected=3)
+
+
 def test_changed_gates_are_asked_in_their_changed_form(project: Project) -> None:
     own(project, L00="good", L01="ineligible")
     shutil.copytree(shipped(), project.path / "gates")
     file = project.path / "gates" / "test_placement.py"
-    file.write_text(file.read_text().replace("    found =", "    return\n    found ="))
+    file.write_text(file.read_text().replace("    measurement =", "    return\n    measurement ="))
     project.gate("-k", "L00").assert_outcomes(passed=3, deselected=4)
 
 
@@ -211,7 +252,7 @@ def test_nothing_else_is_built(project: Project) -> None:
     assert result.parseoutcomes()["passed"] == 2
     assert built(project) == ["L01"]
     result.stdout.fnmatch_lines(
-        ["not run  mini *behaviour *canary L01 failed compression"], consecutive=False
+        ["NOT RUN  mini *behaviour *canary L01 failed compression"], consecutive=False
     )
 
 

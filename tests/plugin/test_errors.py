@@ -107,7 +107,7 @@ def test_a_shard_the_model_does_not_have(project: Project) -> None:
 def test_a_bug_keeps_its_traceback(project: Project) -> None:
     """Only bad input is told in a sentence."""
     project.pytester.makeconftest(
-        "import pytest\n@pytest.fixture\ndef ane_program():\n    return {}['key']\n"
+        "import pytest\n@pytest.fixture\ndef ane_evidence():\n    return {}['key']\n"
     )
     result = project.packages(good="none").gate("-k", "compression")
     result.stdout.fnmatch_lines([">*return {}[[]'key'[]]*", "E*KeyError: 'key'"])

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_ane.evidence import Statement
 from pytest_ane.evidence.statement import sealed
-from pytest_ane.evidence.text import pretty
+from pytest_ane.evidence.strict_json import pretty
 from pytest_ane.testing import DeviceRule, Replayer, Script
 from tests.evidence.signing import PrivateKey, envelope, new_key, write_json, write_public
 from tests.plugin.conftest import Project
@@ -86,7 +86,7 @@ def test_what_was_recorded_passes_without_core_ml(recorded: Recorded) -> None:
     result.stdout.fnmatch_lines(
         [
             "ane: *backend cpu * placement by recorded plans * seed 0*",
-            "warned   own:good  placement   replayed, no device was asked ...",
+            "warned   own:good  placement   The answers were replayed, no device was asked*",
             "evidence: 2 verified (replayed Apple M4 Max, macOS 26.1, CPU_AND_NE)",
         ]
     )
@@ -98,12 +98,12 @@ def test_the_verdict_says_where_it_is_from(
     monkeypatch.setenv("COLUMNS", "250")
     today = f"{datetime.now(timezone.utc):%Y-%m-%d}"
     where = f"recorded {today}, replayed Apple M4 Max, macOS 26.1, CPU_AND_NE"
-    recorded.verify().stdout.fnmatch_lines([f"warned   own:good  placement * conv_ane=* {where}"])
+    recorded.verify().stdout.fnmatch_lines([f"warned   own:good  placement * plan: * {where}"])
     # As a Mac writes it.
     for name in (PLACEMENT, FIDELITY):
         recorded.edit(name, lambda data: data["predicate"]["environment"].pop("native"))
     where = where.replace("replayed ", "")
-    recorded.verify().stdout.fnmatch_lines([f"passed   own:good  placement   conv_ane=* {where}"])
+    recorded.verify().stdout.fnmatch_lines([f"passed   own:good  placement   plan: * {where}"])
 
 
 def test_nothing_is_run_where_evidence_answers(
@@ -124,7 +124,7 @@ def test_missing(recorded: Recorded) -> None:
         "own:good: placement unproven",
         "  - *good.placement.json is missing; on a Mac, run: pytest --ane-shards=own:good -m gate "
         "--ane-record=missing",
-        "unproven own:good  placement   evidence is missing",
+        "UNPROVEN own:good  placement   *good.placement.json is missing*",
         failed=1,
     )
 
@@ -165,7 +165,7 @@ def test_a_plan_of_the_cpu_fails(recorded: Recorded) -> None:
     red(
         recorded.verify(),
         "own:good: placement failed",
-        "  - 1 operation is not on the ANE, of *",
+        "  - *runs on the CPU instead of the ANE",
         failed=1,
     )
 
@@ -177,7 +177,7 @@ def test_another_threshold_is_applied_to_the_numbers(recorded: Recorded) -> None
         data["predicate"]["measurement"]["comparisons"][0]["cosines"] = [0.98]
 
     recorded.edit(FIDELITY, worse)
-    red(recorded.verify(), "own:good: fidelity failed", "  - *below cosine 1*", failed=1)
+    red(recorded.verify(), "own:good: fidelity failed", "  - *below min-cosine = 1*", failed=1)
 
 
 def test_another_question(recorded: Recorded) -> None:
@@ -247,7 +247,7 @@ def test_a_recorded_plan_goes_before_a_forecast(recorded: Recorded) -> None:
     result.assert_outcomes(passed=1, deselected=3)
     result.stdout.fnmatch_lines(
         [
-            "passed * placement   eligible*",
+            "passed * placement   forecast: *",
             "evidence: 1 not used",
             "not used own/good.placement.json",
             "  *is damaged*",

@@ -6,7 +6,7 @@ from tests.plugin.conftest import Project
 
 OWN_GATE = """
 import pytest
-from pytest_ane.core.verdict import Verdict
+from pytest_ane.core.verdict import Figure, Finding, Verdict
 
 @pytest.mark.gate
 def test_outputs(
@@ -17,7 +17,9 @@ def test_outputs(
     assert [op.op for op in ane_program.program.functions["main"].walk()][-1] == "conv"
     assert len(ane_reference) == len({case.name for case in ane_reference}) == ane_probes.count
     assert ane_backend.load(ane_artifact.path).predict(ane_reference[0].calls[0])
-    ane_gate(Verdict("fidelity", "own:good", "failed", "looked at", ("It is too good.",), {"n": 3}))
+    ane_gate(
+        Verdict("taste", "own:good", (Figure("n", 3),), (Finding("failed", "It is too good"),))
+    )
 """
 
 
@@ -27,9 +29,9 @@ def test_a_gate_of_ones_own_has_all_fixtures(project: Project) -> None:
     result.assert_outcomes(failed=1, deselected=4)
     result.stdout.fnmatch_lines(
         [
-            "own:good: fidelity failed",
-            "  - It is too good.",
-            "failed   own:good  fidelity    looked at",
+            "own:good: taste failed",
+            "  - It is too good",
+            "FAILED   own:good  taste       It is too good",
         ]
     )
 

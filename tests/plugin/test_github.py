@@ -45,7 +45,7 @@ def test_a_red_run_after_another_commands_text(project: Project, summary: Path) 
     assert "file=shards.toml,line=1," in errors[1]
     text = summary.read_text()
     assert text.startswith("# mine\n\n## ane gates: 2 failed, 4 passed\n")
-    assert "live probes are below cosine" in text
+    assert "live probes are below" in text
 
 
 @pytest.mark.parametrize("more", [["-q"], ["-qq"], ["--no-summary"], ["-p", "no:terminal"]])
@@ -86,8 +86,28 @@ def test_what_broke_without_a_verdict_is_not_left_out(project: Project, summary:
     )
     result = project.packages(good="none").gate()
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["::error title=gates/test_fidelity.py*ZeroDivisionError*"])
+    result.stdout.fnmatch_lines(
+        ["::error file=gates/test_fidelity.py,line=5,title=own%3Agood fidelity error::ZeroDiv*"]
+    )
     assert "## ane gates: 1 error\n" in summary.read_text()
+
+
+def test_an_assertion_is_annotated_where_it_stands(project: Project, summary: Path) -> None:
+    project.pytester.makepyfile(
+        test_mine="""
+        import numpy as np
+        import pytest
+
+        @pytest.mark.gate
+        def test_taste(ane_shard):
+            assert np.ones(3).argmax() == 2
+        """
+    )
+    result = project.packages(good="none").gate("-k", "taste")
+    (error,) = (line for line in annotations(result) if line.startswith("::error"))
+    assert error == (
+        "::error file=test_mine.py,line=6,title=own%3Agood taste failed::assert np.int64(0) == 2"
+    )
 
 
 def test_a_summary_that_cannot_be_written_fails_nothing(

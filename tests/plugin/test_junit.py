@@ -29,7 +29,6 @@ def test_facts_are_properties(project: Project) -> None:
     assert fidelity["ane.gate"] == "fidelity"
     assert fidelity["ane.subject"] == "own:good"
     assert fidelity["ane.status"] == "passed"
-    assert fidelity["ane.summary"].startswith("cosine min ")
     assert float(fidelity["ane.cosine.min"]) == pytest.approx(1, abs=1e-4)
     compression = found["test_compression[own:good]"]
     size = sum(
@@ -73,9 +72,7 @@ def test_what_was_run_names_backend_and_machine(project: Project) -> None:
 def test_reasons_are_a_line_each(project: Project) -> None:
     project.packages(weightless="none", absent="none").gate("--junitxml=out.xml")
     found = properties(project.path / "out.xml")
-    assert found["test_compression[own:weightless]"]["ane.reasons"] == (
-        "The program has no weights, so there was nothing to check."
-    )
+    assert "no weights" in found["test_compression[own:weightless]"]["ane.reasons"]
     assert "ane.reasons" not in found["test_fidelity[own:weightless]"]
     absent = found["test_placement[own:absent]"]
     assert absent["ane.reasons"] == absent["ane.summary"]

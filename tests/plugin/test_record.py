@@ -87,9 +87,9 @@ def test_all_records_again_and_says_what_changes(project: Project) -> None:
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.fnmatch_lines(
         [
-            "recording anew own/good.placement.json",
+            "recording again own/good.placement.json",
             "  *os_build 25B78 -> 25C1*",
-            "evidence: 1 recorded anew",
+            "evidence: 1 recorded again",
         ]
     )
     result.stdout.no_fnmatch_line("*Captured stdout*")
@@ -102,9 +102,9 @@ def test_quiet_runs_say_what_changed_at_their_end(project: Project) -> None:
     script = Script(machine=Mac(build="25C1"))
     result = record(project, "--ane-record=all", "-k", "placement", "-q", script=script)
     result.stdout.fnmatch_lines(
-        ["recorded anew own/good.placement.json", "  *os_build 25B78 -> 25C1*"]
+        ["recorded again own/good.placement.json", "  *os_build 25B78 -> 25C1*"]
     )
-    result.stdout.no_fnmatch_line("recording anew *")
+    result.stdout.no_fnmatch_line("recording again *")
 
 
 def test_stale_evidence_is_recorded_again_and_missing_is_not(project: Project) -> None:
@@ -118,9 +118,9 @@ def test_stale_evidence_is_recorded_again_and_missing_is_not(project: Project) -
     assert files(project) == ["own/good.compression.json"]
     result.stdout.fnmatch_lines(
         [
-            "recording anew own/good.compression.json",
+            "recording again own/good.compression.json",
             "  1 file changed, of 4",
-            "evidence: 1 left missing, 1 recorded anew",
+            "evidence: 1 left missing, 1 recorded again",
             "left missing own/other.compression.json",
         ]
     )
@@ -134,7 +134,7 @@ def test_damaged_evidence_is_stale(project: Project) -> None:
     assert file.read_text() == "{"
     result = record(project, "--ane-record=stale", "-k", "placement")
     assert statement(project, "own/good.placement.json")
-    result.stdout.fnmatch_lines(["recording anew *", "  what was there could not be read: *"])
+    result.stdout.fnmatch_lines(["recording again *", "  what was there could not be read: *"])
 
 
 def test_evidence_that_the_policy_does_not_count_is_said_so(project: Project) -> None:

@@ -104,7 +104,7 @@ def test_a_conftest_of_the_project_reaches_shipped_gates(project: Project) -> No
     project.pytester.makeconftest(
         "import pytest\n"
         "@pytest.fixture\n"
-        "def ane_program(): pytest.fail('replaced')\n"
+        "def ane_evidence(): pytest.fail('replaced')\n"
         "def pytest_report_header(): return 'of the project'\n"
     )
     result = project.packages(good="none").gate("-k", "compression")

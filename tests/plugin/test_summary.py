@@ -5,29 +5,86 @@ from __future__ import annotations
 import pytest
 
 from tests.plugin.conftest import Project
+from tests.plugin.test_junit import properties
 
 SCREEN = """\
 =*= ane gates =*=
-error    own:absent  compression own:absent: the artifact absent.mlpackage ...
-error    own:absent  fidelity    own:absent: the artifact absent.mlpackage ...
-error    own:absent  placement   own:absent: the artifact absent.mlpackage ...
-failed   own:good    fidelity    cosine min -0.0370* mean -0.0297* ...
-failed   own:nan     fidelity    runs, 100.00% NaN or infinite *
-passed   own:good    compression 0.00 MB, 0.05x smaller than fp16 ...
-passed   own:good    placement   eligible, needs device evidence · conv 1/1 ...
-passed   own:nan     compression 0.00 MB, 0.05x smaller than fp16 · 0 weights
-passed   own:nan     placement   eligible, needs device evidence · conv 1/1 ...
+ERROR    own:absent  compression own:absent: the artifact absent.mlpackage does
+*
+ERROR    own:absent  fidelity    own:absent: the artifact absent.mlpackage does
+*
+ERROR    own:absent  placement   own:absent: the artifact absent.mlpackage does
+*
+FAILED   own:good    fidelity    cosine -0.0* < 0.97 (worst of * probes)*
+*
+FAILED   own:nan     fidelity    *give NaN or infinite values:*
+*
+passed   own:good    compression 2.43 kB · 0.05x smaller than fp16
+passed   own:good    placement   forecast: * for the ANE
+passed   own:nan     compression * kB · 0.05x smaller than fp16
+passed   own:nan     placement   forecast: * ops for the ANE
 passed: compression 2/3, fidelity 0/3, placement 2/3
-=*= short test summary info =*=
 """
 
 
-def test_worst_first_in_80_columns(project: Project) -> None:
-    result = project.packages(good="other", nan="none", absent="none").gate()
-    result.stdout.fnmatch_lines(SCREEN.splitlines(), consecutive=True)
+def rows(result: pytest.RunResult) -> list[str]:
+    """The table of verdicts."""
     start = next(i for i, line in enumerate(result.outlines) if " ane gates " in line)
-    shown = result.outlines[start : start + len(SCREEN.splitlines())]
-    assert max(map(len, shown)) <= 80
+    end = next(i for i, line in enumerate(result.outlines) if line.startswith("passed: "))
+    return result.outlines[start + 1 : end]
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_worst_first_and_wrapped_to_the_terminal(
+    project: Project, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    result = project.packages(good="other", nan="none", absent="none").gate()
+    if columns == 80:
+        result.stdout.fnmatch_lines(SCREEN.splitlines())
+    assert max(map(len, rows(result))) < columns
+    text = " ".join(" ".join(rows(result)).split())
+    assert "< 0.97 (worst of" in text
+
+
+def test_in_a_pipe_nothing_is_cut_or_wrapped(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    result = project.packages(good="other", nan="none", absent="none").gate()
+    assert len(rows(result)) == 9
+    assert all(
+        "max |x|" in line for line in rows(result) if "fidelity" in line and "passed" in line
+    )
+
+
+GATE = """
+import pytest
+
+@pytest.mark.gate
+def test_taste(ane_shard):
+    sweetness = 2
+    assert sweetness > 3, "too sour"
+
+@pytest.mark.gate
+def test_look(ane_shard):
+    1 / 0
+"""
+
+
+def test_gates_that_fail_by_assert_or_crash_have_their_rows(project: Project) -> None:
+    project.pytester.makepyfile(test_mine=GATE)
+    result = project.packages(good="none").gate("--junitxml=out.xml")
+    result.assert_outcomes(passed=3, failed=2, deselected=1)
+    result.stdout.fnmatch_lines(
+        [
+            "ERROR    own:good  look        ZeroDivisionError: division by zero",
+            "FAILED   own:good  taste       too sour",
+            "passed: look 0/1, taste 0/1, compression 1/1, fidelity 1/1, placement 1/1",
+        ]
+    )
+    found = properties(project.path / "out.xml")["test_taste[own:good]"]
+    assert (found["ane.status"], found["ane.place"]) == ("failed", "test_mine.py:6")
 
 
 def test_the_sentences_stay_whole_in_the_report(project: Project) -> None:
@@ -46,7 +103,8 @@ def test_details_are_a_section_of_the_failure(project: Project) -> None:
     result.stdout.fnmatch_lines(
         [
             "*- Captured ane fidelity call -*",
-            "gaussian fixed shape #? -> projection: cosine * at position 0, * dB), *, max |x| *",
+            "probe *cosine >= 0.97*",
+            "gaussian fixed shape #? *",
         ]
     )
 

@@ -20,8 +20,8 @@ def test_unproven_fails_unless_something_else_is_said(project: Project) -> None:
     result.stdout.fnmatch_lines(
         [
             "own:weightless: compression unproven",
-            "  - The program has no weights, so there was nothing to check.",
-            "unproven own:weightless  compression *",
+            "  - The program has no weights, so there was nothing to check",
+            "UNPROVEN own:weightless  compression *",
         ]
     )
 

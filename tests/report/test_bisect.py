@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ane.analysis.bisect import Bisection, StackEvaluation
-from pytest_ane.core.verdict import Verdict
+from pytest_ane.core.verdict import Figure, Verdict, nothing
 from pytest_ane.report.bisect import evaluation_line, sentence
 
 
@@ -33,12 +33,12 @@ from pytest_ane.report.bisect import evaluation_line, sentence
         ),
         (
             Bisection("reference", evaluations=2),
-            "The reference itself does not meet the policy: Why. (2 stack evaluations)",
+            "The reference itself does not meet the policy: Why (2 stack evaluations)",
         ),
     ],
 )
 def test_the_sentence(found: Bisection, says: str) -> None:
-    assert sentence(found, "m", 34, ["Why.", "More."]) == says
+    assert sentence(found, "m", 34, nothing("behaviour", "m", "Why")) == says
 
 
 @pytest.mark.parametrize(
@@ -46,14 +46,14 @@ def test_the_sentence(found: Bisection, says: str) -> None:
     [(0, "none"), (2, "L00, L01"), (9, "L00, L01, L02, L03, L04, L05 and 3 more"), (34, "all")],
 )
 def test_a_trial(count: int, says: str) -> None:
-    red = Verdict("behaviour", "m", "failed", "top-1 40 %", ("Why.",))
+    red = nothing("behaviour", "m", "Why")
     found = StackEvaluation(tuple(f"L{i:02d}" for i in range(count)), red)
-    assert evaluation_line(found, 3, 34) == f" 3. exact: {says} - red (top-1 40 %)"
+    assert evaluation_line(found, 3, 34) == f" 3. exact: {says} - red (Why)"
 
 
 def test_a_trial_with_its_numbers() -> None:
     facts = {"top1": 0.951, "kl.mean": 0.02651, "greedy.agreed": 3}
-    green = Verdict("behaviour", "m", "passed", "a long line", facts=facts)
+    green = Verdict("behaviour", "m", tuple(Figure(*fact) for fact in facts.items()))
     assert evaluation_line(StackEvaluation(("L07",), green), 12, 34) == (
         "12. exact: L07 - green (top-1 95.1%, KL 0.0265, 3 greedy tokens)"
     )

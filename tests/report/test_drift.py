@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ane.analysis.drift import Causes, ShardEffect
-from pytest_ane.core.verdict import Verdict
+from pytest_ane.core.verdict import Finding, Verdict
 from pytest_ane.report.drift import chart, sentence
 
 Status = Literal["passed", "failed", "unproven"]
 
 
 def verdict(status: Status) -> Verdict:
-    return Verdict("behaviour", "m", status, "", () if status == "passed" else ("Why.",))
+    return Verdict(
+        "behaviour", "m", findings=() if status == "passed" else (Finding("failed", "Why"),)
+    )
 
 
 def causes(stack: Status, *parts: tuple[str, float, bool], reference: Status = "passed") -> Causes:
@@ -72,7 +74,7 @@ EVEN = [(f"L{i:02d}", 1.0, False) for i in range(10)]
         ),
         (
             causes("failed", *EVEN, reference="unproven"),
-            "The reference itself does not meet the policy: Why.",
+            "The reference itself does not meet the policy: Why",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Verdicts in sentences, and the header line."""
+"""The header of a run, and sentences for its table."""
 
 from __future__ import annotations
 
@@ -6,28 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.core.verdict import Verdict
 from pytest_ane.manifest import Policy, Probes, Shard
-from pytest_ane.report.text import brief, failure, header, reasons
-
-
-def failed(*reasons: str) -> Verdict:
-    return Verdict("fidelity", "m:L01", "failed", "cosine min 0.5", reasons)
+from pytest_ane.report.text import brief, header
 
 
 def shard(name: str, seed: int = 7) -> Shard:
     return Shard(model="m", id=name, probes=Probes(seed=seed))
-
-
-def test_a_failure_names_the_subject_and_every_reason() -> None:
-    assert failure(failed("It is low.", "It is NaN.")) == (
-        "m:L01: fidelity failed\n  - It is low.\n  - It is NaN."
-    )
-
-
-def test_eight_reasons_are_told_and_the_rest_is_counted() -> None:
-    lines = failure(failed(*(f"Reason {i}." for i in range(11)))).splitlines()
-    assert lines[1:] == [*(f"  - Reason {i}." for i in range(8)), "  - and 3 more"]
 
 
 def test_the_header_says_what_was_asked_and_what_decides() -> None:
@@ -85,8 +69,3 @@ def test_overrides_are_in_the_header() -> None:
 )
 def test_paths_are_shortened_for_the_table(sentence: str, shown: str) -> None:
     assert brief(sentence) == shown
-
-
-def test_many_reasons_are_counted() -> None:
-    verdict = failed(*(f"{i}." for i in range(10)))
-    assert reasons(verdict) == [*(f"{i}." for i in range(8)), "and 2 more"]

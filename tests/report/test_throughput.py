@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_ane.core.verdict import Verdict
+from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.gates.throughput.noise import Calibration, Noise
 from pytest_ane.gates.throughput.speed import Speed
 from pytest_ane.report.throughput import lines, loads, noise, profile
@@ -21,7 +21,7 @@ def speed(what: str, subject: str, seconds: float, tokens: int = 0, **more: Any)
 
 
 def judged(one: Speed, **facts: float) -> tuple[Speed, Verdict]:
-    return one, Verdict("throughput", one.subject, "passed", "", facts=dict(facts))
+    return one, Verdict("throughput", one.subject, tuple(Figure(*fact) for fact in facts.items()))
 
 
 DECODED = speed(

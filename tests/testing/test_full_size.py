@@ -10,9 +10,10 @@ import pytest
 
 from pytest_ane.build import Cache
 from pytest_ane.build.shard import build_shard
-from pytest_ane.gates.placement.device import plan_on_device
-from pytest_ane.gates.placement.plans import Plan, judge, summarise
-from pytest_ane.manifest import load
+from pytest_ane.gates.placement.judge import judge
+from pytest_ane.gates.placement.measure import plan_on_device
+from pytest_ane.gates.placement.plans import Plan, summarise
+from pytest_ane.manifest import PlacementPolicy, load
 from pytest_ane.mil import read_model
 from pytest_ane.project.models import OpenModel
 from pytest_ane.testing import DeviceRule, Replayer, Script
@@ -60,26 +61,25 @@ def _built(example: str, shard: str, folder: Path) -> Path:
 def test_a_mixture_of_zaya(tmp_path: Path) -> None:
     package = _built("zaya1-8b.toml", "L01", tmp_path)
     plan = _plan(package, tmp_path)
-    assert summarise(plan).line == (
-        "conv_ane=36/36 conv_non_ane=0 · compute 165/165 ANE · GPU 0 · CPU 0 · "
-        "328 compile-time (296 const, 32 constexpr_lut_to_dense)"
-    )
-    assert judge(plan, subject="zaya1-8b:L01").status == "passed"
+    summary = summarise(plan)
+    assert (summary.conv_ane, summary.conv_total, dict(summary.devices)) == (36, 36, {"ANE": 165})
+    assert dict(summary.compile_time) == {"const": 296, "constexpr_lut_to_dense": 32}
+    assert judge(plan, PlacementPolicy(), "zaya1-8b:L01").status == "passed"
     plan = _plan(package, tmp_path, DeviceRule("CPU", op="softmax"))
-    verdict = judge(plan, subject="zaya1-8b:L01")
+    verdict = judge(plan, PlacementPolicy(), "zaya1-8b:L01")
     assert verdict.status == "failed"
-    assert verdict.reasons == ("1 operation is not on the ANE, of 165.",)
+    (finding,) = (f for f in verdict.findings if f.severity == "failed")
+    assert finding.where.op
 
 
 @pytest.mark.heavy
 def test_a_pack_of_gemma(tmp_path: Path) -> None:
     """34 compute ops as in the notes; one constant more, of its routing without top-k."""
     plan = _plan(_built("gemma4.toml", "L00.p0", tmp_path), tmp_path)
-    assert summarise(plan).line == (
-        "conv_ane=4/4 conv_non_ane=0 · compute 34/34 ANE · GPU 0 · CPU 0 · "
-        "49 compile-time (45 const, 4 constexpr_lut_to_dense)"
-    )
-    assert judge(plan, subject="gemma4:L00.p0").status == "passed"
+    summary = summarise(plan)
+    assert (summary.conv_ane, summary.conv_total, dict(summary.devices)) == (4, 4, {"ANE": 34})
+    assert dict(summary.compile_time) == {"const": 45, "constexpr_lut_to_dense": 4}
+    assert judge(plan, PlacementPolicy(), "gemma4:L00.p0").status == "passed"
 
 
 def test_the_line_of_the_notes(tmp_path: Path) -> None:
@@ -97,9 +97,8 @@ def test_the_line_of_the_notes(tmp_path: Path) -> None:
         program.op(kind, f"y{index}", shape=(1, 4), x=before, weight=weight)
     program.output("y33")
     package = program.save(tmp_path)
-    line = summarise(_plan(package, tmp_path)).line
-    assert line.endswith(
-        "compute 34/34 ANE · GPU 0 · CPU 0 · 48 compile-time (44 const, 4 constexpr_lut_to_dense)"
-    )
-    moved = summarise(_plan(package, tmp_path, DeviceRule("GPU", name="y3?"))).line
-    assert "compute 30/34 ANE · GPU 4 · CPU 0" in moved
+    summary = summarise(_plan(package, tmp_path))
+    assert dict(summary.devices) == {"ANE": 34}
+    assert dict(summary.compile_time) == {"const": 44, "constexpr_lut_to_dense": 4}
+    moved = summarise(_plan(package, tmp_path, DeviceRule("GPU", name="y3?")))
+    assert dict(moved.devices) == {"ANE": 30, "GPU": 4}

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_ane.build.coremltools_quiet import import_coremltools
 from pytest_ane.core.errors import RecordingError
-from pytest_ane.gates.placement.device import to_record
+from pytest_ane.gates.placement.measure import to_record
 from pytest_ane.gates.placement.plans import Plan, read_plan
 from pytest_ane.mil import read_model
 from pytest_ane.predict import native

@@ -2,7 +2,67 @@
 
 from __future__ import annotations
 
-from pytest_ane.gates.behaviour.judge import judge
-from pytest_ane.gates.behaviour.measure import Behaviour, measure
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
-__all__ = ["Behaviour", "judge", "measure"]
+from pytest_ane.core.verdict import Figure, Verdict
+from pytest_ane.gates.base import Gate, ModelContext, Subject
+from pytest_ane.gates.behaviour.judge import figures, judge
+from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult, measure
+from pytest_ane.manifest import BehaviourPolicy, Model
+
+__all__ = ["BEHAVIOUR", "Behaviour", "PromptResult", "judge", "measure"]
+
+
+class BehaviourGate(Gate[Behaviour]):
+    """Logits of golden prompts at every position, greedy text, and each shard alone."""
+
+    name = "behaviour"
+    scope = "model"
+    measurement = Behaviour
+    fixtures = ("chain", "evidence", "gate")
+
+    def question(self, subject: Subject, model: Model, source: Callable[[], str]) -> dict[str, Any]:
+        """The golden prompts, and what the float32 reference is made of."""
+        prompts = [prompt.model_dump(mode="json", exclude_none=True) for prompt in model.prompts]
+        return {"prompts": prompts, "reference": "float32", "source": source()}
+
+    def measure(self, context: ModelContext) -> Behaviour:
+        """Run every golden prompt through the chain, and every shard alone."""
+        return measure(
+            context.chain, context.golden, context.states, context.decode, context.provenance
+        )
+
+    def judge(self, measurement: Behaviour, policy: BehaviourPolicy, subject: Subject) -> Verdict:
+        """Passed only if positions beyond the first were compared and every threshold is kept."""
+        return judge(measurement, policy, subject.qualified)
+
+    def figures(self, measurement: Behaviour) -> tuple[Figure, ...]:
+        """Statistics of all positions but the prompts' first ones."""
+        return figures(measurement)
+
+    def lacks(
+        self,
+        measurement: Behaviour,
+        subject: Subject,
+        environment: Mapping[str, str],
+        artifact: Path | None,
+    ) -> Iterator[str]:
+        """Golden prompts, positions and greedy tokens that were not measured."""
+        assert isinstance(subject, Model)
+        measured = {prompt.name: prompt for prompt in measurement.prompts}
+        if lost := sorted({prompt.name for prompt in subject.prompts} - measured.keys()):
+            yield f"leaves out {', '.join(lost)}"
+            return
+        for asked in subject.prompts:
+            prompt = measured[asked.name]
+            if len(prompt.expected) != asked.greedy:
+                tokens = f"{len(prompt.expected)} of {asked.greedy} greedy tokens"
+                yield f"has {tokens} of {asked.name}"
+            least = len(asked.ids) if asked.ids is not None else 1
+            if len(prompt.positions) < least:
+                yield f"has {len(prompt.positions)} of {least} positions of {asked.name}"
+
+
+BEHAVIOUR = BehaviourGate()

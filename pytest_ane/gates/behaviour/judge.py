@@ -1,151 +1,338 @@
-"""The behaviour gate's opinion. Position 0 is reported apart: it attends to itself alone."""
+"""Verdict of the behaviour gate. Position 0 is reported separately: it attends to itself alone."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from pytest_ane.chain.chain import NO_TOKEN
-from pytest_ane.core.verdict import Verdict
-from pytest_ane.gates.behaviour.bad import first_bad, is_tie, unchanged, weakest_first
-from pytest_ane.gates.behaviour.details import details, facts, summary_line
-from pytest_ane.gates.behaviour.measure import Behaviour
+from pytest_ane.core.verdict import Column, Figure, Finding, Table, Verdict, Where, nothing
+from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
 from pytest_ane.manifest import BehaviourPolicy
-from pytest_ane.metrics.logits import LogitSummary
+from pytest_ane.metrics.logits import LogitSummary, Position
 
 
 def judge(behaviour: Behaviour, policy: BehaviourPolicy, model: str) -> Verdict:
-    """Passed only if positions beyond the first were compared and every policy holds."""
-    positions = [p for prompt in behaviour.prompts for p in prompt.positions[1:]]
+    """Passed only if positions beyond the first were compared and every threshold is kept.
+
+    Args:
+        behaviour: the measurement.
+        policy: the model's thresholds.
+        model: its name.
+    """
+    positions = _compared(behaviour)
     if not positions:
-        reason = "No golden prompt has a second position, so nothing was compared; add prompts."
-        return Verdict(
-            "behaviour", model, "unproven", "nothing was compared", (reason,),
-            provenance=behaviour.provenance,
+        return nothing(
+            "behaviour", model, "No golden prompt has a second position, so nothing was compared",
+            "add prompts", provenance=behaviour.provenance,
         )  # fmt: skip
     summary = LogitSummary.of(positions)
-    wrong = [
+    findings = [
         *_undefined(behaviour),
         *_statistics(summary, policy),
         *_prompts(behaviour, policy),
         *_greedy(behaviour, policy),
     ]
-    reasons = [*(where(behaviour, policy) if wrong else ()), *wrong]
-    reasons += _untested(behaviour, summary, policy)
+    where = _first_causes(behaviour, policy) if findings else ()
     return Verdict(
         gate="behaviour",
         subject=model,
-        status="failed" if reasons else "passed",
-        summary=summary_line(behaviour, summary, len(positions)),
-        reasons=tuple(reasons),
-        facts=facts(behaviour, policy, summary, len(positions)),
-        details=tuple(details(behaviour)),
+        figures=(*_judged(summary, policy), *_others(behaviour, summary, policy)),
+        findings=(*findings, *where, *_untested(behaviour, summary, policy)),
+        tables=tuple(_tables(behaviour, policy)),
         provenance=behaviour.provenance,
     )
 
 
-def where(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[str]:
-    """A sentence: the first bad position, and the worst shard.
+def figures(behaviour: Behaviour) -> tuple[Figure, ...]:
+    """Statistics of all positions but the prompts' first ones; none where there are no others."""
+    if not (positions := _compared(behaviour)):
+        return ()
+    policy, summary = BehaviourPolicy(), LogitSummary.of(positions)
+    made = (*_judged(summary, policy), *_others(behaviour, summary, policy))
+    alone = [value for _, value in weakest_first(behaviour)[:1]]
+    return (*made, *(Figure("shard.cosine.min", value, label="worst shard") for value in alone))
 
-    Said first, for it is what a person acts upon; nothing where neither is known.
+
+def is_bad(p: Position, policy: BehaviourPolicy) -> bool:
+    """Whether a position is undefined, or below the minimum, or predicts another token.
+
+    Another token is no fault where the reference's margin is below `tie-margin`; a margin that is
+    NaN is no tie.
     """
-    parts = []
-    if (found := first_bad(behaviour, policy)) is not None:
-        prompt, at = found
-        p = prompt.positions[at]
-        says = f"centred cosine {p.centred_cosine:.4f}, the reference's token at rank {p.rank}"
-        what = says if p.defined else "logits not finite or all alike"
-        parts.append(f"the first bad position is {at} of {prompt.name!r} ({what})")
-    if behaviour.alone:
-        shard, value = weakest_first(behaviour)[0]
-        what = "gives NaN or only zeros" if math.isnan(value) else f"cosine {value:.6f}"
-        parts.append(f"the worst shard on the reference's own states is {shard} ({what})")
-    if text := "; ".join(parts):
-        yield f"{text[0].upper()}{text[1:]}."
+    tie = p.margin is not None and p.margin < policy.tie_margin
+    good = p.defined and p.centred_cosine >= policy.min_centred_cosine and (p.top1 or tie)
+    return not good
 
 
-def _undefined(behaviour: Behaviour) -> Iterator[str]:
+def first_bad(
+    prompts: Sequence[PromptResult], policy: BehaviourPolicy
+) -> tuple[PromptResult, int] | None:
+    """The first bad position in the prompts' order; position 0 only where it is undefined."""
+    for prompt in prompts:
+        for i, p in enumerate(prompt.positions):
+            if is_bad(p, policy) if i else not p.defined:
+                return prompt, i
+    return None
+
+
+def weakest_first(behaviour: Behaviour) -> list[tuple[str, float]]:
+    """Shards alone, lowest cosine first; an undefined one is worse than any number."""
+    return sorted(behaviour.alone, key=lambda pair: -2.0 if math.isnan(pair[1]) else pair[1])
+
+
+def _compared(behaviour: Behaviour) -> list[Position]:
+    return [p for prompt in behaviour.prompts for p in prompt.positions[1:]]
+
+
+def _is_tie(prompt: PromptResult, policy: BehaviourPolicy) -> bool:
+    """Whether the reference was undecided where the texts part; no logit that is NaN is a tie."""
+    finite = prompt.greedy[prompt.agreed] != NO_TOKEN
+    return finite and prompt.leads[prompt.agreed] < policy.tie_margin
+
+
+def _unchanged(prompt: PromptResult, policy: BehaviourPolicy) -> bool:
+    """Whether a prompt has no bad position, and no other greedy text but by a tie."""
+    same = prompt.agreed == len(prompt.expected) or _is_tie(prompt, policy)
+    return same and first_bad((prompt,), policy) is None
+
+
+def _judged(summary: LogitSummary, policy: BehaviourPolicy) -> Iterator[Figure]:
+    """Statistics with a threshold of the policy, those of the default policy first."""
+    yield Figure("top1", summary.top1, "%", "top-1", limit=policy.min_top1, good="above",
+                 shown=True)  # fmt: skip
+    yield Figure("kl.mean", summary.kl, "nats", "KL", limit=policy.max_kl, good="below",
+                 shown=True)  # fmt: skip
+    yield Figure("centred_cosine.min", summary.centred_cosine.min, label="centred cosine",
+                 limit=policy.min_centred_cosine, good="above", shown=True)  # fmt: skip
+    yield Figure("kl.p95", summary.kls.p95, "nats", "KL's 95th percentile",
+                 limit=policy.max_kl_p95, good="below")  # fmt: skip
+    if (increase := summary.perplexity_increase) is not None:
+        yield Figure("perplexity.increase", increase, "%", "perplexity increase",
+                     limit=policy.max_perplexity_increase, good="below", shown=True)  # fmt: skip
+
+
+def _others(
+    behaviour: Behaviour, summary: LogitSummary, policy: BehaviourPolicy
+) -> Iterator[Figure]:
+    prompts = behaviour.prompts
+    first = LogitSummary.of([p.positions[0] for p in prompts if p.positions])
+    unchanged = sum(_unchanged(p, policy) for p in prompts)
+    yield Figure("kl.median", summary.kls.median, "nats", "median KL")
+    yield Figure("kl.max", summary.kls.max, "nats", "largest KL")
+    yield Figure("rank.max", summary.rank, label="lowest rank")
+    yield Figure("positions", len(_compared(behaviour)), "positions", shown=True)
+    yield Figure("first.centred_cosine.min", first.centred_cosine.min,
+                 label="centred cosine at position 0")  # fmt: skip
+    yield Figure("first.kl.max", first.kls.max, "nats", "KL at position 0")
+    yield Figure("greedy.agreed", min(p.agreed for p in prompts), "greedy tokens")
+    yield Figure("greedy.by_prompt", " ".join(str(p.agreed) for p in prompts))
+    yield Figure("prompts.unchanged", unchanged, "prompts unchanged", of=len(prompts), shown=True)
+    for name, label, spread in (
+        ("centred_cosine", "centred cosine", summary.centred_cosine),
+        ("cosine", "cosine", summary.cosine),
+    ):
+        if spread is not None:
+            if name == "cosine":
+                yield Figure(f"{name}.min", spread.min, label=label)
+            yield Figure(f"{name}.p5", spread.p5, label=f"{label}, 5th percentile")
+            yield Figure(f"{name}.median", spread.median, label=f"median {label}")
+    if summary.perplexity is not None and summary.reference_perplexity is not None:
+        yield Figure("perplexity", summary.perplexity, label="perplexity")
+        yield Figure("perplexity.reference", summary.reference_perplexity,
+                     label="the reference's perplexity")  # fmt: skip
+    heads = [(p.head.kl, len(p.positions) - 1) for p in prompts if p.head is not None]
+    if total := sum(weight for _, weight in heads):
+        # Over the same positions as kl.mean; NaN stays NaN.
+        kl = sum(kl * weight for kl, weight in heads) / total
+        yield Figure("head.kl.mean", kl, "nats", "KL of the head alone")
+
+
+def _statistics(summary: LogitSummary, policy: BehaviourPolicy) -> Iterator[Finding]:
+    """One finding for each threshold that is not kept, which NaN keeps none of."""
+    reasons = {
+        "top1": f"Top-1 agreement is {summary.top1:.1%}, below min-top1 = {policy.min_top1:g}",
+        "kl.mean": f"Mean KL is {summary.kl:.4f} nats, above max-kl = {policy.max_kl:g}",
+        "centred_cosine.min": (
+            f"The lowest centred cosine is {summary.centred_cosine.min:.4f}, below "
+            f"min-centred-cosine = {policy.min_centred_cosine:g}"
+        ),
+        "kl.p95": (
+            f"KL's 95th percentile is {summary.kls.p95:.4f} nats, above max-kl-p95 = "
+            f"{policy.max_kl_p95 or 0:g}"
+        ),
+    }
+    if (increase := summary.perplexity_increase) is not None:
+        reasons["perplexity.increase"] = (
+            f"Perplexity is {summary.perplexity:.3f}, {increase:+.2%} of the reference's "
+            f"{summary.reference_perplexity:.3f}, above max-perplexity-increase = "
+            f"{policy.max_perplexity_increase or 0:g}"
+        )
+    for figure in _judged(summary, policy):
+        if not figure.passes:
+            yield Finding("failed", reasons[figure.name], figure=figure.name)
+
+
+def _undefined(behaviour: Behaviour) -> Iterator[Finding]:
     """NaN fails everywhere, position 0 and greedy text included: nothing excuses it."""
     for prompt in behaviour.prompts:
         bad = [i for i, p in enumerate(prompt.positions) if not p.defined]
         if bad:
-            yield (
-                f"Logits of {prompt.name!r} are not finite or all alike at {len(bad)} of "
-                f"{len(prompt.positions)} positions, from {bad[0]} on."
+            yield Finding(
+                "failed",
+                f"Logits of {prompt.name!r} are not finite, or all equal, at {len(bad)} of "
+                f"{len(prompt.positions)} positions, the first is {bad[0]}",
+                Where(probe=prompt.name, position=bad[0]),
             )
         if NO_TOKEN in prompt.greedy:
-            yield (
-                f"Logits of {prompt.name!r} are not finite at greedy token "
-                f"{prompt.greedy.index(NO_TOKEN) + 1}, so its text ends there."
+            token = prompt.greedy.index(NO_TOKEN) + 1
+            yield Finding(
+                "failed",
+                f"Logits of {prompt.name!r} are not finite at greedy token {token}, so its text "
+                "ends there",
+                Where(probe=prompt.name),
             )
-    if broken := [shard for shard, value in behaviour.alone if math.isnan(value)]:
-        more = f" and {len(broken) - 3} more" if len(broken) > 3 else ""
-        give = "give" if len(broken) > 1 else "gives"
-        yield (
-            f"{', '.join(broken[:3])}{more} {give} NaN or only zeros on the reference's own states."
+    for shard, value in behaviour.alone:
+        if math.isnan(value):
+            yield Finding(
+                "failed",
+                f"{shard} gives NaN or only zeros on the reference's own states",
+                Where(shard=shard),
+                kind="give NaN or only zeros on the reference's own states",
+            )
+
+
+def _prompts(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Finding]:
+    same = [_unchanged(prompt, policy) for prompt in behaviour.prompts]
+    if not sum(same) >= policy.min_unchanged_prompts * len(same):
+        changed = [p.name for p, kept in zip(behaviour.prompts, same, strict=True) if not kept]
+        yield Finding(
+            "failed",
+            f"{sum(same)} of {len(same)} prompts are unchanged, below min-unchanged-prompts = "
+            f"{policy.min_unchanged_prompts:g}: not {', '.join(map(repr, changed))}",
         )
 
 
-def _statistics(summary: LogitSummary, policy: BehaviourPolicy) -> Iterator[str]:
-    """Comparisons are written so that NaN fails every one of them."""
-    if not summary.top1 >= policy.min_top1:
-        yield f"Top-1 agreement is {summary.top1:.1%}, below min-top1 = {policy.min_top1:g}."
-    if not summary.kl <= policy.max_kl:
-        yield f"Mean KL is {summary.kl:.4f} nats, above max-kl = {policy.max_kl:g}."
-    if (most := policy.max_kl_p95) is not None and not summary.kls.p95 <= most:
-        yield f"KL's 95th percentile is {summary.kls.p95:.4f} nats, above max-kl-p95 = {most:g}."
-    if not (low := summary.centred_cosine.min) >= policy.min_centred_cosine:
-        least = f"min-centred-cosine = {policy.min_centred_cosine:g}"
-        yield f"The lowest centred cosine is {low:.4f}, below {least}."
-    increase, most = summary.perplexity_increase, policy.max_perplexity_increase
-    if most is not None and increase is not None and not increase <= most:
-        yield (
-            f"Perplexity is {summary.perplexity:.3f}, {increase:+.2%} of the reference's "
-            f"{summary.reference_perplexity:.3f}, above max-perplexity-increase = {most:g}."
+def _greedy(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Finding]:
+    """A first difference where the reference itself was undecided is a tie, not an error."""
+    for prompt in behaviour.prompts:
+        wanted = min(policy.min_greedy, len(prompt.expected))
+        if prompt.agreed < wanted and not _is_tie(prompt, policy):
+            yield Finding(
+                "failed",
+                f"Greedy text of {prompt.name!r} differs from token {prompt.agreed + 1} on: "
+                f"{prompt.text!r} instead of {prompt.expected_text!r} (the reference led by "
+                f"{prompt.leads[prompt.agreed]:.2f}, ties count below {policy.tie_margin:g})",
+                Where(probe=prompt.name),
+            )
+
+
+def _first_causes(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Finding]:
+    """Notes on a failure: the first bad position, and the worst shard."""
+    if (bad := first_bad(behaviour.prompts, policy)) is not None:
+        prompt, at = bad
+        p = prompt.positions[at]
+        how = f"centred cosine {p.centred_cosine:.4f}, the reference's token at rank {p.rank}"
+        how = how if p.defined else "logits not finite or all equal"
+        yield Finding(
+            "note",
+            f"The first bad position is {at} of {prompt.name!r} ({how})",
+            Where(probe=prompt.name, position=at),
+        )
+    if behaviour.alone:
+        shard, value = weakest_first(behaviour)[0]
+        how = "gives NaN or only zeros" if math.isnan(value) else f"cosine {value:.6f}"
+        yield Finding(
+            "note",
+            f"The worst shard on the reference's own states is {shard} ({how})",
+            Where(shard=shard),
         )
 
 
 def _untested(
     behaviour: Behaviour, summary: LogitSummary, policy: BehaviourPolicy
-) -> Iterator[str]:
+) -> Iterator[Finding]:
     """Nothing passes for lack of evidence."""
     longest = max(len(prompt.expected) for prompt in behaviour.prompts)
     if policy.min_greedy and not longest:
-        yield (
+        yield Finding(
+            "failed",
             f"No golden prompt asks for greedy text, so min-greedy = {policy.min_greedy} was not "
-            "tested; set greedy in a prompt, or min-greedy to 0."
+            "tested",
+            remedy="set greedy in a prompt, or min-greedy to 0",
         )
     # The default means as many as there are, up to ten; a number that somebody wrote means that.
     elif policy.min_greedy > longest and "min_greedy" in policy.model_fields_set:
-        yield (
+        yield Finding(
+            "failed",
             f"No golden prompt asks for more than {longest} greedy tokens, so min-greedy = "
-            f"{policy.min_greedy} was not tested; raise greedy in a prompt, or lower min-greedy."
+            f"{policy.min_greedy} was not tested",
+            remedy="raise greedy in a prompt, or lower min-greedy",
         )
     most = policy.max_perplexity_increase
     if most is not None and summary.perplexity_increase is None:
-        yield (
-            f"Perplexity is not known, so max-perplexity-increase = {most:g} was not tested; it "
-            "needs a prompt of three tokens, and evidence recorded with it."
+        yield Finding(
+            "failed",
+            f"Perplexity is not known, so max-perplexity-increase = {most:g} was not tested",
+            remedy="add a prompt of at least three tokens",
         )
 
 
-def _prompts(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[str]:
-    found = [unchanged(prompt, policy) for prompt in behaviour.prompts]
-    if not sum(found) >= policy.min_unchanged_prompts * len(found):
-        changed = [p.name for p, same in zip(behaviour.prompts, found, strict=True) if not same]
-        yield (
-            f"{sum(found)} of {len(found)} prompts are unchanged, below min-unchanged-prompts = "
-            f"{policy.min_unchanged_prompts:g}: not {', '.join(map(repr, changed))}."
-        )
-
-
-def _greedy(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[str]:
-    """A first difference where the reference itself was undecided is a tie, not an error."""
-    for prompt in behaviour.prompts:
-        wanted = min(policy.min_greedy, len(prompt.expected))
-        if prompt.agreed < wanted and not is_tie(prompt, policy):
-            yield (
-                f"Greedy text of {prompt.name!r} differs from token {prompt.agreed + 1} on: "
-                f"{prompt.text!r} instead of {prompt.expected_text!r} (the reference led by "
-                f"{prompt.leads[prompt.agreed]:.2f}, ties count below {policy.tie_margin:g})."
+def _tables(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Table]:
+    rows = [_row(prompt) for prompt in behaviour.prompts if prompt.positions[1:]]
+    above: Literal["above"] = "above"
+    yield Table(
+        "prompts, position 0 in a column of its own",
+        (
+            Column("prompt"),
+            Column("top-1", "%", policy.min_top1, above),
+            Column("KL", "nats", policy.max_kl, "below"),
+            Column("KL p95", "nats", policy.max_kl_p95, "below"),
+            Column("head's KL", "nats"),
+            Column("centred cosine", "", policy.min_centred_cosine, above),
+            Column("at"),
+            Column("position 0"),
+            Column("perplexity"),
+            Column("reference's"),
+        ),
+        tuple(rows),
+    )
+    yield Table(
+        "greedy text; tokens that agree, and the reference's lead where they part",
+        (Column("prompt"), Column("agree"), Column("of"), Column("lead"), Column("text")),
+        tuple(
+            (
+                p.name,
+                p.agreed,
+                len(p.expected),
+                float(p.leads[p.agreed]) if p.agreed < len(p.expected) else None,
+                repr(p.text),
             )
+            for p in behaviour.prompts
+        ),
+    )
+    if behaviour.alone:
+        yield Table(
+            "shards alone, on the reference's own states",
+            (Column("shard"), Column("lowest cosine")),
+            tuple(weakest_first(behaviour)),
+        )
+
+
+def _row(prompt: PromptResult) -> tuple[float | int | str | None, ...]:
+    rest = prompt.positions[1:]
+    s = LogitSummary.of(rest)
+    worst = min(rest, key=lambda p: -2.0 if math.isnan(p.centred_cosine) else p.centred_cosine)
+    return (
+        prompt.name,
+        s.top1,
+        s.kl,
+        s.kls.p95,
+        None if prompt.head is None else prompt.head.kl,
+        worst.centred_cosine,
+        prompt.positions.index(worst, 1),
+        prompt.positions[0].centred_cosine,
+        s.perplexity,
+        s.reference_perplexity,
+    )

@@ -2,7 +2,36 @@
 
 from __future__ import annotations
 
-from pytest_ane.gates.compression.judge import judge
+from pytest_ane.core.verdict import Figure, Verdict
+from pytest_ane.gates.base import Gate, ShardContext, Subject
+from pytest_ane.gates.compression.judge import figures, judge, weights_table
 from pytest_ane.gates.compression.measure import CompressionMeasurement, measure
+from pytest_ane.manifest import CompressionPolicy, Shard
 
-__all__ = ["CompressionMeasurement", "judge", "measure"]
+__all__ = ["COMPRESSION", "CompressionMeasurement", "judge", "measure", "weights_table"]
+
+
+class CompressionGate(Gate[CompressionMeasurement]):
+    """A census of the weights in the file, against what the manifest asks for."""
+
+    name = "compression"
+    measurement = CompressionMeasurement
+    by_device = False
+
+    def measure(self, context: ShardContext) -> CompressionMeasurement:
+        """Take the census of the artifact; nothing is run."""
+        return measure(context.artifact, context.program, context.shard.reference)
+
+    def judge(
+        self, measurement: CompressionMeasurement, policy: CompressionPolicy, subject: Subject
+    ) -> Verdict:
+        """Hold every weight against what was asked for it, and the size against the budget."""
+        assert isinstance(subject, Shard)
+        return judge(measurement, policy, subject.qualified, subject.compression)
+
+    def figures(self, measurement: CompressionMeasurement) -> tuple[Figure, ...]:
+        """Bytes, the ratio to fp16, weights, and the lowest SNR of a weight."""
+        return figures(measurement)
+
+
+COMPRESSION = CompressionGate()

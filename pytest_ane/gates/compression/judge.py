@@ -1,4 +1,4 @@
-"""The compression gate's opinion: was what was asked for done, and is the package small enough?"""
+"""Verdict of the compression gate: what was asked for every weight, and the size budget."""
 
 from __future__ import annotations
 
@@ -6,130 +6,376 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pytest_ane.build.census import Census, Weight
+from pytest_ane.build.census import SPARSE, Census, Stage, Weight
 from pytest_ane.build.distortion import Distortion
-from pytest_ane.core.verdict import Status, Verdict
-from pytest_ane.gates.compression.expected import expected, undone
+from pytest_ane.core.verdict import Cell, Column, Figure, Finding, Severity, Table, Verdict, Where
 from pytest_ane.gates.compression.measure import CompressionMeasurement
-from pytest_ane.gates.compression.weights import line
-from pytest_ane.manifest import Compression, CompressionPolicy, Uncompressed
+from pytest_ane.manifest import (
+    Compression,
+    CompressionPolicy,
+    LinearStep,
+    PalettizeStep,
+    PruneStep,
+    Settings,
+    Step,
+    Uncompressed,
+)
+
+_REMEDY = "choose a setting that fits its shape, or name it in compression.keep"
 
 
 def judge(
-    found: CompressionMeasurement | Census,
-    *,
-    asked: Compression | None,
+    measurement: CompressionMeasurement,
     policy: CompressionPolicy,
     subject: str,
-    size: int | None = None,
-    notes: tuple[str, ...] = (),
-    distortions: Sequence[Distortion] = (),
+    asked: Compression | None,
 ) -> Verdict:
     """Hold every weight against what was asked for it, and the size against the budget.
 
-    `asked` None, for a package of unknown making, holds only the budget. Gates that were copied
-    before there was evidence give a census, with `size` in bytes and the rest beside it.
+    Args:
+        measurement: what the file holds.
+        policy: the budget.
+        subject: qualified shard id.
+        asked: the compression; None, for a package of unknown making, holds only the budget.
     """
-    if isinstance(found, Census):
-        if size is None:
-            raise TypeError("a census alone does not tell the package's size")
-        found = CompressionMeasurement(found, size, notes, tuple(distortions))
-    census, size, notes, distortions = found.census, found.size, found.notes, found.distortions
-    coarse = list(_coarse(census, policy))
-    warned = coarse if policy.int8_per_tensor_action == "warn" else []
-    reasons = [*_undone(census, asked, notes), *_budget(census, size, policy)]
-    reasons += [*_not_finite(distortions), *(says for says in coarse if says not in warned)]
-    status: Status = "failed" if reasons else "passed"
-    if not census.weights:
-        reasons.append("The program has no weights, so there was nothing to check.")
-        status = "unproven" if status == "passed" else "failed"
-    compressed = [w for w in census.weights if w.stages]
-    ratio = census.dense_bytes / size if size else 0.0
-    worst = _worst(distortions)
-    by_name = {d.name: d for d in distortions}
+    census, notes = measurement.census, measurement.notes
+    empty = Finding("unproven", "The program has no weights, so there was nothing to check")
     return Verdict(
         gate="compression",
         subject=subject,
-        status=status,
-        summary=_warning(len(warned))
-        + f"{size / 1e6:.2f} MB, {ratio:.2f}x smaller than fp16 · "
-        + f"{len(compressed)} weights {_kinds(compressed)}"
-        + (f" · lowest SNR {worst.snr:.1f} dB ({worst.name})" if worst else ""),
-        reasons=tuple(reasons),
-        facts={
-            "size_bytes": size,
-            "ratio": round(ratio, 4),
-            "weights": len(census.weights),
-            "weights_compressed": len(compressed),
-            **({"warnings": len(warned)} if warned else {}),
-            **({"min_snr_db": round(worst.snr, 3), "min_snr_weight": worst.name} if worst else {}),
-        },
-        details=(
-            *(f"warning: {says}" for says in warned),
-            *(line(w, asked, notes, by_name.get(w.name)) for w in census.weights),
+        figures=tuple(_figures(measurement, policy)),
+        findings=(
+            *_weights(census, asked, notes),
+            *_budget(measurement, policy),
+            *_not_finite(measurement.distortions),
+            *_coarse(census, policy),
+            *(() if census.weights else (empty,)),
         ),
+        tables=(weights_table(census, asked, notes, measurement.distortions),),
     )
 
 
-def _undone(census: Census, asked: Compression | None, notes: tuple[str, ...]) -> Iterator[str]:
-    if asked is None:
-        return
-    for weight in census.weights:
-        settings = asked.for_weight(weight.name, weight.op_types)
+def figures(measurement: CompressionMeasurement) -> tuple[Figure, ...]:
+    """Bytes, the ratio to fp16, weights, and the lowest SNR of a weight."""
+    return tuple(_figures(measurement, CompressionPolicy()))
+
+
+def _figures(measurement: CompressionMeasurement, policy: CompressionPolicy) -> Iterator[Figure]:
+    census, size = measurement.census, measurement.size
+    compressed = [weight for weight in census.weights if weight.stages]
+    ratio = round(census.dense_bytes / size, 4) if size else 0.0
+    yield Figure("size_bytes", size, "bytes", limit=policy.max_bytes, good="below", shown=True)
+    yield Figure("ratio", ratio, "x smaller than fp16", limit=policy.min_ratio, good="above",
+                 shown=True)  # fmt: skip
+    yield Figure("weights", len(census.weights), "weights")
+    yield Figure("weights_compressed", len(compressed), "weights compressed",
+                 of=len(census.weights), note=_kinds(compressed), shown=True)  # fmt: skip
+    lossy = [d for d in measurement.distortions if d.snr < math.inf]
+    if worst := min(lossy, key=lambda d: d.snr, default=None):
+        yield Figure("min_snr_db", round(worst.snr, 3), "dB", "lowest SNR", note=worst.name,
+                     shown=True)  # fmt: skip
+        yield Figure("min_snr_weight", worst.name)
+
+
+def _weights(census: Census, asked: Compression | None, notes: Sequence[str]) -> Iterator[Finding]:
+    for weight in census.weights if asked is not None else ():
+        settings = asked.for_weight(weight.name, weight.op_types) if asked else Uncompressed()
         if isinstance(settings, Uncompressed):
             if weight.stages:
-                yield f"{weight.name} was to stay fp16 but is stored as {weight.storage}."
-        elif steps := expected(weight, settings):
-            yield from undone(weight, steps, notes)
+                yield Finding(
+                    "failed",
+                    f"{weight.name} was to stay fp16 but is stored as {weight.storage}",
+                    Where(weight=weight.name),
+                    kind="are compressed though they were to stay fp16",
+                )
+        elif steps := _expected(weight, settings):
+            yield from _undone(weight, steps, notes)
 
 
-def _coarse(census: Census, policy: CompressionPolicy) -> Iterator[str]:
+def _coarse(census: Census, policy: CompressionPolicy) -> Iterator[Finding]:
     """Large weights with one scale; reason: an outlier sets it, and all others get fewer levels."""
     over = policy.int8_per_tensor_over
+    severity: Severity = "warned" if policy.int8_per_tensor_action == "warn" else "failed"
     for weight in census.weights if over is not None else ():
         scales = [stage.count for stage in weight.stages if stage.is_quantization]
         if over is not None and weight.elements > over and 1 in scales:
-            yield (
+            yield Finding(
+                severity,
                 f"{weight.name} {list(weight.shape)} has {weight.elements:,} elements, over "
                 f"{over:,} (policy.compression.int8-per-tensor-over), and one scale for all of "
-                "them, which its outliers set; use per_channel, or palettes per_grouped_channel."
+                "them, which its outliers set",
+                Where(weight=weight.name),
+                "use per_channel, or palettes per_grouped_channel",
+                f"have one scale for more than {over:,} elements",
             )
 
 
-def _not_finite(distortions: Sequence[Distortion]) -> Iterator[str]:
+def _not_finite(distortions: Sequence[Distortion]) -> Iterator[Finding]:
     for distortion in distortions:
         if not math.isfinite(distortion.sse):
-            yield (
-                f"{distortion.name} holds NaN or infinity, compressed or before; its error cannot "
-                "be told."
+            yield Finding(
+                "failed",
+                f"{distortion.name} holds NaN or infinity, compressed or before, so its error is "
+                "unknown",
+                Where(weight=distortion.name),
+                kind="hold NaN or infinity",
             )
 
 
-def _budget(census: Census, size: int, policy: CompressionPolicy) -> Iterator[str]:
+def _budget(measurement: CompressionMeasurement, policy: CompressionPolicy) -> Iterator[Finding]:
+    size, dense = measurement.size, measurement.census.dense_bytes
     if policy.max_bytes is not None and size > policy.max_bytes:
-        yield (
-            f"The package has {size:,} bytes, over the budget of {policy.max_bytes:,} "
-            "(policy.compression.max-bytes); it would pass at "
-            f"max-bytes = {size}."
+        yield Finding(
+            "failed",
+            f"The package has {size:,} bytes, above max-bytes = {policy.max_bytes:,}",
+            remedy=f"max-bytes = {size} would have passed",
+            figure="size_bytes",
         )
-    if policy.min_ratio is not None and census.dense_bytes < policy.min_ratio * size:
-        yield (
-            f"The package is {census.dense_bytes / size:.3f}x smaller than fp16, below "
-            f"policy.compression.min-ratio = {policy.min_ratio:g}."
+    if policy.min_ratio is not None and dense < policy.min_ratio * size:
+        yield Finding(
+            "failed",
+            f"The package is {dense / size:.3f}x smaller than fp16, below min-ratio = "
+            f"{policy.min_ratio:g}",
+            figure="ratio",
         )
-
-
-def _worst(distortions: Sequence[Distortion]) -> Distortion | None:
-    """The weight that lost most, of those that lost something."""
-    lossy = [d for d in distortions if d.snr < math.inf]
-    return min(lossy, key=lambda d: d.snr, default=None)
-
-
-def _warning(count: int) -> str:
-    weights = "1 large weight" if count == 1 else f"{count} large weights"
-    return f"warning: {weights} with one scale · " if count else ""
 
 
 def _kinds(weights: list[Weight]) -> str:
     kinds = Counter(f"{w.storage.removeprefix('constexpr_')} {w.nbits}-bit" for w in weights)
-    return "(" + ", ".join(f"{n} {kind}" for kind, n in kinds.items()) + ")" if kinds else ""
+    return ", ".join(f"{n} {kind}" for kind, n in kinds.items())
+
+
+def weights_table(
+    census: Census,
+    asked: Compression | None,
+    notes: Sequence[str] = (),
+    distortions: Sequence[Distortion] = (),
+) -> Table:
+    """All weights: asked, stored, bytes, error, and why a weight was declined.
+
+    `asked` None leaves that column out, no `distortions` those of the error.
+    """
+    errors = {d.name: d for d in distortions}
+    heads = ["weight", "shape", "asked", "stored as", "bits", "groups", "bytes", "SSE", "SNR"]
+    rows = [_row(weight, asked, notes, errors.get(weight.name)) for weight in census.weights]
+    columns = [Column(head, {"SNR": "dB"}.get(head, "")) for head in (*heads, "not compressed")]
+    kept = [
+        i for i, column in enumerate(columns)
+        if (column.title != "asked" or asked is not None)
+        and (column.title not in ("SSE", "SNR") or errors)
+        and (column.title != "not compressed" or any(row[-1] for row in rows))
+    ]  # fmt: skip
+    return Table(
+        "weights",
+        tuple(columns[i] for i in kept),
+        tuple(tuple(row[i] for i in kept) for row in rows),
+    )
+
+
+def _row(
+    weight: Weight, asked: Compression | None, notes: Sequence[str], error: Distortion | None
+) -> tuple[Cell, ...]:
+    stored = " of ".join(s.op.removeprefix("constexpr_") for s in reversed(weight.stages))
+    if error and not (weight.stages or error.sse):
+        error = None  # Uncompressed, and the same as in the other package.
+    return (
+        weight.name,
+        "x".join(map(str, weight.shape)),
+        _wanted(weight, asked),
+        (stored or "const") + (f", {weight.sparsity:.1%} zeros" if weight.sparsity else ""),
+        weight.nbits,
+        weight.groups * weight.blocks,
+        weight.compressed_bytes,
+        error.sse if error else None,
+        error.snr if error else None,
+        _declined(weight, asked, notes),
+    )
+
+
+def _wanted(weight: Weight, asked: Compression | None) -> str:
+    """What was asked for a weight, in words; nothing where nobody knows."""
+    if asked is None:
+        return ""
+    settings = asked.for_weight(weight.name, weight.op_types)
+    if isinstance(settings, Uncompressed):
+        return "fp16"
+    return _asked_for(_expected(weight, settings)) or "fp16 (small)"
+
+
+def _declined(weight: Weight, asked: Compression | None, notes: Sequence[str]) -> str:
+    """Why a weight that was to be compressed is not."""
+    if asked is None or weight.stages:
+        return ""
+    settings = asked.for_weight(weight.name, weight.op_types)
+    if isinstance(settings, Uncompressed) or not (steps := _expected(weight, settings)):
+        return ""
+    return _because(weight, steps, notes)[0] or "coremltools gave no reason"
+
+
+def _expected(weight: Weight, settings: Settings) -> tuple[Step, ...]:
+    """The steps that concern a weight of this size."""
+    return tuple(step for step in settings.steps if weight.elements > step.weight_threshold)
+
+
+def _asked_for(steps: Sequence[Step]) -> str:
+    """Steps in words: `pruned (target_sparsity 0.5), then quantized (int8, per_channel)`."""
+    return ", then ".join(map(_words, steps))
+
+
+def _undone(weight: Weight, steps: Sequence[Step], notes: Sequence[str]) -> Iterator[Finding]:
+    """The first step that was not done, or what was done without being asked for."""
+    left, where = list(weight.stages), Where(weight=weight.name)
+    was = f"{weight.name} {list(weight.shape)} was to be {_asked_for(steps)}"
+    for step in steps:
+        stage = next((s for s in left if _does(s, step, steps)), None)
+        if stage is None:
+            full, brief = _because(weight, steps, notes)
+            reason = f"{was} but is stored as {_stored(weight)}" + (f" ({full})" if full else "")
+            kind = f"are not {_target(step)}" + (f" ({brief})" if brief else "")
+            yield Finding("failed", reason, where, _REMEDY, kind)
+            return
+        if (difference := _difference(weight, stage, step, steps)) is not None:
+            reason, kind = difference
+            yield Finding("failed", f"{was}{reason}", where, kind=kind)
+            return
+        left.remove(stage)
+    if any(isinstance(s, PalettizeStep) and s.enable_per_channel_scale for s in steps):
+        scales = [s for s in left if s.is_scale and not s.is_quantization]
+        if not scales:
+            kind = "have tables that are not scaled by channel"
+            yield Finding(
+                "failed", f"{was} but its tables are not scaled by channel", where, kind=kind
+            )
+        left = [s for s in left if s not in scales]
+    if left:
+        kind = "are compressed further than asked for"
+        yield Finding("failed", f"{was} but is stored as {_stored(weight)}", where, kind=kind)
+
+
+def _does(stage: Stage, step: Step, steps: Sequence[Step]) -> bool:
+    if isinstance(step, PruneStep):
+        return stage.op == SPARSE
+    if isinstance(step, PalettizeStep):
+        return stage.is_palette and not stage.of_table
+    # A palette's integers are those of its tables, whichever of the two methods came first.
+    palette = any(isinstance(other, PalettizeStep) for other in steps)
+    return stage.is_quantization and stage.of_table == palette
+
+
+def _difference(
+    weight: Weight, stage: Stage, step: Step, steps: Sequence[Step]
+) -> tuple[str, str] | None:
+    """How a stage differs from the step that it carries out: of this weight, and of its kind."""
+    if isinstance(step, PruneStep):
+        least = _least_sparsity(weight, step)
+        if weight.sparsity < least:
+            reason = f" but {weight.sparsity:.4f} of it are left out as zeros, not {least:.4f}"
+            return reason, "have fewer zeros than asked for"
+        return None
+    unique = isinstance(step, PalettizeStep) and step.mode == "unique"
+    if not unique and stage.nbits != step.nbits:
+        return f" but has {stage.nbits} bits", f"have {stage.nbits} bits instead of {step.nbits}"
+    if isinstance(step, PalettizeStep) and stage.vector != step.cluster_dim:
+        reason = f" but its tables hold vectors of {stage.vector}, not of {step.cluster_dim}"
+        return reason, f"have vectors of {stage.vector} instead of {step.cluster_dim}"
+    wanted = _tables(weight, step, steps)
+    if stage.count not in wanted:
+        numbers = " or ".join(map(str, sorted(wanted)))
+        reason = f", which takes {numbers} tables or scales, but has {stage.count}"
+        return reason, "have another number of tables or scales than asked for"
+    return None
+
+
+def _tables(weight: Weight, step: PalettizeStep | LinearStep, steps: Sequence[Step]) -> set[int]:
+    """Tables or scales that a step takes."""
+    axes = _axes(weight, joint=len(steps) > 1)
+    if isinstance(step, LinearStep):
+        return {_scales(step, pair) for pair in axes}
+    outputs = {pair[0] for pair in axes}
+    grouped = step.granularity == "per_grouped_channel"
+    tables = {rows // step.group_size for rows in outputs} if grouped else {1}
+    if step.enable_per_channel_scale:
+        # Scales lie along all other axes, and every one has a table scaled by it.
+        return {n * weight.elements // rows for rows in outputs for n in tables}
+    quantized = steps[0]
+    if isinstance(quantized, LinearStep) and quantized.granularity != "per_tensor":
+        return {_scales(quantized, pair) for pair in axes}
+    return tables
+
+
+def _axes(weight: Weight, *, joint: bool) -> set[tuple[int, ...]]:
+    """Sizes of the output and the input channels, as the operations that take a weight have them.
+
+    Source: `select_input_output_channel_axis` in optimize/_utils.py of coremltools 9.0, which takes
+    the two for one another where compression is joint.
+    """
+    first, last = weight.shape[:2], weight.shape[-2:]
+    axes: set[tuple[int, ...]] = set()
+    for op in weight.op_types or ("",):
+        if op == "matmul":
+            axes |= {first, first[::-1], last, last[::-1]}
+        else:
+            axes.add(first[::-1] if op == "conv_transpose" else first)
+    return axes | {pair[::-1] for pair in axes} if joint else axes
+
+
+def _scales(step: LinearStep, axes: tuple[int, ...]) -> int:
+    if step.granularity == "per_tensor":
+        return 1
+    if step.granularity == "per_channel":
+        return axes[0]
+    return axes[0] * (math.prod(axes[1:2]) // step.block_size)
+
+
+def _least_sparsity(weight: Weight, step: PruneStep) -> float:
+    """The share of zeros that a step yields at least."""
+    if step.target_sparsity is not None:
+        return math.floor(weight.elements * step.target_sparsity) / weight.elements
+    if step.n_m_ratio is not None:
+        n, m = step.n_m_ratio
+        axis = 1 if step.dim is None else step.dim
+        channels = weight.shape[axis] if axis < len(weight.shape) else 1
+        # The last group is filled up with zeros, which are the first to be chosen.
+        zeros = channels // m * n + max(0, n - m + channels % m) * (channels % m > 0)
+        return zeros / channels
+    return 0.5 if step.minimum_sparsity_percentile is None else step.minimum_sparsity_percentile
+
+
+def _because(weight: Weight, steps: Sequence[Step], notes: Sequence[str]) -> tuple[str, str]:
+    """Why the converter left a weight as it is, in full and in few words; empty if unknown."""
+    rows = weight.shape[0]
+    for step in steps:
+        grouped = isinstance(step, PalettizeStep) and step.granularity == "per_grouped_channel"
+        if isinstance(step, PalettizeStep) and grouped and rows % step.group_size:
+            size = step.group_size
+            full = f"{rows} output channels are not divisible by group_size {size}"
+            return full, f"not divisible by {size}"
+    if own := next((note for note in notes if weight.name in note), ""):
+        text = own.removeprefix(f"{weight.name}: ").rstrip(".")
+        return text, "" if weight.name in text else text
+    if len(weight.shape) == 1:
+        text = "coremltools leaves weights of one dimension as they are"
+        return text, text
+    return "", ""
+
+
+def _target(step: Step) -> str:
+    """What a step makes of a weight, in a word: `4-bit`, `int8`, `pruned`."""
+    if isinstance(step, PalettizeStep):
+        return "palettized" if step.mode == "unique" else f"{step.nbits}-bit"
+    return step.dtype if isinstance(step, LinearStep) else "pruned"
+
+
+def _stored(weight: Weight) -> str:
+    return " of ".join(stage.op for stage in reversed(weight.stages)) or "const"
+
+
+def _words(step: Step) -> str:
+    if isinstance(step, PalettizeStep):
+        bits = "" if step.mode == "unique" else f"{step.nbits} bits, "
+        return f"palettized ({step.mode}, {bits}{step.granularity})"
+    if isinstance(step, LinearStep):
+        return f"quantized ({step.dtype}, {step.granularity})"
+    ways = {key: getattr(step, key) for key in ("target_sparsity", "n_m_ratio", "threshold")}
+    key, value = next((k, v) for k, v in ways.items() if v is not None)
+    return f"pruned ({key} {':'.join(map(str, value)) if isinstance(value, tuple) else value})"

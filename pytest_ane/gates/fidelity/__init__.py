@@ -1,9 +1,101 @@
-"""Is each shard right? The comparison of its outputs with its reference's."""
+"""Is each shard right? Its outputs against its reference's, on seeded and on real inputs."""
 
 from __future__ import annotations
 
-from pytest_ane.gates.fidelity.comparison import Comparison, Errors, Fidelity
-from pytest_ane.gates.fidelity.judge import judge
-from pytest_ane.gates.fidelity.measure import measure
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
-__all__ = ["Comparison", "Errors", "Fidelity", "judge", "measure"]
+from pytest_ane.core.digests import file_digest, key_digest, tree_files
+from pytest_ane.core.verdict import Figure, Verdict
+from pytest_ane.gates.base import Gate, ShardContext, Subject
+from pytest_ane.gates.fidelity.judge import figures, judge
+from pytest_ane.gates.fidelity.measure import measure
+from pytest_ane.gates.fidelity.records import Comparison, Errors, Fidelity
+from pytest_ane.manifest import FidelityPolicy, Model, Shard
+from pytest_ane.probes.seeded import GENERATOR
+from pytest_ane.probes.seeded import KINDS as SEEDED
+
+__all__ = ["FIDELITY", "Comparison", "Errors", "Fidelity", "judge", "measure"]
+
+
+class FidelityGate(Gate[Fidelity]):
+    """Every probe through the artifact, each output position by position against the reference."""
+
+    name = "fidelity"
+    measurement = Fidelity
+
+    def question(self, subject: Subject, model: Model, source: Callable[[], str]) -> dict[str, Any]:
+        """Probes, the reference and the largest T; golden tensors hold their own probes."""
+        assert isinstance(subject, Shard)
+        if subject.golden is not None:
+            digest = file_digest(subject.golden) if subject.golden.is_file() else "missing"
+            return {"reference": {"golden": digest}, "max_tokens": subject.max_tokens}
+        asked: dict[str, Any] = {
+            "probes": subject.probes.model_dump(mode="json") | {"generator": GENERATOR},
+            "reference": subject.reference,
+            "max_tokens": subject.max_tokens,
+        }
+        if isinstance(subject.reference, Path):
+            asked["reference"] = key_digest(tree_files(subject.reference))
+        elif subject.reference == "float32":
+            asked["source"] = source()
+        if subject.probes.of_prompts:
+            asked["prompts"] = [
+                prompt.model_dump(mode="json", exclude_none=True) for prompt in model.prompts
+            ]
+        return asked
+
+    def measure(self, context: ShardContext) -> Fidelity:
+        """Run every probe on the artifact and compare; without a reference only run it."""
+        return measure(
+            context.backend.load(context.artifact.path),
+            context.cases(),
+            compared=context.shard.reference != "none",
+            provenance=context.backend.provenance() | {"artifact": context.artifact.digest},
+        )
+
+    def judge(self, measurement: Fidelity, policy: FidelityPolicy, subject: Subject) -> Verdict:
+        """Passed only if something was compared, and everything compared is close and finite."""
+        return judge(measurement, policy, subject.qualified)
+
+    def figures(self, measurement: Fidelity) -> tuple[Figure, ...]:
+        """Numbers of all probes."""
+        return figures(measurement)
+
+    def lacks(
+        self,
+        measurement: Fidelity,
+        subject: Subject,
+        environment: Mapping[str, str],
+        artifact: Path | None,
+    ) -> Iterator[str]:
+        """Probes that were not run, and positions that were not compared."""
+        assert isinstance(subject, Shard)
+        if subject.reference != "none" and not measurement.compared:
+            yield "compares with no reference"
+        probes: dict[str, list[Comparison]] = {}
+        for c in measurement.comparisons:
+            probes.setdefault(c.probe, []).append(c)
+        for kind in subject.probes.kinds:
+            count = sum(outputs[0].kind == kind for outputs in probes.values())
+            # Captured states are of models with a family; what is no such model has none.
+            if kind in SEEDED and (not count or count % subject.probes.count):
+                wanted = subject.probes.count
+                yield f"has {count} {kind} probes, and {wanted} at each length were asked"
+        for probe, outputs in probes.items() if measurement.compared else ():
+            # An output that the reference does not have has no positions at all.
+            if not any(map(_is_whole, outputs)):
+                yield f"leaves out positions of {probe}"
+
+
+def _is_whole(c: Comparison) -> bool:
+    """Whether no position is left out; of an output that is one row, there is one."""
+    positions = sorted((*c.positions, *c.both_zero, *c.one_zero))
+    if positions == [0]:
+        return True
+    first = positions[0] if positions else 0
+    return len(positions) == c.length and positions == list(range(first, first + len(positions)))
+
+
+FIDELITY = FidelityGate()

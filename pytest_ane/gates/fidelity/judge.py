@@ -1,105 +1,428 @@
-"""The fidelity gate's opinion: policy applied to a measurement. Pure, and quick."""
+"""Verdict of the fidelity gate: thresholds held against comparisons."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from pytest_ane.core.verdict import Verdict
-from pytest_ane.gates.fidelity.bounds import broken, probes
-from pytest_ane.gates.fidelity.comparison import Comparison, Fidelity
-from pytest_ane.gates.fidelity.said import details, facts, share, summary
+import numpy as np
+
+from pytest_ane.core.verdict import Cell, Column, Figure, Finding, Table, Verdict, Where, nothing
+from pytest_ane.gates.fidelity.records import GROUP, Comparison, Fidelity
 from pytest_ane.manifest import FidelityPolicy, OutputPolicy
+from pytest_ane.metrics.error import decibels
+
+Series = tuple[Sequence[float], Sequence[int]]
+"""Values of a comparison, and the position (or first channel) of each."""
+_SQUARES, _VALUES = 255.9, 65_504.0
+_BINS = 8
+"""Bins of the histogram of the worst probe's cosines, and the positions it takes at least."""
+_NAMED = 5
+"""Positions that are named; the rest is counted."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number of how close an output is, and how it is held against a threshold.
+
+    Attributes:
+        key: the threshold in `policy.fidelity`.
+        figure: name of the worst value over all probes.
+        label: how people call it; also the head of its column.
+        of: values of a comparison.
+        part: which positions count: all, or those besides position 0 of captured probes, or it.
+        least: whether values must reach the threshold; else they may not exceed it.
+        step: to what a threshold that would have passed is rounded; significant digits if None.
+        unit: of values.
+        place: where a value is, of its position.
+    """
+
+    key: str
+    figure: str
+    label: str
+    of: Callable[[Comparison], Series]
+    part: Literal["all", "rest", "first"] = "rest"
+    least: bool = True
+    step: float | None = 1e-4
+    unit: str = ""
+    place: str = "position {}"
+
+    def limit(self, limits: OutputPolicy) -> float | None:
+        """Its threshold, None where there is none."""
+        value: float | None = getattr(limits, self.key.replace("-", "_"))
+        return value
+
+    def of_part(self, comparisons: Iterable[Comparison]) -> list[Comparison]:
+        """The live parts of comparisons that it concerns."""
+        if self.part == "all":
+            return [c for c in comparisons if c.live]
+        parts = (c.rest if self.part == "rest" else c.first for c in comparisons if c.live)
+        return [c for c in parts if c.live]
+
+    def worst(self, c: Comparison) -> tuple[float, int]:
+        """The worst value of a comparison and its position; NaN is worse than any number."""
+        values, positions = self.of(c)
+        at = int(np.argmin(values) if self.least else np.argmax(values))
+        return float(values[at]), positions[at]
+
+    def keeps(self, value: float, limit: float) -> bool:
+        """Whether a value keeps a limit; NaN keeps none."""
+        return value >= limit if self.least else value <= limit
+
+    def rank(self, c: Comparison) -> float:
+        """Lowest for the worst."""
+        value, _ = self.worst(c)
+        return -math.inf if math.isnan(value) else value if self.least else -value
+
+    def passing(self, value: float) -> str:
+        """The strictest threshold of a few digits that a value keeps."""
+        if not math.isfinite(value):
+            return f"no {self.key}"
+        step = self.step or 10.0 ** (math.floor(math.log10(value)) - 3 if value > 0 else 0)
+        rounded = (math.floor if self.least else math.ceil)(value / step) * step
+        return f"{self.key} = {rounded:g}"
+
+
+def _cosines(c: Comparison) -> Series:
+    return c.cosines, c.positions
+
+
+def _contributions(c: Comparison) -> Series:
+    return c.contributions, c.contributing
+
+
+def _relative(c: Comparison) -> Series:
+    return c.relative, c.positions
+
+
+def _ratios(c: Comparison) -> Series:
+    return decibels(c.relative).tolist(), c.positions
+
+
+def _flat(c: Comparison) -> Series:
+    return ((c.errors.cosine,), (0,)) if c.errors else ((), ())
+
+
+def _group(c: Comparison) -> Series:
+    return ((c.errors.group_cosine,), (c.errors.group,)) if c.errors else ((), ())
+
+
+def _error(c: Comparison) -> Series:
+    return ((c.error_max,), (c.errors.absolute_at[0],)) if c.errors else ((), ())
+
+
+def _relative_error(c: Comparison) -> Series:
+    return ((c.errors.relative,), (c.errors.relative_at[0],)) if c.errors else ((), ())
+
+
+_CONTRIBUTION = Metric("min-contribution", "contribution.min", "contribution", _contributions)
+METRICS = (
+    Metric("min-cosine", "cosine.min", "cosine", _cosines),
+    Metric("min-cosine-first", "cosine.first.min", "cosine at position 0", _cosines, "first"),
+    _CONTRIBUTION,
+    Metric("max-relative-l2", "relative_l2.max", "relative L2", _relative,
+           least=False, step=None),
+    Metric("min-snr", "snr.min", "SNR", _ratios, step=0.01, unit="dB"),
+    Metric("min-cosine-flat", "cosine.flat.min", "flat cosine", _flat, "all",
+           place="all positions"),
+    Metric("min-cosine-group", "cosine.group.min", "group cosine", _group, "all",
+           place=f"{GROUP} channels from {{}}"),
+    Metric("max-error", "error.max", "absolute error", _error, "all",
+           least=False, step=None),
+    Metric("max-relative-error", "error.relative.max", "relative error", _relative_error, "all",
+           least=False, step=None),
+)  # fmt: skip
+"""Every metric, in the order of the columns of reports."""
 
 
 def judge(fidelity: Fidelity, policy: FidelityPolicy, subject: str) -> Verdict:
-    """Passed only if something was compared and everything compared is close and finite."""
+    """Passed only if something was compared, and everything compared is close and finite."""
     if not fidelity.comparisons:
-        reason = "No probe was run, so nothing was compared; name probe kinds in shards.toml."
-        return Verdict(
-            "fidelity", subject, "unproven", "nothing was compared", (reason,),
-            provenance=fidelity.provenance,
+        return nothing(
+            "fidelity", subject, "No probe was run, so nothing was compared",
+            "name probe kinds in shards.toml", provenance=fidelity.provenance,
         )  # fmt: skip
-    reasons = tuple(_reasons(fidelity, policy))
+    groups = _groups(fidelity, policy)
     return Verdict(
         gate="fidelity",
         subject=subject,
-        status="failed" if reasons else "passed",
-        summary=summary(fidelity),
-        reasons=reasons,
-        facts=facts(fidelity),
-        details=details(fidelity),
+        figures=_with_limits(fidelity, groups),
+        findings=tuple(_findings(fidelity, policy, groups)),
+        tables=tuple(_tables(fidelity, groups)),
         provenance=fidelity.provenance,
     )
 
 
-def _reasons(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[str]:
+def figures(fidelity: Fidelity) -> tuple[Figure, ...]:
+    """Numbers of all probes; those of position 0 of captured probes are called `first`."""
+    all_, live = fidelity.comparisons, [c for c in fidelity.comparisons if c.live]
+    largest = float(np.max([c.input_max for c in all_], initial=0.0))
+    overflow = "fp16 overflows above 65,504" if largest > _VALUES else ""
+    overflow = overflow or ("fp16 squares overflow above 255.9" if largest > _SQUARES else "")
+    return (
+        *(_compared(fidelity) if fidelity.compared else ()),
+        Figure("probes", probes(all_), "probes", shown=True),
+        Figure("probes.live", probes(live), "live probes", shown=probes(live) < probes(all_)),
+        Figure("input.max", largest, label="max |x|", note=overflow, shown=True),
+        Figure("finite", min((c.finite for c in all_), default=1.0), "%", "finite",
+               shown=not fidelity.compared),
+    )  # fmt: skip
+
+
+def probes(comparisons: Sequence[Comparison]) -> int:
+    """Probes, each of which may have several outputs."""
+    return len({c.probe for c in comparisons})
+
+
+def _compared(fidelity: Fidelity) -> Iterator[Figure]:
+    kinds = dict.fromkeys(c.kind for c in fidelity.comparisons)
+    rest, first = fidelity.rest, fidelity.first
+    for name, of in (("cosine", _cosines), ("contribution", _contributions)):
+        if values := _values(rest, of):
+            yield Figure(f"{name}.min", float(np.min(values)), label=name, shown=True)
+            yield Figure(f"{name}.mean", float(np.mean(values)), label=f"mean {name}")
+        for kind in kinds:
+            if values := _values((c for c in rest if c.kind == kind), of):
+                yield Figure(f"{name}.{kind}.min", float(np.min(values)), label=f"{kind} {name}")
+        if values := _values(first, of):
+            label = f"{name} at position 0"
+            yield Figure(f"{name}.first.min", float(np.min(values)), label=label)
+    if hidden := [c.residual for c in rest if c.residual is not None]:
+        yield Figure("contribution.residual", float(np.max(hidden)), "x", "residual")
+    for metric in METRICS[3:]:
+        parts = metric.of_part(fidelity.comparisons)
+        if values := _values(parts, metric.of):
+            value = float((np.min if metric.least else np.max)(values))
+            yield Figure(metric.figure, value, metric.unit, metric.label)
+
+
+def _values(comparisons: Iterable[Comparison], of: Callable[[Comparison], Series]) -> list[float]:
+    return [value for c in comparisons for value in of(c)[0]]
+
+
+Groups = Mapping[OutputPolicy, list[Comparison]]
+"""Comparisons that are judged, by the thresholds of their outputs."""
+
+
+def _groups(fidelity: Fidelity, policy: FidelityPolicy) -> Groups:
+    """Without positions that are not finite where the policy allows those."""
+    groups: dict[OutputPolicy, list[Comparison]] = {}
+    for c in fidelity.comparisons if fidelity.compared else ():
+        if _is_finite(c, policy):
+            spoilt = {*c.spoilt}
+            finite = c.at(lambda p, spoilt=spoilt: p not in spoilt) if spoilt else c  # type: ignore[misc]
+            groups.setdefault(policy.of_output(c.output), []).append(finite)
+    return groups
+
+
+def _with_limits(fidelity: Fidelity, groups: Groups) -> tuple[Figure, ...]:
+    """Figures beside their limits; of outputs with limits of their own one figure for each."""
+    made = {figure.name: figure for figure in figures(fidelity)}
+    note = f"worst of {_count(probes([c for c in fidelity.comparisons if c.live]), 'probe')}"
+    for limits, group in groups.items():
+        outputs = ", ".join(dict.fromkeys(c.output for c in group))
+        for metric in METRICS:
+            limit, parts = metric.limit(limits), metric.of_part(group)
+            measured = [c for c in parts if metric.of(c)[0]]
+            if limit is None or not measured:
+                continue
+            value = metric.worst(min(measured, key=metric.rank))[0]
+            name = _name(metric, groups, outputs)
+            label = metric.label if name == metric.figure else f"{metric.label} of {outputs}"
+            known = made.get(name) or Figure(name, value, metric.unit, label, shown=True)
+            good: Literal["above", "below"] = "above" if metric.least else "below"
+            # Where positions were left out, the figure of all of them has no limit to keep.
+            if known.value == value or (math.isnan(value) and value is not known.value):
+                made[name] = replace(known, limit=limit, good=good, note=note)
+    return tuple(made.values())
+
+
+def _name(metric: Metric, groups: Groups, outputs: str) -> str:
+    return metric.figure if len(groups) == 1 else f"{metric.figure}[{outputs}]"
+
+
+def _findings(fidelity: Fidelity, policy: FidelityPolicy, groups: Groups) -> Iterator[Finding]:
     outputs = list(dict.fromkeys(c.output for c in fidelity.comparisons))
+    for limits, group in groups.items():
+        for metric in METRICS:
+            limit = metric.limit(limits)
+            if limit is not None:
+                names = ", ".join(dict.fromkeys(c.output for c in group))
+                figure = _name(metric, groups, names)
+                yield from _broken(metric, limit, group, figure, several=len(outputs) > 1)
     for name in policy.outputs.keys() - {*outputs}:
-        yield (
-            f"policy.fidelity.outputs names {name!r}, and the outputs are {', '.join(outputs)}; "
-            "correct the name."
+        yield Finding(
+            "failed",
+            f"policy.fidelity.outputs names {name!r}, and the outputs are {', '.join(outputs)}",
+            remedy="correct the name",
         )
     for c in fidelity.comparisons:
-        if not _finite(c, policy):
-            yield (
-                f"{c.probe}: {share(1 - c.finite)} of output {c.output} is NaN or infinite "
-                f"(largest input {c.input_max:,.1f}; fp16 squares overflow above 255.9)."
-            )
-        if c.one_zero and fidelity.compared:
-            yield (
-                f"{c.probe}: output {c.output} is zero on one side only at {_at(c.one_zero)}"
-                f"{_routed(c)}."
-            )
-        if c.one_adds:
-            yield (
-                f"{c.probe}: output {c.output} adds to the residual path on one side only at "
-                f"{_at(c.one_adds)}, as a shard does that returns its input."
-            )
-    if not fidelity.compared:
-        return
-    finite = [_defined(c) for c in fidelity.comparisons if _finite(c, policy)]
-    others = [c for c in fidelity.comparisons if not _finite(c, policy)]
-    count = probes([c for c in (*finite, *others) if c.rest.live])
-    if count < policy.min_live_probes:
-        yield (
-            f"{count} of {probes(fidelity.comparisons)} probes were live (the rest gave zeros, or "
-            f"are position 0 alone), policy asks for {policy.min_live_probes}: too little was "
-            "compared."
+        yield from _single(c, fidelity, policy)
+    if fidelity.compared:
+        yield from _too_little(fidelity, policy)
+
+
+def _single(c: Comparison, fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[Finding]:
+    """What is wrong with one output of one probe, whatever the thresholds."""
+    where = Where(probe=c.probe, output=c.output)
+    if not _is_finite(c, policy):
+        yield Finding(
+            "failed",
+            f"{c.probe}: {_share(1 - c.finite)} of output {c.output} is NaN or infinite (largest "
+            f"input {c.input_max:,.1f}; fp16 squares overflow above 255.9)",
+            where,
+            kind="give NaN or infinite values",
         )
-    groups: dict[OutputPolicy, list[Comparison]] = {}
-    for c in finite:
-        groups.setdefault(policy.of_output(c.output), []).append(c)
-    for limits, group in groups.items():
-        yield from broken(group, limits, several=len(outputs) > 1)
+    if c.one_zero and fidelity.compared:
+        yield Finding(
+            "failed",
+            f"{c.probe}: output {c.output} is zero on one side only at {_at(c.one_zero)}"
+            f"{_routed(c)}",
+            where,
+            kind="are zero on one side only",
+        )
+    if c.one_adds:
+        yield Finding(
+            "failed",
+            f"{c.probe}: output {c.output} adds to the residual path on one side only at "
+            f"{_at(c.one_adds)}, as a shard does that returns its input",
+            where,
+            kind="add to the residual path on one side only",
+        )
 
 
-def _finite(c: Comparison, policy: FidelityPolicy) -> bool:
+def _too_little(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[Finding]:
+    judged = _groups(fidelity, policy)
+    infinite = [c for c in fidelity.comparisons if not _is_finite(c, policy)]
+    parts = [*infinite, *(c for group in judged.values() for c in group)]
+    live, total = probes([c for c in parts if c.rest.live]), probes(fidelity.comparisons)
+    if live < policy.min_live_probes:
+        yield Finding(
+            "failed",
+            f"{live} of {total} probes are live (the rest gave zeros, or are position 0 alone), "
+            f"min-live-probes is {policy.min_live_probes}: too little was compared",
+        )
+
+
+def _broken(
+    metric: Metric, limit: float, group: Sequence[Comparison], figure: str, *, several: bool
+) -> Iterator[Finding]:
+    """A finding where live comparisons do not keep a threshold, or none can be held to it."""
+    parts = metric.of_part(group)
+    measured = [c for c in parts if metric.of(c)[0]]
+    if parts and not measured:
+        yield _no_contribution(parts)
+    if not (bad := [c for c in measured if not metric.keeps(metric.worst(c)[0], limit)]):
+        return
+    c = min(bad, key=metric.rank)
+    value, position = metric.worst(c)
+    output = f", output {c.output}" if several else ""
+    side = "below" if metric.least else "above"
+    unit = f" {metric.unit}" if metric.unit else ""
+    hidden = ""
+    if metric is _CONTRIBUTION and c.residual is not None:
+        hidden = f", residual {c.residual:.3g} times the contribution"
+    yield Finding(
+        "failed",
+        f"{probes(bad)} of {probes(measured)} live probes are {side} {metric.key} = {limit:g}: "
+        f"{metric.label} {value:.6g}{unit} in {c.probe}{output}, {metric.place.format(position)} "
+        f"(largest input {c.input_max:,.1f}, absolute error up to {c.error_max:.4g}{hidden})",
+        Where(probe=c.probe, output=c.output, position=position),
+        f"{metric.passing(value)} would have passed",
+        figure=figure,
+    )
+
+
+def _no_contribution(parts: Sequence[Comparison]) -> Finding:
+    outputs = ", ".join(dict.fromkeys(c.output for c in parts))
+    if all(c.kind == "extreme" for c in parts):
+        return Finding(
+            "failed",
+            "min-contribution is set, but contributions are not compared on extreme inputs",
+            remedy="add another kind to probes.kinds",
+        )
+    if any(c.idle for c in parts):
+        return Finding(
+            "failed",
+            f"min-contribution is set, but output {outputs} is the residual path alone in every "
+            "probe, so no contribution was compared",
+        )
+    return Finding(
+        "failed",
+        f"min-contribution is set, but no residual path of output {outputs} is known",
+        remedy="set it for shards that have one",
+    )
+
+
+def _is_finite(c: Comparison, policy: FidelityPolicy) -> bool:
     """Whether an output has no more NaN and infinities than its policy allows."""
     return 1 - c.finite <= (policy.of_output(c.output).max_non_finite or 0.0)
 
 
-def _defined(c: Comparison) -> Comparison:
-    """Without the positions that are not finite, where the policy allows those."""
-    spoilt = {*c.spoilt}
-    return c.at(lambda position: position not in spoilt) if spoilt else c
+def _tables(fidelity: Fidelity, groups: Groups) -> Iterator[Table]:
+    """All comparisons, and how the cosines of the worst are spread over its positions."""
+    limits = next(iter(groups)) if len(groups) == 1 else OutputPolicy()
+    ranked = sorted(fidelity.comparisons, key=_rank)
+    metrics = [m for m in METRICS if m.part != "first" and any(m.of(c)[0] for c in ranked)]
+    metrics.sort(key=lambda m: m.limit(limits) is None)
+    several = len({c.output for c in ranked}) > 1
+    columns = [Column("probe"), *([Column("output")] if several else [])]
+    for metric in metrics:
+        side: Literal["above", "below"] = "above" if metric.least else "below"
+        columns.append(Column(metric.label, metric.unit, metric.limit(limits), side))
+        columns += [Column("at")] if metric is METRICS[0] else []
+    columns += [Column("zeros"), Column("max |x|")]
+    rows = []
+    for c in ranked:
+        row: list[Cell] = [c.probe, *([c.output] if several else [])]
+        for metric in metrics:
+            value, at = metric.worst(c) if metric.of(c)[0] else (None, None)
+            row += (value, at) if metric is METRICS[0] else (value,)
+        rows.append((*row, len(c.both_zero) or None, c.input_max))
+    yield Table("probes, the worst first", tuple(columns), tuple(rows))
+    worst = next((c for c in ranked if len(c.cosines) >= _BINS), None)
+    if worst is not None and np.isfinite(worst.cosines).all():
+        counts, edges = np.histogram(worst.cosines, _BINS)
+        yield Table(
+            f"cosines of {worst.probe} over its {len(worst.cosines)} positions",
+            (Column("from"), Column("to"), Column("positions", bar=True)),
+            tuple(
+                (float(low), float(high), int(count))
+                for low, high, count in zip(edges, edges[1:], counts, strict=False)
+            ),
+        )
+
+
+def _rank(c: Comparison) -> float:
+    """Lowest cosine first, an undefined one before any number; what is zero comes last."""
+    if not c.live:
+        return 2.0
+    return -2.0 if math.isnan(c.worst) else c.worst
+
+
+def _share(value: float) -> str:
+    """A share as per cent, never rounded down to nothing."""
+    return f"{value:.2%}" if value >= 1e-4 else "less than 0.01%"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _routed(c: Comparison) -> str:
     """The experts that were active in the reference, at the positions that are named."""
     if not c.experts:
         return ""
-    active = sorted({expert for experts in c.experts[:_SHOWN] for expert in experts})
+    active = sorted({expert for experts in c.experts[:_NAMED] for expert in experts})
     if not active:
         return ", where no expert of this shard is active in the reference"
-    word = "experts" if len(active) > 1 else "expert"
-    verb = "are" if len(active) > 1 else "is"
+    word, verb = ("experts", "are") if len(active) > 1 else ("expert", "is")
     return f", where {word} {', '.join(map(str, active))} {verb} active in the reference"
 
 
-_SHOWN = 5
-
-
 def _at(positions: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, positions[:_SHOWN]))
-    more = len(positions) - _SHOWN
+    shown = ", ".join(map(str, positions[:_NAMED]))
+    more = len(positions) - _NAMED
     return f"position {shown}" + (f" and {more} more" if more > 0 else "")

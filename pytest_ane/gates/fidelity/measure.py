@@ -1,9 +1,13 @@
-"""The fidelity measurement: an artifact's outputs against its reference's, probe by probe."""
+"""The fidelity measurement: an artifact's outputs against its reference's, probe by probe.
+
+Every metric is computed in float64, rows in blocks that stay in the processor's cache: of a head's
+logits, 12,288 a row, the temporaries of a whole probe would cost more than the arithmetic.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +15,28 @@ import numpy.typing as npt
 from pytest_ane.backends import Runner
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.gates.fidelity.compare import alone, compare
-from pytest_ane.gates.fidelity.comparison import Comparison, Fidelity
-from pytest_ane.metrics.cosine import flat_cosine, group_products
+from pytest_ane.gates.fidelity.records import GROUP, Comparison, Errors, Fidelity
+from pytest_ane.metrics.contribution import Contributions, contributions, contributions_off_input
+from pytest_ane.metrics.cosine import (
+    Zeros,
+    cosine,
+    flat_cosine,
+    group_cosines,
+    group_products,
+    zeros,
+)
+from pytest_ane.metrics.error import (
+    WorstError,
+    finite_fraction,
+    relative_l2,
+    worst_abs_error,
+    worst_rel_error,
+)
 from pytest_ane.probes.cases import Case, Rows
+
+Wide = npt.NDArray[np.float64]
+_BLOCK = 1 << 14
+"""Elements of a block: 128 kB in float64."""
 
 
 def measure(
@@ -50,7 +72,7 @@ def _compared(
 
 
 def _nearest(inputs: Sequence[FloatArray], expected: FloatArray) -> FloatArray | None:
-    """The input that an output is most like, in angle; what is zero or not finite is like none."""
+    """Input with the highest |cosine| to the output; zero or non-finite inputs rank last."""
 
     def likeness(x: FloatArray) -> float:
         found = abs(flat_cosine(group_products(x, expected, x.shape[1])))
@@ -98,3 +120,162 @@ def _mismatch(case: Case, name: str, outputs: Rows, expected: FloatArray) -> str
         f"{case.name}: the reference gives {name} {list(expected.shape)}, the artifact {given}; "
         "outputs are compared by name and must have one shape."
     )
+
+
+class _Block(NamedTuple):
+    """What is known of some rows; arrays but for `zero` are of live ones."""
+
+    zero: Zeros
+    finite: npt.NDArray[np.bool_]
+    cosines: Wide
+    relative: Wide
+    added: Contributions | None
+    products: Wide
+    absolute: WorstError
+    ratio: WorstError
+
+
+def compare(
+    case: Case, name: str, actual: FloatArray, expected: FloatArray, residual: FloatArray | None
+) -> Comparison:
+    """Rows `[T, C]` of an output, C > 0, against the reference's.
+
+    Args:
+        case: the probe; it may know the residual path of the output.
+        name: the output.
+        actual: rows of the artifact.
+        expected: rows of the reference.
+        residual: input rows to project out of both outputs where the residual path is unknown;
+            None to compare as is. On `extreme` inputs a contribution is lost in the rounding of
+            the sum, so it is not compared.
+    """
+    exact = name in case.residual
+    path = case.residual[name] if exact else residual
+    if case.kind == "extreme":
+        path = None
+    rows, channels = actual.shape
+    size = max(_BLOCK // max(channels, 1), 1)
+    blocks = [
+        _block(
+            actual[i : i + size],
+            expected[i : i + size],
+            None if path is None else path[i : i + size],
+            taken=contributions if exact else contributions_off_input,
+            input_max=case.input_max,
+            start=i,
+        )
+        for i in range(0, rows, size)
+    ]
+    zero = Zeros(*(_joined([part.zero[i] for part in blocks]) for i in range(2)))
+    live = zero.live
+    positions = np.flatnonzero(live) + case.start
+    return Comparison(
+        **_named(case, name, actual),
+        cosines=tuple(round(x, 9) for x in _joined([b.cosines for b in blocks]).tolist()),
+        positions=tuple(positions.tolist()),
+        both_zero=_indices(zero.both, case.start),
+        one_zero=_indices(zero.one, case.start),
+        error_max=float(np.max([b.absolute.value for b in blocks], initial=0.0)),
+        relative=tuple(_digits(x, 4) for x in _joined([b.relative for b in blocks]).tolist()),
+        spoilt=_indices(~_joined([b.finite for b in blocks]), case.start),
+        experts=tuple(case.routed[i] for i in np.flatnonzero(zero.one)) if case.routed else (),
+        errors=_errors(blocks, case.start) if live.any() else None,
+        **_contributed([b.added for b in blocks if b.added], positions),
+    )
+
+
+def alone(case: Case, name: str, actual: FloatArray) -> Comparison:
+    """Rows `[T, C]` of an output that the reference does not have: only whether they are finite."""
+    return Comparison(
+        **_named(case, name, actual),
+        cosines=(),
+        positions=(),
+        both_zero=_indices(~actual.any(axis=1), case.start),
+        one_zero=(),
+        error_max=0.0,
+        spoilt=_indices(~np.isfinite(actual).all(axis=1), case.start),
+    )
+
+
+def _named(case: Case, name: str, actual: FloatArray) -> dict[str, Any]:
+    """Fields of a comparison that need no reference."""
+    return {
+        "kind": case.kind,
+        "probe": case.name,
+        "output": name,
+        "length": case.length,
+        "input_max": case.input_max,
+        "finite": finite_fraction(actual),
+    }
+
+
+def _block(
+    actual: FloatArray,
+    expected: FloatArray,
+    path: FloatArray | None,
+    *,
+    taken: Callable[..., Contributions],
+    input_max: float,
+    start: int,
+) -> _Block:
+    a, b = actual.astype(np.float64), expected.astype(np.float64)
+    zero = zeros(a, b, input_max)
+    absolute, ratio = (worst(a, b) for worst in (worst_abs_error, worst_rel_error))
+    finite = np.asarray(np.isfinite(a).all(axis=1))
+    live = zero.live
+    if not live.all():
+        a, b, path = a[live], b[live], None if path is None else path[live]
+    return _Block(
+        zero,
+        finite,
+        cosine(a, b),
+        relative_l2(a, b),
+        None if path is None else taken(a, b, path),
+        group_products(a, b, GROUP),
+        absolute._replace(row=start + absolute.row),
+        ratio._replace(row=start + ratio.row),
+    )
+
+
+def _contributed(parts: Sequence[Contributions], positions: npt.NDArray[Any]) -> dict[str, Any]:
+    """Fields of a comparison; no cosine of what adds nothing."""
+    if not parts:
+        return {}
+    cosines, idle, ratios, single = (_joined([part[i] for part in parts]) for i in range(4))
+    return {
+        "contributions": tuple(round(x, 6) for x in cosines[~idle].tolist()),
+        "idle": tuple(positions[idle].tolist()),
+        "one_adds": tuple(positions[single].tolist()),
+        "residual": None if idle.all() else _digits(float(np.median(ratios[~idle])), 4),
+    }
+
+
+def _errors(blocks: Sequence[_Block], start: int) -> Errors:
+    products = np.sum([block.products for block in blocks], axis=0)
+    groups = group_cosines(products)
+    lowest = int(np.argmin(groups))  # NaN counts as lowest, and below as greatest.
+    absolute, ratio = (
+        of[int(np.argmax([one.value for one in of]))]
+        for of in ([block.absolute for block in blocks], [block.ratio for block in blocks])
+    )
+    return Errors(
+        cosine=round(flat_cosine(products), 6),
+        group_cosine=round(float(groups[lowest]), 6),
+        group=lowest * GROUP,
+        absolute_at=(start + absolute.row, absolute.channel),
+        relative=_digits(ratio.value, 4),
+        relative_at=(start + ratio.row, ratio.channel),
+    )
+
+
+def _joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return np.concatenate(parts) if parts else np.zeros(0, np.bool_)
+
+
+def _digits(value: float, digits: int) -> float:
+    """Significant digits: evidence keeps what decides, not what no two machines share."""
+    return float(f"{value:.{digits}g}")
+
+
+def _indices(mask: npt.ArrayLike, start: int) -> tuple[int, ...]:
+    return tuple((np.flatnonzero(mask) + start).tolist())

@@ -1,13 +1,77 @@
-"""Placement: which operations of a program the Neural Engine can take, and on what authority.
+"""Where will a shard run? Core ML's plan says on a Mac; elsewhere documented rules forecast it.
 
-The forecast applies documented rules to the program and runs anywhere. It says `ineligible` or
-`eligible`; where an op really runs is for a plan recorded on a Mac to say.
+A forecast says `ineligible` or `eligible`; that an op is resident on the ANE only a plan can say.
 """
 
 from __future__ import annotations
 
-from pytest_ane.gates.placement.forecast import Finding, Forecast, forecast
-from pytest_ane.gates.placement.measure import Placement, judge, measure
-from pytest_ane.gates.placement.text import explain
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-__all__ = ["Finding", "Forecast", "Placement", "explain", "forecast", "judge", "measure"]
+from pytest_ane.core.verdict import Figure, Verdict
+from pytest_ane.gates.base import Gate, ShardContext, Subject
+from pytest_ane.gates.placement.forecast import Forecast, Match, forecast
+from pytest_ane.gates.placement.judge import figures, judge
+from pytest_ane.gates.placement.measure import Placement, measure
+from pytest_ane.gates.placement.plans import Plan
+from pytest_ane.manifest import PlacementPolicy
+from pytest_ane.mil import count_operations, read_model
+
+__all__ = ["PLACEMENT", "Forecast", "Match", "Placement", "Plan", "forecast", "judge", "measure"]
+
+
+class PlacementGate(Gate[Placement]):
+    """Every compute op on the ANE, by Core ML's plan; or no rule that keeps one off it."""
+
+    name = "placement"
+    measurement = Plan
+    recorded_first = True
+    requires = "Core ML's plan"
+
+    def measure(self, context: ShardContext) -> Placement:
+        """Core ML's plan where the backend runs on a device, else a forecast."""
+        # Some rules read weights, which `context.program` leaves out.
+        program = read_model(context.artifact.path)
+        size = context.artifact.size
+        return measure(context.backend, context.artifact.path, program, size_bytes=size)
+
+    def judge(self, measurement: Placement, policy: PlacementPolicy, subject: Subject) -> Verdict:
+        """Passed if every compute op is on the ANE, or no rule keeps one off it."""
+        return judge(measurement, policy, subject.qualified)
+
+    def figures(self, measurement: Placement) -> tuple[Figure, ...]:
+        """Compute ops by device; a forecast's depend on a system, so it has none."""
+        return figures(measurement) if isinstance(measurement, Plan) else ()
+
+    def proves(self, verdict: Verdict) -> str:
+        """A forecast is no proof."""
+        return "" if verdict.basis == "plan" else "this gate judged a forecast"
+
+    def lacks(
+        self,
+        measurement: Placement,
+        subject: Subject,
+        environment: Mapping[str, str],
+        artifact: Path | None,
+    ) -> Iterator[str]:
+        """A plan of Core ML's names every operation; counts and logs, which do not, prove less."""
+        assert isinstance(measurement, Plan)
+        if measurement.source != "coremltools" or measurement.tallies or measurement.messages:
+            yield "holds counts or a log, not Core ML's plan alone"
+        if not any(operation.name for _, operation in measurement.walk()):
+            yield "holds a plan that names no operation"
+        units = environment.get("compute_units", "")
+        if measurement.compute_units != units:
+            planned = measurement.compute_units or "unknown compute units"
+            yield f"holds a plan for {planned}, and was recorded with {units or 'unknown ones'}"
+        if artifact is None:
+            return
+        # It was joined with its program when it was recorded.
+        held = Counter(operation.op or "" for _, operation in measurement.walk())
+        there = count_operations(artifact)
+        for kind in (kind for kind in there | held if there[kind] != held[kind]):
+            yield f"holds a plan of {held[kind]} {kind}, and the program has {there[kind]}"
+
+
+PLACEMENT = PlacementGate()

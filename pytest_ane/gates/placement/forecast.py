@@ -29,7 +29,7 @@ _READ_AT_MOST = 2**24
 
 
 @dataclass(frozen=True)
-class Finding:
+class Match:
     """A rule that applies to an operation, or to the whole program.
 
     Attributes:
@@ -59,24 +59,24 @@ class Forecast:
         size_bytes: size of the artifact on disk; which size is too large depends on the system.
         compute: how many compute operations of each type the rules were asked about.
         left_out: how many operations were not: `const`, `constexpr_*`, `boundary cast`.
-        findings: what the rules found, in program order, the whole program's first.
+        matches: the rules that apply, in program order, the whole program's first.
 
     Raises:
-        ValueError: a count is negative, or findings speak of more operations than there are.
+        ValueError: a count is negative, or matches name more operations than there are.
     """
 
     size_bytes: int
     compute: Mapping[str, int]
     left_out: Mapping[str, int]
-    findings: tuple[Finding, ...] = ()
+    matches: tuple[Match, ...] = ()
 
     def __post_init__(self) -> None:
         counts = (self.size_bytes, *self.compute.values(), *self.left_out.values())
         if min(counts) < 0:
             raise ValueError(f"a forecast counts from 0: {counts}")
-        for op, found in Counter(_places(self.findings)).items():
+        for op, found in Counter(_places(self.matches)).items():
             if found > self.compute.get(op, 0):
-                raise ValueError(f"{found} findings on {self.compute.get(op, 0)} {op} operations")
+                raise ValueError(f"{found} matches on {self.compute.get(op, 0)} {op} operations")
 
     @property
     def outcome(self) -> Literal["ineligible", "eligible", "unproven"]:
@@ -93,22 +93,22 @@ class Forecast:
         """Number of compute operations."""
         return sum(self.compute.values())
 
-    def of(self, outcome: Outcome) -> Iterator[Finding]:
-        """The findings of one outcome."""
-        return (finding for finding in self.findings if finding.outcome == outcome)
+    def of(self, outcome: Outcome) -> Iterator[Match]:
+        """The matches of one outcome."""
+        return (match for match in self.matches if match.outcome == outcome)
 
     def ineligible(self, op: str | None = None) -> int:
         """Number of ineligible compute operations, of one type or of all.
 
-        A finding on the whole program makes every operation ineligible.
+        A match on the whole program makes every operation ineligible.
         """
-        if any(finding.index is None for finding in self.of("ineligible")):
+        if any(match.index is None for match in self.of("ineligible")):
             return self.compute_ops if op is None else self.compute.get(op, 0)
         return sum(op in (None, kind) for kind in _places(self.of("ineligible")))
 
     def warned(self) -> int:
         """Number of compute operations that are eligible but warned of."""
-        off = {finding.index for finding in self.of("ineligible")}
+        off = {match.index for match in self.of("ineligible")}
         return len({f.index for f in self.of("warned") if f.index is not None} - off)
 
     def eligible(self, op: str) -> int:
@@ -124,8 +124,8 @@ class Forecast:
         why = too_large(self.size_bytes, os)
         if why is None:
             return self
-        finding = Finding(SIZE_RULE.id, SIZE_RULE.outcome, "the artifact", "package", why)
-        return replace(self, findings=(finding, *self.findings))
+        match = Match(SIZE_RULE.id, SIZE_RULE.outcome, "the artifact", "package", why)
+        return replace(self, matches=(match, *self.matches))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data, from which `from_dict` makes an equal forecast."""
@@ -166,8 +166,8 @@ def forecast(model: MLModel, *, size_bytes: int) -> Forecast:
     """
     compute: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
-    findings = [
-        Finding(rule.id, rule.outcome, _plain(subject.name), subject.kind, _plain(subject.why))
+    matches = [
+        Match(rule.id, rule.outcome, _plain(subject.name), subject.kind, _plain(subject.why))
         for rule in PROGRAM_RULES
         for subject in rule.why(model)
     ]
@@ -179,12 +179,12 @@ def forecast(model: MLModel, *, size_bytes: int) -> Forecast:
                 left_out[kind] += 1
             else:
                 compute[_plain(site.op)] += 1
-                findings += _findings(site, _plain(function.name), index)
+                matches += _matches(site, _plain(function.name), index)
             index += 1
-    return Forecast(size_bytes, _sorted(compute), _sorted(left_out), tuple(findings))
+    return Forecast(size_bytes, _sorted(compute), _sorted(left_out), tuple(matches))
 
 
-def _findings(site: Site, function: str, index: int) -> Iterator[Finding]:
+def _matches(site: Site, function: str, index: int) -> Iterator[Match]:
     for rule in OP_RULES:
         why = rule.apply(site)
         if why is None:
@@ -192,7 +192,7 @@ def _findings(site: Site, function: str, index: int) -> Iterator[Finding]:
         if rule.outcome == "ineligible":
             site.graph.ineligible.update(named.name for named in site.operation.outputs)
         op, kind = _plain(site.operation.name), _plain(site.op)
-        yield Finding(rule.id, rule.outcome, op, kind, _plain(why), function, index)
+        yield Match(rule.id, rule.outcome, op, kind, _plain(why), function, index)
 
 
 def _left_out(site: Site) -> str | None:
@@ -203,9 +203,9 @@ def _left_out(site: Site) -> str | None:
     return BOUNDARY_CAST if site.is_boundary_cast else None
 
 
-def _places(findings: Iterator[Finding] | tuple[Finding, ...]) -> Iterator[str]:
-    """The type of each operation the findings speak of, each operation once."""
-    places = {(f.index, f.type) for f in findings if f.index is not None}
+def _places(matches: Iterator[Match] | tuple[Match, ...]) -> Iterator[str]:
+    """The type of each operation the matches name, each operation once."""
+    places = {(f.index, f.type) for f in matches if f.index is not None}
     return (kind for _, kind in places)
 
 

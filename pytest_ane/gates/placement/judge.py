@@ -1,68 +1,197 @@
-"""The placement verdict where no device is at hand: a policy's system applied to a forecast."""
+"""Verdict of the placement gate: on Core ML's own plan, or on a forecast for a system."""
 
 from __future__ import annotations
 
-from pytest_ane.core.verdict import Status, Verdict
-from pytest_ane.gates.placement.forecast import Forecast
-from pytest_ane.gates.placement.text import NOTE, by_rule, listing, reason, summary
+from collections.abc import Iterator
 
-_SHOWN = 10
-_STATUS: dict[str, Status] = {
-    "ineligible": "failed",
-    "eligible": "passed",
-    "unproven": "unproven",
-}
-_EMPTY = (
-    "The program has no compute op, so there is nothing to place; check that the artifact is the "
-    "one that was built."
-)
+from pytest_ane.core.verdict import Column, Figure, Finding, Severity, Table, Verdict, Where
+from pytest_ane.gates.placement.forecast import Forecast, Match
+from pytest_ane.gates.placement.measure import Placement
+from pytest_ane.gates.placement.plans import Plan, PlannedOperation, Summary, plain, summarise
+from pytest_ane.gates.placement.rules import find
+from pytest_ane.manifest import PlacementPolicy
 
 
-def judge(forecast: Forecast, *, subject: str, os: str) -> Verdict:
-    """What the forecast says of a shard on a system.
+def judge(measurement: Placement, policy: PlacementPolicy, subject: str) -> Verdict:
+    """The verdict on where a shard runs.
 
     Args:
-        forecast: the measurement.
-        subject: qualified shard id, such as `smollm2:L01`.
-        os: the system the shard is for, such as `macOS 26`; it decides the size rule.
+        measurement: Core ML's plan, of which only preferred devices count, or a forecast.
+        policy: names the system the shard is for, which decides the size rule of a forecast.
+        subject: qualified shard id.
 
     Returns:
-        `failed` if a rule keeps an op or the whole program off the ANE, `unproven` if there was
-        no compute op to ask about, else `passed`, with the note that this is a forecast.
+        `unproven` where there was no compute op to ask about, or the plan proves nothing.
 
     Raises:
-        ManifestError: `os` names no system.
+        ManifestError: the policy names no system.
     """
-    judged = forecast.under(os)
-    reasons = tuple(reason(rule, found) for rule, found in by_rule(judged.of("ineligible")))
-    if judged.outcome == "unproven":
-        reasons = (_EMPTY,)
+    if isinstance(measurement, Plan):
+        return _of_plan(measurement, subject)
+    return _of_forecast(measurement.under(policy.os), policy.os, subject)
+
+
+def figures(plan: Plan) -> tuple[Figure, ...]:
+    """Compute ops by device, convolutions, and what was not counted."""
+    summary = summarise(plan)
+    devices, compute = summary.devices, summary.compute
+    ane, gpu, cpu = (devices.get(device, 0) for device in ("ANE", "GPU", "CPU"))
+    convs = summary.conv_total
+    return (
+        Figure("instrument", "plan"),
+        Figure("format", plan.source),
+        Figure("outcome", summary.outcome),
+        Figure("ane_ops", ane, "ops on the ANE", of=compute, shown=True),
+        Figure("compute_ops", compute, "ops"),
+        Figure("gpu_ops", gpu, "ops on the GPU", shown=gpu > 0),
+        Figure("cpu_ops", cpu, "ops on the CPU", shown=cpu > 0),
+        *([Figure("conv_ane", summary.conv_ane or 0, "convolutions on the ANE", of=convs,
+                  shown=True)] if convs else []),
+        Figure("unassigned_ops", summary.unassigned, "ops without a device",
+               shown=summary.unassigned > 0),
+        Figure("boundary_casts", summary.boundary_casts, "boundary casts"),
+        Figure("compile_time_ops", sum(summary.compile_time.values()), "compile-time ops"),
+    )  # fmt: skip
+
+
+def _of_plan(plan: Plan, subject: str) -> Verdict:
+    summary = summarise(plan)
+    columns = (Column("op"), Column("name"), Column("function"), Column("device"),
+               Column("supported"))  # fmt: skip
+    rows = tuple(
+        (
+            plain(op.op or "operation"),
+            plain(op.name),
+            plain(function),
+            op.preferred or "none",
+            ", ".join(op.supported),
+        )
+        for function, op in summary.off
+    )
     return Verdict(
         gate="placement",
         subject=subject,
-        status=_STATUS[judged.outcome],
-        summary=summary(judged),
-        reasons=reasons,
-        facts=_facts(judged, os),
-        details=(
-            *listing(judged, "ineligible", limit=_SHOWN),
-            *listing(judged, "warned", limit=_SHOWN),
-            NOTE,
-        ),
+        figures=figures(plan),
+        findings=tuple(_off_the_ane(summary)),
+        tables=(Table("compute ops that are not on the ANE", columns, rows),) if rows else (),
+        basis="plan",
     )
 
 
-def _facts(forecast: Forecast, os: str) -> dict[str, float | int | str]:
-    return {
-        "instrument": "forecast",
-        "outcome": forecast.outcome,
-        "os": os,
-        "compute_ops": forecast.compute_ops,
-        "ineligible_ops": forecast.ineligible(),
-        "warned_ops": forecast.warned(),
-        "conv_eligible": forecast.eligible("conv"),
-        "conv_total": forecast.compute.get("conv", 0),
-        "left_out_ops": sum(forecast.left_out.values()),
-        "size_bytes": forecast.size_bytes,
-        "rules": " ".join(sorted({finding.rule for finding in forecast.of("ineligible")})),
-    }
+def _off_the_ane(summary: Summary) -> Iterator[Finding]:
+    if summary.inconclusive is not None:
+        reason, remedy = summary.inconclusive
+        yield Finding("unproven", reason, remedy=remedy)
+        return
+    unnamed = [op for _, op in summary.off if not op.name]
+    for _, op in summary.off:
+        if op.name:
+            name = plain(op.name)
+            kind = f"run on the {op.preferred} instead of the ANE"
+            kind = kind if op.preferred else "have no device"
+            reason = f"{plain(op.op or 'operation')} `{name}` {_singular(op)}"
+            yield Finding("failed", reason, Where(op=name), kind=kind)
+    if count := summary.elsewhere + len(unnamed):
+        verb = "op is" if count == 1 else "ops are"
+        yield Finding("failed", f"{count:,} of {summary.compute:,} {verb} not on the ANE")
+
+
+def _singular(op: PlannedOperation) -> str:
+    return f"runs on the {op.preferred} instead of the ANE" if op.preferred else "has no device"
+
+
+def _of_forecast(forecast: Forecast, os: str, subject: str) -> Verdict:
+    findings = (*_findings(forecast),)
+    if forecast.outcome == "unproven":
+        reason = "The program has no compute op, so there is nothing to place"
+        remedy = "check that the artifact is the one that was built"
+        findings = (*findings, Finding("unproven", reason, remedy=remedy))
+    return Verdict(
+        gate="placement",
+        subject=subject,
+        figures=tuple(_figures(forecast, os)),
+        findings=findings,
+        tables=tuple(_tables(forecast)),
+        basis="forecast",
+    )
+
+
+def _figures(forecast: Forecast, os: str) -> Iterator[Figure]:
+    compute, off, warned = forecast.compute_ops, forecast.ineligible(), forecast.warned()
+    types = ", ".join(dict.fromkeys(m.type for m in forecast.of("warned") if m.index is not None))
+    rules = [find(m.rule, "warned") for m in forecast.of("warned")]
+    to_cpu = all(rule and "CPU" in rule.consequence for rule in rules)
+    convs = forecast.compute.get("conv", 0)
+    yield Figure("instrument", "forecast")
+    yield Figure("outcome", forecast.outcome)
+    yield Figure("os", os)
+    yield Figure("likely_ane_ops", compute - off - warned, "ops for the ANE", of=compute,
+                 shown=True)  # fmt: skip
+    yield Figure("compute_ops", compute, "ops")
+    yield Figure("ineligible_ops", off, "ops ineligible")
+    unit = "ops likely on the CPU" if to_cpu else "ops with a warning"
+    yield Figure("warned_ops", warned, unit, note=types, shown=warned > 0)
+    yield Figure("conv_eligible", forecast.eligible("conv"), "convolutions eligible", of=convs)
+    yield Figure("conv_total", convs, "convolutions")
+    kinds = ", ".join(f"{count} {kind}" for kind, count in forecast.left_out.items())
+    yield Figure("left_out_ops", sum(forecast.left_out.values()), "ops left out", note=kinds)
+    yield Figure("size_bytes", forecast.size_bytes, "bytes")
+    yield Figure("rules", " ".join(sorted({match.rule for match in forecast.of("ineligible")})))
+
+
+def _findings(forecast: Forecast) -> Iterator[Finding]:
+    """Matches by rule, in order of their ids; ops before the casts that are there for them."""
+    outcomes: tuple[tuple[str, Severity, str], ...] = (
+        ("ineligible", "failed", "ineligible"),
+        ("warned", "note", "warned of"),
+    )
+    for outcome, severity, word in outcomes:
+        matches = [match for match in forecast.matches if match.outcome == outcome]
+        for match in sorted(matches, key=lambda m: (m.rule, m.type == "cast")):
+            rule = find(match.rule, match.outcome)
+            title = _lower(rule.title.rstrip(".")) if rule else "a rule this version does not have"
+            yield Finding(
+                severity,
+                f"{match.type} `{match.op}`{_function(match)} is {word} ({match.rule}): "
+                f"{_lower(match.why.rstrip('.'))}",
+                Where(op=match.op) if match.index is not None else Where(),
+                rule.fix if rule else "",
+                f"are {word} ({match.rule}: {title})" if match.index is not None else "",
+            )
+
+
+def _tables(forecast: Forecast) -> Iterator[Table]:
+    """The operations that rules apply to, and where the rules come from."""
+    matches = sorted(forecast.matches, key=lambda m: (m.outcome, m.rule, m.type == "cast"))
+    if not matches:
+        return
+    heads = ("rule", "outcome", "op", "name", "function", "reason")
+    yield Table(
+        "operations that a rule applies to",
+        tuple(map(Column, heads)),
+        tuple((m.rule, m.outcome, m.type, m.op, _outside_main(m), m.why) for m in matches),
+    )
+    known = dict.fromkeys((match.rule, match.outcome) for match in matches)
+    rows: list[tuple[str, str, str]] = []
+    for key in known:
+        if rule := find(*key):
+            rows += [
+                (rule.id, "rule", rule.title),
+                ("", "seen", f"{rule.consequence} ({rule.scope})"),
+                ("", "source", rule.source),
+                ("", "fix", rule.fix),
+            ]
+    yield Table("the rules", (Column("id"), Column(""), Column("")), tuple(rows))
+
+
+def _function(match: Match) -> str:
+    return f" in {function}" if (function := _outside_main(match)) else ""
+
+
+def _outside_main(match: Match) -> str:
+    return "" if match.function == "main" else match.function
+
+
+def _lower(sentence: str) -> str:
+    """A sentence continued after a colon; acronyms keep their capitals."""
+    return sentence if sentence[1:2].isupper() else sentence[:1].lower() + sentence[1:]

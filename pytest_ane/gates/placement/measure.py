@@ -1,21 +1,54 @@
-"""The placement measurement: Core ML's own plan where a device is at hand, else a forecast."""
+"""The placement measurement: Core ML's own plan (`MLComputePlan`) on a Mac, else a forecast."""
 
 from __future__ import annotations
 
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import isfinite
 from pathlib import Path
-from typing import TypeAlias
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from pytest_ane.backends import Backend, CoreMLBackend
-from pytest_ane.core.verdict import Verdict
-from pytest_ane.gates.placement import judge as forecasts
-from pytest_ane.gates.placement import plans
-from pytest_ane.gates.placement.device import plan_on_device
+from pytest_ane.build.coremltools_quiet import import_coremltools
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.gates.placement.forecast import Forecast, forecast
-from pytest_ane.gates.placement.plans import Plan
+from pytest_ane.gates.placement.plans import (
+    Plan,
+    PlannedFunction,
+    PlannedOperation,
+    join,
+    summarise,
+)
+from pytest_ane.gates.placement.plans.fields import op_type
+from pytest_ane.gates.placement.plans.record import RETRIED, Device
 from pytest_ane.mil.records import MLModel
 
 Placement: TypeAlias = Plan | Forecast
 """What is known of where a shard runs."""
+T = TypeVar("T")
+_Scope = tuple[tuple[str, int], ...]
+_FIRST_WITHOUT = (3, 14)
+
+
+class DeviceBackend(Protocol):
+    """What a plan needs of a backend that runs on a device."""
+
+    @property
+    def units(self) -> str:
+        """The compute units Core ML may use, such as `CPU_AND_NE`."""
+        ...
+
+    @property
+    def say(self) -> Callable[[str], None]:
+        """Tells the person one sentence."""
+        ...
+
+    def with_compiled(self, artifact: Path, use: Callable[[Path], T]) -> T:
+        """What `use` makes of the compiled artifact's path."""
+        ...
 
 
 def measure(backend: Backend, artifact: Path, program: MLModel, *, size_bytes: int) -> Placement:
@@ -35,17 +68,123 @@ def measure(backend: Backend, artifact: Path, program: MLModel, *, size_bytes: i
     return forecast(program, size_bytes=size_bytes)
 
 
-def judge(found: Placement, *, subject: str, os: str) -> Verdict:
-    """The verdict on where a shard runs.
+def plan_on_device(backend: DeviceBackend, artifact: Path, program: MLModel) -> Plan:
+    """Core ML's plan of an artifact, joined with its program.
 
-    Args:
-        found: the measurement.
-        subject: qualified shard id, such as `smollm2:L01`.
-        os: the system the shard is for; decides the size rule of a forecast.
+    A plan without any device is a broken cache: it is read once more from a copy of the compiled
+    model at another path. `summarise` calls it inconclusive where that has none either.
 
     Raises:
-        ManifestError: `os` names no system.
+        ExecutionError: Core ML makes no plan, or there is none to be had on this machine.
     """
-    if isinstance(found, Plan):
-        return plans.judge(found, subject=subject)
-    return forecasts.judge(found, subject=subject, os=os)
+    if sys.version_info >= _FIRST_WITHOUT:
+        raise ExecutionError(
+            f"{artifact}: coremltools reads compute plans with Python 3.13 and older; this is "
+            f"{sys.version_info.major}.{sys.version_info.minor}."
+        )
+    plan = backend.with_compiled(artifact, lambda path: _settled(backend, artifact, path))
+    return join(plan, program)
+
+
+def _settled(backend: DeviceBackend, artifact: Path, compiled: Path) -> Plan:
+    plan = _load(compiled, backend.units)
+    if summarise(plan).devices:
+        return plan
+    backend.say(
+        f"{artifact}: no operation has a device, so Core ML's cache is broken; the plan is "
+        "read once more, from a copy at another path."
+    )
+    with TemporaryDirectory(prefix="pytest-ane-") as folder:
+        copy = Path(folder) / compiled.name
+        try:
+            shutil.copytree(compiled, copy)
+        except OSError as error:
+            raise ExecutionError(
+                f"{artifact}: its compiled model cannot be copied to {folder} to read the plan "
+                f"once more ({error.strerror or error}); free space, or set TMPDIR."
+            ) from None
+        return replace(_load(copy, backend.units), extra={RETRIED: True})
+
+
+def _load(compiled: Path, units: str) -> Plan:
+    if compiled.suffix != ".mlmodelc":
+        raise ExecutionError(
+            f"{compiled}: is no .mlmodelc; reading the plan of a model that is not compiled ends "
+            "the whole process."
+        )
+    coremltools = import_coremltools()
+    from coremltools.models.compute_plan import MLComputePlan
+
+    plan = MLComputePlan.load_from_path(str(compiled), coremltools.ComputeUnit[units])
+    return to_record(plan, units, str(compiled))
+
+
+def to_record(plan: Any, units: str, path: str) -> Plan:
+    """Coremltools' plan as our record: every function, every nested block.
+
+    Args:
+        plan: a `coremltools.models.compute_plan.MLComputePlan`; kept until all is read, because
+            its operations hold Core ML's weakly.
+        units: the compute units it was made for.
+        path: the model's, for the message.
+
+    Raises:
+        ExecutionError: it is of a pipeline or a neural network.
+    """
+    structure = plan.model_structure
+    if structure.program is None:
+        kind = "a pipeline" if structure.pipeline is not None else "a neural network"
+        what = (
+            "plan its models one by one" if structure.pipeline is not None
+            else 'convert it again with convert_to="mlprogram"'
+        )  # fmt: skip
+        raise ExecutionError(f"{path}: is {kind}, not one ML Program; {what}.")
+    walker = _Walker(plan)
+    functions = tuple(
+        PlannedFunction(name, tuple(walker.walk(function.block, ())))
+        for name, function in structure.program.functions.items()
+    )
+    return Plan("coremltools", functions, compute_units=units, ane_cores=walker.cores)
+
+
+class _Walker:
+    """A plan's operations; `cores` are the Neural Engine's, as soon as one names it."""
+
+    def __init__(self, plan: Any) -> None:
+        self._plan = plan
+        self.cores: int | None = None
+
+    def walk(self, block: Any, scope: _Scope) -> Iterator[PlannedOperation]:
+        for operation in block.operations:
+            name = operation.outputs[0].name if operation.outputs else ""
+            yield self._planned(name, operation, scope)
+            key = name or op_type(operation.operator_name)
+            for index, nested in enumerate(operation.blocks):
+                yield from self.walk(nested, (*scope, (key, index)))
+
+    def _planned(self, name: str, operation: Any, scope: _Scope) -> PlannedOperation:
+        usage = self._plan.get_compute_device_usage_for_mlprogram_operation(operation)
+        cost = self._plan.get_estimated_cost_for_mlprogram_operation(operation)
+        return PlannedOperation(
+            name,
+            op_type(operation.operator_name),
+            None if usage is None else self._device(usage.preferred_compute_device),
+            () if usage is None else tuple(map(self._device, usage.supported_compute_devices)),
+            float(cost.weight) if cost is not None and isfinite(cost.weight) else None,
+            scope,
+        )
+
+    def _device(self, device: Any) -> Device:
+        from coremltools.models import compute_device
+
+        if isinstance(device, compute_device.MLCPUComputeDevice):
+            return "CPU"
+        if isinstance(device, compute_device.MLGPUComputeDevice):
+            return "GPU"
+        if isinstance(device, compute_device.MLNeuralEngineComputeDevice):
+            self.cores = int(device.total_core_count)
+            return "ANE"
+        raise ExecutionError(
+            f"Core ML's plan names a {type(device).__name__}, which is no CPU, GPU or Neural "
+            "Engine that this version knows; update pytest-ane."
+        )

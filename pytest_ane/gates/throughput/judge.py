@@ -8,10 +8,10 @@ both runs show is confirmed; a confirmed regression fails, and so does a floor t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from pytest_ane.core.verdict import Verdict
+from pytest_ane.core.verdict import Cell, Column, Figure, Finding, Side, Table, Verdict, Where
 from pytest_ane.gates.throughput.baseline import Baseline, Missing, differences
 from pytest_ane.gates.throughput.noise import Limit, limit_of
 from pytest_ane.gates.throughput.speed import Speed, percent, seconds
@@ -81,15 +81,6 @@ class Change:
     def _slower(self) -> list[float]:
         return [share if self.is_load else -share for share in self.shares]
 
-    def __str__(self) -> str:
-        """`-12.4 % on run 0003 · confirmed -12.1 % · control +0.3 %`."""
-        known = "confirmed" if self.is_regression or self.is_improvement else "not confirmed"
-        notes = [f"{percent(self.shares[0], signed=True)} on run {self.baseline.run}"]
-        notes += [f"{known} {percent(share, signed=True)}" for share in self.shares[1:]]
-        if self.control is not None:
-            notes.append(f"control {percent(self.control, signed=True)}")
-        return " · ".join(notes)
-
 
 def is_suspect(timed: Throughput, policy: ThroughputPolicy) -> bool:
     """Whether the run has to be confirmed: it is below the floor, or beyond the limit."""
@@ -110,7 +101,7 @@ def compare(timed: Throughput, policy: ThroughputPolicy) -> Change | Missing | N
     if other := differences(now, baseline.speed):
         return _no_baseline(f"Run {baseline.run} is no baseline: {'; '.join(other)}.")
     limit = limit_of(policy, baseline.noise, now.what)
-    return Missing(limit) if isinstance(limit, str) else Change.of(now, baseline, limit)
+    return Missing(limit.rstrip(".")) if isinstance(limit, str) else Change.of(now, baseline, limit)
 
 
 def judge(timed: Throughput, policy: ThroughputPolicy, subject: str) -> Verdict:
@@ -122,46 +113,57 @@ def judge(timed: Throughput, policy: ThroughputPolicy, subject: str) -> Verdict:
         subject: qualified shard or model.
     """
     now, change = timed.speed, compare(timed, policy)
-    wrong = [*_untimed(now), *_floor(now, policy)]
+    findings = [*_untimed(now), *_floor(now, policy)]
     if isinstance(change, Change) and change.is_regression:
-        wrong.append(_regression(now, change))
-    missing = change if isinstance(change, Missing) else None
-    note = "" if change is None else "not compared" if missing else str(change)
-    if timed.recording and isinstance(timed.baseline, Missing):
-        note = "recorded as the baseline"
+        findings.append(_regression(now, change))
+    if isinstance(change, Missing):
+        findings.append(Finding("unproven", change.why, remedy=change.remedy))
     return Verdict(
         gate="throughput",
         subject=subject,
-        status="failed" if wrong else "unproven" if missing else "passed",
-        summary=" · ".join(filter(None, (f"{now.title} {now.figure()}", note))),
-        reasons=(*wrong, *([missing.why] if missing else [])),
-        facts=_facts(now) | (_compared(change) if isinstance(change, Change) else {}),
-        # Why nothing is compared stands in the reasons already.
-        details=tuple(_details(now, None if missing else timed.baseline)),
+        figures=(
+            *_speed_figures(now, policy.min_tok_s, is_below=any(_floor(now, policy))),
+            *(_change_figures(change) if isinstance(change, Change) else ()),
+            *_recorded(timed),
+        ),
+        findings=(
+            *findings,
+            # Why nothing is compared is a reason already.
+            *_notes(now, None if isinstance(change, Missing) else timed.baseline),
+        ),
+        tables=tuple(_tables(now, timed.baseline)),
         provenance=now.identity | now.state,
     )
 
 
+def figures(timed: Throughput) -> tuple[Figure, ...]:
+    """What was timed, before any policy."""
+    return tuple(_speed_figures(timed.speed, None, is_below=False))
+
+
 def _no_baseline(why: str) -> Missing:
-    return Missing(f"{why} Record a baseline of this machine with: {RECORD}")
+    return Missing(why.rstrip("."), f"record a baseline of this machine with: {RECORD}")
 
 
-def _untimed(now: Speed) -> Iterator[str]:
+def _untimed(now: Speed) -> Iterator[Finding]:
     if not (math.isfinite(now.median) and now.median > 0):
-        yield f"{now.title.capitalize()}: the median round takes {now.median} s."
+        yield Finding("failed", f"{now.title.capitalize()}: the median round takes {now.median} s")
 
 
-def _floor(now: Speed, policy: ThroughputPolicy) -> Iterator[str]:
-    """A sentence if every run is below `min-tok-s`; NaN is below."""
+def _floor(now: Speed, policy: ThroughputPolicy) -> Iterator[Finding]:
+    """A finding if every run is below `min-tok-s`; NaN is below."""
     least = policy.min_tok_s
     if least is None or now.what == "load":
         return
     if not now.tokens:
-        yield f"A round computes no token, so min-tok-s = {least:g} was not tested."
+        reason = f"A round computes no token, so min-tok-s = {least:g} was not tested"
+        yield Finding("failed", reason)
     elif not any(now.tokens / median >= least for median in now.medians if median > 0):
-        yield (
+        yield Finding(
+            "failed",
             f"{now.title.capitalize()} reaches {_runs(now)}, below policy.throughput.min-tok-s = "
-            f"{least:g}, on {now.machine}."
+            f"{least:g}, on {now.machine}",
+            figure="tok_s",
         )
 
 
@@ -171,78 +173,112 @@ def _runs(now: Speed) -> str:
     return first + "".join(f" ({figure} when confirmed)" for figure in confirmation)
 
 
-def _regression(now: Speed, change: Change) -> str:
+def _regression(now: Speed, change: Change) -> Finding:
     baseline, limit = change.baseline, change.limit
     first, *confirmation = (percent(share, signed=True) for share in change.shares)
     also = "".join(f" ({share} when confirmed)" for share in confirmation)
     date = f" of {baseline.when}" if baseline.when else ""
-    return (
+    return Finding(
+        "failed",
         f"{now.title.capitalize()}: {now.figure()} is {first}{also} on the baseline's "
         f"{baseline.speed.figure()} (run {baseline.run}{date}), and {percent(limit.share)} is "
-        f"allowed ({limit.origin}), on {now.machine}."
+        f"allowed ({limit.origin}), on {now.machine}",
+        figure="change",
     )
 
 
-def _facts(now: Speed) -> dict[str, float | int | str]:
-    facts: dict[str, float | int | str] = {
-        "what": now.what, "seconds": now.median, "rounds": len(now.seconds), "tokens": now.tokens,
-    }  # fmt: skip
+def _speed_figures(now: Speed, least: float | None, *, is_below: bool) -> Iterator[Figure]:
+    """What was timed; a floor that the confirmation alone keeps is no limit of the first run."""
+    yield Figure("what", now.what)
+    timed = now.tok_s is None
+    yield Figure("seconds", now.median, "s", now.title, shown=timed)
     if now.tok_s is not None:
-        facts |= {"tok_s": now.tok_s, "ms_token": 1000 * now.median / now.tokens}
-    return facts | ({} if now.control is None else {"control_seconds": now.control})
+        figure = Figure("tok_s", now.tok_s, "tok/s", now.title, good="above", shown=True)
+        held = replace(figure, limit=least)
+        yield held if held.passes or is_below else figure
+        yield Figure("ms_token", 1000 * now.median / now.tokens, label="ms a token")
+    yield Figure("rounds", len(now.seconds), "rounds")
+    yield Figure("tokens", now.tokens, "tokens")
+    if now.control is not None:
+        yield Figure("control_seconds", now.control, "s", "control")
 
 
-def _compared(change: Change) -> dict[str, float | int | str]:
-    then = change.baseline.speed
-    facts: dict[str, float | int | str | None] = {
-        "baseline": change.baseline.run,
-        "baseline_seconds": then.median,
-        "baseline_tok_s": then.tok_s,
-        "change": change.shares[0],
-        "confirmed_change": change.shares[1] if len(change.shares) > 1 else None,
-        "control_change": change.control,
-        "max_regression": change.limit.share,
-        "max_regression_from": change.limit.origin,
-    }
-    return {name: value for name, value in facts.items() if value is not None}
+def _change_figures(change: Change) -> Iterator[Figure]:
+    """The change is held against the limit on the side that is slower."""
+    then, limit = change.baseline.speed, change.limit
+    first, *confirmation = change.shares
+    side: Side = "below" if change.is_load else "above"
+    held = Figure("change", first, "%", f"change on run {change.baseline.run}", good=side,
+                  limit=limit.share if change.is_load else -limit.share, shown=True)  # fmt: skip
+    # A change that was not confirmed is beyond a limit that the verdict does not apply to it.
+    yield held if held.passes or change.is_regression else replace(held, limit=None)
+    known = "confirmed" if change.is_regression or change.is_improvement else "not confirmed"
+    for share in confirmation:
+        yield Figure("confirmed_change", share, "%", known, shown=True)
+    if change.control is not None:
+        yield Figure("control_change", change.control, "%", "control", shown=True)
+    yield Figure("baseline", change.baseline.run)
+    yield Figure("baseline_seconds", then.median, "s", "baseline")
+    if then.tok_s is not None:
+        yield Figure("baseline_tok_s", then.tok_s, "tok/s", "baseline")
+    yield Figure("max_regression", limit.share, "%", "allowed")
+    yield Figure("max_regression_from", limit.origin)
 
 
-def _details(now: Speed, baseline: Baseline | Missing | None) -> Iterator[str]:
-    """The figures behind the verdict, and what changed since the baseline except the speed."""
-    for label, rounds, median in zip(
-        ("now", "confirmed"), (now.seconds, now.confirmation), now.medians, strict=False
-    ):
-        yield (
-            f"{label:<9} {now.figure(median)}: median {seconds(median)} of {len(rounds)} rounds, "
-            f"{seconds(min(rounds))} to {seconds(max(rounds))}"
-        )
+def _recorded(timed: Throughput) -> Iterator[Figure]:
+    if timed.recording and isinstance(timed.baseline, Missing):
+        yield Figure("recorded", "recorded as the baseline", shown=True)
+
+
+def _notes(now: Speed, baseline: Baseline | Missing | None) -> Iterator[Finding]:
+    """The noise, and what changed since the baseline except the speed."""
     if isinstance(baseline, Missing):
-        yield baseline.why
+        yield Finding("note", baseline.why.rstrip("."))
     if not isinstance(baseline, Baseline):
         return
     then = baseline.speed
-    yield f"baseline  {then.figure()}: median {seconds(then.median)}, run {baseline.run}"
     if (noise := baseline.noise) is not None:
-        yield (
-            f"noise     sigma {percent(noise.sigma)} of {noise.runs} unchanged runs, itself known "
-            f"to {percent(noise.uncertainty)}; 2.8 sigma is {percent(noise.limit)}"
+        yield Finding(
+            "note",
+            f"Noise: sigma {percent(noise.sigma)} of {noise.runs} unchanged runs, itself known to "
+            f"{percent(noise.uncertainty)}; 2.8 sigma is {percent(noise.limit)}",
         )
     if then.control is not None and now.control is not None:
-        yield (
-            f"control   {seconds(then.control)} -> {seconds(now.control)} for a fixed workload of "
-            "the CPU; shown only, no verdict depends on it"
+        yield Finding(
+            "note",
+            f"Control, a fixed workload of the CPU: {seconds(then.control)} -> "
+            f"{seconds(now.control)}; no verdict depends on it",
         )
-    yield from _parts(now.profile, then.profile)
-    if changed := [n for n, digest in now.artifacts.items() if then.artifacts.get(n) != digest]:
-        more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
-        yield f"packages changed since: {', '.join(changed[:5])}{more}"
+    for name, digest in now.artifacts.items():
+        if then.artifacts.get(name) != digest:
+            reason = f"The package of {name} changed since the baseline"
+            yield Finding("note", reason, Where(shard=name), kind="have other packages")
     for key, value in now.state.items():
         if (before := then.state.get(key)) not in (None, value):
-            yield f"{key} was {before!r}, is {value!r}"
+            yield Finding("note", f"{key} was {before!r}, is {value!r}")
 
 
-def _parts(now: Mapping[str, float], then: Mapping[str, float]) -> Iterator[str]:
-    """Parts that both have, the one that lost most time first."""
-    both = sorted(now.keys() & then.keys(), key=lambda part: then[part] - now[part])
-    for part in both:
-        yield f"{part:<9} {seconds(then[part])} -> {seconds(now[part])}"
+def _tables(now: Speed, baseline: Baseline | Missing | None) -> Iterator[Table]:
+    """The runs, and the parts of a token's time, the one that lost most first."""
+    rows: list[tuple[Cell, ...]] = [
+        (label, now.figure(median), median, len(rounds), min(rounds), max(rounds))
+        for label, rounds, median in zip(
+            ("now", "confirmed"), (now.seconds, now.confirmation), now.medians, strict=False
+        )
+    ]
+    then = baseline.speed if isinstance(baseline, Baseline) else None
+    if then is not None and isinstance(baseline, Baseline):
+        least, most = min(then.seconds), max(then.seconds)
+        label = f"run {baseline.run}"
+        rows.append((label, then.figure(), then.median, len(then.seconds), least, most))
+    heads = ("", "speed", "median", "rounds", "fastest", "slowest")
+    units = ("", "", "s", "", "s", "s")
+    columns = tuple(Column(head, unit) for head, unit in zip(heads, units, strict=True))
+    yield Table("", columns, tuple(rows))
+    if then is not None and (both := now.profile.keys() & then.profile.keys()):
+        lost = sorted(both, key=lambda part: then.profile[part] - now.profile[part])
+        yield Table(
+            "parts of a token, before and now",
+            (Column("part"), Column("baseline", "s"), Column("now", "s")),
+            tuple((part, then.profile[part], now.profile[part]) for part in lost),
+        )

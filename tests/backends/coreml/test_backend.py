@@ -12,7 +12,7 @@ import pytest
 from pytest_ane.backends import CpuBackend, get_backend
 from pytest_ane.build import Cache
 from pytest_ane.core.errors import BackendError, ExecutionError, ProgramError
-from pytest_ane.gates.placement.device import plan_on_device
+from pytest_ane.gates.placement.measure import plan_on_device
 from pytest_ane.mil import read_model
 from pytest_ane.mil.compiled import write_compiled
 from pytest_ane.testing import Failure, code_14, stale
@@ -122,9 +122,9 @@ def test_what_two_processes_find_stale_is_compiled_once(
 ) -> None:
     one = backend(code_14("load", times=2))
     other = get_backend("coreml", cache=Cache(compiled_root(one)), say=said.append)
-    before = one._compiled.of(package)
-    after = one._compiled.after(package, before)
-    assert other._compiled.after(package, before) == after  # type: ignore[attr-defined]
+    before = one._compiled.get(package)
+    after = one._compiled.successor(package, before)
+    assert other._compiled.successor(package, before) == after  # type: ignore[attr-defined]
     assert len(said) == 1
     assert compiled() == [after]
 

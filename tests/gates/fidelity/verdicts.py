@@ -6,11 +6,12 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from pytest_ane.core.verdict import Verdict
+from pytest_ane.core.verdict import Finding, Verdict
 from pytest_ane.gates.fidelity import Comparison, Errors, Fidelity, judge
 from pytest_ane.manifest import FidelityPolicy
 
 NAN = math.nan
+ERRORS = Errors(0.99, 0.8, 64, (2, 7), 1.5, (2, 9))
 GOOD = Comparison(
     kind="gaussian",
     probe="gaussian T=2 #0",
@@ -23,26 +24,28 @@ GOOD = Comparison(
     one_zero=(),
     finite=1.0,
     error_max=0.125,
+    relative=(0.01, 0.1),
+    errors=ERRORS,
 )
 CAPTURED = replace(
     GOOD, kind="captured", probe="captured chat T=2", positions=(1, 2), input_max=21953.4
 )
 
-BLOCK = replace(
-    CAPTURED,
-    contributions=(0.95, 0.9),
-    residual=20.0,
-    relative=(0.01, 0.1),
-    errors=Errors(0.99, 0.8, 64, (2, 7), 1.5, (2, 9)),
-)
+BLOCK = replace(CAPTURED, contributions=(0.95, 0.9), residual=20.0)
 
 
 def comparison(*cosines: float, **changes: Any) -> Comparison:
     """A captured probe with these cosines at positions 1, 2, ..."""
     positions = tuple(range(1, len(cosines) + 1))
-    return replace(CAPTURED, cosines=cosines, positions=positions, **changes)
+    relative = (0.01,) * len(cosines)
+    return replace(CAPTURED, cosines=cosines, positions=positions, relative=relative, **changes)
 
 
 def of(*comparisons: Comparison, compared: bool = True, **policy: Any) -> Verdict:
     fidelity = Fidelity(comparisons, compared, {})
     return judge(fidelity, FidelityPolicy.model_validate(policy), "smollm2:L01")
+
+
+def passing(finding: Finding) -> float:
+    """The limit that a remedy names."""
+    return float(finding.remedy.split(" = ")[1].split(" would")[0])

@@ -94,7 +94,7 @@ def foretell(*operations: Operation, **function_arguments: Any) -> Forecast:
 
 def rules(*operations: Operation, **function_arguments: Any) -> list[tuple[str, str, str]]:
     """What was found: op name, rule, outcome."""
-    found = foretell(*operations, **function_arguments).findings
+    found = foretell(*operations, **function_arguments).matches
     return [(finding.op, finding.rule, finding.outcome) for finding in found]
 
 

@@ -8,36 +8,36 @@ from hypothesis import strategies as st
 
 from pytest_ane.core.errors import ManifestError
 from pytest_ane.core.verdict import Verdict
-from pytest_ane.gates.placement import Finding, Forecast, judge
+from pytest_ane.gates.placement import Forecast, Match, judge
+from pytest_ane.gates.placement.rules import ALL_RULES
+from pytest_ane.manifest import PlacementPolicy
+from pytest_ane.report.verdict import details, reasons, row
 
 LEFT_OUT = {"const": 44, "constexpr_lut_to_dense": 4, "boundary cast": 2}
 WHY = "Its weight `w` has 18 scales along axis 1."
 
 
 def of(found: Forecast, os: str = "macOS 26") -> Verdict:
-    return judge(found, subject="smollm2:L01", os=os)
+    return judge(found, PlacementPolicy.model_construct(os=os), "smollm2:L01")
 
 
-def blocked(count: int, rule: str = "R064") -> tuple[Finding, ...]:
-    return tuple(Finding(rule, "ineligible", f"c{i}", "conv", WHY, "main", i) for i in range(count))
+def blocked(count: int, rule: str = "R064") -> tuple[Match, ...]:
+    return tuple(Match(rule, "ineligible", f"c{i}", "conv", WHY, "main", i) for i in range(count))
 
 
-def test_an_eligible_shard_passes_and_says_that_it_is_a_forecast() -> None:
+def test_an_eligible_shard_passes_by_a_forecast() -> None:
     verdict = of(Forecast(1000, {"mul": 51, "conv": 7}, LEFT_OUT))
-    assert (verdict.gate, verdict.subject) == ("placement", "smollm2:L01")
-    assert (verdict.status, verdict.reasons) == ("passed", ())
-    assert verdict.summary == (
-        "eligible, needs device evidence · conv 7/7 · compute 58 ops · left out: 44 const, "
-        "4 constexpr_lut_to_dense, 2 boundary casts"
+    assert (verdict.gate, verdict.subject, verdict.basis) == (
+        "placement",
+        "smollm2:L01",
+        "forecast",
     )
-    assert verdict.details == (
-        "This is a forecast from documented rules: which device runs an op, only a plan recorded "
-        "on a Mac can say.",
-    )
-    assert verdict.facts == {
+    assert (verdict.status, verdict.findings, verdict.tables) == ("passed", (), ())
+    assert verdict.values == {
         "instrument": "forecast",
         "outcome": "eligible",
         "os": "macOS 26",
+        "likely_ane_ops": 58,
         "compute_ops": 58,
         "ineligible_ops": 0,
         "warned_ops": 0,
@@ -51,61 +51,73 @@ def test_an_eligible_shard_passes_and_says_that_it_is_a_forecast() -> None:
 
 def test_an_ineligible_op_fails_and_is_named_with_rule_source_and_fix() -> None:
     verdict = of(Forecast(1000, {"conv": 7, "mul": 3}, {}, blocked(2)))
-    assert verdict.status == "failed"
-    assert verdict.summary == "ineligible (forecast) · conv 5/7 · compute 10 ops, 2 ineligible"
-    assert verdict.reasons == (
-        "R064: conv `c0` (and 1 more) is ineligible: its weight `w` has 18 scales along axis 1.",
-    )
-    assert verdict.details[:3] == (
-        "R064 · ineligible · The ANE accepts scales per output channel or per tensor, not per "
-        "block.",
-        f"  conv `c0`: {WHY}",
-        f"  conv `c1`: {WHY}",
-    )
-    assert verdict.details[4].startswith("  source: coremltools #2510;")
-    assert verdict.details[5] == (
-        "  fix: use per-channel scales, or a palette with granularity per_grouped_channel"
-    )
-    assert verdict.facts["rules"] == "R064"
+    assert [(f.severity, f.where.op) for f in verdict.findings] == [
+        ("failed", "c0"), ("failed", "c1")
+    ]  # fmt: skip
+    assert len({f.kind for f in verdict.findings}) == 1
+    assert "R064" in verdict.findings[0].kind
+    assert verdict.findings[0].remedy.startswith("use per-channel scales")
+    operations, rules = verdict.tables
+    assert [row[:4] for row in operations.rows] == [
+        ("R064", "ineligible", "conv", "c0"), ("R064", "ineligible", "conv", "c1")
+    ]  # fmt: skip
+    assert [row[1] for row in rules.rows] == ["rule", "seen", "source", "fix"]
+    assert (verdict.values["rules"], verdict.values["conv_eligible"]) == ("R064", 5)
 
 
-def test_ten_ops_are_listed_and_the_rest_counted() -> None:
+def test_every_op_is_listed() -> None:
     verdict = of(Forecast(1, {"conv": 45}, {}, (*blocked(8, "R021"), *blocked(45))))
-    listed = [line for line in verdict.details if line.startswith("  conv")]
-    assert len(listed) == 10
-    assert "... and 43 more findings." in verdict.details
-    assert len(verdict.reasons) == 2
-    assert verdict.facts["ineligible_ops"] == 45
+    assert len(verdict.tables[0].rows) == len(verdict.reasons) == 53
+    assert len({f.kind for f in verdict.reasons}) == 2
+    assert verdict.values["ineligible_ops"] == 45
 
 
 def test_a_package_that_is_too_large_for_the_system_fails_as_a_whole() -> None:
     large = Forecast(3 * 2**29, {"conv": 7}, {})
     assert of(large, "macOS 26").status == "passed"
     verdict = of(large, "macOS 27")
-    assert verdict.status == "failed"
-    assert verdict.summary == "ineligible (forecast) · conv 0/7 · compute 7 ops, 7 ineligible"
-    assert verdict.reasons == (
-        "R076: package `the artifact` is ineligible: the artifact has 1.50 GiB; macOS 27 takes "
-        "1 GiB at most.",
-    )
+    (finding,) = verdict.reasons
+    assert (finding.where.op, finding.kind) == ("", "")
+    assert "R076" in finding.reason
+    assert verdict.values["ineligible_ops"] == 7
 
 
-def test_a_warning_passes_and_is_told() -> None:
-    warning = Finding("R011", "warned", "s", "cumsum", "`cumsum` is placed on the CPU.", "main", 0)
-    verdict = of(Forecast(1, {"cumsum": 1}, {}, (warning,)))
+def test_what_is_likely_on_the_cpu_passes_and_is_noted() -> None:
+    warning = Match("R011", "warned", "s", "cumsum", "`cumsum` is placed on the CPU.", "main", 0)
+    verdict = of(Forecast(1, {"cumsum": 1, "mul": 2}, {}, (warning,)))
     assert verdict.status == "passed"
-    assert verdict.summary == "eligible, needs device evidence · compute 1 op, 1 warned"
-    assert verdict.details[:2] == ("R011 · warned · `cumsum` is placed on the CPU.", "  cumsum `s`")
+    assert [(f.severity, f.where.op) for f in verdict.findings] == [("note", "s")]
+    assert (verdict.values["likely_ane_ops"], verdict.values["warned_ops"]) == (2, 1)
+    figure = verdict.figure("warned_ops")
+    assert figure is not None
+    assert (figure.unit, figure.note) == ("ops likely on the CPU", "cumsum")
+
+
+def test_an_op_comes_before_the_casts_that_are_there_for_it() -> None:
+    kinds = ("cast", "batch_norm", "cast")
+    found = tuple(
+        Match("R021", "ineligible", f"o{i}", kind, "It computes fp32.", "main", i)
+        for i, kind in enumerate(kinds)
+    )
+    verdict = of(Forecast(1, {"cast": 2, "batch_norm": 1}, {}, found))
+    assert [finding.where.op for finding in verdict.reasons] == ["o1", "o0", "o2"]
+
+
+def test_a_rule_of_a_newer_version_is_named() -> None:
+    newer = Match("R999", "ineligible", "y", "conv", "It cannot.", "main", 0)
+    (finding,) = of(Forecast(1, {"conv": 1}, {}, (newer,))).reasons
+    assert "R999" in finding.reason
+
+
+def test_no_rule_speaks_of_residency_or_of_shares() -> None:
+    for rule in ALL_RULES:
+        words = f"{rule.title} {rule.matches} {rule.consequence} {rule.scope} {rule.fix}".lower()
+        assert "resident" not in words
+        assert "%" not in words
 
 
 def test_a_program_without_compute_ops_is_unproven() -> None:
-    verdict = of(Forecast(1, {}, {"const": 3}))
-    assert verdict.status == "unproven"
-    assert verdict.summary == "unproven (forecast) · compute 0 ops · left out: 3 const"
-    assert verdict.reasons == (
-        "The program has no compute op, so there is nothing to place; check that the artifact is "
-        "the one that was built.",
-    )
+    assert of(Forecast(1, {}, {"const": 3})).status == "unproven"
 
 
 def test_an_unknown_system_is_refused() -> None:
@@ -113,8 +125,8 @@ def test_an_unknown_system_is_refused() -> None:
         of(Forecast(1, {"conv": 1}, {}), "Plan 9")
 
 
-FINDINGS = st.builds(
-    Finding,
+MATCHES = st.builds(
+    Match,
     rule=st.sampled_from(["R001", "R011", "R030", "R049", "R064", "R076", "R999"]),
     outcome=st.sampled_from(["ineligible", "warned"]),
     op=st.text("abc", min_size=1),
@@ -125,14 +137,11 @@ FINDINGS = st.builds(
 
 
 @settings(deadline=None, derandomize=True)
-@given(st.lists(FINDINGS, max_size=30).map(tuple), st.sampled_from([1, 2**31, 2**33]))
-def test_it_never_claims_more_than_a_forecast_can(found: tuple[Finding, ...], size: int) -> None:
+@given(st.lists(MATCHES, max_size=30).map(tuple), st.sampled_from([1, 2**31, 2**33]))
+def test_it_never_claims_more_than_a_forecast_can(found: tuple[Match, ...], size: int) -> None:
     verdict = of(Forecast(size, {"conv": 5}, {}, found), "macOS 27")
-    blocked = size > 2**30 or any(finding.outcome == "ineligible" for finding in found)
+    blocked = size > 2**30 or any(match.outcome == "ineligible" for match in found)
     assert verdict.status == ("failed" if blocked else "passed")
-    words = "\n".join((verdict.summary, *verdict.reasons, *verdict.details)).lower()
+    words = "\n".join((row(verdict), *reasons(verdict), *details(verdict))).lower()
     assert "resident" not in words
-    assert "%" not in words
-    claim = "ineligible (forecast)" if blocked else "eligible, needs device evidence"
-    assert verdict.summary.startswith(claim)
-    assert "forecast" in verdict.details[-1]
+    assert row(verdict).startswith("forecast: ")

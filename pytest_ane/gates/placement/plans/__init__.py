@@ -1,6 +1,6 @@
 """Recorded placement plans: what other tools wrote down of Core ML's plan, as one record.
 
-Only the preferred device is placement. `summarise` and `judge` say what a plan proves.
+Only the preferred device is placement. `summarise` says what a plan proves.
 """
 
 from __future__ import annotations
@@ -8,25 +8,26 @@ from __future__ import annotations
 from pytest_ane.gates.placement.plans.join import join
 from pytest_ane.gates.placement.plans.read import parse_plan, read_plan
 from pytest_ane.gates.placement.plans.record import (
+    Device,
     Message,
     Plan,
     PlannedFunction,
     PlannedOperation,
     Tally,
 )
-from pytest_ane.gates.placement.plans.summary import Summary, explain, judge, summarise
+from pytest_ane.gates.placement.plans.summary import Summary, plain, summarise
 
 __all__ = [
+    "Device",
     "Message",
     "Plan",
     "PlannedFunction",
     "PlannedOperation",
     "Summary",
     "Tally",
-    "explain",
     "join",
-    "judge",
     "parse_plan",
+    "plain",
     "read_plan",
     "summarise",
 ]

@@ -1,5 +1,7 @@
 """The text that CoreMLInspect prints (github.com/smpanaro/CoreMLInspect, `Sources/CLI.swift`).
 
+Experimental: it was written from that source, no file itself was at hand.
+
     0.68% G|C  x_1_cast_fp16 = ios16.gather(x: ["wte"], indices: ["input_ids"])
 
 The letter before the bar is the preferred device, those behind it the *other* supported ones. Cost

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from pytest_ane.core import strict_json
 from pytest_ane.core.errors import PlanError
 from pytest_ane.gates.placement.plans.record import Device
 
@@ -27,19 +26,15 @@ _NO_DEVICE = frozenset({"", "?", "unknown", "static", "none", "nil", "null", "un
 
 
 def parse_json(text: str) -> Any:
-    """JSON without NaN, infinities, repeated keys or endless nesting.
+    """Strict JSON.
 
     Raises:
         PlanError: it is none; says where.
     """
     try:
-        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique)
-    except PlanError:
-        raise
-    except RecursionError:
-        raise PlanError("the JSON is nested too deeply") from None
+        return strict_json.parse_json(text)
     except ValueError as error:
-        raise PlanError(f"the JSON is damaged ({error})") from None
+        raise PlanError(str(error)) from None
 
 
 def op_type(text: str) -> str:
@@ -107,15 +102,3 @@ def rest(fields: Mapping[str, Any], *known: str) -> dict[str, Any]:
 def _kind(value: Any) -> str:
     words = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
     return "absent" if value is None else words.get(type(value), "a number")
-
-
-def _no_constant(text: str) -> Any:
-    raise PlanError(f"the JSON holds {text}, which is no number")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
-        raise PlanError(f"the JSON has {twice!r} twice in one object")
-    return made

@@ -9,13 +9,11 @@ from stat import S_ISREG
 
 from pytest_ane.core.errors import PlanError
 from pytest_ane.gates.placement.plans import (
-    analytics,
     coremlinspect,
     coremltools,
     counts,
-    errors,
-    espresso,
     fields,
+    logs,
     xcode,
 )
 from pytest_ane.gates.placement.plans.record import Plan
@@ -23,7 +21,7 @@ from pytest_ane.gates.placement.plans.record import Plan
 _MOST_BYTES = 64 << 20
 _FORMATS = (
     "coremltools compute-plan JSON, Xcode's report.json, CoreMLInspect's text, counts of "
-    "operations, a log of Core ML or Espresso, analytics.mil"
+    "operations, a log of Core ML or Espresso"
 )
 # Lines of a log may begin with a bracket: `[CostModelFeature],...`.
 _LIKE_JSON = re.compile(r"\s*(?:\{|\[\s*[\[\]{])")
@@ -33,11 +31,10 @@ _JSON = (
     (counts.recognises_data, counts.read_data),
 )
 _TEXT = (
-    (analytics.recognises, analytics.read),
     (coremlinspect.recognises, coremlinspect.read),
     (counts.recognises, counts.read),
-    (espresso.recognises, espresso.read),
-    (errors.recognises, errors.read),
+    (logs.recognises_espresso, logs.read_espresso),
+    (logs.recognises, logs.read),
 )
 
 
@@ -75,7 +72,7 @@ def parse_plan(data: bytes) -> Plan:
         for recognises_text, read_text in _TEXT:
             if recognises_text(text):
                 plan = read_text(text)
-                return replace(plan, messages=plan.messages or errors.explain(text))
+                return replace(plan, messages=plan.messages or logs.explain(text))
     raise PlanError(f"is none of these: {_FORMATS}")
 
 

@@ -8,9 +8,8 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 Device = Literal["ANE", "GPU", "CPU"]
-Source = Literal[
-    "coremltools", "xcode", "CoreMLInspect", "counts", "espresso", "log", "analytics.mil"
-]
+Source = Literal["coremltools", "xcode", "CoreMLInspect", "counts", "espresso", "log"]
+_EXPERIMENTAL = ("xcode", "CoreMLInspect", "espresso")
 RETRIED = "retriedFromCopy"
 """Field of a plan that was read once more, from a copy of the model at another path."""
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -26,7 +25,7 @@ class PlannedOperation:
         op: the type without opset prefix, such as `conv`; `None` where the source has none.
         preferred: the device Core ML intends to use: the placement. `None` for no device.
         supported: the devices that could run it, which is eligibility and no placement.
-        cost: `estimatedCost`, a fraction of the whole; milliseconds in `analytics.mil`.
+        cost: `estimatedCost`, a fraction of the whole.
         scope: the operations whose nested blocks it lies in, outermost first, each with the
             index of the block.
         boundary: whether it is a cast of a function's input or output, which is counted apart.
@@ -99,7 +98,7 @@ class Plan:
         messages: known lines of logs.
         compute_units: what Core ML was allowed to use, in the source's words; empty if unknown.
         ane_cores: `totalCoreCount` of the ANE, where told.
-        unmatched: names that the package beside the plan does not have; set by `join`.
+        unmatched: names that the plan's package does not have; set by `join`.
         extra: fields of the file that have no place above.
     """
 
@@ -115,7 +114,7 @@ class Plan:
     @property
     def experimental(self) -> bool:
         """Whether the format was never verified against a file of its tool."""
-        return self.source == "analytics.mil"
+        return self.source in _EXPERIMENTAL
 
     def walk(self) -> Iterator[tuple[str, PlannedOperation]]:
         """Every operation with the name of its function."""

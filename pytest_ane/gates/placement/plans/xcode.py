@@ -1,6 +1,6 @@
-"""Xcode's performance reports: `report.json` inside an `.mlperf` folder.
+"""Xcode's performance reports: `report.json` inside an `.mlperf` folder. Experimental.
 
-The keys are those that published readers of such reports use; Apple documents none.
+The keys are those that published readers of such reports use; no report itself was at hand.
 """
 
 from __future__ import annotations

@@ -123,21 +123,6 @@ E5RT encountered an STL exception. msg = MILCompilerForANE error: failed to comp
 using ANEF. Error=_ANECompiler : ANECCompile() FAILED. (11)
 ANE model load has failed for on-device compiled macho. Must re-compile the E5 bundle.
 """
-ANALYTICS = """\
-program(1.3)
-[buildInfo = dict<string, string>({{"a", "b; c"}})]
-{
-    func main<ios18>(tensor<fp16, [1, 64, 8, 8]> x) [Launch_ane_ms = fp64(0.125)] {
-            string y_pad = const()[name = string("y_pad"), val = string("valid")];
-            tensor<fp16, [1, 64, 8, 8]> y = conv(x = x)[BackendSupport = list<string, 2>(["ane",
-              "bnns"]), EstimatedRuntime = dict<string, fp64>({{"ane", 7.23e-06}, {"bnns", 12}}),
-              SelectedBackend = string("ane"), name = string("y_cast_fp16")];
-            write_state(data = y, input = s)[SelectedBackend = string("classic_cpu"),
-              ValidationMessage = dict<string, string>({{"ane", "no (states)"}}),
-              name = string("w")];
-        } -> (y);
-}
-"""
 ALL = {
     "coremltools": COREMLTOOLS,
     "xcode": XCODE,
@@ -150,5 +135,4 @@ ALL = {
     "counts/share": COUNTS_SHARE,
     "espresso": ESPRESSO,
     "log": LOG,
-    "analytics.mil": ANALYTICS,
 }

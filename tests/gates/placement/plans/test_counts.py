@@ -10,50 +10,25 @@ from tests.gates.placement.plans import samples
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "outcome"),
+    ("text", "convs", "ane", "compute", "outcome"),
     [
-        (
-            samples.COUNTS_CHUNK,
-            "conv_ane=? conv_non_ane=? · compute 1058/1058 ANE · GPU 0 · CPU 0",
-            "resident",
-        ),
-        (
-            samples.COUNTS_TYPES,
-            "conv_ane=36/36 conv_non_ane=0 · compute 217/217 ANE · GPU 0 · CPU 0",
-            "resident",
-        ),
-        (
-            samples.COUNTS_TEXT,
-            "conv_ane=4/4 conv_non_ane=0 · compute 148/148 ANE · GPU 0 · CPU 0",
-            "resident",
-        ),
-        (
-            samples.COUNTS_OPS,
-            "conv_ane=1/1 conv_non_ane=0 · compute 1/2 ANE · GPU 0 · CPU 1 · "
-            "1 compile-time (1 const)",
-            "not resident",
-        ),
-        (
-            samples.COUNTS_SHARE,
-            "conv_ane=? conv_non_ane=? · compute 412/480 ANE · 68 on GPU or CPU",
-            "not resident",
-        ),
+        (samples.COUNTS_CHUNK, None, 1058, 1058, "resident"),
+        (samples.COUNTS_TYPES, (36, 36), 217, 217, "resident"),
+        (samples.COUNTS_TEXT, (4, 4), 148, 148, "resident"),
+        (samples.COUNTS_OPS, (1, 1), 1, 2, "not resident"),
+        (samples.COUNTS_SHARE, None, 412, 480, "not resident"),
         # The convolutions alone are no proof, and a file's own opinion is none either.
-        (
-            "conv_ane=36/36 conv_non_ane=0 PASS=True",
-            "conv_ane=36/36 conv_non_ane=0 · compute 0/0 ANE · GPU 0 · CPU 0",
-            "inconclusive",
-        ),
-        (
-            '{"aneOps":0,"nonANE":0,"totalOps":9}',
-            "conv_ane=? conv_non_ane=? · compute 0/0 ANE · GPU 0 · CPU 0",
-            "inconclusive",
-        ),
+        ("conv_ane=36/36 conv_non_ane=0 PASS=True", (36, 36), 0, 0, "inconclusive"),
+        ('{"aneOps":0,"nonANE":0,"totalOps":9}', None, 0, 0, "inconclusive"),
     ],
 )
-def test_counts_are_summed(text: str, line: str, outcome: str) -> None:
-    found = summarise(parse_plan(text.encode()))
-    assert (found.line, found.outcome) == (line, outcome)
+def test_counts_are_summed(
+    text: str, convs: tuple[int, int] | None, ane: int, compute: int, outcome: str
+) -> None:
+    summary = summarise(parse_plan(text.encode()))
+    assert (summary.conv_ane, summary.conv_total) == (convs or (None, None))
+    assert (summary.devices.get("ANE", 0), summary.compute) == (ane, compute)
+    assert summary.outcome == outcome
 
 
 def test_lines_and_lists_of_chunks_add_up() -> None:

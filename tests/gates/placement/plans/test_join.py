@@ -35,16 +35,14 @@ PROGRAM = model(
 def test_types_constants_and_boundary_casts_come_from_the_program() -> None:
     found = summarise(join(planned(("y", "ANE"), ("c", "ANE"), ("x16", "CPU")), PROGRAM))
     assert found.outcome == "resident"
-    assert found.line == (
-        "conv_ane=1/1 conv_non_ane=0 · compute 2/2 ANE · GPU 0 · CPU 0 · "
-        "1 compile-time (1 const) · 1 boundary cast"
-    )
+    assert (found.conv_ane, found.conv_total, dict(found.devices)) == (1, 1, {"ANE": 2})
+    assert (dict(found.compile_time), found.boundary_casts) == ({"const": 1}, 1)
 
 
 def test_an_op_that_the_plan_passes_over_is_without_a_device() -> None:
     found = summarise(join(planned(("c", "ANE")), PROGRAM))
     assert (found.outcome, found.unassigned) == ("not resident", 1)
-    assert found.reasons == ("1 operation is without a device, `y` first.",)
+    assert [operation.name for _, operation in found.off] == ["y"]
 
 
 def test_a_plan_of_another_program_proves_nothing() -> None:

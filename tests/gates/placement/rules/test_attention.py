@@ -18,7 +18,7 @@ def attention(mask: str | None) -> Operation:
 
 
 def test_a_mask_that_is_an_input_is_ineligible() -> None:
-    (finding,) = foretell(attention("m"), inputs=QKV).findings
+    (finding,) = foretell(attention("m"), inputs=QKV).matches
     assert finding.rule == "R049"
     assert finding.why == (
         "Its attn_mask is the function's input `m`; the ANE's fused attention then ignores the "

@@ -12,7 +12,7 @@ IN = {"x": full(1, 8, 1, 4)}
 
 
 def test_an_op_that_computes_fp32_is_ineligible() -> None:
-    (finding,) = foretell(op("mul", "y", full(1, 8, 1, 4), x="x", y="x"), inputs=IN).findings
+    (finding,) = foretell(op("mul", "y", full(1, 8, 1, 4), x="x", y="x"), inputs=IN).matches
     assert (finding.op, finding.rule) == ("y", "R021")
     assert finding.why == "It computes fp32, and the ANE computes in fp16 only."
 
@@ -50,7 +50,7 @@ def upcast(*after: Operation) -> list[str]:
         *after,
         inputs={"x": half(1, 8, 1, 4)},
     )
-    return [finding.why for finding in found.findings if finding.rule == "R021"]
+    return [finding.why for finding in found.matches if finding.rule == "R021"]
 
 
 def test_a_cast_names_the_op_that_it_is_for() -> None:
@@ -85,7 +85,7 @@ def test_recurrent_ops_have_no_kernel_at_any_precision_and_are_named_once() -> N
     found = foretell(
         op("relu", "r", half(1, 8, 1, 4), x="x"), op("cast", "up", full(1, 8, 1, 4), x="r"), lstm
     )
-    named = [(f.op, f.rule) for f in found.findings]
+    named = [(f.op, f.rule) for f in found.matches]
     assert named == [("up", "R021"), ("l", "R001")]
 
 
@@ -96,7 +96,7 @@ def test_casts_at_the_boundary_are_not_counted() -> None:
         op("cast", "y", full(1, 8, 1, 4), x="y16"),
         inputs=IN,
     )
-    assert found.findings == ()
+    assert found.matches == ()
     assert (found.compute, found.left_out) == ({"relu": 1}, {"boundary cast": 2})
 
 

@@ -50,7 +50,7 @@ def test_extents_from_runtime_values_are_ineligible(operation: Operation) -> Non
 
 def test_the_message_names_the_parameter() -> None:
     cut = op("slice_by_index", "y", half(None), x="x", begin=value([0]), end="n")
-    (finding,) = foretell(cut, inputs=IN).findings
+    (finding,) = foretell(cut, inputs=IN).matches
     assert finding.why == "Its end derives from values that are known only at run time."
 
 
@@ -105,7 +105,7 @@ def test_a_cache_written_at_a_runtime_position_keeps_its_extents() -> None:
 def ranged(*ranges: tuple[int, int | None]) -> list[tuple[str, str, str]]:
     feature = Feature("x", DType.FP16, (1, 8, 1, 4), ranges)
     flexible = function(op("relu", "y", half(1, 8, 1, None), x="x"), inputs=IN)
-    found = forecast(model(flexible, features=[feature]), size_bytes=1).findings
+    found = forecast(model(flexible, features=[feature]), size_bytes=1).matches
     return [(finding.op, finding.rule, finding.why) for finding in found]
 
 
@@ -129,20 +129,20 @@ def enumerated(
 
 def test_enumerated_shapes_are_warned_of_and_the_program_stays_eligible() -> None:
     found = enumerated((1, 8, 1, 4), (1, 8, 1, 8))
-    (finding,) = found.findings
+    (finding,) = found.matches
     assert (finding.rule, finding.outcome) == ("R055", "warned")
     assert finding.why == "Input `x` has 2 enumerated shapes."
     assert (found.outcome, found.warned()) == ("eligible", 0), "no single op is meant"
 
 
 def test_a_fixed_shape_is_not_enumerated() -> None:
-    assert enumerated().findings == ()
+    assert enumerated().matches == ()
 
 
 def test_enumerated_shapes_beside_a_state_are_warned_of_twice() -> None:
     found = enumerated((1, 8, 1, 4), inputs={**IN, "cache": StateType(half(1, 32))})
-    assert [finding.rule for finding in found.findings] == ["R055", "R062"]
+    assert [finding.rule for finding in found.matches] == ["R055", "R062"]
 
 
 def test_a_state_alone_is_fine() -> None:
-    assert enumerated(inputs={**IN, "cache": StateType(half(1, 32))}).findings == ()
+    assert enumerated(inputs={**IN, "cache": StateType(half(1, 32))}).matches == ()

@@ -55,7 +55,7 @@ def test_no_rule_on_op_types_fires_on_what_the_ane_has(kind: str) -> None:
 
 
 def test_an_op_that_coremltools_does_not_define_is_a_custom_op() -> None:
-    (finding,) = foretell(op("my_sparse_matmul", "y", half(1, 8), x="x")).findings
+    (finding,) = foretell(op("my_sparse_matmul", "y", half(1, 8), x="x")).matches
     assert (finding.rule, finding.outcome) == ("R018", "ineligible")
     assert finding.why == (
         "`my_sparse_matmul` is no op that coremltools 9.0 defines, so it counts as a custom op."
@@ -69,7 +69,7 @@ def test_ops_that_a_converter_writes_are_not_custom(kind: str) -> None:
 
 def test_an_unknown_compile_time_op_is_not_left_out_silently() -> None:
     found = foretell(op("constexpr_secret", "y", half(1, 8)))
-    assert [finding.rule for finding in found.findings] == ["R018"]
+    assert [finding.rule for finding in found.matches] == ["R018"]
     assert found.left_out == {}
 
 

@@ -84,7 +84,7 @@ def test_an_embedding_may_be_scaled_along_one_axis_but_not_along_two() -> None:
 
 def test_the_message_names_weight_axis_and_count() -> None:
     found = foretell(data(32, 64, 1, 1), scaled(32, 2, 1, 1), op("conv", "y", half(1), weight="w"))
-    assert [finding.why for finding in found.findings] == [
+    assert [finding.why for finding in found.matches] == [
         "Its weight `w` has 2 scales along axis 1; the ANE takes them per output channel or per "
         "tensor only."
     ]

@@ -13,7 +13,7 @@ def reshape(*shape: int | None) -> list[tuple[str, str, str]]:
 
 
 def test_a_result_of_rank_6_is_ineligible() -> None:
-    (finding,) = foretell(op("reshape", "y", half(1, 2, 2, 2, 2, 2), x="x")).findings
+    (finding,) = foretell(op("reshape", "y", half(1, 2, 2, 2, 2, 2), x="x")).matches
     assert finding.rule == "R027"
     assert finding.why == "fp16[1,2,2,2,2,2] has rank 6; the ANE takes tensors of rank 5 at most."
 
@@ -35,7 +35,7 @@ def test_an_axis_longer_than_any_chip_takes_is_ineligible(shape: tuple[int, ...]
 
 
 def test_the_message_names_tensor_and_axis() -> None:
-    (finding,) = foretell(op("reshape", "y", half(1, 1, 240_000), x="x")).findings
+    (finding,) = foretell(op("reshape", "y", half(1, 1, 240_000), x="x")).matches
     assert finding.why == (
         "Axis 2 of fp16[1,1,240000] is longer than 65,536, the most any ANE axis takes."
     )

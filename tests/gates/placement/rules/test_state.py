@@ -12,7 +12,7 @@ def stateful(kind: TensorType) -> list[tuple[str, str, str]]:
     read = op("read_state", "c", half(1, 32), input="cache")
     found = foretell(
         read, op("relu", "y", half(1, 32), x="c"), inputs={"cache": StateType(kind)}
-    ).findings
+    ).matches
     return [(finding.rule, finding.type, finding.why) for finding in found]
 
 

@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any
 
-from pytest_ane.core.errors import EvidenceError, PlanError
-from pytest_ane.gates.placement.plans.fields import parse_json
+from pytest_ane.core.errors import EvidenceError
+from pytest_ane.core.strict_json import parse_json
 
 MOST_BYTES = 16 << 20
 _DEEPEST = 32
@@ -32,7 +32,7 @@ def parse(data: bytes) -> Any:
         value = parse_json(data.decode())
     except UnicodeDecodeError as error:
         raise EvidenceError(f"byte {error.start} is no UTF-8 text") from None
-    except PlanError as error:
+    except ValueError as error:
         raise EvidenceError(str(error)) from None
     _check(value)
     return value

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.core.errors import UnprovenError
-from pytest_ane.evidence.dsse import read_envelope
+from pytest_ane.evidence.envelope import read_envelope
 from tests.evidence.signing import bundle, envelope, new_key, write_json
 
 KEY = new_key("ed25519")

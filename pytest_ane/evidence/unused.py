@@ -1,28 +1,25 @@
-"""Which evidence files a manifest has a use for."""
+"""Which evidence files a manifest uses, and which it does not."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeAlias
 
 from pytest_ane.core.errors import EvidenceError, UnprovenError
-from pytest_ane.evidence.dsse import read_envelope
+from pytest_ane.evidence.envelope import read_envelope
 from pytest_ane.evidence.statement import Statement
 from pytest_ane.evidence.store import SIGNATURES, Store, read_file, signature
-from pytest_ane.manifest import Gate, Manifest, Model, Shard
-
-Subject: TypeAlias = Shard | Model
-GATES_OF_SHARD: tuple[Gate, ...] = ("placement", "compression", "fidelity")
+from pytest_ane.gates import Subject, recordable
+from pytest_ane.manifest import Manifest
 
 
-def used(store: Store, manifest: Manifest) -> Mapping[Path, tuple[Gate, Subject]]:
-    """Where evidence of the manifest's shards and models is or would be."""
-    found: list[tuple[Gate, Subject]] = [
-        (gate, shard) for shard in manifest.shards for gate in GATES_OF_SHARD
+def used(store: Store, manifest: Manifest) -> Mapping[Path, tuple[str, Subject]]:
+    """Where evidence of the manifest's shards and models is or would be: gate and subject."""
+    asked: list[tuple[str, Subject]] = [
+        (gate.name, shard) for shard in manifest.shards for gate in recordable("shard")
     ]
-    found += [("behaviour", model) for model in manifest.models]
-    return {store.path(gate, name_of(subject)): (gate, subject) for gate, subject in found}
+    asked += [(gate.name, model) for model in manifest.models for gate in recordable("model")]
+    return {store.path(gate, subject.qualified): (gate, subject) for gate, subject in asked}
 
 
 def unused(store: Store, manifest: Manifest) -> list[Path]:
@@ -48,8 +45,3 @@ def is_evidence(path: Path) -> bool:
     except (EvidenceError, UnprovenError):
         return False
     return True
-
-
-def name_of(subject: Subject) -> str:
-    """A shard's qualified id, or a model's name."""
-    return subject.name if isinstance(subject, Model) else subject.qualified

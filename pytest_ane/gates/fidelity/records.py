@@ -68,7 +68,7 @@ class Comparison:
         relative: relative L2 error by live position, to five digits, NaN where undefined.
         spoilt: positions with a value that is not finite.
         experts: those active in the reference at each position of `one_zero`, of a routed shard.
-        errors: further numbers; None where nothing was live, or in old evidence.
+        errors: further numbers; None where nothing was live.
     """
 
     kind: str
@@ -98,8 +98,10 @@ class Comparison:
             raise ValueError(
                 f"{len(self.contributions)} contributions at {len(self.contributing)} positions"
             )
-        if self.relative and len(self.relative) != len(self.positions):
+        if len(self.relative) != len(self.positions):
             raise ValueError(f"{len(self.relative)} errors at {len(self.positions)} positions")
+        if self.live and self.errors is None:
+            raise ValueError("live positions are without errors")
         if self.experts and len(self.experts) != len(self.one_zero):
             raise ValueError(f"experts of {len(self.experts)} positions, not {len(self.one_zero)}")
         if not all(map(is_cosine, (*self.cosines, *self.contributions))):
@@ -137,7 +139,7 @@ class Comparison:
 
     @cached_property
     def first(self) -> Comparison:
-        """The part at position 0 of a captured probe, which is reported apart; else nothing."""
+        """Position 0 of a captured probe (reported separately), empty otherwise."""
         return self.at(lambda position: self.kind == "captured" and position == 0)
 
     @cached_property
@@ -171,7 +173,7 @@ class Fidelity:
 
     @cached_property
     def first(self) -> tuple[Comparison, ...]:
-        """Position 0 of captured probes, which is reported apart."""
+        """Position 0 of captured probes, reported separately."""
         return tuple(c.first for c in self.comparisons)
 
     @cached_property

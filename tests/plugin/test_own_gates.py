@@ -9,24 +9,23 @@ from tests.plugin.conftest import Project
 
 PLACEMENT = """
 import pytest
-from pytest_ane.gates.placement import forecast, judge
+from pytest_ane.gates.placement import PLACEMENT, forecast
 pytestmark = pytest.mark.gate
 def test_placement(ane_shard, ane_artifact, ane_program, ane_gate):
     found = forecast(ane_program, size_bytes=ane_artifact.size)
-    ane_gate(judge(found, subject=ane_shard.qualified, os=ane_shard.policy.placement.os))
+    ane_gate(PLACEMENT.judge(found, ane_shard.policy.placement, ane_shard))
 """
 COMPRESSION = """
 import pytest
-from pytest_ane.gates.compression import judge, measure
+from pytest_ane.gates.compression import COMPRESSION, measure
 pytestmark = pytest.mark.gate
 def test_compression(ane_shard, ane_artifact, ane_program, ane_gate):
     found = measure(ane_artifact, ane_program, ane_shard.reference)
-    policy = ane_shard.policy.compression
-    ane_gate(judge(found, asked=ane_shard.compression, policy=policy, subject=ane_shard.qualified))
+    ane_gate(COMPRESSION.judge(found, ane_shard.policy.compression, ane_shard))
 """
 FIDELITY = """
 import pytest
-from pytest_ane.gates.fidelity import judge, measure
+from pytest_ane.gates.fidelity import FIDELITY, measure
 pytestmark = pytest.mark.gate
 def test_fidelity(ane_shard, ane_artifact, ane_reference, ane_backend, ane_gate):
     found = measure(
@@ -35,13 +34,13 @@ def test_fidelity(ane_shard, ane_artifact, ane_reference, ane_backend, ane_gate)
         compared=ane_shard.reference != "none",
         provenance=ane_backend.provenance() | {"artifact": ane_artifact.digest},
     )
-    ane_gate(judge(found, ane_shard.policy.fidelity, ane_shard.qualified))
+    ane_gate(FIDELITY.judge(found, ane_shard.policy.fidelity, ane_shard))
 """
 REQUIRED = "[models.own.policy]\nplacement.require = 'plan'\nfidelity.require = 'device'\n"
 
 
 @pytest.fixture
-def old(project: Project) -> Project:
+def own(project: Project) -> Project:
     """A project with its own gates."""
     gates = project.path / "gates"
     gates.mkdir()
@@ -52,43 +51,43 @@ def old(project: Project) -> Project:
     return project
 
 
-def test_they_work(old: Project) -> None:
-    old.packages(good="float32").gate("gates").assert_outcomes(passed=3)
+def test_they_work(own: Project) -> None:
+    own.packages(good="float32").gate("gates").assert_outcomes(passed=3)
 
 
 def test_a_policy_that_requires_a_device_is_not_passed_without(
-    old: Project, monkeypatch: pytest.MonkeyPatch
+    own: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
-    result = old.packages(REQUIRED, good="float32").gate("gates", "--ane-backend=cpu")
+    result = own.packages(REQUIRED, good="float32").gate("gates", "--ane-backend=cpu")
     result.assert_outcomes(passed=1, failed=2)
     result.stdout.fnmatch_lines(
         [
-            "*policy.placement.require asks for Core ML's plan, and this gate measured on the "
-            "backend cpu; let it judge what ane_evidence.of('placement', ...) gives.",
             "*policy.fidelity.require asks for a device, and this gate measured on the backend "
-            "cpu; let it judge what ane_evidence.of('fidelity', ...) gives.",
+            "cpu; let it judge what ane_evidence.of('fidelity') gives",
+            "*policy.placement.require asks for Core ML's plan, and this gate measured on the "
+            "backend cpu; let it judge what ane_evidence.of('placement') gives",
         ]
     )
 
 
-def test_on_a_mac_a_forecast_is_no_plan(old: Project) -> None:
-    old.packages(REQUIRED, good="float32")
+def test_on_a_mac_a_forecast_is_no_plan(own: Project) -> None:
+    own.packages(REQUIRED, good="float32")
     with Replayer(Script()):
-        result = old.gate("gates", "--ane-backend=coreml")
+        result = own.gate("gates", "--ane-backend=coreml")
         result.assert_outcomes(passed=2, failed=1)
         result.stdout.fnmatch_lines(["*asks for Core ML's plan, and this gate judged a forecast;*"])
-        result = old.gate("gates", "--ane-backend=coreml", "--ane-compute-units=CPU_ONLY")
+        result = own.gate("gates", "--ane-backend=coreml", "--ane-compute-units=CPU_ONLY")
         result.assert_outcomes(passed=1, failed=2)
         result.stdout.fnmatch_lines(["*units=CPU_ONLY is none that the policy takes*"])
 
 
-def test_a_canary_is_held_likewise(old: Project) -> None:
+def test_a_canary_is_held_likewise(own: Project) -> None:
     canary = "[models.own]\ncanary = ['good']\n"
     required = f"{canary}{REQUIRED}"
-    old.packages(good="float32", other="none")
-    text = (old.path / "shards.toml").read_text()
-    old.manifest(required + text)
-    result = old.gate("gates", "-k", "other and fidelity", "--ane-backend=cpu")
+    own.packages(good="float32", other="none")
+    text = (own.path / "shards.toml").read_text()
+    own.manifest(required + text)
+    result = own.gate("gates", "-k", "other and fidelity", "--ane-backend=cpu")
     result.assert_outcomes(errors=1, deselected=5)
     result.stdout.fnmatch_lines(["*not run: canary good left placement unproven*"])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pytest_ane.evidence.complete import lack
+from pytest_ane.gates import GATES, Subject
 from pytest_ane.gates.behaviour import Behaviour
 from pytest_ane.gates.behaviour.measure import PromptResult
-from pytest_ane.gates.fidelity import Comparison, Fidelity
+from pytest_ane.gates.fidelity import Comparison, Errors, Fidelity
 from pytest_ane.gates.placement.plans import Message, Plan, PlannedFunction, PlannedOperation, Tally
 from pytest_ane.manifest import Model, Probes, Prompt, Shard
 from pytest_ane.metrics.logits import Position
@@ -18,24 +19,29 @@ from tests.evidence.test_verify import FOUND, PLAN
 from tests.mil.packages import doubling
 
 SHARD = Shard(model="m", id="L01", probes=Probes(kinds=("gaussian", "captured"), count=1))
-SEEDED = Comparison("gaussian", "g", "y", 3, 1.0, (0.9, 0.8), (0, 2), (1,), (), 1.0, 0.1)
-CAPTURED = Comparison("captured", "c", "y", 2, 1.0, (0.9, 0.8), (5, 6), (), (), 1.0, 0.1)
+ERRORS = Errors(0.9, 0.8, 0, (0, 0), 0.1, (0, 0))
+SEEDED = Comparison("gaussian", "g", "y", 3, 1.0, (0.9, 0.8), (0, 2), (1,), (), 1.0, 0.1,
+                    relative=(0.1, 0.1), errors=ERRORS)  # fmt: skip
+CAPTURED = replace(SEEDED, kind="captured", probe="c", length=2, positions=(5, 6), both_zero=())
 POSITION = Position(1.0, 0.0, True, 0)
 PROMPT = PromptResult("p", (POSITION, POSITION), (5,), (5,), (4.0,), " a", " a")
 
 
+def lack(gate: str, measurement: Any, subject: Subject, package: Path | None = None) -> str:
+    return next(GATES[gate].lacks(measurement, subject, FOUND.environment, package), "")
+
+
 def of_plan(plan: Plan) -> str:
-    return lack(replace(FOUND, measurement=plan), SHARD)
+    return lack("placement", plan, SHARD)
 
 
 def of_fidelity(*found: Comparison, compared: bool = True, shard: Shard = SHARD) -> str:
-    measured = Fidelity(found, compared, {})
-    return lack(replace(FOUND, gate="fidelity", measurement=measured), shard)
+    return lack("fidelity", Fidelity(found, compared, {}), shard)
 
 
 def of_behaviour(*found: PromptResult, asked: Prompt) -> str:
-    statement = replace(FOUND, gate="behaviour", subject="m", measurement=Behaviour(found, (), {}))
-    return lack(statement, Model(name="m", shards=(SHARD,), prompts=(asked,)))
+    model = Model(name="m", shards=(SHARD,), prompts=(asked,))
+    return lack("behaviour", Behaviour(found, (), {}), model)
 
 
 def test_whole_measurements() -> None:
@@ -86,15 +92,15 @@ def test_fewer_probes() -> None:
     ("cosines", "positions"), [((0.9,), (0,)), ((0.9,), (2,)), ((), ()), ((0.9, 0.9), (2, 4))]
 )
 def test_fewer_positions(cosines: tuple[float, ...], positions: tuple[int, ...]) -> None:
-    fewer = replace(SEEDED, cosines=cosines, positions=positions)
+    fewer = replace(SEEDED, cosines=cosines, positions=positions, relative=cosines)
     assert of_fidelity(fewer) == "leaves out positions of g"
     # An output that the reference does not have stands beside one that it has.
-    other = replace(SEEDED, output="z", cosines=(), positions=(), both_zero=())
+    other = replace(SEEDED, output="z", cosines=(), positions=(), relative=(), both_zero=())
     assert of_fidelity(SEEDED, other) == ""
 
 
 def test_an_output_of_one_row() -> None:
-    row = replace(SEEDED, cosines=(0.9,), positions=(0,), both_zero=())
+    row = replace(SEEDED, cosines=(0.9,), positions=(0,), relative=(0.1,), both_zero=())
     assert of_fidelity(row) == ""
 
 
@@ -117,4 +123,4 @@ def test_a_plan_with_fewer_operations_than_its_package(tmp_path: Path) -> None:
         ((add,), "holds a plan of 0 const, and the program has 1"),
     ):
         plan = replace(PLAN, functions=(PlannedFunction("main", operations),))
-        assert lack(replace(FOUND, measurement=plan), SHARD, package) == says
+        assert lack("placement", plan, SHARD, package) == says

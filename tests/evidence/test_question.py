@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 
 from pytest_ane.core.digests import file_digest, key_digest, tree_files
-from pytest_ane.evidence.asked import files_of, question
+from pytest_ane.evidence.question import files_of, question
 from pytest_ane.manifest import Model, Probes, Prompt, Shard
 
 IDENTITY = {"source": {"seeded": 1}, "family": {"name": "llama", "version": 3}, "versions": "mac"}

@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_ane.core.errors import EvidenceError, UnprovenError
 from pytest_ane.evidence.store import read_file
-from pytest_ane.evidence.text import parse
+from pytest_ane.evidence.strict_json import parse
 from pytest_ane.manifest.problems import label
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"

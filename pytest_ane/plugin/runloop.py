@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import pytest
 
 from pytest_ane.core.errors import AneError, CacheError
 from pytest_ane.manifest import Shard
 from pytest_ane.plugin import canary, collection, workspace
+from pytest_ane.plugin.items import gate_of, subject_of
+from pytest_ane.plugin.outcome import record_failure
 from pytest_ane.plugin.progress import Watcher
 from pytest_ane.plugin.run import is_worker
 
 
 @contextmanager
-def conducting(session: pytest.Session) -> Iterator[None]:
+def running(session: pytest.Session) -> Iterator[None]:
     """Keep the folder that workers share, and show where they are."""
     config = session.config
     space = workspace.of(config)
@@ -39,19 +42,27 @@ def conducting(session: pytest.Session) -> Iterator[None]:
             watcher.stop()
 
 
-def keep(item: pytest.Item) -> None:
-    """Give a test what the backend said while it ran; the summary shows it, whatever came of it."""
+def keep(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
+    """Attach backend notes to the test item for the terminal summary; a failure gets its row."""
     notes = workspace.of(item.config).notes
     item.user_properties += [("ane.note", text) for text in notes]
     notes.clear()
+    record_failure(item, call)
 
 
 def note(item: pytest.Item, report: pytest.TestReport) -> None:
     """Note what a gate says of a canary: others wait for it."""
     if isinstance(item, pytest.Function) and collection.is_canary(item.config, item):
-        gate = collection.gate_of(item)
+        gate = gate_of(item)
         if (complaint := canary.noted(report, gate)) is not None:
-            canary.of(item.config).note(item.callspec.id, gate, complaint)
+            canary.of(item.config).note(subject_of(item), gate, complaint)
+
+
+def note_canaries(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Remember the gates of canaries as they were collected, before any is deselected."""
+    for item in items:
+        if isinstance(item, pytest.Function) and collection.is_canary(config, item):
+            canary.of(config).collected(subject_of(item), gate_of(item), item)
 
 
 def _scope(space: workspace.Workspace, items: Sequence[pytest.Item]) -> tuple[Shard, ...]:

@@ -1,0 +1,180 @@
+"""What a gate is: a question, a measurement that answers it, and a judge."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
+
+from pytest_ane.backends import Backend
+from pytest_ane.build import Artifact
+from pytest_ane.chain.chain import Chain
+from pytest_ane.chain.exact import ReferenceStates
+from pytest_ane.chain.golden import GoldenPrompt
+from pytest_ane.core.gate_words import GATE_WORDS
+from pytest_ane.core.verdict import Figure, Verdict
+from pytest_ane.manifest import Model, Policy, Shard
+from pytest_ane.mil.records import MLModel
+from pytest_ane.probes.cases import Case
+
+M = TypeVar("M")
+Subject: TypeAlias = Shard | Model
+"""What a gate is asked about; both have `qualified` names and a `policy`."""
+
+
+class ShardContext(Protocol):
+    """What measuring a shard takes; everything is made when first asked for."""
+
+    @property
+    def shard(self) -> Shard:
+        """The shard, with its policy resolved."""
+        ...
+
+    @property
+    def artifact(self) -> Artifact:
+        """Its package: the user's own, or built."""
+        ...
+
+    @property
+    def program(self) -> MLModel:
+        """The package's program, weights not decoded."""
+        ...
+
+    @property
+    def backend(self) -> Backend:
+        """What runs artifacts."""
+        ...
+
+    def cases(self) -> list[Case]:
+        """Every probe with what the shard's reference makes of it."""
+        ...
+
+
+class ModelContext(Protocol):
+    """What measuring a whole model takes."""
+
+    @property
+    def chain(self) -> Chain:
+        """All artifacts, loaded and chained in running order."""
+        ...
+
+    @property
+    def golden(self) -> Sequence[GoldenPrompt]:
+        """What the reference says to the golden prompts."""
+        ...
+
+    @property
+    def states(self) -> ReferenceStates:
+        """The reference's hidden states of a prompt entering and leaving a block."""
+        ...
+
+    @property
+    def decode(self) -> Callable[[Sequence[int]], str]:
+        """The text of token ids."""
+        ...
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """Backend, machine, versions, and every artifact's digest."""
+        ...
+
+
+class Gate(ABC, Generic[M]):
+    """One kind of question. There is one instance of each, in `pytest_ane.gates.GATES`.
+
+    Attributes:
+        name: as in `policy.<name>`, `test_<name>.py` and evidence files.
+        scope: what it is asked about.
+        marker: which of pytest's markers its tests have.
+        measurement: the record that evidence files hold; what `judge` takes besides it, such as a
+            forecast, is no evidence.
+        recordable: whether evidence of another machine may answer it.
+        by_device: whether its answer depends on the device; else any machine's evidence counts.
+        recorded_first: whether recorded evidence goes before what can be measured without a device.
+        requires: what `policy.<name>.require` asks for, in words: `a device`.
+        fixtures: of the test that asks it.
+    """
+
+    name: ClassVar[str]
+    scope: ClassVar[Literal["shard", "model"]] = "shard"
+    marker: ClassVar[Literal["gate", "bench"]] = "gate"
+    measurement: ClassVar[type[Any]]
+    recordable: ClassVar[bool] = True
+    by_device: ClassVar[bool] = True
+    recorded_first: ClassVar[bool] = False
+    requires: ClassVar[str] = "a device"
+    fixtures: ClassVar[tuple[str, ...]] = ("shard", "evidence", "gate")
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """The users' other words for it."""
+        return GATE_WORDS.get(self.name, ())
+
+    def policy(self, policy: Policy) -> Any:
+        """Its table of a subject's policy."""
+        return getattr(policy, self.name)
+
+    def question(self, subject: Subject, model: Model, source: Callable[[], str]) -> dict[str, Any]:
+        """What decides a measurement besides artifact and machine, as JSON data.
+
+        Recorded evidence counts only if its question is today's.
+
+        Args:
+            subject: a shard, or for gates of whole models the model.
+            model: the shard's model, or the model itself.
+            source: digest of what the float32 reference is made of; called where that is used.
+        """
+        return {}
+
+    @abstractmethod
+    def measure(self, context: Any) -> M:
+        """Measure a shard (`ShardContext`) or a model (`ModelContext`).
+
+        Raises:
+            AneError: it cannot be measured.
+        """
+
+    @abstractmethod
+    def judge(self, measurement: M, policy: Any, subject: Subject) -> Verdict:
+        """Apply a policy, which is what `policy` gave, to a measurement. Pure, and quick."""
+
+    @abstractmethod
+    def figures(self, measurement: M) -> tuple[Figure, ...]:
+        """What a measurement comes to before any policy."""
+
+    def lacks(
+        self,
+        measurement: M,
+        subject: Subject,
+        environment: Mapping[str, str],
+        artifact: Path | None,
+    ) -> Iterator[str]:
+        """What recorded evidence leaves out of what was asked, such as `leaves out p`.
+
+        Judges see only what is in a measurement, so this is asked before.
+
+        Args:
+            measurement: what was recorded.
+            subject: as the manifest has it.
+            environment: of the recording machine: backend, chip, compute units.
+            artifact: the shard's package as it is now.
+        """
+        return iter(())
+
+    def proves(self, verdict: Verdict) -> str:
+        """Why a verdict that was measured on a device is no proof of one; empty where it is."""
+        return ""
+
+    def changes(self, old: M, new: M) -> Iterator[str]:
+        """One line for each figure that differs, such as `cosine.min 0.981204 -> 0.980917`."""
+        before, after = self.figures(old), self.figures(new)
+        values = [{figure.name: _plain(figure.value) for figure in of} for of in (before, after)]
+        for name in dict.fromkeys((*values[0], *values[1])):
+            then, now = (of.get(name, "none") for of in values)
+            if then != now:
+                yield f"{name} {then} -> {now}"
+
+
+def _plain(value: float | int | str) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

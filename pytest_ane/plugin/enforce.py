@@ -1,0 +1,45 @@
+"""Enforces policy keys even if a user-written gate ignores them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_ane.core.verdict import Finding, Verdict
+from pytest_ane.evidence.verify import WITH_ANE
+from pytest_ane.gates import GATES, Gate
+from pytest_ane.manifest import Policy
+
+if TYPE_CHECKING:
+    from pytest_ane.plugin.workspace import Workspace
+
+
+def enforced(verdict: Verdict, space: Workspace, *, recorded: bool) -> Verdict:
+    """The verdict; unproven where it passes without the device that the policy requires.
+
+    Args:
+        verdict: what a gate said.
+        space: the run's workspace.
+        recorded: whether verified evidence was judged.
+    """
+    gate = GATES.get(verdict.gate)
+    if verdict.status != "passed" or gate is None or not gate.recordable or recorded:
+        return verdict
+    policy = space.policy_of(verdict.subject)
+    if not policy.requires_evidence(gate.name):
+        return verdict
+    if not (lack := _lack(gate, verdict, policy, space)):
+        return verdict
+    reason = f"policy.{gate.name}.require asks for {gate.requires}, and {lack}"
+    return replace(verdict, findings=(Finding("unproven", reason), *verdict.findings))
+
+
+def _lack(gate: Gate[Any], verdict: Verdict, policy: Policy, space: Workspace) -> str:
+    instead = f"let it judge what ane_evidence.of({gate.name!r}) gives"
+    if not space.backend.on_device:
+        return f"this gate measured on the backend {space.backend.name}; {instead}"
+    if lack := gate.proves(verdict):
+        return f"{lack}; {instead}"
+    if space.units not in (policy.evidence_for(gate.name).compute_units or WITH_ANE):
+        return f"--ane-compute-units={space.units} is none that the policy takes"
+    return ""

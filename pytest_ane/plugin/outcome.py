@@ -1,0 +1,127 @@
+"""From a verdict, or whatever kept a gate from one, to a test's outcome and its row."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ane.core.errors import AneError, NotRunError, UnprovenError
+from pytest_ane.core.verdict import Verdict, nothing
+from pytest_ane.evidence.judge import with_origin
+from pytest_ane.plugin import blame, workspace
+from pytest_ane.plugin.enforce import enforced
+from pytest_ane.plugin.items import gate_of, subject_of
+from pytest_ane.plugin.options import GATE_MARKERS
+from pytest_ane.plugin.recording import RECORDED
+from pytest_ane.plugin.workspace import Workspace
+from pytest_ane.report.text import brief
+from pytest_ane.report.verdict import details, failure, properties
+
+PLACE = "ane.place"
+"""The property of a test that failed without a verdict: `test_mine.py:18`."""
+
+
+@dataclass(frozen=True)
+class VerdictRecorder:
+    """Records verdicts on one test item."""
+
+    item: pytest.Item
+    workspace: Workspace
+
+    def __call__(self, verdict: Verdict) -> None:
+        """Record the figures as `user_properties`; fail the test unless the verdict allows it."""
+        recorded = self.item.stash.get(RECORDED, None)
+        verdict = enforced(verdict, self.workspace, recorded=recorded is not None)
+        machine = self.workspace.backend.provenance()
+        if recorded is not None:
+            verdict, machine = with_origin(verdict, recorded), {}
+        synthetic = self.workspace.synthetic(verdict.subject)
+        digest = self.workspace.digest_of(verdict.subject)
+        artifact = {"artifact": digest} if digest else {}
+        provenance = machine | artifact | dict(verdict.provenance)
+        self.item.user_properties += _properties(
+            **properties(verdict),
+            **({"source": synthetic} if synthetic else {}),
+            **{f"provenance.{key}": str(value) for key, value in provenance.items()},
+        )
+        if text := "\n".join(details(verdict, terminal_width(self.item.config))).strip("\n"):
+            self.item.add_report_section("call", f"ane {verdict.gate}", text)
+        if blame.is_wanted(verdict, self.workspace.blame):
+            told = blame.tell(self.item, self.workspace, verdict)
+            self.item.user_properties.append((blame.TOLD, told))
+            self.item.add_report_section("call", "ane blame", told)
+        if verdict.status == "passed":
+            return
+        if verdict.status == "unproven" and self.workspace.allows_unproven(verdict.subject):
+            return
+        pytest.fail(failure(verdict, synthetic), pytrace=False)
+
+
+def record_error(node: pytest.Item | pytest.Collector, error: AneError) -> None:
+    """Record that a gate could not be asked, for the table: its subject must not be missing."""
+    if isinstance(node, pytest.Function) and hasattr(node, "callspec"):
+        status = "not run" if isinstance(error, NotRunError) else "error"
+        _record(node, status, brief(str(error)).removeprefix(f"{status}: "))
+
+
+def record_failure(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
+    """Record a gate that failed by `assert` or crashed, so that it has its row and counts."""
+    if call.excinfo is None or call.when == "teardown" or not is_gate(item):
+        return
+    if isinstance(call.excinfo.value, pytest.skip.Exception) or _has_verdict(item):
+        return
+    assert isinstance(item, pytest.Function)
+    failed = isinstance(call.excinfo.value, AssertionError | pytest.fail.Exception)
+    text = call.excinfo.exconly(tryshort=True)
+    text = text.removeprefix("AssertionError: ").removeprefix("Failed: ")
+    _record(item, "failed" if failed else "error", text.partition("\n")[0])
+    lines = [e.lineno + 1 for e in call.excinfo.traceback if Path(e.path) == item.path]
+    root = item.config.rootpath
+    if lines and item.path.is_relative_to(root):
+        place = f"{item.path.relative_to(root).as_posix()}:{lines[-1]}"
+        item.user_properties.append((PLACE, place))
+
+
+def unproven(item: pytest.Function, error: UnprovenError) -> None:
+    """Record an unproven verdict; fail the test unless the policy allows it."""
+    reason, _, remedy = str(error).partition("; ")
+    verdict = nothing(gate_of(item), subject_of(item), reason, remedy)
+    VerdictRecorder(item, workspace.of(item.config))(verdict)
+
+
+def is_gate(item: pytest.Item) -> bool:
+    """Whether a test is marked as a gate and asks about a shard or a model."""
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    marked = any(item.get_closest_marker(name) for name in GATE_MARKERS)
+    return marked and bool({"ane_shard", "ane_chain"} & params.keys())
+
+
+def terminal_width(config: pytest.Config) -> int | None:
+    """Columns of the terminal, one of them free; None in a pipe, unless `COLUMNS` says otherwise.
+
+    A terminal would wrap a line that fills its last column.
+    """
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    if reporter is None or not (reporter.isatty or os.environ.get("COLUMNS")):
+        return None
+    width: int = reporter._tw.fullwidth - 1
+    return width
+
+
+def _record(item: pytest.Function, status: str, summary: str) -> None:
+    item.user_properties += _properties(
+        gate=gate_of(item), subject=subject_of(item), status=status, summary=summary,
+        reasons=summary,
+    )  # fmt: skip
+
+
+def _has_verdict(item: pytest.Item) -> bool:
+    return any(name == "ane.gate" for name, _ in item.user_properties)
+
+
+def _properties(**facts: float | str) -> list[tuple[str, object]]:
+    return [(f"ane.{name}", value) for name, value in facts.items()]

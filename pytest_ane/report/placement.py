@@ -1,0 +1,82 @@
+"""Forecasts and plans for the commands that show them: `pytest-ane explain` and `plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pytest_ane.gates.placement import Forecast, judge
+from pytest_ane.gates.placement.plans import Plan, Summary, plain, summarise
+from pytest_ane.manifest import PlacementPolicy
+from pytest_ane.report.verdict import details, reasons, row
+
+_WORK = (
+    "Core ML may keep a small program on the CPU even where every op is eligible (R081): an fp16 "
+    "matmul alone moved to the ANE between 384 and 512 square on M4, a 3x3 convolution between 128 "
+    "and 256 channels of 32 x 32 on M5, and stacks of one or two layers stayed on the CPU of an M4 "
+    "where four did not. A large matmul or convolution takes its neighbours along (R082)."
+)
+
+
+def explain(forecast: Forecast, os: str = "macOS 26", width: int | None = None) -> Iterator[str]:
+    """The whole forecast: the verdict, what was counted, and every rule that applies.
+
+    Args:
+        forecast: the measurement.
+        os: the system the package is for.
+        width: of the terminal, None in a pipe.
+
+    Raises:
+        ManifestError: `os` names no system.
+    """
+    verdict = judge(forecast, PlacementPolicy.model_construct(os=os), "package")
+    yield row(verdict)
+    yield from (f"  - {reason}" for reason in reasons(verdict))
+    if forecast.compute:
+        yield f"compute ops: {_counts(forecast.compute)}"
+    if forecast.left_out:
+        yield f"not counted: {_counts(forecast.left_out)}"
+    yield from details(verdict, width)
+    if verdict.values["outcome"] == "eligible":
+        yield _WORK
+
+
+def explain_plan(plan: Plan, width: int | None = None) -> Iterator[str]:
+    """A recorded plan: the counts, what they prove, and what is not on the ANE."""
+    verdict, summary = judge(plan, PlacementPolicy(), "plan"), summarise(plan)
+    yield " · ".join(_counted(summary))
+    units = f" · compute units {plain(plan.compute_units)}" if plan.compute_units else ""
+    yield f"{summary.outcome} (plan, {plan.source}{units})"
+    yield from (f"  - {reason}" for reason in reasons(verdict))
+    yield from details(verdict, width)
+    for message in plan.messages:
+        kind = "failure" if message.failure else "note"
+        yield f"line {message.line}: {kind}: {plain(message.meaning)}"
+        yield f"  {plain(message.text)}"
+    if plan.experimental:
+        yield f"The format {plan.source} is experimental: it was read from no file of its tool's."
+
+
+def _counted(summary: Summary) -> Iterator[str]:
+    """`conv_ane=36/36 conv_non_ane=0`, compute ops by device, and what was not counted."""
+    if summary.conv_total is None or summary.conv_ane is None:
+        yield "conv_ane=? conv_non_ane=?"
+    else:
+        off = summary.conv_total - summary.conv_ane
+        yield f"conv_ane={summary.conv_ane}/{summary.conv_total} conv_non_ane={off}"
+    yield f"compute {summary.devices.get('ANE', 0)}/{summary.compute} ANE"
+    if summary.elsewhere:
+        yield f"{summary.elsewhere} on GPU or CPU"
+    else:
+        yield f"GPU {summary.devices.get('GPU', 0)}"
+        yield f"CPU {summary.devices.get('CPU', 0)}"
+    if summary.unassigned:
+        yield f"{summary.unassigned} without a device"
+    if summary.compile_time:
+        total = sum(summary.compile_time.values())
+        yield f"{total} compile-time ({_counts(summary.compile_time)})"
+    if summary.boundary_casts:
+        yield f"{summary.boundary_casts} boundary cast{'s' if summary.boundary_casts > 1 else ''}"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {plain(kind)}" for kind, count in counts.items())

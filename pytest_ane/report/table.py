@@ -1,0 +1,120 @@
+"""The one table printer: aligned columns, limits in the head, wide tables in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pytest_ane.core.verdict import Cell, Column, Table
+from pytest_ane.report.figures import amount, limit_of
+
+_GAP = "  "
+_BAR = 30
+"""Columns of the longest bar."""
+_LEAST = 20
+"""Columns below which no text is wrapped."""
+
+
+def table(found: Table, width: int | None = None) -> Iterator[str]:
+    """The title and the rows; a column without any value is left out.
+
+    Args:
+        found: the table.
+        width: of the terminal. A wider table is printed in parts that repeat the first column;
+            a text in the last column is wrapped. None prints it whole.
+    """
+    if found.title:
+        yield f"{found.title}:"
+    kept = [
+        i for i in range(len(found.columns))
+        if any(row[i] not in (None, "") for row in found.rows)
+    ]  # fmt: skip
+    heads = [_head(found.columns[i]) for i in kept]
+    rows = [[_cell(row[i], found.columns[i], _peak(found, i)) for i in kept] for row in found.rows]
+    words = [all(isinstance(row[i], str | None) for row in found.rows) for i in kept]
+    yield from columns([heads, *rows], words=words, width=width)
+
+
+def columns(
+    rows: Sequence[Sequence[str]],
+    *,
+    words: int | Sequence[bool] = 1,
+    width: int | None = None,
+) -> Iterator[str]:
+    """Aligned cells, texts to the left and numbers to the right.
+
+    Args:
+        rows: of equal length, the head first.
+        words: which columns are texts, or how many of the first ones.
+        width: as of `table`.
+    """
+    if not rows or not rows[0]:
+        return
+    left = [i < words for i in range(len(rows[0]))] if isinstance(words, int) else list(words)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for number, part in enumerate(_parts(widths, left, width)):
+        if number:
+            yield ""
+        for row in rows:
+            yield from _line([row[i] for i in part], [widths[i] for i in part],
+                             [left[i] for i in part], width)  # fmt: skip
+
+
+def _parts(widths: list[int], left: list[bool], width: int | None) -> Iterator[list[int]]:
+    """Indices of the columns that are printed side by side."""
+    last = len(widths) - 1
+    part: list[int] = []
+    for i in range(len(widths)):
+        # A last column of text is wrapped where it has some room.
+        need = min(widths[i], _LEAST) if i == last and left[i] else widths[i]
+        used = sum(widths[j] + len(_GAP) for j in part)
+        if width is not None and len(part) > 1 and used + need > width:
+            yield part
+            part = [0]
+        part.append(i)
+    yield part
+
+
+def _line(
+    cells: list[str], widths: list[int], left: list[bool], width: int | None
+) -> Iterator[str]:
+    *first, last = [
+        f"{cell:{'<' if is_left else '>'}{size}}"
+        for cell, size, is_left in zip(cells, widths, left, strict=True)
+    ]
+    start = "".join(f"{cell}{_GAP}" for cell in first)
+    room = None if width is None else width - len(start)
+    if not left[-1] or room is None or room < _LEAST or len(last.rstrip()) <= room:
+        yield f"{start}{last}".rstrip()
+        return
+    for number, text in enumerate(_wrapped(last.rstrip(), room)):
+        yield f"{start if not number else ' ' * len(start)}{text}".rstrip()
+
+
+def _wrapped(text: str, room: int) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, room, break_on_hyphens=False) or [""]
+
+
+def _head(column: Column) -> str:
+    unit = f" {column.unit}" if column.unit in ("dB", "nats") else ""
+    if column.limit is None:
+        return f"{column.title}{unit}"
+    sign = ">=" if column.good == "above" else "<="
+    return f"{column.title} {sign} {limit_of(column.limit, column.unit)}"
+
+
+def _cell(value: Cell, column: Column, peak: float) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    if column.bar:
+        bar = "#" * round(_BAR * value / peak) if peak > 0 else ""
+        return f"{value:>6,} {bar:<{_BAR}}"
+    unit = "" if column.unit in ("dB", "nats") else column.unit
+    if isinstance(value, float) and column.unit in ("dB", "nats"):
+        return amount(value, column.unit).rpartition(" ")[0] or amount(value)
+    return amount(value, unit)
+
+
+def _peak(found: Table, i: int) -> float:
+    return max((v for row in found.rows if isinstance(v := row[i], int | float)), default=0.0)

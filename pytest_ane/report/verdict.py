@@ -1,0 +1,196 @@
+"""Every word about a verdict, made of its structure: row, failure, tables, properties, JSON."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import Any, TypeAlias
+
+from pytest_ane.core.verdict import Figure, Finding, Verdict
+from pytest_ane.report.figures import figure_text
+from pytest_ane.report.table import table
+
+_FORECAST = (
+    "This is a forecast from documented rules: which device runs an op, only a plan recorded on "
+    "a Mac can say."
+)
+_VERBS = {"are": "is", "have": "has", "were": "was"}
+_NAMES = 100
+"""Characters of names in the row; the reasons have all of them."""
+_SEPARATOR = re.compile(r"([._])")
+_Name: TypeAlias = tuple[tuple[str, ...], ...]
+"""A name by token; a token that differs between names has several values."""
+
+
+def row(verdict: Verdict) -> str:
+    """One line, parts joined by ` · `: what is wrong or what decides, then other figures."""
+    shown: list[Figure] = []
+    warnings = [_brief(verdict, group, shown) for group in _groups(verdict.warnings)]
+    parts = [_brief(verdict, group, shown) for group in _groups(verdict.reasons)]
+    if verdict.status == "passed" and (deciding := _deciding(verdict)) is not None:
+        shown.append(deciding)
+        parts.append(figure_text(deciding))
+    parts += [figure_text(f) for f in verdict.figures if f.shown and f not in shown]
+    parts = list(dict.fromkeys(parts))
+    if verdict.basis:
+        parts = [f"{verdict.basis}: {' · '.join(parts[:1])}", *parts[1:]]
+    first = parts[:1] if verdict.reasons else []
+    parts = [*first, *warnings, *parts[len(first) :]]
+    return " · ".join(filter(None, (*parts, verdict.origin)))
+
+
+def reasons(verdict: Verdict) -> list[str]:
+    """What keeps a verdict from passing, and what to do; one for each kind of it."""
+    return [_sentence(verdict, group) for group in _groups(verdict.reasons)]
+
+
+def failure(verdict: Verdict, weights: str = "") -> str:
+    """The message of a failed gate: what and where, then every reason.
+
+    `weights` says that they are synthetic, where they are.
+    """
+    head = f"{verdict.subject}: {verdict.gate} {verdict.status}"
+    head += f"; weights are {weights}" if weights else ""
+    return "\n".join((head, *(f"  - {reason}" for reason in reasons(verdict))))
+
+
+def details(verdict: Verdict, width: int | None = None) -> Iterator[str]:
+    """Warnings and notes, then the tables; `width` of the terminal, None in a pipe."""
+    for severity, word in (("warned", "warning: "), ("note", "")):
+        findings = [finding for finding in verdict.findings if finding.severity == severity]
+        yield from (f"{word}{_sentence(verdict, group)}" for group in _groups(findings))
+    for found in verdict.tables:
+        yield ""
+        yield from table(found, width)
+    if verdict.basis == "forecast":
+        yield _FORECAST
+
+
+def properties(verdict: Verdict) -> dict[str, float | int | str]:
+    """What JUnit has of a verdict, keyed without `ane.`: all figures, their limits, all reasons."""
+    limits = {f"limit.{f.name}": f.limit for f in verdict.figures if f.limit is not None}
+    made: dict[str, float | int | str] = {
+        "gate": verdict.gate,
+        "subject": verdict.subject,
+        "status": verdict.status,
+        "summary": row(verdict),
+        **verdict.values,
+        **limits,
+    }
+    if verdict.warnings:
+        made["warnings"] = len(verdict.warnings)
+    if verdict.origin:
+        made["evidence"] = verdict.origin
+    if found := reasons(verdict):
+        made["reasons"] = "\n".join(found)
+    return made
+
+
+def to_json(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as JSON data, with the words that people read; NaN and infinities as texts."""
+    data = asdict(verdict) | {
+        "status": verdict.status, "summary": row(verdict), "reasons": reasons(verdict)
+    }  # fmt: skip
+    spelled: dict[str, Any] = _spelled(data)
+    return spelled
+
+
+def compact(names: Sequence[str]) -> str:
+    """Names in few characters: `patch, blocks.{0-3}.{qkv,o}`."""
+    split: list[_Name] = [
+        tuple((token,) for token in _SEPARATOR.split(name)) for name in dict.fromkeys(names)
+    ]
+    for at in reversed(range(max(map(len, split), default=0))):
+        # Names that differ in this token alone become one.
+        merged: dict[_Name, _Name] = {}
+        for name in split:
+            if len(name) <= max(at, 1):
+                merged[name] = name
+                continue
+            key = (*name[:at], (), *name[at + 1 :])
+            tokens = dict.fromkeys((*(merged[key][at] if key in merged else ()), *name[at]))
+            merged[key] = (*name[:at], tuple(tokens), *name[at + 1 :])
+        split = list(merged.values())
+    return ", ".join("".join(map(_token, name)) for name in split)
+
+
+def _deciding(verdict: Verdict) -> Figure | None:
+    """The figure with the least headroom to its limit, of those that are numbers."""
+    limited = [f for f in verdict.figures if f.limit is not None and not math.isnan(f.headroom)]
+    return min(limited, key=lambda figure: figure.headroom, default=None)
+
+
+def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Findings of one kind together, in the order of the first of each."""
+    keys = [(f.severity, f.kind or f"#{i}") for i, f in enumerate(findings)]
+    first = {key: i for i, key in reversed(list(enumerate(keys)))}
+    order = sorted(range(len(findings)), key=lambda i: first[keys[i]])
+    return [[findings[i] for i in group] for _, group in groupby(order, key=lambda i: keys[i])]
+
+
+def _brief(verdict: Verdict, group: list[Finding], shown: list[Figure]) -> str:
+    """A group in the row: the figure that is beyond its limit, or what they have in common."""
+    figure = verdict.figure(group[0].figure)
+    if figure is not None:
+        shown.append(figure)
+        return figure_text(figure)
+    return _together(verdict, group, _NAMES) if group[0].kind else group[0].reason
+
+
+def _sentence(verdict: Verdict, group: list[Finding]) -> str:
+    """A group with what to do; no full stop, for it may end with a command."""
+    text = group[0].reason if len(group) == 1 else _together(verdict, group)
+    remedy = f"; {group[0].remedy}" if group[0].remedy else ""
+    return f"{text}{remedy}"
+
+
+def _together(verdict: Verdict, group: list[Finding], room: int | None = None) -> str:
+    """`17 of 19 weights have 2 bits instead of 4: patch, blocks.{0-3}.{qkv,o}`."""
+    noun, kind = group[0].where.noun, group[0].kind
+    if not noun:
+        return group[0].reason
+    count, total = len(group), _total(verdict, f"{noun}s")
+    verb, _, rest = kind.partition(" ")
+    verb = _VERBS.get(verb, f"{verb}s") if count == 1 else verb
+    of = f" of {total:,}" if total else ""
+    names = compact([finding.where.name for finding in group])
+    if room is not None and len(names) > room:
+        names = names[:room].rpartition(", ")[0] or names[:room]
+        names += " and more"
+    plural = "" if count == 1 and not total else "s"
+    return f"{count:,}{of} {noun}{plural} {verb} {rest}: {names}"
+
+
+def _total(verdict: Verdict, unit: str) -> int:
+    """How many of these there are in all, by the figure that counts them; 0 if none does."""
+    found = next((f.value for f in verdict.figures if f.unit == unit), 0)
+    return found if isinstance(found, int) else 0
+
+
+def _token(tokens: tuple[str, ...]) -> str:
+    if len(tokens) == 1:
+        return tokens[0]
+    if not all(token.isdecimal() and str(int(token)) == token for token in tokens):
+        return "{" + ",".join(tokens) + "}"
+    numbers = sorted(map(int, tokens))
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1].append(number)
+        else:
+            ranges.append([number])
+    texts = [str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in ranges]
+    return "{" + ",".join(texts) + "}"
+
+
+def _spelled(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _spelled(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_spelled(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value if isinstance(value, str | int | float | None) else str(value)
