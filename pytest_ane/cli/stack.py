@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pytest_ane.cli.status import tell
+from pytest_ane.cli.terminal import tell
 from pytest_ane.core.errors import UnprovenError
 from pytest_ane.manifest import Prompt
 from pytest_ane.project.choose import choose_model
@@ -57,7 +57,7 @@ def open_stack(
         opened = project.model(model.name)
         assert isinstance(opened, OpenModel)  # A stack has a family.
         check(opened)
-        if sys.stderr.isatty():
+        if sys.stderr and sys.stderr.isatty():
             for line in project.preflight.lines():
                 sys.stderr.write(f"{line}\n")
         yield project.stack(model.name)

@@ -16,6 +16,7 @@ import pytest
 
 from pytest_ane.cli import main
 from pytest_ane.manifest import load
+from tests.cli.conftest import AsJson
 from tests.plugin.projects import LLAMA, make_llama
 
 MENU = """
@@ -68,6 +69,17 @@ def test_the_smallest_measured_is_recommended(searched: tuple[Path, str]) -> Non
     assert "smaller than six for all" in said
     single = next(f for f in passed if f["name"] == "six")
     assert smallest["bytes"] < single["bytes"]
+
+
+@pytest.mark.slow
+def test_as_json(searched: tuple[Path, str], as_json: AsJson) -> None:
+    folder, said = searched
+    options = ["--manifest", str(folder / "shards.toml"), "--cache", str(folder / "cache")]
+    found = as_json("recommend", *options, "--evaluations", "7")
+    assert f"recommended: {found['best']['name']}, " in said
+    assert found["best"] in found["candidates"]
+    assert found["compression"].keys() >= {"L00", "L01"}
+    assert not found["written"]
 
 
 @pytest.mark.slow
