@@ -63,7 +63,8 @@ def _timed(shards: str, manifest: str) -> dict[str, Any]:
         command += ["-p", "benchmarks.fixture_overhead", "-p", "no:cacheprovider", "-k", "not load"]
         command += [f"--ane-manifest={manifest}", f"--benchmark-json={file}", "gates", __file__]
         subprocess.run(command, check=True, stdout=sys.stderr)
-        return {one["name"]: one for one in json.loads(file.read_text())["benchmarks"]}
+        benchmarks = json.loads(file.read_text())["benchmarks"]
+        return {benchmark["name"]: benchmark for benchmark in benchmarks}
 
 
 def main() -> None:
@@ -71,17 +72,17 @@ def main() -> None:
     parser.add_argument("--shards", default="all")
     parser.add_argument("--manifest", default="shards.toml")
     options = parser.parse_args()
-    found = _timed(options.shards, options.manifest)
+    timed = _timed(options.shards, options.manifest)
     print("| around one prediction | microseconds, median | target |\n|---|---|---|")
     print(
-        f"| pytest-benchmark alone | {1e6 * found.pop('test_nothing')['stats']['median']:.2f} | |"
+        f"| pytest-benchmark alone | {1e6 * timed.pop('test_nothing')['stats']['median']:.2f} | |"
     )
     for what in ("T1", "Tmax"):
         rounds = [
-            one["stats"]["median"] for name, one in found.items() if name.endswith(f"-{what}]")
+            one["stats"]["median"] for name, one in timed.items() if name.endswith(f"-{what}]")
         ]
         print(f"| a call, {what}, the slowest shard | {1e6 * max(rounds):.2f} | {_TARGET} |")
-    for one in found.values():
+    for one in timed.values():
         ane = one["extra_info"]["ane"]
         for part, spent in ane["profile"].items():
             count = ane["counts"].get(part, 0)

@@ -30,7 +30,7 @@ from pytest_ane.core.verdict import Verdict
 from pytest_ane.families import Streams
 from pytest_ane.gates.behaviour.judge import judge
 from pytest_ane.gates.behaviour.measure import measure
-from pytest_ane.manifest import BehaviourPolicy
+from pytest_ane.manifest.policy import BehaviourPolicy
 
 Exact: TypeAlias = frozenset[str]
 """Shards whose reference stands in for them."""

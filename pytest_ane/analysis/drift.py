@@ -19,7 +19,7 @@ from pytest_ane.core.verdict import Verdict
 from pytest_ane.families import Streams, apply_output, shard_input
 from pytest_ane.gates.behaviour.judge import judge
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
-from pytest_ane.manifest import BehaviourPolicy
+from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.metrics.cosine import cosine
 from pytest_ane.metrics.logits import compare_logits
 

@@ -29,6 +29,8 @@ class BuildRecord:
         notes: the converter's remarks on single weights, such as declining one.
         seconds: wall time of the build.
         distortions: what compression did to each weight, against the uncompressed package.
+        shard: qualified id of the shard that was built, for people; another model with the same
+            source may share the package.
     """
 
     key: dict[str, Any]
@@ -36,6 +38,7 @@ class BuildRecord:
     notes: tuple[str, ...]
     seconds: float
     distortions: tuple[Distortion, ...] = ()
+    shard: str = ""
 
     def write(self, folder: Path) -> None:
         """Store as `build.json` in an entry's folder."""

@@ -92,7 +92,8 @@ def _compress(shard: Shard, source: Artifact, key: dict[str, Any], folder: Path)
     assert source.record is not None
     start = time.perf_counter()
     notes = compress_package(source.path, shard.requested, folder / PACKAGE, shard.qualified)
-    _finish(folder, source.path, BuildRecord(key, source.record.description, notes, 0.0), start)
+    record = BuildRecord(key, source.record.description, notes, 0.0, shard=shard.qualified)
+    _finish(folder, source.path, record, start)
 
 
 def artifact_key(shard: Shard, identity: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +125,7 @@ def _build(shard: Shard, key: dict[str, Any], model: Buildable, folder: Path) ->
             subject=shard.qualified,
         )
     notes = compress(converted, shard.requested, folder / PACKAGE, shard.qualified)
-    record = BuildRecord(key, model.description, notes, 0.0)
+    record = BuildRecord(key, model.description, notes, 0.0, shard=shard.qualified)
     _finish(folder, Path(converted.package_path), record, start)
 
 

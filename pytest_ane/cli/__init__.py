@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import os
+import io
 import sys
 from collections.abc import Sequence
 
 from pytest_ane.cli.commands import parser
-from pytest_ane.core.errors import AneError
+from pytest_ane.cli.output import OutputError, complain, execute
 
 __all__ = ["main", "parser"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; 0, or 1 with one sentence on stderr."""
-    options = parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # Where the locale is not UTF-8.
     try:
-        for line in options.run(options):
-            print(line, flush=options.command in ("recommend", "calibrate"))
-        sys.stdout.flush()
-    except AneError as error:
-        print(f"pytest-ane: {error}", file=sys.stderr)
+        return execute(parser(words[0] if words else None).parse_args(words))
+    except OutputError as error:
+        complain(str(error))
         return 1
-    except BrokenPipeError:
-        # The reader of a pipe, such as head, has seen enough; what is left goes nowhere, so that
-        # the interpreter's own flush at exit finds no broken pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    except BrokenPipeError:  # A reader such as head has seen enough.
+        return 0

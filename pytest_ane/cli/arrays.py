@@ -1,4 +1,4 @@
-"""Arrays given on the command line as files, and where results go."""
+"""Arrays in files: `--input` and `--out`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 from pytest_ane.core.errors import ExecutionError
 
 
-def read_inputs(given: Iterable[str]) -> dict[str, Any]:
+def read_inputs(texts: Iterable[str]) -> dict[str, Any]:
     """Inputs by name, from `name=file.npy`, `name=picture.png` or `all.npz`.
 
     Raises:
         ExecutionError: a file that is missing, or no array; pickles are refused.
     """
     inputs: dict[str, Any] = {}
-    for text in given:
+    for text in texts:
         name, separator, file = text.partition("=")
         if separator:
             inputs[name] = _read(Path(file))
@@ -52,14 +52,14 @@ def _read(path: Path) -> Any:
 def _load(path: Path) -> Any:
     try:
         with path.open("rb") as file:
-            found = np.load(file, allow_pickle=False)
-            return dict(found) if isinstance(found, np.lib.npyio.NpzFile) else found
+            array = np.load(file, allow_pickle=False)
+            return dict(array) if isinstance(array, np.lib.npyio.NpzFile) else array
     except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise ExecutionError(f"{path}: cannot be read as arrays ({error}).") from None
 
 
-def wanted(targets: Sequence[str], outputs: Sequence[str]) -> dict[str, list[Path]]:
-    """Which result goes into which files: `--out y.npy`, `name=y.npy`, or `all.npz` for all.
+def output_files(targets: Sequence[str], outputs: Sequence[str]) -> dict[str, list[Path]]:
+    """The files of each result: `--out y.npy`, `name=y.npy`, or `all.npz` for all.
 
     Raises:
         ExecutionError: `--out y.npy` for a model of several outputs, or another kind of file.

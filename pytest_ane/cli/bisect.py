@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+import argparse
 from typing import TYPE_CHECKING
 
+from pytest_ane.cli.options import add_stack
+from pytest_ane.cli.output import Output
+from pytest_ane.cli.terminal import tell
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.project import threads
 
 if TYPE_CHECKING:
     from pytest_ane.analysis.bisect import StackEvaluation
 
+HELP = "find the fewest shards to blame for a red stack"
+EXAMPLE = "pytest-ane bisect --model smollm2 --most 2"
 
-def run(manifest: Path | None, model: str | None, cache: Path | None, most: int) -> Iterator[str]:
-    """The fewest shards whose exact versions make a red stack green.
 
-    Args:
-        manifest: default `shards.toml` here.
-        model: its name; may be left out where the manifest has one whole model.
-        cache: the cache folder.
-        most: how many shards to look for before giving up.
-    """
-    if most < 1:
-        raise ExecutionError(f"--most {most}: give a number from 1 on.")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The model, and where to give up."""
+    add_stack(parser)
+    parser.add_argument(
+        "--most", type=int, default=4, metavar="N", help="give up at more than this (default: 4)"
+    )
+
+
+def run(options: argparse.Namespace) -> Output:
+    """The fewest shards whose exact versions make a red stack green."""
+    from pytest_ane.project import threads
+
+    if options.most < 1:
+        raise ExecutionError(f"--most {options.most}: give a number from 1 on.")
     threads.choose()
     from pytest_ane.analysis.bisect import bisect
     from pytest_ane.cli.stack import open_stack
-    from pytest_ane.cli.status import tell
     from pytest_ane.report.bisect import evaluation_line, sentence
 
     evaluations: list[StackEvaluation] = []
@@ -36,7 +42,7 @@ def run(manifest: Path | None, model: str | None, cache: Path | None, most: int)
         evaluations.append(evaluation)
         tell(evaluation_line(evaluation, len(evaluations), len(stack.artifacts)))
 
-    with open_stack(manifest, model, cache) as stack:
+    with open_stack(options.manifest, options.model, options.cache) as stack:
         result = bisect(
             stack.chain,
             stack.reference,
@@ -45,10 +51,12 @@ def run(manifest: Path | None, model: str | None, cache: Path | None, most: int)
             stack.policy,
             stack.model,
             stack.provenance,
-            most=most,
+            most=options.most,
             progress=note,
         )
         tell("")
         for number, evaluation in enumerate(evaluations, start=1):
             yield evaluation_line(evaluation, number, len(stack.artifacts))
         yield sentence(result, stack.model, len(stack.artifacts), evaluations[-1].verdict)
+    stacks = [{"exact": e.exact, "status": e.verdict.status} for e in evaluations]
+    return {**vars(result), "evaluations": stacks}

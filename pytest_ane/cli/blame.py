@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_ane.cli.options import add_project
+from pytest_ane.cli.output import Output
+
 if TYPE_CHECKING:
+    from pytest_ane.analysis.blame import Blame
     from pytest_ane.project.project import Project
 
+HELP = "trace a shard's error to weights and operations"
+EXAMPLE = "pytest-ane blame int4.mlpackage --against fp16.mlpackage"
 
-def run(
-    shards: str, *, against: Path | None, manifest: Path | None, cache: Path | None
-) -> Iterator[str]:
-    """Which weights and operations the error of selected shards, or of a package, comes from.
 
-    Args:
-        shards: a selection, or a package.
-        against: for a package, the uncompressed one.
-        manifest: default `shards.toml` here.
-        cache: the cache folder.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The shards or a package, and a package's uncompressed form."""
+    parser.add_argument(
+        "shards", metavar="SHARDS", help="as --ane-shards takes them, or an .mlpackage"
+    )
+    parser.add_argument(
+        "--against", type=Path, metavar="PACKAGE", help="of a package: its uncompressed form"
+    )
+    add_project(parser)
+
+
+def run(options: argparse.Namespace) -> Output:
+    """The weights and operations that the error of selected shards, or of a package, comes from.
 
     Raises:
         AneError: there is nothing to compare with, or something cannot be built or run.
@@ -27,12 +37,15 @@ def run(
     from pytest_ane.project.blame import blame_shard
     from pytest_ane.report.blame import lines
 
-    project = _project(shards, against, manifest, cache)
+    project = _project(options.shards, options.against, options.manifest, options.cache)
+    blames: dict[str, Blame] = {}
     with project.use():
-        for i, shard in enumerate(project.shards):
+        for shard in project.shards:
             if len(project.shards) > 1:
-                yield ("\n" if i else "") + shard.qualified
-            yield from lines(blame_shard(project, shard))
+                yield from ("", shard.qualified) if blames else (shard.qualified,)
+            blame = blames[shard.qualified] = blame_shard(project, shard)
+            yield from lines(blame)
+    return {"shards": blames}
 
 
 def _project(

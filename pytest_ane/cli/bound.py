@@ -2,50 +2,65 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pytest_ane.cli.options import add_cache, add_manifest, count, positive
+from pytest_ane.cli.output import Output
+from pytest_ane.cli.terminal import tell
 from pytest_ane.core.errors import BackendError, ManifestError
 
 if TYPE_CHECKING:
-    from pytest_ane.analysis.bound import Group
+    from pytest_ane.analysis.bound import CallBound, Group
     from pytest_ane.analysis.devices import Device
     from pytest_ane.analysis.measured import Measured
     from pytest_ane.build import Cache
     from pytest_ane.manifest import Model, Shard
 
+HELP = "bound each kind of shards by bandwidth and compute, and show what would help"
+EXAMPLE = "pytest-ane bound shards.toml --device 'M4 Max' --measured 9.25"
 _PACKAGES = (".mlpackage", ".mlmodelc")
 _DEFAULT = "M4 Max"
 _MOST = 64
 """Largest T of a package that a manifest does not describe."""
 
 
-def run(
-    path: Path,
-    *,
-    model: str | None,
-    device: str | None,
-    bandwidth: float | None,
-    peak: float | None,
-    lanes: int | None,
-    tokens: int | None,
-    measured: Sequence[str],
-    cache: Path | None,
-) -> Iterator[str]:
-    """The resource that limits each kind of shards, and what would help.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The model, the device, and measured speeds."""
+    parser.add_argument(
+        "path", nargs="?", type=Path, help="an .mlpackage or .mlmodelc, or a manifest"
+    )
+    add_manifest(parser)
+    parser.add_argument("--model", metavar="NAME", help="of a manifest of several")
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help="a chip such as 'M4 Max', 'this machine', or a profile FILE.toml "
+        "(default: this Mac's chip, elsewhere M4 Max)",
+    )
+    parser.add_argument("--bandwidth", type=positive, metavar="GB/S", help="in place of its own")
+    parser.add_argument("--peak", type=positive, metavar="TFLOP/S", help="in place of its own")
+    parser.add_argument(
+        "--lanes", type=count, metavar="N", help="pad the last axis to a multiple; 1 for none"
+    )
+    parser.add_argument(
+        "--tokens", type=count, metavar="T", help="besides T = 1 (default: the largest T)"
+    )
+    parser.add_argument(
+        "--measured",
+        action="append",
+        default=[],
+        metavar="[T=]TOK/S",
+        help="measured speed, for its share of the bound; or a .json: a benchmark run, or another "
+        "runtime's speed",
+    )
+    add_cache(parser)
 
-    Args:
-        path: a manifest, or a package.
-        model: of a manifest of several.
-        device: a chip, `this machine` or a profile; None for this Mac's chip, else the M4 Max.
-        bandwidth: GB/s in place of the device's own.
-        peak: TFLOP/s in place of the device's own.
-        lanes: elements to which the last axis is padded, in place of the device's own.
-        tokens: the T besides 1; None for the shards' largest.
-        measured: tokens a second, `9.25` at T = 1 or `4=8.28`; or a file as `read_measured` has it.
-        cache: the cache folder.
+
+def run(options: argparse.Namespace) -> Output:
+    """The resource that limits each kind of shards, and what would help.
 
     Raises:
         AneError: one sentence.
@@ -55,22 +70,38 @@ def run(
     from pytest_ane.build import Cache
     from pytest_ane.report.bound import lines
 
-    if path.suffix not in _PACKAGES and not path.is_file():
-        what = "is a folder" if path.is_dir() else "does not exist"
-        raise ManifestError(f"{path} {what}; name a manifest, an .mlpackage or an .mlmodelc.")
-    store = Cache(cache)
-    profile = _device(device, store, bandwidth=bandwidth, peak=peak, lanes=lanes)
+    path = _path(options)
+    figures = {name: getattr(options, name) for name in ("bandwidth", "peak", "lanes")}
+    device = _device(options.device, Cache(options.cache), **figures)
     if path.suffix in _PACKAGES:
         name, groups = path.name, [Group("package", path.name, 1, costs_of(path))]
         most = largest_tokens(path, _MOST)
     else:
-        name, groups, most = _model(path, model, cache)
-    speeds = [_measured(text, name, profile) for text in measured]
-    wanted = dict.fromkeys((1, most if tokens is None else tokens, *(s.tokens for s in speeds)))
-    calls = [bound_call(groups, profile, t) for t in wanted]
+        name, groups, most = _model(path, options.model, options.cache)
+    speeds = [_measured(text, name, device) for text in options.measured]
+    tokens = dict.fromkeys((1, options.tokens or most, *(s.tokens for s in speeds)))
+    calls = [bound_call(groups, device, t) for t in tokens]
     if calls[0].tokens is None:
         calls = calls[:1]
-    yield from lines(name, profile, groups, calls, speeds)
+    yield from lines(name, device, groups, calls, speeds)
+    counted = [{"kind": g.kind, "subject": g.subject, "count": g.count} for g in groups]
+    data = {"name": name, "device": device, "groups": counted, "calls": list(map(_data, calls))}
+    return {**data, "measured": speeds}
+
+
+def _data(call: CallBound) -> dict[str, Any]:
+    return {**vars(call), "rate": call.rate}
+
+
+def _path(options: argparse.Namespace) -> Path:
+    """The manifest or package: by its place on the command line, or by `--manifest`."""
+    if options.path and options.manifest:
+        raise ManifestError(f"Give {options.path} or --manifest {options.manifest}, not both.")
+    path: Path = options.path or options.manifest or Path("shards.toml")
+    if path.suffix not in _PACKAGES and not path.is_file():
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise ManifestError(f"{path} {what}; name a manifest, an .mlpackage or an .mlmodelc.")
+    return path
 
 
 def _device(name: str | None, cache: Cache, **figures: float | None) -> Device:
@@ -92,7 +123,7 @@ def _chip() -> str:
     from pytest_ane.backends.coreml.machine import Machine
 
     try:
-        chip = Machine.ask().chip.removeprefix("Apple ")
+        chip = Machine.detect().chip.removeprefix("Apple ")
     except BackendError:
         return _DEFAULT
     return chip if chip in published() else _DEFAULT
@@ -123,7 +154,6 @@ def _measured(text: str, model: str, device: Device) -> Measured:
 def _model(path: Path, name: str | None, cache: Path | None) -> tuple[str, list[Group], int]:
     """A manifest's model: its name, its groups of shards, and its largest T."""
     from pytest_ane.analysis.bound import counted, same_costs
-    from pytest_ane.cli.status import tell
     from pytest_ane.project.choose import choose_model
     from pytest_ane.project.models import OpenModel
     from pytest_ane.project.progress import Progress

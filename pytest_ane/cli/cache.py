@@ -2,43 +2,57 @@
 
 from __future__ import annotations
 
+import argparse
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
-from pytest_ane.cli.confirm import confirmed
+from pytest_ane.cli.options import add_cache, add_yes
+from pytest_ane.cli.output import Output
+from pytest_ane.cli.terminal import confirmed
 from pytest_ane.core.errors import CacheError
 
 if TYPE_CHECKING:
     from pytest_ane.build import Cache
     from pytest_ane.build.cache import Entry
 
+HELP = "list or prune built shards and recordings"
+EXAMPLE = "pytest-ane cache prune --keep '2 GB'"
 
-def run(action: str, root: Path | None, keep: str, yes: bool) -> Iterator[str]:
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The action, the folder, and how much `prune` keeps."""
+    parser.add_argument(
+        "action", choices=("list", "prune"), help="show entries, or delete old ones"
+    )
+    add_cache(parser)
+    parser.add_argument(
+        "--keep",
+        default="0",
+        metavar="SIZE",
+        help="prune: keep the most recently used up to this, such as '2 GB'",
+    )
+    add_yes(parser)
+
+
+def run(options: argparse.Namespace) -> Output:
     """List entries, least recently used first; or delete those beyond the budget `keep`.
-
-    Args:
-        action: `list` or `prune`.
-        root: the cache folder; default the user's own.
-        keep: for `prune`, a size such as `2 GB`.
-        yes: for `prune`, delete without a question.
 
     Raises:
         CacheError: the folder is no cache or cannot be read, or `keep` is no size.
     """
     from pytest_ane.build import Cache
 
-    cache = Cache(root)
-    if action == "prune":
-        yield from _prune(cache, _bytes(keep), yes)
-        return
+    cache = Cache(options.cache)
+    if options.action == "prune":
+        return (yield from _prune(cache, _bytes(options.keep), options))
     entries = cache.entries()
     yield from map(_line, entries)
     yield f"{len(entries)} entries, {_megabytes(entries)} in {cache.root}"
+    return {"root": cache.root, "entries": _data(entries)}
 
 
-def _prune(cache: Cache, budget: int, yes: bool) -> Iterator[str]:
+def _prune(cache: Cache, budget: int, options: argparse.Namespace) -> Output:
     entries = cache.entries()
     since = cache.in_use_since()
     held, doomed = sum(entry.size for entry in entries), []
@@ -50,13 +64,13 @@ def _prune(cache: Cache, budget: int, yes: bool) -> Iterator[str]:
     if held > budget:
         used = [entry for entry in entries if entry.used >= since]
         yield f"kept: {_megabytes(used)} that a running process may use"
-    of = f"of {len(entries)} entries"
-    if doomed and not confirmed(f"Delete {len(doomed)} {of}?", yes):
+    of, data = f"of {len(entries)} entries", _data(doomed)
+    if doomed and not confirmed(f"Delete {len(doomed)} {of}?", options):
         yield (
             f"{len(doomed)} {of}, {_megabytes(doomed)}, would be deleted; nothing was: "
             "pytest-ane cache prune --yes deletes them"
         )
-        return
+        return {"root": cache.root, "chosen": data, "removed": 0}
     cache.sweep()
     try:
         removed = [entry for entry in doomed if cache.remove(entry)]
@@ -64,11 +78,41 @@ def _prune(cache: Cache, budget: int, yes: bool) -> Iterator[str]:
         raise CacheError(f"{error.filename} cannot be removed: {error.strerror}.") from None
     kept = [entry for entry in entries if entry not in removed]
     yield f"{len(removed)} {of} removed, {_megabytes(kept)} kept in {cache.root}"
+    return {"root": cache.root, "chosen": data, "removed": len(removed)}
 
 
 def _line(entry: Entry) -> str:
     used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
-    return f"{entry.kind:<10} {entry.key[:16]}  {entry.size / 1e6:8.2f} MB  used {used}"
+    size = f"{entry.size / 1e6:8.2f} MB"
+    return f"{entry.kind:<10} {entry.key[:16]}  {size}  used {used}  {_shard(entry)}".rstrip()
+
+
+def _data(entries: Iterable[Entry]) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": entry.kind,
+            "key": entry.key,
+            "shard": _shard(entry) or None,
+            "bytes": entry.size,
+            "used": entry.used,
+        }
+        for entry in entries
+    ]
+
+
+def _shard(entry: Entry) -> str:
+    """The shard that an entry was first made for; empty where it does not say."""
+    from pytest_ane.build import BuildRecord
+    from pytest_ane.probes.recording import read_metadata
+
+    try:
+        if entry.kind == "artifacts":
+            return BuildRecord.read(entry.path).shard
+        if entry.kind == "recordings":
+            return str(read_metadata(entry.path).get("shard", ""))
+    except CacheError:
+        pass
+    return ""
 
 
 def _megabytes(entries: list[Entry]) -> str:

@@ -2,43 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ane.cli.arrays import read_inputs
+from pytest_ane.cli.output import Failed, Output
 from pytest_ane.core.errors import ExecutionError
 
 if TYPE_CHECKING:
     from pytest_ane.analysis.operations import ProgramDiff
     from pytest_ane.mil.records import MLModel
 
+HELP = "compare two packages op by op on the same inputs"
+EXAMPLE = "pytest-ane diff int4.mlpackage fp16.mlpackage --tolerance 0.05"
 _SHOWN = 10
 
 
-def run(
-    first: Path, second: Path, inputs: Sequence[str], tolerance: float, seed: int
-) -> Iterator[str]:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Two packages, their inputs, and the tolerance."""
+    parser.add_argument("first", type=Path, help="an .mlpackage or .mlmodelc")
+    parser.add_argument("second", type=Path, help="another of the same module")
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="NAME=FILE", help="as of run; else seeded"
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=1e-2,
+        help="relative difference |a - b| / |b| of a result (default: 0.01)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of Gaussian inputs (default: 0)")
+
+
+def run(options: argparse.Namespace) -> Output:
     """Compare two packages operation by operation and name the first that differs.
 
-    Raises:
-        ExecutionError: it differs beyond the tolerance, so that the exit code says so too.
+    It fails where an operation differs beyond the tolerance.
     """
     from pytest_ane.analysis.operations import diff_programs
+    from pytest_ane.cli.arrays import read_inputs
     from pytest_ane.mil import read_model
 
+    tolerance: float = options.tolerance
     if not tolerance >= 0:
         raise ExecutionError(f"--tolerance {tolerance:g}: give a number from 0.")
-    a, b = read_model(first), read_model(second)
-    given = read_inputs(inputs) if inputs else _seeded(a, seed)
-    found = diff_programs(a, b, given)
-    yield from _table(found, tolerance)
-    if (worst := found.first_beyond(tolerance)) is not None:
-        raise ExecutionError(
+    a, b = read_model(options.first), read_model(options.second)
+    inputs = read_inputs(options.input) if options.input else _seeded(a, options.seed)
+    diff = diff_programs(a, b, inputs)
+    yield from _table(diff, tolerance)
+    if (worst := diff.first_beyond(tolerance)) is not None:
+        error = (
             f"{worst.op} {worst.name!r} is the first operation that differs by more than "
             f"{tolerance:g}: {worst.note or f'relative difference {worst.relative:.3g}'}."
         )
+        return Failed(error, vars(diff))
     yield f"no operation differs by more than {tolerance:g}"
+    return diff
 
 
 def _seeded(model: MLModel, seed: int) -> dict[str, Any]:
@@ -47,21 +67,21 @@ def _seeded(model: MLModel, seed: int) -> dict[str, Any]:
     return seeded_inputs(model.inputs, Path(model.path), seed)
 
 
-def _table(found: ProgramDiff, tolerance: float) -> Iterator[str]:
+def _table(diff: ProgramDiff, tolerance: float) -> Iterator[str]:
     """The operations that differ most, in program order, and what could not be compared."""
-    ranked = sorted(found.differences, key=lambda d: -(d.relative if d.relative >= 0 else 1e300))
+    ranked = sorted(diff.differences, key=lambda d: -(d.relative if d.relative >= 0 else 1e300))
     chosen = {d.name for d in ranked[:_SHOWN] if d.relative != 0}
-    width = max((len(d.name) for d in found.differences if d.name in chosen), default=0)
-    for d in found.differences:
+    width = max((len(d.name) for d in diff.differences if d.name in chosen), default=0)
+    for d in diff.differences:
         if d.name in chosen:
             mark = "!" if d.beyond(tolerance) else " "
-            said = d.note or f"relative {d.relative:.3g}, largest {d.largest:.3g}"
-            yield f"{mark} {d.name:{width}}  {d.op:20} {said}"
-    yield f"{len(found.differences)} operations compared, by name" + _unmatched(found)
+            text = d.note or f"relative {d.relative:.3g}, largest {d.largest:.3g}"
+            yield f"{mark} {d.name:{width}}  {d.op:20} {text}"
+    yield f"{len(diff.differences)} operations compared, by name" + _unmatched(diff)
 
 
-def _unmatched(found: ProgramDiff) -> str:
-    count = len(found.only_first) + len(found.only_second)
+def _unmatched(diff: ProgramDiff) -> str:
+    count = len(diff.only_first) + len(diff.only_second)
     if not count:
         return ""
-    return f"; {len(found.only_first)} only in the first, {len(found.only_second)} in the second"
+    return f"; {len(diff.only_first)} only in the first, {len(diff.only_second)} in the second"

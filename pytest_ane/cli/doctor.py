@@ -1,73 +1,92 @@
-"""`pytest-ane doctor`: what a run needs, looked at before it is started."""
+"""`pytest-ane doctor`: what a run needs, checked before it is started."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ane import __version__
-from pytest_ane.core.errors import AneError, CacheError, DoctorError
+from pytest_ane.cli.options import add_project
+from pytest_ane.cli.output import Failed, Output
+from pytest_ane.core.errors import AneError, CacheError
 
 if TYPE_CHECKING:
     from pytest_ane.build import Cache
+    from pytest_ane.build.disk import PlanCache
     from pytest_ane.manifest import Manifest, Model
 
+HELP = "check what a run needs: versions, disk, models"
+EXAMPLE = "pytest-ane doctor --manifest shards.toml"
 _NEEDED = ("coremltools", "torch", "numpy")
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOMP_SPINCOUNT")
 
+add_arguments = add_project
 
-def run(manifest: Path | None, root: Path | None) -> Iterator[str]:
-    """One line for each thing looked at; nothing is built or deleted.
 
-    Raises:
-        DoctorError: problems, one line each, after everything was looked at.
+def run(options: argparse.Namespace) -> Output:
+    """One line for each check; nothing is built or deleted.
+
+    It fails where there are problems, after everything was checked.
     """
+    from pytest_ane.build.disk import plan_caches
+
     problems = [
         f"{name} is not installed; run: pip install pytest-ane" for name in _NEEDED if _lacks(name)
     ]
-    yield from _machine()
+    checks, models = dict(_machine()), dict[str, str]()
+    yield from map(_line, checks.items())
     with ExitStack() as stack:
-        found, words = _manifest(manifest, stack, problems)
-        cache = _cache(root, problems)
-        yield from _folders(cache)
-        yield words
-        if found is not None:
-            for model in found.models:
-                yield _model(found, model, cache, problems)
-    yield from _plans()
+        manifest, text = _manifest(options.manifest, stack, problems)
+        cache = _cache(options.cache, problems)
+        more = {**dict(_folders(cache)), "manifest": text}
+        yield from map(_line, more.items())
+        if manifest is not None:
+            models = {m.name: _model(manifest, m, cache, problems) for m in manifest.models}
+        yield from map(_line, models.items())
+    plans = plan_caches()
+    yield from _plans(plans)
+    data = {"checks": checks | more, "models": models, "plan_caches": plans, "problems": problems}
     if problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        raise DoctorError("\n".join((count, *(f"  - {problem}" for problem in problems))))
+        return Failed("\n".join((count, *(f"  - {problem}" for problem in problems))), data)
     yield "no problems found"
+    return data
+
+
+def _line(check: tuple[str, str]) -> str:
+    return f"{check[0]}: {check[1]}"
 
 
 def _lacks(distribution: str) -> bool:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return not version(distribution)
     except PackageNotFoundError:
         return True
 
 
-def _machine() -> Iterator[str]:
+def _machine() -> Iterator[tuple[str, str]]:
     from pytest_ane.build.disk import amount
     from pytest_ane.build.semaphore import available_memory, default_builds
     from pytest_ane.project.preflight import versions
 
-    yield f"versions: pytest-ane {__version__}, {versions()}"
+    yield "versions", f"pytest-ane {__version__}, {versions()}"
     system = f"macOS {platform.mac_ver()[0]}" if platform.mac_ver()[0] else platform.system()
     memory, builds = amount(available_memory()), default_builds()
     yield (
-        f"machine: {system} {platform.machine()}, {os.cpu_count()} cores, {memory} of memory, "
-        f"{builds} builds at once unless --ane-builds says"
+        "machine",
+        f"{system} {platform.machine()}, {os.cpu_count()} cores, {memory} of memory, "
+        f"{builds} builds at once unless --ane-builds says",
     )
-    yield f"Core ML: {_core_ml()}"
-    yield "threads: " + ", ".join(f"{name} {os.environ.get(name, 'not set')}" for name in _THREADS)
+    yield "Core ML", _core_ml()
+    yield "threads", ", ".join(f"{name} {os.environ.get(name, 'not set')}" for name in _THREADS)
 
 
 def _core_ml() -> str:
@@ -79,7 +98,7 @@ def _core_ml() -> str:
     except AneError:
         return "none here; artifacts run on the CPU executor, placement is forecast"
     try:
-        machine = Machine.ask()
+        machine = Machine.detect()
     except AneError as error:
         return str(error)
     return f"{machine}, compiler {machine.compiler}"
@@ -88,23 +107,23 @@ def _core_ml() -> str:
 def _manifest(
     path: Path | None, stack: ExitStack, problems: list[str]
 ) -> tuple[Manifest | None, str]:
-    """The manifest, its folder for temporary files in use; and what to say of it."""
+    """The manifest, its folder for temporary files in use; and a text about it."""
     from pytest_ane.manifest import load
     from pytest_ane.project.project import scratch_of
 
     file = path or Path("shards.toml")
     if path is None and not file.exists():
-        return None, "manifest: no shards.toml here; 'pytest-ane init' writes one"
+        return None, "no shards.toml here; 'pytest-ane init' writes one"
     try:
         manifest = load(file)
     except AneError as error:
         problems += str(error).splitlines()
-        return None, f"manifest: {file}, which cannot be used"
+        return None, f"{file}, which cannot be used"
     try:
         stack.enter_context(scratch_of(manifest))
     except AneError as error:
         problems.append(str(error))
-    return manifest, f"manifest: {file}, models {len(manifest.models)}"
+    return manifest, f"{file}, models {len(manifest.models)}"
 
 
 def _cache(root: Path | None, problems: list[str]) -> Cache | None:
@@ -117,22 +136,23 @@ def _cache(root: Path | None, problems: list[str]) -> Cache | None:
         return None
 
 
-def _folders(cache: Cache | None) -> Iterator[str]:
+def _folders(cache: Cache | None) -> Iterator[tuple[str, str]]:
     from pytest_ane.build.disk import amount
     from pytest_ane.build.scratch import temporary_folder
 
     if cache is not None:
         entries = cache.entries()
         held, free = sum(e.size for e in entries), shutil.disk_usage(cache.root).free
-        yield f"cache: {cache.root}, {len(entries)} entries, {amount(held)}, {amount(free)} free"
+        text = f"{cache.root}, {len(entries)} entries, {amount(held)}, {amount(free)} free"
+        yield "cache", text
     temporary = temporary_folder()
-    yield f"temporary files: {temporary}, {amount(shutil.disk_usage(temporary).free)} free"
+    yield "temporary files", f"{temporary}, {amount(shutil.disk_usage(temporary).free)} free"
 
 
 def _model(manifest: Manifest, model: Model, cache: Cache | None, problems: list[str]) -> str:
-    """`smollm2: 34 shards, canary L01, 10 built, ...`."""
+    """`34 shards, canary L01, 10 built, ...`."""
     count = len(model.shards)
-    words = [f"{model.name}: {count} {'shard' if count == 1 else 'shards'}"]
+    words = [f"{count} {'shard' if count == 1 else 'shards'}"]
     if model.canary:
         words.append(f"canary {', '.join(model.canary)}")
     for shard in model.shards:
@@ -161,17 +181,16 @@ def _to_build(manifest: Manifest, model: Model, cache: Cache, problems: list[str
         problems += [f"{model.name}: the disk is too small: {volume}." for volume in small]
 
 
-def _plans() -> Iterator[str]:
-    from pytest_ane.build.disk import amount, plan_caches
+def _plans(plans: Sequence[PlanCache]) -> Iterator[str]:
+    from pytest_ane.build.disk import amount
 
-    found = plan_caches()
-    if not found:
+    if not plans:
         yield "Core ML plan caches: none"
         return
-    stale = sum(plans.size for plans in found if plans.stale)
+    stale = sum(cache.size for cache in plans if cache.stale)
     yield (
-        f"Core ML plan caches: {amount(sum(plans.size for plans in found))}, {amount(stale)} of "
+        f"Core ML plan caches: {amount(sum(cache.size for cache in plans))}, {amount(stale)} of "
         "them of another macOS and never used again; delete what you do not need"
     )
-    for plans in found:
-        yield f"  {amount(plans.size)}{' stale' if plans.stale else ''}  {plans.path}"
+    for cache in plans:
+        yield f"  {amount(cache.size)}{' stale' if cache.stale else ''}  {cache.path}"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytest_ane.cli.confirm import confirmed
-from pytest_ane.core.errors import AneError, EvidenceError, UnprovenError
+from pytest_ane.cli.options import add_project, add_shards, add_yes
+from pytest_ane.cli.output import Failed, Output
+from pytest_ane.cli.terminal import confirmed, terminal_width
+from pytest_ane.core.errors import AneError, EvidenceError
 
 if TYPE_CHECKING:
     from pytest_ane.cli.inventory import Inventory
@@ -18,130 +20,149 @@ if TYPE_CHECKING:
     from pytest_ane.gates import Subject
     from pytest_ane.report.rows import Row
 
+HELP = "list, show, verify or prune the evidence that a Mac recorded"
+EXAMPLE = "pytest-ane evidence verify --shards L01"
 _COLUMNS = ("subject", "gate", "age", "chip", "system", "units", "state")
 _LONGEST = 300
 
 
-def run(
-    action: str,
-    what: str | None,
-    *,
-    manifest: Path | None,
-    folder: Path | None,
-    cache: Path | None,
-    shards: str,
-    rehash: bool,
-    yes: bool,
-) -> Iterator[str]:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The action, and where evidence is."""
+    parser.add_argument(
+        "action",
+        choices=("list", "show", "verify", "prune"),
+        help="list files, print one, hold them against today's policy, or delete unused ones",
+    )
+    parser.add_argument("what", nargs="?", help="show: an evidence file, a shard or a model")
+    add_shards(parser, "verify: which (default: all)")
+    add_project(parser)
+    parser.add_argument(
+        "--evidence",
+        "--ane-evidence",
+        type=Path,
+        metavar="DIR",
+        help="default: the folder evidence next to the manifest",
+    )
+    parser.add_argument(
+        "--rehash", "--ane-rehash", action="store_true", help="read unchanged files too"
+    )
+    add_yes(parser)
+
+
+def run(options: argparse.Namespace) -> Output:
     """Look at recorded evidence; only `prune` deletes anything, and nothing is built.
 
-    Args:
-        action: `list`, `show`, `verify` or `prune`.
-        what: for `show`, an evidence file, a shard or a model.
-        manifest: default `shards.toml` here.
-        folder: where evidence is; default `evidence` beside the manifest.
-        cache: the cache folder, where built shards are.
-        shards: for `verify`, a selection as `--ane-shards` takes it.
-        rehash: read every file, changed or not.
-        yes: for `prune`, delete without a question.
-
-    Raises:
-        AneError: one sentence, also where `verify` finds anything red.
+    It fails where `verify` finds anything red.
     """
     from pytest_ane.cli.inventory import Inventory
 
+    action, what = options.action, options.what
     if (action == "show") != (what is not None):
         needs = "needs an evidence file, a shard or a model" if what is None else "takes no file"
         raise EvidenceError(f"evidence {action} {needs}; pytest-ane evidence --help shows how.")
-    inventory = Inventory(manifest, folder, cache)
-    with inventory.project.remembering(rehash=rehash):
+    inventory = Inventory(options.manifest, options.evidence, options.cache)
+    with inventory.project.remembering(rehash=options.rehash):
         if action == "list":
-            yield from _list(inventory)
-        elif action == "verify":
-            yield from _verify(inventory, shards)
-        elif action == "prune":
-            yield from _prune(inventory, yes)
-        else:
-            yield from _show(inventory, what or "")
+            return (yield from _list(inventory))
+        if action == "verify":
+            return (yield from _verify(inventory, options.shards))
+        if action == "prune":
+            return (yield from _prune(inventory, options))
+        return (yield from _show(inventory, what))
 
 
-def _list(inventory: Inventory) -> Iterator[str]:
-    """A table of the evidence files of shards, what each is worth at its end; then the others."""
+def _list(inventory: Inventory) -> Output:
+    """A table of the evidence files of shards and their state; then the unused files."""
     from pytest_ane.evidence.unused import is_evidence
     from pytest_ane.report.table import columns
 
     store, used = inventory.store, inventory.used
     files = [path for path in store.files() if path in used or is_evidence(path)]
-    rows = [_COLUMNS, *(_columns(inventory, path) for path in files if path in used)]
-    if len(rows) > 1:
-        yield from columns(rows, words=len(_COLUMNS))
-    yield from (f"unused {path}" for path in files if path not in inventory.used)
-    yield f"{_files(len(files))} in {inventory.store.folder}"
+    rows = {path: _columns(inventory, path) for path in files if path in used}
+    unused = [path for path in files if path not in used]
+    yield from columns([_COLUMNS, *rows.values()] if rows else [], words=len(_COLUMNS))
+    yield from (f"unused {path}" for path in unused)
+    yield f"{_files(len(files))} in {store.folder}"
+    listed = [{"file": path, **dict(zip(_COLUMNS, row, strict=True))} for path, row in rows.items()]
+    return {"folder": store.folder, "files": listed, "unused": unused}
 
 
 def _columns(inventory: Inventory, path: Path) -> tuple[str, ...]:
     from pytest_ane.evidence.judge import replayed
-    from pytest_ane.evidence.verify import time_in_words
 
     gate, subject = inventory.used[path]
+    state = inventory.state(path)
     try:
-        found = inventory.read(path)
+        statement = inventory.read(path)
     except EvidenceError:
-        return (subject.qualified, gate, *("" for _ in _COLUMNS[3:]), inventory.state(path))
-    env = found.environment
+        return (subject.qualified, gate, *("" for _ in _COLUMNS[3:]), state)
+    environment = statement.environment
     return (
         subject.qualified,
         gate,
-        time_in_words(max(inventory.now, found.recorded) - found.recorded),
-        *(env.get(key, "") for key in ("chip", "os", "compute_units")),
-        "replayed" if (state := inventory.state(path)) == "valid" and replayed(found) else state,
+        _age(inventory, statement),
+        *(environment.get(key, "") for key in ("chip", "os", "compute_units")),
+        "replayed" if state == "valid" and replayed(statement) else state,
     )
 
 
-def _show(inventory: Inventory, what: str) -> Iterator[str]:
-    """Statements in words, and what they are worth now."""
-    paths = inventory.paths(what)
-    for number, path in enumerate(paths):
-        yield from ("",) if number else ()
-        yield from _statement(inventory, inventory.read(path))
-        if (known := inventory.used.get(path)) is None:
+def _show(inventory: Inventory, what: str) -> Output:
+    """Statements in words, each with the verdict on it today."""
+    shown: list[dict[str, Any]] = []
+    for path in inventory.paths(what):
+        yield from ("",) if shown else ()
+        statement = inventory.read(path)
+        yield from _statement(inventory, statement)
+        verdict = None
+        if (subject := inventory.used.get(path)) is None:
             yield "verdict        none: no shard of the manifest uses this file"
         else:
-            yield from _worth(inventory, *known)
+            verdict = yield from _worth(inventory, *subject)
+        data = json.loads(statement.to_json())
+        shown.append({"file": path, "statement": data, "verdict": verdict})
+    return shown
 
 
-def _statement(inventory: Inventory, found: Statement) -> Iterator[str]:
-    from pytest_ane.evidence.verify import time_in_words
+def _statement(inventory: Inventory, statement: Statement) -> Iterator[str]:
     from pytest_ane.gates import GATES
     from pytest_ane.report.figures import amount
 
-    age = time_in_words(max(inventory.now, found.recorded) - found.recorded)
-    yield f"{found.subject} {found.gate}"
-    yield f"recorded       {found.recorded:%Y-%m-%d %H:%M} UTC, {age} ago"
-    yield f"of             {_files(len(found.files))}, {next(iter(found.files))} first"
-    for key, value in sorted(found.environment.items()):
+    age = _age(inventory, statement)
+    yield f"{statement.subject} {statement.gate}"
+    yield f"recorded       {statement.recorded:%Y-%m-%d %H:%M} UTC, {age} ago"
+    yield f"of             {_files(len(statement.files))}, {next(iter(statement.files))} first"
+    for key, value in sorted(statement.environment.items()):
         yield f"{key:<14} {value}"
-    if found.asked:
-        text = json.dumps(found.asked, sort_keys=True)
+    if statement.asked:
+        text = json.dumps(statement.asked, sort_keys=True)
         yield f"asked          {text if len(text) <= _LONGEST else f'{text[:_LONGEST]}...'}"
-    for figure in GATES[found.gate].figures(found.measurement):
+    for figure in GATES[statement.gate].figures(statement.measurement):
         yield f"  {figure.name}: {amount(figure.value, figure.unit)}"
 
 
-def _worth(inventory: Inventory, gate: str, subject: Subject) -> Iterator[str]:
+def _age(inventory: Inventory, statement: Statement) -> str:
+    from pytest_ane.evidence.verify import time_in_words
+
+    return time_in_words(max(inventory.now, statement.recorded) - statement.recorded)
+
+
+def _worth(
+    inventory: Inventory, gate: str, subject: Subject
+) -> Generator[str, None, dict[str, Any]]:
     try:
         verdict = inventory.verdict(gate, subject)
     except AneError as error:
         yield f"verdict        unproven: {error}"
-        return
+        return {"status": "unproven", "error": str(error)}
     from pytest_ane.report.verdict import reasons, row
 
     yield f"verdict        {verdict.status}: {row(verdict)}"
     yield from (f"  - {reason}" for reason in reasons(verdict))
+    return _data(verdict)
 
 
-def _verify(inventory: Inventory, selection: str) -> Iterator[str]:
-    """All gates whose policy asks for a device's evidence, judged; raises where one is red."""
+def _verify(inventory: Inventory, selection: str) -> Output:
+    """All gates whose policy requires a device's evidence, judged."""
     from pytest_ane.report.terminal import table
     from pytest_ane.report.verdict import failure
 
@@ -153,16 +174,19 @@ def _verify(inventory: Inventory, selection: str) -> Iterator[str]:
             'policy.behaviour.require = "device".'
         )
     verdicts = [(inventory.proven(gate, subject), subject) for gate, subject in required]
-    # In a pipe rows are whole.
-    width = shutil.get_terminal_size((10_000, 0)).columns - 1
+    width = (terminal_width() or 10_000) - 1
     rows = table([_row(v) for v, _ in verdicts], width=width, everything=True)
     yield from (line.text for line in rows)
     bad = [(v, subject) for v, subject in verdicts if v.status != "passed"]
     for verdict, _ in bad:
-        yield from ("", failure(verdict))
+        yield from ("", *failure(verdict).split("\n"))
+    data = {"verdicts": [_data(verdict) for verdict, _ in verdicts]}
     red = [v for v, subject in bad if v.status == "failed" or subject.policy.unproven == "fail"]
-    if red:
-        raise UnprovenError(f"{len(red)} of {len(verdicts)} verdicts are red.")
+    return Failed(f"{len(red)} of {len(verdicts)} verdicts are red.", data) if red else data
+
+
+def _data(verdict: Verdict) -> dict[str, Any]:
+    return {**vars(verdict), "status": verdict.status}
 
 
 def _row(verdict: Verdict) -> Row:
@@ -173,27 +197,29 @@ def _row(verdict: Verdict) -> Row:
     return Row(verdict.gate, verdict.subject, verdict.status, row(verdict), warned=warned)
 
 
-def _prune(inventory: Inventory, yes: bool) -> Iterator[str]:
+def _prune(inventory: Inventory, options: argparse.Namespace) -> Output:
     """Delete statements that no shard uses, after a list of them and a yes."""
     from pytest_ane.evidence.unused import is_evidence
 
-    unused = inventory.unused()
+    unused, folder = inventory.unused(), inventory.store.folder
+    data = {"folder": folder, "unused": unused, "removed": 0}
     if not unused:
-        yield f"no unused file in {inventory.store.folder}"
-        return
+        yield f"no unused file in {folder}"
+        return data
     yield from (f"unused {path}" for path in unused)
-    if not confirmed(f"Delete {_files(len(unused))}?", yes):
+    if not confirmed(f"Delete {_files(len(unused))}?", options):
         yield (
             f"{_files(len(unused))} would be deleted; nothing was: "
             "pytest-ane evidence prune --yes deletes them"
         )
-        return
+        return data
     for path in filter(is_evidence, unused):  # A file may have changed since it was listed.
         try:
             path.unlink()
         except OSError as error:
             raise EvidenceError(f"{path} cannot be removed: {error.strerror}.") from None
-    yield f"{_files(len(unused))} removed from {inventory.store.folder}"
+    yield f"{_files(len(unused))} removed from {folder}"
+    return {**data, "removed": len(unused)}
 
 
 def _files(count: int) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_ane.cli.options import add_backend, add_project
+from pytest_ane.cli.output import Output
 from pytest_ane.core.errors import GoldenError
 
 if TYPE_CHECKING:
@@ -14,28 +16,37 @@ if TYPE_CHECKING:
     from pytest_ane.probes.cases import Case
     from pytest_ane.project.models import OpenModel
 
+HELP = "record a reference's outputs as golden tensors"
+EXAMPLE = "pytest-ane golden record L01 --out L01.safetensors"
 Recorded = tuple[dict[str, Any], dict[str, Any]]
+"""Tensors and metadata of a file of golden tensors."""
 _PACKAGES = (".mlpackage", ".mlmodelc")
 
 
-def run(
-    what: str,
-    out: Path,
-    *,
-    package: Path | None,
-    manifest: Path | None,
-    cache: Path | None,
-    backend: str,
-) -> Iterator[str]:
-    """Record probes with what a float32 module or a package makes of them.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The shard or package, the file, and what runs a package."""
+    parser.add_argument(
+        "action", choices=("record",), help="run the reference and store its outputs"
+    )
+    parser.add_argument("what", help="a shard of the manifest, or a package")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE.safetensors", help="the file to write"
+    )
+    parser.add_argument(
+        "--package", type=Path, help="for a shard: run this in place of its float32 module"
+    )
+    add_project(parser)
+    add_backend(
+        parser,
+        "what runs a package (default: Core ML on a Mac, else the CPU executor)",
+        default="auto",
+    )
 
-    Args:
-        what: a shard of the manifest, or a package, which is then probed with Gaussian inputs.
-        out: the safetensors file to write.
-        package: for a shard, what is run in place of its float32 module.
-        manifest: default `shards.toml` here.
-        cache: the cache folder.
-        backend: `auto`, `cpu` or `coreml`: what runs a package.
+
+def run(options: argparse.Namespace) -> Output:
+    """Record probes with the outputs of a float32 module or of a package.
+
+    A package that no shard of the manifest has is probed with Gaussian inputs.
 
     Raises:
         AneError: one sentence; nothing is written then.
@@ -43,33 +54,34 @@ def run(
     from pytest_ane.manifest import Probes
     from pytest_ane.probes.golden import write_golden
 
+    out: Path = options.out
     if out.suffix != ".safetensors":
         raise GoldenError(f"--out {out}: golden tensors are a .safetensors file.")
-    if what.rstrip("/").endswith(_PACKAGES):
-        if package is not None:
+    if options.what.rstrip("/").endswith(_PACKAGES):
+        if options.package is not None:
             raise GoldenError("--package is for a shard of the manifest; name one package.")
-        found = _of_package(_backend(backend), Path(what), Probes(kinds=("gaussian",)))
+        package, probes = Path(options.what), Probes(kinds=("gaussian",))
+        tensors, metadata = _of_package(_backend(options.backend), package, probes)
     else:
-        found = _of_shard(what, manifest, cache, package, backend)
-    tensors, metadata = found
+        tensors, metadata = _of_shard(options)
     write_golden(out, tensors, metadata)
-    yield f"{out}: {len(metadata['probes'])} probes, {out.stat().st_size:,} bytes"
+    size = out.stat().st_size
+    yield f"{out}: {len(metadata['probes'])} probes, {size:,} bytes"
     yield f"recorded from {metadata['origin']}"
+    return {"file": out, "bytes": size, **metadata}
 
 
-def _of_shard(
-    what: str, manifest: Path | None, cache: Path | None, package: Path | None, backend: str
-) -> Recorded:
+def _of_shard(options: argparse.Namespace) -> Recorded:
     from pytest_ane.project.models import OpenModel
     from pytest_ane.project.project import read_project
 
-    project = read_project(manifest, cache)
-    shard = _one(project.manifest, what)
+    project, package = read_project(options.manifest, options.cache), options.package
+    shard = _only_shard(project.manifest, options.what)
     model = project.model(shard.model)
     if isinstance(model, OpenModel) and shard.family:
-        return _of_family(model, shard, package, backend)
+        return _of_family(model, shard, package, options.backend)
     if package is not None:
-        return _of_package(_backend(backend), package, shard.probes)
+        return _of_package(_backend(options.backend), package, shard.probes)
     if isinstance(model, OpenModel):
         raise GoldenError(
             f"{shard.qualified}: has no float32 module; name a package to run with --package."
@@ -81,13 +93,13 @@ def _of_shard(
     return dict(tensors), {"probes": probes, "outputs": outputs, "origin": origin}
 
 
-def _one(manifest: Manifest, what: str) -> Shard:
+def _only_shard(manifest: Manifest, selection: str) -> Shard:
     from pytest_ane.manifest import select
 
-    found = select(manifest, what)
-    if len(found) != 1:
-        raise GoldenError(f"{what} names {len(found)} shards; record one at a time.")
-    return found[0]
+    shards = select(manifest, selection)
+    if len(shards) != 1:
+        raise GoldenError(f"{selection} names {len(shards)} shards; record one at a time.")
+    return shards[0]
 
 
 def _of_family(model: OpenModel, shard: Shard, package: Path | None, backend: str) -> Recorded:
@@ -99,16 +111,16 @@ def _of_family(model: OpenModel, shard: Shard, package: Path | None, backend: st
     probes, layout = model.probes(shard)
     origin = f"the float32 module of {shard.qualified}"
     if package is not None:
-        runs = _backend(backend)
-        runner = runs.load(package)
+        runs_package = _backend(backend)
+        runner = runs_package.load(package)
         probes = [replace(p, expected=_answer(runner, p.case(layout))) for p in probes]
-        origin = _ran(package, runs)
+        origin = _ran(package, runs_package)
     tensors, listed = to_tensors(probes)
     return tensors, {"probes": listed, "origin": origin}
 
 
 def _answer(runner: Runner, case: Case) -> Any:
-    """What a package makes of a case's calls on one state, in rows."""
+    """A package's outputs for a case's calls on one state, `[T, C]`."""
     import numpy as np
 
     state = runner.make_state()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
+from pytest_ane.cli.output import Output
 from pytest_ane.core.errors import ManifestError
+
+HELP = "write a commented shards.toml and own gates"
+EXAMPLE = "pytest-ane init my-model --no-gates"
 
 MANIFEST = """\
 # Models and their shards, for pytest-ane. Check it with: pytest --co -q --ane-shards=all -m gate
@@ -44,7 +48,7 @@ min-cosine = 0.97
 # max-regression = "5%"               # or "calibrated", by pytest-ane calibrate
 # min-tok-s = 8.59
 
-[[models.smollm2.prompts]]          # golden prompts: asked when the whole chain is selected
+[[models.smollm2.prompts]]          # golden prompts: run when the whole chain is selected
 name = "france"
 text = "The capital of France is"
 greedy = 10
@@ -56,7 +60,15 @@ greedy = 10
 """
 
 
-def run(folder: Path, *, gates: bool) -> Iterator[str]:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The folder, and whether gates are written."""
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(), help="default: here")
+    parser.add_argument(
+        "--no-gates", dest="gates", action="store_false", help="write the manifest only"
+    )
+
+
+def run(options: argparse.Namespace) -> Output:
     """Write `shards.toml` and `gates/` into a folder; nothing that exists is overwritten.
 
     Raises:
@@ -64,17 +76,20 @@ def run(folder: Path, *, gates: bool) -> Iterator[str]:
     """
     from pytest_ane.project.suite import shipped
 
+    folder: Path = options.folder
     manifest, own = folder / "shards.toml", folder / "gates"
-    for path in (manifest, *((own,) if gates else ())):
+    files = (manifest, own) if options.gates else (manifest,)
+    for path in files:
         if path.exists():
             raise ManifestError(f"{path} exists; nothing was written. Move it away first.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         manifest.write_text(MANIFEST, encoding="utf-8")
         yield f"wrote {manifest}"
-        if gates:
+        if options.gates:
             shutil.copytree(shipped(), own, ignore=shutil.ignore_patterns("__pycache__"))
             yield f"wrote {own} (used in place of the gates that pytest-ane ships)"
     except OSError as error:
         raise ManifestError(f"{error.filename} cannot be written: {error.strerror}.") from error
     yield "next: pytest --ane-shards=L01 -m gate"
+    return {"written": files}

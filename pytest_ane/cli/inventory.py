@@ -51,13 +51,13 @@ class Inventory:
         """
         if (path := Path(what)).is_file():
             return [next((used for used in self.used if _same(used, path)), path)]
-        found = [p for p, (_, s) in self.used.items() if what in _names(s) and p.is_file()]
-        if not found:
+        files = [p for p, (_, s) in self.used.items() if what in _names(s) and p.is_file()]
+        if not files:
             raise EvidenceError(
                 f"{what} is neither an evidence file nor a shard or model with evidence in "
                 f"{self.store.folder}; pytest-ane evidence list shows what there is."
             )
-        return found
+        return files
 
     def read(self, path: Path) -> Statement:
         """A statement; `EvidenceError` where the file is damaged."""
@@ -89,7 +89,7 @@ class Inventory:
         ]
         complete = [model for model in self.manifest.models if is_complete(model, chosen)]
         wanted += [(gate.name, model) for model in complete for gate in recordable("model")]
-        return [(gate, one) for gate, one in wanted if one.policy.requires_evidence(gate)]
+        return [pair for pair in wanted if pair[1].policy.requires_evidence(pair[0])]
 
     def proven(self, gate: str, subject: Subject) -> Verdict:
         """The verdict on what is recorded; `unproven` with the sentence where it proves nothing."""

@@ -2,59 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from pytest_ane.cli.output import Output
 
-from pytest_ane.cli.arrays import read_inputs, wanted, write_outputs
-from pytest_ane.reference.dtypes import Precision
+HELP = "run a model on this machine's CPU, without Core ML"
+EXAMPLE = "pytest-ane run encoder.mlpackage --input x=x.npy --out y.npy"
 
 
-def run(
-    package: Path,
-    inputs: Sequence[str],
-    targets: Sequence[str],
-    precision: Precision,
-    function: str | None,
-) -> Iterator[str]:
-    """Run a model once; write what was asked for, and say what came out."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The package, its inputs, and files for its outputs."""
+    parser.add_argument("package", type=Path, help="an .mlpackage or .mlmodelc")
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="an input from a .npy file or a picture; or one FILE.npz of all",
+    )
+    parser.add_argument(
+        "--out",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="y.npy for the only output, NAME=y.npy for any value, all.npz for all outputs",
+    )
+    parser.add_argument(
+        "--precision",
+        choices=("as-typed", "float32", "float64"),
+        default="as-typed",
+        help="round fp16 results as their types say (default), or compute wider throughout",
+    )
+    parser.add_argument("--function", help="a function of several (default: the model's own)")
+
+
+def run(options: argparse.Namespace) -> Output:
+    """Run a model once; write the outputs to files, and summarise their values."""
+    from pytest_ane.cli.arrays import output_files, read_inputs, write_outputs
     from pytest_ane.mil import read_any
     from pytest_ane.mil.records import MLModel
     from pytest_ane.reference import open_session
 
-    session = open_session(read_any(package, function=function), precision)
+    session = open_session(read_any(options.package, function=options.function), options.precision)
     model = session.model
     outputs = (
         model.main.block.outputs
         if isinstance(model, MLModel)
         else tuple(f.name for f in model.outputs)
     )
-    files = wanted(targets, outputs)
+    files = output_files(options.out, outputs)
     state = session.make_state() or None
-    results = session.predict(read_inputs(inputs), state, outputs=_names(outputs, files))
+    results = session.predict(read_inputs(options.input), state, outputs=_names(outputs, files))
     write_outputs(files, results)
-    for name, value in results.items():
-        yield f"{name}: {_shown(value)}"
-    yield f"run by pytest-ane's CPU executor ({precision}), not by Core ML"
+    data = {name: _statistics(value) for name, value in results.items()}
+    for name, statistics in data.items():
+        yield f"{name}: {_shown(statistics)}"
+    yield f"run by pytest-ane's CPU executor ({options.precision}), not by Core ML"
+    return {"precision": options.precision, "outputs": data}
 
 
 def _names(outputs: Sequence[str], files: Mapping[str, list[Path]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*outputs, *files)))
 
 
-def _shown(value: Any) -> str:
-    """`float32 [1, 8] · -1.25 to 3.5 · mean 0.1`, and how much of it is not finite."""
+def _statistics(value: Any) -> dict[str, Any]:
+    """Type, shape and spread of a tensor; another value as its text."""
+    import numpy as np
+
     if not isinstance(value, np.ndarray):
-        return str(value)
-    head = f"{value.dtype} {list(value.shape)}"
+        return {"value": str(value)}
+    head = {"dtype": str(value.dtype), "shape": list(value.shape), "size": value.size}
     if value.size == 0 or value.dtype.kind not in "fiub":
         return head
     finite = value[np.isfinite(value)]
-    bad = value.size - finite.size
-    lost = f" · {bad} of {value.size} NaN or infinite" if bad else ""
+    head["not_finite"] = value.size - finite.size
     if finite.size == 0:
-        return head + lost
-    low, high, mean = finite.min(), finite.max(), finite.mean(dtype=np.float64)
-    return f"{head} · {low:.6g} to {high:.6g} · mean {mean:.6g}{lost}"
+        return head
+    mean = float(finite.mean(dtype=np.float64))
+    return head | {"min": finite.min().item(), "max": finite.max().item(), "mean": mean}
+
+
+def _shown(statistics: Mapping[str, Any]) -> str:
+    """`float32 [1, 8] · -1.25 to 3.5 · mean 0.1`, and how many values are not finite."""
+    if "value" in statistics:
+        return str(statistics["value"])
+    text = f"{statistics['dtype']} {statistics['shape']}"
+    if "mean" in statistics:
+        text += " · {min:.6g} to {max:.6g} · mean {mean:.6g}".format_map(statistics)
+    if statistics.get("not_finite"):
+        text += " · {not_finite} of {size} NaN or infinite".format_map(statistics)
+    return text

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Iterator
+
+from pytest_ane.cli.output import Output
+
+HELP = "print the JSON Schema of shards.toml"
+EXAMPLE = "pytest-ane schema > shards.schema.json"
 
 
-def run() -> Iterator[str]:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """None: the schema is JSON with `--json` and without."""
+
+
+def run(options: argparse.Namespace) -> Output:
     """The manifest's JSON Schema."""
     from pytest_ane.manifest import json_schema
 
-    yield json.dumps(json_schema(), indent=2)
+    schema = json_schema()
+    yield from json.dumps(schema, indent=2).split("\n")
+    return schema

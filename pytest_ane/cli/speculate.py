@@ -2,80 +2,111 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import isfinite
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_ane.cli.options import add_stack, count, positive
+from pytest_ane.cli.output import Output
+from pytest_ane.cli.terminal import tell
 from pytest_ane.core.errors import ExecutionError, ManifestError
-from pytest_ane.project import threads
 
 if TYPE_CHECKING:
     from pytest_ane.gates.throughput.speculate import Trial
     from pytest_ane.probes.recording import TokenPrompt
     from pytest_ane.project.models import OpenModel
 
+HELP = "measure whether drafts by prompt lookup make decoding faster"
+EXAMPLE = "pytest-ane speculate --prompt france --width 4 --tokens 40"
 _WIDEST = 1 << 16
 
 
-def run(
-    manifest: Path | None,
-    model: str | None,
-    cache: Path | None,
-    *,
-    prompt: str | None,
-    prompt_ids: tuple[int, ...] | None,
-    width: int,
-    tokens: int,
-    margin: float | None,
-    ngram_min: int,
-    times: Sequence[float] | None,
-) -> Iterator[str]:
-    """Plain and speculative decoding of one prompt, and the break-even between them.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The model, the prompt, and the shape of a verifier call."""
+    add_stack(parser)
+    parser.add_argument("--prompt", metavar="NAME", help="a golden prompt (default: the first)")
+    parser.add_argument(
+        "--prompt-ids", type=_ids, metavar="ID,...", help="token ids, such as 2,42, as the prompt"
+    )
+    parser.add_argument(
+        "--width",
+        type=int,
+        default=4,
+        metavar="N",
+        help="positions of a call: the last token and N - 1 drafts (default: 4)",
+    )
+    parser.add_argument(
+        "--tokens", type=int, default=40, metavar="N", help="to decode (default: 40)"
+    )
+    parser.add_argument(
+        "--margin", type=float, metavar="X", help="of two logits, below which a tie is near"
+    )
+    parser.add_argument(
+        "--ngram-min",
+        type=count,
+        default=2,
+        metavar="N",
+        help="tokens at the end of the text that must have occurred before (default: 2)",
+    )
+    parser.add_argument(
+        "--times",
+        type=positive,
+        nargs=2,
+        metavar=("T1", "TV"),
+        help="only the break-even, of these milliseconds of a step and of a call",
+    )
 
-    Args:
-        manifest: default `shards.toml` here.
-        model: its name; may be left out where the manifest has one whole model.
-        cache: the cache folder.
-        prompt: a golden prompt's name; default: the first.
-        prompt_ids: token ids in place of a golden prompt.
-        width: positions of a verifier call: the last token and `width - 1` drafts.
-        tokens: to decode.
-        margin: leads below it are near ties; default: `speculate.MARGIN`.
-        ngram_min: smallest n-gram at the end of the text that drafts come from.
-        times: milliseconds of a plain step and of a call, instead of a model.
+
+def _ids(text: str) -> tuple[int, ...]:
+    try:
+        ids = tuple(map(int, text.split(",")))
+    except ValueError:
+        ids = ()
+    if not ids or min(ids) < 0:
+        raise argparse.ArgumentTypeError(f"{text} is no list of token ids, such as 2,42")
+    return ids
+
+
+def run(options: argparse.Namespace) -> Output:
+    """Plain and speculative decoding of one prompt, and the break-even between them.
 
     Raises:
         AneError: one sentence.
     """
+    from pytest_ane.project import threads
+
     threads.choose()
     from pytest_ane.gates.throughput.breakeven import BreakEven
     from pytest_ane.report import speculate as report
 
-    _check(width, tokens, margin, prompt, prompt_ids)
-    if times is not None:
-        t1, tv = (ms / 1000 for ms in times)
-        yield report.break_even(BreakEven(t1, tv, width))
-        return
+    width, tokens, margin = options.width, options.tokens, options.margin
+    _check(width, tokens, margin, options.prompt, options.prompt_ids)
+    if options.times is not None:
+        t1, tv = (ms / 1000 for ms in options.times)
+        cost = BreakEven(t1, tv, width)
+        yield report.break_even(cost)
+        return {"cost": cost}
     from pytest_ane.cli.stack import open_stack
-    from pytest_ane.cli.status import tell
     from pytest_ane.gates.throughput.speculate import MARGIN, run_trial
     from pytest_ane.manifest import Prompt
 
     def check(opened: OpenModel) -> None:
-        _check_model(opened, prompt, width, tokens)
+        _check_model(opened, options.prompt, width, tokens)
 
-    own = Prompt(name="prompt-ids", ids=prompt_ids, greedy=0) if prompt_ids else None
-    limit = MARGIN if margin is None else margin
-    with open_stack(manifest, model, cache, check, own) as stack:
-        chosen = _chosen(stack.prompts, prompt)
+    ids, limit = options.prompt_ids, MARGIN if margin is None else margin
+    own = Prompt(name="prompt-ids", ids=ids, greedy=0) if ids else None
+    with open_stack(options.manifest, options.model, options.cache, check, own) as stack:
+        chosen = _chosen(stack.prompts, options.prompt)
         backend = stack.provenance["backend"]
         # Of one thread, so that seconds of the processor are its own, whoever else runs.
         alone = backend == "cpu" and os.environ.get("OPENBLAS_NUM_THREADS") == "1"
         timer = time.process_time if alone else time.perf_counter
-        trial = run_trial(stack.chain, chosen.ids, tokens, width, limit, ngram_min, tell, timer)
+        trial = run_trial(
+            stack.chain, chosen.ids, tokens, width, limit, options.ngram_min, tell, timer
+        )
         tell("")
         yield (
             f"{stack.model}, prompt {chosen.name!r}: {len(chosen.ids)} tokens, then {tokens} "
@@ -86,6 +117,9 @@ def run(
         yield report.counters(trial.speculated)
         yield report.outcome(trial)
         yield _same(trial, limit)
+    about = {"model": stack.model, "prompt": chosen.name, "provenance": stack.provenance}
+    figures = {"cost": trial.cost, "tok_s": trial.tok_s, "speedup": trial.speedup}
+    return {**about, **vars(trial), **figures}
 
 
 def _same(trial: Trial, margin: float) -> str:

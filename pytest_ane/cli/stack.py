@@ -1,4 +1,4 @@
-"""A whole model for the commands that run one: what is missing is built, as the gates would."""
+"""Opens a whole model for a command; shards that are not in the cache are built first."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pytest_ane.cli.status import tell
+from pytest_ane.cli.terminal import tell
 from pytest_ane.core.errors import UnprovenError
 from pytest_ane.manifest import Prompt
 from pytest_ane.project.choose import choose_model
@@ -40,7 +40,7 @@ def open_stack(
         UnprovenError: it has no golden prompts, or they have nothing to compare.
         BuildError: a shard cannot be built.
     """
-    project = read_project(manifest, cache, report=tell)
+    project = read_project(manifest, cache, notify=tell)
     model = choose_model(project.manifest, name, stacks=True)
     if prompt is not None:
         model = model.model_copy(update={"prompts": (prompt,)})
@@ -57,7 +57,7 @@ def open_stack(
         opened = project.model(model.name)
         assert isinstance(opened, OpenModel)  # A stack has a family.
         check(opened)
-        if sys.stderr.isatty():
+        if sys.stderr and sys.stderr.isatty():
             for line in project.preflight.lines():
                 sys.stderr.write(f"{line}\n")
         yield project.stack(model.name)

@@ -2,35 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import argparse
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from pytest_ane.cli.output import Output
+from pytest_ane.cli.terminal import terminal_width
 
 if TYPE_CHECKING:
-    from pytest_ane.build import BuildRecord
+    from pytest_ane.build import BuildRecord, Distortion
+    from pytest_ane.build.census import Weight
     from pytest_ane.manifest import Compression
 
+HELP = "list every weight: bits, bytes, and the error of its compression"
+EXAMPLE = "pytest-ane weights int4.mlpackage --against fp16.mlpackage"
 
-def run(package: Path, against: Path | None) -> Iterator[str]:
-    """A package's weights: asked and stored, bytes, and what compression did to them.
 
-    What was asked, and errors without `against`, are known where the package lies as it was built,
-    beside its record.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The package, and its uncompressed form."""
+    parser.add_argument("package", type=Path, help="an .mlpackage or .mlmodelc")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="PACKAGE",
+        help="its uncompressed form, for errors (default: as measured when it was built)",
+    )
+
+
+def run(options: argparse.Namespace) -> Output:
+    """A package's weights: settings and storage, bytes, and errors of compression.
+
+    The settings, and errors without `--against`, are known where the package has its build record
+    next to it, as in the cache.
     """
     from pytest_ane.build import distortions, take_census
-    from pytest_ane.cli.explain import terminal_width
     from pytest_ane.gates.compression import weights_table
     from pytest_ane.mil import read_model
     from pytest_ane.report.table import table
 
-    model = read_model(package)
-    census, record = take_census(model), _record(package)
+    against: Path | None = options.against
+    model = read_model(options.package)
+    census, record = take_census(model), _record(options.package)
     if against is not None:
         errors = distortions(model, read_model(against))
     else:
         errors = record.distortions if record else ()
     notes = record.notes if record else ()
-    yield from table(weights_table(census, _asked(record), notes, errors), terminal_width())
+    rows = weights_table(census, _settings(record), notes, errors)
+    yield from table(replace(rows, title=""), terminal_width())
     ratio = census.dense_bytes / census.stored_bytes if census.stored_bytes else 0.0
     yield (
         f"{len(census.weights)} weights, {census.stored_bytes:,} bytes, "
@@ -38,6 +58,18 @@ def run(package: Path, against: Path | None) -> Iterator[str]:
     )
     if against is not None and (missing := len(census.weights) - len(errors)):
         yield f"{missing} of them have no counterpart of the same name and shape in {against}"
+    by_name = {error.name: error for error in errors}
+    return {
+        "bytes": census.stored_bytes,
+        "fp16_bytes": census.dense_bytes,
+        "notes": notes,
+        "weights": [_data(weight, by_name.get(weight.name)) for weight in census.weights],
+    }
+
+
+def _data(weight: Weight, error: Distortion | None) -> dict[str, Any]:
+    errors = {"sse": error.sse, "snr_db": error.snr} if error else {}
+    return {**vars(weight), "storage": weight.storage, **errors}
 
 
 def _record(package: Path) -> BuildRecord | None:
@@ -50,8 +82,8 @@ def _record(package: Path) -> BuildRecord | None:
     return BuildRecord.read(folder)
 
 
-def _asked(record: BuildRecord | None) -> Compression | None:
-    """What the record says was asked; a record of another version may not be understood."""
+def _settings(record: BuildRecord | None) -> Compression | None:
+    """The compression settings of the build; None where another version wrote the record."""
     if record is None:
         return None
     from pydantic import TypeAdapter, ValidationError

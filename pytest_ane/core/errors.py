@@ -118,9 +118,5 @@ class GoldenError(AneError):
         super().__init__(printable(message))
 
 
-class DoctorError(AneError):
-    """`pytest-ane doctor` found problems."""
-
-
 class CacheError(AneError):
     """The cache folder cannot be read or written."""

@@ -14,13 +14,7 @@ from pytest_ane.manifest.compression import (
 from pytest_ane.manifest.evidence import ComputeUnits, EvidencePolicy
 from pytest_ane.manifest.load import load, package_manifest, parse
 from pytest_ane.manifest.policy import (
-    BehaviourPolicy,
-    CompressionPolicy,
-    FidelityPolicy,
-    OutputPolicy,
-    PlacementPolicy,
     Policy,
-    ThroughputPolicy,
 )
 from pytest_ane.manifest.records import GOLDEN, Manifest, Model, Probes, Prompt, Shard, SourceTable
 from pytest_ane.manifest.selection import select
@@ -30,21 +24,16 @@ from pytest_ane.manifest.tables import FAMILIES, json_schema
 __all__ = [
     "FAMILIES",
     "GOLDEN",
-    "BehaviourPolicy",
     "Compression",
-    "CompressionPolicy",
     "ComputeUnits",
     "EvidencePolicy",
-    "FidelityPolicy",
     "Linear",
     "LinearStep",
     "Manifest",
     "Model",
-    "OutputPolicy",
     "Override",
     "Palettize",
     "PalettizeStep",
-    "PlacementPolicy",
     "Policy",
     "Probes",
     "Prompt",
@@ -54,7 +43,6 @@ __all__ = [
     "Shard",
     "SourceTable",
     "Step",
-    "ThroughputPolicy",
     "Uncompressed",
     "json_schema",
     "load",

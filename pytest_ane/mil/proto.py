@@ -111,7 +111,7 @@ def _fields(message: Any) -> Iterator[bytes]:
             for each in value if field.is_repeated else (value,):
                 yield _framed(field.number, canonical_bytes(each))
         else:
-            yield _alone(type(message), field.name, value, repeated=field.is_repeated)
+            yield _plain_field(type(message), field.name, value, repeated=field.is_repeated)
 
 
 def _entry(mapping: Any, key: str | int, kind: Any) -> bytes:
@@ -130,7 +130,7 @@ def _plain(number: int, value: str | int) -> bytes:
     return _varint(number << 3) + _varint(value % (1 << 64))
 
 
-def _alone(kind: Any, name: str, value: Any, *, repeated: bool = False) -> bytes:
+def _plain_field(kind: Any, name: str, value: Any, *, repeated: bool = False) -> bytes:
     """A field without messages in it, as protobuf writes a message of nothing else."""
     message = kind()
     if repeated:

@@ -133,7 +133,7 @@ def require_baseline(session: pytest.Session) -> None:
     config = session.config
     # Only workers of xdist know their tests, and none of them times any.
     spread = hasattr(config, "workerinput") or config.pluginmanager.hasplugin("dsession")
-    if spread or not wanted(config) or config.option.collectonly:
+    if spread or config.option.collectonly:
         return
     if is_requested(config):
         from pytest_ane.plugin import workspace

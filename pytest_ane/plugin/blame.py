@@ -11,7 +11,7 @@ from pytest_ane.project.blame import blame_shard
 from pytest_ane.report.blame import lines
 
 TOLD = "ane.blame"
-"""The property of a test that holds what was found."""
+"""Name of the test property that holds the cause."""
 _AT_MOST = 3
 """Failed shards that one process explains: each has its uncompressed package built."""
 _COUNT = pytest.StashKey[int]()
@@ -25,7 +25,7 @@ def is_wanted(verdict: Verdict, when: str) -> bool:
 
 
 def tell(item: pytest.Item, space: Workspace, verdict: Verdict) -> str:
-    """The cause of a shard's error, in lines; in one line why it is not known."""
+    """The cause of a shard's error, or one line on why it is unknown."""
     done = item.config.stash.get(_COUNT, 0)
     if space.blame != "always" and done >= _AT_MOST:
         return (

@@ -134,19 +134,10 @@ def add_words(item: pytest.Item) -> None:
             item.add_marker(word)
 
 
-def are_asleep(config: pytest.Config, *, ran: bool) -> bool:
-    """Whether gates were asked for, and none can run for want of shards.
-
-    Args:
-        config: the run's.
-        ran: whether any test ran; `-k` may mean other tests.
-    """
-    if wanted(config):
-        return False
-    words = config.option.keyword
-    return names_gates(config.option.markexpr) or (
-        not ran and (names_gates(words) or config.stash.get(_DROPPED, False))
-    )
+def are_asleep(config: pytest.Config) -> bool:
+    """Whether gates were named on the command line, or collected, and have no shards to run on."""
+    named = names_gates(config.option.markexpr) or names_gates(config.option.keyword)
+    return not wanted(config) and (named or config.stash.get(_DROPPED, False))
 
 
 def drop_empty(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -174,16 +174,17 @@ def _newest(
     Raises:
         UnprovenError: there is none, or a damaged one.
     """
-    from pytest_ane.gates.throughput.baseline import newest_of, why_none
+    from pytest_ane.gates.throughput.baseline import Missing, newest_of
     from pytest_ane.gates.throughput.stored import RECORD
 
     folders = {manifest.model_of(name.partition(":")[0]).baselines for name in subjects}
-    storages = [_open(config, folder) for folder in folders]
-    runs = [newest_of(storage, identity, subjects, _which(config)) for storage in storages]
-    if not any(runs):
-        why = why_none(storages[0], identity)
-        raise UnprovenError(f"{COMPARE}: {why} Record one with: {RECORD}")
-    return [run for run in runs if run is not None]
+    newest = [
+        newest_of(_open(config, folder), identity, subjects, _which(config)) for folder in folders
+    ]
+    if runs := [run for run in newest if not isinstance(run, Missing)]:
+        return runs
+    why = next(run.why for run in newest if isinstance(run, Missing))
+    raise UnprovenError(f"{COMPARE}: {why} Record one with: {RECORD}")
 
 
 def _open(config: pytest.Config, baselines: Path | None) -> Storage:

@@ -169,15 +169,15 @@ def names_gates(expression: str) -> bool:
 
 
 def wanted(config: pytest.Config) -> bool:
-    """Whether any shard or package was asked for."""
+    """Whether shards or a package are selected."""
     return any(config.getoption(name, None) is not None for name in ("ane_shards", "ane_package"))
 
 
 def refuse_recording_nothing(config: pytest.Config) -> None:
-    """Without shards no gate runs, so nothing would be recorded, and nobody would notice.
+    """Refuse `--ane-record` without shards: no gate would run, and nothing be recorded.
 
     Raises:
-        pytest.UsageError: recording was asked for, of nothing.
+        pytest.UsageError: `--ane-record` without shards.
     """
     if config.getoption("ane_record", None) is not None:
         raise pytest.UsageError(
@@ -188,21 +188,21 @@ def refuse_recording_nothing(config: pytest.Config) -> None:
 
 def text(config: pytest.Config, name: str) -> str:
     """An option's text: command line, else ini, else empty."""
-    given = _given(config, name)
-    return given if given is not None else str(config.getini(name) or "")
+    value = _given(config, name)
+    return value if value is not None else str(config.getini(name) or "")
 
 
 def origin(config: pytest.Config, name: str) -> str:
-    """How a value was given: `--ane-min-cosine` or `ane_min_cosine`."""
+    """How a value was value: `--ane-min-cosine` or `ane_min_cosine`."""
     on_command_line = config.getoption(name, None) is not None
     return f"--{name.replace('_', '-')}" if on_command_line else name
 
 
 def path(config: pytest.Config, name: str) -> Path | None:
     """A path option: relative to where pytest was called, or to the ini file for an ini value."""
-    given = _given(config, name)
-    if given is not None:
-        return _below(config.invocation_params.dir, given)
+    value = _given(config, name)
+    if value is not None:
+        return _below(config.invocation_params.dir, value)
     value = config.getini(name)
     base = config.inipath.parent if config.inipath else config.rootpath
     return _below(base, value) if value else None
@@ -214,26 +214,26 @@ def package(config: pytest.Config) -> Path | None:
     Raises:
         pytest.UsageError: the option is empty, as with an unset variable in a script.
     """
-    given = config.getoption("ane_package")
-    if given == "":
+    value = config.getoption("ane_package")
+    if value == "":
         raise pytest.UsageError("--ane-package is empty; name an .mlpackage.")
-    return _below(config.invocation_params.dir, given) if given is not None else None
+    return _below(config.invocation_params.dir, value) if value is not None else None
 
 
 def builds(config: pytest.Config) -> int | None:
-    """How many builds may run at once, if said.
+    """How many builds may run at once; None if that is not set.
 
     Raises:
         pytest.UsageError: it is no number from 1 to 1,000.
     """
-    given = text(config, "ane_builds")
-    if not given:
+    value = text(config, "ane_builds")
+    if not value:
         return None
-    if not (given.isascii() and given.isdecimal() and 1 <= int(given[:9]) <= 1000):
+    if not (value.isascii() and value.isdecimal() and 1 <= int(value[:9]) <= 1000):
         raise pytest.UsageError(
-            f"{origin(config, 'ane_builds')}={given}: give a number from 1 to 1000."
+            f"{origin(config, 'ane_builds')}={value}: give a number from 1 to 1000."
         )
-    return int(given)
+    return int(value)
 
 
 def unproven(config: pytest.Config) -> str:
@@ -260,26 +260,26 @@ def backend(config: pytest.Config) -> Literal["cpu", "coreml"]:
     Raises:
         pytest.UsageError: the ini value is none of the choices.
     """
-    given = _choice(config, "ane_backend", BACKENDS) or "auto"
-    if given == "auto":
+    value = _choice(config, "ane_backend", BACKENDS) or "auto"
+    if value == "auto":
         return "coreml" if sys.platform == "darwin" else "cpu"
-    return "coreml" if given == "coreml" else "cpu"
+    return "coreml" if value == "coreml" else "cpu"
 
 
 def compute_units(config: pytest.Config) -> ComputeUnits:
     """Where Core ML may run a model.
 
     Raises:
-        pytest.UsageError: the ini value is none of the choices, or the option was given beside
+        pytest.UsageError: the ini value is none of the choices, or the option was value beside
             `cpu`, which has none.
     """
-    given = _choice(config, "ane_compute_units", UNITS)
+    value = _choice(config, "ane_compute_units", UNITS)
     asked_here = config.getoption("ane_compute_units", None) is not None
     if asked_here and text(config, "ane_backend") == "cpu":
         raise pytest.UsageError(
-            f"--ane-compute-units={given} is for --ane-backend=coreml; leave it out with cpu."
+            f"--ane-compute-units={value} is for --ane-backend=coreml; leave it out with cpu."
         )
-    return cast("ComputeUnits", given or "CPU_AND_NE")
+    return cast("ComputeUnits", value or "CPU_AND_NE")
 
 
 def report_files(config: pytest.Config) -> list[str]:
@@ -293,8 +293,8 @@ def github(config: pytest.Config) -> bool:
     Raises:
         pytest.UsageError: the ini value is none of the choices.
     """
-    given = _choice(config, "ane_github", WHERE) or "auto"
-    return given == "on" or (given == "auto" and os.environ.get("GITHUB_ACTIONS") == "true")
+    value = _choice(config, "ane_github", WHERE) or "auto"
+    return value == "on" or (value == "auto" and os.environ.get("GITHUB_ACTIONS") == "true")
 
 
 def recording(config: pytest.Config) -> frozenset[str]:
@@ -304,12 +304,12 @@ def recording(config: pytest.Config) -> frozenset[str]:
         pytest.UsageError: it names something else, or recording is refused: under xdist workers
             would share one device and disturb each other, in CI evidence would record itself.
     """
-    given = _given(config, "ane_record")
-    if given is None:
+    value = _given(config, "ane_record")
+    if value is None:
         return frozenset()
-    verbs = [verb.strip() for verb in given.split(",")]
+    verbs = [verb.strip() for verb in value.split(",")]
     if unknown := next((verb for verb in verbs if verb not in VERBS), None):
-        raise pytest.UsageError(f"--ane-record={given}: {unknown!r} is none of {', '.join(VERBS)}.")
+        raise pytest.UsageError(f"--ane-record={value}: {unknown!r} is none of {', '.join(VERBS)}.")
     if not config.getoption("ane_record_force"):
         _refuse_recording(config)
     return frozenset(verbs)
@@ -317,13 +317,13 @@ def recording(config: pytest.Config) -> frozenset[str]:
 
 def _choice(config: pytest.Config, name: str, choices: Sequence[str]) -> str:
     """A value of a few; argparse has looked at the command line, nobody yet at ini."""
-    given = text(config, name)
-    if given not in ("", *choices):
+    value = text(config, name)
+    if value not in ("", *choices):
         equals = "=" if config.getoption(name, None) is not None else " = "
         raise pytest.UsageError(
-            f"{origin(config, name)}{equals}{given}: give {_alternatives(choices)}."
+            f"{origin(config, name)}{equals}{value}: give {_alternatives(choices)}."
         )
-    return given
+    return value
 
 
 def _alternatives(choices: Sequence[str]) -> str:
@@ -347,14 +347,14 @@ def _refuse_recording(config: pytest.Config) -> None:
 
 
 def _given(config: pytest.Config, name: str) -> str | None:
-    """An option as given; an empty one, as from an unset variable in a script, is an error."""
-    given = config.getoption(name, None)
-    if given == "":
+    """An option as value; an empty one, as from an unset variable in a script, is an error."""
+    value = config.getoption(name, None)
+    if value == "":
         raise pytest.UsageError(
             f"--{name.replace('_', '-')} is empty; give a value or leave it out."
         )
-    return str(given) if given is not None else None
+    return str(value) if value is not None else None
 
 
-def _below(base: Path, given: str) -> Path:
-    return Path(base, Path(given).expanduser()).absolute()
+def _below(base: Path, value: str) -> Path:
+    return Path(base, Path(value).expanduser()).absolute()

@@ -13,8 +13,8 @@ _KEY = pytest.StashKey[str]()
 
 def run_id(config: pytest.Config) -> str:
     """The run's id: the same in the process that started it and in all xdist workers."""
-    given = getattr(config, "workerinput", {}).get(_ID)
-    return str(given or config.stash.setdefault(_KEY, uuid.uuid4().hex))
+    received = getattr(config, "workerinput", {}).get(_ID)
+    return str(received or config.stash.setdefault(_KEY, uuid.uuid4().hex))
 
 
 def send_id(workerinput: dict[str, Any], config: pytest.Config) -> None:

@@ -47,7 +47,7 @@ class Workspace(Project):
         run_id: shared by all processes of the run.
         recording: which evidence is recorded: `missing`, `stale`, `all`; empty for none.
         evidence: the folder of recorded evidence.
-        notes: what the backend said since the latest test was reported.
+        notes: the backend's notices since the latest test was reported.
         speeds: what was timed, with its verdicts.
     """
 
@@ -62,7 +62,7 @@ class Workspace(Project):
     speeds: list[tuple[Speed, Verdict]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.report = self.notes.append
+        self.notify = self.notes.append
 
     @cached_property
     def run(self) -> RunFolder:
@@ -97,8 +97,8 @@ def open_workspace(config: pytest.Config) -> Workspace:
     """Read manifest and selection, and see that the backend can be used.
 
     Raises:
-        ManifestError: either is wrong, or both a selection and a package are given.
-        CacheError: the cache folder is one of someone else's.
+        ManifestError: either is wrong, or there are both a selection and a package.
+        CacheError: the cache folder holds files that are not pytest-ane's.
         BackendError: the backend cannot be used on this machine.
         pytest.UsageError: an option is wrong.
     """
@@ -161,4 +161,4 @@ def _check_backend(space: Workspace) -> None:
         )
     if space.backend_name == "coreml":
         check_native()
-        space.machine = Machine.ask()
+        space.machine = Machine.detect()

@@ -58,14 +58,14 @@ def pytest_configure() -> None:
 
 def pytest_report_header() -> str:
     """Say in the header which backend answers `MLModel.predict`."""
-    return _said()
+    return _backend_line()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """The same at the end of a run without a header (`-q`)."""
     if terminalreporter.verbosity < 0:
-        terminalreporter.write_line(_said())
+        terminalreporter.write_line(_backend_line())
 
 
-def _said() -> str:
+def _backend_line() -> str:
     return f"coremltools: {ANSWER}" if installed() else "coremltools: predictions by Core ML"

@@ -51,7 +51,7 @@ _FAILED = "Error computing NN outputs: Unable to compute the prediction using ML
 
 
 @cache
-def say_once() -> None:
+def announce() -> None:
     """Say on stderr which backend answers; once in a process."""
     print(f"coremltools: {ANSWER}", file=sys.stderr)
 
@@ -92,7 +92,7 @@ class _MLModelProxy:
             RuntimeError: this prediction failed; begins as Core ML's own message does.
         """
         session = self._ready()
-        say_once()
+        announce()
         started = time.perf_counter_ns()
         states = None if state is None else state.states
         try:

@@ -59,7 +59,8 @@ def builder_recording(
             tensors |= {f"{i}.out.{name}": array for name, array in outputs.items()}
         listed = [[kind, name, length] for kind, name, length, _ in probes]
         ports = [[port.name, port.shape] for port in built.outputs]
-        save(folder, tensors, {"probes": listed, "outputs": ports})
+        about = {"shard": shard.qualified, "probes": listed, "outputs": ports}
+        save(folder, tensors, about)
 
     return load(cache.get_or_make("recordings", key_digest(key), make))
 

@@ -7,7 +7,8 @@ keyed by everything they depend on, so a warm gate runs the artifact afresh and 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -108,7 +109,8 @@ def record_probes(
         for probe in probes:
             check_finite(probe.expected, shard.qualified, f"the probe {probe.name!r}")
         tensors, listed = to_tensors(probes)
-        save(folder, tensors, {"probes": listed, "description": opened.description})
+        about = {"shard": shard.qualified, "description": opened.description}
+        save(folder, tensors, {"probes": listed, **about})
 
     folder = cache.get_or_make("recordings", key_digest(key), make)
     assert shard.family is not None
@@ -146,10 +148,22 @@ def load(folder: Path, *names: str) -> tuple[dict[str, FloatArray], dict[str, An
     Raises:
         CacheError: the file is damaged.
     """
+    with _opened(folder) as (file, about):
+        return {name: file.get_tensor(name) for name in names or file.keys()}, about
+
+
+def read_metadata(folder: Path) -> dict[str, Any]:
+    """A recording's metadata alone; `CacheError` where the file is damaged."""
+    with _opened(folder) as (_, about):
+        return about
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """A recording's file and its metadata."""
     try:
         with safe_open(folder / _FILE, framework="numpy") as file:
-            metadata = json.loads((file.metadata() or {}).get("json", "{}"))
-            return {name: file.get_tensor(name) for name in names or file.keys()}, metadata
+            yield file, json.loads((file.metadata() or {}).get("json", "{}"))
     except (OSError, SafetensorError, ValueError) as error:
         raise CacheError(
             f"The recorded reference {folder / _FILE} is damaged ({error}); "

@@ -37,7 +37,7 @@ _READERS = ("gguf", "numpy", "tokenizers", "torch")
 
 
 class OpenModel:
-    """A model with a family; nothing is read before it is asked for."""
+    """A model with a family; nothing is read before it is used."""
 
     def __init__(self, model: Model, cache: Cache) -> None:
         self.model = model
@@ -78,7 +78,7 @@ class OpenModel:
 
     @property
     def _origin(self) -> SourceTable:
-        """What the manifest says of the weights."""
+        """The model's source, as the manifest has it."""
         assert self.model.source is not None
         return self.model.source
 
@@ -102,7 +102,7 @@ class OpenModel:
 
     @property
     def prompt_spec(self) -> list[Any]:
-        """What the prompts depend on beside the source."""
+        """The prompts as JSON: with the source, they decide the token ids."""
         return [prompt.model_dump(mode="json") for prompt in self.model.prompts]
 
     def layout(self, shard: Shard) -> Layout:
@@ -132,7 +132,7 @@ class OpenModel:
         return [(p.name, load_hidden(self._hidden, p.name, shard.id)) for p in self.prompts]
 
     def _captured_spec(self, shard: Shard) -> Any:
-        """What the captured states depend on beside the source; None where none are asked for."""
+        """With the source, what decides the captured states; None if no probe is captured."""
         if not shard.probes.of_prompts:
             return None
         self._check_start()
@@ -145,7 +145,7 @@ class OpenModel:
 
     @cached_property
     def golden(self) -> list[GoldenPrompt]:
-        """What the reference says to the golden prompts."""
+        """The reference's logits and greedy text for the golden prompts."""
         greedy = [p.greedy for p in self.model.prompts]
         return record_golden(
             self.cache,
@@ -174,11 +174,11 @@ class OpenModel:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise SourceError(
                 f"{self.model.name}: shards.toml leaves out {missing[0]}{more}; what follows the "
-                "blocks can be asked of the whole model only."
+                "blocks can be gated as part of the whole model only."
             )
 
     def check_compared(self) -> None:
-        """Raise `UnprovenError` unless a golden prompt has a position beside the first."""
+        """Raise `UnprovenError` unless a golden prompt has more than one position."""
         if all(len(prompt.ids) < 2 for prompt in self.prompts):
             raise UnprovenError(
                 f"{self.model.name}: no golden prompt has a second position, and the first is left "
@@ -210,16 +210,16 @@ class OpenModel:
                 f"{subject} has {len(ids)} tokens; with {prompt.greedy} greedy ones it must fit "
                 f"{'max-tokens' if limit == self.model.max_tokens else 'context'} = {limit}."
             )
-        self._check_vocabulary(subject, ids, given=prompt.ids is not None)
+        self._check_vocabulary(subject, ids, own_ids=prompt.ids is not None)
         return tuple(ids)
 
-    def _check_vocabulary(self, subject: str, ids: Sequence[int], *, given: bool) -> None:
+    def _check_vocabulary(self, subject: str, ids: Sequence[int], *, own_ids: bool) -> None:
         """Raise `SourceError` where the model has no such token; a family may not say how many."""
         size = self.language_model.description.get("vocabulary")
         if isinstance(size, int) and max(ids) >= size:
             remedy = (
                 "give ids below that"
-                if given
+                if own_ids
                 else "the tokenizer is not this model's, so use the one it was trained with"
             )
             raise SourceError(

@@ -62,7 +62,7 @@ class Preflight:
 
         Raises:
             BuildError: the disk is plainly too small for what is still to be built.
-            NotRunError: that was said before.
+            NotRunError: the first shard already failed with that sentence.
         """
         small = [volume for volume in self.volumes() if volume.too_small]
         if not small:
@@ -111,11 +111,11 @@ def versions(*, only_installed: bool = False) -> str:
     """`python 3.12.1, coremltools 9.0, ...`: of what decides the outcome of a build."""
     import platform
 
-    found = {"python": platform.python_version()}
+    numbers = {"python": platform.python_version()}
     for name in VERSIONS[1:]:
         try:
-            found[name] = version(name)
+            numbers[name] = version(name)
         except PackageNotFoundError:
             if not only_installed:
-                found[name] = "not installed"
-    return ", ".join(f"{name} {number}" for name, number in found.items())
+                numbers[name] = "not installed"
+    return ", ".join(f"{name} {number}" for name, number in numbers.items())

@@ -56,10 +56,10 @@ class Project:
         builds: how many shards are built at once, over all processes that share the cache.
         backend_name: what runs artifacts.
         units: where Core ML may run them.
-        machine: this Mac, where it was asked already.
-        scope: those of the selected shards whose gates are run, where that is known.
+        machine: this Mac, if its chip and system are known already.
+        scope: the selected shards whose gates run; None while that is unknown.
         progress: shows what is being built.
-        report: takes what the backend says.
+        notify: receives what the backend has to tell, such as a second compilation.
         before_build: called before a shard's package is looked up or built; raises where it may
             not be.
     """
@@ -73,7 +73,7 @@ class Project:
     machine: Machine | None = None
     scope: tuple[Shard, ...] | None = None
     progress: Progress = field(default_factory=Progress)
-    report: Callable[[str], None] = print
+    notify: Callable[[str], None] = print
     before_build: Callable[[Shard], None] = lambda shard: None
     _models: dict[str, Opened] = field(default_factory=dict)
     _artifacts: dict[str, Artifact] = field(default_factory=dict)
@@ -81,10 +81,10 @@ class Project:
 
     @contextmanager
     def use(self: P, *, rehash: bool = False) -> Iterator[P]:
-        """Remember digests of files, and make temporary files where the manifest says.
+        """Remember digests of files, and make temporary files in the manifest's `tmpdir`.
 
         Raises:
-            CacheError: the cache folder is one of someone else's.
+            CacheError: the cache folder holds files that are not pytest-ane's.
             ManifestError: the manifest's `tmpdir` cannot be written.
         """
         with self.remembering(rehash=rehash), scratch_of(self.manifest):
@@ -94,7 +94,7 @@ class Project:
         """Remember digests of unchanged files in the cache, from process to process.
 
         Raises:
-            CacheError: the cache folder is one of someone else's.
+            CacheError: the cache folder holds files that are not pytest-ane's.
         """
         root = (self.cache_root or default_root()).absolute()
         require_cache(root)
@@ -112,15 +112,15 @@ class Project:
             self.backend_name,
             cache=self.cache if self.backend_name == "coreml" else None,
             units=self.units,
-            say=self._report,
+            say=self._notify,
             machine=self.machine,
         )
 
-    def _report(self, text: str) -> None:
+    def _notify(self, text: str) -> None:
         """Name a shard by its id, where the backend has its package's path."""
         for name, artifact in self._artifacts.items():
             text = text.replace(str(artifact.path), name)
-        self.report(text)
+        self.notify(text)
 
     @property
     def complete_models(self) -> list[str]:
@@ -225,7 +225,7 @@ class Project:
 
 @dataclass(frozen=True)
 class OpenShard:
-    """A shard as gates measure it; everything is made when first asked for."""
+    """A shard as gates measure it; everything is made when first used."""
 
     project: Project
     shard: Shard

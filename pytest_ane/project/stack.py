@@ -15,13 +15,14 @@ from pytest_ane.chain.exact import lazy_reference
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import Layout, Wire, recurrent_of
-from pytest_ane.manifest import BehaviourPolicy, Shard
+from pytest_ane.manifest import Shard
+from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.probes.recording import TokenPrompt
 from pytest_ane.project.models import OpenModel
 
 
 class Stack:
-    """What `gates/test_behaviour.py` measures and judges; opened when first asked for.
+    """A whole model as the behaviour gate measures it; opened when first used.
 
     Attributes:
         model: the model's name.
@@ -62,7 +63,7 @@ class Stack:
 
     @property
     def golden(self) -> Sequence[GoldenPrompt]:
-        """What the reference says to the golden prompts."""
+        """The reference's logits and greedy text for the golden prompts."""
         return self._opened.golden
 
     @property
@@ -97,7 +98,7 @@ def _step(
 
 
 class ShardSequence:
-    """A sequence through one shard, from position 0 on; `behaviour.chain.Rewinding`.
+    """A sequence through one shard, from position 0 on; `chain.chain.Rewinding`.
 
     Going back is an earlier `start` for a key-value cache. Recurrent states are copied with every
     mark, and what is kept runs through this shard again.
@@ -122,12 +123,12 @@ class ShardSequence:
         return np.concatenate(parts)
 
     def mark(self) -> Mark:
-        """Where the sequence is now, with copies of its recurrent states."""
+        """Save the current position, with copies of the recurrent states."""
         names = recurrent_of(self._layout)
         return Mark(self._start, self._runner.read_states(self._state, names))
 
     def back(self, mark: Mark, keep: int = 0) -> None:
-        """To a mark, and `keep` positions on: the first of the one call since, if it is above 0."""
+        """Restore the state saved by `mark`, keeping the first `keep` positions run since."""
         self._start = mark.start
         self._runner.write_states(self._state, mark.states)
         if keep and mark.states:

@@ -91,11 +91,11 @@ class ModelEvaluator:
         return tuple(unit for units in self._units.values() for unit in units)
 
     def _measured_units(self, id: str) -> tuple[Unit, ...]:
-        """A shard's units; settings that the placement gate refuses are no options."""
+        """A shard's units; settings that the first gate, placement, refuses are no options."""
         shard, built = self._builds.shards[id], {}
         for name in self._builds.menu:
             artifact = self._builds.all_with(id, name)
-            if self._gates.placed(shard, artifact).status == "passed":
+            if self._gates.first(shard, artifact).status == "passed":
                 program = read_model(artifact.path)
                 built[name] = compression.measure(artifact, program, shard.reference)
         if not built:

@@ -15,8 +15,8 @@ from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates import GATES
 from pytest_ane.gates.behaviour import BEHAVIOUR, measure
 from pytest_ane.gates.fidelity import FIDELITY
-from pytest_ane.gates.placement import PLACEMENT
-from pytest_ane.manifest import BehaviourPolicy, Settings, Shard
+from pytest_ane.manifest import Settings, Shard
+from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import MLModel
 from pytest_ane.probes.cases import Case
@@ -60,7 +60,8 @@ class Gates:
         """Verdict of every gate of shards, up to the first that fails."""
         if (known := self.known(id, asked)) is None:
             shard, artifact = self._builds.shards[id], self._builds.build(id, asked)
-            last = list(self._verdicts(shard, artifact, asked))[-1]
+            subject = shard.model_copy(update={"compression": asked})
+            last = list(self._verdicts(subject, artifact))[-1]
             known = {
                 "bytes": artifact.size,
                 "passed": last.status == "passed",
@@ -103,13 +104,11 @@ class Gates:
         cosine = next((float(f.value) for f in figures if f.name == "cosine.min"), math.nan)
         return -1.0 if math.isnan(cosine) else cosine
 
-    def placed(self, shard: Shard, artifact: Artifact) -> Verdict:
-        """The placement gate of a shard."""
-        measurement = PLACEMENT.measure(self._candidate(shard, artifact))
-        return PLACEMENT.judge(measurement, shard.policy.placement, shard)
+    def first(self, shard: Shard, artifact: Artifact) -> Verdict:
+        """Verdict of the first gate of shards: the cheapest, which runs nothing."""
+        return next(self._verdicts(shard, artifact))
 
-    def _verdicts(self, shard: Shard, artifact: Artifact, asked: Settings) -> Iterator[Verdict]:
-        subject = shard.model_copy(update={"compression": asked})
+    def _verdicts(self, subject: Shard, artifact: Artifact) -> Iterator[Verdict]:
         candidate = self._candidate(subject, artifact)
         for gate in GATES.values():
             if gate.scope == "shard" and gate.marker == "gate":

@@ -17,10 +17,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.core.arrays import Array, FloatArray
 from pytest_ane.mil.records import DType, TensorType, ValueType
 
 Precision = Literal["as-typed", "float32", "float64"]
-Array = npt.NDArray[Any]
 
 FLOATS = frozenset((DType.FP16, DType.FP32, DType.FP64, DType.BF16))
 _CARRIED: dict[DType, Any] = {
@@ -72,7 +72,7 @@ def _kernels_if_worth(seconds: float) -> Any:
     return _kernels
 
 
-def rounded(x: Any) -> npt.NDArray[np.float32]:
+def rounded(x: Any) -> FloatArray:
     """Nearest fp16 number (ties to even) of each value, as float32; overflow gives infinity.
 
     The kernels give what numpy's casts give, bit for bit. Callers have numpy's warnings off.
@@ -81,17 +81,17 @@ def rounded(x: Any) -> npt.NDArray[np.float32]:
         kernels = _kernels or _kernels_if_worth(x.size * _ROUNDING)
         if kernels is not None:
             return np.asarray(kernels.rounded(x))
-    numbers: npt.NDArray[np.float32] = np.asarray(x).astype(np.float16).astype(np.float32)
+    numbers: FloatArray = np.asarray(x).astype(np.float16).astype(np.float32)
     return numbers
 
 
-def round_fp16(x: Any) -> npt.NDArray[np.float32]:
+def round_fp16(x: Any) -> FloatArray:
     """`rounded` for callers that have numpy's warnings on."""
     with np.errstate(over="ignore", invalid="ignore"):
         return rounded(x)
 
 
-def widen(patterns: npt.NDArray[np.uint16], out: npt.NDArray[np.float32]) -> None:
+def widen(patterns: npt.NDArray[np.uint16], out: FloatArray) -> None:
     """Write the numbers of fp16 bit patterns `[n]` to `out [n]`."""
     if (kernels := _kernels_if_worth(patterns.size * _WIDENING)) is not None:
         kernels.widen(patterns, out)
@@ -99,20 +99,28 @@ def widen(patterns: npt.NDArray[np.uint16], out: npt.NDArray[np.float32]) -> Non
         np.copyto(out, patterns.view(np.float16))
 
 
+def convert(array: Array, dtype: DType, precision: Precision) -> Array:
+    """An array in the form that its type is carried in, rounded where policy says so.
+
+    Callers have numpy's warnings off.
+    """
+    if dtype is DType.FP16 and precision == "as-typed":
+        return rounded(array)
+    return np.asarray(array).astype(carried(dtype, precision), copy=False)
+
+
 @lru_cache(maxsize=1024)
 def converter(kind: ValueType, precision: Precision, moves: bool) -> Callable[[Any], Any]:
-    """The function that brings a value into the form its type is carried in, rounded if need be.
-
-    Lists, dictionaries, states and texts stay as they are. Callers have numpy's warnings off.
+    """`convert` for results of one type; lists, dictionaries, states and texts stay as they are.
 
     Args:
-        kind: the value's MIL type.
+        kind: the result's MIL type.
         precision: the session's.
-        moves: the value consists of numbers of its type, so that nothing needs to be rounded.
+        moves: the result consists of numbers of its type, so that nothing needs to be rounded.
     """
     if not isinstance(kind, TensorType) or kind.dtype is DType.STRING:
-        return lambda value: value
+        return lambda result: result
     if kind.dtype is DType.FP16 and precision == "as-typed" and not moves:
         return rounded
     dtype = np.dtype(carried(kind.dtype, precision))
-    return lambda value: np.asarray(value).astype(dtype, copy=False)
+    return lambda result: np.asarray(result).astype(dtype, copy=False)

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ane.core.arrays import Array
 from pytest_ane.mil.records import DType, Feature
-from pytest_ane.reference.dtypes import Array, round_fp16
+from pytest_ane.reference.dtypes import round_fp16
 
 _MODES = {"RGB": "RGB", "BGR": "RGB", "GRAYSCALE": "L", "GRAYSCALE_FLOAT16": "F"}
 
@@ -39,7 +40,7 @@ def to_tensor(feature: Feature, image: Any) -> Array:
     rank = 3 if is_color(feature) else 2
     if pixels.ndim != rank or (rank == 3 and pixels.shape[2] != 3):
         raise ValueError(f"shape {list(pixels.shape)}")
-    if not size_fits(feature, pixels.shape[:2]):
+    if not shape_fits(feature, pixels.shape[:2]):
         raise ValueError(f"shape {list(pixels.shape)}")
     if rank == 2:
         planes = pixels[None]
@@ -65,14 +66,15 @@ def _pixels(feature: Feature, image: Any) -> Array:
     return array
 
 
-def size_fits(feature: Feature, size: tuple[int, ...]) -> bool:
-    """Whether `(height, width)` is a size that the feature allows."""
+def shape_fits(feature: Feature, shape: tuple[int, ...]) -> bool:
+    """Whether a feature allows a tensor's shape, or an image's `(height, width)`."""
     if feature.enumerated:
-        return size in feature.enumerated or size == feature.shape
-    ranges = feature.ranges or tuple((d, d) for d in feature.shape)
-    return all(
+        return shape in feature.enumerated or shape == feature.shape
+    if not feature.ranges:
+        return shape == feature.shape
+    return len(shape) == len(feature.ranges) and all(
         low <= d and (high is None or d <= high)
-        for d, (low, high) in zip(size, ranges, strict=True)
+        for d, (low, high) in zip(shape, feature.ranges, strict=True)
     )
 
 

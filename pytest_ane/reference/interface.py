@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import DType, Feature, MLModel, TensorType
-from pytest_ane.reference.dtypes import FLOATS, Array, Precision, carried, converter
-from pytest_ane.reference.images import is_color, mode, to_tensor
+from pytest_ane.reference.dtypes import FLOATS, Precision, carried, convert
+from pytest_ane.reference.images import is_color, mode, shape_fits, to_tensor
 
 
 def bind_inputs(
@@ -31,29 +32,15 @@ def bind_inputs(
     with np.errstate(all="ignore"):
         for feature in model.inputs:
             kind = types.get(feature.name)
-            kind = kind if isinstance(kind, TensorType) else TensorType(feature.dtype)
-            array = _checked(model, feature, inputs, kind.dtype)
-            bound[feature.name] = converter(kind, precision, moves=False)(array)
+            dtype = kind.dtype if isinstance(kind, TensorType) else feature.dtype
+            if feature.name not in inputs:
+                array = _default(model, feature)
+            elif feature.kind == "image":
+                array = _image(model, feature, inputs[feature.name])
+            else:
+                array = _tensor(model, feature, inputs[feature.name], dtype)
+            bound[feature.name] = convert(array, dtype, precision)
     return bound
-
-
-def _checked(model: MLModel, feature: Feature, inputs: Mapping[str, Any], dtype: DType) -> Array:
-    """A feature's array or tensor of pixels, or its default."""
-    if feature.name not in inputs:
-        return _default(model, feature)
-    if feature.kind == "image":
-        return _image(model, feature, inputs[feature.name])
-    return _typed(model, feature, _array(model, feature, inputs[feature.name]), dtype)
-
-
-def _array(model: MLModel, feature: Feature, value: Any) -> Array:
-    try:
-        return np.asarray(value)
-    except ValueError as error:
-        raise ExecutionError(
-            f"{model.path}: input {feature.name!r} is no array ({error}); it takes "
-            f"{present(feature)}."
-        ) from None
 
 
 def check_names(path: str, features: tuple[Feature, ...], inputs: Mapping[str, Any]) -> None:
@@ -90,15 +77,21 @@ def _extents(feature: Feature, last: tuple[int, ...]) -> str:
     return f"[{', '.join([*shown, *map(str, last)])}]"
 
 
+def _refusal(model: MLModel, feature: Feature, problem: str) -> ExecutionError:
+    return ExecutionError(
+        f"{model.path}: input {feature.name!r} {problem}; it takes {present(feature)}."
+    )
+
+
 def _default(model: MLModel, feature: Feature) -> Array:
+    """The default of an optional input in every element."""
     if not feature.optional or feature.default is None:
-        raise ExecutionError(
-            f"{model.path}: input {feature.name!r} is missing; it takes {present(feature)}."
-        )
+        raise _refusal(model, feature, "is missing")
     return np.full(feature.shape, feature.default, carried(feature.dtype))
 
 
 def _image(model: MLModel, feature: Feature, image: Any) -> Array:
+    """The pixels of an image input, as `images.to_tensor` gives them."""
     if not mode(feature):
         raise ExecutionError(
             f"{model.path}: input {feature.name!r} is an image of the colours "
@@ -107,38 +100,23 @@ def _image(model: MLModel, feature: Feature, image: Any) -> Array:
     try:
         return to_tensor(feature, image)
     except ValueError as error:
-        raise ExecutionError(
-            f"{model.path}: input {feature.name!r} has {error}; it takes {present(feature)}."
-        ) from None
+        raise _refusal(model, feature, f"has {error}") from None
 
 
-def _typed(model: MLModel, feature: Feature, array: Array, dtype: DType) -> Array:
+def _tensor(model: MLModel, feature: Feature, value: Any, dtype: DType) -> Array:
     """An array of an allowed shape; floats of any width, integers where no value changes."""
-
-    def refused(what: str) -> ExecutionError:
-        return ExecutionError(
-            f"{model.path}: input {feature.name!r} has {what}; it takes {present(feature)}."
-        )
-
-    if not _shape_fits(feature, array.shape):
-        raise refused(f"shape {list(array.shape)}")
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise _refusal(model, feature, f"is no array ({error})") from None
+    anything = feature.kind != "tensor" or not (feature.shape or feature.ranges)
+    if not anything and not shape_fits(feature, array.shape):
+        raise _refusal(model, feature, f"has shape {list(array.shape)}")
     if dtype in FLOATS:
         if array.dtype.kind != "f":
-            raise refused(f"dtype {array.dtype}")
+            raise _refusal(model, feature, f"has dtype {array.dtype}")
         return array
     whole = array.astype(carried(dtype), copy=False) if array.dtype.kind in "iub" else array
     if array.dtype.kind not in "iub" or not np.array_equal(whole, array):
-        raise refused(f"dtype {array.dtype}")
+        raise _refusal(model, feature, f"has dtype {array.dtype}")
     return whole
-
-
-def _shape_fits(feature: Feature, shape: tuple[int, ...]) -> bool:
-    if feature.kind != "tensor" or not (feature.shape or feature.ranges):
-        return True
-    if feature.enumerated:
-        return shape in feature.enumerated or shape == feature.shape
-    ranges = feature.ranges or tuple((d, d) for d in feature.shape)
-    return len(shape) == len(ranges) and all(
-        low <= d and (high is None or d <= high)
-        for d, (low, high) in zip(shape, ranges, strict=True)
-    )

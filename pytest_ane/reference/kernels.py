@@ -19,9 +19,10 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
+from pytest_ane.core.arrays import FloatArray
+
 F = TypeVar("F", bound=Callable[..., Any])
-Halves = npt.NDArray[np.uint16]
-Floats = npt.NDArray[np.float32]
+Patterns = npt.NDArray[np.uint16]
 
 
 def available() -> bool:
@@ -104,7 +105,7 @@ _ANY_ORDER = {"reassoc", "contract"}
 
 
 @numba.njit(fastmath=_ANY_ORDER, nogil=True)
-def _dot(row: Halves, vector: Floats) -> Any:
+def _dot(row: Patterns, vector: FloatArray) -> Any:
     total = np.float32(0)
     for k in range(len(row)):
         total += widen_number(row[k]) * vector[k]
@@ -112,7 +113,7 @@ def _dot(row: Halves, vector: Floats) -> Any:
 
 
 @numba.njit(fastmath=_ANY_ORDER, nogil=True)
-def multiply_one(weight: Halves, vector: Floats, out: Floats) -> None:
+def multiply_one(weight: Patterns, vector: FloatArray, out: FloatArray) -> None:
     """`out [O] = weight [O, K] vector [K]`.
 
     In four streams: memory delivers a quarter more a second to four than to one.
@@ -133,7 +134,7 @@ def multiply_one(weight: Halves, vector: Floats, out: Floats) -> None:
 
 
 @numba.njit(fastmath=_ANY_ORDER, nogil=True)
-def _two_by_two(row: Halves, other: Halves, vectors: Floats) -> Any:
+def _two_by_two(row: Patterns, other: Patterns, vectors: FloatArray) -> Any:
     """Two rows' products with two vectors: every number read serves two of them."""
     a, b, c, d = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
     for k in range(len(row)):
@@ -147,7 +148,7 @@ def _two_by_two(row: Halves, other: Halves, vectors: Floats) -> Any:
 
 
 @compiled(_MATRIX, _ROWS, types.float32[:, ::1], fastmath=_ANY_ORDER)
-def multiply(weight: Halves, vectors: Floats, out: Floats) -> None:
+def multiply(weight: Patterns, vectors: FloatArray, out: FloatArray) -> None:
     """`out [O, P] = weight [O, K] vectors^T [K, P]`: of each row once, in two streams."""
     if len(vectors) == 1:
         multiply_one(weight, vectors[0], out[:, 0])
@@ -166,7 +167,7 @@ def multiply(weight: Halves, vectors: Floats, out: Floats) -> None:
 
 
 @compiled(_LINE, types.float32[::1])
-def widen(patterns: Halves, out: Floats) -> None:
+def widen(patterns: Patterns, out: FloatArray) -> None:
     """The numbers of bit patterns of fp16."""
     for i in range(len(patterns)):
         out[i] = widen_number(patterns[i])

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.core.arrays import Array
 from pytest_ane.mil.blob import packed
 from pytest_ane.mil.records import Blob, DType, MLModel, TensorType, Value
 from pytest_ane.mil.values import unpack
-from pytest_ane.reference.dtypes import Array
 
 _TYPES = {1: DType.UINT1, 2: DType.UINT2, 3: DType.UINT3, 4: DType.UINT4, 6: DType.UINT6,
           8: DType.UINT8}  # fmt: skip

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ane.core.arrays import Array
 from pytest_ane.mil.records import Block
-from pytest_ane.reference.dtypes import Array
 from pytest_ane.reference.lockstep import run_all
 from pytest_ane.reference.prepare import uses
 from pytest_ane.reference.session import Session

@@ -12,9 +12,10 @@ from typing import Any, get_args
 
 import numpy as np
 
+from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import DType, MLModel, Operation, StateType, TensorType, ValueType
-from pytest_ane.reference.dtypes import Array, Precision, converter
+from pytest_ane.reference.dtypes import Precision, converter
 from pytest_ane.reference.folding import dense
 from pytest_ane.reference.interface import bind_inputs
 from pytest_ane.reference.lockstep import run_all
@@ -115,7 +116,7 @@ class Session:
         Raises:
             ExecutionError: an input is missing, unknown, or of another dtype, rank or shape.
         """
-        names, keep = self._requested(outputs)
+        names, keep = self._declared if outputs is None else self._chosen(outputs)
         with np.errstate(all="ignore"):
             values = self.table(inputs, state)
             self.block.run(values, keep)
@@ -133,18 +134,22 @@ class Session:
         more than a single one. Arguments and results are those of `predict`, one for each input.
         Inputs that share a state must not be in one call.
         """
-        names, keep = self._requested(outputs)
+        names, keep = self._declared if outputs is None else self._chosen(outputs)
         states = [None] * len(inputs) if states is None else states
         with np.errstate(all="ignore"):
             tables = [self.table(x, state) for x, state in zip(inputs, states, strict=True)]
             run_all(self.block, tables, keep)
         return [{name: self.result(name, values) for name in names} for values in tables]
 
-    def _requested(self, outputs: Sequence[str] | None) -> tuple[tuple[str, ...], frozenset[int]]:
-        """Names of results, by default of all outputs, and the slots of those that are computed."""
-        names = self.model.main.block.outputs if outputs is None else outputs
-        names = (names,) if isinstance(names, str) else tuple(names)
+    def _chosen(self, outputs: Sequence[str]) -> tuple[tuple[str, ...], frozenset[int]]:
+        """Names of results, and the slots of those that are computed."""
+        names = (outputs,) if isinstance(outputs, str) else tuple(outputs)
         return names, frozenset(self.slots[name] for name in names if name in self.slots)
+
+    @cached_property
+    def _declared(self) -> tuple[tuple[str, ...], frozenset[int]]:
+        """The same for all outputs."""
+        return self._chosen(self.model.main.block.outputs)
 
     def table(self, inputs: Mapping[str, Array], state: States | None = None) -> Values:
         """Values of all slots before the first step: constants, inputs and states."""

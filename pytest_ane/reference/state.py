@@ -6,11 +6,11 @@ from collections import UserDict
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import TensorType
-from pytest_ane.reference.dtypes import Precision, carried, converter
+from pytest_ane.reference.dtypes import Precision, carried, convert
 
 
 class State:
@@ -31,7 +31,7 @@ class State:
         self._precision = precision
         self.write(np.zeros([int(d or 0) for d in kind.shape], carried(kind.dtype, precision)))
 
-    def read(self) -> npt.NDArray[Any]:
+    def read(self) -> Array:
         """The value, an array that cannot be written to."""
         return self._value
 
@@ -42,7 +42,7 @@ class State:
             ValueError: it has another shape.
         """
         with np.errstate(all="ignore"):
-            self.take(converter(self.type, self._precision, moves=False)(value))
+            self.take(convert(value, self.type.dtype, self._precision))
 
     def take(self, value: Any) -> None:
         """As `write`, of a value that is rounded already as the state's type says."""

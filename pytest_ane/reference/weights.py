@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.core.arrays import Array, HalfArray
 from pytest_ane.mil.blob import load
 from pytest_ane.mil.records import Blob, DType, MLModel, Operation, TensorType, Value
-from pytest_ane.reference.dtypes import Array, load_kernels, widen
+from pytest_ane.reference.dtypes import load_kernels, widen
 from pytest_ane.reference.palettes import decode, stored
 
 LARGE = 1 << 16
@@ -68,7 +69,7 @@ class HalfWeight(StreamedWeight):
     patterns: npt.NDArray[np.uint16]
 
     @classmethod
-    def of(cls, numbers: npt.NDArray[np.float16]) -> HalfWeight:
+    def of(cls, numbers: HalfArray) -> HalfWeight:
         """Hold `numbers [O, ...]`, which are copied only where they are not contiguous."""
         patterns = np.require(numbers, requirements=("C", "A")).view(np.uint16)
         patterns = patterns.reshape(len(numbers), -1)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pytest_ane.gates.placement import Forecast, judge
 from pytest_ane.gates.placement.plans import Plan, Summary, plain, summarise
-from pytest_ane.manifest import PlacementPolicy
+from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.report.verdict import details, reasons, remarks, row
 
 _WORK = (

@@ -66,7 +66,7 @@ def identify(table: SourceTable, root: Path | None = None) -> dict[str, Any]:
     path = source_path(table)
     sums = digests(_files(path), root)
     if table.sha256 not in (None, sums.get(path.name)):
-        raise SourceError(_another(table.sha256, path, sums.get(path.name)))
+        raise SourceError(_wrong_digest(table.sha256, path, sums.get(path.name)))
     return {"files": sums, "config": table.config}
 
 
@@ -98,7 +98,7 @@ def _files(path: Path) -> dict[str, Path]:
     return existing(checkpoint.folder, (*checkpoint.files, *index, *COMPANIONS))
 
 
-def _another(expected: str | None, path: Path, actual: str | None) -> str:
+def _wrong_digest(expected: str | None, path: Path, actual: str | None) -> str:
     if actual is None:
         return (
             f"{path}: sha256 is the digest of one weights file, and this is none; leave it out of "

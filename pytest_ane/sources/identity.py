@@ -31,7 +31,7 @@ def digests(files: Mapping[str, Path], root: Path | None = None) -> dict[str, st
     """
     folder = (root or user_cache_path("pytest-ane")) / "digests"
     pool = ThreadPoolExecutor(os.cpu_count())
-    with _alone(files.values(), folder), remembered(folder), pool:
+    with _one_process(files.values(), folder), remembered(folder), pool:
         return dict(zip(files, pool.map(file_digest, files.values()), strict=True))
 
 
@@ -41,7 +41,7 @@ def existing(folder: Path, names: Iterable[str]) -> dict[str, Path]:
 
 
 @contextmanager
-def _alone(files: Iterable[Path], folder: Path) -> Iterator[None]:
+def _one_process(files: Iterable[Path], folder: Path) -> Iterator[None]:
     """Let one process read large files and the others find what it found."""
     paths = [path.absolute() for path in files]
     if sum(path.stat().st_size for path in paths) < LARGE:

@@ -76,14 +76,14 @@ def _cores(native: ModuleType) -> int:
 def _machine(cores: int) -> Mac:
     return Mac(
         cores=cores,
-        chip=_said("sysctl", "-n", "machdep.cpu.brand_string"),
-        os=_said("sw_vers", "-productVersion"),
-        build=_said("sw_vers", "-buildVersion"),
-        compiler=_said("xcrun", "coremlcompiler", "version"),
+        chip=_output_of("sysctl", "-n", "machdep.cpu.brand_string"),
+        os=_output_of("sw_vers", "-productVersion"),
+        build=_output_of("sw_vers", "-buildVersion"),
+        compiler=_output_of("xcrun", "coremlcompiler", "version"),
     )
 
 
-def _said(*command: str) -> str:
+def _output_of(*command: str) -> str:
     """What a tool prints; empty where there is none, or where it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -19,7 +19,7 @@ from pytest_ane.chain.chain import Chain, ChainStep
 from pytest_ane.chain.exact import exact_chain
 from pytest_ane.families import Wire
 from pytest_ane.gates.behaviour import measure
-from pytest_ane.manifest import BehaviourPolicy
+from pytest_ane.manifest.policy import BehaviourPolicy
 from tests.chain.test_chain import embed, head
 from tests.gates.behaviour.toys import POLICY, final, golden, states_of, toy
 

@@ -25,7 +25,8 @@ from pytest_ane.core.errors import BuildError
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.compression import judge
 from pytest_ane.gates.compression.measure import CompressionMeasurement
-from pytest_ane.manifest import Compression, CompressionPolicy
+from pytest_ane.manifest import Compression
+from pytest_ane.manifest.policy import CompressionPolicy
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import MLModel
 

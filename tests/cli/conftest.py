@@ -1,10 +1,17 @@
-"""What is costly to make for the commands, made once."""
+"""Models that are built once, and commands with `--json`."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
+from pytest_ane.cli import main
 from tests.cli.stacks import Stacks
+
+AsJson = Callable[..., Any]
 
 
 @pytest.fixture(scope="session")
@@ -13,3 +20,20 @@ def stacks(tmp_path_factory: pytest.TempPathFactory) -> Stacks:
 
     import_coremltools()
     return Stacks(tmp_path_factory.mktemp("stacks"))
+
+
+@pytest.fixture
+def as_json(capsys: pytest.CaptureFixture[str]) -> AsJson:
+    """`as_json("cache", "list")`: what the command prints with `--json`, read strictly."""
+
+    def call(*arguments: str, code: int = 0) -> Any:
+        assert main([*arguments, "--json"]) == code
+        out = capsys.readouterr().out
+        assert out.isascii()
+        return json.loads(out, parse_constant=_refuse)
+
+    return call
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.cli import main
+from tests.cli.conftest import AsJson
 from tests.gates.fidelity import blocks
 
 GOOD = dict.fromkeys(blocks.NAMES, 8)
@@ -57,6 +58,13 @@ def test_shards_of_a_manifest(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert [line for line in found if line.startswith("own:")] == ["own:one", "own:two"]
     assert sum(line.startswith("second ") for line in found) == 2
     assert told(capsys, "one") == found[1 : found.index("")]
+
+
+def test_as_json(folder: Path, as_json: AsJson) -> None:
+    arguments = ["small/model.mlpackage", "--against", "plain/model.mlpackage", "--cache", "cache"]
+    (blame,) = as_json("blame", *arguments)["shards"].values()
+    assert blame["weights"][0]["weight"]["name"] == "second"
+    assert blame["weights"][0]["share"] > 0.5
 
 
 @pytest.mark.parametrize(

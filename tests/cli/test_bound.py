@@ -10,6 +10,7 @@ import pytest
 
 from pytest_ane.analysis.devices import Device, save_device
 from pytest_ane.cli import main
+from tests.cli.conftest import AsJson
 from tests.cli.stacks import Stacks
 from tests.packages import save_conv
 
@@ -71,6 +72,15 @@ def test_the_device_s_figures_may_be_replaced(run: Run, package: Path) -> None:
     assert float(row.split()[5]) == round(2 * 128 / (288 + 48), 1)
 
 
+def test_as_json(as_json: AsJson, package: Path, tmp_path: Path) -> None:
+    arguments = [str(package), "--device", "M1", f"--cache={tmp_path / 'cache'}"]
+    found = as_json("bound", *arguments, "--measured", "2=5000")
+    assert found["device"]["name"] == "M1"
+    assert [call["tokens"] for call in found["calls"]] == [1, 4, 2]
+    assert all(call["rate"] > 0 for call in found["calls"])
+    assert found["measured"][0]["tok_s"] == 5000
+
+
 def test_this_machine_once_it_is_measured(run: Run, package: Path, tmp_path: Path) -> None:
     (sentence,) = run(str(package), "--device", "this machine", status=1)
     assert "run: pytest-ane calibrate --device" in sentence
@@ -95,6 +105,17 @@ def test_bad_options_are_one_sentence(
     (sentence,) = run(str(package), *arguments, status=1)
     assert sentence.startswith("pytest-ane: ")
     assert says in sentence
+
+
+def test_the_manifest_may_be_an_option(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments in ([], ["--manifest", "shards.toml"], ["--ane-manifest=shards.toml"]):
+        (sentence,) = run(*arguments, status=1)
+        assert "shards.toml does not exist" in sentence
+    (sentence,) = run("shards.toml", "--manifest", "other.toml", status=1)
+    assert sentence == "pytest-ane: Give shards.toml or --manifest other.toml, not both."
 
 
 def test_what_is_not_there_is_one_sentence(run: Run, tmp_path: Path) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pytest_ane.build import Cache
+from pytest_ane.build import BuildRecord, Cache
 from pytest_ane.cli import main
+from pytest_ane.probes.recording import save
 from tests.build.makers import use_forever
+from tests.cli.conftest import AsJson
 from tests.cli.terminal import at_a_terminal
 
 Call = Callable[..., list[str]]
@@ -48,6 +52,28 @@ def test_list_shows_the_least_recently_used_first(call: Call, cache: Path) -> No
         "artifacts  cccccccccccccccc      3.00",
     ]
     assert lines[-1] == f"3 entries, 6.0 MB in {cache}"
+
+
+def test_entries_name_the_shard_they_were_made_for(call: Call, cache: Path) -> None:
+    BuildRecord({}, {}, (), 1.0, shard="m:L\x1b[2J").write(cache / "artifacts" / ("a" * 64))
+    save(cache / "recordings" / ("b" * 64), {}, {"shard": "m:L01"})
+    by_key = {line.split()[1][0]: line for line in call("list")[:-1]}
+    assert by_key["a"].endswith(r"  m:L\x1b[2J")
+    assert by_key["b"].endswith("  m:L01")
+    assert re.search(r"  used [-\d]+ [:\d]+$", by_key["c"])
+
+
+def test_as_json(as_json: AsJson, cache: Path) -> None:
+    def keys(entries: list[dict[str, Any]]) -> str:
+        return "".join(entry["key"][0] for entry in entries)
+
+    BuildRecord({}, {}, (), 1.0, shard="m:L00").write(cache / "artifacts" / ("c" * 64))
+    found = as_json("cache", "list", "--cache", str(cache))
+    assert (found["root"], keys(found["entries"])) == (str(cache), "abc")
+    assert [entry["shard"] for entry in found["entries"]] == [None, None, "m:L00"]
+    for more, removed in ([], 0), (["--yes"], 3):
+        found = as_json("cache", "prune", *more, "--ane-cache", str(cache))
+        assert (keys(found["chosen"]), found["removed"]) == ("abc", removed)
 
 
 def test_prune_says_what_it_would_delete(call: Call, cache: Path) -> None:

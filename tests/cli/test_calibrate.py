@@ -16,6 +16,7 @@ from pytest_ane.cli import main
 from pytest_ane.gates.throughput.noise import read
 from pytest_ane.gates.throughput.speed import Speed
 from pytest_ane.gates.throughput.stored import open_storage
+from tests.cli.conftest import AsJson
 from tests.gates.throughput.runs import HERE, run, speed
 from tests.packages import save_conv
 
@@ -104,6 +105,18 @@ def test_a_table_and_a_file(
     at = runs.calls[0].index("-k")
     assert runs.calls[0][at + 1] == "L01 and not T64"
     assert "--ane-backend" not in runs.calls[0]
+
+
+def test_as_json(monkeypatch: pytest.MonkeyPatch, as_json: AsJson, tmp_path: Path) -> None:
+    fake(monkeypatch, Runs([own(1.0)], [own(1.1)]))
+    found = as_json("calibrate", "--runs=2", "--shards=L01", "--benchmark-storage=file://runs")
+    ((noise,),) = (calibration["noises"] for calibration in found["calibrations"])
+    assert (noise["subject"], noise["medians"]) == ("own:L01", [1.0, 1.1])
+    assert all(Path(file).is_file() for file in found["files"])
+    device = devices.Device(name="this machine", bandwidth=37.5, peak=0.09)
+    monkeypatch.setattr(devices, "calibrate_device", lambda say: device)
+    found = as_json("calibrate", "--device", f"--cache={tmp_path / 'cache'}")
+    assert found["device"]["bandwidth"] == 37.5
 
 
 def test_noise_lies_where_a_models_runs_do(monkeypatch: pytest.MonkeyPatch) -> None:

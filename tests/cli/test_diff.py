@@ -9,6 +9,7 @@ import pytest
 
 from pytest_ane.cli import main
 from tests.analysis.test_operations import chain
+from tests.cli.conftest import AsJson
 
 
 @pytest.fixture
@@ -33,6 +34,13 @@ def test_the_first_operation_that_differs_is_named(
         "pytest-ane: mul 'b' is the first operation that differs by more than 0.01: "
         "relative difference 0.05.\n"
     )
+
+
+def test_as_json(folder: Path, as_json: AsJson) -> None:
+    found = as_json("diff", "b.mlpackage", "a.mlpackage", code=1)
+    assert [d["name"] for d in found["differences"] if d["relative"] > 0.01] == ["b", "y"]
+    assert found["error"].startswith("mul 'b' is the first operation that differs by more than")
+    assert "error" not in as_json("diff", "a.mlpackage", "a.mlpackage")
 
 
 def test_within_the_tolerance(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

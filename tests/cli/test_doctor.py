@@ -11,6 +11,7 @@ import pytest
 from pytest_ane.build.disk import PlanCache
 from pytest_ane.cli import main
 from pytest_ane.testing import Mac, Replayer, Script
+from tests.cli.conftest import AsJson
 from tests.plugin.projects import LLAMA, make_llama
 
 OWN = '[models.own.shard.{name}]\nartifact = "{name}.mlpackage"\nreference = "none"\n'
@@ -105,6 +106,15 @@ def test_every_problem_is_a_line(capsys: pytest.CaptureFixture[str], folder: Pat
     assert err[3].startswith(f"  - own:a: {folder}/a.mlpackage does not exist")
     assert len(err) == 4
     assert "no problems found" not in out
+
+
+def test_as_json(as_json: AsJson, folder: Path) -> None:
+    (folder / "shards.toml").write_text(OWN.format(name="a"))
+    found = as_json("doctor", "--cache=cache", code=1)
+    assert found["checks"]["manifest"] == "shards.toml, models 1"
+    assert found["models"] == {"own": "1 shard"}
+    (problem,) = found["problems"]
+    assert problem in found["error"]
 
 
 def test_a_disk_that_is_too_small(

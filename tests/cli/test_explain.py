@@ -9,6 +9,7 @@ import pytest
 
 from pytest_ane.cli import main
 from pytest_ane.cli.explain import wrapped
+from tests.cli.conftest import AsJson
 from tests.packages import save_conv
 
 
@@ -24,8 +25,14 @@ def test_says_what_the_forecast_is_and_what_it_is_not(
 ) -> None:
     assert main(["explain", str(package)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("forecast: 1 of 1 op for the ANE")
+    assert lines[0] == "forecast: 1 of 1 op for the ANE"
     assert any(line.startswith("This is a forecast from documented rules") for line in lines)
+
+
+def test_as_json_by_the_users_word(package: Path, as_json: AsJson) -> None:
+    found = as_json("residency", str(package))
+    assert (found["outcome"], found["compute"]) == ("eligible", {"conv": 1})
+    assert found == as_json("explain", str(package))
 
 
 def test_lines_are_broken_for_a_terminal_and_whole_in_a_pipe(
@@ -64,7 +71,7 @@ def test_weights_may_be_absent(
     shutil.copytree(package, copy)
     shutil.rmtree(copy / "Data/com.apple.CoreML/weights")
     assert main(["explain", str(copy)]) == 0
-    assert capsys.readouterr().out.startswith("forecast: ")
+    assert "compute ops: 1 conv" in capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from pytest_ane.cli import main
 from pytest_ane.manifest import load
 from pytest_ane.project.suite import shipped
+from tests.cli.conftest import AsJson
 
 
 def test_writes_a_manifest_and_gates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,6 +21,13 @@ def test_writes_a_manifest_and_gates(tmp_path: Path, capsys: pytest.CaptureFixtu
     out = capsys.readouterr().out.splitlines()
     assert out[0] == f"wrote {folder / 'shards.toml'}"
     assert out[-1] == "next: pytest --ane-shards=L01 -m gate"
+
+
+def test_as_json(tmp_path: Path, as_json: AsJson) -> None:
+    assert as_json("init", str(tmp_path)) == {
+        "written": [str(tmp_path / "shards.toml"), str(tmp_path / "gates")]
+    }
+    assert as_json("init", str(tmp_path), code=1).keys() == {"error"}
 
 
 def test_the_written_manifest_loads(tmp_path: Path) -> None:

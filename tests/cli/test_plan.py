@@ -9,6 +9,7 @@ import pytest
 
 from pytest_ane.cli import main
 from pytest_ane.mil import read_model
+from tests.cli.conftest import AsJson
 from tests.gates.placement.plans.samples import COUNTS_TEXT, info
 from tests.packages import save_conv
 
@@ -37,6 +38,13 @@ def test_types_come_from_the_package(tmp_path: Path, capsys: pytest.CaptureFixtu
     out = capsys.readouterr().out
     assert out.startswith("conv_ane=1/1 conv_non_ane=0 · compute 1/1 ANE · GPU 0 · CPU 0 · ")
     assert "resident (plan, coremltools)" in out.splitlines()
+
+
+def test_as_json(tmp_path: Path, as_json: AsJson) -> None:
+    (file := tmp_path / "plan.txt").write_text(COUNTS_TEXT)
+    found = as_json("plan", str(file))
+    assert (found["outcome"], found["source"]) == ("resident", "counts")
+    assert found["devices"] == {"ANE": 148}
 
 
 def test_a_bad_file_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from pytest_ane.cli import main
 from pytest_ane.manifest import load
+from tests.cli.conftest import AsJson
 from tests.plugin.projects import LLAMA, make_llama
 
 MENU = """
@@ -71,6 +72,17 @@ def test_the_smallest_measured_is_recommended(searched: tuple[Path, str]) -> Non
 
 
 @pytest.mark.slow
+def test_as_json(searched: tuple[Path, str], as_json: AsJson) -> None:
+    folder, said = searched
+    options = ["--manifest", str(folder / "shards.toml"), "--cache", str(folder / "cache")]
+    found = as_json("recommend", *options, "--evaluations", "7")
+    assert f"recommended: {found['best']['name']}, " in said
+    assert found["best"] in found["candidates"]
+    assert found["compression"].keys() >= {"L00", "L01"}
+    assert not found["written"]
+
+
+@pytest.mark.slow
 def test_every_number_is_kept_and_nothing_is_measured_twice(searched: tuple[Path, str]) -> None:
     folder, _ = searched
     before = entries(folder)
@@ -99,7 +111,7 @@ def test_it_is_written_on_request_only(searched: tuple[Path, str], tmp_path: Pat
         "palettize",
         "none",
     }
-    assert "already says so" in recommend(folder, "--ane-manifest", str(copy), "--write")
+    assert "has these settings already" in recommend(folder, "--ane-manifest", str(copy), "--write")
 
 
 @pytest.mark.heavy

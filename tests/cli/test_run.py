@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.cli import main
+from tests.cli.conftest import AsJson
 from tests.mil.packages import Program
 
 X = np.float32([[1, -2, 3]])
@@ -37,6 +38,13 @@ def test_a_single_output_into_a_file(folder: Path, capsys: pytest.CaptureFixture
         "y: float32 [1, 3] · 1 to 3 · mean 2",
         "run by pytest-ane's CPU executor (as-typed), not by Core ML",
     ]
+
+
+def test_as_json(folder: Path, as_json: AsJson) -> None:
+    np.save(folder / "x.npy", np.float32([[1, -2, np.inf]]))
+    found = as_json("run", f"{folder}/one.mlpackage", "--input", f"x={folder}/x.npy")
+    y = {"dtype": "float32", "shape": [1, 3], "size": 3, "not_finite": 1}
+    assert found["outputs"] == {"y": y | {"min": 1, "max": 2, "mean": 1.5}}
 
 
 def test_several_outputs_by_name_and_together(folder: Path) -> None:

@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 
 from pytest_ane.cli import main
 from pytest_ane.cli.init import MANIFEST
+from tests.cli.conftest import AsJson
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -29,6 +30,11 @@ def test_prints_a_schema_that_the_manifest_of_init_keeps(
     assert list(validator.iter_errors(tomllib.loads(MANIFEST))) == []
     wrong = MANIFEST.replace("min-cosine", "min-cosin")
     assert len(list(validator.iter_errors(tomllib.loads(wrong)))) == 1
+
+
+def test_the_schema_is_json_either_way(capsys: pytest.CaptureFixture[str], as_json: AsJson) -> None:
+    assert main(["schema"]) == 0
+    assert json.loads(capsys.readouterr().out) == as_json("schema")
 
 
 def test_the_repositorys_manifest_keeps_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_ane.cli import main
 from pytest_ane.gates.throughput import speculate
+from tests.cli.conftest import AsJson
 from tests.cli.stacks import Stacks
 
 Capture = pytest.CaptureFixture[str]
@@ -89,6 +90,17 @@ def test_a_prompt_of_no_ids(ids: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit):
         main(["speculate", f"--prompt-ids={ids}"])
     assert "is no list of token ids, such as 2,42" in capsys.readouterr().err
+
+
+def test_as_json(manifest: Path, stacks: Stacks, as_json: AsJson) -> None:
+    found = as_json("speculate", "--tokens", "4", f"--cache={stacks.cache}")
+    assert found["tokens"] == found["speculated"]["tokens"]
+    assert len(found["tokens"]) == 4
+    assert found["cost"]["t1"] > 0
+
+
+def test_the_break_even_alone_as_json(as_json: AsJson) -> None:
+    assert as_json("speculate", "--times", "100", "400")["cost"]["t1"] == 0.1
 
 
 def test_the_break_even_alone(capsys: Capture) -> None:

@@ -10,6 +10,7 @@ import pytest
 from pytest_ane.build import BuildRecord, Distortion
 from pytest_ane.cli import main
 from tests.build.test_distortion import package
+from tests.cli.conftest import AsJson
 
 
 @pytest.fixture
@@ -29,38 +30,40 @@ def lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
 
 
 def test_what_is_stored(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lines(capsys, "entry/shard.mlpackage") == [
-        "weight  shape   stored as  bits  groups  bytes",
-        "u       1x2     const        16       0      4",
-        "v       1x3000  const        16       0  6,000",
-        "2 weights, 6,004 bytes, 1.00x smaller than fp16",
+    head, u, v, total = lines(capsys, "entry/shard.mlpackage")
+    assert head.split() == ["weight", "shape", "stored", "as", "bits", "groups", "bytes"]
+    assert [line.split() for line in (u, v)] == [
+        ["u", "1x2", "const", "16", "0", "4"],
+        ["v", "1x3000", "const", "16", "0", "6,000"],
     ]
+    assert total == "2 weights, 6,004 bytes, 1.00x smaller than fp16"
 
 
 def test_against_another_package(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = lines(capsys, "entry/shard.mlpackage", "--against", "other/model.mlpackage")
-    assert found == [
-        "weight  shape   stored as  bits  groups  bytes  SSE  SNR dB",
-        "u       1x2     const        16       0      4    1    15.3",
-        "v       1x3000  const        16       0  6,000    -       -",
-        "2 weights, 6,004 bytes, 1.00x smaller than fp16",
-        "1 of them have no counterpart of the same name and shape in other/model.mlpackage",
-    ]
+    head, u, _, _, missing = lines(
+        capsys, "entry/shard.mlpackage", "--against", "other/model.mlpackage"
+    )
+    assert head.endswith("  SSE  SNR dB")
+    assert float(u.split()[-2]) == 1
+    assert missing.startswith("1 of them have no counterpart of the same name and shape in other/")
 
 
 def test_as_it_was_built(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     key = {"compression": {"method": "palettize", "granularity": "per_tensor"}}
     errors = (Distortion("u", 0.0, 25.0), Distortion("v", 2.0, 3000.0))
     BuildRecord(key, {}, ("v: too plain.",), 1.0, errors).write(folder / "entry")
-    assert lines(capsys, "entry/shard.mlpackage")[:4] == [
-        "weight  shape   asked                                    stored as  bits  groups  bytes  "
-        "SSE  SNR dB",
-        "u       1x2     fp16 (small)                             const        16       0      4  "
-        "  0     inf",
-        "v       1x3000  palettized (kmeans, 4 bits, per_tensor)  const        16       0  6,000  "
-        "  2    31.8",
-        "v declined: too plain",
-    ]
+    _, u, v, _ = lines(capsys, "entry/shard.mlpackage")
+    assert "  fp16 (small)  " in u
+    assert "  palettized (kmeans, 4 bits, per_tensor)  " in v
+    assert v.endswith("  31.8  too plain")
+
+
+def test_as_json(folder: Path, as_json: AsJson) -> None:
+    found = as_json("weights", "entry/shard.mlpackage", "--against", "other/model.mlpackage")
+    u, v = found["weights"]
+    assert (u["name"], u["shape"], u["storage"], u["sse"]) == ("u", [1, 2], "const", 1)
+    assert "sse" not in v
+    assert found["bytes"] == 6004
 
 
 def test_a_record_of_another_version(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

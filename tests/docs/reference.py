@@ -140,25 +140,26 @@ def commands() -> str:
     return "\n\n".join(_sections(parser()))
 
 
-def _sections(command: argparse.ArgumentParser, summary: str = "") -> Iterator[str]:
-    """The section of a command that has no commands of its own, else those of its commands."""
-    inner = [a for a in command._actions if isinstance(a, argparse._SubParsersAction)]
-    for action in inner:
-        helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
-        for name, child in action.choices.items():
-            yield from _sections(child, helps.get(name, ""))
-    if inner:
-        return
+def _sections(top: argparse.ArgumentParser) -> Iterator[str]:
+    """The section of each command."""
+    for action in top._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in dict.fromkeys(action.choices.values()):
+                names = [name for name, other in action.choices.items() if other is command]
+                yield "\n\n".join(_section(command, names[1:]))
+
+
+def _section(command: argparse.ArgumentParser, aliases: list[str]) -> Iterator[str]:
+    """Heading, sentence, usage, example, and the table of arguments."""
     actions = [a for a in command._actions if not isinstance(a, argparse._HelpAction)]
     usage = " ".join([command.prog, *map(_usage, actions)])
-    words = command.description or f"{summary[:1].upper()}{summary[1:]}."
-    parts = [f"## `{command.prog}`", words, f"```text\n{usage}\n```"]
-    if command.epilog:
-        parts.append(f"```text\n{command.epilog.strip()}\n```")
-    if actions:
-        rows = ((f"`{_spelling(action)}`", _meaning(action)) for action in actions)
-        parts.append(table(("argument", "meaning"), rows))
-    yield "\n\n".join(parts)
+    also = "".join(f" Also `pytest-ane {alias}`." for alias in aliases)
+    yield f"## `{command.prog}`"
+    yield f"{command.description}{also}"
+    yield f"```text\n{usage}\n```"
+    yield f"For example:\n\n```text\n{(command.epilog or '').partition(':')[2].strip()}\n```"
+    rows = ((f"`{_spelling(action)}`", _meaning(action)) for action in actions)
+    yield table(("argument", "meaning"), rows)
 
 
 def _meaning(action: argparse.Action) -> str:

@@ -18,9 +18,9 @@ from pytest_ane.gates.behaviour.measure import PromptResult
 from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.gates.fidelity import Comparison, Errors, Fidelity
 from pytest_ane.gates.placement.plans import Message, Plan, PlannedFunction, PlannedOperation, Tally
-from pytest_ane.manifest import (
+from pytest_ane.manifest import Compression
+from pytest_ane.manifest.policy import (
     BehaviourPolicy,
-    Compression,
     CompressionPolicy,
     FidelityPolicy,
     PlacementPolicy,

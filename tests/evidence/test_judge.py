@@ -15,14 +15,8 @@ from pytest_ane.gates.behaviour.measure import PromptResult
 from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.gates.fidelity import Comparison, Errors, Fidelity
 from pytest_ane.gates.placement.plans import Plan
-from pytest_ane.manifest import (
-    BehaviourPolicy,
-    CompressionPolicy,
-    FidelityPolicy,
-    Model,
-    Policy,
-    Shard,
-)
+from pytest_ane.manifest import Model, Policy, Shard
+from pytest_ane.manifest.policy import BehaviourPolicy, CompressionPolicy, FidelityPolicy
 from pytest_ane.metrics.logits import Position
 from tests.evidence.test_verify import FOUND, PLAN
 

@@ -11,16 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pytest_ane.manifest import (
+from pytest_ane.manifest import Policy, json_schema
+from pytest_ane.manifest.policy import (
     BehaviourPolicy,
     CompressionPolicy,
     FidelityPolicy,
     PlacementPolicy,
-    Policy,
     ThroughputPolicy,
-    json_schema,
+    count,
+    regression,
+    size,
 )
-from pytest_ane.manifest.policy import count, regression, size
 from tests.manifest.conftest import Complaints, Read
 
 

@@ -102,7 +102,7 @@ def test_a_selection_is_compared_whatever_m_says(good: Project) -> None:
 
 
 def test_nothing_stored(good: Project) -> None:
-    says = f"ERROR: {COMPARE}: No run is stored in */.benchmarks. Record one with: {RECORD}"
+    says = f"ERROR: {COMPARE}: No run is stored in */.benchmarks/*. Record one with: {RECORD}"
     runs: list[tuple[str, ...]] = [
         (COMPARE,),
         ("-m", "bench", "--ane-shards=all", COMPARE),

@@ -129,7 +129,7 @@ def test_compiling_a_path(tmp_path: Path) -> None:
 def test_which_backend_answers_is_said_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    native.say_once.cache_clear()
+    native.announce.cache_clear()
     model = proxy(doubling().save(tmp_path))
     for _ in range(2):
         model.predict({"x": X})

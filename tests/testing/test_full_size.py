@@ -10,9 +10,11 @@ import pytest
 
 from pytest_ane.build import Cache
 from pytest_ane.build.shard import build_shard
+from pytest_ane.gates.placement.judge import judge
 from pytest_ane.gates.placement.measure import plan_on_device
-from pytest_ane.gates.placement.plans import Plan, judge, summarise
+from pytest_ane.gates.placement.plans import Plan, summarise
 from pytest_ane.manifest import load
+from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.mil import read_model
 from pytest_ane.project.models import OpenModel
 from pytest_ane.testing import DeviceRule, Replayer, Script
@@ -63,11 +65,12 @@ def test_a_mixture_of_zaya(tmp_path: Path) -> None:
     summary = summarise(plan)
     assert (summary.conv_ane, summary.conv_total, dict(summary.devices)) == (36, 36, {"ANE": 165})
     assert dict(summary.compile_time) == {"const": 296, "constexpr_lut_to_dense": 32}
-    assert judge(plan, subject="zaya1-8b:L01").status == "passed"
+    assert judge(plan, PlacementPolicy(), "zaya1-8b:L01").status == "passed"
     plan = _plan(package, tmp_path, DeviceRule("CPU", op="softmax"))
-    verdict = judge(plan, subject="zaya1-8b:L01")
+    verdict = judge(plan, PlacementPolicy(), "zaya1-8b:L01")
     assert verdict.status == "failed"
-    assert verdict.reasons == ("1 operation is not on the ANE, of 165.",)
+    (finding,) = (f for f in verdict.findings if f.severity == "failed")
+    assert finding.where.op
 
 
 @pytest.mark.heavy
@@ -77,7 +80,7 @@ def test_a_pack_of_gemma(tmp_path: Path) -> None:
     summary = summarise(plan)
     assert (summary.conv_ane, summary.conv_total, dict(summary.devices)) == (4, 4, {"ANE": 34})
     assert dict(summary.compile_time) == {"const": 45, "constexpr_lut_to_dense": 4}
-    assert judge(plan, subject="gemma4:L00.p0").status == "passed"
+    assert judge(plan, PlacementPolicy(), "gemma4:L00.p0").status == "passed"
 
 
 def test_the_line_of_the_notes(tmp_path: Path) -> None:

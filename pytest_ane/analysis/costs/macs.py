@@ -22,46 +22,46 @@ def macs(op: str, parameters: Parameters, result: Shape) -> int:
     return count(parameters, result) if count else 0
 
 
-def _conv(given: Parameters, result: Shape) -> int:
+def _conv(parameters: Parameters, result: Shape) -> int:
     """Every element of the result sums over the kernel of its channel, `[C / groups, *K]`."""
-    return math.prod(result) * math.prod(_shape(given["weight"])[1:])
+    return math.prod(result) * math.prod(_shape(parameters["weight"])[1:])
 
 
-def _conv_transpose(given: Parameters, result: Shape) -> int:
+def _conv_transpose(parameters: Parameters, result: Shape) -> int:
     """Every element of the input meets the kernels of its channel, `[O / groups, *K]`."""
-    return math.prod(_shape(given["x"])) * math.prod(_shape(given["weight"])[1:])
+    return math.prod(_shape(parameters["x"])) * math.prod(_shape(parameters["weight"])[1:])
 
 
-def _linear(given: Parameters, result: Shape) -> int:
-    return math.prod(result) * int(given["weight"].shape[1])
+def _linear(parameters: Parameters, result: Shape) -> int:
+    return math.prod(result) * int(parameters["weight"].shape[1])
 
 
-def _matmul(given: Parameters, result: Shape) -> int:
-    x = given["x"]
-    turned = given.get("transpose_x", False) and x.ndim > 1
+def _matmul(parameters: Parameters, result: Shape) -> int:
+    x = parameters["x"]
+    turned = parameters.get("transpose_x", False) and x.ndim > 1
     return math.prod(result) * int(x.shape[-2 if turned else -1])
 
 
-def _einsum(given: Parameters, result: Shape) -> int:
+def _einsum(parameters: Parameters, result: Shape) -> int:
     """Every combination of the letters' extents; one that broadcasts has its larger extent."""
-    operands = given["equation"].replace(" ", "").partition("->")[0].split(",")
+    operands = parameters["equation"].replace(" ", "").partition("->")[0].split(",")
     extents: dict[str, int] = {}
-    for letters, value in zip(operands, given["values"], strict=True):
+    for letters, value in zip(operands, parameters["values"], strict=True):
         for letter, extent in zip(letters, value.shape, strict=True):
             extents[letter] = max(extent, extents.get(letter, 1))
     return math.prod(extents.values())
 
 
-def _attention(given: Parameters, result: Shape) -> int:
+def _attention(parameters: Parameters, result: Shape) -> int:
     """Q K^T and the product with V: `[*B, L, E]`, `[*B, S, E]` and `[*B, S, EV]`."""
-    query, value = _shape(given["query"]), _shape(given["value"])
+    query, value = _shape(parameters["query"]), _shape(parameters["value"])
     return math.prod(query[:-1]) * value[-2] * (query[-1] + value[-1])
 
 
-def _recurrent(given: Parameters, result: Shape) -> int:
+def _recurrent(parameters: Parameters, result: Shape) -> int:
     """Every step of `x [T, B, I]` multiplies by all weights, in either direction."""
-    weights = (v for k, v in given.items() if k.startswith("weight") and v is not None)
-    return math.prod(_shape(given["x"])[:2]) * sum(math.prod(_shape(w)) for w in weights)
+    weights = (v for k, v in parameters.items() if k.startswith("weight") and v is not None)
+    return math.prod(_shape(parameters["x"])[:2]) * sum(math.prod(_shape(w)) for w in weights)
 
 
 def _shape(value: Any) -> Shape:

@@ -62,7 +62,7 @@ class CoreMLBackend:
     @cached_property
     def machine(self) -> Machine:
         """This Mac; `BackendError` where its tools do not say."""
-        return self._machine or Machine.ask()
+        return self._machine or Machine.detect()
 
     def load(self, artifact: Path) -> CoreMLRunner:
         """Load a package or a compiled model; the default function of several.
@@ -85,12 +85,12 @@ class CoreMLBackend:
         """
         if is_compiled(artifact):
             return self._use(artifact, artifact, use)
-        compiled = self._compiled.of(artifact)
+        compiled = self._compiled.get(artifact)
         try:
             return use(compiled)
         except RuntimeError as error:
-            another = self._another(artifact, compiled, error)
-        return self._use(artifact, another, use)
+            recompiled = self._recompiled(artifact, compiled, error)
+        return self._use(artifact, recompiled, use)
 
     def provenance(self) -> dict[str, str]:
         """Chip, system, compute units, versions; `native` where Core ML itself did not answer."""
@@ -114,14 +114,14 @@ class CoreMLBackend:
     def _compiled(self) -> CompiledModels:
         return CompiledModels(self._cache, self.machine, self.say)
 
-    def _another(self, artifact: Path, compiled: Path, error: RuntimeError) -> Path:
+    def _recompiled(self, artifact: Path, compiled: Path, error: RuntimeError) -> Path:
         """A compiled model in place of one that is gone or stale; else the error is raised."""
         if not compiled.is_dir():  # Another process replaced or pruned it.
-            return self._compiled.of(artifact)
+            return self._compiled.get(artifact)
         if not is_stale(error) or artifact in self._again:
             raise _failed(artifact, error) from None
         self._again.add(artifact)
-        return self._compiled.after(artifact, compiled)
+        return self._compiled.successor(artifact, compiled)
 
     def _use(self, artifact: Path, compiled: Path, use: Callable[[Path], T]) -> T:
         try:

@@ -35,7 +35,7 @@ class CompiledModels:
         self._machine = machine
         self._say = say
 
-    def of(self, package: Path) -> Path:
+    def get(self, package: Path) -> Path:
         """A package's `.mlmodelc`, compiled if it is not there.
 
         Raises:
@@ -45,7 +45,7 @@ class CompiledModels:
         record = self._record(package)
         return self._entry(package, record, self._latest(record))
 
-    def after(self, package: Path, stale: Path) -> Path:
+    def successor(self, package: Path, stale: Path) -> Path:
         """The successor of a stale one, compiled unless another process has done so already.
 
         Raises:

@@ -44,8 +44,8 @@ class Machine:
         return self.compiler.startswith(XCODE)
 
     @classmethod
-    def ask(cls) -> Machine:
-        """This machine.
+    def detect(cls) -> Machine:
+        """This Mac, as its tools describe it.
 
         Raises:
             BackendError: a tool of macOS is missing or fails.

@@ -10,7 +10,8 @@ from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.gates.base import Gate, ModelContext, Subject
 from pytest_ane.gates.behaviour.judge import figures, judge
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult, measure
-from pytest_ane.manifest import BehaviourPolicy, Model
+from pytest_ane.manifest import Model
+from pytest_ane.manifest.policy import BehaviourPolicy
 
 __all__ = ["BEHAVIOUR", "Behaviour", "PromptResult", "judge", "measure"]
 

@@ -9,7 +9,7 @@ from typing import Literal
 from pytest_ane.chain.chain import NO_TOKEN
 from pytest_ane.core.verdict import Column, Figure, Finding, Table, Verdict, Where, nothing
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
-from pytest_ane.manifest import BehaviourPolicy
+from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.metrics.logits import LogitSummary, Position
 
 

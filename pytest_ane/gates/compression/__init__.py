@@ -6,7 +6,8 @@ from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.gates.base import Gate, ShardContext, Subject
 from pytest_ane.gates.compression.judge import figures, judge, weights_table
 from pytest_ane.gates.compression.measure import CompressionMeasurement, measure
-from pytest_ane.manifest import CompressionPolicy, Shard
+from pytest_ane.manifest import Shard
+from pytest_ane.manifest.policy import CompressionPolicy
 
 __all__ = ["COMPRESSION", "CompressionMeasurement", "judge", "measure", "weights_table"]
 

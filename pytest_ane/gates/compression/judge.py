@@ -12,7 +12,6 @@ from pytest_ane.core.verdict import Cell, Column, Figure, Finding, Severity, Tab
 from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.manifest import (
     Compression,
-    CompressionPolicy,
     LinearStep,
     PalettizeStep,
     PruneStep,
@@ -20,6 +19,7 @@ from pytest_ane.manifest import (
     Step,
     Uncompressed,
 )
+from pytest_ane.manifest.policy import CompressionPolicy
 
 _REMEDY = "choose a setting that fits its shape, or name it in compression.keep"
 
@@ -176,6 +176,8 @@ def _row(
     weight: Weight, asked: Compression | None, notes: Sequence[str], error: Distortion | None
 ) -> tuple[Cell, ...]:
     stored = " of ".join(s.op.removeprefix("constexpr_") for s in reversed(weight.stages))
+    if error and not (weight.stages or error.sse):
+        error = None  # Uncompressed, and the same as in the other package.
     return (
         weight.name,
         "x".join(map(str, weight.shape)),
@@ -184,8 +186,8 @@ def _row(
         weight.nbits,
         weight.groups * weight.blocks,
         weight.compressed_bytes,
-        error.sse if error and weight.stages else None,
-        error.snr if error and weight.stages else None,
+        error.sse if error else None,
+        error.snr if error else None,
         _declined(weight, asked, notes),
     )
 

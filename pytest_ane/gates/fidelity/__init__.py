@@ -12,7 +12,8 @@ from pytest_ane.gates.base import Gate, ShardContext, Subject
 from pytest_ane.gates.fidelity.judge import figures, judge
 from pytest_ane.gates.fidelity.measure import measure
 from pytest_ane.gates.fidelity.records import Comparison, Errors, Fidelity
-from pytest_ane.manifest import FidelityPolicy, Model, Shard
+from pytest_ane.manifest import Model, Shard
+from pytest_ane.manifest.policy import FidelityPolicy
 from pytest_ane.probes.seeded import GENERATOR
 from pytest_ane.probes.seeded import KINDS as SEEDED
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from pytest_ane.core.verdict import Cell, Column, Figure, Finding, Table, Verdict, Where, nothing
 from pytest_ane.gates.fidelity.records import GROUP, Comparison, Fidelity
-from pytest_ane.manifest import FidelityPolicy, OutputPolicy
+from pytest_ane.manifest.policy import FidelityPolicy, OutputPolicy
 from pytest_ane.metrics.error import decibels
 
 Series = tuple[Sequence[float], Sequence[int]]

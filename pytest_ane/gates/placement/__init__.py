@@ -15,7 +15,7 @@ from pytest_ane.gates.placement.forecast import Forecast, Match, forecast
 from pytest_ane.gates.placement.judge import figures, judge
 from pytest_ane.gates.placement.measure import Placement, measure
 from pytest_ane.gates.placement.plans import Plan
-from pytest_ane.manifest import PlacementPolicy
+from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.mil import count_operations, read_model
 
 __all__ = ["PLACEMENT", "Forecast", "Match", "Placement", "Plan", "forecast", "judge", "measure"]

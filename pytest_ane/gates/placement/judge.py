@@ -9,7 +9,7 @@ from pytest_ane.gates.placement.forecast import Forecast, Match
 from pytest_ane.gates.placement.measure import Placement
 from pytest_ane.gates.placement.plans import Plan, PlannedOperation, Summary, plain, summarise
 from pytest_ane.gates.placement.rules import find
-from pytest_ane.manifest import PlacementPolicy
+from pytest_ane.manifest.policy import PlacementPolicy
 
 
 def judge(measurement: Placement, policy: PlacementPolicy, subject: str) -> Verdict:

@@ -10,7 +10,7 @@ from pytest_ane.gates.base import Gate, Subject
 from pytest_ane.gates.throughput.baseline import Baseline, Missing
 from pytest_ane.gates.throughput.judge import Throughput, figures, is_suspect, judge
 from pytest_ane.gates.throughput.speed import Speed
-from pytest_ane.manifest import ThroughputPolicy
+from pytest_ane.manifest.policy import ThroughputPolicy
 
 __all__ = ["THROUGHPUT", "Throughput", "Timing", "judge"]
 

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from pytest_ane.core.errors import UnprovenError
 from pytest_ane.gates.throughput.noise import Noise, noise_of
 from pytest_ane.gates.throughput.speed import Speed
-from pytest_ane.gates.throughput.stored import (
-    Storage,
-    StoredRun,
-    files_of,
-    read_stored,
-    runs_elsewhere,
-)
+from pytest_ane.gates.throughput.stored import Storage, StoredRun, files_of, folder_of, read_stored
 
 
 @dataclass(frozen=True)
@@ -61,13 +52,13 @@ def find(storage: Storage, now: Speed, which: str | None = None) -> Baseline | M
     Raises:
         UnprovenError: a run on the way to it is damaged, or the named one does not exist.
     """
-    seen = []
-    for run in _newest_first(storage, which):
+    runs = []
+    for run in map(read_stored, reversed(files_of(storage, which))):
+        runs.append(run)
         for speed in run.speeds.values():
             if not differences(now, speed):
                 return Baseline(speed, run.number, run.when, noise_of(storage, now))
-        seen.append(run)
-    return Missing(_why_missing(now, seen or _readable(runs_elsewhere(storage)), storage))
+    return Missing(_why_missing(now, runs, storage))
 
 
 def newest_of(
@@ -75,7 +66,7 @@ def newest_of(
     identity: Mapping[str, str],
     subjects: Collection[str],
     which: str | None = None,
-) -> StoredRun | None:
+) -> StoredRun | Missing:
     """The newest stored run of a machine that has a benchmark of any of these shards and models.
 
     Args:
@@ -87,24 +78,16 @@ def newest_of(
     Raises:
         UnprovenError: a run on the way to it is damaged, or the named one does not exist.
     """
-    for run in _newest_first(storage, which):
-        speeds = (speed for speed in run.speeds.values() if speed.subject in subjects)
-        if any(not _other_machine(identity, speed) for speed in speeds):
-            return run
-    return None
-
-
-def why_none(storage: Storage, identity: Mapping[str, str]) -> str:
-    """Why `newest_of` has no run: a sentence."""
-    files = (*runs_elsewhere(storage), *files_of(storage))
-    speeds = [(run, speed) for run in _readable(files) for speed in run.speeds.values()]
-    if not speeds:
-        return f"No run is stored in {storage.path}."
-    run, speed = speeds[-1]
-    other = _other_machine(identity, speed)
-    if not other:
-        return "No stored run of this machine has any of these benchmarks."
-    return f"The stored run {run.number} is of another machine or backend: {other}."
+    why = f"No run is stored in {folder_of(storage)}."
+    for run in map(read_stored, reversed(files_of(storage, which))):
+        for speed in run.speeds.values():
+            other = _other_machine(identity, speed)
+            if not other and speed.subject in subjects:
+                return run
+            why = "No stored run of this machine has any of these benchmarks."
+            if other:
+                why = f"The stored run {run.number} is of another machine or backend: {other}."
+    return Missing(why)
 
 
 def differences(now: Speed, then: Speed) -> list[str]:
@@ -135,17 +118,13 @@ def _other_machine(
     )
 
 
-def _newest_first(storage: Storage, which: str | None) -> Iterator[StoredRun]:
-    return map(read_stored, reversed(files_of(storage, which)))
-
-
 def _why_missing(now: Speed, runs: Sequence[StoredRun], storage: Storage) -> str:
-    """What the nearest stored run has instead; the first of runs that are equally near."""
+    """What the nearest stored run has instead; the newest of runs that are equally near."""
     if not runs:
-        return f"No run is stored in {storage.path}."
+        return f"No run is stored in {folder_of(storage)}."
     close = [
-        (then.identity != now.identity, then.tokens != now.tokens, -age, run, then)
-        for age, run in enumerate(reversed(runs))
+        (then.identity != now.identity, then.tokens != now.tokens, age, run, then)
+        for age, run in enumerate(runs)
         for then in run.speeds.values()
         if (then.what, then.subject) == (now.what, now.subject)
     ]
@@ -154,12 +133,3 @@ def _why_missing(now: Speed, runs: Sequence[StoredRun], storage: Storage) -> str
         return f"The stored {count} no {now.what} of {now.subject}."
     *_, run, then = min(close, key=lambda candidate: candidate[:3])
     return f"The stored run {run.number} is no baseline: {', and '.join(differences(now, then))}."
-
-
-def _readable(files: Sequence[Path]) -> list[StoredRun]:
-    """Runs that are only mentioned: damaged ones are left out."""
-    runs = []
-    for file in files:
-        with suppress(UnprovenError):
-            runs.append(read_stored(file))
-    return runs

@@ -16,7 +16,7 @@ from pytest_ane.gates.throughput.baseline import Baseline, Missing, differences
 from pytest_ane.gates.throughput.noise import Limit, limit_of
 from pytest_ane.gates.throughput.speed import Speed, percent, seconds
 from pytest_ane.gates.throughput.stored import RECORD
-from pytest_ane.manifest import ThroughputPolicy
+from pytest_ane.manifest.policy import ThroughputPolicy
 
 
 @dataclass(frozen=True)

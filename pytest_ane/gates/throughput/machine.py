@@ -42,9 +42,9 @@ def identity(backend: Backend) -> dict[str, str]:
     With `coreml`: chip, model of the Mac, build of macOS and compute units. With `cpu`: processor,
     cores that this process may use, BLAS threads, system and Python, which runs the executor.
     """
-    known = backend.provenance()
+    provenance = backend.provenance()
     if backend.on_device:
-        same = {name: known[name] for name in _COREML if name in known}
+        same = {name: provenance[name] for name in _COREML if name in provenance}
         model = _output("sysctl", "-n", "hw.model") if platform.system() == "Darwin" else ""
         return same | ({"model": model} if model else {})
     return {
@@ -59,8 +59,8 @@ def identity(backend: Backend) -> dict[str, str]:
 
 def state(backend: Backend) -> dict[str, str]:
     """Properties that may differ from run to run, as far as this system tells them."""
-    known = backend.provenance()
-    values = {name: known[name] for name in _VERSIONS if name in known}
+    provenance = backend.provenance()
+    values = {name: provenance[name] for name in _VERSIONS if name in provenance}
     values |= {"host": platform.node(), "release": platform.release(), "load": _load()}
     values |= _mac() if platform.system() == "Darwin" else {"governor": _text(_GOVERNOR).strip()}
     return {name: value for name, value in values.items() if value}

@@ -16,8 +16,7 @@ from pytest_ane.core.errors import UnprovenError
 from pytest_ane.core.files import write_atomically
 from pytest_ane.gates.throughput.speed import Speed, What, percent
 from pytest_ane.gates.throughput.stored import LONGEST, SHORTEST, Storage, damaged, folder_of
-from pytest_ane.manifest import ThroughputPolicy
-from pytest_ane.manifest.policy import CALIBRATED
+from pytest_ane.manifest.policy import CALIBRATED, ThroughputPolicy
 
 COMMAND = "pytest-ane calibrate"
 SIGMAS = 2.8

@@ -28,8 +28,6 @@ _RUNS = "[0-9][0-9][0-9][0-9]_*"
 """pytest-benchmark's own glob."""
 _MOST_BYTES = 256 << 20
 """A run with every timing in it (`--benchmark-save-data`) has some MB."""
-_ELSEWHERE = 20
-"""Runs of other machines that are read to say what they are."""
 
 _Number = Annotated[float, Field(ge=0)]
 
@@ -95,11 +93,6 @@ def files_of(storage: Storage, which: str | None = None) -> list[Path]:
             "as 0001, or leave it out for the newest."
         )
     return files
-
-
-def runs_elsewhere(storage: Storage) -> list[Path]:
-    """The latest runs of other systems and Pythons."""
-    return storage.query(f"*/{_RUNS}")[-_ELSEWHERE:]
 
 
 def folder_of(storage: Storage) -> Path:

@@ -42,7 +42,7 @@ def conv(
     kernel = weight.shape[2:]
     check_channels(x, weight.shape[1] * groups, weight.shape[0], groups)
     pads = padding(pad_type, pad, x.shape[2:], kernel, strides, dilations)
-    if any(p != (0, 0) for p in pads):
+    if any(map(any, pads)):
         x = np.pad(x, [(0, 0), (0, 0), *pads])
     if set(kernel) <= {1}:
         return add_bias(_pointwise(x, weight, strides, groups), bias)
@@ -88,8 +88,9 @@ def _counts(
 
 def _pointwise(x: Any, weight: Any, strides: tuple[int, ...], groups: int) -> Any:
     """A kernel of one element: a matrix product of the channels, at every position."""
-    strided: Any = (..., *(slice(None, None, stride) for stride in strides))
-    x = x[strided]
+    if set(strides) != {1}:
+        strided: Any = (..., *(slice(None, None, stride) for stride in strides))
+        x = x[strided]
     size = x.shape[2:]
     if isinstance(weight, StreamedWeight) and groups == 1:
         y = weight.product(x.reshape(*x.shape[:2], math.prod(size)))

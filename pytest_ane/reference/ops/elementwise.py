@@ -91,7 +91,7 @@ def pow_(x: Any, y: Any) -> Any:
 
 
 def _integers(x: Any, y: Any) -> bool:
-    return all(np.asarray(a).dtype.kind in "iu" for a in (x, y))
+    return np.asarray(x).dtype.kind in "iu" and np.asarray(y).dtype.kind in "iu"
 
 
 @register("select", moves=True)
@@ -121,7 +121,7 @@ def rsqrt(x: Any, epsilon: float = 1e-12) -> Any:
 @register("clip")
 def clip(x: Any, alpha: float, beta: float) -> Any:
     """min(max(x, alpha), beta)."""
-    return np.clip(x, alpha, beta)
+    return np.minimum(np.maximum(x, alpha), beta)
 
 
 @register("threshold")

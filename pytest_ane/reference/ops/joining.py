@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,10 @@ def split(x: Any, axis: int, num_splits: Any = None, split_sizes: Any = None) ->
         raise ValueError(f"split_sizes {sizes} do not add up to {x.shape[axis]}")
     if num_splits is not None and len(sizes) != num_splits:
         raise ValueError(f"split_sizes {sizes} are not num_splits, {num_splits}")
-    return tuple(np.split(x, np.cumsum(sizes)[:-1], axis=axis))
+    before = (slice(None),) * range(x.ndim)[axis]
+    starts = accumulate(sizes, initial=0)
+    parts = [(*before, slice(n, n + size)) for n, size in zip(starts, sizes, strict=False)]
+    return tuple([x[part] for part in parts])
 
 
 @register("tile", moves=True)

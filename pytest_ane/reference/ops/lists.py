@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from pytest_ane.core.arrays import Array
 from pytest_ane.reference.constants import integers
 from pytest_ane.reference.registry import register
 from pytest_ane.reference.state import State
@@ -28,12 +28,12 @@ class TensorList:
         dynamic: it grows as needed.
     """
 
-    elements: tuple[npt.NDArray[Any] | None, ...]
+    elements: tuple[Array | None, ...]
     shape: tuple[int | str, ...]
     dtype: Any
     dynamic: bool
 
-    def at(self, index: int) -> npt.NDArray[Any]:
+    def at(self, index: int) -> Array:
         """An element; zeros where nothing was written."""
         element = self.elements[self._checked(index)]
         return np.zeros(self._shape(), self.dtype) if element is None else element

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.reference.constants import integers
+from pytest_ane.reference.ops.spatial import ints
 from pytest_ane.reference.registry import register
 
 
@@ -24,17 +25,11 @@ def _index(
     Raises:
         ValueError: a parameter does not have one value for each axis, or a stride is 0.
     """
-
-    def each(values: Any, default: int = 0) -> list[int]:
-        numbers = [default] * rank if values is None else integers(values)
-        if len(numbers) != rank:
-            raise ValueError(f"{numbers} does not have one value for each of {rank} axes")
-        return numbers
-
     index: list[Any] = []
     for first, last, step, open_first, open_last, squeeze in zip(
-        each(begin), each(end), each(stride, 1), each(begin_mask), each(end_mask),
-        each(squeeze_mask), strict=True,
+        ints(begin, rank, 0), ints(end, rank, 0), ints(stride, rank, 1),
+        ints(begin_mask, rank, 0), ints(end_mask, rank, 0), ints(squeeze_mask, rank, 0),
+        strict=True,
     ):  # fmt: skip
         if squeeze:
             index.append(0 if open_first else first)

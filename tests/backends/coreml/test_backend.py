@@ -122,9 +122,9 @@ def test_what_two_processes_find_stale_is_compiled_once(
 ) -> None:
     one = backend(code_14("load", times=2))
     other = get_backend("coreml", cache=Cache(compiled_root(one)), say=said.append)
-    before = one._compiled.of(package)
-    after = one._compiled.after(package, before)
-    assert other._compiled.after(package, before) == after  # type: ignore[attr-defined]
+    before = one._compiled.get(package)
+    after = one._compiled.successor(package, before)
+    assert other._compiled.successor(package, before) == after  # type: ignore[attr-defined]
     assert len(said) == 1
     assert compiled() == [after]
 

@@ -18,7 +18,7 @@ from pytest_ane.testing import Mac, Replayer, Script
 
 def test_a_mac_with_xcode(mac: Callable[[Script], None]) -> None:
     mac(Script(Mac("Apple M2", "26.1", "25B78", compiler="3500.32.1")))
-    machine = Machine.ask()
+    machine = Machine.detect()
     assert machine == Machine("Apple M2", "macOS 26.1", "25B78", "coremlcompiler 3500.32.1")
     assert machine.has_xcode
     assert str(machine) == "Apple M2, macOS 26.1 (25B78)"
@@ -26,7 +26,7 @@ def test_a_mac_with_xcode(mac: Callable[[Script], None]) -> None:
 
 def test_without_xcode_the_compiler_is_the_system_s(mac: Callable[[Script], None]) -> None:
     mac(Script(Mac(compiler="")))
-    machine = Machine.ask()
+    machine = Machine.detect()
     assert machine.compiler == f"coremltools {version('coremltools')}"
     assert not machine.has_xcode
 
@@ -41,14 +41,14 @@ def test_without_any_tools_xcrun_is_not_asked(
     for tool in ("xcode-select", "xcrun"):
         (tmp_path / tool).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert not Machine.ask().has_xcode
+    assert not Machine.detect().has_xcode
     assert not (tmp_path / "asked").exists()
 
 
 def test_another_system_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BackendError, match=r"there is no sw_vers here; it runs on macOS.*=cpu\.$"):
-        Machine.ask()
+        Machine.detect()
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_tool_that_fails_is_one_sentence(
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BackendError) as raised:
-        Machine.ask()
+        Machine.detect()
     assert str(raised.value) == (
         f"`sw_vers -productVersion` failed ({why}); check this Mac's sw_vers."
     )

@@ -13,7 +13,7 @@ from pytest_ane.chain.exact import Head
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.behaviour import Behaviour, judge
 from pytest_ane.gates.behaviour.measure import PromptResult
-from pytest_ane.manifest import BehaviourPolicy
+from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.metrics.logits import Position
 
 NAN = math.nan

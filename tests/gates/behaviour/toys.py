@@ -11,7 +11,7 @@ from pytest_ane.chain.exact import ReferenceStates
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import Streams, Wire, apply_output, shard_input
-from pytest_ane.manifest import BehaviourPolicy
+from pytest_ane.manifest.policy import BehaviourPolicy
 
 WIDTH, VOCABULARY = 12, 10
 POLICY = BehaviourPolicy(min_greedy=2)

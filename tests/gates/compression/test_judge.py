@@ -12,7 +12,8 @@ from pytest_ane.build.census import Stage, Weight
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.compression import judge
 from pytest_ane.gates.compression.measure import CompressionMeasurement
-from pytest_ane.manifest import Compression, CompressionPolicy
+from pytest_ane.manifest import Compression
+from pytest_ane.manifest.policy import CompressionPolicy
 
 LUT = "constexpr_lut_to_dense"
 SCALE = "constexpr_blockwise_shift_scale"

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_ane.core.verdict import Finding, Verdict
 from pytest_ane.gates.fidelity import Comparison, Errors, Fidelity, judge
-from pytest_ane.manifest import FidelityPolicy
+from pytest_ane.manifest.policy import FidelityPolicy
 
 NAN = math.nan
 ERRORS = Errors(0.99, 0.8, 64, (2, 7), 1.5, (2, 9))

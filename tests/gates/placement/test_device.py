@@ -17,7 +17,7 @@ from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.placement import judge
 from pytest_ane.gates.placement.measure import plan_on_device, to_record
 from pytest_ane.gates.placement.plans import Plan, summarise
-from pytest_ane.manifest import PlacementPolicy
+from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.mil import read_model
 from pytest_ane.testing import DeviceRule, Replayer, Script, code_14, stale
 from tests import device_models

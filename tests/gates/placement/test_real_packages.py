@@ -13,7 +13,7 @@ import pytest
 
 from pytest_ane.core.digests import tree_bytes
 from pytest_ane.gates.placement import Forecast, forecast, judge
-from pytest_ane.manifest import PlacementPolicy
+from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.mil import read_model
 from tests.packages import published
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.core.errors import UnprovenError
-from pytest_ane.gates.throughput.baseline import Baseline, Missing, find, newest_of, why_none
+from pytest_ane.gates.throughput.baseline import Baseline, Missing, find, newest_of
 from pytest_ane.gates.throughput.noise import Calibration, Noise, write
+from pytest_ane.gates.throughput.stored import folder_of
 from tests.gates.throughput.runs import HERE, THERE, speed, storage, store
 
 NOW = speed(4.0)
@@ -61,7 +62,7 @@ def test_a_name_that_is_none(tmp_path: Path) -> None:
 
 
 def test_nothing_is_stored(tmp_path: Path) -> None:
-    assert why(tmp_path) == f"No run is stored in {tmp_path / '.benchmarks'}."
+    assert why(tmp_path) == f"No run is stored in {folder_of(storage(tmp_path))}."
 
 
 def test_another_machines_run_is_refused(tmp_path: Path) -> None:
@@ -71,12 +72,6 @@ def test_another_machines_run_is_refused(tmp_path: Path) -> None:
         "here 'Apple M4 Max'; backend 'cpu', here 'coreml'."
     )
     assert why(tmp_path, "0001") == why(tmp_path)
-
-
-def test_another_systems_folder_is_looked_into(tmp_path: Path) -> None:
-    store(tmp_path, 1, speed(1.0, identity=THERE), machine="Linux-CPython-3.12-64bit")
-    (tmp_path / ".benchmarks" / "Linux-CPython-3.12-64bit" / "0002_cut.json").write_text("{")
-    assert "chip 'Apple M1', here 'Apple M4 Max'" in why(tmp_path)
 
 
 def test_the_nearest_run_is_spoken_of(tmp_path: Path) -> None:
@@ -121,23 +116,22 @@ def test_the_newest_run_of_a_machine_that_has_a_benchmark(tmp_path: Path) -> Non
     store(tmp_path, 2, speed(1.0, subject="other:L01"))
     store(tmp_path, 3, speed(1.0, subject="smollm2:L01", identity=THERE))
 
-    def newest(*subjects: str, which: str | None = None) -> str | None:
+    def newest(*subjects: str, which: str | None = None) -> str:
         run = newest_of(place, HERE, subjects, which)
-        return run and run.number
+        return run.why if isinstance(run, Missing) else run.number
 
     assert newest("smollm2:L01") == "0001"
     assert newest("smollm2:L01", "other:L01") == "0002"
-    assert newest("smollm2:L02", "smollm2") is None
-    assert newest("smollm2:L01", which="0003") is None
-
-
-def test_why_no_run_will_do(tmp_path: Path) -> None:
-    place = storage(tmp_path)
-    assert why_none(place, HERE) == f"No run is stored in {place.path}."
-    store(tmp_path, 1, speed(1.0, identity=THERE))
-    assert why_none(place, HERE) == (
-        "The stored run 0001 is of another machine or backend: chip 'Apple M1', here "
+    assert newest("smollm2:L02", "smollm2") == (
+        "No stored run of this machine has any of these benchmarks."
+    )
+    assert newest("smollm2:L01", which="0003") == (
+        "The stored run 0003 is of another machine or backend: chip 'Apple M1', here "
         "'Apple M4 Max'."
     )
-    store(tmp_path, 2, speed(1.0))
-    assert why_none(place, HERE) == ("No stored run of this machine has any of these benchmarks.")
+
+
+def test_no_run_of_any_machine(tmp_path: Path) -> None:
+    place = storage(tmp_path)
+    store(tmp_path, 1)
+    assert newest_of(place, HERE, ["m"]) == Missing(f"No run is stored in {folder_of(place)}.")

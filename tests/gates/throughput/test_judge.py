@@ -15,7 +15,7 @@ from pytest_ane.gates.throughput.baseline import Baseline, Missing
 from pytest_ane.gates.throughput.judge import Change, Throughput, is_suspect, judge
 from pytest_ane.gates.throughput.noise import DEFAULT, Limit, Noise
 from pytest_ane.gates.throughput.speed import Speed
-from pytest_ane.manifest import ThroughputPolicy
+from pytest_ane.manifest.policy import ThroughputPolicy
 from tests.gates.throughput.runs import HERE, THERE, slower, speed
 
 THEN = speed(4.0, 4.1, 3.9)  # 10 tok/s

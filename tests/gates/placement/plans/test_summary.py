@@ -9,7 +9,7 @@ import pytest
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.placement import judge
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation, summarise
-from pytest_ane.manifest import PlacementPolicy
+from pytest_ane.manifest.policy import PlacementPolicy
 
 CONSTS = tuple(PlannedOperation(f"w{i}", "const") for i in range(44))
 LUTS = tuple(PlannedOperation(f"l{i}", "constexpr_lut_to_dense") for i in range(4))

@@ -1,0 +1,112 @@
+"""What a command prints: lines for people, or with `--json` the same as data."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+from collections.abc import Generator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
+
+from pytest_ane.core.errors import AneError
+from pytest_ane.core.text import printable
+
+Output: TypeAlias = Generator[str, None, Any]
+"""What a command's `run` gives: it yields lines, and returns records or plain data for JSON.
+
+Names in files may hold what a terminal obeys, so each line is printed with escapes for that.
+"""
+
+
+class Failed(NamedTuple):
+    """What a command returns that has a result and yet ends with exit code 1.
+
+    Attributes:
+        error: one sentence for stderr.
+        data: the result; in JSON it stands beside `error`.
+    """
+
+    error: str
+    data: Mapping[str, Any] = MappingProxyType({})
+
+
+class OutputError(AneError):
+    """Standard output cannot be written."""
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run a parsed command and print its output; its exit code.
+
+    Raises:
+        OutputError: the disk under standard output is full, or the like.
+        BrokenPipeError: the reader of standard output is gone.
+    """
+    try:
+        result = _printed(options.run(options), quiet=options.json)
+    except OutputError:
+        raise
+    except AneError as error:
+        result = Failed(str(error))
+    failed = isinstance(result, Failed)
+    if options.json:
+        _write(to_json({**result.data, "error": result.error} if failed else result))
+    if failed:
+        complain(result.error)
+    return int(failed)
+
+
+def complain(sentence: str) -> None:
+    """Print an error to stderr, if there is one; it may have several lines."""
+    if sys.stderr:
+        lines = f"pytest-ane: {sentence}".split("\n")
+        print(*(printable(line, sys.maxsize) for line in lines), sep="\n", file=sys.stderr)
+
+
+def to_json(data: object) -> str:
+    """JSON in ASCII, so that nothing in it moves a terminal's cursor.
+
+    Numbers that are not finite become `"NaN"`, `"Infinity"` or `"-Infinity"`.
+    """
+    from pydantic_core import to_jsonable_python
+
+    return json.dumps(_spelled(to_jsonable_python(data, fallback=_plain)), indent=2)
+
+
+def _plain(value: Any) -> Any:
+    """Data of what pydantic does not know: read-only mappings, and numbers of numpy."""
+    return dict(value) if isinstance(value, Mapping) else value.item()
+
+
+def _spelled(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _spelled(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_spelled(inner) for inner in value]
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _printed(lines: Output, *, quiet: bool) -> Any:
+    """Print a command's lines as they come, unless quiet; what it returns."""
+    while True:
+        try:
+            line = next(lines)
+        except StopIteration as end:
+            return end.value
+        if not quiet:
+            _write(printable(line, sys.maxsize))
+
+
+def _write(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        # What is left goes nowhere, so that the interpreter's flush at exit does not fail too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise OutputError(f"Standard output cannot be written: {error.strerror}.") from None

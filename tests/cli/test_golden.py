@@ -1,0 +1,44 @@
+"""`pytest-ane golden record`; tests/plugin/test_golden.py holds shards against its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from pytest_ane.cli import main
+from tests.cli.conftest import AsJson
+from tests.packages import save_conv
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    save_conv(tmp_path / "conv.mlpackage")
+    return tmp_path / "conv.mlpackage"
+
+
+def test_as_json(package: Path, as_json: AsJson) -> None:
+    file = package.with_name("conv.safetensors")
+    found = as_json("golden", "record", str(package), "--out", str(file), "--backend", "cpu")
+    assert (found["file"], found["bytes"]) == (str(file), file.stat().st_size)
+    assert {probe["kind"] for probe in found["probes"]} == {"gaussian"}
+    assert f"{len(found['probes']) - 1}.in.x" in load_file(file)
+    assert found["origin"].startswith("conv.mlpackage (digest ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["{package}", "--out", "conv.npz"], "--out conv.npz: golden tensors are a .safetensors"),
+        (["{package}", "--out", "x.safetensors", "--package", "y"], "--package is for a shard"),
+        (["L01", "--out", "x.safetensors", "--manifest", "no.toml"], "no.toml does not exist"),
+    ],
+)
+def test_bad_options_are_one_sentence(
+    package: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    words = [argument.format(package=package) for argument in arguments]
+    assert main(["golden", "record", *words]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"pytest-ane: {says}")
