@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from pytest_ane.cli.commands import parser
-from pytest_ane.cli.output import OutputError, complain, execute
+from pytest_ane.cli.output import complain, execute
+from pytest_ane.core.errors import OutputError
 
 __all__ = ["main", "parser"]
 

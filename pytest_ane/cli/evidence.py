@@ -154,17 +154,17 @@ def _worth(
     except AneError as error:
         yield f"verdict        unproven: {error}"
         return {"status": "unproven", "error": str(error)}
-    from pytest_ane.report.verdict import reasons, row
+    from pytest_ane.report.verdict import reasons, row, to_json
 
     yield f"verdict        {verdict.status}: {row(verdict)}"
     yield from (f"  - {reason}" for reason in reasons(verdict))
-    return _data(verdict)
+    return to_json(verdict)
 
 
 def _verify(inventory: Inventory, selection: str) -> Output:
     """All gates whose policy requires a device's evidence, judged."""
     from pytest_ane.report.terminal import table
-    from pytest_ane.report.verdict import failure
+    from pytest_ane.report.verdict import failure, to_json
 
     required = inventory.required(selection)
     if not required:
@@ -180,13 +180,9 @@ def _verify(inventory: Inventory, selection: str) -> Output:
     bad = [(v, subject) for v, subject in verdicts if v.status != "passed"]
     for verdict, _ in bad:
         yield from ("", *failure(verdict).split("\n"))
-    data = {"verdicts": [_data(verdict) for verdict, _ in verdicts]}
+    data = {"verdicts": [to_json(verdict) for verdict, _ in verdicts]}
     red = [v for v, subject in bad if v.status == "failed" or subject.policy.unproven == "fail"]
     return Failed(f"{len(red)} of {len(verdicts)} verdicts are red.", data) if red else data
-
-
-def _data(verdict: Verdict) -> dict[str, Any]:
-    return {**vars(verdict), "status": verdict.status}
 
 
 def _row(verdict: Verdict) -> Row:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import sys
 from collections.abc import Generator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from pytest_ane.core.errors import AneError
+from pytest_ane.core.errors import AneError, OutputError
 from pytest_ane.core.text import printable
 
 Output: TypeAlias = Generator[str, None, Any]
@@ -31,10 +30,6 @@ class Failed(NamedTuple):
 
     error: str
     data: Mapping[str, Any] = MappingProxyType({})
-
-
-class OutputError(AneError):
-    """Standard output cannot be written."""
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -72,22 +67,14 @@ def to_json(data: object) -> str:
     """
     from pydantic_core import to_jsonable_python
 
-    return json.dumps(_spelled(to_jsonable_python(data, fallback=_plain)), indent=2)
+    from pytest_ane.core.strict_json import strict
+
+    return json.dumps(strict(to_jsonable_python(data, fallback=_plain)), indent=2)
 
 
 def _plain(value: Any) -> Any:
     """Data of what pydantic does not know: read-only mappings, and numbers of numpy."""
     return dict(value) if isinstance(value, Mapping) else value.item()
-
-
-def _spelled(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _spelled(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_spelled(inner) for inner in value]
-    if not isinstance(value, float) or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _printed(lines: Output, *, quiet: bool) -> Any:

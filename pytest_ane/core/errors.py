@@ -118,5 +118,9 @@ class GoldenError(AneError):
         super().__init__(printable(message))
 
 
+class OutputError(AneError):
+    """The command line's standard output cannot be written, such as on a full disk."""
+
+
 class CacheError(AneError):
     """The cache folder cannot be read or written."""

@@ -1,9 +1,11 @@
-"""JSON of strangers, read strictly."""
+"""Strict JSON: no NaN, no infinities, no repeated keys."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -21,6 +23,21 @@ def parse_json(text: str) -> Any:
         raise ValueError("the JSON is nested too deeply") from None
     except ValueError as error:
         raise ValueError(f"the JSON is damaged ({error})") from None
+
+
+def strict(value: Any) -> Any:
+    """Data that strict JSON can hold; what JSON has no form for becomes text.
+
+    NaN and infinities become `"NaN"`, `"Infinity"` and `"-Infinity"`, which pydantic reads as
+    numbers; tuples become lists.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): strict(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 class _Refused(ValueError):

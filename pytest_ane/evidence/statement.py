@@ -7,7 +7,6 @@ https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pytest_ane.core.digests import key_digest
 from pytest_ane.core.errors import EvidenceError
+from pytest_ane.core.strict_json import strict
 from pytest_ane.evidence.strict_json import parse, pretty
 from pytest_ane.gates import GATES
 
@@ -112,8 +112,8 @@ def to_data(gate: str, measurement: Any) -> dict[str, Any]:
     """JSON data of a measurement without provenance; what has its default value is left out."""
     made = _adapter(gate).dump_python(measurement, mode="json", exclude_defaults=True)
     made.pop("provenance", None)
-    spelled: dict[str, Any] = _spelled(made)
-    return spelled
+    data: dict[str, Any] = strict(made)
+    return data
 
 
 def from_data(gate: str, data: Mapping[str, Any], provenance: Mapping[str, str]) -> Any:
@@ -188,17 +188,6 @@ def _text(value: Any, what: str) -> str:
 @cache
 def _adapter(gate: str) -> TypeAdapter[Any]:
     return TypeAdapter(GATES[gate].measurement)
-
-
-def _spelled(value: Any) -> Any:
-    """JSON has no NaN and no infinity: they become words, which pydantic reads as numbers."""
-    if isinstance(value, dict):
-        return {key: _spelled(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_spelled(inner) for inner in value]
-    if not isinstance(value, float) or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _field(path: tuple[int | str, ...]) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from typing import Any, TypeAlias
 
+from pytest_ane.core.strict_json import strict
 from pytest_ane.core.verdict import Figure, Finding, Verdict
 from pytest_ane.report.figures import figure_text
 from pytest_ane.report.table import table
@@ -98,11 +99,9 @@ def properties(verdict: Verdict) -> dict[str, float | int | str]:
 
 def to_json(verdict: Verdict) -> dict[str, Any]:
     """A verdict as JSON data, with the words that people read; NaN and infinities as texts."""
-    data = asdict(verdict) | {
-        "status": verdict.status, "summary": row(verdict), "reasons": reasons(verdict)
-    }  # fmt: skip
-    spelled: dict[str, Any] = _spelled(data)
-    return spelled
+    words = {"status": verdict.status, "summary": row(verdict), "reasons": reasons(verdict)}
+    data: dict[str, Any] = strict(asdict(verdict) | words)
+    return data
 
 
 def compact(names: Sequence[str]) -> str:
@@ -191,13 +190,3 @@ def _token(tokens: tuple[str, ...]) -> str:
             ranges.append([number])
     texts = [str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in ranges]
     return "{" + ",".join(texts) + "}"
-
-
-def _spelled(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _spelled(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_spelled(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value if isinstance(value, str | int | float | None) else str(value)
