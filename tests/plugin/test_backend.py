@@ -31,7 +31,7 @@ def mixed(project: Project) -> Project:
 
 def verdicts(result: pytest.RunResult) -> list[str]:
     """The table's lines, and what says why."""
-    return [line for line in result.outlines if line.startswith(("passed  ", "failed  ", "  - "))]
+    return [line for line in result.outlines if line.startswith(("passed  ", "FAILED  ", "  - "))]
 
 
 def test_verdicts_are_those_of_the_executor(mixed: Project) -> None:
