@@ -103,8 +103,8 @@ def changes() -> list[Change]:
         ),
         Change(
             "a report format",
-            {name: (name,) for name in ("terminal", "github", "junit", "json")},
-            ("pytest_ane/report/{}.py", "pytest_ane/plugin/{}.py"),
+            {"github": ("summary", ".md"), "json": ("as_json", ".json")},
+            ("pytest_ane/report/{}.py",),
             2,
         ),
         Change("a manifest key", {key: (key, key.replace("_", "-")) for key in keys}, (), 3),
