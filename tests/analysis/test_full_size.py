@@ -13,7 +13,7 @@ from pytest_ane.build.shard import build_shard
 from pytest_ane.manifest import load
 from pytest_ane.project.models import OpenModel
 
-EXAMPLE = Path(__file__).parents[3] / "examples/zaya1-8b.toml"
+EXAMPLE = Path(__file__).parents[2] / "examples/zaya1-8b.toml"
 EXPERTS = 16 * (4096 * 2048 + 2048 * 2048)
 ROUTER = 2048 * 256 + 2 * 256 * 256 + 256 * 17
 
