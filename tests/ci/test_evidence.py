@@ -159,7 +159,8 @@ def test_green(checkout: Checkout) -> None:
     assert sum("replayed, no device was asked" in line for line in warnings) == 2
     assert "2 warned, 1 passed" in runner.summary
     placement = properties(checkout)["placement"]
-    assert (placement["ane.conv_ane"], placement["ane.conv_total"]) == ("1", "1")
+    assert (placement["ane.conv_ane"], placement["ane.unassigned_ops"]) == ("1", "0")
+    assert placement["ane.ane_ops"] == placement["ane.compute_ops"]
     assert placement["ane.provenance.chip"] == "Apple M4 Max"
 
 
