@@ -36,7 +36,7 @@ def of(config: pytest.Config) -> Canaries:
 
 def watch(config: pytest.Config, space: Workspace) -> None:
     """Let no shard be built before the canaries of its model have passed."""
-    config.stash[KEY] = canaries = Canaries(space, in_use(config.rootpath))
+    config.stash[KEY] = canaries = Canaries(space, config.rootpath)
     space.before_build = canaries.require
 
 
@@ -46,9 +46,9 @@ class Canaries:
     A complaint is the end of the sentence `canary L01 ...`; it is empty where the gate passed.
     """
 
-    def __init__(self, space: Workspace, gates: Path) -> None:
+    def __init__(self, space: Workspace, root: Path) -> None:
         self._space = space
-        self._gates = gates
+        self._root = root
         self._known: dict[tuple[str, str], str] = {}
         self._collected: dict[tuple[str, str], list[pytest.Function]] = {}
 
@@ -179,7 +179,7 @@ class Canaries:
         return "" if verdict.status == "passed" else failed(verdict.gate, verdict.status)
 
     def _file(self, gate: str) -> Path:
-        return self._gates / f"test_{gate}.py"
+        return in_use(self._root, f"test_{gate}.py")
 
 
 def noted(report: pytest.TestReport, gate: str) -> str | None:

@@ -16,11 +16,17 @@ def shipped() -> Path:
 
 
 def own(root: Path) -> Path | None:
-    """A project's own copy of the gates, below its root folder."""
+    """A project's own copy of the gates, or of some of them, below its root folder."""
     folder = root / FOLDER
-    return folder if (folder / _MARK).is_file() else None
+    return folder if any((folder / file.name).is_file() for file in files()) else None
 
 
-def in_use(root: Path) -> Path:
-    """The project's own copy of the gates if it has one, else ours."""
-    return own(root) or shipped()
+def files() -> list[Path]:
+    """The shipped suite's files of gates."""
+    return sorted(shipped().glob("test_*.py"))
+
+
+def in_use(root: Path, name: str) -> Path:
+    """A file of gates: the project's own form of it if there is one, else ours."""
+    file = root / FOLDER / name
+    return file if file.is_file() else shipped() / name
