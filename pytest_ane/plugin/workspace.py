@@ -21,6 +21,7 @@ from pytest_ane.manifest import Manifest, Shard, load, package_manifest, select
 from pytest_ane.plugin import options
 from pytest_ane.plugin.progress import progress_of
 from pytest_ane.plugin.run import run_id
+from pytest_ane.project.choose import check_behaviour
 from pytest_ane.project.project import Project
 from pytest_ane.project.run_folder import RunFolder
 from pytest_ane.project.thresholds import Threshold, overridden, read_threshold
@@ -127,6 +128,8 @@ def open_workspace(config: pytest.Config) -> Workspace:
     _use(space, config)
     _check_backend(space)
     _ = space.complete_models  # A family that knows no such shard says so here.
+    for name in {shard.model for shard in shards}:
+        check_behaviour(manifest.model_of(name))
     if space.recording:
         space.evidence.require_writable()  # Not when the first shard has been measured.
     return space

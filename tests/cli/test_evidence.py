@@ -138,7 +138,7 @@ def test_what_was_replayed_is_marked(call: Call, store: Store) -> None:
     lines = call("list")
     assert lines[2].endswith("CPU_AND_NE  replayed")
     assert max(map(len, lines)) < 80
-    assert call("verify")[0].startswith("warned   m:L01  placement ")
+    assert call("verify")[0].startswith("UNPROVEN m:L01  placement ")
 
 
 def test_list_of_nothing(call: Call, store: Store) -> None:

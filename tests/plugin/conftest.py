@@ -93,6 +93,12 @@ class Project:
 
 
 @pytest.fixture
+def genuine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a replayed Mac pass for a Mac, whose answers are the device's own."""
+    monkeypatch.setattr("pytest_ane.backends.coreml.backend.is_replaced", lambda: False)
+
+
+@pytest.fixture
 def project(
     pytester: pytest.Pytester, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> Project:

@@ -204,3 +204,23 @@ def test_gaps_are_in_junit_and_reports(two: Project) -> None:
     two.gate("--junitxml=j.xml", "--ane-report=r.json")
     assert (two.path / "j.xml").read_text().count("was due, and not judged") >= 6
     assert (two.path / "r.json").read_text().count("due, and not judged") >= 6
+
+
+def test_a_policy_of_behaviour_that_no_run_can_ask_is_an_error(project: Project) -> None:
+    project.llama()
+    file = project.path / "shards.toml"
+    file.write_text(file.read_text().replace("L00-L01, head.0-head.1", "L00-L01"))
+    result = project.gate()
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(
+        ["ERROR: mini: policy.behaviour is never asked, *heads to 'shards'*"]
+    )
+
+
+def test_a_policy_of_behaviour_over_packages_is_an_error(project: Project) -> None:
+    project.packages("[models.own.policy.behaviour]\nmin-top1 = 0.9\n", good="none")
+    result = project.gate()
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(
+        ["*[[]models.own.policy.behaviour[]] is never asked: only a family*"]
+    )
