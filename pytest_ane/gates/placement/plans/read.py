@@ -8,45 +8,30 @@ from pathlib import Path
 from stat import S_ISREG
 
 from pytest_ane.core.errors import PlanError
-from pytest_ane.gates.placement.plans import (
-    coremlinspect,
-    coremltools,
-    counts,
-    fields,
-    logs,
-    xcode,
-)
+from pytest_ane.gates.placement.plans import coremltools, counts, fields, logs
 from pytest_ane.gates.placement.plans.record import Plan
 
 _MOST_BYTES = 64 << 20
-_FORMATS = (
-    "coremltools compute-plan JSON, Xcode's report.json, CoreMLInspect's text, counts of "
-    "operations, a log of Core ML or Espresso"
-)
-# Lines of a log may begin with a bracket: `[CostModelFeature],...`.
+_FORMATS = "coremltools compute-plan JSON, counts of operations, a log of Core ML"
+# Lines of a log may begin with a bracket: `[Espresso::handle_ex_plan] ...`.
 _LIKE_JSON = re.compile(r"\s*(?:\{|\[\s*[\[\]{])")
 _JSON = (
     (coremltools.recognises, coremltools.read),
-    (xcode.recognises, xcode.read),
     (counts.recognises_data, counts.read_data),
 )
 _TEXT = (
-    (coremlinspect.recognises, coremlinspect.read),
     (counts.recognises, counts.read),
-    (logs.recognises_espresso, logs.read_espresso),
     (logs.recognises, logs.read),
 )
 
 
 def read_plan(path: Path | str) -> Plan:
-    """Read a recorded plan in any known format; an `.mlperf` folder by its `report.json`.
+    """Read a recorded plan in any known format.
 
     Raises:
         PlanError: missing, too large, damaged, contradictory, or in no known format.
     """
     path = Path(path)
-    if path.is_dir() and path.suffix == ".mlperf":
-        path = path / "report.json"
     try:
         return parse_plan(_bytes(path))
     except PlanError as error:
