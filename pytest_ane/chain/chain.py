@@ -26,15 +26,12 @@ class Rewinding(Protocol):
 
     def __call__(self, hidden: FloatArray) -> FloatArray:
         """The next positions `[T, C]`."""
-        ...
 
     def mark(self) -> Any:
         """Save the state of the sequence, for `back`."""
-        ...
 
     def back(self, mark: Any, keep: int = 0) -> None:
         """Restore the state saved by `mark`, keeping the first `keep` positions run since."""
-        ...
 
 
 @dataclass(frozen=True)

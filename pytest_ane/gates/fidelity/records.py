@@ -126,11 +126,6 @@ class Comparison:
         """Lowest cosine of a position, NaN if any is undefined or none was compared."""
         return float(np.min(self.cosines)) if self.cosines else math.nan
 
-    @property
-    def worst_position(self) -> int:
-        """Position of `worst`; NaN counts as lowest."""
-        return self.positions[int(np.argmin(self.cosines))]
-
     @cached_property
     def contributing(self) -> tuple[int, ...]:
         """Position of each entry of `contributions`."""

@@ -39,16 +39,13 @@ class DeviceBackend(Protocol):
     @property
     def units(self) -> str:
         """The compute units Core ML may use, such as `CPU_AND_NE`."""
-        ...
 
     @property
     def say(self) -> Callable[[str], None]:
         """Tells the person one sentence."""
-        ...
 
     def with_compiled(self, artifact: Path, use: Callable[[Path], T]) -> T:
         """What `use` makes of the compiled artifact's path."""
-        ...
 
 
 def measure(backend: Backend, artifact: Path, program: MLModel, *, size_bytes: int) -> Placement:

@@ -56,17 +56,11 @@ class Tally:
     Attributes:
         op: their type; `None` for all types together.
         ane, total: how many the ANE runs, of how many that have a device.
-        label: what was counted, such as a chunk's name.
     """
 
     op: str | None
     ane: int
     total: int
-    label: str = ""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.ane <= self.total:
-            raise ValueError(f"{self.ane} operations on the ANE, of {self.total}")
 
 
 @dataclass(frozen=True)
