@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-from pydantic import ConfigDict, TypeAdapter
 
 from pytest_ane.chain.chain import Chain
 from pytest_ane.chain.exact import ForcedShard, ReferenceStates, run_all, teacher_forced
@@ -83,8 +81,6 @@ class Drift:
         end: logits of the stack as it is.
         reference: those of the reference itself, to see whether it meets a policy.
     """
-
-    __pydantic_config__: ClassVar = ConfigDict(ser_json_inf_nan="strings")
 
     shards: tuple[ShardDrift, ...]
     end: Behaviour
@@ -206,26 +202,6 @@ def _reading(exact: Sequence[FloatArray], actual: Sequence[FloatArray]) -> Readi
         relative_l2=relative,
         largest=float(np.abs(b).max(initial=0.0)),
     )
-
-
-def to_json(drift: Drift) -> str:
-    """A drift as JSON, fields as here; numbers that are not finite are "NaN" or "Infinity"."""
-    text: bytes = _adapter().dump_json(drift, indent=1)
-    return text.decode()
-
-
-def from_json(text: str) -> Drift:
-    """Inverse of `to_json`.
-
-    Raises:
-        ValueError: a field is missing or of another kind.
-    """
-    return _adapter().validate_json(text)
-
-
-@cache
-def _adapter() -> TypeAdapter[Drift]:
-    return TypeAdapter(Drift)
 
 
 def _replaced(logits: FloatArray, start: int, columns: FloatArray) -> FloatArray:

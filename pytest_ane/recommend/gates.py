@@ -58,25 +58,27 @@ class Gates:
 
     def shard(self, id: str, asked: Settings) -> dict[str, Any]:
         """Verdict of every gate of shards, up to the first that fails."""
-        if (known := self.known(id, asked)) is None:
+
+        def measured() -> dict[str, Any]:
             shard, artifact = self._builds.shards[id], self._builds.build(id, asked)
             subject = shard.model_copy(update={"compression": asked})
             last = list(self._verdicts(subject, artifact))[-1]
-            known = {
+            return {
                 "bytes": artifact.size,
                 "passed": last.status == "passed",
                 "gate": last.gate,
                 "reasons": [f"{shard.qualified}: {f.reason}." for f in last.reasons],
                 "cosine": last.values.get("cosine.min"),
             }
-            self._log.put("shard", [id, asked.model_dump(mode="json")], known)
-        return known
+
+        return self._log.kept("shard", [id, asked.model_dump(mode="json")], measured)
 
     def stack(self, asked: Mapping[str, Settings]) -> dict[str, Any]:
         """Behaviour of the whole model; without greedy text where it fails without."""
         what = {id: settings.model_dump(mode="json") for id, settings in asked.items()}
-        if (known := self._log.get("stack", what)) is not None:
-            return known
+        return self._log.kept("stack", what, lambda: self._run_stack(asked))
+
+    def _run_stack(self, asked: Mapping[str, Settings]) -> dict[str, Any]:
         self.stacks_run += 1
         policy = self._opened.model.policy.behaviour
         artifacts = [
@@ -89,13 +91,11 @@ class Gates:
         verdict = self._judged(stack, short, policy.model_copy(update={"min_greedy": 0}))
         if verdict.status == "passed":
             verdict = self._judged(stack, stack.golden, policy)
-        known = {
+        return {
             "passed": verdict.status == "passed",
             "reasons": [f"{finding.reason}." for finding in verdict.reasons],
             "facts": {k: v for k, v in verdict.values.items() if not isinstance(v, str)},
         }
-        self._log.put("stack", what, known)
-        return known
 
     def cosine(self, shard: str, artifact: Artifact) -> float:
         """The lowest cosine of a shard's probes; -1 where there is none."""

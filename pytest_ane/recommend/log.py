@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,20 @@ class Log:
         """A measurement by its kind and subject, or None."""
         return self._entries.get(_key(kind, subject))
 
-    def put(self, kind: str, subject: object, measured: dict[str, Any]) -> None:
-        """Keep a measurement, with its subject for people; `CacheError` if it cannot be written."""
+    def kept(
+        self, kind: str, subject: object, measure: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """A measurement by its kind and subject, made and kept if there is none."""
+        if (entry := self.get(kind, subject)) is not None:
+            return entry
+        return self.put(kind, subject, measure())
+
+    def put(self, kind: str, subject: object, measured: dict[str, Any]) -> dict[str, Any]:
+        """Keep a measurement, with its subject for people; returns it as the log has it.
+
+        Raises:
+            CacheError: the log cannot be written.
+        """
         key, measured = _key(kind, subject), _finite(measured)
         self._entries[key] = measured
         entry = {"context": self._context, "kind": kind, "key": key}
@@ -62,6 +75,7 @@ class Log:
                 f"The log {self.file} cannot be written: {error.strerror}; choose another with "
                 "--log."
             ) from None
+        return measured
 
 
 def _finite(value: Any) -> Any:

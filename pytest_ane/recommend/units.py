@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from pytest_ane.build.census import Weight
 from pytest_ane.gates.compression.measure import CompressionMeasurement
@@ -47,15 +48,6 @@ class Unit:
     def option(self, setting: str) -> Option:
         """The option of a setting, which must be one of the unit's."""
         return next(o for o in self.options if o.setting == setting)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable form."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Unit:
-        """Inverse of `to_dict`."""
-        return cls(data["shard"], data["glob"], tuple(Option(**each) for each in data["options"]))
 
     def __str__(self) -> str:
         return f"{self.shard} {self.glob}"
@@ -108,7 +100,9 @@ def _options(
         mine = [weights[name] for name in names if name in weights]
         if len(mine) == len(names) and all(weight.stages for weight in mine):
             size = sum(weight.compressed_bytes for weight in mine)
-            options.append(Option(setting, size, sum(errors[setting][name] for name in names)))
+            sse = sum(errors[setting][name] for name in names)
+            if math.isfinite(sse):
+                options.append(Option(setting, size, sse))
     return tuple(sorted(options, key=lambda o: (o.size, o.sse)))
 
 
