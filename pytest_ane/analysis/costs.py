@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pytest_ane.analysis.macs import macs
-from pytest_ane.analysis.shapes import STAND_INS, Shape, input_shapes, zeros
+from pytest_ane.analysis.shapes import STAND_INS, Shape, input_shapes, macs, zeros
 from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import byte_size

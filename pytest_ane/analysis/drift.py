@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -113,9 +113,9 @@ def measure_drift(
         walk.head(shard) if shard.step.is_head else walk.block(shard)
     whole = end([stream["logits"] for stream in walk.stack])
     shards: list[ShardDrift] = []
-    for name, logits in walk.logits():
+    for name, final, logits in walk.ends():
         progress(f"{name} alone", len(shards), total)
-        shards.append(replace(walk.shards[name], end=end(logits)))
+        shards.append(ShardDrift(name, *walk.readings[name], final, end(logits)))
     return Drift(tuple(shards), whole, end([g.logits for g in golden]), dict(provenance))
 
 
@@ -129,7 +129,7 @@ class _Walk:
         self._alone: dict[str, list[Streams]] = {}
         self._slices: dict[str, list[FloatArray]] = {}
         self.stack: list[Streams] = [{"x": chain.embed(g.ids)} for g in golden]
-        self.shards: dict[str, ShardDrift] = {}
+        self.readings: dict[str, tuple[Readings, Readings]] = {}
         self._final: list[FloatArray] = []
 
     def block(self, at: ForcedShard) -> None:
@@ -144,39 +144,38 @@ class _Walk:
         self._alone[wire.shard] = alone
         self._final = [stream["x"] for stream in exact]
         expected, actual = ([s[wire.gives] for s in streams] for streams in (exact, self.stack))
-        self._note(at, compare_rows(expected, actual))
+        self.readings[wire.shard] = compare_rows(expected, actual), compare_rows(at.exact, at.own)
 
     def head(self, at: ForcedShard) -> None:
         """Take the stack as it is past a slice of the head."""
         logits = at.step.all([shard_input(stream, at.step.wire) for stream in self.stack])
         for stream, rows in zip(self.stack, logits, strict=True):
             apply_output(stream, at.step.wire, rows)
-        self._slices[at.step.shard] = at.own
-        self._note(at, compare_rows(at.exact, logits))
+        name = at.step.shard
+        self._slices[name] = at.own
+        self.readings[name] = compare_rows(at.exact, logits), compare_rows(at.exact, at.own)
 
-    def logits(self) -> Iterator[tuple[str, list[FloatArray]]]:
-        """Logits by prompt of every stack with one shard alone."""
+    def ends(self) -> Iterator[tuple[str, Readings | None, list[FloatArray]]]:
+        """Of every stack with one shard alone: its last states, and logits by prompt."""
         size = sum(g.logits.nbytes for g in self._golden) or 1
         names, count = list(self._alone), max(1, _BUDGET // size)
         for group in (names[i : i + count] for i in range(0, len(names), count)):
             streams = [stream for name in group for stream in self._alone[name]]
-            for name in group:
-                final = compare_rows(self._final, [stream["x"] for stream in self._alone.pop(name)])
-                self.shards[name] = replace(self.shards[name], final=final)
+            finals = [
+                compare_rows(self._final, [stream["x"] for stream in self._alone.pop(name)])
+                for name in group
+            ]
             for step in self._heads:
                 run_all(step, streams)
-            for i, name in enumerate(group):
+            for i, (name, final) in enumerate(zip(group, finals, strict=True)):
                 ended = streams[i * len(self._golden) : (i + 1) * len(self._golden)]
-                yield name, [stream.pop("logits") for stream in ended]
+                yield name, final, [stream.pop("logits") for stream in ended]
         start = 0
         for name, own in self._slices.items():
             pairs = zip(self._golden, own, strict=True)
-            yield name, [_replaced(prompt.logits, start, columns) for prompt, columns in pairs]
+            logits = [_replaced(prompt.logits, start, columns) for prompt, columns in pairs]
+            yield name, None, logits
             start += own[0].shape[1]
-
-    def _note(self, at: ForcedShard, stack: Readings) -> None:
-        name, own = at.step.shard, compare_rows(at.exact, at.own)
-        self.shards[name] = ShardDrift(name, stack, own, None, Behaviour((), (), {}))
 
 
 def compare_rows(exact: Sequence[FloatArray], actual: Sequence[FloatArray]) -> Readings:

@@ -132,7 +132,7 @@ class ModelEvaluator:
                 entry = {"kl": kl, "sse": pivot.sse, "bytes": pivot.size}
                 self._log.put("alone", what, entry)
             if entry is not None:
-                kl = _BROKEN if entry["kl"] is None else max(entry["kl"], 0.0)
+                kl = max(float(entry["kl"]), 0.0) if math.isfinite(float(entry["kl"])) else _BROKEN
                 losses[unit] = kl / pivot.sse if pivot.sse else 0.0
         self._backend.forget()
         return filled(units, losses)
@@ -167,7 +167,7 @@ class ModelEvaluator:
         ]
         reasons = [*stack["reasons"], *(reason for shard in shards for reason in shard["reasons"])]
         passed = stack["passed"] and all(shard["passed"] for shard in shards)
-        facts = {k: _or_nan(v) for k, v in stack["facts"].items()}
+        facts = {k: float(v) for k, v in stack["facts"].items()}
         facts["cosine"] = lowest([shard["cosine"] for shard in shards])
         summary = {"name": name, "bytes": size, "passed": passed, "reasons": reasons}
         self._log.put("candidate", {str(u): s for u, s in choice.items()}, summary)
@@ -211,12 +211,8 @@ def filled(units: Sequence[Unit], measured: Mapping[Unit, float]) -> dict[Unit, 
 
 def lowest(cosines: Sequence[float | None]) -> float:
     """The lowest cosine; NaN if one is NaN or None, which `min` would hide, or without any."""
-    return float(np.min(list(map(_or_nan, cosines)))) if cosines else math.nan
-
-
-def _or_nan(value: Any) -> float:
-    """A number of the log, which has no NaN."""
-    return math.nan if value is None else float(value)
+    known = [math.nan if cosine is None else float(cosine) for cosine in cosines]
+    return float(np.min(known)) if known else math.nan
 
 
 class ExactStack:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pytest_ane.core.digests import key_digest
 from pytest_ane.core.errors import CacheError
+from pytest_ane.core.strict_json import strict
 
 
 class Log:
@@ -62,7 +62,7 @@ class Log:
         Raises:
             CacheError: the log cannot be written.
         """
-        key, measured = _key(kind, subject), _finite(measured)
+        key, measured = _key(kind, subject), strict(measured)
         self._entries[key] = measured
         entry = {"context": self._context, "kind": kind, "key": key}
         line = json.dumps(entry | {"of": subject, "found": measured})
@@ -76,15 +76,6 @@ class Log:
                 "--log."
             ) from None
         return measured
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: null stands for both."""
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _key(kind: str, subject: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -100,9 +99,7 @@ def _options(
         mine = [weights[name] for name in names if name in weights]
         if len(mine) == len(names) and all(weight.stages for weight in mine):
             size = sum(weight.compressed_bytes for weight in mine)
-            sse = sum(errors[setting][name] for name in names)
-            if math.isfinite(sse):
-                options.append(Option(setting, size, sse))
+            options.append(Option(setting, size, sum(errors[setting][name] for name in names)))
     return tuple(sorted(options, key=lambda o: (o.size, o.sse)))
 
 

@@ -166,16 +166,6 @@ class Fidelity:
     compared: bool
     provenance: Mapping[str, Any]
 
-    @cached_property
-    def first(self) -> tuple[Comparison, ...]:
-        """Position 0 of captured probes, reported separately."""
-        return tuple(c.first for c in self.comparisons)
-
-    @cached_property
-    def rest(self) -> tuple[Comparison, ...]:
-        """All that is not in `first`."""
-        return tuple(c.rest for c in self.comparisons)
-
 
 def _kept(values: tuple[T, ...], kept: Sequence[bool]) -> tuple[T, ...]:
     return tuple(compress(values, kept))

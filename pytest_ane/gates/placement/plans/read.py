@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from stat import S_ISREG
 
+from pytest_ane.backends.coreml.errors import recognise
 from pytest_ane.core.errors import PlanError
-from pytest_ane.gates.placement.plans import coremltools, counts, fields, logs
-from pytest_ane.gates.placement.plans.record import Plan
+from pytest_ane.gates.placement.plans import coremltools, counts, fields
+from pytest_ane.gates.placement.plans.record import Message, Plan
 
 _MOST_BYTES = 64 << 20
 _FORMATS = "coremltools compute-plan JSON, counts of operations, a log of Core ML"
@@ -19,10 +20,8 @@ _JSON = (
     (coremltools.recognises, coremltools.read),
     (counts.recognises_data, counts.read_data),
 )
-_TEXT = (
-    (counts.recognises, counts.read),
-    (logs.recognises, logs.read),
-)
+_MOST, _LONGEST = 1000, 200
+"""Lines of a log that are kept, and characters of each."""
 
 
 def read_plan(path: Path | str) -> Plan:
@@ -54,11 +53,27 @@ def parse_plan(data: bytes) -> Plan:
             if recognises(parsed):
                 return read(parsed)
     else:
-        for recognises_text, read_text in _TEXT:
-            if recognises_text(text):
-                plan = read_text(text)
-                return replace(plan, messages=plan.messages or logs.explain(text))
+        messages = explain(text)
+        if counts.recognises(text):
+            return replace(counts.read(text), messages=messages)
+        if messages:
+            return Plan("log", messages=messages)
     raise PlanError(f"is none of these: {_FORMATS}")
+
+
+def explain(text: str) -> tuple[Message, ...]:
+    """The lines of a log with Core ML's known error texts, in order; at most 1,000.
+
+    They do not say where an op runs. A clean log proves nothing: the compiler may speak from a
+    helper process, and only when it compiles; Core ML falls back to the CPU without a word.
+    """
+    messages: list[Message] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if known := recognise(line):
+            messages.append(Message(line.strip()[:_LONGEST], f"{known}.", known.failure, number))
+            if len(messages) == _MOST:
+                break
+    return tuple(messages)
 
 
 def _bytes(path: Path) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ane.gates.placement.plans import parse_plan, summarise
-from pytest_ane.gates.placement.plans.logs import explain
+from pytest_ane.gates.placement.plans.read import explain
 from tests.gates.placement.plans.samples import COUNTS_TEXT, LOG
 
 TEXTS = {
