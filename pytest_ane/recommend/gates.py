@@ -25,7 +25,7 @@ from pytest_ane.project.stack import Stack
 from pytest_ane.recommend.builds import Builds, LoadedBackend
 from pytest_ane.recommend.log import Log
 
-GATES_VERSION = 2
+GATES_VERSION = 3
 """Raised when a gate measures or judges otherwise: what a log calls passed is asked again."""
 
 

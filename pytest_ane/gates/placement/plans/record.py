@@ -62,6 +62,10 @@ class Tally:
     ane: int
     total: int
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.ane <= self.total:
+            raise ValueError(f"{self.ane} operations on the ANE, of {self.total}")
+
 
 @dataclass(frozen=True)
 class Message:
