@@ -134,7 +134,7 @@ class ModelEvaluator:
             if entry is not None:
                 kl = max(float(entry["kl"]), 0.0) if math.isfinite(float(entry["kl"])) else _BROKEN
                 losses[unit] = kl / pivot.sse if pivot.sse else 0.0
-        self._backend.forget()
+        self._backend.keep(())
         return filled(units, losses)
 
     def compression(self, choice: Choice) -> dict[str, Settings]:
@@ -186,6 +186,7 @@ class ModelEvaluator:
 
     def _exact(self) -> ExactStack:
         plain = [(shard, self._builds.plain(id)) for id, shard in self._builds.shards.items()]
+        self._backend.keep(artifact.path for _, artifact in plain)
         stack = Stack(self._opened, plain, self._backend)
         return ExactStack(stack.chain, stack.golden)
 
@@ -194,7 +195,6 @@ class ModelEvaluator:
         by_id = {id: self._builds.plain(id) for id in self._builds.shards} | {shard: artifact}
         mixed = [(each, by_id[id]) for id, each in self._builds.shards.items()]
         steps = Stack(self._opened, mixed, self._backend).chain.steps
-        self._backend.forget(artifact.path)
         return next(step for step in steps if step.shard == shard)
 
 

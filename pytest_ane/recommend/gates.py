@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from pytest_ane.backends import Backend, Runner
+from pytest_ane.backends import Backend
 from pytest_ane.build import Artifact
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.verdict import Verdict
@@ -84,7 +84,7 @@ class Gates:
         artifacts = [
             (s, self._builds.build(id, asked[id])) for id, s in self._builds.shards.items()
         ]
-        self._backend.forget(keep={artifact.path for _, artifact in artifacts})
+        self._backend.keep(artifact.path for _, artifact in artifacts)
         stack = Stack(self._opened, artifacts, self._backend)
         # Greedy text costs most of the time.
         short = [replace(g, greedy=(), leads=(), text="") for g in stack.golden]
@@ -118,25 +118,10 @@ class Gates:
                     return
 
     def _candidate(self, shard: Shard, artifact: Artifact) -> CandidateShard:
-        backend = _Fresh(self._backend)
-        return CandidateShard(shard, artifact, backend, lambda: self._opened.cases(shard))
+        return CandidateShard(shard, artifact, self._backend, lambda: self._opened.cases(shard))
 
     def _judged(
         self, stack: Stack, golden: Sequence[GoldenPrompt], policy: BehaviourPolicy
     ) -> Verdict:
         measurement = measure(stack.chain, golden, stack.states, stack.decode, stack.provenance)
         return BEHAVIOUR.judge(measurement, policy, self._opened.model)
-
-
-class _Fresh:
-    """A backend whose runners are not kept, unless they are already."""
-
-    def __init__(self, backend: LoadedBackend) -> None:
-        self.name, self.on_device = backend.name, backend.on_device
-        self._backend = backend
-
-    def load(self, artifact: Any) -> Runner:
-        return self._backend.fresh(artifact)
-
-    def provenance(self) -> dict[str, str]:
-        return self._backend.provenance()
