@@ -6,11 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pytest_ane.core import fp16
 from pytest_ane.core.arrays import Array, BoolArray, DoubleArray
-from pytest_ane.metrics.cosine import RESOLUTION, cosine
+from pytest_ane.metrics.cosine import cosine
 
-_ROUNDING = 2.0**-10
-"""Distance of fp16 numbers in relation to them (its machine epsilon): a sum is known no better."""
 _CLEAR = 8.0
 """How many times what rounding takes one side must add where the other adds nothing."""
 
@@ -49,7 +48,7 @@ def contributions(a: Array, b: Array, residual: Array) -> Contributions:
     path = np.asarray(residual, np.float64)
     with np.errstate(invalid="ignore"):
         x, y = np.asarray(a, np.float64) - path, np.asarray(b, np.float64) - path
-    lost = np.maximum(_ROUNDING * np.abs(path), RESOLUTION)
+    lost = np.maximum(fp16.EPSILON * np.abs(path), fp16.SMALLEST)
     compared = _compared(x, y, path, lost)
     single = _single(x, y, lost) | _single(y, x, lost)
     return compared._replace(cosines=np.where(single, np.nan, compared.cosines), single=single)
@@ -69,7 +68,7 @@ def contributions_off_input(a: Array, b: Array, x: Array) -> Contributions:
     a, b, x = (np.asarray(array, np.float64) for array in (a, b, x))
     along, path = _along(a, x), _along(b, x)
     with np.errstate(invalid="ignore"):
-        lost = np.maximum(_ROUNDING * np.abs(path), RESOLUTION)
+        lost = np.maximum(fp16.EPSILON * np.abs(path), fp16.SMALLEST)
         return _compared(a - along, b - path, path, lost)
 
 

@@ -7,12 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pytest_ane.core import fp16
 from pytest_ane.core.arrays import Array, BoolArray, DoubleArray
 
-RESOLUTION = 2.0**-24
-"""fp16's smallest number (IEEE 754-2019, table 3.5), and float32's unit roundoff: of an input of
-magnitude 1 neither side can say anything smaller."""
-_FP16_MAX = 65_504.0
 _ROUNDING = 1e-6
 
 
@@ -36,7 +33,7 @@ def zeros(a: Array, b: Array, input_max: float) -> Zeros:
     cancel leave so much behind in float32. A row is zero on one side only if the other side's is
     above twice that, so that no row stands on the edge. NaN is never zero.
     """
-    near = RESOLUTION * (max(1.0, min(input_max, _FP16_MAX)) if np.isfinite(input_max) else 1.0)
+    near = fp16.SMALLEST * (max(1.0, min(input_max, fp16.MAX)) if np.isfinite(input_max) else 1.0)
     x, y = (np.abs(side).max(axis=1, initial=0.0) for side in (a, b))
     some = (x <= near) | (y <= near)
     both = some & (x <= 2 * near) & (y <= 2 * near)

@@ -7,12 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.core import fp16
 from pytest_ane.core.arrays import Array, DoubleArray
 from pytest_ane.metrics.cosine import check_shapes
-
-SMALLEST_NORMAL = 2.0**-14
-"""Below fp16's smallest normal number its values are equally spaced (IEEE 754-2019, table 3.5):
-nothing can be near a reference there in relation to it."""
 
 
 class WorstError(NamedTuple):
@@ -82,7 +79,7 @@ def worst_abs_error(a: Array, b: Array) -> WorstError:
     return _worst(_difference(a, b))
 
 
-def worst_rel_error(a: Array, b: Array, floor: float = SMALLEST_NORMAL) -> WorstError:
+def worst_rel_error(a: Array, b: Array, floor: float = fp16.MIN_NORMAL) -> WorstError:
     """Greatest |a - b| / max(|b|, floor) of two `[T, C]` arrays, neither empty, and where.
 
     NaN, which counts as greatest, if either side has a NaN or the reference is infinite.
