@@ -91,8 +91,9 @@ class _Writer:
         return f"[{', '.join(f'{_name(k)} = {self.value(v)}' for k, v in attributes.items())}]"
 
     def value(self, value: Value) -> str:
-        data = self.blob(value.data) if isinstance(value.data, Blob) else _data(value)
-        return f"{self.type(value.type)}({data})"
+        data = value.data
+        text = self.blob(data) if isinstance(data, Blob) else _literal(data, value.type)
+        return f"{self.type(value.type)}({text})"
 
     def blob(self, blob: Blob) -> str:
         path, offset = self.type(_TEXT), self.type(_OFFSET)
@@ -123,10 +124,6 @@ def _name(name: str) -> str:
 
 def _dim(extent: int | None) -> str:
     return "?" if extent is None else str(extent)
-
-
-def _data(value: Value) -> str:
-    return _literal(value.data, value.type)
 
 
 def _literal(data: Any, kind: ValueType) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.reference.constants import integers
 from pytest_ane.reference.ops.quantization import along
 from pytest_ane.reference.ops.shape import cast
+from pytest_ane.reference.ops.spatial import integers
 from pytest_ane.reference.palettes import Packed, decode
 from pytest_ane.reference.registry import register
 
