@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from pytest_ane.core.errors import ProgramError
-from pytest_ane.mil import blob, read_model
-from pytest_ane.mil.open import read_any
+from pytest_ane.mil import blob, read_any, read_model
 from pytest_ane.mil.records import MLModel, Pipeline, TensorType, Value
 from pytest_ane.mil.text import parse, write
 from tests.mil.packages import CODES, Program, doubling, model_file, weight_file
