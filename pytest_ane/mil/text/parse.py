@@ -44,13 +44,13 @@ from pytest_ane.mil.records import (
     ValueType,
 )
 from pytest_ane.mil.text.literals import (
+    OPSETS,
     Literal,
     Number,
     Pairs,
     Row,
     Text,
     read_literal,
-    to_record,
     unquote,
 )
 from pytest_ane.mil.values import tensor_type
@@ -166,7 +166,8 @@ class _Build(Transformer[Token, Program]):
     def function(
         self, name: Token, opset: Token, inputs: tuple[Named, ...], _: Any, body: _Body
     ) -> tuple[Token, Function]:
-        function = Function(_name(name), to_record(_name(opset)), inputs, body.block)
+        version = OPSETS.get(opset, _name(opset))
+        function = Function(_name(name), version, inputs, body.block)
 
         def where(op: Operation | None) -> str:
             token = name if op is None else body.tokens[id(op)]
