@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ane.core import fp16
 from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import MLModel, Operation
@@ -25,10 +26,6 @@ from pytest_ane.reference.prepare import uses
 from pytest_ane.reference.replay import run_step
 from pytest_ane.reference.state import State
 
-_HALF_MAX = 65504.0
-"""The largest number of fp16."""
-_HALF_MIN = 2.0**-14
-"""Its smallest normal number."""
 _SHOWS = 1e-2
 
 
@@ -57,12 +54,12 @@ class Suspect:
     @property
     def underflows(self) -> bool:
         """Whether fp16 has no normal numbers for what it should yield, and that shows."""
-        return 0 < self.peak < _HALF_MIN and self.own > _SHOWS
+        return 0 < self.peak < fp16.MIN_NORMAL and self.own > _SHOWS
 
     @property
     def overflows(self) -> bool:
         """Whether fp16 cannot hold what it should yield."""
-        return self.peak > _HALF_MAX and not math.isfinite(self.own)
+        return self.peak > fp16.MAX and not math.isfinite(self.own)
 
 
 def suspect_operations(

@@ -11,6 +11,7 @@ import numpy as np
 
 from pytest_ane.build import Cache
 from pytest_ane.chain.chain import Chain, ChainStep
+from pytest_ane.core import fp16
 from pytest_ane.core.arrays import Array, FloatArray, HalfArray
 from pytest_ane.core.digests import key_digest
 from pytest_ane.families import LanguageModel, Wire
@@ -97,7 +98,7 @@ def pack(logits: FloatArray) -> tuple[FloatArray, HalfArray]:
     """
     best = logits.max(axis=1)
     with np.errstate(invalid="ignore"):
-        below = np.maximum(logits - best[:, None], np.finfo(np.float16).min)
+        below = np.maximum(logits - best[:, None], -fp16.MAX)
     return best, below.astype(np.float16)
 
 

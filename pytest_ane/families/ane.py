@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-TINY = 2.0**-14
-"""fp16's smallest normal number: below it a channel's maximum counts as zero."""
+from pytest_ane.core import fp16
 
 
 class ScaledRMSNorm(nn.Module):
@@ -63,7 +62,7 @@ def settled(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def scaled_to_unit(x: Tensor, root_epsilon: float, dim: int = 1) -> Tensor:
     """`x` over the root of its mean square along `dim`, epsilon under the root."""
-    largest = x.abs().amax(dim=dim, keepdim=True).clamp(min=TINY)
+    largest = x.abs().amax(dim=dim, keepdim=True).clamp(min=fp16.MIN_NORMAL)
     scaled = x / largest
     square = (scaled * scaled).mean(dim=dim, keepdim=True)
     epsilon = root_epsilon / largest

@@ -1,4 +1,4 @@
-"""Cosine similarity: of rows, of everything, of groups of channels; and rows without one."""
+"""Cosine similarity: of rows, of everything, of groups of channels, of what a shard adds."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pytest_ane.core import fp16
 from pytest_ane.core.arrays import Array, BoolArray, DoubleArray
 
-RESOLUTION = 2.0**-24
-"""fp16's smallest number (IEEE 754-2019, table 3.5), and float32's unit roundoff: of an input of
-magnitude 1 neither side can say anything smaller."""
-_FP16_MAX = 65_504.0
 _ROUNDING = 1e-6
+_CLEAR = 8.0
+"""How many times what rounding takes one side must add where the other adds nothing."""
 
 
 class Zeros(NamedTuple):
@@ -36,7 +35,7 @@ def zeros(a: Array, b: Array, input_max: float) -> Zeros:
     cancel leave so much behind in float32. A row is zero on one side only if the other side's is
     above twice that, so that no row stands on the edge. NaN is never zero.
     """
-    near = RESOLUTION * (max(1.0, min(input_max, _FP16_MAX)) if np.isfinite(input_max) else 1.0)
+    near = fp16.SMALLEST * (max(1.0, min(input_max, fp16.MAX)) if np.isfinite(input_max) else 1.0)
     x, y = (np.abs(side).max(axis=1, initial=0.0) for side in (a, b))
     some = (x <= near) | (y <= near)
     both = some & (x <= 2 * near) & (y <= 2 * near)
@@ -95,6 +94,64 @@ def group_cosines(products: DoubleArray) -> DoubleArray:
     return np.where((aa == 0) & (bb == 0), 1.0, _angle(ab, aa, bb))
 
 
+class Contributions(NamedTuple):
+    """The contributions of `[T, C]` outputs, by row.
+
+    Attributes:
+        cosines: `[T]`; NaN where a value is not finite or only one side adds anything.
+        idle: `[T]`, rows to which neither side adds anything that fp16 can tell from the residual.
+        ratios: `[T]`, |residual| / |contribution| of the reference: how much the residual hides.
+        single: `[T]`, rows to which one side alone adds anything; of a path that is known.
+    """
+
+    cosines: DoubleArray
+    idle: BoolArray
+    ratios: DoubleArray
+    single: BoolArray
+
+
+def contributions(a: Array, b: Array, residual: Array) -> Contributions:
+    """Cosines of (a - residual) and (b - residual); differences are taken in float64.
+
+    A transformer's shard returns x + f(x), and its cosine is that of x with itself where |x| is
+    large: of |x| = 20 |f| a contribution at 0.95 shows as 0.9999.
+
+    A row is idle if every value that is added is at most 2^-10 of the residual's own (and 2^-24,
+    fp16's smallest number), or on one side twice that: it is lost in the rounding of the sum. Where
+    the other side's norm is above eight times that of what is lost, only one side adds anything.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    if not a.shape == b.shape == residual.shape:
+        raise ValueError(f"cannot compare {a.shape} with {b.shape}, less {residual.shape}")
+    path = np.asarray(residual, np.float64)
+    with np.errstate(invalid="ignore"):
+        x, y = np.asarray(a, np.float64) - path, np.asarray(b, np.float64) - path
+    lost = np.maximum(fp16.EPSILON * np.abs(path), fp16.SMALLEST)
+    compared = _compared(x, y, path, lost)
+    single = _single(x, y, lost) | _single(y, x, lost)
+    return compared._replace(cosines=np.where(single, np.nan, compared.cosines), single=single)
+
+
+def contributions_off_input(a: Array, b: Array, x: Array) -> Contributions:
+    """`contributions` where the residual path is unknown: outputs less their part along the input.
+
+    a - (a.x / x.x) x, and b likewise: all that is known of a path that may scale the input. What
+    the shard itself adds along x is taken out with it.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    if not a.shape == b.shape == x.shape:
+        raise ValueError(f"cannot compare {a.shape} with {b.shape}, input {x.shape}")
+    a, b, x = (np.asarray(array, np.float64) for array in (a, b, x))
+    along, path = _along(a, x), _along(b, x)
+    with np.errstate(invalid="ignore"):
+        lost = np.maximum(fp16.EPSILON * np.abs(path), fp16.SMALLEST)
+        return _compared(a - along, b - path, path, lost)
+
+
 def is_cosine(value: float) -> bool:
     """Whether a number may be a cosine: in -1..1 but for rounding, or NaN for an undefined one."""
     return math.isnan(value) or abs(value) <= 1 + _ROUNDING
@@ -122,3 +179,34 @@ def _scaled(x: Array) -> DoubleArray:
     with np.errstate(invalid="ignore", divide="ignore"):
         scaled: DoubleArray = x / np.abs(x).max(axis=1, keepdims=True, initial=0.0)
     return scaled
+
+
+def _compared(
+    x: DoubleArray, y: DoubleArray, path: DoubleArray, lost: DoubleArray
+) -> Contributions:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        x_lost, y_lost = _most(np.abs(x) / lost), _most(np.abs(y) / lost)
+        idle = (np.minimum(x_lost, y_lost) <= 1) & (np.maximum(x_lost, y_lost) <= 2)
+        ratios = np.linalg.norm(path, axis=1) / np.linalg.norm(y, axis=1)
+    return Contributions(cosine(x, y), idle, ratios, np.zeros(len(x), np.bool_))
+
+
+def _single(x: DoubleArray, y: DoubleArray, lost: DoubleArray) -> BoolArray:
+    """Rows where all of x is lost, and y clearly is not."""
+    with np.errstate(invalid="ignore"):
+        clear = np.linalg.norm(y, axis=1) > _CLEAR * np.linalg.norm(lost, axis=1)
+        return np.asarray((_most(np.abs(x) / lost) <= 1) & clear)
+
+
+def _most(x: DoubleArray) -> DoubleArray:
+    most: DoubleArray = x.max(axis=1, initial=0.0)
+    return most
+
+
+def _along(y: DoubleArray, x: DoubleArray) -> DoubleArray:
+    """The component of each row of y along that of x; of a row of zeros nothing."""
+    with np.errstate(invalid="ignore"):
+        squares = np.einsum("tc,tc->t", x, x)
+        share = np.einsum("tc,tc->t", y, x) / np.where(squares == 0, 1.0, squares)
+        component: DoubleArray = share[:, None] * x
+    return component

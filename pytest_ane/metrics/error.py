@@ -7,12 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.core import fp16
 from pytest_ane.core.arrays import Array, DoubleArray
 from pytest_ane.metrics.cosine import check_shapes
-
-SMALLEST_NORMAL = 2.0**-14
-"""Below fp16's smallest normal number its values are equally spaced (IEEE 754-2019, table 3.5):
-nothing can be near a reference there in relation to it."""
 
 
 class WorstError(NamedTuple):
@@ -46,43 +43,29 @@ def relative_l2(a: Array, b: Array) -> DoubleArray:
     return relative
 
 
-def snr(a: Array, b: Array) -> DoubleArray:
-    """10 log10(sum b^2 / sum (a - b)^2) for each row of `[T, C]` against a reference; `[T]` in dB.
+def decibels(relative: npt.ArrayLike) -> DoubleArray:
+    """Relative L2 errors of any shape as signal-to-noise ratios in dB: -20 log10 of them.
 
     Called SQNR where quantization makes the noise: about 6 dB for every bit (W. R. Bennett, Spectra
-    of Quantized Signals, 1948). Infinite for equal rows; NaN and -inf, which no bound from below
-    lets pass, where `relative_l2` is NaN or infinite.
-
-    Raises:
-        ValueError: the shapes differ.
+    of Quantized Signals, 1948). Infinite for no error; NaN for NaN.
     """
-    return decibels(relative_l2(a, b))
-
-
-def decibels(relative: npt.ArrayLike) -> DoubleArray:
-    """A relative L2 error as a signal-to-noise ratio in dB: -20 log10 of it, of any shape."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio: DoubleArray = -20 * np.log10(np.asarray(relative, np.float64))
     return ratio
 
 
-def max_abs_error(a: Array, b: Array) -> float:
-    """Greatest |a - b| over two arrays of one shape, in float64; NaN if any difference is NaN.
+def worst_abs_error(a: Array, b: Array) -> WorstError:
+    """Greatest |a - b| of two `[T, C]` arrays, neither empty, in float64, and where.
 
-    numpy's maximum propagates NaN, so a NaN cannot hide. 0.0 for empty arrays.
+    NaN, which counts as greatest, if any difference is NaN.
 
     Raises:
         ValueError: the shapes differ.
     """
-    return float(_difference(a, b).max(initial=0.0))
-
-
-def worst_abs_error(a: Array, b: Array) -> WorstError:
-    """`max_abs_error` of two `[T, C]` arrays, neither empty, and where; NaN counts as greatest."""
     return _worst(_difference(a, b))
 
 
-def worst_rel_error(a: Array, b: Array, floor: float = SMALLEST_NORMAL) -> WorstError:
+def worst_rel_error(a: Array, b: Array, floor: float = fp16.MIN_NORMAL) -> WorstError:
     """Greatest |a - b| / max(|b|, floor) of two `[T, C]` arrays, neither empty, and where.
 
     NaN, which counts as greatest, if either side has a NaN or the reference is infinite.

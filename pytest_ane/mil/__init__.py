@@ -2,7 +2,46 @@
 
 from __future__ import annotations
 
-from pytest_ane.mil.blob import byte_size, load
-from pytest_ane.mil.open import count_operations, read_any, read_model
+from pathlib import Path
 
-__all__ = ["byte_size", "count_operations", "load", "read_any", "read_model"]
+from pytest_ane.core.errors import ProgramError
+from pytest_ane.mil.blob import byte_size, load
+from pytest_ane.mil.compiled import is_compiled, read_compiled
+from pytest_ane.mil.package import read_package
+from pytest_ane.mil.records import MLModel, Pipeline
+
+__all__ = ["byte_size", "load", "read_any", "read_model"]
+
+
+def read_model(path: Path | str, *, weights: bool = True, function: str | None = None) -> MLModel:
+    """Read an `.mlpackage`, or a compiled `.mlmodelc`.
+
+    Args:
+        path: the model's folder.
+        function: which function of several; None for the default one.
+        weights: check that every weight lies inside its file; False reads structure only, so
+            that a model whose weights are absent can still be forecast.
+
+    Raises:
+        ProgramError: missing, damaged, hostile, or not an ML Program; says which file and where.
+    """
+    path = Path(path)
+    model = read_any(path, weights=weights, function=function)
+    if isinstance(model, Pipeline):
+        raise ProgramError(
+            f"{path}: is a pipeline of {len(model.parts)} models, not one ML Program; "
+            "save its models one by one."
+        )
+    return model
+
+
+def read_any(
+    path: Path, *, weights: bool = True, function: str | None = None
+) -> MLModel | Pipeline:
+    """Read what `read_model` reads, or an `.mlpackage` of a pipeline of ML Programs.
+
+    Raises:
+        ProgramError: as `read_model`; in a pipeline, of a part too.
+    """
+    read = read_compiled if is_compiled(path) else read_package
+    return read(path, weights=weights, function=function)

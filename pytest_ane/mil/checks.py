@@ -25,14 +25,15 @@ Where: TypeAlias = "Callable[[Operation | None], str]"
 
 
 def check_names(function: Function, where: Where) -> None:
-    """Check every name of a function.
+    """Check every name and constant of a function.
 
     Args:
         function: as read, nested at most as deep as Python's stack allows.
         where: what begins a complaint: the file and the operation, or the function for None.
 
     Raises:
-        ProgramError: an undefined or doubly defined name, or blocks nested deeper than 32.
+        ProgramError: an undefined or doubly defined name, a constant without a value, or blocks
+            nested deeper than 32.
     """
     _Names(where).function(function)
 
@@ -65,6 +66,10 @@ class _Names:
         self.scope -= mine
 
     def operation(self, operation: Operation, depth: int) -> None:
+        if operation.op == "const" and "val" not in operation.attributes:
+            raise ProgramError(f"{self.where(operation)}: a constant holds no value.")
+        if operation.op == "const" and (count := len(operation.outputs)) != 1:
+            raise ProgramError(f"{self.where(operation)}: a constant has {count} results.")
         for arguments in operation.inputs.values():
             for argument in arguments:
                 if isinstance(argument, Ref) and argument.name not in self.scope:

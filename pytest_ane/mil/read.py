@@ -76,10 +76,6 @@ class _Reader:
     def operation(self, message: Any) -> Operation:
         outputs = self.named(message.outputs)
         where = self.spot(message.type, outputs[0].name if outputs else message.type)
-        if message.type == "const" and "val" not in message.attributes:
-            raise ProgramError(f"{where}: a constant holds no value.")
-        if message.type == "const" and len(outputs) != 1:
-            raise ProgramError(f"{where}: a constant has {len(outputs)} results.")
         return Operation(
             op=message.type.rpartition(".")[2],
             inputs={

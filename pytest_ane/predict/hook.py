@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -65,32 +65,19 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The usual specification with a loader that patches afterwards."""
+        """The usual specification; its loader patches after the import."""
         if fullname != "coremltools":
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                patch()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
-
-
-class _Loader(Loader):
-    """Another loader, and `patch` after it."""
-
-    def __init__(self, inner: Loader) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As the usual loader does."""
-        return self._inner.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """As the usual loader does, then patch."""
-        self._inner.exec_module(module)
-        patch()
 
 
 _ABSENT: Any = object()

@@ -245,12 +245,6 @@ def _write_package(package: Path, specification: bytes, blobs: Mapping[str, byte
     return package
 
 
-_DTYPES: dict[DType, Any] = {DType.FP16: np.float32, DType.FP32: np.float32,
-                             DType.FP64: np.float64, DType.INT32: np.int32,
-                             DType.INT8: np.int8}  # fmt: skip
-"""As coremltools gives out multi-arrays: fp16 as fp32."""
-
-
 def declared_inputs(model: MLModel | Pipeline, data: Mapping[str, Any]) -> dict[str, Any]:
     """Inputs in the declared types: coremltools hands over fp16 as fp32, and any number as such.
 
@@ -313,7 +307,10 @@ def _returned(model: MLModel | Pipeline, feature: Feature | None, value: Any) ->
     value = np.asarray(value)
     if feature is not None and kind == "image":
         return _image(model, feature, value)
-    dtype = _DTYPES.get(feature.dtype if feature is not None else DType.STRING, value.dtype)
+    if feature is None or feature.dtype is DType.STRING:
+        dtype = value.dtype
+    else:
+        dtype = carried(feature.dtype)  # coremltools gives out fp16 as float32.
     return np.array(value.reshape(1) if value.ndim == 0 else value, dtype)
 
 

@@ -19,17 +19,12 @@ import numpy.typing as npt
 
 from pytest_ane.core.arrays import Array, FloatArray
 from pytest_ane.mil.records import DType, TensorType, ValueType
+from pytest_ane.mil.values import NUMPY
 
 Precision = Literal["as-typed", "float32", "float64"]
 
 FLOATS = frozenset((DType.FP16, DType.FP32, DType.FP64, DType.BF16))
-_CARRIED: dict[DType, Any] = {
-    DType.FP16: np.float32, DType.FP32: np.float32, DType.FP64: np.float64, DType.BF16: np.float32,
-    DType.INT8: np.int8, DType.INT16: np.int16, DType.INT32: np.int32, DType.INT64: np.int64,
-    DType.UINT8: np.uint8, DType.UINT16: np.uint16, DType.UINT32: np.uint32, DType.BOOL: np.bool_,
-    DType.UINT64: np.uint64, DType.INT4: np.int8, DType.UINT1: np.uint8, DType.UINT2: np.uint8,
-    DType.UINT3: np.uint8, DType.UINT4: np.uint8, DType.UINT6: np.uint8,
-}  # fmt: skip
+_CARRIED: dict[DType, Any] = NUMPY | {DType.FP16: np.float32, DType.BF16: np.float32}
 
 _LOADING = 0.5
 """Seconds to load the compiled kernels."""

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.mil.records import Argument, DType, MLModel, Operation, Ref, TensorType, Value
-from pytest_ane.reference.constants import constant
+from pytest_ane.mil.blob import load
+from pytest_ane.mil.records import Argument, Blob, DType, MLModel, Operation, Ref, TensorType, Value
 from pytest_ane.reference.dtypes import Precision, carried, converter
 from pytest_ane.reference.registry import FAILURES, lookup
 from pytest_ane.reference.weights import (
@@ -193,6 +193,15 @@ class Constants:
             for key in keys & set(op.attributes):
                 parameters[key] = constant(self._model, op.attributes[key], self._precision)
         return parameters
+
+
+def constant(model: MLModel, value: Value, precision: Precision = "as-typed") -> Any:
+    """A constant's data: scalars as Python numbers, fp16 as float32, weights decoded."""
+    if not isinstance(value.type, TensorType) or isinstance(value.data, (str, tuple, dict)):
+        return value.data
+    if not isinstance(value.data, Blob) and value.type.shape == ():
+        return np.asarray(value.data).item()
+    return load(model, value).astype(carried(value.type.dtype, precision), copy=False)
 
 
 def dense(value: Any) -> Any:

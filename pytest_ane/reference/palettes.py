@@ -99,7 +99,6 @@ def decode(
     *,
     start: int = 0,
     stop: int | None = None,
-    dtype: Any = None,
     out: Array | None = None,
 ) -> Array:
     """Rows of a palettized weight: `dense[o, ...] = tables[o // (O / G), indices[o, ...]]`.
@@ -109,25 +108,20 @@ def decode(
         tables: `[G, 2^bits]`; each serves O / G rows.
         start: first row to decode.
         stop: row to stop before; None for all.
-        dtype: type of the result; None for the tables'.
-        out: C-contiguous array `[stop - start, ...]` to write into, of the result's type.
+        out: C-contiguous array `[stop - start, ...]` to write into, of the tables' type.
 
     Returns:
         Rows `[stop - start, ...]`.
 
     Raises:
-        ValueError: tables that do not fit the indices, rows beyond them, or an `out` that is not
-            of the result's shape and type.
+        ValueError: tables that do not fit the indices, or rows beyond them.
     """
     height = indices.shape[0] if indices.shape else 1
     stop = height if stop is None else stop
     _check(indices, tables, height, start, stop)
-    tables = tables.astype(dtype or tables.dtype, copy=False)
-    shape = (stop - start, *indices.shape[1:]) if indices.shape else ()
     if out is None:
+        shape = (stop - start, *indices.shape[1:]) if indices.shape else ()
         out = np.empty(shape, tables.dtype)
-    elif out.shape != shape or out.dtype != tables.dtype or not out.flags.c_contiguous:
-        raise ValueError(f"out is {out.dtype} {out.shape}, not contiguous {tables.dtype} {shape}")
     width = math.prod(indices.shape[1:])
     if out.size:
         group = height // len(tables) * width

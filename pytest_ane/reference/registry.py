@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -61,6 +61,12 @@ def register(*names: str, opset: str = "iOS15", moves: bool = False) -> Callable
         return function
 
     return decorate
+
+
+def register_all(functions: Mapping[str, Callable[..., Any]], moves: Collection[str] = ()) -> None:
+    """Register a table of functions by operation; those named in `moves` with `moves=True`."""
+    for name, function in functions.items():
+        register(name, moves=name in moves)(function)
 
 
 def lookup(name: str, opset: str, where: str = "") -> Implementation:

@@ -112,7 +112,7 @@ def palettized(
     flat = tables.reshape(-1, entries).astype(dtype, copy=False)
 
     def rows(start: int, stop: int, out: Array) -> Array:
-        return decode(packed, flat, start=start, stop=stop, dtype=dtype, out=out)
+        return decode(packed, flat, start=start, stop=stop, out=out)
 
     return StreamedWeight(shape, dtype, rows)
 

@@ -21,8 +21,8 @@ from pytest_ane.families.base import Cut
 from pytest_ane.manifest import Compression, Linear, Palettize, Shard, Uncompressed
 from pytest_ane.mil import read_model
 from pytest_ane.mil.package import parse_package
-from pytest_ane.mil.same import differences
 from pytest_ane.sources.gguf import GGUFSource
+from tests.mil.same import differences
 from tests.packages import save_conv
 from tests.plugin.projects import make_llama
 

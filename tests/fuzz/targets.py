@@ -15,12 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from pytest_ane.core.errors import ProgramError
-from pytest_ane.mil import blob, read_model
-from pytest_ane.mil.open import read_any
+from pytest_ane.mil import blob, read_any, read_model
 from pytest_ane.mil.records import MLModel, Pipeline, TensorType, Value
-from pytest_ane.mil.same import differences
 from pytest_ane.mil.text import parse, write
 from tests.mil.packages import CODES, Program, doubling, model_file, weight_file
+from tests.mil.same import differences
 
 Target = Callable[[bytes], None]
 TARGETS = ("package", "weights", "text", "metadata")

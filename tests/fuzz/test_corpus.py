@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from pytest_ane.core.errors import AneError
-from pytest_ane.mil.open import read_any, read_model
+from pytest_ane.mil import read_any, read_model
 from pytest_ane.mil.proto import definitions
 from pytest_ane.mil.records import Pipeline
 from pytest_ane.reference import Session

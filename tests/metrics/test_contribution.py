@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.metrics.contribution import contributions, contributions_off_input
-from pytest_ane.metrics.cosine import cosine
+from pytest_ane.metrics.cosine import contributions, contributions_off_input, cosine
 
 RNG = np.random.default_rng(6)
 X = RNG.standard_normal((3, 256)).astype(np.float32)

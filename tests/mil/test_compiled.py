@@ -14,10 +14,10 @@ from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.compiled import write_compiled
 from pytest_ane.mil.records import DType, Feature
-from pytest_ane.mil.same import differences
 from pytest_ane.reference import Session
 from tests.mil import compiled
 from tests.mil.packages import Program, doubling
+from tests.mil.same import differences
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 9\n"
 

@@ -14,9 +14,9 @@ import pytest
 
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import MLModel
-from pytest_ane.mil.same import differences
 from pytest_ane.mil.text import parse, write
 from pytest_ane.reference import Session
+from tests.mil.same import differences
 
 MODELS = os.environ.get("PYTEST_ANE_MODELS")
 PAIRS = [

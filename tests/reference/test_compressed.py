@@ -12,7 +12,7 @@ import pytest
 
 from pytest_ane.mil import read_model
 from pytest_ane.reference import Session, eval_op
-from pytest_ane.reference.constants import constant
+from pytest_ane.reference.folding import constant
 from pytest_ane.reference.palettes import Packed, stored
 
 Step = tuple[str, dict[str, Any]]

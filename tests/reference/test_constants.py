@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.mil import read_model
-from pytest_ane.reference.constants import constant
+from pytest_ane.reference.folding import constant
 from tests.mil.packages import doubling
 
 

@@ -75,7 +75,7 @@ def test_as_one_by_one(shape: tuple[int, ...], groups: int, bits: int) -> None:
 def test_types(bits: int, dtype: Any) -> None:
     elements, packed, tables = random((8, 4096), bits, 2)
     expected = plain(elements, tables.astype(dtype))
-    np.testing.assert_array_equal(decode(packed, tables, dtype=dtype), expected, strict=True)
+    np.testing.assert_array_equal(decode(packed, tables.astype(dtype)), expected, strict=True)
     whole = np.arange(2 << bits).astype(np.uint8).reshape(2, -1)
     np.testing.assert_array_equal(decode(packed, whole), plain(elements, whole), strict=True)
 
@@ -114,8 +114,6 @@ def test_nan_and_infinity_and_negative_zero_are_values_like_others() -> None:
         ({"tables": np.zeros((0, 16))}, "0 tables"),
         ({"start": 3, "stop": 2}, "rows 3 to 2 of 4"),
         ({"stop": 5}, "rows 0 to 5 of 4"),
-        ({"out": np.zeros((4, 3))}, "out is float64"),
-        ({"out": np.zeros((2, 4)).T}, "out is float64"),
     ],
 )
 def test_what_does_not_fit(arguments: dict[str, Any], message: str) -> None:

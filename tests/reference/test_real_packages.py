@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pytest_ane.mil import read_model
-from pytest_ane.mil.same import differences
 from pytest_ane.mil.text import parse, write
 from pytest_ane.reference import Session
+from tests.mil.same import differences
 from tests.packages import published
 
 HANDS = ("hand_detector", "hand_detector_whim", "hand_landmarks_detector")

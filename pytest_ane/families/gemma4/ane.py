@@ -12,7 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pytest_ane.families.ane import TINY, pointwise, rotate, settled
+from pytest_ane.core import fp16
+from pytest_ane.families.ane import pointwise, rotate, settled
 from pytest_ane.families.gemma4.config import Gemma4Config
 from pytest_ane.families.gemma4.weights import AttentionWeights, HeadWeights
 
@@ -29,7 +30,7 @@ class AneUnit(nn.Module):
 
     def __init__(self, epsilon: float, dtype: torch.dtype) -> None:
         super().__init__()
-        self.register_buffer("tiny", torch.tensor([TINY], dtype=dtype))
+        self.register_buffer("tiny", torch.tensor([fp16.MIN_NORMAL], dtype=dtype))
         self.register_buffer("root_epsilon", torch.tensor([epsilon**0.5], dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:

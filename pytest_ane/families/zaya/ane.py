@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pytest_ane.core import fp16
 from pytest_ane.families.ane import (
-    TINY,
     ScaledRMSNorm,
     convolution,
     pointwise,
@@ -129,8 +129,8 @@ class AneAttention(nn.Module):
         seen, current = self.projected(x)
         q, k = self.queries_and_keys(seen[:, : c.qk_channels])
         v = torch.cat([current, seen[:, c.qk_channels :, 1:-1]], dim=1)
-        q = _rotate_part(scaled_to_unit(q, TINY, dim=2) * c.head**-0.5, cos, sin)
-        k = _rotate_part(scaled_to_unit(k, TINY, dim=2) * self.temperature, cos, sin)
+        q = _rotate_part(scaled_to_unit(q, fp16.MIN_NORMAL, dim=2) * c.head**-0.5, cos, sin)
+        k = _rotate_part(scaled_to_unit(k, fp16.MIN_NORMAL, dim=2) * self.temperature, cos, sin)
         v = v.reshape(c.kv_heads, 1, c.head, -1)
         keys, values = self.remembered(torch.cat([k, v]).transpose(2, 3), write)
         weights = torch.softmax(q.transpose(2, 3) @ keys.transpose(2, 3) + mask, dim=-1)

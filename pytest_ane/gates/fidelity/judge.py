@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from pytest_ane.core import fp16
 from pytest_ane.core.verdict import Cell, Column, Figure, Finding, Table, Verdict, Where, nothing
 from pytest_ane.gates.fidelity.records import GROUP, Comparison, Fidelity
 from pytest_ane.manifest.policy import FidelityPolicy, OutputPolicy
@@ -17,7 +18,6 @@ from pytest_ane.metrics.error import decibels
 
 Series = tuple[Sequence[float], Sequence[int]]
 """Values of a comparison, and the position (or first channel) of each."""
-_SQUARES, _VALUES = 255.9, 65_504.0
 _BINS = 8
 """Bins of the histogram of the worst probe's cosines, and the positions it takes at least."""
 _NAMED = 5
@@ -150,8 +150,8 @@ def figures(fidelity: Fidelity) -> tuple[Figure, ...]:
     """Numbers of all probes; those of position 0 of captured probes are called `first`."""
     all_, live = fidelity.comparisons, [c for c in fidelity.comparisons if c.live]
     largest = float(np.max([c.input_max for c in all_], initial=0.0))
-    overflow = "fp16 overflows above 65,504" if largest > _VALUES else ""
-    overflow = overflow or ("fp16 squares overflow above 255.9" if largest > _SQUARES else "")
+    overflow = "fp16 overflows above 65,504" if largest > fp16.MAX else ""
+    overflow = overflow or ("fp16 squares overflow above 255.9" if largest > fp16.MAX**0.5 else "")
     return (
         *(_compared(fidelity) if fidelity.compared else ()),
         Figure("probes", probes(all_), "probes", shown=True),

@@ -15,8 +15,10 @@ from pytest_ane.backends import Runner
 from pytest_ane.core.arrays import DoubleArray, FloatArray
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.gates.fidelity.records import GROUP, Comparison, Errors, Fidelity
-from pytest_ane.metrics.contribution import Contributions, contributions, contributions_off_input
 from pytest_ane.metrics.cosine import (
+    Contributions,
+    contributions,
+    contributions_off_input,
     cosine,
     flat_cosine,
     group_cosines,

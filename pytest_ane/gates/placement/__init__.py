@@ -16,7 +16,7 @@ from pytest_ane.gates.placement.judge import figures, judge
 from pytest_ane.gates.placement.measure import Placement, measure
 from pytest_ane.gates.placement.plans import Plan
 from pytest_ane.manifest.policy import PlacementPolicy
-from pytest_ane.mil import count_operations, read_model
+from pytest_ane.mil import read_model
 
 __all__ = ["PLACEMENT", "Forecast", "Match", "Placement", "Plan", "forecast", "judge", "measure"]
 
@@ -69,7 +69,8 @@ class PlacementGate(Gate[Placement]):
             return
         # It was joined with its program when it was recorded.
         held = Counter(operation.op or "" for _, operation in measurement.walk())
-        there = count_operations(artifact)
+        program = read_model(artifact, weights=False).program
+        there = Counter(operation.op for operation in program.walk())
         for kind in (kind for kind in there | held if there[kind] != held[kind]):
             yield f"holds a plan of {held[kind]} {kind}, and the program has {there[kind]}"
 

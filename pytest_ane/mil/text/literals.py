@@ -61,7 +61,8 @@ def read_literal(literal: Literal, kind: ValueType, where: str) -> Any:
         items = _items(literal)
         if items is not None and kind.length in (None, len(items)):
             return tuple(_member(i, kind.element, where) for i in items)
-    if isinstance(kind, TupleType) and _members(literal) == len(kind.elements):
+    size = len(literal) if isinstance(literal, tuple) else None
+    if isinstance(kind, TupleType) and size == len(kind.elements):
         fields = zip(literal, kind.elements, strict=True)
         return tuple(_member(i, k, where) for i, k in fields)
     if isinstance(kind, DictionaryType) and isinstance(literal, Pairs):
@@ -83,10 +84,6 @@ def _items(literal: Literal) -> list[Any] | None:
         inner = literal[1:-1].strip()
         return [Number(n) for n in inner.split(",")] if inner else []
     return literal if type(literal) is list else None
-
-
-def _members(literal: Literal) -> int | None:
-    return len(literal) if isinstance(literal, tuple) else None
 
 
 def _leaves(literal: Literal, kind: TensorType, where: str) -> list[Any]:
@@ -188,10 +185,9 @@ def _mismatch(kind: TensorType, where: str) -> ProgramError:
     return ProgramError(f"{where}: a constant {kind} holds a value of another type or shape.")
 
 
-# The compiler's name of an opset, and the protobuf's, which records keep.
-_RECORDS = {"ios15": "CoreML5", "ios16": "CoreML6", "ios17": "CoreML7", "ios18": "CoreML8",
-            "ios26": "CoreML9"}  # fmt: skip
-_TEXTS = {record: text for text, record in _RECORDS.items()}
+OPSETS = {"ios15": "CoreML5", "ios16": "CoreML6", "ios17": "CoreML7", "ios18": "CoreML8",
+          "ios26": "CoreML9"}  # fmt: skip
+"""The compiler's name of an opset, and the protobuf's, which records keep."""
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_@.]*", re.ASCII)
 """Names as the grammar has them."""
@@ -202,16 +198,6 @@ _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|([0-7]{1,3})|(
 _SURROGATES = range(0xD800, 0xE000)
 _QUOTED = {'"': r"\"", "\\": r"\\", "\n": r"\n", "\t": r"\t", "\r": r"\r"}
 _TO_QUOTE = re.compile(r'["\\\x00-\x1f\x7f]')
-
-
-def to_record(opset: str) -> str:
-    """`CoreML7` for `ios17`; what is not known stays as it is."""
-    return _RECORDS.get(opset, opset)
-
-
-def to_text(opset: str) -> str:
-    """`ios17` for `CoreML7`; what is not known stays as it is."""
-    return _TEXTS.get(opset, opset)
 
 
 def unquote(quoted: str) -> str:

@@ -44,13 +44,13 @@ from pytest_ane.mil.records import (
     ValueType,
 )
 from pytest_ane.mil.text.literals import (
+    OPSETS,
     Literal,
     Number,
     Pairs,
     Row,
     Text,
     read_literal,
-    to_record,
     unquote,
 )
 from pytest_ane.mil.values import tensor_type
@@ -145,11 +145,10 @@ class _Typed:
 
 @dataclass(frozen=True)
 class _Body:
-    """A block, the tokens of its operations by identity, and how deep blocks nest in it."""
+    """A block, and the tokens of its operations by identity."""
 
     block: Block
     tokens: dict[int, Token]
-    height: int
 
 
 _Statement = tuple[Operation, Token, tuple[_Body, ...]]
@@ -167,7 +166,8 @@ class _Build(Transformer[Token, Program]):
     def function(
         self, name: Token, opset: Token, inputs: tuple[Named, ...], _: Any, body: _Body
     ) -> tuple[Token, Function]:
-        function = Function(_name(name), to_record(_name(opset)), inputs, body.block)
+        version = OPSETS.get(opset, _name(opset))
+        function = Function(_name(name), version, inputs, body.block)
 
         def where(op: Operation | None) -> str:
             token = name if op is None else body.tokens[id(op)]
@@ -194,15 +194,11 @@ class _Build(Transformer[Token, Program]):
     def body(self, *parts: Any) -> _Body:
         statements: tuple[_Statement, ...] = parts[:-1]
         tokens: dict[int, Token] = {}
-        height = 0
         for operation, token, nested in statements:
             tokens[id(operation)] = token
             for inner in nested:
                 tokens.update(inner.tokens)
-                height = max(height, inner.height + 1)
-            if height > DEEPEST:
-                raise _Fault(f"{_at(token)}: blocks nest deeper than {DEEPEST}.")
-        return _Body(Block((), tuple(s[0] for s in statements), parts[-1]), tokens, height)
+        return _Body(Block((), tuple(s[0] for s in statements), parts[-1]), tokens)
 
     def block(self, *parts: Any) -> _Body:
         inputs: tuple[Named, ...] = parts[-2]
@@ -222,10 +218,6 @@ class _Build(Transformer[Token, Program]):
     ) -> _Statement:
         op = intern(str(callee).rpartition(".")[2])
         values = {key: typed.read() for key, typed in (attributes or {}).items()}
-        if op == "const" and "val" not in values:
-            raise _Fault(f"{_at(callee)}: a constant holds no value.")
-        if op == "const" and len(outputs or ()) != 1:
-            raise _Fault(f"{_at(callee)}: a constant has {len(outputs or ())} results.")
         inner = tuple(body.block for body in blocks)
         return Operation(op, arguments, outputs or (), values, inner), callee, blocks
 

@@ -26,10 +26,11 @@ from pytest_ane.mil.records import (
     Value,
     ValueType,
 )
-from pytest_ane.mil.text.literals import NAME, quote, to_text
+from pytest_ane.mil.text.literals import NAME, OPSETS, quote
 
 _BARE = frozenset({"CoreML8", "CoreML9"})
 """From these opsets on the compiler writes `int32` for `tensor<int32, []>`."""
+_TEXTS = {record: text for text, record in OPSETS.items()}
 _TEXT, _OFFSET = TensorType(DType.STRING), TensorType(DType.UINT64)
 
 
@@ -56,7 +57,7 @@ class _Writer:
         yield "}\n"
 
     def function(self, function: Function) -> Iterator[str]:
-        opset = to_text(_name(function.opset))
+        opset = _TEXTS.get(function.opset) or _name(function.opset)
         yield f"    func {_name(function.name)}<{opset}>({self.named(function.inputs)}) "
         if function.block.inputs:
             raise ProgramError(f"function {function.name!r}: its block has inputs of its own.")
@@ -91,8 +92,9 @@ class _Writer:
         return f"[{', '.join(f'{_name(k)} = {self.value(v)}' for k, v in attributes.items())}]"
 
     def value(self, value: Value) -> str:
-        data = self.blob(value.data) if isinstance(value.data, Blob) else _data(value)
-        return f"{self.type(value.type)}({data})"
+        data = value.data
+        text = self.blob(data) if isinstance(data, Blob) else _literal(data, value.type)
+        return f"{self.type(value.type)}({text})"
 
     def blob(self, blob: Blob) -> str:
         path, offset = self.type(_TEXT), self.type(_OFFSET)
@@ -123,10 +125,6 @@ def _name(name: str) -> str:
 
 def _dim(extent: int | None) -> str:
     return "?" if extent is None else str(extent)
-
-
-def _data(value: Value) -> str:
-    return _literal(value.data, value.type)
 
 
 def _literal(data: Any, kind: ValueType) -> str:

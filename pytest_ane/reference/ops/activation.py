@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.reference.ops.elementwise import error_function
-from pytest_ane.reference.registry import register
+from pytest_ane.reference.registry import register, register_all
 
 
 @register("sigmoid")
@@ -17,40 +17,24 @@ def sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
-@register("silu")
-def silu(x: Any) -> Any:
-    """`x sigmoid(x)`."""
-    return x * sigmoid(x)
+_FORMULAS: dict[str, Any] = {
+    "clamped_relu": lambda x, alpha, beta: np.minimum(np.where(x >= 0, x, alpha * x), beta),
+    "elu": lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),
+    "leaky_relu": lambda x, alpha: np.where(x >= 0, x, alpha * x),
+    "linear_activation": lambda x, alpha, beta: alpha * x + beta,
+    "relu6": lambda x: np.clip(x, 0, 6),
+    "silu": lambda x: x * sigmoid(x),
+    "softsign": lambda x: x / (1 + np.abs(x)),
+    # NaN stays.
+    "thresholded_relu": lambda x, alpha: np.where(x < alpha, np.zeros_like(x), x),
+}
+register_all(_FORMULAS)
 
 
 @register("relu", moves=True)
 def relu(x: Any) -> Any:
     """max(x, 0)."""
     return np.maximum(x, 0)
-
-
-@register("relu6")
-def relu6(x: Any) -> Any:
-    """min(max(x, 0), 6)."""
-    return np.clip(x, 0, 6)
-
-
-@register("clamped_relu")
-def clamped_relu(x: Any, alpha: float, beta: float) -> Any:
-    """min(x, beta) where x >= 0, else min(alpha x, beta)."""
-    return np.minimum(np.where(x >= 0, x, alpha * x), beta)
-
-
-@register("leaky_relu")
-def leaky_relu(x: Any, alpha: float) -> Any:
-    """`x` where x >= 0, else `alpha x`."""
-    return np.where(x >= 0, x, alpha * x)
-
-
-@register("thresholded_relu")
-def thresholded_relu(x: Any, alpha: float) -> Any:
-    """`x` where x >= alpha, else 0; NaN stays."""
-    return np.where(x < alpha, np.zeros_like(x), x)
 
 
 @register("prelu")
@@ -61,18 +45,6 @@ def prelu(x: Any, alpha: Any) -> Any:
         ValueError: alpha has another length.
     """
     return np.where(x > 0, x, _by_channel(alpha, x, "alpha") * x)
-
-
-@register("linear_activation")
-def linear_activation(x: Any, alpha: float, beta: float) -> Any:
-    """`alpha x + beta`."""
-    return alpha * x + beta
-
-
-@register("elu")
-def elu(x: Any, alpha: float) -> Any:
-    """`x` where x > 0, else `alpha (exp(x) - 1)`."""
-    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
 
 
 @register("softplus")
@@ -96,12 +68,6 @@ def _by_channel(values: Any, x: Any, name: str) -> Any:
     if x.ndim < 2 or np.shape(values) != x.shape[1:2]:
         raise ValueError(f"{name} {np.shape(values)} is not a number for each channel of {x.shape}")
     return np.reshape(values, (-1,) + (1,) * (x.ndim - 2))
-
-
-@register("softsign")
-def softsign(x: Any) -> Any:
-    """`x / (1 + |x|)`."""
-    return x / (1 + np.abs(x))
 
 
 @register("sigmoid_hard")

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.reference.constants import integers
-from pytest_ane.reference.ops.quantization import along
+from pytest_ane.reference.ops.quantization import dequantize
 from pytest_ane.reference.ops.shape import cast
+from pytest_ane.reference.ops.spatial import integers
 from pytest_ane.reference.palettes import Packed, decode
 from pytest_ane.reference.registry import register
 
@@ -101,9 +101,7 @@ def constexpr_affine_dequantize(
     quantized_data: Any, zero_point: Any, scale: Any, axis: int = 0
 ) -> Any:
     """`scale (quantized_data - zero_point)`, both scalar or along an axis."""
-    scale = along(scale, quantized_data.shape, axis, "scale")
-    zero = along(zero_point, quantized_data.shape, axis, "zero_point").astype(scale.dtype)
-    return scale * (quantized_data.astype(scale.dtype) - zero)
+    return dequantize(quantized_data, scale, zero_point, axis)
 
 
 @register("constexpr_cast", opset="iOS16")

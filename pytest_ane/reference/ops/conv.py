@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -17,6 +17,19 @@ _MANY = 32
 """Channels of a group from which a product for each of the kernel's positions is quick."""
 _COLUMNS = 1 << 22
 """Elements of the columns built at a time: windows overlap, so all of them may be far more."""
+
+
+class _Windows(NamedTuple):
+    """Where the kernels lie: `counts` positions along each axis of the padded input."""
+
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    counts: tuple[int, ...]
+    groups: int
+
+    def under(self, position: tuple[int, ...]) -> tuple[slice, ...]:
+        """The elements that one position of a kernel meets."""
+        return under(position, self.strides, self.dilations, self.counts)
 
 
 @register("conv")
@@ -48,12 +61,13 @@ def conv(
         return add_bias(_pointwise(x, weight, strides, groups), bias)
     weight = np.asarray(weight)
     counts = _counts(x.shape[2:], kernel, strides, dilations)
+    windows = _Windows(strides, dilations, counts, groups)
     if weight.shape[1] == 1 and groups > 1:
-        y = _depthwise(x, weight, strides, dilations, counts)
+        y = _depthwise(x, weight, windows)
     elif weight.shape[1] >= _MANY and weight[0].size * math.prod(counts) * groups > _COLUMNS:
-        y = _shifted(x, weight, strides, dilations, counts, groups)
+        y = _shifted(x, weight, windows)
     else:
-        y = _windows(x, weight, strides, dilations, counts, groups)
+        y = _columns(x, weight, windows)
     return add_bias(y.reshape(len(x), weight.shape[0], *counts), bias)
 
 
@@ -106,57 +120,36 @@ def _product(weight: Any, columns: Any) -> Any:
     return np.matmul(weight.reshape(groups, weight.shape[0] // groups, rows), columns)
 
 
-def _depthwise(
-    x: Any,
-    weight: Any,
-    strides: tuple[int, ...],
-    dilations: tuple[int, ...],
-    counts: tuple[int, ...],
-) -> Any:
+def _depthwise(x: Any, weight: Any, windows: _Windows) -> Any:
     """A group for each channel: products of numbers, summed over the kernel's positions."""
-    factors = weight.reshape(x.shape[1], -1, *weight.shape[2:], *(1 for _ in counts))
+    factors = weight.reshape(x.shape[1], -1, *weight.shape[2:], *(1 for _ in windows.counts))
     y = 0
     for position in product(*map(range, weight.shape[2:])):
         chosen = (slice(None), slice(None), *position)  # [C, O / C, 1, ...]
-        window = (slice(None), slice(None), None, *under(position, strides, dilations, counts))
+        window = (slice(None), slice(None), None, *windows.under(position))
         y = y + factors[chosen] * x[window]
     return y
 
 
-def _shifted(
-    x: Any,
-    weight: Any,
-    strides: tuple[int, ...],
-    dilations: tuple[int, ...],
-    counts: tuple[int, ...],
-    groups: int,
-) -> Any:
+def _shifted(x: Any, weight: Any, windows: _Windows) -> Any:
     """Many channels: a matrix product over them for each of the kernel's positions, summed."""
-    shape = (len(x), groups, weight.shape[1], math.prod(counts))
+    shape = (len(x), windows.groups, weight.shape[1], math.prod(windows.counts))
     y: Any = 0
     for position in product(*map(range, weight.shape[2:])):
-        at: Any = (..., *under(position, strides, dilations, counts))
+        at: Any = (..., *windows.under(position))
         tap: Any = (slice(None), slice(None), *position)
         window, matrix = x[at].reshape(shape), np.ascontiguousarray(weight[tap])
         y = y + _product(matrix, np.ascontiguousarray(window))
     return y
 
 
-def _windows(
-    x: Any,
-    weight: Any,
-    strides: tuple[int, ...],
-    dilations: tuple[int, ...],
-    counts: tuple[int, ...],
-    groups: int,
-) -> Any:
+def _columns(x: Any, weight: Any, windows: _Windows) -> Any:
     """Few channels: columns of some samples, or of some positions of one, at a time."""
+    strides, dilations, counts, groups = windows
     size = math.prod(counts) * weight[0].size * groups
     if (some := max(_COLUMNS // max(size, 1), 1)) < len(x):
         parts = [x[start : start + some] for start in range(0, len(x), some)]
-        return np.concatenate(
-            [_windows(part, weight, strides, dilations, counts, groups) for part in parts]
-        )
+        return np.concatenate([_columns(part, weight, windows) for part in parts])
     spatial = len(strides)
     kernel = weight.shape[2:]
     axes: Any = tuple(range(2, 2 + spatial))  # numpy's stubs know one axis only.

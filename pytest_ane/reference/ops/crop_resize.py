@@ -14,21 +14,12 @@ _ORDERS = {"HEIGHT_FIRST": [0, 1, 2, 3], "WIDTH_FIRST": [1, 0, 3, 2]}
 
 
 @register("crop_resize")
-def crop_resize_roi(
-    x: Any,
-    roi: Any,
-    target_height: int = 1,
-    target_width: int = 1,
-    normalized_coordinates: bool = False,
-    spatial_scale: float = 1.0,
-    box_coordinate_mode: str = "CORNERS_HEIGHT_FIRST",
-    sampling_mode: str = "DEFAULT",
-    pad_value: Any = 0.0,
-) -> Any:
+def crop_resize_roi(x: Any, roi: Any, **options: Any) -> Any:
     """Boxes of `x [B, C, H, W]`, bilinearly resized to `[h, w]`; pad_value beyond the image.
 
     `roi [N, 1, 4, 1, 1]` takes every box from every image, `[N, B, C, h, w]`; with the image's
-    number before the four, `[N, 1, 5, 1, 1]`, each from its own: `[N, 1, C, h, w]`.
+    number before the four, `[N, 1, 5, 1, 1]`, each from its own: `[N, 1, C, h, w]`. `options` are
+    the other parameters of `crop_resize`.
 
     Raises:
         ValueError: an unknown mode, operands of another shape, an image that there is not.
@@ -40,8 +31,7 @@ def crop_resize_roi(
     own = rows.shape[1] == 5
     images = rows[:, 0] if own else np.tile(np.arange(len(x)), len(rows))
     boxes = rows[:, 1:] if own else np.repeat(rows, len(x), axis=0)
-    patches = crop_resize(x, boxes, images, target_height, target_width, normalized_coordinates,
-                          spatial_scale, box_coordinate_mode, sampling_mode, pad_value)  # fmt: skip
+    patches = crop_resize(x, boxes, images, **options)
     return patches.reshape(len(roi), 1 if own else len(x), *patches.shape[1:])
 
 

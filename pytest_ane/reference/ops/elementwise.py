@@ -9,7 +9,7 @@ import numpy as np
 from numpy.polynomial.chebyshev import Chebyshev
 from numpy.polynomial.polynomial import polyval
 
-from pytest_ane.reference.registry import register
+from pytest_ane.reference.registry import register, register_all
 
 _UNARY: dict[str, Any] = {
     "abs": np.abs,
@@ -51,26 +51,29 @@ _BINARY: dict[str, Any] = {
     "not_equal": np.not_equal,
     "sub": np.subtract,
 }
-_CHOOSE = frozenset(("abs", "maximum", "minimum"))
+_FORMULAS: dict[str, Any] = {
+    "clip": lambda x, alpha, beta: np.minimum(np.maximum(x, alpha), beta),
+    "inverse": lambda x, epsilon=1e-4: np.reciprocal(x + np.float32(epsilon)),
+    "log": lambda x, epsilon=1e-45: np.log(x + np.float32(epsilon)),
+    "rsqrt": lambda x, epsilon=1e-12: np.reciprocal(np.sqrt(x + np.float32(epsilon))),
+    "select": lambda cond, a, b: np.where(cond, a, b),
+    "threshold": lambda x, alpha: np.maximum(x, alpha),
+}
+_CHOOSE = frozenset(("abs", "maximum", "minimum", "select"))
 """Functions whose results are among their operands; the sign apart, so is an absolute value."""
 
 
-def _register_unary(name: str, function: Any) -> None:
-    @register(name, moves=name in _CHOOSE)
-    def compute(x: Any) -> Any:
-        return function(x)
+def _of_one(function: Any) -> Any:
+    return lambda x: function(x)
 
 
-def _register_binary(name: str, function: Any) -> None:
-    @register(name, moves=name in _CHOOSE)
-    def compute(x: Any, y: Any) -> Any:
-        return function(x, y)
+def _of_two(function: Any) -> Any:
+    return lambda x, y: function(x, y)
 
 
-for _name, _function in _UNARY.items():
-    _register_unary(_name, _function)
-for _name, _function in _BINARY.items():
-    _register_binary(_name, _function)
+register_all({name: _of_one(function) for name, function in _UNARY.items()}, _CHOOSE)
+register_all({name: _of_two(function) for name, function in _BINARY.items()}, _CHOOSE)
+register_all(_FORMULAS, _CHOOSE)
 
 
 @register("real_div")
@@ -92,42 +95,6 @@ def pow_(x: Any, y: Any) -> Any:
 
 def _integers(x: Any, y: Any) -> bool:
     return np.asarray(x).dtype.kind in "iu" and np.asarray(y).dtype.kind in "iu"
-
-
-@register("select", moves=True)
-def select(cond: Any, a: Any, b: Any) -> Any:
-    """`a` where cond, else `b`."""
-    return np.where(cond, a, b)
-
-
-@register("inverse")
-def inverse(x: Any, epsilon: float = 1e-4) -> Any:
-    """1 / (x + epsilon)."""
-    return np.reciprocal(x + np.float32(epsilon))
-
-
-@register("log")
-def log(x: Any, epsilon: float = 1e-45) -> Any:
-    """The natural logarithm of `x + epsilon`."""
-    return np.log(x + np.float32(epsilon))
-
-
-@register("rsqrt")
-def rsqrt(x: Any, epsilon: float = 1e-12) -> Any:
-    """1 / sqrt(x + epsilon)."""
-    return np.reciprocal(np.sqrt(x + np.float32(epsilon)))
-
-
-@register("clip")
-def clip(x: Any, alpha: float, beta: float) -> Any:
-    """min(max(x, alpha), beta)."""
-    return np.minimum(np.maximum(x, alpha), beta)
-
-
-@register("threshold")
-def threshold(x: Any, alpha: float) -> Any:
-    """max(x, alpha)."""
-    return np.maximum(x, alpha)
 
 
 @register("erf")

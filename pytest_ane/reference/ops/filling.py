@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.reference.constants import integers
+from pytest_ane.reference.ops.spatial import integers
 from pytest_ane.reference.registry import register
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.core.arrays import Array
-from pytest_ane.reference.constants import integers
+from pytest_ane.reference.ops.spatial import integers
 from pytest_ane.reference.registry import register
 from pytest_ane.reference.state import State
 

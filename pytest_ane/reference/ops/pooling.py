@@ -34,53 +34,31 @@ class _Axis(NamedTuple):
 
 
 @register("max_pool")
-def max_pool(
-    x: Any,
-    kernel_sizes: Any,
-    pad_type: str,
-    strides: Any = None,
-    pad: Any = None,
-    ceil_mode: bool = False,
-) -> Any:
+def max_pool(x: Any, **windows: Any) -> Any:
     """The largest of each window of `x [N, C, *D]`; padding never is.
 
     Raises:
         ValueError: as `avg_pool`.
     """
-    axes = _axes(x, kernel_sizes, strides, pad_type, pad, ceil_mode)
+    axes = _axes(x, **windows)
     for axis in axes:
         axis.elements()
     return _pool(x, axes, np.maximum, -np.inf)
 
 
 @register("l2_pool")
-def l2_pool(
-    x: Any,
-    kernel_sizes: Any,
-    pad_type: str,
-    strides: Any = None,
-    pad: Any = None,
-    ceil_mode: bool = False,
-) -> Any:
+def l2_pool(x: Any, **windows: Any) -> Any:
     """The root of each window's sum of squares, over `x [N, C, *D]`.
 
     Raises:
         ValueError: as `avg_pool`.
     """
-    axes = _axes(x, kernel_sizes, strides, pad_type, pad, ceil_mode)
+    axes = _axes(x, **windows)
     return np.sqrt(_pool(np.square(x), axes, np.add, 0))
 
 
 @register("avg_pool")
-def avg_pool(
-    x: Any,
-    kernel_sizes: Any,
-    pad_type: str,
-    strides: Any = None,
-    pad: Any = None,
-    exclude_padding_from_average: bool = False,
-    ceil_mode: bool = False,
-) -> Any:
+def avg_pool(x: Any, exclude_padding_from_average: bool = False, **windows: Any) -> Any:
     """The mean of each window of `x [N, C, *D]`.
 
     Padding counts as zeros, unless it is excluded; what `ceil_mode` lets a window reach over the
@@ -90,7 +68,7 @@ def avg_pool(
         ValueError: padding of an unknown kind, not symmetric or `same` under `ceil_mode`; a window
             that does not fit, or has no element to take the mean of.
     """
-    axes = _axes(x, kernel_sizes, strides, pad_type, pad, ceil_mode)
+    axes = _axes(x, **windows)
     y = _pool(x, axes, np.add, 0)
     for i, axis in enumerate(axes, start=2):
         elements = axis.elements(*((0, 0) if exclude_padding_from_average else axis.pad))
@@ -99,8 +77,14 @@ def avg_pool(
 
 
 def _axes(
-    x: Any, kernel_sizes: Any, strides: Any, pad_type: str, pad: Any, ceil_mode: bool
+    x: Any,
+    kernel_sizes: Any,
+    pad_type: str,
+    strides: Any = None,
+    pad: Any = None,
+    ceil_mode: bool = False,
 ) -> list[_Axis]:
+    """The windows that a pooling operation's parameters describe, by spatial axis."""
     spatial = x.ndim - 2
     kernel = ints(kernel_sizes, spatial, 1)
     strides = ints(strides, spatial, 1)

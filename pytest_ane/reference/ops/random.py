@@ -9,6 +9,7 @@ numbers.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -62,10 +63,6 @@ def _normal(seed: int | None, count: int) -> Any:
     return numbers[:count]
 
 
-def _count(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape))
-
-
 @register("random_uniform")
 def random_uniform(shape: Any, low: float = 0.0, high: float = 1.0, seed: int | None = -1) -> Any:
     """Numbers uniform in [low, high); `low` where both are equal.
@@ -76,7 +73,7 @@ def random_uniform(shape: Any, low: float = 0.0, high: float = 1.0, seed: int | 
     if high < low:
         raise ValueError(f"high {high} is below low {low}")
     size = dimensions(shape)
-    numbers = low + (high - low) * _uniform(seed)(_count(size)).reshape(size)
+    numbers = low + (high - low) * _uniform(seed)(math.prod(size)).reshape(size)
     # Rounding to float32 must not reach the end that is excluded.
     most = np.maximum(np.nextafter(np.float32(high), np.float32(-np.inf)), np.float32(low))
     return np.minimum(numbers.astype(np.float32), most)
@@ -92,7 +89,7 @@ def random_normal(shape: Any, mean: float = 0.0, stddev: float = 1.0, seed: int 
     if stddev < 0:
         raise ValueError(f"stddev {stddev} is negative")
     size = dimensions(shape)
-    return (mean + stddev * _normal(seed, _count(size)).reshape(size)).astype(np.float32)
+    return (mean + stddev * _normal(seed, math.prod(size)).reshape(size)).astype(np.float32)
 
 
 @register("random_bernoulli")
@@ -105,7 +102,7 @@ def random_bernoulli(shape: Any, prob: float = 0.5, seed: int | None = -1) -> An
     if not 0 <= prob <= 1:
         raise ValueError(f"prob {prob} is not from 0 to 1")
     size = dimensions(shape)
-    return (_uniform(seed)(_count(size)) < prob).reshape(size).astype(np.float32)
+    return (_uniform(seed)(math.prod(size)) < prob).reshape(size).astype(np.float32)
 
 
 @register("random_categorical")
@@ -132,7 +129,7 @@ def random_categorical(x: Any, mode: str = "logits", size: int = 1, seed: int | 
     if not (np.all(weights >= 0) and np.all(total[..., -1] > 0) and np.isfinite(total).all()):
         raise ValueError(f"{mode} give no distribution: NaN, infinite, negative, or all zero")
     shape = (*x.shape[:-1], int(size))
-    drawn = _uniform(seed)(_count(shape)).reshape(shape)
+    drawn = _uniform(seed)(math.prod(shape)).reshape(shape)
     # Cumulated probabilities end in exactly 1, which no drawn number reaches. The last bits of exp
     # depend on the machine, but a draw would have to fall between them to show it.
     reached = (total / total[..., -1:])[..., None, :] <= drawn[..., None]

@@ -60,23 +60,23 @@ def lstm(
     weights = (weight_ih, weight_hh, bias, peephole)
     if direction != "bidirectional":
         ordered = x[::-1] if direction == "reverse" else x
-        h, c = _lstm(ordered, initial_h, initial_c, weights, functions, clip)
-        return _outputs(h, initial_h, output_sequence), _last(h, initial_h), c
+        every, last, c = _lstm(ordered, initial_h, initial_c, weights, functions, clip)
+        return every if output_sequence else last[None], last, c
     if weight_ih_back is None or weight_hh_back is None:
         raise ValueError("a bidirectional lstm without weight_ih_back or weight_hh_back")
     back = (weight_ih_back, weight_hh_back, bias_back, peephole_back)
     (h0, h0_back), (c0, c0_back) = (np.split(s, 2, axis=1) for s in (initial_h, initial_c))
-    h, c = _lstm(x, h0, c0, weights, functions, clip)
-    h_back, c_back = _lstm(x[::-1], h0_back, c0_back, back, functions, clip)
-    last = np.concatenate([_last(h, h0), _last(h_back, h0_back)], axis=-1)
-    every = np.concatenate([h, h_back[::-1]], axis=-1)
+    states, h, c = _lstm(x, h0, c0, weights, functions, clip)
+    states_back, h_back, c_back = _lstm(x[::-1], h0_back, c0_back, back, functions, clip)
+    every = np.concatenate([states, states_back[::-1]], axis=-1)
+    last = np.concatenate([h, h_back], axis=-1)
     return every if output_sequence else last[None], last, np.concatenate([c, c_back], axis=-1)
 
 
 def _lstm(
     x: Any, h: Any, c: Any, weights: Any, functions: tuple[Function, ...], clip: Any
-) -> tuple[Any, Any]:
-    """One direction: all hidden states `[s, b, H]` and the last cell state."""
+) -> tuple[Any, Any, Any]:
+    """One direction: all hidden states `[s, b, H]`, the last one, and the last cell state."""
     weight_ih, weight_hh, bias, peephole = weights
     _check_shapes(
         4, x, weight_ih, weight_hh, (h, c), {"bias": (bias, 4), "peephole": (peephole, 3)}
@@ -90,7 +90,7 @@ def _lstm(
         c = recurrent(_peep(f, p_f, c)) * c + recurrent(_peep(i, p_i, c)) * cell(z)
         c = c if clip is None else np.clip(c, -clip, clip)
         h = states[t] = recurrent(_peep(o, p_o, c)) * activation(c)
-    return states, c
+    return states, h, c
 
 
 def _peep(gate: Any, weight: Any, c: Any) -> Any:
@@ -126,13 +126,14 @@ def gru(
     u_r, u_o, u_z = (u.T for u in np.split(weight_hh, 3))
     b_r, b_o, b_z = (0, 0, 0) if bias is None else np.split(bias, 3)
     inputs = x @ weight_ih.T + (0 if input_bias is None else input_bias)
-    h, states = initial_h, np.empty((*x.shape[:2], initial_h.shape[-1]), inputs.dtype)
-    for t, gates in enumerate(inputs[::-1] if direction == "reverse" else inputs):
+
+    def step(gates: Any, h: Any) -> Any:
         w_r, w_o, w_z = np.split(gates, 3, axis=-1)
         r, z = recurrent(w_r + h @ u_r + b_r), recurrent(w_z + h @ u_z + b_z)
         o = function(w_o + (r * (h @ u_o + b_o) if reset_after else (r * h) @ u_o + b_o))
-        h = states[t] = (1 - z) * o + z * h
-    return _outputs(states, initial_h, output_sequence), _last(states, initial_h)
+        return (1 - z) * o + z * h
+
+    return _run(step, inputs, initial_h, direction, output_sequence)
 
 
 @register("rnn")
@@ -155,19 +156,21 @@ def rnn(
     _check_shapes(1, x, weight_ih, weight_hh, (initial_h,), {"bias": (bias, 1)})
     function = _function(activation)
     inputs = x @ weight_ih.T + (0 if bias is None else bias)
-    h, states = initial_h, np.empty((*x.shape[:2], initial_h.shape[-1]), inputs.dtype)
+
+    def step(gates: Any, h: Any) -> Any:
+        return function(gates + h @ weight_hh.T)
+
+    return _run(step, inputs, initial_h, direction, output_sequence)
+
+
+def _run(
+    step: Callable[[Any, Any], Any], inputs: Any, h: Any, direction: str, output_sequence: bool
+) -> tuple[Any, Any]:
+    """Outputs and last hidden state of `h = step(inputs, h)`, position by position."""
+    states = np.empty((*inputs.shape[:2], h.shape[-1]), inputs.dtype)
     for t, gates in enumerate(inputs[::-1] if direction == "reverse" else inputs):
-        h = states[t] = function(gates + h @ weight_hh.T)
-    return _outputs(states, initial_h, output_sequence), _last(states, initial_h)
-
-
-def _last(states: Any, initial: Any) -> Any:
-    """The last hidden state; the initial one of a sequence of no position."""
-    return states[-1] if len(states) else initial
-
-
-def _outputs(states: Any, initial: Any, output_sequence: bool) -> Any:
-    return states if output_sequence else _last(states, initial)[None]
+        h = states[t] = step(gates, h)
+    return states if output_sequence else h[None], h
 
 
 def _function(name: str) -> Function:

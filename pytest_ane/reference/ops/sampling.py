@@ -51,15 +51,7 @@ def _index(position: Any, size: int) -> Any:
 
 
 @register("resample")
-def resample(
-    x: Any,
-    coordinates: Any,
-    sampling_mode: str,
-    padding_mode: str,
-    padding_value: Any,
-    coordinates_mode: str,
-    align_corners: bool,
-) -> Any:
+def resample(x: Any, coordinates: Any, **sampling: Any) -> Any:
     """`x [B, C, H, W]` at `coordinates [B, P, Q, 2]`, pairs of column and row: `[B, C, P, Q]`.
 
     Raises:
@@ -68,9 +60,7 @@ def resample(
     points = np.asarray(coordinates).astype(np.float64)
     if x.ndim != 4 or points.ndim != 4 or points.shape[-1] != 2 or len(points) != len(x):
         raise ValueError(f"coordinates {points.shape} do not fit images {x.shape}")
-    columns, rows = points[..., 0], points[..., 1]
-    return _sample(x, columns, rows, sampling_mode, padding_mode, padding_value,
-                   coordinates_mode, align_corners)  # fmt: skip
+    return _sample(x, points[..., 0], points[..., 1], **sampling)
 
 
 @register("affine")
@@ -79,11 +69,9 @@ def affine(
     transform_matrix: Any,
     output_height: int,
     output_width: int,
-    sampling_mode: str,
-    padding_mode: str,
-    padding_value: Any,
     coordinates_mode: str,
     align_corners: bool,
+    **sampling: Any,
 ) -> Any:
     """`x [B, C, H, W]` where a matrix `[B or 1, 6]` takes each place of the output.
 
@@ -100,8 +88,9 @@ def affine(
     column = _places(int(output_width), coordinates_mode, align_corners)
     a0, a1, a2, b0, b1, b2 = np.repeat(matrix, len(x) // len(matrix), axis=0).T[..., None, None]
     columns, rows = a0 * column + a1 * row + a2, b0 * column + b1 * row + b2
-    return _sample(x, columns, rows, sampling_mode, padding_mode, padding_value,
-                   coordinates_mode, align_corners)  # fmt: skip
+    return _sample(
+        x, columns, rows, coordinates_mode=coordinates_mode, align_corners=align_corners, **sampling
+    )
 
 
 def _sample(

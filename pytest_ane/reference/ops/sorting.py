@@ -27,39 +27,7 @@ def argsort(x: Any, axis: int = -1, ascending: bool = False) -> Any:
 
 
 @register("topk", moves=True)
-def topk(x: Any, k: int = 1, axis: int = -1, ascending: bool = False) -> Any:
-    """The k greatest values along an axis, or the least if ascending, and their int32 indices.
-
-    Raises:
-        ValueError: there are fewer than k.
-    """
-    x, count = np.asarray(x), int(k)
-    if not 0 <= count <= x.shape[axis]:
-        raise ValueError(f"k {count} is not from 0 to {x.shape[axis]}, the size of axis {axis}")
-    taken = np.take(_order(x, axis, ascending), np.arange(count), axis=axis)
-    return np.take_along_axis(x, taken, axis=axis), taken.astype(np.int32)
-
-
-@register("topk", opset="iOS16", moves=True)
-def topk_optional_indices(
-    x: Any,
-    k: int = 1,
-    axis: int = -1,
-    ascending: bool = False,
-    sort: bool = True,
-    return_indices: bool = True,
-) -> Any:
-    """As `topk`, without indices where `return_indices` is false; `sort=False` allows any order.
-
-    Raises:
-        ValueError: there are fewer than k.
-    """
-    values, indices = topk(x, k, axis, ascending)
-    return (values, indices) if return_indices else values
-
-
-@register("topk", opset="iOS17", moves=True)
-def topk_typed_indices(
+def topk(
     x: Any,
     k: int = 1,
     axis: int = -1,
@@ -68,10 +36,19 @@ def topk_typed_indices(
     return_indices: bool = True,
     output_indices_dtype: str | None = None,
 ) -> Any:
-    """As the version of iOS16; k = -1 takes all, and indices are `int32` (default) or `uint16`.
+    """The k greatest values along an axis, or the least if ascending, and their indices.
+
+    Args:
+        x: rank 1 or more.
+        k: how many; -1 (iOS 17) takes all.
+        axis: may be negative.
+        ascending: whether the least come first.
+        sort: False (iOS 16) allows any order.
+        return_indices: whether there is a second result (iOS 16).
+        output_indices_dtype: `int32` (default) or `uint16` (iOS 17).
 
     Raises:
-        ValueError: there are fewer than k; the type is another, is given although no indices are
+        ValueError: there are fewer than k; the indices' type is another, is given although none are
             returned, or cannot hold an index.
     """
     if not return_indices and output_indices_dtype is not None:
@@ -79,7 +56,12 @@ def topk_typed_indices(
     dtype = output_indices_dtype or "int32"
     if dtype not in ("int32", "uint16"):
         raise ValueError(f"output_indices_dtype is {dtype!r}, not 'int32' or 'uint16'")
-    values, indices = topk(x, np.shape(x)[axis] if k == -1 else k, axis, ascending)
+    x = np.asarray(x)
+    count = x.shape[axis] if k == -1 else int(k)
+    if not 0 <= count <= x.shape[axis]:
+        raise ValueError(f"k {count} is not from 0 to {x.shape[axis]}, the size of axis {axis}")
+    indices = np.take(_order(x, axis, ascending), np.arange(count), axis=axis)
+    values = np.take_along_axis(x, indices, axis=axis)
     if indices.size and indices.max() > np.iinfo(dtype).max:
         raise ValueError(f"index {indices.max()} does not fit {dtype}")
     return (values, indices.astype(dtype)) if return_indices else values

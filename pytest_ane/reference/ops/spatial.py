@@ -1,12 +1,18 @@
-"""Paddings, strides and dilations of operations whose window moves over spatial axes."""
+"""Parameters of integers: shapes and axes; paddings, strides and dilations of windows."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pytest_ane.reference.constants import integers
+import numpy as np
 
 Pads = list[tuple[int, int]]
+
+
+def integers(values: Any) -> list[int]:
+    """A parameter of integers or booleans, scalar or vector, as a list of Python's."""
+    numbers: list[int] = np.asarray(values).reshape(-1).tolist()
+    return numbers
 
 
 def ints(values: Any, count: int, default: int) -> tuple[int, ...]:

@@ -22,10 +22,10 @@ from pytest_ane.mil.records import (
     TensorType,
     Value,
 )
-from pytest_ane.mil.same import differences
 from pytest_ane.mil.text import parse, write
 from pytest_ane.mil.text.literals import quote, unquote
 from tests.mil.programs import PROGRAMS, TEXTS
+from tests.mil.same import differences
 
 SCALAR = TensorType(DType.FP16)
 PAIR = TensorType(DType.FP16, (2,))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from pytest_ane.core import fp16
 from pytest_ane.gates.placement.graph import Site
 from pytest_ane.gates.placement.rules.base import OpRule
 from pytest_ane.mil.records import Ref
 
-_FP16_LOWEST = -65_504.0
 _FILLS = {
     "add": ("x", "y"),
     "fill": ("value",),
@@ -38,7 +38,7 @@ def _infinite_fill(site: Site) -> str | None:
         array = None if argument is None else site.graph.array(argument)
         if array is None or array.dtype.kind != "f":
             continue
-        low = array[array <= _FP16_LOWEST]
+        low = array[array <= -fp16.MAX]
         if low.size:
             return f"Its {parameter} holds {float(low.min()):g}; the ANE needs a finite mask."
     return None

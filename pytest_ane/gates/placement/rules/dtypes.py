@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from pytest_ane.core import fp16
 from pytest_ane.gates.placement.graph import Depends, Site
 from pytest_ane.gates.placement.rules.base import OpRule
 from pytest_ane.gates.placement.rules.ops import RECURRENT
@@ -19,7 +20,7 @@ _INDEX_OPS = frozenset(
 )
 _DATA = ("x", "y", "a", "b", "values")
 _WIDE = frozenset({DType.FP32, DType.FP64})
-FP16_MAX, _INFINITE = 65504, 1e38
+_INFINITE = 1e38
 _FP16_ONLY = "the ANE computes in fp16 only."
 _MOST = 1 << 16
 """Elements of a constant that is looked at: biases and statistics, not weights."""
@@ -59,7 +60,7 @@ def _too_large(site: Site) -> str:
             continue
         array = site.graph.array(argument)
         sizes = np.abs(array[np.abs(array) < _INFINITE]) if array is not None else np.zeros(0)
-        if sizes.size and (largest := sizes.max()) > FP16_MAX:
+        if sizes.size and (largest := sizes.max()) > fp16.MAX:
             return f", as its {parameter} of up to {largest:,.0f} is beyond fp16's 65,504"
     return ""
 
