@@ -14,9 +14,6 @@ from pytest_ane.families.gemma4.config import Gemma4Config
 from pytest_ane.families.gemma4.tensors import root
 from pytest_ane.sources import Source
 
-_BAND = 1024
-"""Rows read at a time where they change dtype on the way."""
-
 
 @dataclass(frozen=True)
 class AttentionWeights:
@@ -160,14 +157,6 @@ class Weights:
         return self._matrix(full, first, count, width, each * c.experts)
 
     def _matrix(self, name: str, first: int, count: int, width: int, height: int) -> Tensor:
-        """Rows of a tensor whose leading axes are one, in bands that bound what is in flight."""
-        if self._dtype is np.float32:
-            return torch.from_numpy(
-                self.source.rows(name, range(first, first + count), width, height)
-            )
-        out = np.empty((count, width), dtype=np.float16)
-        for begin in range(0, count, _BAND):
-            band = range(first + begin, first + min(begin + _BAND, count))
-            with np.errstate(over="ignore"):
-                out[begin : begin + _BAND] = self.source.rows(name, band, width, height)
-        return torch.from_numpy(out)
+        """Rows of a tensor whose leading axes are one."""
+        rows = range(first, first + count)
+        return torch.from_numpy(self.source.rows(name, rows, width, height, self._dtype))

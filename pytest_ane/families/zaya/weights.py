@@ -193,14 +193,9 @@ def head_rows(source: Source, config: ZayaConfig, index: int) -> Iterator[FloatA
 
 def read_head(source: Source, config: ZayaConfig, index: int) -> Tensor:
     """A vocabulary slice's projection `[V / slices, C]` cast to fp16; beyond 65,504 it is inf."""
-    first, last = slice_bounds(config.vocabulary, config.slices, index)
-    projection = np.empty((last - first, config.width), dtype=np.float16)
-    filled = 0
-    with np.errstate(over="ignore"):
-        for rows in head_rows(source, config, index):
-            projection[filled : filled + len(rows)] = rows
-            filled += len(rows)
-    return share(projection)
+    name = OUTPUT if OUTPUT in source.names else EMBEDDING
+    rows = range(*slice_bounds(config.vocabulary, config.slices, index))
+    return share(source.rows(name, rows, config.width, config.vocabulary, np.float16))
 
 
 def share(array: Array) -> Tensor:
