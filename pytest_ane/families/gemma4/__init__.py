@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pytest_ane.families.gemma4.config import VERSION
+from pytest_ane.families.gemma4.config import VERSION, spread
 from pytest_ane.families.gemma4.model import Gemma4Model, layout, open_model
 from pytest_ane.families.gemma4.shards import starts_whole, wiring
-from pytest_ane.families.gemma4.tensors import spread
 
 __all__ = [
     "VERSION",

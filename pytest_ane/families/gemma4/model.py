@@ -14,9 +14,8 @@ from pytest_ane.core.errors import SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Conversion, Cut, Port, Reference, Routing
 from pytest_ane.families.gemma4 import shards
-from pytest_ane.families.gemma4.config import Gemma4Config
+from pytest_ane.families.gemma4.config import Gemma4Config, root
 from pytest_ane.families.gemma4.shards import role
-from pytest_ane.families.gemma4.tensors import root
 from pytest_ane.families.layout import AneLayout, Rotary, attention_ports
 from pytest_ane.sources import Source
 

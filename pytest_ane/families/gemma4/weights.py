@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from pytest_ane.families.blocks import slice_bounds
-from pytest_ane.families.gemma4.config import Gemma4Config
-from pytest_ane.families.gemma4.tensors import root
+from pytest_ane.families.gemma4.config import Gemma4Config, root
 from pytest_ane.sources import Source
 
 

@@ -13,8 +13,7 @@ from pytest_ane.families import blocks
 from pytest_ane.families.base import Conversion, Cut, Port, Reference, Routing
 from pytest_ane.families.blocks import block_index, head_index, is_head
 from pytest_ane.families.layout import AneLayout, Rotary, attention_ports
-from pytest_ane.families.zaya.config import ZayaConfig, is_attention, wiring
-from pytest_ane.families.zaya.tensors import EMBEDDING, KNOWN
+from pytest_ane.families.zaya.config import EMBEDDING, KNOWN, ZayaConfig, is_attention, wiring
 from pytest_ane.sources import Source
 from pytest_ane.sources.settings import check_names
 
