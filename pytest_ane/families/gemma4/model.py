@@ -84,14 +84,12 @@ class Gemma4Model:
 
     def conversion(self, shard: str) -> Conversion:
         """The shard's ANE form, in fp16."""
-        import torch
-
         from pytest_ane.families.gemma4.ane import AneAttention, AneHead
         from pytest_ane.families.gemma4.packs import AneCombiner, AnePack, read_banks
         from pytest_ane.families.gemma4.weights import Weights
 
         c, of = self.config, role(shard)
-        weights = Weights(self.source, c, torch.float16)
+        weights = Weights(self.source, c, np.float16)
         x, y = Port("x", (1, c.width, "T", 1)), Port("y", (1, c.width, "T", 1))
         if of.kind == "head":
             head = weights.head(of.index, self._slices)

@@ -113,7 +113,7 @@ def test_nan_comes_out_as_nan() -> None:
 
 def test_banks_hold_the_experts_side_by_side() -> None:
     source = tiny_source()
-    weights = Weights(source, Gemma4Config.read(source), torch.float16)
+    weights = Weights(source, Gemma4Config.read(source), np.float16)
     gate, up, down = read_banks(weights, 1, 3)
     fused = source.tensors[f"{ROOT}layers.1.experts.gate_up_proj"].astype(np.float16)
     downs = source.tensors[f"{ROOT}layers.1.experts.down_proj"].astype(np.float16)
