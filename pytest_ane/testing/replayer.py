@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+import pytest
 
 import pytest_ane
 from pytest_ane.testing.script import Mac, Script
@@ -52,23 +54,11 @@ class Replayer:
         stack.enter_context(
             in_place(replaying_module(Answers(self.script, folder, recording)), version or MACOS)
         )
-        stack.enter_context(_first_on_path(folder))
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setenv("PATH", str(folder), prepend=os.pathsep)
 
     def __exit__(self, *error: Any) -> None:
         self._exit.close()
-
-
-@contextmanager
-def _first_on_path(folder: Path) -> Iterator[None]:
-    before = os.environ.get("PATH")
-    os.environ["PATH"] = os.pathsep.join(filter(None, (str(folder), before)))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PATH"]
-        else:
-            os.environ["PATH"] = before
 
 
 _SYSCTL = """case "$*" in
@@ -120,12 +110,7 @@ def write_tools(script: Script, folder: Path) -> Path:
 
 
 def _quoted(machine: Mac) -> dict[str, str]:
-    return {
-        "chip": shlex.quote(machine.chip),
-        "os": shlex.quote(machine.os),
-        "build": shlex.quote(machine.build),
-        "compiler": shlex.quote(machine.compiler),
-    }
+    return {name: shlex.quote(str(value)) for name, value in asdict(machine).items()}
 
 
 def _write(file: Path, text: str) -> None:

@@ -9,6 +9,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 
 class SlowRunner:
     """A runner whose every prediction takes longer, of the processor's time and so of everybody's.
@@ -45,14 +47,10 @@ def slowed(seconds: Mapping[str, float]) -> Iterator[None]:
     # Not on top: their import fixes numpy's threads, and takes a second.
     from pytest_ane.backends import CoreMLBackend, CpuBackend
 
-    before = {backend: backend.load for backend in (CpuBackend, CoreMLBackend)}
-    for backend, load in before.items():
-        backend.load = _slow(load, seconds)  # type: ignore[method-assign]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        for backend in (CpuBackend, CoreMLBackend):
+            patch.setattr(backend, "load", _slow(backend.load, seconds))
         yield
-    finally:
-        for backend, load in before.items():
-            backend.load = load  # type: ignore[method-assign]
 
 
 def _slow(load: Callable[..., Any], seconds: Mapping[str, float]) -> Callable[..., Any]:
