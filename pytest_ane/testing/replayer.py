@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-
-import pytest
 
 import pytest_ane
 from pytest_ane.testing.script import Mac, Script
@@ -54,11 +53,23 @@ class Replayer:
         stack.enter_context(
             in_place(replaying_module(Answers(self.script, folder, recording)), version or MACOS)
         )
-        patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setenv("PATH", str(folder), prepend=os.pathsep)
+        stack.enter_context(_first_on_path(folder))
 
     def __exit__(self, *error: Any) -> None:
         self._exit.close()
+
+
+@contextmanager
+def _first_on_path(folder: Path) -> Iterator[None]:
+    before = os.environ.get("PATH")
+    os.environ["PATH"] = os.pathsep.join(filter(None, (str(folder), before)))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PATH"]
+        else:
+            os.environ["PATH"] = before
 
 
 _SYSCTL = """case "$*" in

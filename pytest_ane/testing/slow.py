@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
-
-import pytest
+from unittest.mock import patch
 
 
 class SlowRunner:
@@ -47,9 +46,9 @@ def slowed(seconds: Mapping[str, float]) -> Iterator[None]:
     # Not on top: their import fixes numpy's threads, and takes a second.
     from pytest_ane.backends import CoreMLBackend, CpuBackend
 
-    with pytest.MonkeyPatch.context() as patch:
+    with ExitStack() as stack:
         for backend in (CpuBackend, CoreMLBackend):
-            patch.setattr(backend, "load", _slow(backend.load, seconds))
+            stack.enter_context(patch.object(backend, "load", _slow(backend.load, seconds)))
         yield
 
 
