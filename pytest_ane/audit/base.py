@@ -59,7 +59,9 @@ class Base:
         before, after = _files(own), _files(theirs)
         for name in sorted(before.keys() | after.keys()):
             if before.get(name) != after.get(name):
-                what = "added" if name not in before else "removed" if name not in after else "edited"
+                what = (
+                    "added" if name not in before else "removed" if name not in after else "edited"
+                )
                 lines.append(f"{name} {what}")
         if len(lines) > _MOST:
             lines[_MOST:] = [f"and {len(lines) - _MOST} more"]
@@ -84,7 +86,9 @@ def base_of(where: str, head: Path) -> Iterator[Base]:
         return
     root = _root(head)
     if root is None:
-        raise ManifestError(f"--policy-from={where} is no folder, and {head.parent} no git checkout.")
+        raise ManifestError(
+            f"--policy-from={where} is no folder, and {head.parent} no git checkout."
+        )
     done = subprocess.run(
         ["git", "archive", "--format=tar", "--end-of-options", where],
         cwd=root, capture_output=True, check=False,
@@ -160,7 +164,9 @@ def _files(manifest: Manifest) -> Mapping[str, str]:
             for gate in ("placement", "compression", "fidelity", "behaviour"):
                 named |= set(shard.policy.evidence_for(gate).signers or ())
     digests = {
-        path.relative_to(folder).as_posix(): tree_digest(path) if path.is_dir() else file_digest(path)
+        path.relative_to(folder).as_posix(): tree_digest(path)
+        if path.is_dir()
+        else file_digest(path)
         for path in named
         if path.exists() and path.is_relative_to(folder)
     }

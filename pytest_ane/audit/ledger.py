@@ -239,5 +239,3 @@ def _git(folder: Path, *arguments: str) -> str:
     except OSError:
         return ""
     return done.stdout if done.returncode == 0 else ""
-
-

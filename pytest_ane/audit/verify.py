@@ -78,7 +78,11 @@ class Auditor:
         self._manifest: Manifest = load(base.head) if reviewed else base.manifest
         make_importable(load(base.path))
         self._project = Project(
-            self._manifest, self._manifest.shards, cache, backend_name="cpu", notify=lambda text: None
+            self._manifest,
+            self._manifest.shards,
+            cache,
+            backend_name="cpu",
+            notify=lambda text: None,
         )
 
     def audit(self) -> Audit:
@@ -94,6 +98,11 @@ class Auditor:
         return Audit(
             tuple(self._problems(changes)), verdicts, tuple(changes), tuple(map(" ".join, picked))
         )
+
+    def allows(self, verdict: Verdict) -> bool:
+        """Whether the policy lets a verdict be that is not passed."""
+        policy = self._subject(verdict.subject).policy
+        return verdict.status == "unproven" and policy.unproven == "allow"
 
     def _problems(self, changes: Sequence[str]) -> Iterator[str]:
         opening = self._ledger.opening
@@ -148,7 +157,9 @@ class Auditor:
         if entry is None:
             raise UnprovenError("due, and the ledger has no verdict of it")
         if entry.outcome != "passed":
-            raise UnprovenError(f"the run's test {entry.outcome}, and its verdict was {entry.status}")
+            raise UnprovenError(
+                f"the run's test {entry.outcome}, and its verdict was {entry.status}"
+            )
         if subject.policy.requires_evidence(gate.name):
             return judge(self._recorded(gate, subject), subject)
         if gate.static:
@@ -225,9 +236,7 @@ class Auditor:
 
     def _question(self, gate: Gate[Any], subject: Subject) -> Mapping[str, Any]:
         model = self._manifest.model_of(subject.qualified.partition(":")[0])
-        return question(
-            gate.name, subject, model, lambda: self._project.model(model.name).identity
-        )
+        return question(gate.name, subject, model, lambda: self._project.model(model.name).identity)
 
     def _files(self, subject: Subject) -> dict[str, str]:
         shards = (subject,) if isinstance(subject, Shard) else subject.shards

@@ -75,12 +75,13 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     bench.check(config)
     threads.choose()
-    from pytest_ane.plugin import canary, due, workspace
+    from pytest_ane.plugin import canary, due, ledger, workspace
 
     with _usage_errors():
         config.stash[workspace.KEY] = space = workspace.open_workspace(config)
         canary.watch(config, space)
         due.watch(config, space)
+        ledger.keep(config, space)
         bench.prepare(config, space)
         collection.add_to(config)
         compare.refuse_damaged(config)

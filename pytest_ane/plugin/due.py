@@ -130,33 +130,25 @@ class Due:
     def sentence(self) -> str:
         """`12 of 30 due gates judged, 18 left out by -k fidelity`; empty where all were judged."""
         left: dict[str, int] = defaultdict(int)
-        for pair in self._due():
+        for pair in self.pairs():
             if pair not in self._judged and (option := self._left_out(pair)):
                 left[option] += 1
         if not left:
             return "" if self._judged or self._lacks else "no gate was judged"
-        count = len(self._judged & set(self._due()))
+        count = len(self._judged & set(self.pairs()))
         others = ", ".join(f"{n} left out by {option}" for option, n in left.items())
-        judged = f"{count} of {len(self._due())} due gates judged" if self._judged else (
+        judged = f"{count} of {len(self.pairs())} due gates judged" if self._judged else (
             "no gate was judged"
         )  # fmt: skip
         return f"{judged}, {others}"
 
-    def _due(self) -> list[Pair]:
+    def pairs(self) -> list[Pair]:
         """Every gate of every selected shard and complete model; benchmarks where they are run."""
         if self._config.stash.get(HELD, None) is not None:
             return []
         markers = {"gate"} | ({"bench"} if bench_options.is_wanted(self._config) else set())
-        subjects = {
-            "shard": [shard.qualified for shard in self._space.shards],
-            "model": self._space.complete_models,
-        }
-        return [
-            pair
-            for gate in GATES.values() if gate.marker in markers
-            for subject in subjects[gate.scope]
-            if not self._is_of_other_kind(pair := Pair(gate.name, subject))
-        ]  # fmt: skip
+        pairs = (Pair(*pair) for pair in self._space.due(markers))
+        return [pair for pair in pairs if not self._is_of_other_kind(pair)]
 
     def _is_of_other_kind(self, pair: Pair) -> bool:
         """Whether `-m gate` or `-m bench` asks for the other kind."""
@@ -164,7 +156,7 @@ class Due:
         return self._line.markexpr in kinds - {GATES[pair.gate].marker}
 
     def _gaps(self) -> Iterator[tuple[Pair, str]]:
-        for pair in dict.fromkeys((*self._due(), *self._lacks)):
+        for pair in dict.fromkeys((*self.pairs(), *self._lacks)):
             if pair.gate not in GATES:
                 continue
             if pair in self._lacks:

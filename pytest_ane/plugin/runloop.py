@@ -14,6 +14,7 @@ from pytest_ane.plugin import canary, collection, due, workspace
 from pytest_ane.plugin.items import gate_of, is_gate, subject_of
 from pytest_ane.plugin.outcome import VERDICT, record_failure
 from pytest_ane.plugin.progress import Watcher
+from pytest_ane.plugin.recording import MEASURED
 from pytest_ane.plugin.run import is_worker
 
 
@@ -57,6 +58,8 @@ def note(item: pytest.Item, report: pytest.TestReport) -> None:
     """Keep the verdict with the report, and note what a gate says of a canary: others wait."""
     if isinstance(item, pytest.Function) and is_gate(item) and hasattr(item, "callspec"):
         report.ane_gate = (gate_of(item), subject_of(item))  # type: ignore[attr-defined]
+    if (measured := item.stash.get(MEASURED, None)) is not None:
+        report.ane_measured = measured  # type: ignore[attr-defined]
     if (data := item.stash.get(VERDICT, None)) is not None and report.when == "call":
         report.ane_verdict = data  # type: ignore[attr-defined]
     if isinstance(item, pytest.Function) and collection.is_canary(item.config, item):

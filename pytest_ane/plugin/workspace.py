@@ -8,6 +8,7 @@ from functools import cached_property
 
 import pytest
 
+from pytest_ane.audit.ledger import checkout
 from pytest_ane.backends.coreml import Machine, check_native
 from pytest_ane.build.semaphore import default_builds
 from pytest_ane.core.errors import BackendError, ManifestError
@@ -49,6 +50,7 @@ class Workspace(Project):
         recording: which evidence is recorded: `missing`, `stale`, `all`; empty for none.
         evidence: the folder of recorded evidence.
         notes: the backend's notices since the latest test was reported.
+        ledger: whether the run keeps a ledger, and so every measurement.
         speeds: what was timed, with its verdicts.
     """
 
@@ -59,6 +61,7 @@ class Workspace(Project):
     run_id: str
     recording: frozenset[str]
     evidence: Store
+    ledger: bool = False
     notes: list[str] = field(default_factory=list)
     speeds: list[tuple[Speed, Verdict]] = field(default_factory=list)
 
@@ -69,6 +72,11 @@ class Workspace(Project):
     def run(self) -> RunFolder:
         """What all processes of the run share."""
         return RunFolder(self.cache, self.run_id)
+
+    @cached_property
+    def commit(self) -> str:
+        """The commit of the manifest's checkout; empty outside of git."""
+        return checkout(self.manifest.path.absolute().parent)[0]
 
     @cached_property
     def identity(self) -> dict[str, str]:
@@ -122,6 +130,7 @@ def open_workspace(config: pytest.Config) -> Workspace:
         blame=options.blame(config),
         run_id=run_id(config),
         recording=options.recording(config),
+        ledger=options.ledger(config) is not None,
         evidence=Store(options.path(config, "ane_evidence") or manifest.path.parent / FOLDER),
     )
     space.progress = progress_of(config, len(space.shards), lambda: space.run)
