@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 from hypothesis import settings
+from pytest_benchmark import plugin as benchmark_plugin
 
 from pytest_ane.sources import Source, locate
 from pytest_ane.sources.gguf import GGUFSource
@@ -19,6 +21,9 @@ settings.load_profile("tests")
 # A run that a test starts is no step of the workflow that runs the tests.
 for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
     os.environ.pop(name, None)
+
+# Every run that stores benchmarks asks what processor this is, for which it starts a Python.
+benchmark_plugin.get_cpu_info = cache(benchmark_plugin.get_cpu_info)
 
 
 @pytest.fixture(autouse=True)
