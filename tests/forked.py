@@ -17,14 +17,14 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-MANIFEST = '''
+MANIFEST = """
 [models.any]
 family = "llama"
 source = { path = "any.gguf" }
 shards = "L00"
 prompts = [{ name = "any", text = "any" }]
 shard.L00.policy.fidelity.min-cosine = 0.9
-'''
+"""
 FORKS = sys.platform.startswith("linux")
 """macOS's frameworks do not survive a fork."""
 
@@ -88,7 +88,7 @@ def _serve() -> None:
             if not module.name.endswith("__main__"):
                 import_module(module.name)
         cpu_target.target_context.refresh()
-        with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as null:
+        with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as null:
             # A run, for pytest imports its plugins in a way of its own: nothing else would do.
             manifest = Path(folder, "shards.toml")
             manifest.write_text(MANIFEST)
