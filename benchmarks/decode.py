@@ -42,7 +42,7 @@ import torch  # noqa: E402
 
 from benchmarks.eager_llama import EagerLlama  # noqa: E402
 from pytest_ane.backends.cpu import CpuBackend, CpuRunner  # noqa: E402
-from pytest_ane.chain.chain import Opened  # noqa: E402
+from pytest_ane.chain.chain import Decoder  # noqa: E402
 from pytest_ane.project.choose import choose_model  # noqa: E402
 from pytest_ane.project.models import OpenModel  # noqa: E402
 from pytest_ane.project.project import read_project  # noqa: E402
@@ -170,10 +170,11 @@ def main() -> None:
     artifacts = [(shard, project.artifact(shard)) for shard in chosen.shards]
     stack = Stack(opened, artifacts, backend := RecordingBackend())
     chain = stack.chain
-    sequence = Opened(chain)
+    sequence = Decoder(chain, [])
 
     def ours(token: int) -> Any:
-        return sequence.head(sequence.blocks(chain.embed([token])))[-1]
+        sequence.ids.append(token)
+        return sequence.logits()[0]
 
     eager = EagerLlama(model, model.positions)
     prompt = list(opened.prompts[0].ids)

@@ -153,7 +153,7 @@ def bisect(
         if not exact:
             # A shard under teacher forcing is the same in every stack, so it is measured once.
             stack = replace(stack, steps=chain.steps)
-        behaviour = measure(stack, golden, states, _no_text, provenance)
+        behaviour = measure(stack, golden, states, lambda _: "", provenance)
         alone.extend(behaviour.alone)
         kept = tuple(pair for pair in alone if pair[0] not in exact)
         judged = judge(replace(behaviour, alone=kept), policy, model)
@@ -178,10 +178,6 @@ def suspect_shards(
         worst = reading.rest or reading.first
         errors.append((shard.step.shard, worst.relative_l2 if worst else math.nan))
     return [name for name, _ in sorted(errors, key=error)]
-
-
-def _no_text(_: Sequence[int]) -> str:
-    return ""
 
 
 @dataclass(frozen=True, eq=False)

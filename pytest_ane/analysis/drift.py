@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any, ClassVar, TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
-from pydantic import ConfigDict, TypeAdapter
 
 from pytest_ane.chain.chain import Chain
 from pytest_ane.chain.exact import ForcedShard, ReferenceStates, run_all, teacher_forced
@@ -84,8 +82,6 @@ class Drift:
         reference: those of the reference itself, to see whether it meets a policy.
     """
 
-    __pydantic_config__: ClassVar = ConfigDict(ser_json_inf_nan="strings")
-
     shards: tuple[ShardDrift, ...]
     end: Behaviour
     reference: Behaviour
@@ -117,9 +113,9 @@ def measure_drift(
         walk.head(shard) if shard.step.is_head else walk.block(shard)
     whole = end([stream["logits"] for stream in walk.stack])
     shards: list[ShardDrift] = []
-    for name, logits in walk.logits():
+    for name, final, logits in walk.ends():
         progress(f"{name} alone", len(shards), total)
-        shards.append(replace(walk.shards[name], end=end(logits)))
+        shards.append(ShardDrift(name, *walk.readings[name], final, end(logits)))
     return Drift(tuple(shards), whole, end([g.logits for g in golden]), dict(provenance))
 
 
@@ -133,7 +129,7 @@ class _Walk:
         self._alone: dict[str, list[Streams]] = {}
         self._slices: dict[str, list[FloatArray]] = {}
         self.stack: list[Streams] = [{"x": chain.embed(g.ids)} for g in golden]
-        self.shards: dict[str, ShardDrift] = {}
+        self.readings: dict[str, tuple[Readings, Readings]] = {}
         self._final: list[FloatArray] = []
 
     def block(self, at: ForcedShard) -> None:
@@ -148,39 +144,38 @@ class _Walk:
         self._alone[wire.shard] = alone
         self._final = [stream["x"] for stream in exact]
         expected, actual = ([s[wire.gives] for s in streams] for streams in (exact, self.stack))
-        self._note(at, compare_rows(expected, actual))
+        self.readings[wire.shard] = compare_rows(expected, actual), compare_rows(at.exact, at.own)
 
     def head(self, at: ForcedShard) -> None:
         """Take the stack as it is past a slice of the head."""
         logits = at.step.all([shard_input(stream, at.step.wire) for stream in self.stack])
         for stream, rows in zip(self.stack, logits, strict=True):
             apply_output(stream, at.step.wire, rows)
-        self._slices[at.step.shard] = at.own
-        self._note(at, compare_rows(at.exact, logits))
+        name = at.step.shard
+        self._slices[name] = at.own
+        self.readings[name] = compare_rows(at.exact, logits), compare_rows(at.exact, at.own)
 
-    def logits(self) -> Iterator[tuple[str, list[FloatArray]]]:
-        """Logits by prompt of every stack with one shard alone."""
+    def ends(self) -> Iterator[tuple[str, Readings | None, list[FloatArray]]]:
+        """Of every stack with one shard alone: its last states, and logits by prompt."""
         size = sum(g.logits.nbytes for g in self._golden) or 1
         names, count = list(self._alone), max(1, _BUDGET // size)
         for group in (names[i : i + count] for i in range(0, len(names), count)):
             streams = [stream for name in group for stream in self._alone[name]]
-            for name in group:
-                final = compare_rows(self._final, [stream["x"] for stream in self._alone.pop(name)])
-                self.shards[name] = replace(self.shards[name], final=final)
+            finals = [
+                compare_rows(self._final, [stream["x"] for stream in self._alone.pop(name)])
+                for name in group
+            ]
             for step in self._heads:
                 run_all(step, streams)
-            for i, name in enumerate(group):
+            for i, (name, final) in enumerate(zip(group, finals, strict=True)):
                 ended = streams[i * len(self._golden) : (i + 1) * len(self._golden)]
-                yield name, [stream.pop("logits") for stream in ended]
+                yield name, final, [stream.pop("logits") for stream in ended]
         start = 0
         for name, own in self._slices.items():
             pairs = zip(self._golden, own, strict=True)
-            yield name, [_replaced(prompt.logits, start, columns) for prompt, columns in pairs]
+            logits = [_replaced(prompt.logits, start, columns) for prompt, columns in pairs]
+            yield name, None, logits
             start += own[0].shape[1]
-
-    def _note(self, at: ForcedShard, stack: Readings) -> None:
-        name, own = at.step.shard, compare_rows(at.exact, at.own)
-        self.shards[name] = ShardDrift(name, stack, own, None, Behaviour((), (), {}))
 
 
 def compare_rows(exact: Sequence[FloatArray], actual: Sequence[FloatArray]) -> Readings:
@@ -206,26 +201,6 @@ def _reading(exact: Sequence[FloatArray], actual: Sequence[FloatArray]) -> Readi
         relative_l2=relative,
         largest=float(np.abs(b).max(initial=0.0)),
     )
-
-
-def to_json(drift: Drift) -> str:
-    """A drift as JSON, fields as here; numbers that are not finite are "NaN" or "Infinity"."""
-    text: bytes = _adapter().dump_json(drift, indent=1)
-    return text.decode()
-
-
-def from_json(text: str) -> Drift:
-    """Inverse of `to_json`.
-
-    Raises:
-        ValueError: a field is missing or of another kind.
-    """
-    return _adapter().validate_json(text)
-
-
-@cache
-def _adapter() -> TypeAdapter[Drift]:
-    return TypeAdapter(Drift)
 
 
 def _replaced(logits: FloatArray, start: int, columns: FloatArray) -> FloatArray:

@@ -24,7 +24,6 @@ from pytest_ane.reference import Session
 from pytest_ane.reference.prepare import uses
 from pytest_ane.reference.replay import run_step
 from pytest_ane.reference.state import State
-from pytest_ane.reference.steps import Values
 
 _HALF_MAX = 65504.0
 """The largest number of fp16."""
@@ -87,6 +86,12 @@ def suspect_operations(
     return sorted(worst.values(), key=lambda s: -rank(s.own))
 
 
+def declared(session: Session, call: Arrays) -> Arrays:
+    """The inputs of a call that the session's program takes."""
+    names = {feature.name for feature in session.model.inputs}
+    return {name: array for name, array in call.items() if name in names}
+
+
 def rank(relative: float) -> float:
     """A sort key: NaN and infinity above everything finite."""
     return relative if math.isfinite(relative) else math.inf
@@ -109,11 +114,13 @@ def _walk(
     states: tuple[Any, Any],
     weights: Mapping[str, str],
 ) -> Iterator[Suspect]:
-    declared = {feature.name for feature in now.model.inputs}
-    inputs = [{n: x for n, x in call.items() if n in declared} for call in calls]
+    inputs = [declared(now, call) for call in calls]
     first = [now.table(each, states[0]) for each in inputs]
     second = [ideal.table(each, states[1]) for each in inputs]
-    mixed = [_sharing_states(a, b) for a, b in zip(map(list, first), second, strict=True)]
+    mixed = [
+        [other if isinstance(other, State) else value for value, other in zip(a, b, strict=True)]
+        for a, b in zip(first, second, strict=True)
+    ]
     by_slot = {now.slots[o.name]: op for op in now.model.main.block.operations
                for o in op.outputs if o.name in now.slots}  # fmt: skip
     names = {slot: name for name, slot in now.slots.items()}
@@ -128,7 +135,7 @@ def _walk(
             op, name = by_slot[slot], names[slot]
             for table, value in zip(mixed, theirs, strict=True):
                 table[slot] = value
-            if not _floating(theirs):
+            if not all(isinstance(x, np.ndarray) and x.dtype.kind == "f" for x in theirs):
                 continue
             both = _worst(op, name, [table[slot] for table in first], theirs)
             run[name] = both.relative
@@ -141,14 +148,6 @@ def _walk(
                 peak=max(float(np.abs(x).max(initial=0.0)) for x in theirs),
                 weights=tuple(weights[n] for n in dict.fromkeys(uses(op)) if n in weights),
             )
-
-
-def _sharing_states(values: list[Any], other: Values) -> list[Any]:
-    return [o if isinstance(o, State) else v for v, o in zip(values, other, strict=True)]
-
-
-def _floating(values: Sequence[Any]) -> bool:
-    return all(isinstance(x, np.ndarray) and x.dtype.kind == "f" for x in values)
 
 
 def _worst(op: Operation, name: str, a: Sequence[Any], b: Sequence[Any]) -> OpDifference:

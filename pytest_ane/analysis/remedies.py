@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -36,17 +37,9 @@ class Remedy:
     more: int
 
 
-@dataclass(frozen=True)
-class SizedSettings:
-    """Compression of one weight, and the bytes that it takes on disk."""
-
-    settings: Settings
-    size: int
-
-
 def find_remedy(
     weight: Weight,
-    candidates: list[SizedSettings],
+    candidates: Sequence[tuple[int, Settings]],
     *,
     now: float,
     restored: float,
@@ -56,18 +49,18 @@ def find_remedy(
 
     Args:
         weight: as it is stored.
-        candidates: the last of them leaves it uncompressed.
+        candidates: bytes on disk and settings; the last of them leaves it uncompressed.
         now: the shard's error as it is.
         restored: the same with this weight exact.
         error: compresses the weight and measures the shard's error.
     """
     limit = accepted(now, restored)
-    for candidate in candidates[:-1]:
-        remaining = error(candidate.settings)
+    for size, settings in candidates[:-1]:
+        remaining = error(settings)
         if remaining * remaining <= limit:
-            return Remedy(candidate.settings, remaining, candidate.size - weight.compressed_bytes)
-    last = candidates[-1]
-    return Remedy(last.settings, restored, last.size - weight.compressed_bytes)
+            return Remedy(settings, remaining, size - weight.compressed_bytes)
+    size, settings = candidates[-1]
+    return Remedy(settings, restored, size - weight.compressed_bytes)
 
 
 def accepted(now: float, restored: float) -> float:
@@ -80,8 +73,8 @@ def accepted(now: float, restored: float) -> float:
     return restored**2 + _LEFT * max(now**2 - restored**2, 0.0)
 
 
-def candidates(weight: Weight, axis: int | None, *, even: bool) -> list[SizedSettings]:
-    """Settings that keep more of a weight than today's, by bytes; the last keeps all.
+def candidates(weight: Weight, axis: int | None, *, even: bool) -> list[tuple[int, Settings]]:
+    """Bytes, and settings that keep more of a weight than today's, by bytes; the last keeps all.
 
     Args:
         weight: as it is stored.
@@ -89,10 +82,10 @@ def candidates(weight: Weight, axis: int | None, *, even: bool) -> list[SizedSet
         even: whether its tables have even steps, so that k-means would do better at no cost.
     """
     finer: list[Settings] = [*_palettes(weight, axis, even=even), *_integers(weight)]
-    sized = [SizedSettings(each, stored_bytes(weight.shape, each, axis or 0)) for each in finer]
-    dense = SizedSettings(Uncompressed(), stored_bytes(weight.shape, Uncompressed()))
-    worth = [c for c in sized if c.size < dense.size]
-    return [*sorted(worth, key=lambda c: c.size), dense]
+    sized = [(stored_bytes(weight.shape, each, axis or 0), each) for each in finer]
+    dense = stored_bytes(weight.shape, Uncompressed())
+    worth = [(size, each) for size, each in sized if size < dense]
+    return [*sorted(worth, key=itemgetter(0)), (dense, Uncompressed())]
 
 
 def output_axis(model: MLModel, weight: str, rank: int) -> int | None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.backends.cpu import CpuRunner
 from pytest_ane.build.census import ProgramWeight, Weight, constants_of, find_weights
 from pytest_ane.build.decompress import decompress, expansion
 from pytest_ane.core.arrays import Array
@@ -109,16 +108,6 @@ class Restorer:
     def names(self) -> tuple[str, ...]:
         """Names of the weights that can be restored."""
         return tuple(pair.name for pair in self.pairs)
-
-
-def restored(model: MLModel, original: MLModel, names: Collection[str]) -> CpuRunner:
-    """An artifact with some of its weights as its uncompressed form has them.
-
-    Raises:
-        ProgramError: a weight is not where its package says.
-        ExecutionError: a weight cannot be decoded.
-    """
-    return CpuRunner(Restorer(model, original).session(names))
 
 
 def _pairs(model: MLModel, original: MLModel | None) -> Iterator[WeightPair]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -26,15 +26,12 @@ class Rewinding(Protocol):
 
     def __call__(self, hidden: FloatArray) -> FloatArray:
         """The next positions `[T, C]`."""
-        ...
 
     def mark(self) -> Any:
         """Save the state of the sequence, for `back`."""
-        ...
 
     def back(self, mark: Any, keep: int = 0) -> None:
         """Restore the state saved by `mark`, keeping the first `keep` positions run since."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -108,10 +105,13 @@ class Chain:
         """Whether a sequence may be given piece by piece: what a block sees is in its states."""
         return not any(step.sees == "call" for step in self.blocks)
 
+    def opened(self) -> list[tuple[ChainStep, ShardRun]]:
+        """Every step with its shard at the start of a sequence."""
+        return [(step, step.open()) for step in self.steps]
+
     def logits(self, ids: Sequence[int]) -> FloatArray:
         """Float32 logits `[T, V]` for every position of a sequence of T tokens."""
-        opened = Opened(self)
-        return opened.head(opened.blocks(self.embed(ids)))
+        return Decoder(self, ids).logits(len(ids))
 
     def answer(self, ids: Sequence[int], count: int, guess: Sequence[int] = ()) -> Answer:
         """Logits `[T, V]` of a text, and the `count` likeliest next tokens one by one.
@@ -142,52 +142,6 @@ class Chain:
 Marks: TypeAlias = list[tuple[Rewinding, Any]]
 
 
-class Opened:
-    """A chain at some point of one sequence."""
-
-    def __init__(self, chain: Chain) -> None:
-        self._steps = [(step, step.open()) for step in chain.steps]
-
-    def blocks(self, hidden: FloatArray) -> Streams:
-        """The streams after the last block, for the next positions' hidden states `[T, C]`."""
-        streams: Streams = {"x": hidden}
-        for step, run in self._steps:
-            if not step.is_head:
-                apply_output(streams, step.wire, run(shard_input(streams, step.wire)))
-        return streams
-
-    def head(self, streams: Streams) -> FloatArray:
-        """Logits `[T, V]` of the streams after the last block."""
-        streams = dict(streams)
-        for step, run in self._steps:
-            if step.is_head:
-                apply_output(streams, step.wire, run(shard_input(streams, step.wire)))
-        return streams["logits"]
-
-    def mark(self) -> Marks:
-        """Save the states of all shards, for `back`.
-
-        Raises:
-            ExecutionError: a shard cannot go back in a sequence.
-        """
-        return [(run, run.mark()) for run in self._rewinding()]
-
-    def back(self, marks: Marks, keep: int = 0) -> None:
-        """Restore the states saved by `mark`, keeping the first `keep` positions run since."""
-        for run, mark in marks:
-            run.back(mark, keep)
-
-    def _rewinding(self) -> Iterator[Rewinding]:
-        for step, run in self._steps:
-            if step.sees == "itself":
-                continue
-            if not isinstance(run, Rewinding):
-                raise ExecutionError(
-                    f"{step.shard} cannot go back in a sequence, so no draft can be rejected."
-                )
-            yield run
-
-
 class Decoder:
     """A text that grows, and its logits: the one loop body of greedy decoding.
 
@@ -198,7 +152,7 @@ class Decoder:
 
     def __init__(self, chain: Chain, ids: Sequence[int]) -> None:
         self.ids, self.done = list(ids), 0
-        self._chain, self._opened = chain, Opened(chain)
+        self._chain, self._runs = chain, chain.opened()
 
     def logits(self, count: int = 1) -> FloatArray:
         """Logits `[count, V]` of the last positions.
@@ -206,19 +160,45 @@ class Decoder:
         A chain with states runs the new positions only, any other the whole text again.
         """
         if not self._chain.goes_on:
-            self._opened, self.done = Opened(self._chain), 0
-        streams = self._opened.blocks(self._chain.embed(self.ids[self.done :]))
+            self._runs, self.done = self._chain.opened(), 0
+        streams = last(self.streams(), count)
+        self._run(streams, head=True)
+        return streams["logits"]
+
+    def streams(self) -> Streams:
+        """The streams after the last block, `[T, C]` for the new positions; no head runs."""
+        streams: Streams = {"x": self._chain.embed(self.ids[self.done :])}
         self.done = len(self.ids)
-        return self._opened.head(last(streams, count))
+        self._run(streams, head=False)
+        return streams
 
     def mark(self) -> Marks:
-        """The state of the sequence after `done` positions; raises as `Opened.mark`."""
-        return self._opened.mark()
+        """Save the states of all shards after `done` positions, for `back`.
+
+        Raises:
+            ExecutionError: a shard cannot go back in a sequence.
+        """
+        marks: Marks = []
+        for step, run in self._runs:
+            if step.sees == "itself":
+                continue
+            if not isinstance(run, Rewinding):
+                raise ExecutionError(
+                    f"{step.shard} cannot go back in a sequence, so no draft can be rejected."
+                )
+            marks.append((run, run.mark()))
+        return marks
 
     def back(self, marks: Marks, done: int, keep: int = 0) -> None:
         """Restore the states of `marks`, made after `done` positions; keep `keep` run since."""
-        self._opened.back(marks, keep)
+        for run, mark in marks:
+            run.back(mark, keep)
         self.done = done + keep
+
+    def _run(self, streams: Streams, *, head: bool) -> None:
+        for step, run in self._runs:
+            if step.is_head == head:
+                apply_output(streams, step.wire, run(shard_input(streams, step.wire)))
 
 
 def last(streams: Streams, count: int = 1) -> Streams:

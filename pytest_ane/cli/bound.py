@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> Output:
         AneError: one sentence.
     """
     from pytest_ane.analysis.bound import Group, bound_call, costs_of
-    from pytest_ane.analysis.costs import largest_tokens
+    from pytest_ane.analysis.shapes import largest_tokens
     from pytest_ane.build import Cache
     from pytest_ane.report.bound import lines
 
@@ -188,7 +188,7 @@ def _model(path: Path, name: str | None, cache: Path | None) -> tuple[str, list[
 
 def _largest(model: Model) -> int:
     """The largest T that all shards take: the manifest's, or less where own packages take less."""
-    from pytest_ane.analysis.costs import largest_tokens
+    from pytest_ane.analysis.shapes import largest_tokens
 
     own = [shard.artifact for shard in model.shards if shard.artifact is not None]
     known = [largest_tokens(path, model.max_tokens) for path in own]

@@ -29,26 +29,21 @@ class ShardContext(Protocol):
     @property
     def shard(self) -> Shard:
         """The shard, with its policy resolved."""
-        ...
 
     @property
     def artifact(self) -> Artifact:
         """Its package: the user's own, or built."""
-        ...
 
     @property
     def program(self) -> MLModel:
         """The package's program, weights not decoded."""
-        ...
 
     @property
     def backend(self) -> Backend:
         """What runs artifacts."""
-        ...
 
     def cases(self) -> list[Case]:
         """Every probe with what the shard's reference makes of it."""
-        ...
 
 
 class ModelContext(Protocol):
@@ -57,27 +52,22 @@ class ModelContext(Protocol):
     @property
     def chain(self) -> Chain:
         """All artifacts, loaded and chained in running order."""
-        ...
 
     @property
     def golden(self) -> Sequence[GoldenPrompt]:
         """What the reference says to the golden prompts."""
-        ...
 
     @property
     def states(self) -> ReferenceStates:
         """The reference's hidden states of a prompt entering and leaving a block."""
-        ...
 
     @property
     def decode(self) -> Callable[[Sequence[int]], str]:
         """The text of token ids."""
-        ...
 
     @property
     def provenance(self) -> Mapping[str, Any]:
         """Backend, machine, versions, and every artifact's digest."""
-        ...
 
 
 class Gate(ABC, Generic[M]):

@@ -114,7 +114,7 @@ def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) ->
         UnprovenError: a stored run that would be the baseline is damaged.
     """
     from pytest_ane.core.verdict import Finding
-    from pytest_ane.gates.throughput import THROUGHPUT, Timing, judge
+    from pytest_ane.gates.throughput import THROUGHPUT, Throughput, Timing, judge
     from pytest_ane.gates.throughput.baseline import find
     from pytest_ane.gates.throughput.speed import KEY
     from pytest_ane.plugin.stopwatch import CONFIRM
@@ -122,15 +122,9 @@ def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) ->
     config, policy = item.config, space.policy_of(speed.subject).throughput
     wanted = is_compared(config) or policy.max_regression is not None
     baselines = space.manifest.model_of(speed.subject.partition(":")[0]).baselines
-    timing = Timing(
-        speed,
-        policy,
-        find(_open(config, baselines), speed, _which(config)) if wanted else None,
-        recording=is_recording(config),
-        compared=is_compared(config),
-        confirm=item.stash.get(CONFIRM, None),
-    )
-    measurement = THROUGHPUT.measure(timing)
+    baseline = find(_open(config, baselines), speed, _which(config)) if wanted else None
+    timed = Throughput(speed, baseline, is_recording(config), is_compared(config))
+    measurement = THROUGHPUT.measure(Timing(timed, policy, item.stash.get(CONFIRM, None)))
     speed = measurement.speed
     verdict = judge(measurement, policy, speed.subject)
     worse = tuple(Finding("failed", reason) for reason in _compare_fail(config, benchmark))

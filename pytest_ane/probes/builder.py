@@ -16,7 +16,7 @@ from pytest_ane.core.errors import BuildError
 from pytest_ane.families import Conversion, Inputs, Port
 from pytest_ane.families.user_code import error_line
 from pytest_ane.manifest import Shard
-from pytest_ane.probes.cases import Case, Rows, flexible_axis, largest_input, port_rows, with_prefix
+from pytest_ane.probes.cases import Case, flexible_axis, package_case, with_prefix
 from pytest_ane.probes.recording import RECORDING_VERSION, load, save
 from pytest_ane.probes.seeded import KINDS, generator, lengths
 
@@ -28,7 +28,19 @@ def builder_cases(
     cache: Cache, identity: dict[str, Any], shard: Shard, conversion: Callable[[], Conversion]
 ) -> list[Case]:
     """A shard's seeded probes, at three T where it is flexible, with its reference's outputs."""
-    return list(_cases(*builder_recording(cache, identity, shard, conversion)))
+    tensors, metadata = builder_recording(cache, identity, shard, conversion)
+    ports = [Port(name, tuple(shape)) for name, shape in metadata["outputs"]]
+    return [
+        package_case(
+            kind,
+            name,
+            with_prefix(tensors, f"{i}.in."),
+            with_prefix(tensors, f"{i}.out."),
+            ports,
+            length=length,
+        )
+        for i, (kind, name, length) in enumerate(metadata["probes"])
+    ]
 
 
 def builder_recording(
@@ -63,26 +75,6 @@ def builder_recording(
         save(folder, tensors, about)
 
     return load(cache.get_or_make("recordings", key_digest(key), make))
-
-
-def _cases(tensors: Inputs, metadata: dict[str, Any]) -> Iterator[Case]:
-    outputs = tuple(Port(name, tuple(shape)) for name, shape in metadata["outputs"])
-
-    def rows(arrays: Inputs) -> Rows:
-        return {p.name: port_rows(arrays[p.name], p) for p in outputs if p.name in arrays}
-
-    for i, (kind, name, length) in enumerate(metadata["probes"]):
-        inputs = with_prefix(tensors, f"{i}.in.")
-        yield Case(
-            kind=kind,
-            name=name,
-            calls=(inputs,),
-            rows=rows,
-            expected=rows(with_prefix(tensors, f"{i}.out.")),
-            length=length,
-            input_max=largest_input(inputs),
-            residual_unknown=True,
-        )
 
 
 def _probes(shard: Shard, ports: Sequence[Port]) -> Iterator[BuilderProbe]:

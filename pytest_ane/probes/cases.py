@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -46,17 +46,38 @@ class Case:
     residual_unknown: bool = False
 
 
-def package_case(kind: str, name: str, inputs: Inputs, length: int) -> Case:
-    """A case of a package without a family; each output is one row, as its axes are unknown."""
+def package_case(
+    kind: str,
+    name: str,
+    inputs: Inputs,
+    outputs: Arrays,
+    ports: Iterable[Port] = (),
+    *,
+    length: int | None = None,
+    start: int = 0,
+    residual_unknown: bool = True,
+) -> Case:
+    """A case in a package's own inputs and outputs.
+
+    `outputs` are the reference's, empty where there is none. Those of `ports` have positions along
+    their flexible axis, any other is one row. `length` is that of the longest output by default.
+    """
+    known = {port.name: port for port in ports}
+
+    def rows(arrays: Arrays) -> Rows:
+        return {key: port_rows(array, known.get(key)) for key, array in arrays.items()}
+
+    expected = rows(outputs)
     return Case(
         kind=kind,
         name=name,
         calls=(inputs,),
-        rows=flat_rows,
-        expected={},
-        length=length,
+        rows=rows,
+        expected=expected,
+        length=max(map(len, expected.values())) if length is None else length,
         input_max=largest_input(inputs),
-        residual_unknown=True,
+        start=start,
+        residual_unknown=residual_unknown,
     )
 
 
@@ -64,11 +85,6 @@ def largest_input(inputs: Arrays) -> float:
     """Largest magnitude of the floating-point inputs; 0.0 without any."""
     floats = [x for x in inputs.values() if np.issubdtype(x.dtype, np.floating)]
     return max((float(np.abs(x).max(initial=0.0)) for x in floats), default=0.0)
-
-
-def flat_rows(outputs: Arrays) -> Rows:
-    """Every output as one float32 row `[1, size]`."""
-    return {name: port_rows(array, None) for name, array in outputs.items()}
 
 
 def port_rows(array: Array, port: Port | None) -> FloatArray:

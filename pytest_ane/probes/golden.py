@@ -26,7 +26,7 @@ from pytest_ane.core.errors import GoldenError
 from pytest_ane.core.files import replacing
 from pytest_ane.families import Layout, Port
 from pytest_ane.manifest import Shard
-from pytest_ane.probes.cases import Case, Rows, largest_input, port_rows, with_prefix
+from pytest_ane.probes.cases import Case, package_case, with_prefix
 from pytest_ane.probes.hidden import HiddenProbe
 
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
@@ -193,11 +193,7 @@ def _hidden_probe(golden: GoldenTensors, i: int, shard: Shard, layout: Layout) -
 def _package_cases(golden: GoldenTensors, runner: Runner, artifact: Path) -> list[Case]:
     """In the artifact's own inputs and outputs."""
     declared = {feature.name for feature in runner.inputs}
-    ports = {port.name: Port(port.name, tuple(port.shape)) for port in golden.outputs}
-
-    def rows(outputs: Arrays) -> Rows:
-        return {name: port_rows(array, ports.get(name)) for name, array in outputs.items()}
-
+    ports = [Port(port.name, tuple(port.shape)) for port in golden.outputs]
     cases = []
     for i, (probe, note) in enumerate(zip(golden.probes, golden.notes, strict=True)):
         inputs, expected = with_prefix(probe, "in."), with_prefix(probe, "out.")
@@ -206,17 +202,15 @@ def _package_cases(golden: GoldenTensors, runner: Runner, artifact: Path) -> lis
                 f"{golden.path}: probe {i} has inputs {_listed(inputs)}, and {artifact} takes "
                 f"{_listed(declared)}; are they another package's?"
             )
-        outputs = rows(expected)
         cases.append(
-            Case(
-                kind=note.kind,
-                name=note.name,
-                calls=(inputs,),
-                rows=rows,
-                expected=outputs,
-                length=max(len(array) for array in outputs.values()),
-                input_max=largest_input(inputs),
+            package_case(
+                note.kind,
+                note.name,
+                inputs,
+                expected,
+                ports,
                 start=note.start,
+                residual_unknown=False,
             )
         )
     return cases

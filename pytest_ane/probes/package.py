@@ -15,7 +15,7 @@ from pytest_ane.core.digests import tree_digest
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.manifest import Probes
 from pytest_ane.mil.records import DType, Feature
-from pytest_ane.probes.cases import Case, Rows, flat_rows, package_case
+from pytest_ane.probes.cases import Case, Rows, package_case
 from pytest_ane.probes.seeded import KINDS, generator
 
 _FLOATS = (DType.FP16, DType.FP32, DType.FP64)
@@ -47,7 +47,7 @@ def package_cases(
 
     def expected(case: Case) -> Rows:
         (inputs,) = case.calls
-        return flat_rows(oracle.predict(inputs, oracle.make_state()))
+        return case.rows(oracle.predict(inputs, oracle.make_state()))
 
     return [replace(case, expected=expected(case)) for case in cases]
 
@@ -82,7 +82,7 @@ def _cases(inputs: tuple[Feature, ...], artifact: Path, probes: Probes) -> Itera
                     for f in inputs
                 }
                 length = max((int(np.prod(a.shape)) for a in arrays.values()), default=0)
-                yield package_case(kind, f"{kind} {label} #{number}", arrays, length)
+                yield package_case(kind, f"{kind} {label} #{number}", arrays, {}, length=length)
 
 
 def _ends(inputs: tuple[Feature, ...]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -78,28 +78,25 @@ class Builds:
 
 
 class LoadedBackend:
-    """A backend whose runners stay loaded until they are forgotten: stacks share most shards."""
+    """A backend in which the runners of some artifacts stay loaded: stacks share most shards."""
 
     def __init__(self, backend: Backend) -> None:
         self.name, self.on_device = backend.name, backend.on_device
         self._backend = backend
+        self._kept: frozenset[Path] = frozenset()
         self._runners: dict[Path, Runner] = {}
 
+    def keep(self, artifacts: Iterable[Path]) -> None:
+        """Let the runners of these artifacts stay from now on; all others are dropped."""
+        self._kept = frozenset(artifacts)
+        self._runners = {path: run for path, run in self._runners.items() if path in self._kept}
+
     def load(self, artifact: Path) -> Runner:
-        """A runner, from memory or loaded now; kept."""
-        if artifact not in self._runners:
-            self._runners[artifact] = self._backend.load(artifact)
-        return self._runners[artifact]
-
-    def fresh(self, artifact: Path) -> Runner:
-        """A runner that is not kept, unless it is already."""
-        return self._runners.get(artifact) or self._backend.load(artifact)
-
-    def forget(self, artifact: Path | None = None, *, keep: Collection[Path] = ()) -> None:
-        """Drop one runner, or all but those in `keep`."""
-        gone = [artifact] if artifact else [path for path in self._runners if path not in keep]
-        for path in gone:
-            self._runners.pop(path, None)
+        """A runner, from memory or loaded now."""
+        runner = self._runners.get(artifact) or self._backend.load(artifact)
+        if artifact in self._kept:
+            self._runners[artifact] = runner
+        return runner
 
     def provenance(self) -> dict[str, str]:
         """Provenance of the backend that runs."""

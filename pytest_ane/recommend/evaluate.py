@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from itertools import dropwhile
 from statistics import fmean
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from pytest_ane.backends import Backend
 from pytest_ane.build import Artifact, Cache
 from pytest_ane.chain.chain import Chain, ChainStep
+from pytest_ane.chain.exact import run_all
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.errors import BuildError
-from pytest_ane.families import Streams, apply_output, shard_input
+from pytest_ane.families import Streams
 from pytest_ane.gates import compression
 from pytest_ane.manifest import Settings
 from pytest_ane.metrics.logits import kl
@@ -29,6 +34,7 @@ from pytest_ane.recommend.menu import Menu, setting_keys
 from pytest_ane.recommend.search import Candidate, ShardFailure
 from pytest_ane.recommend.units import Choice, Unit, units_of
 
+_UNITS = TypeAdapter(tuple[Unit, ...])
 _BROKEN = 1e3
 """Nats counted for a unit that alone makes logits NaN: out of the question."""
 
@@ -83,15 +89,14 @@ class ModelEvaluator:
         for i, wire in enumerate(self._opened.wiring):
             menu = {name: setting_keys(each) for name, each in self._builds.menu.items()}
             what = [wire.shard, menu]
-            if (entry := self._log.get("units", what)) is None:
-                self._progress(f"building {wire.shard} ({i + 1} of {len(self._opened.wiring)})")
-                entry = {"units": [unit.to_dict() for unit in self._measured_units(wire.shard)]}
-                self._log.put("units", what, entry)
-            self._units[wire.shard] = tuple(map(Unit.from_dict, entry["units"]))
+            note = f"building {wire.shard} ({i + 1} of {len(self._opened.wiring)})"
+            entry = self._log.kept("units", what, partial(self._built_units, wire.shard, note))
+            self._units[wire.shard] = _UNITS.validate_python(entry["units"])
         return tuple(unit for units in self._units.values() for unit in units)
 
-    def _measured_units(self, id: str) -> tuple[Unit, ...]:
+    def _built_units(self, id: str, note: str) -> dict[str, Any]:
         """A shard's units; settings that the first gate, placement, refuses are no options."""
+        self._progress(note)
         shard, built = self._builds.shards[id], {}
         for name in self._builds.menu:
             artifact = self._builds.all_with(id, name)
@@ -103,7 +108,7 @@ class ModelEvaluator:
                 f"{shard.qualified}: no setting of the menu passes the placement gate; choose "
                 "others."
             )
-        return units_of(id, built, shard.requested.keep)
+        return {"units": [asdict(unit) for unit in units_of(id, built, shard.requested.keep)]}
 
     def losses(self) -> dict[Unit, float]:
         """KL per squared error of every unit, measured alone in an otherwise exact stack.
@@ -127,9 +132,9 @@ class ModelEvaluator:
                 entry = {"kl": kl, "sse": pivot.sse, "bytes": pivot.size}
                 self._log.put("alone", what, entry)
             if entry is not None:
-                kl = _BROKEN if entry["kl"] is None else max(entry["kl"], 0.0)
+                kl = max(float(entry["kl"]), 0.0) if math.isfinite(float(entry["kl"])) else _BROKEN
                 losses[unit] = kl / pivot.sse if pivot.sse else 0.0
-        self._backend.forget()
+        self._backend.keep(())
         return filled(units, losses)
 
     def compression(self, choice: Choice) -> dict[str, Settings]:
@@ -162,7 +167,7 @@ class ModelEvaluator:
         ]
         reasons = [*stack["reasons"], *(reason for shard in shards for reason in shard["reasons"])]
         passed = stack["passed"] and all(shard["passed"] for shard in shards)
-        facts = {k: _or_nan(v) for k, v in stack["facts"].items()}
+        facts = {k: float(v) for k, v in stack["facts"].items()}
         facts["cosine"] = lowest([shard["cosine"] for shard in shards])
         summary = {"name": name, "bytes": size, "passed": passed, "reasons": reasons}
         self._log.put("candidate", {str(u): s for u, s in choice.items()}, summary)
@@ -171,15 +176,17 @@ class ModelEvaluator:
 
     def _blame(self, unit: Unit, setting: str) -> float:
         """1 - the lowest cosine of the shard with only this unit compressed."""
-        what = [unit.shard, unit.glob, setting]
-        if (entry := self._log.get("blame", what)) is None:
+
+        def measured() -> dict[str, Any]:
             with self._builds.only(unit, setting) as artifact:
-                entry = {"cosine": self._gates.cosine(unit.shard, artifact)}
-            self._log.put("blame", what, entry)
+                return {"cosine": self._gates.cosine(unit.shard, artifact)}
+
+        entry = self._log.kept("blame", [unit.shard, unit.glob, setting], measured)
         return 1 - float(entry["cosine"])
 
     def _exact(self) -> ExactStack:
         plain = [(shard, self._builds.plain(id)) for id, shard in self._builds.shards.items()]
+        self._backend.keep(artifact.path for _, artifact in plain)
         stack = Stack(self._opened, plain, self._backend)
         return ExactStack(stack.chain, stack.golden)
 
@@ -188,7 +195,6 @@ class ModelEvaluator:
         by_id = {id: self._builds.plain(id) for id in self._builds.shards} | {shard: artifact}
         mixed = [(each, by_id[id]) for id, each in self._builds.shards.items()]
         steps = Stack(self._opened, mixed, self._backend).chain.steps
-        self._backend.forget(artifact.path)
         return next(step for step in steps if step.shard == shard)
 
 
@@ -205,12 +211,8 @@ def filled(units: Sequence[Unit], measured: Mapping[Unit, float]) -> dict[Unit, 
 
 def lowest(cosines: Sequence[float | None]) -> float:
     """The lowest cosine; NaN if one is NaN or None, which `min` would hide, or without any."""
-    return float(np.min(list(map(_or_nan, cosines)))) if cosines else math.nan
-
-
-def _or_nan(value: Any) -> float:
-    """A number of the log, which has no NaN."""
-    return math.nan if value is None else float(value)
+    known = [math.nan if cosine is None else float(cosine) for cosine in cosines]
+    return float(np.min(known)) if known else math.nan
 
 
 class ExactStack:
@@ -220,32 +222,24 @@ class ExactStack:
     """
 
     def __init__(self, chain: Chain, golden: Sequence[GoldenPrompt]) -> None:
-        self._chain = chain
-        self._golden = golden
-        self._before: list[list[Streams]] = []
-        for prompt in golden:
-            streams: Streams = {"x": chain.embed(prompt.ids)}
-            before = []
-            for step in chain.steps:
-                before.append(dict(streams))
-                _through(step, streams)
-            self._before.append(before)
+        self._steps, self._golden = chain.steps, golden
+        self._before: dict[str, list[Streams]] = {}
+        streams: list[Streams] = [{"x": chain.embed(prompt.ids)} for prompt in golden]
+        for step in chain.steps:
+            self._before[step.shard] = list(map(dict, streams))
+            run_all(step, streams)
 
     def kl(self, step: ChainStep) -> float:
         """Mean KL(reference || stack) in nats with this step in place of the exact one.
 
         Position 0 of every prompt is left out, as the behaviour gate does.
         """
-        index = next(i for i, s in enumerate(self._chain.steps) if s.shard == step.shard)
+        streams = list(map(dict, self._before[step.shard]))
+        after = list(dropwhile(lambda other: other.shard != step.shard, self._steps))[1:]
+        for each in (step, *after):
+            run_all(each, streams)
         divergences: list[float] = []
-        for prompt, before in zip(self._golden, self._before, strict=True):
-            streams = dict(before[index])
-            for each in (step, *self._chain.steps[index + 1 :]):
-                _through(each, streams)
-            pair = (x[1:].astype(np.float64) for x in (prompt.logits, streams["logits"]))
+        for prompt, stream in zip(self._golden, streams, strict=True):
+            pair = (x[1:].astype(np.float64) for x in (prompt.logits, stream["logits"]))
             divergences += kl(*pair).tolist()
         return float(np.mean(divergences))
-
-
-def _through(step: ChainStep, streams: Streams) -> None:
-    apply_output(streams, step.wire, step.open()(shard_input(streams, step.wire)))

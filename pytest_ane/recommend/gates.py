@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from pytest_ane.backends import Backend, Runner
+from pytest_ane.backends import Backend
 from pytest_ane.build import Artifact
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.verdict import Verdict
@@ -25,7 +25,7 @@ from pytest_ane.project.stack import Stack
 from pytest_ane.recommend.builds import Builds, LoadedBackend
 from pytest_ane.recommend.log import Log
 
-GATES_VERSION = 2
+GATES_VERSION = 3
 """Raised when a gate measures or judges otherwise: what a log calls passed is asked again."""
 
 
@@ -58,44 +58,44 @@ class Gates:
 
     def shard(self, id: str, asked: Settings) -> dict[str, Any]:
         """Verdict of every gate of shards, up to the first that fails."""
-        if (known := self.known(id, asked)) is None:
+
+        def measured() -> dict[str, Any]:
             shard, artifact = self._builds.shards[id], self._builds.build(id, asked)
             subject = shard.model_copy(update={"compression": asked})
             last = list(self._verdicts(subject, artifact))[-1]
-            known = {
+            return {
                 "bytes": artifact.size,
                 "passed": last.status == "passed",
                 "gate": last.gate,
                 "reasons": [f"{shard.qualified}: {f.reason}." for f in last.reasons],
                 "cosine": last.values.get("cosine.min"),
             }
-            self._log.put("shard", [id, asked.model_dump(mode="json")], known)
-        return known
+
+        return self._log.kept("shard", [id, asked.model_dump(mode="json")], measured)
 
     def stack(self, asked: Mapping[str, Settings]) -> dict[str, Any]:
         """Behaviour of the whole model; without greedy text where it fails without."""
         what = {id: settings.model_dump(mode="json") for id, settings in asked.items()}
-        if (known := self._log.get("stack", what)) is not None:
-            return known
+        return self._log.kept("stack", what, lambda: self._run_stack(asked))
+
+    def _run_stack(self, asked: Mapping[str, Settings]) -> dict[str, Any]:
         self.stacks_run += 1
         policy = self._opened.model.policy.behaviour
         artifacts = [
             (s, self._builds.build(id, asked[id])) for id, s in self._builds.shards.items()
         ]
-        self._backend.forget(keep={artifact.path for _, artifact in artifacts})
+        self._backend.keep(artifact.path for _, artifact in artifacts)
         stack = Stack(self._opened, artifacts, self._backend)
         # Greedy text costs most of the time.
         short = [replace(g, greedy=(), leads=(), text="") for g in stack.golden]
         verdict = self._judged(stack, short, policy.model_copy(update={"min_greedy": 0}))
         if verdict.status == "passed":
             verdict = self._judged(stack, stack.golden, policy)
-        known = {
+        return {
             "passed": verdict.status == "passed",
             "reasons": [f"{finding.reason}." for finding in verdict.reasons],
             "facts": {k: v for k, v in verdict.values.items() if not isinstance(v, str)},
         }
-        self._log.put("stack", what, known)
-        return known
 
     def cosine(self, shard: str, artifact: Artifact) -> float:
         """The lowest cosine of a shard's probes; -1 where there is none."""
@@ -118,25 +118,10 @@ class Gates:
                     return
 
     def _candidate(self, shard: Shard, artifact: Artifact) -> CandidateShard:
-        backend = _Fresh(self._backend)
-        return CandidateShard(shard, artifact, backend, lambda: self._opened.cases(shard))
+        return CandidateShard(shard, artifact, self._backend, lambda: self._opened.cases(shard))
 
     def _judged(
         self, stack: Stack, golden: Sequence[GoldenPrompt], policy: BehaviourPolicy
     ) -> Verdict:
         measurement = measure(stack.chain, golden, stack.states, stack.decode, stack.provenance)
         return BEHAVIOUR.judge(measurement, policy, self._opened.model)
-
-
-class _Fresh:
-    """A backend whose runners are not kept, unless they are already."""
-
-    def __init__(self, backend: LoadedBackend) -> None:
-        self.name, self.on_device = backend.name, backend.on_device
-        self._backend = backend
-
-    def load(self, artifact: Any) -> Runner:
-        return self._backend.fresh(artifact)
-
-    def provenance(self) -> dict[str, str]:
-        return self._backend.provenance()

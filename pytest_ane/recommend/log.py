@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pytest_ane.core.digests import key_digest
 from pytest_ane.core.errors import CacheError
+from pytest_ane.core.strict_json import strict
 
 
 class Log:
@@ -47,9 +48,21 @@ class Log:
         """A measurement by its kind and subject, or None."""
         return self._entries.get(_key(kind, subject))
 
-    def put(self, kind: str, subject: object, measured: dict[str, Any]) -> None:
-        """Keep a measurement, with its subject for people; `CacheError` if it cannot be written."""
-        key, measured = _key(kind, subject), _finite(measured)
+    def kept(
+        self, kind: str, subject: object, measure: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """A measurement by its kind and subject, made and kept if there is none."""
+        if (entry := self.get(kind, subject)) is not None:
+            return entry
+        return self.put(kind, subject, measure())
+
+    def put(self, kind: str, subject: object, measured: dict[str, Any]) -> dict[str, Any]:
+        """Keep a measurement, with its subject for people; returns it as the log has it.
+
+        Raises:
+            CacheError: the log cannot be written.
+        """
+        key, measured = _key(kind, subject), strict(measured)
         self._entries[key] = measured
         entry = {"context": self._context, "kind": kind, "key": key}
         line = json.dumps(entry | {"of": subject, "found": measured})
@@ -62,15 +75,7 @@ class Log:
                 f"The log {self.file} cannot be written: {error.strerror}; choose another with "
                 "--log."
             ) from None
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: null stands for both."""
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return measured
 
 
 def _key(kind: str, subject: object) -> str:

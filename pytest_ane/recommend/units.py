@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from pytest_ane.build.census import Weight
 from pytest_ane.gates.compression.measure import CompressionMeasurement
@@ -47,15 +47,6 @@ class Unit:
     def option(self, setting: str) -> Option:
         """The option of a setting, which must be one of the unit's."""
         return next(o for o in self.options if o.setting == setting)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-serialisable form."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Unit:
-        """Inverse of `to_dict`."""
-        return cls(data["shard"], data["glob"], tuple(Option(**each) for each in data["options"]))
 
     def __str__(self) -> str:
         return f"{self.shard} {self.glob}"

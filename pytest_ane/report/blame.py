@@ -33,23 +33,25 @@ def _lines(blame: Blame, *, on_device: bool) -> Iterator[str]:
     if blame.weights:
         yield from _weights(blame)
     if blame.absent and not blame.without:
-        named = ", ".join(blame.absent[:_NAMED]) + (" ..." if len(blame.absent) > _NAMED else "")
         yield (
             f"{len(blame.absent)} more have no counterpart in the uncompressed package and stayed "
-            f"compressed: {named}"
+            f"compressed: {_named(blame.absent)}"
         )
     yield from _operations(blame.operations)
 
 
 def _errors(blame: Blame, *, on_device: bool) -> Iterator[str]:
-    named = ", ".join(blame.probes[:_NAMED]) + (" ..." if len(blame.probes) > _NAMED else "")
     what = "contribution" if blame.contribution else "output"
     yield (
         f"relative error of the {what} on the worst {len(blame.probes)} of {blame.of} probes "
-        f"({named})"
+        f"({_named(blame.probes)})"
     )
     exact = "" if math.isnan(blame.exact) else f", {number(blame.exact)} with every weight exact"
     yield f"{number(blame.error)} as it is{exact}; {_DEVICE if on_device else _RUN_BY}"
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (" ..." if len(names) > _NAMED else "")
 
 
 def _weights(blame: Blame) -> Iterator[str]:

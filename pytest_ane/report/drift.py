@@ -40,7 +40,7 @@ def lines(drift: Drift, causes: Causes, model: str) -> Iterator[str]:
     yield "  own, on exact states: lowest cosine, relative L2"
     yield "  alone, all others exact: lowest cosine after the last block, mean KL, top-1"
     yield ""
-    yield from _table(drift)
+    yield from columns([_COLUMNS, *map(_row, drift.shards)], gap=" ")
     yield ""
     names = [shard.shard for shard in drift.shards]
     yield from chart(
@@ -103,10 +103,6 @@ def _listed(names: Sequence[str]) -> str:
     if len(names) > _NAMED:
         return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
-
-
-def _table(drift: Drift) -> Iterator[str]:
-    yield from columns([_COLUMNS, *map(_row, drift.shards)], gap=" ")
 
 
 def _row(shard: ShardDrift) -> tuple[str, ...]:

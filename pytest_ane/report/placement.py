@@ -54,8 +54,6 @@ def explain_plan(plan: Plan, width: int | None = None) -> Iterator[str]:
         kind = "failure" if message.failure else "note"
         yield f"line {message.line}: {kind}: {plain(message.meaning)}"
         yield f"  {plain(message.text)}"
-    if plan.experimental:
-        yield f"The format {plan.source} is experimental: it was read from no file of its tool's."
 
 
 def _counted(summary: Summary) -> Iterator[str]:

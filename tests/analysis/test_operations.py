@@ -18,7 +18,7 @@ from pytest_ane.analysis.operations import (
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.blob import load
-from pytest_ane.probes.cases import Case, flat_rows
+from pytest_ane.probes.cases import Case
 from pytest_ane.reference import Session
 from tests.families.llama.tiny import tiny_model
 from tests.gates.fidelity import blocks
@@ -26,7 +26,7 @@ from tests.mil.packages import Program
 
 
 def case(*inputs: dict[str, np.ndarray]) -> Case:
-    return Case("gaussian", "one", inputs, flat_rows, {}, 1, 1.0)
+    return Case("gaussian", "one", inputs, dict, {}, 1, 1.0)
 
 
 def found(path: Path, *cases: Case) -> list[Suspect]:

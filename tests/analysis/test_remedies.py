@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from pytest_ane.analysis.remedies import (
-    SizedSettings,
     accepted,
     candidates,
     find_remedy,
@@ -27,7 +26,7 @@ def weight(bits: int, groups: int, op: str = "constexpr_lut_to_dense") -> Weight
 
 
 def offered(given: Weight, *, even: bool = False) -> list[tuple[str, int]]:
-    return [(describe(c.settings), c.size) for c in candidates(given, 0, even=even)]
+    return [(describe(s), size) for size, s in candidates(given, 0, even=even)]
 
 
 def test_palettes_of_more_bits_and_smaller_groups() -> None:
@@ -54,7 +53,7 @@ def test_one_table_for_a_weight() -> None:
 
 
 def test_without_an_axis_there_are_no_groups() -> None:
-    found = [describe(c.settings) for c in candidates(weight(4, 1), None, even=False)]
+    found = [describe(s) for _, s in candidates(weight(4, 1), None, even=False)]
     assert found == ["6-bit kmeans, one table", "8-bit kmeans, one table", "fp16"]
 
 
@@ -76,7 +75,7 @@ def test_the_first_that_leaves_a_tenth_is_taken() -> None:
         return {1: 0.7, 2: 0.66, 3: 0.65}[len(asked)]
 
     mend = find_remedy(small, offers, now=1.0, restored=0.6, error=error)
-    assert asked == [describe(c.settings) for c in offers[:3]]
+    assert asked == [describe(s) for _, s in offers[:3]]
     assert (describe(mend.settings), mend.error, mend.more) == (
         "6-bit kmeans, groups of 32", 0.65, 1792 - small.compressed_bytes,
     )  # fmt: skip
@@ -84,7 +83,7 @@ def test_the_first_that_leaves_a_tenth_is_taken() -> None:
 
 def test_fp16_where_nothing_else_helps() -> None:
     small = weight(4, 2)
-    offers: list[SizedSettings] = candidates(small, 0, even=False)
+    offers = candidates(small, 0, even=False)
     for bad in (1.0, math.inf, math.nan):
         mend = find_remedy(small, offers, now=1.0, restored=0.6, error=lambda _, bad=bad: bad)
         assert (describe(mend.settings), mend.error, mend.more) == (

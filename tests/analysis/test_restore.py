@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from pytest_ane.analysis import restore
-from pytest_ane.analysis.restore import Restorer, restored
+from pytest_ane.analysis.restore import Restorer
+from pytest_ane.backends.cpu import CpuRunner
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import MLModel
 from pytest_ane.reference import Session
@@ -48,7 +49,7 @@ def test_one_restored_is_a_package_in_which_only_the_others_are_compressed(
 ) -> None:
     others = {other: bits for other, bits in BITS.items() if other != name}
     package = blocks.palettized(Path(both[1].path), tmp_path / "others", others)
-    runner = restored(*both, [name])
+    runner = CpuRunner(Restorer(*both).session([name]))
     x = np.random.default_rng(5).standard_normal((1, 32, 3, 1)).astype(np.float16)
     assert runner.make_state() is None
     assert np.array_equal(runner.predict({"x": x})["y"], y(Session(read_model(package))))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.chain.chain import NO_TOKEN, Chain, ChainStep, Opened, ShardRun
+from pytest_ane.chain.chain import NO_TOKEN, Chain, ChainStep, Decoder, ShardRun
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import Wire
 
@@ -43,7 +43,7 @@ COUNTING = Chain(embed, (block("L00", identity), head("head.0", following)))
 
 def test_blocks_run_one_after_another() -> None:
     chain = Chain(embed, (block("L00", lambda x: x + 1), block("L01", lambda x: x * 10)))
-    assert Opened(chain).blocks(embed([0]))["x"][0].tolist() == [20] + [10] * 6
+    assert Decoder(chain, [0]).streams()["x"][0].tolist() == [20] + [10] * 6
 
 
 def test_packs_are_added_up_and_combined() -> None:
@@ -53,7 +53,7 @@ def test_packs_are_added_up_and_combined() -> None:
         ChainStep(Wire("p1", gives="moe", mode="add"), lambda: lambda x: 3 * x),
         ChainStep(Wire("p2", takes=("x", "moe")), lambda: lambda x: x[:, :7] + 10 * x[:, 7:]),
     )
-    streams = Opened(Chain(embed, (*packs, *packs))).blocks(embed([0]))
+    streams = Decoder(Chain(embed, (*packs, *packs)), [0]).streams()
     assert streams["x"][0].tolist() == [51 * 51] + [0] * 6
 
 

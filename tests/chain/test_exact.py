@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from pytest_ane.chain.chain import Chain, ChainStep, Opened, ShardRun
+from pytest_ane.chain.chain import Chain, ChainStep, Decoder, ShardRun
 from pytest_ane.chain.exact import exact_chain, lazy_reference, run_all, teacher_forced
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import LanguageModel, Reference, Streams, Wire
@@ -90,7 +90,7 @@ def test_packs_that_add_and_heads_that_append_keep_their_wires() -> None:
         )
 
     mixed = exact_chain(packs(1), packs(0), ["p1", "head.1"])
-    assert Opened(mixed).blocks(embed([0]))["x"][0].tolist() == [3, *[0] * 6]
+    assert Decoder(mixed, [0]).streams()["x"][0].tolist() == [3, *[0] * 6]
     assert mixed.logits([0])[0].tolist() == [3, *[0] * 6]
     assert exact_chain(packs(1), packs(0), []).logits([3])[0].tolist() == [0, 0, 0, 60, 0, 0, 0]
 

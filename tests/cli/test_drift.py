@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
-from pytest_ane.analysis.drift import from_json
+from pytest_ane.analysis.drift import Drift
 from pytest_ane.cli import main
 from tests.cli.stacks import BLOCKS, Stacks
 
@@ -62,7 +63,8 @@ def test_a_good_stack(run: Run) -> None:
 
 
 def test_the_measurement_as_json(run: Run) -> None:
-    found = from_json("\n".join(run("drift", "--json", spoilt=["L02"])))
+    text = "\n".join(run("drift", "--json", spoilt=["L02"]))
+    found = TypeAdapter(Drift).validate_json(text)
     assert [one.shard for one in found.shards] == [*NAMES, "head.0", "head.1"]
     assert found.shards[2].own.rest is not None
     assert found.shards[2].own.rest.relative_l2 > 0.1

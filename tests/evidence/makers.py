@@ -47,7 +47,7 @@ PLAN = Plan(
             ),
         ),
     ),
-    tallies=(Tally("conv", 2, 2, "chunk 0"), Tally(None, 3, 3)),
+    tallies=(Tally("conv", 2, 2), Tally(None, 3, 3)),
     messages=(Message("a line", "It says so.", False, 7),),
     compute_units="CPU_AND_NE",
     ane_cores=16,

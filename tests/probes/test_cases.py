@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_ane.families.llama import LlamaLayout
-from pytest_ane.probes.cases import flat_rows, package_case
+from pytest_ane.probes.cases import package_case
 from pytest_ane.probes.hidden import HiddenProbe
 
 
@@ -40,17 +40,18 @@ def test_nan_in_a_probe_is_its_largest_input() -> None:
 
 def test_a_case_of_a_package() -> None:
     inputs = {"x": np.array([[0.5, -2.0]], np.float16), "ids": np.array([900], np.int32)}
-    case = package_case("gaussian", "gaussian #0", inputs, 2)
+    case = package_case("gaussian", "gaussian #0", inputs, {}, length=2)
     assert (case.length, case.input_max, dict(case.expected)) == (2, 2.0, {})
     assert case.calls == (inputs,)
 
 
 def test_a_package_without_floating_point_inputs() -> None:
-    assert package_case("k", "n", {"ids": np.array([900], np.int32)}, 1).input_max == 0.0
-    assert package_case("k", "n", {}, 1).input_max == 0.0
+    assert package_case("k", "n", {"ids": np.array([900], np.int32)}, {}, length=1).input_max == 0.0
+    assert package_case("k", "n", {}, {}, length=1).input_max == 0.0
 
 
 def test_outputs_of_a_package_are_one_row_each() -> None:
-    found = flat_rows({"y": np.ones((1, 2, 3), np.float16), "n": np.array(4, np.int32)})
+    outputs = {"y": np.ones((1, 2, 3), np.float16), "n": np.array(4, np.int32)}
+    found = package_case("k", "n", {}, outputs).expected
     assert {name: rows.shape for name, rows in found.items()} == {"y": (1, 6), "n": (1, 1)}
     assert all(rows.dtype == np.float32 for rows in found.values())

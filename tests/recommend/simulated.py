@@ -26,6 +26,11 @@ def model(count: int, seed: int) -> tuple[tuple[Unit, ...], dict[Unit, float]]:
     return units, {each: 10 ** draw.uniform(-2, 1) for each in units}
 
 
+def size_of(choice: Choice) -> int:
+    """Bytes of all units under a choice."""
+    return sum(unit.option(setting).size for unit, setting in choice.items())
+
+
 class SimulatedEvaluator:
     """KL is the sum of true losses, times a factor that nobody told the search.
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.recommend.allocate import allocate, allowed, predicted, size_of
-from tests.recommend.simulated import BITS, model, unit
+from pytest_ane.recommend.search import allocate, allowed, predicted
+from tests.recommend.simulated import BITS, model, size_of, unit
 
 
 def test_what_is_sensitive_gets_more_bits() -> None:

@@ -24,16 +24,16 @@ class Backend:
         return {"backend": self.name}
 
 
-def test_a_runner_is_loaded_once_until_it_is_forgotten() -> None:
+def test_the_runners_that_are_kept_are_loaded_once() -> None:
     backend = Backend()
     loaded = LoadedBackend(backend)
+    loaded.keep((A, B))
     a, b = loaded.load(A), loaded.load(B)
-    assert (loaded.load(A), loaded.fresh(B)) == (a, b)
-    loaded.forget(keep={A})
+    assert (loaded.load(A), loaded.load(B)) == (a, b)
+    loaded.keep((A,))
     assert loaded.load(A) is a
     assert loaded.load(B) is not b
-    loaded.forget(B)
-    loaded.fresh(B)
+    loaded.load(B)
     assert loaded.load(A) is a
     assert backend.loaded == [A, B, B, B]
     assert loaded.provenance() == {"backend": "toy"}

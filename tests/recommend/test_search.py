@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.recommend.allocate import allocate, size_of
-from pytest_ane.recommend.search import best, best_single, repaired, search
-from tests.recommend.simulated import SimulatedEvaluator, model, single, unit
+from pytest_ane.recommend.search import allocate, best, best_single, repaired, search
+from tests.recommend.simulated import SimulatedEvaluator, model, single, size_of, unit
 
 
 @settings(max_examples=25)

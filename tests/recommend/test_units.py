@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from pytest_ane.build import Census, Distortion
@@ -41,7 +39,6 @@ def test_weights_alike_but_for_numbers_are_one_unit() -> None:
     assert router == Unit("L00", "router", (Option("six", 60, 0.5),))
     assert units_of("L00", built, ("rout*",)) == (experts,)
     assert experts.option("eight").size == 160
-    assert Unit.from_dict(json.loads(json.dumps(experts.to_dict()))) == experts
 
 
 def test_a_glob_that_would_name_other_weights_is_not_used() -> None:

@@ -153,23 +153,13 @@ def weights_table(
 ) -> Table:
     """All weights: asked, stored, bytes, error, and why a weight was declined.
 
-    `asked` None leaves that column out, no `distortions` those of the error.
+    What is not known is empty: without `asked` its column, without `distortions` the errors.
     """
     errors = {d.name: d for d in distortions}
-    heads = ["weight", "shape", "asked", "stored as", "bits", "groups", "bytes", "SSE", "SNR"]
-    rows = [_row(weight, asked, notes, errors.get(weight.name)) for weight in census.weights]
-    columns = [Column(head, {"SNR": "dB"}.get(head, "")) for head in (*heads, "not compressed")]
-    kept = [
-        i for i, column in enumerate(columns)
-        if (column.title != "asked" or asked is not None)
-        and (column.title not in ("SSE", "SNR") or errors)
-        and (column.title != "not compressed" or any(row[-1] for row in rows))
-    ]  # fmt: skip
-    return Table(
-        "weights",
-        tuple(columns[i] for i in kept),
-        tuple(tuple(row[i] for i in kept) for row in rows),
-    )
+    heads = ("weight", "shape", "asked", "stored as", "bits", "groups", "bytes", "SSE")
+    columns = (*map(Column, heads), Column("SNR", "dB"), Column("not compressed"))
+    rows = (_row(weight, asked, notes, errors.get(weight.name)) for weight in census.weights)
+    return Table("weights", columns, tuple(rows))
 
 
 def _row(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Literal
 
 import numpy as np
@@ -85,18 +86,6 @@ class Metric:
         return f"{self.key} = {rounded:g}"
 
 
-def _cosines(c: Comparison) -> Series:
-    return c.cosines, c.positions
-
-
-def _contributions(c: Comparison) -> Series:
-    return c.contributions, c.contributing
-
-
-def _relative(c: Comparison) -> Series:
-    return c.relative, c.positions
-
-
 def _ratios(c: Comparison) -> Series:
     return decibels(c.relative).tolist(), c.positions
 
@@ -117,12 +106,14 @@ def _relative_error(c: Comparison) -> Series:
     return ((c.errors.relative,), (c.errors.relative_at[0],)) if c.errors else ((), ())
 
 
+_cosines = attrgetter("cosines", "positions")
+_contributions = attrgetter("contributions", "contributing")
 _CONTRIBUTION = Metric("min-contribution", "contribution.min", "contribution", _contributions)
 METRICS = (
     Metric("min-cosine", "cosine.min", "cosine", _cosines),
     Metric("min-cosine-first", "cosine.first.min", "cosine at position 0", _cosines, "first"),
     _CONTRIBUTION,
-    Metric("max-relative-l2", "relative_l2.max", "relative L2", _relative,
+    Metric("max-relative-l2", "relative_l2.max", "relative L2", attrgetter("relative", "positions"),
            least=False, step=None),
     Metric("min-snr", "snr.min", "SNR", _ratios, step=0.01, unit="dB"),
     Metric("min-cosine-flat", "cosine.flat.min", "flat cosine", _flat, "all",
@@ -178,7 +169,7 @@ def probes(comparisons: Sequence[Comparison]) -> int:
 
 def _compared(fidelity: Fidelity) -> Iterator[Figure]:
     kinds = dict.fromkeys(c.kind for c in fidelity.comparisons)
-    rest, first = fidelity.rest, fidelity.first
+    rest, first = [c.rest for c in fidelity.comparisons], [c.first for c in fidelity.comparisons]
     for name, of in (("cosine", _cosines), ("contribution", _contributions)):
         if values := _values(rest, of):
             yield Figure(f"{name}.min", float(np.min(values)), label=name, shown=True)

@@ -1,24 +1,22 @@
 """The fidelity measurement: an artifact's outputs against its reference's, probe by probe.
 
-Every metric is computed in float64, rows in blocks that stay in the processor's cache: of a head's
-logits, 12,288 a row, the temporaries of a whole probe would cost more than the arithmetic.
+Every metric is computed in float64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.backends import Runner
-from pytest_ane.core.arrays import FloatArray
+from pytest_ane.core.arrays import DoubleArray, FloatArray
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.gates.fidelity.records import GROUP, Comparison, Errors, Fidelity
 from pytest_ane.metrics.contribution import Contributions, contributions, contributions_off_input
 from pytest_ane.metrics.cosine import (
-    Zeros,
     cosine,
     flat_cosine,
     group_cosines,
@@ -33,10 +31,6 @@ from pytest_ane.metrics.error import (
     worst_rel_error,
 )
 from pytest_ane.probes.cases import Case, Rows
-
-Wide = npt.NDArray[np.float64]
-_BLOCK = 1 << 14
-"""Elements of a block: 128 kB in float64."""
 
 
 def measure(
@@ -122,19 +116,6 @@ def _mismatch(case: Case, name: str, outputs: Rows, expected: FloatArray) -> str
     )
 
 
-class _Block(NamedTuple):
-    """What is known of some rows; arrays but for `zero` are of live ones."""
-
-    zero: Zeros
-    finite: npt.NDArray[np.bool_]
-    cosines: Wide
-    relative: Wide
-    added: Contributions | None
-    products: Wide
-    absolute: WorstError
-    ratio: WorstError
-
-
 def compare(
     case: Case, name: str, actual: FloatArray, expected: FloatArray, residual: FloatArray | None
 ) -> Comparison:
@@ -153,34 +134,26 @@ def compare(
     path = case.residual[name] if exact else residual
     if case.kind == "extreme":
         path = None
-    rows, channels = actual.shape
-    size = max(_BLOCK // max(channels, 1), 1)
-    blocks = [
-        _block(
-            actual[i : i + size],
-            expected[i : i + size],
-            None if path is None else path[i : i + size],
-            taken=contributions if exact else contributions_off_input,
-            input_max=case.input_max,
-            start=i,
-        )
-        for i in range(0, rows, size)
-    ]
-    zero = Zeros(*(_joined([part.zero[i] for part in blocks]) for i in range(2)))
+    a, b = actual.astype(np.float64), expected.astype(np.float64)
+    zero, spoilt = zeros(a, b, case.input_max), ~np.isfinite(a).all(axis=1)
+    absolute, ratio = worst_abs_error(a, b), worst_rel_error(a, b)
     live = zero.live
     positions = np.flatnonzero(live) + case.start
+    if not live.all():
+        a, b, path = a[live], b[live], None if path is None else path[live]
+    added = contributions if exact else contributions_off_input
     return Comparison(
         **_named(case, name, actual),
-        cosines=tuple(round(x, 9) for x in _joined([b.cosines for b in blocks]).tolist()),
+        cosines=tuple(round(x, 9) for x in cosine(a, b).tolist()),
         positions=tuple(positions.tolist()),
         both_zero=_indices(zero.both, case.start),
         one_zero=_indices(zero.one, case.start),
-        error_max=float(np.max([b.absolute.value for b in blocks], initial=0.0)),
-        relative=tuple(_digits(x, 4) for x in _joined([b.relative for b in blocks]).tolist()),
-        spoilt=_indices(~_joined([b.finite for b in blocks]), case.start),
+        error_max=float(absolute.value),
+        relative=tuple(_digits(x, 4) for x in relative_l2(a, b).tolist()),
+        spoilt=_indices(spoilt, case.start),
         experts=tuple(case.routed[i] for i in np.flatnonzero(zero.one)) if case.routed else (),
-        errors=_errors(blocks, case.start) if live.any() else None,
-        **_contributed([b.added for b in blocks if b.added], positions),
+        errors=_errors(a, b, absolute, ratio, case.start) if len(a) else None,
+        **({} if path is None else _contributed(added(a, b, path), positions)),
     )
 
 
@@ -209,39 +182,9 @@ def _named(case: Case, name: str, actual: FloatArray) -> dict[str, Any]:
     }
 
 
-def _block(
-    actual: FloatArray,
-    expected: FloatArray,
-    path: FloatArray | None,
-    *,
-    taken: Callable[..., Contributions],
-    input_max: float,
-    start: int,
-) -> _Block:
-    a, b = actual.astype(np.float64), expected.astype(np.float64)
-    zero = zeros(a, b, input_max)
-    absolute, ratio = (worst(a, b) for worst in (worst_abs_error, worst_rel_error))
-    finite = np.asarray(np.isfinite(a).all(axis=1))
-    live = zero.live
-    if not live.all():
-        a, b, path = a[live], b[live], None if path is None else path[live]
-    return _Block(
-        zero,
-        finite,
-        cosine(a, b),
-        relative_l2(a, b),
-        None if path is None else taken(a, b, path),
-        group_products(a, b, GROUP),
-        absolute._replace(row=start + absolute.row),
-        ratio._replace(row=start + ratio.row),
-    )
-
-
-def _contributed(parts: Sequence[Contributions], positions: npt.NDArray[Any]) -> dict[str, Any]:
+def _contributed(added: Contributions, positions: npt.NDArray[Any]) -> dict[str, Any]:
     """Fields of a comparison; no cosine of what adds nothing."""
-    if not parts:
-        return {}
-    cosines, idle, ratios, single = (_joined([part[i] for part in parts]) for i in range(4))
+    cosines, idle, ratios, single = added
     return {
         "contributions": tuple(round(x, 6) for x in cosines[~idle].tolist()),
         "idle": tuple(positions[idle].tolist()),
@@ -250,14 +193,12 @@ def _contributed(parts: Sequence[Contributions], positions: npt.NDArray[Any]) ->
     }
 
 
-def _errors(blocks: Sequence[_Block], start: int) -> Errors:
-    products = np.sum([block.products for block in blocks], axis=0)
+def _errors(
+    a: DoubleArray, b: DoubleArray, absolute: WorstError, ratio: WorstError, start: int
+) -> Errors:
+    products = group_products(a, b, GROUP)
     groups = group_cosines(products)
-    lowest = int(np.argmin(groups))  # NaN counts as lowest, and below as greatest.
-    absolute, ratio = (
-        of[int(np.argmax([one.value for one in of]))]
-        for of in ([block.absolute for block in blocks], [block.ratio for block in blocks])
-    )
+    lowest = int(np.argmin(groups))  # NaN counts as lowest.
     return Errors(
         cosine=round(flat_cosine(products), 6),
         group_cosine=round(float(groups[lowest]), 6),
@@ -266,10 +207,6 @@ def _errors(blocks: Sequence[_Block], start: int) -> Errors:
         relative=_digits(ratio.value, 4),
         relative_at=(start + ratio.row, ratio.channel),
     )
-
-
-def _joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    return np.concatenate(parts) if parts else np.zeros(0, np.bool_)
 
 
 def _digits(value: float, digits: int) -> float:

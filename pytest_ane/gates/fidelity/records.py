@@ -126,11 +126,6 @@ class Comparison:
         """Lowest cosine of a position, NaN if any is undefined or none was compared."""
         return float(np.min(self.cosines)) if self.cosines else math.nan
 
-    @property
-    def worst_position(self) -> int:
-        """Position of `worst`; NaN counts as lowest."""
-        return self.positions[int(np.argmin(self.cosines))]
-
     @cached_property
     def contributing(self) -> tuple[int, ...]:
         """Position of each entry of `contributions`."""
@@ -170,16 +165,6 @@ class Fidelity:
     comparisons: tuple[Comparison, ...]
     compared: bool
     provenance: Mapping[str, Any]
-
-    @cached_property
-    def first(self) -> tuple[Comparison, ...]:
-        """Position 0 of captured probes, reported separately."""
-        return tuple(c.first for c in self.comparisons)
-
-    @cached_property
-    def rest(self) -> tuple[Comparison, ...]:
-        """All that is not in `first`."""
-        return tuple(c.rest for c in self.comparisons)
 
 
 def _kept(values: tuple[T, ...], kept: Sequence[bool]) -> tuple[T, ...]:

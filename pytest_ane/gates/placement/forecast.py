@@ -6,17 +6,16 @@ runs only a plan recorded on a Mac can say.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any, Literal
 
 import numpy.typing as npt
 
-from pytest_ane.core.errors import AneError, ProgramError
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.core.text import printable
 from pytest_ane.gates.placement.graph import Graph, Read, Site
 from pytest_ane.gates.placement.rules import OP_RULES, PROGRAM_RULES, SIZE_RULE, Outcome, too_large
@@ -60,23 +59,12 @@ class Forecast:
         compute: how many compute operations of each type the rules were asked about.
         left_out: how many operations were not: `const`, `constexpr_*`, `boundary cast`.
         matches: the rules that apply, in program order, the whole program's first.
-
-    Raises:
-        ValueError: a count is negative, or matches name more operations than there are.
     """
 
     size_bytes: int
     compute: Mapping[str, int]
     left_out: Mapping[str, int]
     matches: tuple[Match, ...] = ()
-
-    def __post_init__(self) -> None:
-        counts = (self.size_bytes, *self.compute.values(), *self.left_out.values())
-        if min(counts) < 0:
-            raise ValueError(f"a forecast counts from 0: {counts}")
-        for op, found in Counter(_places(self.matches)).items():
-            if found > self.compute.get(op, 0):
-                raise ValueError(f"{found} matches on {self.compute.get(op, 0)} {op} operations")
 
     @property
     def outcome(self) -> Literal["ineligible", "eligible", "unproven"]:
@@ -126,32 +114,6 @@ class Forecast:
             return self
         match = Match(SIZE_RULE.id, SIZE_RULE.outcome, "the artifact", "package", why)
         return replace(self, matches=(match, *self.matches))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data, from which `from_dict` makes an equal forecast."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Forecast:
-        """Read back what `to_dict` wrote.
-
-        Raises:
-            AneError: a field is missing, of another type, or contradicts the others.
-        """
-        from pydantic import TypeAdapter, ValidationError
-
-        try:
-            return TypeAdapter(cls).validate_json(json.dumps(data), strict=True)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the record"
-            raise AneError(
-                f"The placement forecast is damaged: {where}: {first['msg']}; record it again."
-            ) from error
-        except (TypeError, ValueError, RecursionError) as error:
-            raise AneError(
-                f"The placement forecast is no JSON data ({error}); record it again."
-            ) from error
 
 
 def forecast(model: MLModel, *, size_bytes: int) -> Forecast:
@@ -203,7 +165,7 @@ def _left_out(site: Site) -> str | None:
     return BOUNDARY_CAST if site.is_boundary_cast else None
 
 
-def _places(matches: Iterator[Match] | tuple[Match, ...]) -> Iterator[str]:
+def _places(matches: Iterator[Match]) -> Iterator[str]:
     """The type of each operation the matches name, each operation once."""
     places = {(f.index, f.type) for f in matches if f.index is not None}
     return (kind for _, kind in places)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pytest_ane.core.verdict import Column, Figure, Finding, Severity, Table, Verdict, Where
 from pytest_ane.gates.placement.forecast import Forecast, Match
 from pytest_ane.gates.placement.measure import Placement
-from pytest_ane.gates.placement.plans import Plan, PlannedOperation, Summary, plain, summarise
+from pytest_ane.gates.placement.plans import Plan, Summary, plain, summarise
 from pytest_ane.gates.placement.rules import find
 from pytest_ane.manifest.policy import PlacementPolicy
 
@@ -87,17 +87,16 @@ def _off_the_ane(summary: Summary) -> Iterator[Finding]:
     for _, op in summary.off:
         if op.name:
             name = plain(op.name)
-            kind = f"run on the {op.preferred} instead of the ANE"
-            kind = kind if op.preferred else "have no device"
-            reason = f"{plain(op.op or 'operation')} `{name}` {_singular(op)}"
-            yield Finding("failed", reason, Where(op=name), kind=kind)
+            one, several, rest = (
+                ("runs", "run", f"on the {op.preferred} instead of the ANE")
+                if op.preferred
+                else ("has", "have", "no device")
+            )
+            reason = f"{plain(op.op or 'operation')} `{name}` {one} {rest}"
+            yield Finding("failed", reason, Where(op=name), kind=f"{several} {rest}")
     if count := summary.elsewhere + len(unnamed):
         verb = "op is" if count == 1 else "ops are"
         yield Finding("failed", f"{count:,} of {summary.compute:,} {verb} not on the ANE")
-
-
-def _singular(op: PlannedOperation) -> str:
-    return f"runs on the {op.preferred} instead of the ANE" if op.preferred else "has no device"
 
 
 def _of_forecast(forecast: Forecast, os: str, subject: str) -> Verdict:

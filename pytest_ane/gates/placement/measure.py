@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from pytest_ane.backends import Backend, CoreMLBackend
 from pytest_ane.build.coremltools_quiet import import_coremltools
@@ -28,27 +28,8 @@ from pytest_ane.mil.records import MLModel
 
 Placement: TypeAlias = Plan | Forecast
 """What is known of where a shard runs."""
-T = TypeVar("T")
 _Scope = tuple[tuple[str, int], ...]
 _FIRST_WITHOUT = (3, 14)
-
-
-class DeviceBackend(Protocol):
-    """What a plan needs of a backend that runs on a device."""
-
-    @property
-    def units(self) -> str:
-        """The compute units Core ML may use, such as `CPU_AND_NE`."""
-        ...
-
-    @property
-    def say(self) -> Callable[[str], None]:
-        """Tells the person one sentence."""
-        ...
-
-    def with_compiled(self, artifact: Path, use: Callable[[Path], T]) -> T:
-        """What `use` makes of the compiled artifact's path."""
-        ...
 
 
 def measure(backend: Backend, artifact: Path, program: MLModel, *, size_bytes: int) -> Placement:
@@ -68,7 +49,7 @@ def measure(backend: Backend, artifact: Path, program: MLModel, *, size_bytes: i
     return forecast(program, size_bytes=size_bytes)
 
 
-def plan_on_device(backend: DeviceBackend, artifact: Path, program: MLModel) -> Plan:
+def plan_on_device(backend: CoreMLBackend, artifact: Path, program: MLModel) -> Plan:
     """Core ML's plan of an artifact, joined with its program.
 
     A plan without any device is a broken cache: it is read once more from a copy of the compiled
@@ -86,7 +67,7 @@ def plan_on_device(backend: DeviceBackend, artifact: Path, program: MLModel) -> 
     return join(plan, program)
 
 
-def _settled(backend: DeviceBackend, artifact: Path, compiled: Path) -> Plan:
+def _settled(backend: CoreMLBackend, artifact: Path, compiled: Path) -> Plan:
     plan = _load(compiled, backend.units)
     if summarise(plan).devices:
         return plan

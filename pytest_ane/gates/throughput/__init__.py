@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 
 from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.gates.base import Gate, Subject
-from pytest_ane.gates.throughput.baseline import Baseline, Missing
 from pytest_ane.gates.throughput.judge import Throughput, figures, is_suspect, judge
-from pytest_ane.gates.throughput.speed import Speed
 from pytest_ane.manifest.policy import ThroughputPolicy
 
 __all__ = ["THROUGHPUT", "Throughput", "Timing", "judge"]
@@ -20,20 +18,14 @@ class Timing:
     """A benchmark that was timed once.
 
     Attributes:
-        speed: what was timed.
+        timed: what was timed, and its baseline.
         policy: floor and limit, which decide whether it is timed again.
-        baseline: as `find` gives it; None where nobody looked.
-        recording: whether this run is stored, and so becomes a baseline itself.
-        compared: whether `--benchmark-compare` was given.
         confirm: times as many rounds once more; None where it cannot be.
     """
 
-    speed: Speed
+    timed: Throughput
     policy: ThroughputPolicy
-    baseline: Baseline | Missing | None = None
-    recording: bool = False
-    compared: bool = False
-    confirm: Callable[[], tuple[float, ...]] | None = None
+    confirm: Callable[[], tuple[float, ...]] | None
 
 
 class ThroughputGate(Gate[Throughput]):
@@ -47,10 +39,10 @@ class ThroughputGate(Gate[Throughput]):
 
     def measure(self, context: Timing) -> Throughput:
         """The benchmark, timed once more where it is below the floor or beyond the limit."""
-        timed = Throughput(context.speed, context.baseline, context.recording, context.compared)
+        timed = context.timed
         if context.confirm is None or not is_suspect(timed, context.policy):
             return timed
-        confirmed = context.speed.model_copy(update={"confirmation": context.confirm()})
+        confirmed = timed.speed.model_copy(update={"confirmation": context.confirm()})
         return replace(timed, speed=confirmed)
 
     def judge(self, measurement: Throughput, policy: ThroughputPolicy, subject: Subject) -> Verdict:

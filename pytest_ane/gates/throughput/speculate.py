@@ -24,7 +24,7 @@ from pytest_ane.gates.throughput.breakeven import BreakEven
 
 MARGIN = 0.0625
 """Leads below this are near ties; see docs/explanations/speculative.md for what was measured."""
-LONGEST, SHORTEST = 3, 2
+_LONGEST, SHORTEST = 3, 2
 """N-gram sizes: tokens at the end of a text that have to have occurred before."""
 CALLS = 8
 """Verifier calls that are timed."""
@@ -39,12 +39,12 @@ class Lookup:
     Only what is new since the last draft is indexed.
 
     Args:
-        shortest: smallest n-gram at the end of the text to look up, 1 or more.
-        longest: largest one, which is looked up first.
+        shortest: smallest n-gram at the end of the text to look up, 1 or more; the largest is 3
+            if that is no smaller, and is looked up first.
     """
 
-    def __init__(self, shortest: int = SHORTEST, longest: int = LONGEST) -> None:
-        self._sizes = range(max(longest, shortest), shortest - 1, -1)
+    def __init__(self, shortest: int = SHORTEST) -> None:
+        self._sizes = range(max(_LONGEST, shortest), shortest - 1, -1)
         self._after: dict[tuple[int, ...], int] = {}
         self._indexed = 0
 

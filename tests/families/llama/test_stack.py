@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.chain.chain import Chain, Opened
+from pytest_ane.chain.chain import Chain, Decoder
 from pytest_ane.chain.golden import reference_chain
 from pytest_ane.families import Cut
 from pytest_ane.families.llama import open_model, wiring
@@ -47,7 +47,7 @@ def test_known_continuations(
 
 def test_real_hidden_states_overflow_a_norm_that_squares_in_fp16(stack: Chain) -> None:
     """Channel 507 of position 0 is 30 times what fp16 can square, 255.9."""
-    before_last = Opened(Chain(stack.embed, stack.blocks[:-1]))
-    first = abs(before_last.blocks(stack.embed([504]))["x"][0])
+    before_last = Decoder(Chain(stack.embed, stack.blocks[:-1]), [504])
+    first = abs(before_last.streams()["x"][0])
     assert first.argmax() == 507
     assert first.max() == pytest.approx(7900.7, rel=0.001)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from pytest_ane.chain.chain import Chain, ChainStep, Opened
+from pytest_ane.chain.chain import Chain, ChainStep, Decoder
 from pytest_ane.chain.exact import ReferenceStates
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.arrays import FloatArray
@@ -79,4 +79,4 @@ def states_of(chain: Chain, prompts: Sequence[GoldenPrompt]) -> ReferenceStates:
 
 def final(chain: Chain, ids: Sequence[int]) -> FloatArray:
     """Hidden states after the last block."""
-    return Opened(chain).blocks(chain.embed(ids))["x"]
+    return Decoder(chain, ids).streams()["x"]

@@ -291,8 +291,8 @@ def test_the_lowest_ratio_is_a_figure() -> None:
     verdict = of(Q, DOWN, NORM, distortions=(*losses, Distortion("norm_weight", 0.0, 1.0)))
     assert verdict.values["min_snr_db"] == 20.0
     assert verdict.values["min_snr_weight"] == "q_proj_weight"
-    assert verdict.tables[0].rows[0][-2:] == (1.0, pytest.approx(20.0))
-    assert verdict.tables[0].rows[2][-2:] == (None, None)
+    assert verdict.tables[0].rows[0][-3:-1] == (1.0, pytest.approx(20.0))
+    assert verdict.tables[0].rows[2][-3:-1] == (None, None)
 
 
 def test_no_ratio_where_nothing_was_lost() -> None:

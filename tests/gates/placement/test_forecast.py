@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pytest_ane.mil
-from pytest_ane.core.errors import AneError, ManifestError, ProgramError
+from pytest_ane.core.errors import ManifestError, ProgramError
 from pytest_ane.gates.placement import Forecast, Match, forecast
 from pytest_ane.mil.records import Blob, Block, MLModel, Named, Operation, Value
 from tests.gates.placement.programs import const, foretell, full, function, half, model, op, value
@@ -123,36 +122,6 @@ def test_names_from_the_file_cannot_write_to_the_terminal() -> None:
     assert match.why.isprintable()
 
 
-def test_it_comes_back_from_json() -> None:
-    found = foretell(*BLOCK, op("topk", "k", half(1, 8), x="y"), inputs={"x": full(1, 8, 1, 4)})
-    assert found.outcome == "ineligible"
-    assert Forecast.from_dict(json.loads(json.dumps(found.to_dict()))) == found
-
-
-SOUND = Forecast(9, {"conv": 1}, {}, (Match("R064", "ineligible", "y", "conv", "", "", 0),))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"size_bytes": "9"}, "size_bytes: Input should be a valid integer"),
-        ({"size_bytes": -9}, "counts from 0"),
-        ({"compute": {"conv": -1}}, "counts from 0"),
-        ({"compute": {}}, "1 matches on 0 conv operations"),
-        ({"matches": [{"rule": "R064"}]}, r"matches\.0\.outcome: Field required"),
-        ({"matches": None}, "matches: Input should be a valid array"),
-        ({"compute": {"conv": float("nan")}}, "compute.conv"),
-        ({"left_out": {1, 2}}, "no JSON data"),
-    ],
-    ids=["type", "size", "count", "contradiction", "missing", "null", "nan", "set"],
-)
-def test_a_damaged_record_is_one_sentence(change: dict[str, object], message: str) -> None:
-    with pytest.raises(AneError, match=message) as caught:
-        Forecast.from_dict({**SOUND.to_dict(), **change})
-    assert "\n" not in str(caught.value)
-    assert str(caught.value).endswith("record it again.")
-
-
 NAMES = st.sampled_from(["conv", "topk", "cumsum", "relu", "mystery"])
 
 
@@ -164,7 +133,6 @@ def test_counts_add_up_whatever_the_program(ops: list[tuple[str, str]]) -> None:
     assert sum(found.eligible(kind) for kind in found.compute) == len(ops) - found.ineligible()
     assert found.ineligible() == sum(kind in ("topk", "mystery") for kind, _ in ops)
     assert found.warned() == sum(kind == "cumsum" for kind, _ in ops)
-    assert Forecast.from_dict(found.to_dict()) == found
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@
     op=matmul  preferred=MLCPUComputeDevice  supported=[MLCPU, MLGPU, MLNeuralEngine]
     ANE:   412 / 480 ( 85.8%)
 
-What such a file thinks of itself (`PASS=True`) is kept and not believed.
+What such a file thinks of itself (`PASS=True`) is not believed.
 """
 
 from __future__ import annotations
@@ -51,12 +51,10 @@ def read_data(data: Any) -> Plan:
     """
     entries = list(data) if isinstance(data, list) else [data]
     tallies: list[Tally] = []
-    extra: dict[str, Any] = {}
     for index, value in enumerate(entries):
         entry = fields.mapping(value, f"entry {index}")
         tallies += _chunk(entry, index) if "aneOps" in entry else _by_type(entry, index)
-        extra[str(index)] = entry
-    return Plan("counts", tallies=tuple(tallies), extra=extra)
+    return Plan("counts", tallies=tuple(tallies))
 
 
 def read(text: str) -> Plan:
@@ -69,18 +67,15 @@ def read(text: str) -> Plan:
         return read_data([fields.parse_json(line) for line in text.splitlines() if line.strip()])
     operations: list[PlannedOperation] = []
     tallies: list[Tally] = []
-    others: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         if found := _OPERATION.match(line):
             operations.append(_operation(found, number))
-        elif made := [*_shares(line, number), *_pairs(line, number)]:
-            tallies += made
-        elif line.strip():
-            others.append(line)
+        else:
+            tallies += (*_shares(line, number), *_pairs(line, number))
     functions = (PlannedFunction("", tuple(operations)),) if operations else ()
     if not operations and not tallies:
         raise PlanError("the text has no count of operations that have a device")
-    return Plan("counts", functions, tuple(tallies), extra={"lines": others} if others else {})
+    return Plan("counts", functions, tuple(tallies))
 
 
 def is_lines(text: str) -> bool:
@@ -96,11 +91,10 @@ def _chunk(entry: Mapping[str, Any], index: int) -> list[Tally]:
     ane = fields.count(entry.get("aneOps"), f"entry {index}: aneOps")
     total = fields.count(entry.get("totalOps"), f"entry {index}: totalOps")
     off = fields.optional(entry.get("nonANE"), f"entry {index}: nonANE", fields.count)
-    label = fields.optional(entry.get("chunkName"), f"entry {index}: chunkName", fields.string)
     placed = total if off is None else ane + off
     if placed > total:
         raise PlanError(f"entry {index}: {placed} operations have a device, of {total} in all")
-    return [_tally(None, ane, placed, f"entry {index}", label or "")]
+    return [_tally(None, ane, placed, f"entry {index}")]
 
 
 def _by_type(entry: Mapping[str, Any], index: int) -> list[Tally]:
@@ -160,7 +154,7 @@ def _pairs(line: str, number: int) -> Iterator[Tally]:
         yield _tally(None if kind == "compute" else kind, ane, total, where)
 
 
-def _tally(op: str | None, ane: int, total: int, where: str, label: str = "") -> Tally:
+def _tally(op: str | None, ane: int, total: int, where: str) -> Tally:
     if ane > total:
         raise PlanError(f"{where}: {ane} operations on the ANE, of {total}")
-    return Tally(op, ane, total, label)
+    return Tally(op, ane, total)

@@ -19,7 +19,7 @@ def join(plan: Plan, model: MLModel) -> Plan:
     without a device; what the package does not have stands in `unmatched` too. A plan that names
     no operation is returned as it is.
     """
-    if plan.source in ("espresso", "log") or not any(one.name for _, one in plan.walk()):
+    if plan.source == "log" or not any(one.name for _, one in plan.walk()):
         return plan
     functions: list[PlannedFunction] = []
     unmatched: list[str] = []
@@ -41,7 +41,7 @@ class _Joined:
         self._planned = dict(enumerate(planned))
         self._keys: dict[object, list[int]] = {}
         for index, one in reversed(self._planned.items()):
-            for key in {(one.scope, one.name), one.name, _other_name(one)} - {None}:
+            for key in ((one.scope, one.name), one.name):
                 self._keys.setdefault(key, []).append(index)
 
     def walk(self, function: Function) -> Iterator[PlannedOperation]:
@@ -77,12 +77,6 @@ class _Joined:
             return None
         one = self._planned[indices[-1]]
         return indices[-1] if one.op in (None, operation.op) else None
-
-
-def _other_name(one: PlannedOperation) -> str | None:
-    """What some sources call an operation beside its output; files may hold anything there."""
-    name = one.extra.get("name")
-    return name if isinstance(name, str) else None
 
 
 def _walk(block: Block, scope: _Scope) -> Iterator[tuple[_Scope, Operation]]:

@@ -7,46 +7,30 @@ from dataclasses import replace
 from pathlib import Path
 from stat import S_ISREG
 
+from pytest_ane.backends.coreml.errors import recognise
 from pytest_ane.core.errors import PlanError
-from pytest_ane.gates.placement.plans import (
-    coremlinspect,
-    coremltools,
-    counts,
-    fields,
-    logs,
-    xcode,
-)
-from pytest_ane.gates.placement.plans.record import Plan
+from pytest_ane.gates.placement.plans import coremltools, counts, fields
+from pytest_ane.gates.placement.plans.record import Message, Plan
 
 _MOST_BYTES = 64 << 20
-_FORMATS = (
-    "coremltools compute-plan JSON, Xcode's report.json, CoreMLInspect's text, counts of "
-    "operations, a log of Core ML or Espresso"
-)
-# Lines of a log may begin with a bracket: `[CostModelFeature],...`.
+_FORMATS = "coremltools compute-plan JSON, counts of operations, a log of Core ML"
+# Lines of a log may begin with a bracket: `[Espresso::handle_ex_plan] ...`.
 _LIKE_JSON = re.compile(r"\s*(?:\{|\[\s*[\[\]{])")
 _JSON = (
     (coremltools.recognises, coremltools.read),
-    (xcode.recognises, xcode.read),
     (counts.recognises_data, counts.read_data),
 )
-_TEXT = (
-    (coremlinspect.recognises, coremlinspect.read),
-    (counts.recognises, counts.read),
-    (logs.recognises_espresso, logs.read_espresso),
-    (logs.recognises, logs.read),
-)
+_MOST, _LONGEST = 1000, 200
+"""Lines of a log that are kept, and characters of each."""
 
 
 def read_plan(path: Path | str) -> Plan:
-    """Read a recorded plan in any known format; an `.mlperf` folder by its `report.json`.
+    """Read a recorded plan in any known format.
 
     Raises:
         PlanError: missing, too large, damaged, contradictory, or in no known format.
     """
     path = Path(path)
-    if path.is_dir() and path.suffix == ".mlperf":
-        path = path / "report.json"
     try:
         return parse_plan(_bytes(path))
     except PlanError as error:
@@ -69,11 +53,27 @@ def parse_plan(data: bytes) -> Plan:
             if recognises(parsed):
                 return read(parsed)
     else:
-        for recognises_text, read_text in _TEXT:
-            if recognises_text(text):
-                plan = read_text(text)
-                return replace(plan, messages=plan.messages or logs.explain(text))
+        messages = explain(text)
+        if counts.recognises(text):
+            return replace(counts.read(text), messages=messages)
+        if messages:
+            return Plan("log", messages=messages)
     raise PlanError(f"is none of these: {_FORMATS}")
+
+
+def explain(text: str) -> tuple[Message, ...]:
+    """The lines of a log with Core ML's known error texts, in order; at most 1,000.
+
+    They do not say where an op runs. A clean log proves nothing: the compiler may speak from a
+    helper process, and only when it compiles; Core ML falls back to the CPU without a word.
+    """
+    messages: list[Message] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if known := recognise(line):
+            messages.append(Message(line.strip()[:_LONGEST], f"{known}.", known.failure, number))
+            if len(messages) == _MOST:
+                break
+    return tuple(messages)
 
 
 def _bytes(path: Path) -> bytes:

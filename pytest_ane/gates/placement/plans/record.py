@@ -8,8 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 Device = Literal["ANE", "GPU", "CPU"]
-Source = Literal["coremltools", "xcode", "CoreMLInspect", "counts", "espresso", "log"]
-_EXPERIMENTAL = ("xcode", "CoreMLInspect", "espresso")
+Source = Literal["coremltools", "counts", "log"]
 RETRIED = "retriedFromCopy"
 """Field of a plan that was read once more, from a copy of the model at another path."""
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -57,13 +56,11 @@ class Tally:
     Attributes:
         op: their type; `None` for all types together.
         ane, total: how many the ANE runs, of how many that have a device.
-        label: what was counted, such as a chunk's name.
     """
 
     op: str | None
     ane: int
     total: int
-    label: str = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.ane <= self.total:
@@ -110,11 +107,6 @@ class Plan:
     ane_cores: int | None = None
     unmatched: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
-
-    @property
-    def experimental(self) -> bool:
-        """Whether the format was never verified against a file of its tool."""
-        return self.source in _EXPERIMENTAL
 
     def walk(self) -> Iterator[tuple[str, PlannedOperation]]:
         """Every operation with the name of its function."""

@@ -9,13 +9,12 @@ from pytest_ane.gates.placement.rules import (
     dynamic,
     matmul,
     ops,
-    palettes,
     quantization,
     shapes,
     state,
 )
 from pytest_ane.gates.placement.rules.base import Grade, OpRule, Outcome, ProgramRule, Rule, Subject
-from pytest_ane.gates.placement.rules.size import SIZE_RULE, limit_bytes, too_large
+from pytest_ane.gates.placement.rules.shapes import SIZE_RULE, limit_bytes, too_large
 
 __all__ = [
     "ALL_RULES",
@@ -40,7 +39,6 @@ OP_RULES: tuple[OpRule, ...] = (
     *matmul.RULES,
     *conv.RULES,
     *quantization.RULES,
-    *palettes.RULES,
     *dynamic.RULES,
     *attention.RULES,
     *state.RULES,

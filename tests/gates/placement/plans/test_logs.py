@@ -1,13 +1,12 @@
-"""Core ML's known error texts, and Espresso's log."""
+"""Core ML's known error texts."""
 
 from __future__ import annotations
 
 import pytest
 
-from pytest_ane.core.errors import PlanError
 from pytest_ane.gates.placement.plans import parse_plan, summarise
-from pytest_ane.gates.placement.plans.logs import explain, read_espresso
-from tests.gates.placement.plans.samples import COUNTS_TEXT, ESPRESSO, LOG
+from pytest_ane.gates.placement.plans.read import explain
+from tests.gates.placement.plans.samples import COUNTS_TEXT, LOG
 
 TEXTS = {
     "Failed to build the model execution plan using a model architecture file '/a/model.mil' with "
@@ -55,31 +54,3 @@ def test_a_failure_beside_good_counts_leaves_them_unproven() -> None:
 def test_unknown_lines_are_passed_over_and_many_are_cut() -> None:
     assert explain("all is well\n") == ()
     assert len(explain("Error plan build: -1.\n" * 5000)) == 1000
-
-
-def test_estimates_and_reasons() -> None:
-    plan = read_espresso(ESPRESSO)
-    (operation,) = plan.functions[0].operations
-    assert (operation.name, operation.op, operation.preferred) == ("y_cast_fp16", "conv", None)
-    assert operation.extra == {"gFlopCnt": "0.5", "Bound": "Memory", "Runtime": "0.0123"}
-    (message,) = plan.messages
-    assert message.meaning == (
-        "op 12, slice_update: The ANE updates slices only as part of a state."
-    )
-    assert (message.line, message.failure) == (2, True)
-    assert summarise(plan).outcome == "inconclusive"
-
-
-def test_an_unknown_reason_is_shown_as_it_is() -> None:
-    (message,) = read_espresso("Unsupported op 3 (foo): because").messages
-    assert message.text == "Unsupported op 3 (foo): because"
-    assert message.meaning == "op 3, foo: The ANE cannot take it."
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [("[CostModelFeature],a", "line 1 is cut off"), ("Unsupported op x", "no line of Espresso")],
-)
-def test_bad_lines_are_refused(text: str, words: str) -> None:
-    with pytest.raises(PlanError, match=words):
-        read_espresso(text)

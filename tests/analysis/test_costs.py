@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.analysis.costs import Costs, OpCost, count_costs
-from pytest_ane.analysis.costs.count import Size, Weights
+from pytest_ane.analysis.costs import Costs, OpCost, Size, Weights, count_costs
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.compiled import write_compiled
