@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 
@@ -27,7 +28,8 @@ for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Every run that stores benchmarks asks what processor this is, for which it starts a Python.
-benchmark_plugin.get_cpu_info = cache(benchmark_plugin.get_cpu_info)
+_processor = cache(benchmark_plugin.get_cpu_info)
+benchmark_plugin.get_cpu_info = lambda: deepcopy(_processor())
 
 
 @pytest.fixture(autouse=True)
