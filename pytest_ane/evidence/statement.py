@@ -75,9 +75,9 @@ class Statement:
             "predicate": {
                 "shard": self.subject,
                 "recorded": _written(self.recorded),
-                "commit": self.commit,
-                "gate_file": self.gate_file,
-                "counter": self.counter,
+                **({"commit": self.commit} if self.commit else {}),
+                **({"gate_file": self.gate_file} if self.gate_file else {}),
+                **({"counter": self.counter} if self.counter > 1 else {}),
                 "environment": dict(self.environment),
                 "asked": plain(self.asked),
                 "measurement": to_data(self.gate, self.measurement),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from pytest_ane.manifest import Shard
 from pytest_ane.plugin.enforce import enforced
 from pytest_ane.plugin.recording import MeasurementSource
 from pytest_ane.plugin.workspace import Workspace
-from pytest_ane.project.suite import in_use
+from pytest_ane.project.suite import in_use, load
 from pytest_ane.report.text import brief
 
 KEY = pytest.StashKey["Canaries"]()
@@ -223,12 +222,7 @@ def _parameters(test: pytest.Function) -> Mapping[str, Any]:
 
 def _function(gate: str, file: Path) -> Callable[..., None]:
     """The test of a gate in the suite in use."""
-    spec = spec_from_file_location(f"pytest_ane_canary_{gate}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    function: Callable[..., None] | None = getattr(module, f"test_{gate}", None)
+    function: Callable[..., None] | None = getattr(load(file), f"test_{gate}", None)
     if function is None:
         raise NotRunError(f"{file} has no test_{gate}")
     return function

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -12,7 +13,7 @@ from pytest_ane.core.gate_words import GATE_WORDS
 from pytest_ane.plugin import bench, options
 from pytest_ane.plugin.items import gate_of, is_gate
 from pytest_ane.plugin.options import names_gates, wanted
-from pytest_ane.project.suite import FOLDER, files, own, shipped
+from pytest_ane.project.suite import FOLDER, files, load, own, shipped
 
 _FIXTURES = ("ane_shard", "ane_chain")
 _NOTHING = "nothing-selected"
@@ -43,6 +44,9 @@ class Suite(pytest.Collector):
 
 class GateFile(pytest.Module):
     """A file of gates, whatever the project's python_files and python_functions say."""
+
+    def _getobj(self) -> ModuleType:
+        return load(self.path)
 
     def funcnamefilter(self, name: str) -> bool:
         """Whether a function is a gate."""

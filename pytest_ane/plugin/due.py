@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,6 +37,7 @@ _OPTIONS = {
     "ignore_glob": "--ignore-glob",
     "benchmark_only": "--benchmark-only",
     "benchmark_skip": "--benchmark-skip",
+    "benchmark_disable": "--benchmark-disable",
 }
 """Other options that leave tests out, by their names in pytest's namespace."""
 _MOST_WORDS = 8
@@ -82,10 +83,12 @@ class Due:
         self._judged: set[Pair] = set()
         self._lacks: dict[Pair, str] = {}
         self._hidden: dict[Pair, str] = {}
+        self._failed: set[str] = set()
         self._settled = self._is_red = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep that a gate was judged, or why its test ended without a red or green verdict."""
+        self._failed |= {report.nodeid} if report.failed else set()
         of_gate = getattr(report, "ane_gate", None)
         if of_gate is None or report.when == "teardown":
             return
@@ -96,8 +99,10 @@ class Due:
             if not report.failed:
                 how = "is marked xfail" if hasattr(report, "wasxfail") else report.outcome
                 self._hidden[pair] = f"its verdict is {red}, and its test {how}"
-        elif statuses:
+        elif statuses or (report.passed and report.when == "call" and not _owes_verdict(report)):
             self._judged.add(pair)
+        elif report.skipped and report.when == "call" and self._is_timed(pair):
+            self._judged.add(pair)  # Benchmarks say so where they do not fit a shard.
         elif report.skipped:
             self._lacks[pair] = _why_skipped(report)
         elif report.when == "call" and report.passed:
@@ -115,17 +120,19 @@ class Due:
         for report in reports:
             session.config.hook.pytest_runtest_logreport(report=report)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
         """Never green with a gap, even where `pytest.exit(0)` ended the run; 5 with no gate."""
-        if session.exitstatus != pytest.ExitCode.OK:
-            return
-        if not self._settled:
+        if session.exitstatus == pytest.ExitCode.OK and not self._settled:
             self.settle(session)
+        result = yield
+        if session.exitstatus != pytest.ExitCode.OK:
+            return result
         if self._is_red:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         elif not self._judged and session.config.stash.get(HELD, None) is None:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+        return result
 
     def sentence(self) -> str:
         """`12 of 30 due gates judged, 18 left out by -k fidelity`; empty where all were judged."""
@@ -133,7 +140,8 @@ class Due:
         for pair in self.pairs():
             if pair not in self._judged and (option := self._left_out(pair)):
                 left[option] += 1
-        if not left:
+        own = any(pair.gate not in GATES for pair in self._judged)
+        if not left or (own and not self._judged & set(self.pairs())):
             return "" if self._judged or self._lacks else "no gate was judged"
         count = len(self._judged & set(self.pairs()))
         others = ", ".join(f"{n} left out by {option}" for option, n in left.items())
@@ -159,10 +167,13 @@ class Due:
         for pair in dict.fromkeys((*self.pairs(), *self._lacks)):
             if pair.gate not in GATES:
                 continue
-            if pair in self._lacks:
-                yield pair, self._lacks[pair]
-            elif pair not in self._judged and not self._left_out(pair):
-                yield pair, "no test asked it"
+            lacks = pair in self._lacks or pair not in self._judged
+            if lacks and pair.nodeid not in self._failed and not self._left_out(pair):
+                yield pair, self._lacks.get(pair, "no test asked it")
+
+    def _is_timed(self, pair: Pair) -> bool:
+        """Whether it has several tests, of which some do not fit every shard."""
+        return GATES[pair.gate].marker == "bench"
 
     def _fails(self, status: str, pair: Pair) -> bool:
         if status == "unproven":
@@ -223,6 +234,12 @@ def _must_match(expression: str, knows: Any) -> bool:
         if not compiled.evaluate(lambda word, /, true=true, **_: word in true or knows(word)):
             return False
     return True
+
+
+def _owes_verdict(report: pytest.TestReport) -> bool:
+    """Whether a test is a shipped gate as it stands; one's own may judge by `assert`."""
+    gate: str = report.ane_gate[0]
+    return bool(report.ane_shipped) and gate in GATES and GATES[gate].marker == "gate"
 
 
 def _why_skipped(report: pytest.TestReport) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ class LedgerKeeper:
         pairs = [(pair.gate, pair.subject) for pair in config.stash[due.KEY].pairs()]
         opening = opening_of(space.manifest.path, config.rootpath, space.selection, pairs)
         self._writer = LedgerWriter(path, opening)
+        self._exit_code = int(pytest.ExitCode.INTERNAL_ERROR)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Append a gate's report, unless its test goes on."""
@@ -46,7 +48,13 @@ class LedgerKeeper:
             )
         )
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+    def pytest_unconfigure(self) -> None:
         """Append the end; a ledger without one is of a run that was cut off."""
-        self._writer.close(int(session.exitstatus))
+        self._writer.close(self._exit_code)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Keep the exit code that all others have come to."""
+        result = yield
+        self._exit_code = int(session.exitstatus)
+        return result

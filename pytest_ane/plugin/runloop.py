@@ -16,6 +16,7 @@ from pytest_ane.plugin.outcome import VERDICT, record_failure
 from pytest_ane.plugin.progress import Watcher
 from pytest_ane.plugin.recording import MEASURED
 from pytest_ane.plugin.run import is_worker
+from pytest_ane.project.suite import files
 
 
 @contextmanager
@@ -58,6 +59,7 @@ def note(item: pytest.Item, report: pytest.TestReport) -> None:
     """Keep the verdict with the report, and note what a gate says of a canary: others wait."""
     if isinstance(item, pytest.Function) and is_gate(item) and hasattr(item, "callspec"):
         report.ane_gate = (gate_of(item), subject_of(item))  # type: ignore[attr-defined]
+        report.ane_shipped = item.path in files()  # type: ignore[attr-defined]
     if (measured := item.stash.get(MEASURED, None)) is not None:
         report.ane_measured = measured  # type: ignore[attr-defined]
     if (data := item.stash.get(VERDICT, None)) is not None and report.when == "call":

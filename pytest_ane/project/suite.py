@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 FOLDER = "gates"
 _MARK = "test_fidelity.py"
@@ -30,3 +32,13 @@ def in_use(root: Path, name: str) -> Path:
     """A file of gates: the project's own form of it if there is one, else ours."""
     file = root / FOLDER / name
     return file if file.is_file() else shipped() / name
+
+
+def load(file: Path) -> ModuleType:
+    """A file of gates as a module, whatever else is called `gates` in this process."""
+    spec = spec_from_file_location(f"pytest_ane_suite_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

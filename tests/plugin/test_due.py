@@ -196,7 +196,7 @@ def test_with_xdist_a_skip_is_red_and_a_dead_worker_too(two: Project) -> None:
     assert result.ret == 1
     text = " ".join(lines(result).split())
     assert "placement of own:good was due, and not judged: its test was skipped (no)" in text
-    assert "fidelity of own:other was due, and not judged: no test asked it" in text
+    assert text.count("crashed while running") == 2
 
 
 def test_gaps_are_in_junit_and_reports(two: Project) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ane.backends.coreml.machine import is_replaced
 from pytest_ane.evidence import Statement
 from pytest_ane.evidence.statement import sealed
 from pytest_ane.evidence.strict_json import pretty
@@ -104,7 +105,7 @@ def test_the_verdict_says_where_it_is_from(
 def test_a_replay_is_no_device_live_or_recorded(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.undo()
+    monkeypatch.setattr("pytest_ane.backends.coreml.backend.is_replaced", is_replaced)
     with Replayer(Script()):
         live = recorded.project.gate(CORE_ML)
         recorded.project.gate(CORE_ML, "--ane-record=all")
