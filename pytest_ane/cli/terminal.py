@@ -6,6 +6,8 @@ import argparse
 import shutil
 import sys
 
+from pytest_ane.core.text import printable
+
 
 def terminal_width() -> int | None:
     """Columns of the terminal that stdout is; None in a pipe or a file."""
@@ -15,7 +17,7 @@ def terminal_width() -> int | None:
 def tell(text: str) -> None:
     """Replace the status line on stderr, if that is a terminal; an empty text erases it."""
     if sys.stderr and sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{text[:79]}")
+        sys.stderr.write(f"\r\x1b[K{printable(text)[:79]}")
         sys.stderr.flush()
 
 
@@ -27,6 +29,6 @@ def confirmed(question: str, options: argparse.Namespace) -> bool:
     if options.json or not all(stream and stream.isatty() for stream in (sys.stdin, sys.stdout)):
         return False
     try:
-        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+        return input(f"{printable(question)} [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
         return False

@@ -212,7 +212,10 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
     try:
         summary.write(terminalreporter, config)
     except Exception as error:
-        terminalreporter.write_line(f"ane: the table of verdicts failed: {error!r}", yellow=True)
+        from pytest_ane.core.text import printable
+
+        text = printable(f"ane: the table of verdicts failed: {error!r}")
+        terminalreporter.write_line(text, yellow=True)
 
 
 @contextmanager
