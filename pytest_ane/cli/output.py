@@ -70,8 +70,18 @@ def to_json(data: object) -> str:
 
     from pytest_ane.core.strict_json import strict
 
-    text = json.dumps(strict(to_jsonable_python(data, fallback=_plain)), indent=2)
+    text = json.dumps(strict(to_jsonable_python(_sound(data), fallback=_plain)), indent=2)
     return text.replace("##", "\\u0023#")  # Only a text can hold these.
+
+
+def _sound(value: Any) -> Any:
+    """Data whose keys are UTF-8, which pydantic requires of them: lone surrogates are escapes."""
+    if isinstance(value, Mapping):
+        return {
+            str(key).encode(errors="backslashreplace").decode(): _sound(inner)
+            for key, inner in value.items()
+        }
+    return [*map(_sound, value)] if type(value) in (list, tuple) else value
 
 
 def _plain(value: Any) -> Any:

@@ -14,10 +14,14 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout and sys.stdout.isatty() else None
 
 
-def tell(text: str) -> None:
-    """Replace the status line on stderr, if that is a terminal; an empty text erases it."""
+def tell(text: str, *, stays: bool = False) -> None:
+    """Replace the status line on stderr, if that is a terminal; an empty text erases it.
+
+    One that stays is a line of its own, whole.
+    """
     if sys.stderr and sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{printable(text)[:79]}")
+        line = f"{printable(text)}\n" if stays else printable(text)[:79]
+        sys.stderr.write(f"\r\x1b[K{line}")
         sys.stderr.flush()
 
 
