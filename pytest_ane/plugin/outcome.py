@@ -109,12 +109,14 @@ def terminal_width(config: pytest.Config) -> int | None:
     return width
 
 
-def _record(item: pytest.Function, status: str, summary: str) -> None:
+def properties_of(gate: str, subject: str, status: str, summary: str) -> list[tuple[str, object]]:
+    """The properties of a test that came to no verdict, which make its row."""
     summary = printable(summary, LONGEST)
-    item.user_properties += _properties(
-        gate=gate_of(item), subject=subject_of(item), status=status, summary=summary,
-        reasons=summary,
-    )  # fmt: skip
+    return _properties(gate=gate, subject=subject, status=status, summary=summary, reasons=summary)
+
+
+def _record(item: pytest.Function, status: str, summary: str) -> None:
+    item.user_properties += properties_of(gate_of(item), subject_of(item), status, summary)
 
 
 def _has_subject(item: pytest.Item) -> bool:
