@@ -140,9 +140,16 @@ def load_hidden(
 
 
 def save(folder: Path, tensors: dict[str, FloatArray], metadata: dict[str, Any]) -> None:
-    """Store tensors and JSON metadata as one safetensors file in an entry's folder."""
+    """Store tensors and JSON metadata as one safetensors file in an entry's folder.
+
+    Raises:
+        OSError: the disk is full, say.
+    """
     contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-    save_file(contiguous, folder / _FILE, {"json": json.dumps(metadata)})
+    try:
+        save_file(contiguous, folder / _FILE, {"json": json.dumps(metadata)})
+    except SafetensorError as error:  # Its text has what the system said.
+        raise OSError(str(error)) from error
 
 
 def load(folder: Path, *names: str) -> tuple[dict[str, FloatArray], dict[str, Any]]:
