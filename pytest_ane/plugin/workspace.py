@@ -24,6 +24,7 @@ from pytest_ane.plugin.run import run_id
 from pytest_ane.project.project import Project
 from pytest_ane.project.run_folder import RunFolder
 from pytest_ane.project.thresholds import Threshold, overridden, read_threshold
+from pytest_ane.reference.budget import process_budget
 
 KEY = pytest.StashKey["Workspace"]()
 _THRESHOLDS = {"ane_min_cosine": "min_cosine", "ane_min_contribution": "min_contribution"}
@@ -147,9 +148,10 @@ def _selected(config: pytest.Config) -> tuple[Manifest, tuple[Shard, ...], str]:
 
 
 def _use(space: Workspace, config: pytest.Config) -> None:
-    """Until the run ends, digests are remembered and temporary files made in the right folder."""
+    """What holds until the run ends: the budget of programs, remembered digests, temporary files."""
     stack = ExitStack()
     config.add_cleanup(stack.close)
+    stack.enter_context(process_budget(options.memory(config), options.seconds(config)))
     stack.enter_context(space.use(rehash=bool(config.getoption("ane_rehash"))))
 
 

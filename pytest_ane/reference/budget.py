@@ -6,8 +6,10 @@ what the program's values hold at that moment.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,31 +47,38 @@ class Budget:
             return self
         return Budget(free_memory() // 2, self.seconds, self.turns)
 
-    def check_tensor(self, what: str, shape: Iterable[int], itemsize: int) -> None:
+    def check_tensor(
+        self, what: str, shape: Iterable[int], itemsize: int = 4, words: int = 1
+    ) -> None:
         """Refuse a tensor that is about to be made, such as an input or a state.
 
+        Args:
+            what: file, kind and name of the tensor, for messages.
+            shape: its own.
+            itemsize: bytes of an element.
+            words: elements that are held for each one while it is made.
+
         Raises:
-            BudgetError: it is larger than the memory allowed.
+            BudgetError: making it takes more than the memory allowed.
         """
-        size = itemsize
-        for n in shape:
-            size *= n
-        if size > (memory := self.settled().memory or 0):
-            raise _memory_error(what, size, memory)
+        size = itemsize * math.prod(shape)
+        memory = self.settled().memory or 0
+        if size * words > memory:
+            raise _memory_error(what, size, words, memory)
 
 
 _budget = Budget()
 
 
-def use_budget(memory: int | None = None, seconds: float | None = None) -> Budget:
-    """Set the budget of all sessions that are opened in this process without one of their own.
-
-    Returns:
-        The budget that held before.
-    """
+@contextmanager
+def process_budget(memory: int | None = None, seconds: float | None = None) -> Iterator[None]:
+    """Set the budget of all sessions that are opened meanwhile without one of their own."""
     global _budget
     before, _budget = _budget, Budget(memory, SECONDS if seconds is None else seconds)
-    return before
+    try:
+        yield
+    finally:
+        _budget = before
 
 
 def current_budget() -> Budget:
@@ -108,24 +117,18 @@ class Meter:
         if time.monotonic() > self._end:
             raise self._time_error(what)
         size = result_elements(op, parameters) * itemsize
-        needed = size * WORDS.get(op, USUAL_WORDS)
-        if self._held + needed <= self._memory:
+        words = WORDS.get(op, USUAL_WORDS)
+        if self._held + size * words <= self._memory:
             return
         # Results were added up, whether they are new memory or views, and held still or not.
         self._held = held_bytes(self._values())
-        if self._held + needed <= self._memory:
-            return
-        if size > self._memory:
-            raise _memory_error(what, size, self._memory)
-        raise BudgetError(
-            f"{what} of {bytes_text(size)} needs {bytes_text(needed)} while it is computed, beside "
-            f"{bytes_text(self._held)} of other values, over the budget of "
-            f"{bytes_text(self._memory)}; raise --ane-memory."
-        )
+        if self._held + size * words > self._memory:
+            raise _memory_error(what, size, words, self._memory, self._held)
 
-    def add(self, results: Iterable[Any]) -> None:
-        """Count results that the program holds from now on."""
-        self._held += sum(_own_bytes(result) for result in results)
+    def add(self, values: Sequence[Any], outputs: Iterable[tuple[int, Any]]) -> None:
+        """Count results that the program holds from now on, in their slots of the values."""
+        for slot, _ in outputs:
+            self._held += _own_bytes(values[slot])
 
     def turn(self, what: str) -> None:
         """Count a turn of a loop.
@@ -173,8 +176,13 @@ def _own_bytes(value: Any) -> int:
     return value.nbytes if isinstance(value, np.ndarray) else 0
 
 
-def _memory_error(what: str, size: int, memory: int) -> BudgetError:
+def _memory_error(what: str, size: int, words: int, memory: int, held: int = 0) -> BudgetError:
+    """A refusal of a tensor of `size` bytes, of which `words` times as many are needed."""
+    needs = ""
+    if size <= memory:
+        needs = f" needs {bytes_text(size * words)} while it is computed"
+        needs += f", beside {bytes_text(held)} of other values" if held else ""
     return BudgetError(
-        f"{what} of {bytes_text(size)}, over the budget of {bytes_text(memory)}; "
+        f"{what} of {bytes_text(size)}{needs}, over the budget of {bytes_text(memory)}; "
         "raise --ane-memory."
     )

@@ -150,7 +150,7 @@ class Constants:
             for out, array in zip(op.outputs, results, strict=True):
                 convert = converter(out.type, self._precision, implementation.moves)
                 self.values[out.name] = value = _read_only(convert(array))
-                self._meter.add([value])
+                self._meter.add([value], [(0, out.type)])
 
     def _take_weight(self, op: Operation) -> bool:
         """Take a weight as it is stored, and decode it unless it exceeds the memory budget."""

@@ -130,7 +130,7 @@ class Session:
         names, keep = self._declared if outputs is None else self._chosen(outputs)
         with np.errstate(all="ignore"):
             values = self.table(inputs, state)
-            case = (keep, *[np.shape(values[slot]) for slot in self._input_slots])
+            case = (keep, *[getattr(values[slot], "shape", ()) for slot in self._input_slots])
             if case in self._admitted:
                 self.block.run(values, keep)
             else:

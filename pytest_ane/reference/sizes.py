@@ -39,7 +39,7 @@ def result_elements(op: str, parameters: Mapping[str, Any]) -> int:
     """
     rule = RULES.get(op)
     if rule is not None:
-        return rule(**parameters)
+        return int(rule(**parameters))
     return max(map(_elements, parameters.values()), default=1)
 
 
@@ -49,23 +49,27 @@ def volume(shape: Iterable[Any]) -> int:
 
 
 def _elements(value: Any) -> int:
+    if type(value) is np.ndarray and value.size:
+        return value.size
     if isinstance(value, (tuple, list)):
         return sum(map(_elements, value))
     return volume(getattr(value, "shape", ()))
 
 
 def _broadcast(*values: Any) -> int:
+    if size := np.broadcast(*values).size:
+        return size
     shapes = [np.shape(v)[::-1] for v in values]
     longest = max(map(len, shapes))
     padded = [(*shape, *[1] * (longest - len(shape))) for shape in shapes]
     return volume(max(lengths) for lengths in zip(*padded, strict=True))
 
 
-def _tile(x: Any, reps: Any, **_: Any) -> int:
+def _tile(x: Any, reps: Any, **_: Any) -> Any:
     return _elements(x) * volume(integers(reps))
 
 
-def _pad(x: Any, pad: Any, **_: Any) -> int:
+def _pad(x: Any, pad: Any, **_: Any) -> Any:
     amounts = integers(pad)
     last = [before + after for before, after in zip(amounts[0::2], amounts[1::2], strict=False)]
     shape = list(np.shape(x))
@@ -74,39 +78,39 @@ def _pad(x: Any, pad: Any, **_: Any) -> int:
     return volume(shape)
 
 
-def _one_hot(indices: Any, one_hot_vector_size: Any, **_: Any) -> int:
+def _one_hot(indices: Any, one_hot_vector_size: Any, **_: Any) -> Any:
     return _elements(indices) * max(int(one_hot_vector_size), 1)
 
 
-def _range(start: Any, end: Any, step: Any, **_: Any) -> int:
+def _range(start: Any, end: Any, step: Any, **_: Any) -> Any:
     first, last, by = (float(np.reshape(v, ())) for v in (start, end, step))
     return max(0, math.ceil((last - first) / by)) if by and math.isfinite(last - first) else 0
 
 
-def _gather(x: Any, indices: Any, axis: Any = 0, batch_dims: Any = 0, **_: Any) -> int:
+def _gather(x: Any, indices: Any, axis: Any = 0, batch_dims: Any = 0, **_: Any) -> Any:
     shape = list(np.shape(x))
     del shape[int(axis)]
     return volume(shape) * volume(np.shape(indices)[int(batch_dims) :])
 
 
-def _gather_nd(x: Any, indices: Any, batch_dims: Any = 0, **_: Any) -> int:
+def _gather_nd(x: Any, indices: Any, batch_dims: Any = 0, **_: Any) -> Any:
     shape = np.shape(indices)
     return volume(shape[:-1]) * volume(np.shape(x)[int(batch_dims) + shape[-1] :])
 
 
-def _image(x: Any, height: Any, width: Any) -> int:
+def _image(x: Any, height: Any, width: Any) -> Any:
     """`x [..., H, W]` at another size, one axis after the other."""
-    *others, rows, columns = x.shape
+    *others, _, columns = x.shape
     height, width = max(int(height), 1), max(int(width), 1)
     return volume(others) * height * max(width, columns, 1)
 
 
-def _scaled(x: Any, scale_factor_height: Any = 1, scale_factor_width: Any = 1, **_: Any) -> int:
+def _scaled(x: Any, scale_factor_height: Any = 1, scale_factor_width: Any = 1, **_: Any) -> Any:
     factors = float(scale_factor_height), float(scale_factor_width)
     return _image(x, *(math.floor(n * f) for n, f in zip(x.shape[-2:], factors, strict=True)))
 
 
-def _resize(x: Any, shape: Any, resized_dims: Any, **_: Any) -> int:
+def _resize(x: Any, shape: Any, resized_dims: Any, **_: Any) -> Any:
     """The largest of the tensors that resizing axis by axis goes through."""
     lengths, sizes = list(np.shape(x)), integers(shape)
     largest = volume(lengths)
@@ -119,14 +123,14 @@ def _resize(x: Any, shape: Any, resized_dims: Any, **_: Any) -> int:
 def _boxes(
     x: Any, boxes: Any = None, roi: Any = None, target_height: Any = 1, target_width: Any = 1,
     **_: Any,
-) -> int:  # fmt: skip
+) -> Any:  # fmt: skip
     images = len(boxes) if roi is None else len(roi) * len(x)
     return max(images, 1) * volume((x.shape[1], target_height, target_width))
 
 
 def _windows(
     x: Any, kernel: tuple[int, ...], pad_type: Any, pad: Any, strides: Any, dilations: Any
-) -> int:
+) -> list[tuple[int, int]]:
     """A padded input, and the positions of a kernel in it for one channel."""
     spatial = len(kernel)
     strides, dilations = ints(strides, spatial, 1), ints(dilations, spatial, 1)
@@ -142,7 +146,7 @@ def _windows(
 def _conv(
     x: Any, weight: Any, pad_type: Any = "valid", pad: Any = None, strides: Any = None,
     dilations: Any = None, **_: Any,
-) -> int:  # fmt: skip
+) -> Any:  # fmt: skip
     axes = _windows(x, weight.shape[2:], pad_type, pad, strides, dilations)
     padded, positions = (volume(lengths) for lengths in zip(*axes, strict=True))
     is_padded = padded != volume(x.shape[2:])
@@ -152,7 +156,7 @@ def _conv(
 def _conv_transpose(
     x: Any, weight: Any, strides: Any = None, dilations: Any = None, groups: Any = 1,
     output_shape: Any = None, **_: Any,
-) -> int:  # fmt: skip
+) -> Any:  # fmt: skip
     kernel = weight.shape[2:]
     spatial = len(kernel)
     strides, dilations = ints(strides, spatial, 1), ints(dilations, spatial, 1)
@@ -166,7 +170,7 @@ def _conv_transpose(
 
 def _pool(
     x: Any, kernel_sizes: Any, pad_type: Any, strides: Any = None, pad: Any = None, **_: Any
-) -> int:
+) -> Any:
     kernel = tuple(integers(kernel_sizes))
     axes = _windows(x, kernel, pad_type, pad, strides, None)
     # Under `ceil_mode` the last window may reach over the padding.
@@ -174,7 +178,7 @@ def _pool(
     return volume(x.shape[:2]) * volume(reach)
 
 
-def _matmul(x: Any, y: Any, transpose_x: Any = False, transpose_y: Any = False) -> int:
+def _matmul(x: Any, y: Any, transpose_x: Any = False, transpose_y: Any = False) -> Any:
     if x.ndim < 2 or y.ndim < 2:
         return max(_elements(x), _elements(y))
     rows, columns = x.shape[-1 if transpose_x else -2], y.shape[-2 if transpose_y else -1]
@@ -182,11 +186,11 @@ def _matmul(x: Any, y: Any, transpose_x: Any = False, transpose_y: Any = False) 
     return batch * volume((rows, columns))
 
 
-def _linear(x: Any, weight: Any, **_: Any) -> int:
+def _linear(x: Any, weight: Any, **_: Any) -> Any:
     return volume(x.shape[:-1]) * max(weight.shape[0], 1)
 
 
-def _einsum(values: Any, equation: Any) -> int:
+def _einsum(values: Any, equation: Any) -> Any:
     operands, _, result = str(equation).replace(" ", "").partition("->")
     lengths: dict[str, int] = {}
     for labels, value in zip(operands.split(","), values, strict=True):
@@ -195,55 +199,55 @@ def _einsum(values: Any, equation: Any) -> int:
     return max(volume(lengths[label] for label in result), *map(_elements, values))
 
 
-def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None) -> int:
+def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None) -> Any:
     rows = volume(query.shape[:-1])
     return rows * max(key.shape[-2], 1) + rows * max(value.shape[-1], 1)
 
 
-def _recurrent(x: Any, weight_ih: Any, weight_hh: Any, **_: Any) -> int:
+def _recurrent(x: Any, weight_ih: Any, weight_hh: Any, **_: Any) -> Any:
     return 2 * volume(x.shape[:2]) * (weight_ih.shape[0] + 2 * weight_hh.shape[1])
 
 
-def _sliding(x: Any, axis: Any, size: Any, stride: Any = 1) -> int:
+def _sliding(x: Any, axis: Any, size: Any, stride: Any = 1) -> Any:
     n = x.shape[int(axis)]
     return _elements(x) // max(n, 1) * max((n - int(size)) // int(stride) + 1, 1) * int(size)
 
 
-def _to_batch(x: Any, paddings: Any, **_: Any) -> int:
+def _to_batch(x: Any, paddings: Any, **_: Any) -> Any:
     return _pad(x, paddings)
 
 
-def _categorical(x: Any, size: Any = 1, **_: Any) -> int:
+def _categorical(x: Any, size: Any = 1, **_: Any) -> Any:
     return _elements(x) * max(int(size), 1)
 
 
-def _suppression(boxes: Any, scores: Any, max_boxes: Any, **_: Any) -> int:
+def _suppression(boxes: Any, scores: Any, max_boxes: Any, **_: Any) -> Any:
     classes = _elements(scores) * 4 // max(_elements(boxes), 1)
     kept = max(len(boxes), 1) * max(int(max_boxes), 1) * (classes + 5)
     return kept + _elements(boxes) + _elements(scores)
 
 
-def _written(ls: Any, index: Any = 0, indices: Any = None, **_: Any) -> int:
+def _written(ls: Any, index: Any = 0, indices: Any = None, **_: Any) -> Any:
     places = integers(index if indices is None else indices)
     longest = max(places, default=0) + 1 if ls.dynamic else 0
     return max(longest, len(ls.elements)) * 2
 
 
-def _listed(ls: Any, indices: Any) -> int:
+def _listed(ls: Any, indices: Any) -> Any:
     return len(integers(indices)) * ls.element_size()
 
 
-def _split(x: Any, num_splits: Any = None, **_: Any) -> int:
+def _split(x: Any, num_splits: Any = None, **_: Any) -> Any:
     return (1 if num_splits is None else max(int(num_splits), 1)) * _VIEW
 
 
-def _table(indices: Any, lut: Any, shape: Any = None, **_: Any) -> int:
+def _table(indices: Any, lut: Any, shape: Any = None, **_: Any) -> Any:
     if shape is not None:
         return volume(integers(shape))
     return _elements(indices) * lut.shape[-1]
 
 
-RULES: Mapping[str, Callable[..., int]] = {
+RULES: Mapping[str, Callable[..., Any]] = {
     **dict.fromkeys(BROADCASTING, lambda **operands: _broadcast(*operands.values())),
     **dict.fromkeys(("fill", "random_bernoulli", "random_normal", "random_uniform"),
                     lambda shape=(), **_: volume(integers(shape))),

@@ -94,11 +94,10 @@ class Compute:
             ExecutionError: the function fails on these inputs; with their shapes.
         """
         try:
-            arguments = self._arguments(values)
             if meter is not None:
-                parameters = {**self.compute.keywords, **arguments}
+                parameters = {**self.compute.keywords, **self._arguments(values)}
                 meter.admit(self.what, self.op, parameters, self.itemsize)
-            result = self.compute(**arguments)
+            result = self.compute(**self._arguments(values))
             if result is None:
                 raise TypeError("its function returns nothing")
             results = result if isinstance(result, tuple) else (result,)
@@ -106,11 +105,11 @@ class Compute:
                 self.outputs, self.converters, results, strict=True
             ):
                 values[slot] = convert(array)
-            if meter is not None:
-                meter.add(values[slot] for slot, _ in self.outputs)
         except FAILURES as error:
             shapes = {k: getattr(v, "shape", None) for k, v in self._arguments(values).items()}
             raise ExecutionError(f"{self.what} fails on inputs {shapes}: {error}.") from error
+        if meter is not None:
+            meter.add(values, self.outputs)
         free(values, self.last_use, keep)
 
     def _arguments(self, values: Values) -> dict[str, Any]:
