@@ -148,7 +148,7 @@ def _selected(config: pytest.Config) -> tuple[Manifest, tuple[Shard, ...], str]:
 
 
 def _use(space: Workspace, config: pytest.Config) -> None:
-    """What holds until the run ends: the budget of programs, remembered digests, temporary files."""
+    """Until the run ends: the budget of programs, remembered digests, temporary files."""
     stack = ExitStack()
     config.add_cleanup(stack.close)
     stack.enter_context(process_budget(options.memory(config), options.seconds(config)))

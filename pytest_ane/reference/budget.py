@@ -99,7 +99,7 @@ class Meter:
         self._budget, self._values = budget, values
         self._memory = budget.memory or 0
         self._end = time.monotonic() + budget.seconds * calls
-        self._turns = budget.turns * calls
+        self._turns = self._most = budget.turns * calls
         self._held = held_bytes(values())
 
     def admit(self, what: str, op: str, parameters: Mapping[str, Any], itemsize: int) -> None:
@@ -139,7 +139,7 @@ class Meter:
         self._turns -= 1
         if self._turns < 0:
             raise BudgetError(
-                f"{what} is still running after {self._budget.turns:,} turns, the budget of a "
+                f"{what} is still running after {self._most:,} turns, the budget of a "
                 "call; its condition may never become false."
             )
         if time.monotonic() > self._end:

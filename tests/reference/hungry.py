@@ -190,6 +190,6 @@ PROGRAMS: dict[str, tuple[Callable[[], Program], str]] = {
     "growing": (growing, "concat 'next' of"),
     "kept_list": (kept_list, "fill 'element_new' of 40 MB needs 80 MB while it is computed"),
     "huge_input": (huge_input, "input 'x' of 40 GB"),
-    "endless": (endless, "while_loop 'i_out' is still running after 0.3 s"),
+    "endless": (endless, "is still running after 0.3 s"),
 }
 """Programs, and what each is refused with under a budget of 200 MB and 0.3 s."""
