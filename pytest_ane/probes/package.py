@@ -107,8 +107,8 @@ def _array(
     shape = _shape(feature, at)
     if 0 in shape:
         raise ProgramError(
-            f"{artifact}: input {feature.name!r} has the shape {list(shape)}, "
-            "which is empty: there is nothing to probe; declare a shape of at least 1 along every axis."
+            f"{artifact}: input {feature.name!r} has the shape {list(shape)}, which is empty, so "
+            "there is nothing to probe; declare a length of at least 1 along every axis."
         )
     current_budget().check_tensor(f"{artifact}: input {feature.name!r}", shape, words=_WORDS)
     bits = generator(*seed)

@@ -11,7 +11,7 @@ from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import DType, Feature, MLModel, TensorType
 from pytest_ane.reference.budget import Budget
-from pytest_ane.reference.dtypes import FLOATS, Precision, carried, convert
+from pytest_ane.reference.dtypes import FLOATS, Precision, carried, convert, itemsize
 from pytest_ane.reference.images import is_color, mode, shape_fits, to_tensor
 
 
@@ -53,8 +53,8 @@ def check_interface(model: MLModel, precision: Precision, budget: Budget) -> Non
     for kind, features in (("input", model.inputs), ("state", model.states)):
         for feature in features:
             shape = feature.shape or [low for low, _ in feature.ranges]
-            size = np.dtype(carried(feature.dtype, precision)).itemsize
-            budget.check_tensor(f"{model.path}: {kind} {feature.name!r}", shape, size)
+            what = f"{model.path}: {kind} {feature.name!r}"
+            budget.check_tensor(what, shape, itemsize([TensorType(feature.dtype, ())], precision))
 
 
 def check_names(path: str, features: tuple[Feature, ...], inputs: Mapping[str, Any]) -> None:

@@ -20,8 +20,13 @@ WORDS: Mapping[str, int] = {
     **dict.fromkeys(("expand_dims", "identity", "list_length", "list_read", "read_state", "shape",
                      "slice_by_index", "slice_by_size", "squeeze", "transpose"), 0),
     **dict.fromkeys(("concat", "fill", "fill_like", "pad", "reshape", "stack", "tile"), 2),
+    **dict.fromkeys(("dequantize", "quantize", "random_bernoulli", "random_uniform"), 5),
+    **dict.fromkeys(("cast", "local_response_norm", "resize", "resize_bilinear",
+                     "upsample_bilinear"), 6),
+    **dict.fromkeys(("affine", "crop_resize", "random_normal", "resample"), 16),
+    **dict.fromkeys(("erf", "gelu"), 20),
 }  # fmt: skip
-"""Numbers held for each element of the result while it is computed, itself among them."""
+"""Numbers held for each element of the result while it is computed, itself among them; measured."""
 USUAL_WORDS = 3
 _VIEW = 32
 """Numbers as large as numpy's record of a view."""
@@ -90,7 +95,8 @@ def _range(start: Any, end: Any, step: Any, **_: Any) -> Any:
 def _gather(x: Any, indices: Any, axis: Any = 0, batch_dims: Any = 0, **_: Any) -> Any:
     shape = list(np.shape(x))
     del shape[int(axis)]
-    return volume(shape) * volume(np.shape(indices)[int(batch_dims) :])
+    places = volume(np.shape(indices)[int(batch_dims) :])
+    return volume(shape) * places + _elements(indices)
 
 
 def _gather_nd(x: Any, indices: Any, batch_dims: Any = 0, **_: Any) -> Any:
