@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pytest_ane.families.layout import rotary
 from pytest_ane.families.llama.config import LlamaConfig
 from pytest_ane.families.llama.model import LlamaModel
 from pytest_ane.families.llama.weights import BlockWeights, read_block, read_head
@@ -25,7 +24,7 @@ class EagerLlama:
         slices = [read_head(model.source, c, i) for i in range(c.slices)]
         self.norm = slices[0].norm
         self.embedding = torch.cat([part.projection for part in slices])
-        self.tables = [torch.from_numpy(table) for table in rotary(context, c.head, c.theta)]
+        self.tables = [torch.from_numpy(table) for table in c.rotary.tables(context)]
         shape = (c.layers, c.kv_heads, context, c.head)
         self.keys, self.values = torch.zeros(shape), torch.zeros(shape)
         self.position = 0

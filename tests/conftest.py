@@ -5,9 +5,13 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from pytest_benchmark import plugin as benchmark_plugin
 
 from pytest_ane.sources import Source, locate
 from pytest_ane.sources.gguf import GGUFSource
@@ -19,6 +23,13 @@ settings.load_profile("tests")
 # A run that a test starts is no step of the workflow that runs the tests.
 for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
     os.environ.pop(name, None)
+# Processes that tests start are many: they keep what pytest compiled of the plugin, with which it
+# would be busy for longer than with all else.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Every run that stores benchmarks asks what processor this is, for which it starts a Python.
+_processor = cache(benchmark_plugin.get_cpu_info)
+benchmark_plugin.get_cpu_info = lambda: deepcopy(_processor())
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +49,13 @@ def forge() -> Iterator[Forge]:
     forge = Forge()
     yield forge
     forge.close()
+
+
+@pytest.fixture(scope="session")
+def shared_path(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A folder of this run that all its workers share; a cache in it is built once."""
+    base = tmp_path_factory.getbasetemp()
+    return base if worker_id == "master" else base.parent
 
 
 @pytest.fixture(scope="session")

@@ -1,19 +1,30 @@
-"""`python -m MODULE ...` in processes forked from one that has imported pytest_ane and coremltools.
+"""`python -m MODULE ...` in processes forked from one that has imported what a run imports.
 
-The imports take five seconds of a processor, which is most of what a gate of one shard does.
+The imports take five seconds of a processor, which is most of what a gate of one shard does;
+pytest's plugins take another, which is ten times what pytest itself does.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import runpy
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+MANIFEST = """
+[models.any]
+family = "llama"
+source = { path = "any.gguf" }
+shards = "L00"
+prompts = [{ name = "any", text = "any" }]
+shard.L00.policy.fidelity.min-cosine = 0.9
+"""
 FORKS = sys.platform.startswith("linux")
 """macOS's frameworks do not survive a fork."""
 
@@ -60,6 +71,7 @@ def _serve() -> None:
     import logging
     import pkgutil
     import warnings
+    from contextlib import redirect_stdout
     from importlib import import_module
 
     logging.disable()
@@ -67,12 +79,24 @@ def _serve() -> None:
         warnings.simplefilter("ignore")
         import coremltools
         import coremltools.optimize.coreml  # noqa: F401
+        import pytest
+        from numba.core.registry import cpu_target
 
         import pytest_ane
 
         for module in pkgutil.walk_packages(pytest_ane.__path__, "pytest_ane."):
             if not module.name.endswith("__main__"):
                 import_module(module.name)
+        cpu_target.target_context.refresh()
+        with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as null:
+            # A run, for pytest imports its plugins in a way of its own: nothing else would do.
+            manifest = Path(folder, "shards.toml")
+            manifest.write_text(MANIFEST)
+            with redirect_stdout(null):
+                pytest.main(
+                    [f"--rootdir={folder}", f"--ane-manifest={manifest}", "--ane-shards=L00",
+                     "-m", "gate", "--co", "-p", "no:cacheprovider", folder]
+                )  # fmt: skip
     logging.disable(logging.NOTSET)
     gc.freeze()
     for line in sys.stdin:
@@ -90,8 +114,22 @@ def _be(arguments: list[str], cwd: str, output: str) -> None:
     os.chdir(cwd)
     os.environ["COLUMNS"] = "80"
     sys.argv, sys.path[0] = arguments, cwd
-    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
-    sys.exit()
+    code: object = 0
+    try:
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    # Python's own end would touch, and so copy, all that the imports have made.
+    atexit._run_exitfuncs()
+    if not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

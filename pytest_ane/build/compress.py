@@ -147,16 +147,13 @@ def stored_bytes(shape: tuple[int, ...], settings: Settings, axis: int = 0) -> i
     raise BuildError(f"no formula says what {settings.method} takes on disk.")
 
 
-def compress_weight(
-    weight: Array, settings: Settings, *, axis: int = 0, threads: int = 1
-) -> FloatArray:
+def compress_weight(weight: Array, settings: Settings, *, axis: int = 0) -> FloatArray:
     """A weight's values, float32, after it was compressed and decompressed again.
 
     Args:
         weight: taken as the fp16 values it is stored as.
         settings: palettes of single values, integers with scales, or none.
         axis: of the output channels.
-        threads: at most so many at once.
 
     Raises:
         BuildError: a value is NaN or infinite, or the groups do not fit the shape.
@@ -168,7 +165,7 @@ def compress_weight(
     if isinstance(settings, Linear):
         return _weight_through_coremltools(half, settings)
     assert isinstance(settings, Palettize), settings
-    return _palettized(half, settings, axis, threads)
+    return _palettized(half, settings, axis)
 
 
 def _tables(shape: tuple[int, ...], settings: Palettize, axis: int) -> int:
@@ -181,13 +178,13 @@ def _tables(shape: tuple[int, ...], settings: Palettize, axis: int) -> int:
     return shape[axis] // settings.group_size
 
 
-def _palettized(half: HalfArray, settings: Palettize, axis: int, threads: int) -> FloatArray:
+def _palettized(half: HalfArray, settings: Palettize, axis: int) -> FloatArray:
     from pytest_ane.build.palettize.palettes import find_palettes
 
     groups = _tables(half.shape, settings, axis)
     try:
         palettes = find_palettes(
-            half, settings.mode, settings.nbits, groups=groups, axis=axis, threads=threads
+            half, settings.mode, settings.nbits, groups=groups, axis=axis, threads=1
         )
     except ValueError as why:
         raise BuildError(f"A weight {list(half.shape)} {why}.") from None

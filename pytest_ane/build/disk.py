@@ -138,22 +138,17 @@ class PlanCache:
     stale: bool
 
 
-def plan_caches(caches: Path | None = None, build: str | None = None) -> list[PlanCache]:
+def plan_caches() -> list[PlanCache]:
     """All caches of compiled plans, largest first; none on other systems. Nothing is deleted.
 
     Core ML keeps plans in `~/Library/Caches/<application>/com.apple.e5rt.e5bundlecache/<build>`,
     one folder for each build of macOS, and never uses those of another build again; after a few
     updates they may take tens of gigabytes.
-
-    Args:
-        caches: the folder of all applications' caches; the user's own by default.
-        build: the running system's build, such as `25A354`; by default what `sw_vers` prints.
     """
-    if caches is None and sys.platform != "darwin":
+    if sys.platform != "darwin":
         return []
-    caches, build = caches or Path.home() / "Library" / "Caches", build or _running()
-    plans = []
-    for path in filter(Path.is_dir, caches.glob(_PATTERN)):
+    plans, build = [], _running()
+    for path in filter(Path.is_dir, (Path.home() / "Library" / "Caches").glob(_PATTERN)):
         try:
             plans.append(PlanCache(path, tree_bytes(path), path.name != build))
         except OSError:  # Core ML is at work in it, or it is not ours to read.
@@ -162,6 +157,7 @@ def plan_caches(caches: Path | None = None, build: str | None = None) -> list[Pl
 
 
 def _running() -> str:
+    """The running system's build, such as `25A354`."""
     process = subprocess.run(
         ["/usr/bin/sw_vers", "-buildVersion"], capture_output=True, text=True, check=False
     )

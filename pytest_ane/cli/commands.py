@@ -17,6 +17,7 @@ COMMANDS = (
     "explain",
     "plan",
     "evidence",
+    "verify-run",
     "golden",
     "recommend",
     "weights",
@@ -56,7 +57,7 @@ class Command(Protocol):
 
 def load(name: str) -> Command:
     """The module of a command."""
-    return cast(Command, import_module(f"pytest_ane.cli.{name}"))
+    return cast(Command, import_module(f"pytest_ane.cli.{name.replace('-', '_')}"))
 
 
 def parser(command: str | None = None) -> argparse.ArgumentParser:

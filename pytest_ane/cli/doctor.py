@@ -152,7 +152,13 @@ def _folders(cache: Cache | None) -> Iterator[tuple[str, str]]:
 
 def _model(manifest: Manifest, model: Model, cache: Cache | None, problems: list[str]) -> str:
     """`34 shards, canary L01, 10 built, ...`."""
+    from pytest_ane.project.choose import check_behaviour
+
     count = len(model.shards)
+    try:
+        check_behaviour(model)
+    except AneError as error:
+        problems.append(str(error))
     words = [f"{count} {'shard' if count == 1 else 'shards'}"]
     if model.canary:
         words.append(f"canary {', '.join(model.canary)}")

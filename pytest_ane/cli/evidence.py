@@ -88,8 +88,6 @@ def _list(inventory: Inventory) -> Output:
 
 
 def _columns(inventory: Inventory, path: Path) -> tuple[str, ...]:
-    from pytest_ane.evidence.judge import replayed
-
     gate, subject = inventory.used[path]
     state = inventory.state(path)
     try:
@@ -102,7 +100,7 @@ def _columns(inventory: Inventory, path: Path) -> tuple[str, ...]:
         gate,
         _age(inventory, statement),
         *(environment.get(key, "") for key in ("chip", "os", "compute_units")),
-        "replayed" if state == "valid" and replayed(statement) else state,
+        state,
     )
 
 

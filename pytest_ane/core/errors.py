@@ -81,7 +81,7 @@ class EvidenceError(AneError):
 
 
 UnprovenKind: TypeAlias = Literal[
-    "missing", "damaged", "edited", "stale", "incomplete", "backend", "chip", "os",
+    "missing", "damaged", "edited", "stale", "incomplete", "backend", "replayed", "chip", "os",
     "compute-units", "age", "future", "unsigned", "signer", "signature", "library",
 ]  # fmt: skip
 """Why evidence proves nothing; `stale` is of other bytes, or of another question; `incomplete`

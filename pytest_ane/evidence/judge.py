@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_ane.core.verdict import Finding, Verdict
+from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence.statement import Statement, plain, to_data
 from pytest_ane.gates import GATES, Subject
 
@@ -21,17 +21,9 @@ def judge(statement: Statement, subject: Subject) -> Verdict:
 
 
 def with_origin(verdict: Verdict, statement: Statement) -> Verdict:
-    """A verdict on what a statement holds, with where and when that was recorded.
-
-    What another module than Core ML answered is no evidence of a device, so it is warned of.
-    """
-    findings, gate = verdict.findings, GATES.get(verdict.gate)
-    if replayed(statement) and (gate is None or gate.by_device):
-        warning = Finding("warned", "The answers were replayed, no device was asked")
-        findings = (*findings, warning)
+    """A verdict on what a statement holds, with where and when that was recorded."""
     return replace(
         verdict,
-        findings=findings,
         origin=origin(statement),
         provenance=dict(verdict.provenance) | dict(statement.environment),
     )

@@ -42,6 +42,9 @@ class Statement:
             makes it.
         recorded: when, in UTC and whole seconds.
         measurement: the numbers, from which every verdict is derived again.
+        commit: of the checkout it was measured in; empty outside of git.
+        gate_file: SHA-256 of the gate's own file.
+        counter: 1 for the first record of a gate and subject, then one more each time.
     """
 
     gate: str
@@ -51,6 +54,9 @@ class Statement:
     asked: Mapping[str, Any]
     recorded: datetime
     measurement: Any
+    commit: str = ""
+    gate_file: str = ""
+    counter: int = 1
 
     def __post_init__(self) -> None:
         gate = GATES.get(self.gate)
@@ -69,6 +75,9 @@ class Statement:
             "predicate": {
                 "shard": self.subject,
                 "recorded": _written(self.recorded),
+                **({"commit": self.commit} if self.commit else {}),
+                **({"gate_file": self.gate_file} if self.gate_file else {}),
+                **({"counter": self.counter} if self.counter > 1 else {}),
                 "environment": dict(self.environment),
                 "asked": plain(self.asked),
                 "measurement": to_data(self.gate, self.measurement),
@@ -105,6 +114,9 @@ class Statement:
             asked=_object(predicate.get("asked"), "asked"),
             recorded=_time(_text(predicate.get("recorded"), "recorded")),
             measurement=from_data(gate, measured, environment),
+            commit=_hex(predicate.get("commit", ""), "commit"),
+            gate_file=_hex(predicate.get("gate_file", ""), "gate_file"),
+            counter=_counter(predicate.get("counter", 1)),
         )
 
 
@@ -188,6 +200,18 @@ def _text(value: Any, what: str) -> str:
 @cache
 def _adapter(gate: str) -> TypeAdapter[Any]:
     return TypeAdapter(GATES[gate].measurement)
+
+
+def _hex(value: Any, what: str) -> str:
+    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{0,64}", value):
+        raise EvidenceError(f"{what} is no digest")
+    return value
+
+
+def _counter(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise EvidenceError("counter is no whole number from 1 on")
+    return value
 
 
 def _field(path: tuple[int | str, ...]) -> str:

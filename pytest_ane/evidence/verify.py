@@ -183,6 +183,8 @@ def _elsewhere(found: Statement, policy: EvidencePolicy) -> Iterator[tuple[Unpro
     backend, units = of("backend", ""), of("compute_units", "")
     if by_device and backend not in DEVICES:
         yield "backend", f"was measured by the backend {backend or 'unknown'}, not on a device"
+    if by_device and "native" in found.environment:
+        yield "replayed", "was answered by a replay, and no device was asked"
     if not policy.takes_chip(chip := of("chip", "")):
         yield "chip", _where("on", chip, "chip", policy.chips)
     if not policy.takes_system(system := of("os", "")):

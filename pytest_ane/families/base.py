@@ -138,7 +138,7 @@ class Buildable(Protocol):
 
     @property
     def description(self) -> dict[str, Any]:
-        """JSON-serialisable; kept with every artifact, so that layouts can be rebuilt from it."""
+        """JSON-serialisable; kept with every artifact: `Family.layout` rebuilds layouts from it."""
         ...
 
     def conversion(self, shard: str) -> Conversion:
@@ -146,17 +146,12 @@ class Buildable(Protocol):
         ...
 
 
-class LanguageModel(Protocol):
+class LanguageModel(Buildable, Protocol):
     """One model: a source's weights seen through a family."""
 
     @property
     def source(self) -> Source:
         """The opened weights that the model reads."""
-        ...
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """JSON-serialisable configuration from which `Family.layout` rebuilds layouts."""
         ...
 
     @property
@@ -190,10 +185,6 @@ class LanguageModel(Protocol):
 
     def routed(self, shard: str) -> Routing | None:
         """Which of a shard's experts the reference uses; None where there are none."""
-        ...
-
-    def conversion(self, shard: str) -> Conversion:
-        """The shard's ANE form, to be traced and converted."""
         ...
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pytest_ane.core.errors import ManifestError
+from pytest_ane.core.errors import ManifestError, SourceError
 from pytest_ane.families.base import Wire
 
 _BLOCK = re.compile(r"L(\d+)")
@@ -55,6 +55,13 @@ def slices(shards: Sequence[str]) -> int:
             f"head.{len(heads) - 1}, so that together they are the whole vocabulary."
         )
     return max(len(heads), 1)
+
+
+def check_depth(label: str, shards: Sequence[str], layers: int) -> None:
+    """`SourceError` for the first block that a model of so many layers does not have."""
+    for shard in shards:
+        if not is_head(shard) and block_index(shard) >= layers:
+            raise SourceError(f"{label}: has {layers} layers, so no shard {shard}.")
 
 
 def slice_bounds(vocabulary: int, parts: int, index: int) -> tuple[int, int]:

@@ -81,6 +81,7 @@ class Gate(ABC, Generic[M]):
             forecast, is no evidence.
         recordable: whether evidence of another machine may answer it.
         by_device: whether its answer depends on the device; else any machine's evidence counts.
+        static: whether it takes no run of the artifact, so that anybody measures it quickly.
         recorded_first: whether recorded evidence goes before what can be measured without a device.
         requires: what `policy.<name>.require` asks for, in words: `a device`.
         fixtures: of the test that asks it.
@@ -92,6 +93,7 @@ class Gate(ABC, Generic[M]):
     measurement: ClassVar[type[Any]]
     recordable: ClassVar[bool] = True
     by_device: ClassVar[bool] = True
+    static: ClassVar[bool] = False
     recorded_first: ClassVar[bool] = False
     requires: ClassVar[str] = "a device"
     fixtures: ClassVar[tuple[str, ...]] = ("shard", "evidence", "gate")

@@ -93,6 +93,24 @@ def signer_problems(policy: Policy, layers: Layers, folder: Path) -> Iterator[Pr
                 yield at_value(layers.origin((*path, "signers", index)), str(named), message)
 
 
+def behaviour_problems(here: KeyPath, model: ModelTable, raw: Table) -> Iterator[Problem]:
+    """A model's own policy of behaviour where nothing chains its shards."""
+    policy = raw.get("policy")
+    if model.family is None and isinstance(policy, dict) and "behaviour" in policy:
+        message = "is never asked: only a family knows how shards follow one another; take it out"
+        yield at_table((*here, "policy", "behaviour"), message)
+
+
+def evidence_problems(policy: Policy, layers: Layers) -> Iterator[Problem]:
+    """A gate's table of evidence that takes in what the common one does not."""
+    for gate in GATES:
+        own = policy.of(gate).evidence
+        for key, taken in own.weaker(policy.evidence) if own else ():
+            path = layers.origin(("policy", gate, "evidence", key.replace("_", "-")))
+            message = f"asks for less than policy.evidence, which takes {taken}"
+            yield at_key(path, f"{path[-1]!r} {message}; ask for the same or more")
+
+
 def unmatched(here: KeyPath, ids: tuple[str, ...], tables: Table) -> Iterator[Problem]:
     """Tables for shards that do not exist."""
     for key in tables:

@@ -14,7 +14,9 @@ from pydantic import ValidationError
 from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest.base import KeyPath, Record, Table, TOMLDecodeError, loads
 from pytest_ane.manifest.checks import (
+    behaviour_problems,
     concerns,
+    evidence_problems,
     model_problems,
     setting_problems,
     shard_problems,
@@ -180,8 +182,10 @@ class Resolver:
             self._validated(Common, common.over((*here, "shard", key), only(table, _SHARED)))
         if settings is not None:
             self.problems += signer_problems(settings.policy, common, self._folder)
+            self.problems += evidence_problems(settings.policy, common)
         if model is None:
             return None
+        self.problems += behaviour_problems(here, model, raw)
         ids = self._ids(here, model, tables)
         self.problems += canary_problems(here, model.canary, ids) if ids else ()
         shards = [self._shard(here, model, shard, common, tables) for shard in ids]
@@ -244,6 +248,7 @@ class Resolver:
             *shard_problems((*here, "shard", shard), model, table, own),
             *setting_problems(model, settings, layers),
             *signer_problems(settings.policy, layers, self._folder),
+            *evidence_problems(settings.policy, layers),
         ]
         self.problems += problems
         if problems:

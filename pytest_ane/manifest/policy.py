@@ -113,7 +113,8 @@ class GatePolicy(Record):
     """Policy keys that every gate has."""
 
     evidence: EvidencePolicy | None = None
-    """Which recorded evidence of this gate counts, in place of `policy.evidence` as a whole."""
+    """Which recorded evidence of this gate counts: its keys go before those of `policy.evidence`,
+    and may only ask for more."""
 
 
 class PlacementPolicy(GatePolicy):
@@ -257,9 +258,11 @@ class Policy(Record):
         return policy
 
     def evidence_for(self, gate: str) -> EvidencePolicy:
-        """Which recorded evidence of a gate counts: its own table, else the common one."""
+        """Which recorded evidence of a gate counts: its own keys, else the common ones."""
         own = self.of(gate).evidence
-        return self.evidence if own is None else own
+        if own is None:
+            return self.evidence
+        return self.evidence.model_copy(update=own.model_dump(exclude_none=True))
 
     def requires_evidence(self, gate: str) -> bool:
         """Whether a gate passes only on what a device measured, now or in recorded evidence."""

@@ -75,12 +75,15 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     bench.check(config)
     threads.choose()
-    from pytest_ane.plugin import canary, workspace
+    from pytest_ane.plugin import canary, due, ledger, workspace
 
     with _usage_errors():
         config.stash[workspace.KEY] = space = workspace.open_workspace(config)
         canary.watch(config, space)
         bench.prepare(config, space)
+        # These see the exit code that all others have come to.
+        due.watch(config, space)
+        ledger.keep(config, space)
         collection.add_to(config)
         compare.refuse_damaged(config)
     if options.github(config) or options.report_files(config):

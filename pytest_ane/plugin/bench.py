@@ -81,7 +81,7 @@ def is_ignored(path: Path, config: pytest.Config) -> bool:
         return not any(file.is_relative_to(path) for file in files)
     if path.name != FILE or not wanted(config) or is_wanted(config):
         return False
-    return path.parent in (suite.shipped(), suite.in_use(config.rootpath))
+    return path in (suite.shipped() / FILE, suite.in_use(config.rootpath, FILE))
 
 
 def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:

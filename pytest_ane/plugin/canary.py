@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from pytest_ane.manifest import Shard
 from pytest_ane.plugin.enforce import enforced
 from pytest_ane.plugin.recording import MeasurementSource
 from pytest_ane.plugin.workspace import Workspace
-from pytest_ane.project.suite import in_use
+from pytest_ane.project.suite import in_use, load
 from pytest_ane.report.text import brief
 
 KEY = pytest.StashKey["Canaries"]()
@@ -36,7 +35,7 @@ def of(config: pytest.Config) -> Canaries:
 
 def watch(config: pytest.Config, space: Workspace) -> None:
     """Let no shard be built before the canaries of its model have passed."""
-    config.stash[KEY] = canaries = Canaries(space, in_use(config.rootpath))
+    config.stash[KEY] = canaries = Canaries(space, config.rootpath)
     space.before_build = canaries.require
 
 
@@ -46,9 +45,9 @@ class Canaries:
     A complaint is the end of the sentence `canary L01 ...`; it is empty where the gate passed.
     """
 
-    def __init__(self, space: Workspace, gates: Path) -> None:
+    def __init__(self, space: Workspace, root: Path) -> None:
         self._space = space
-        self._gates = gates
+        self._root = root
         self._known: dict[tuple[str, str], str] = {}
         self._collected: dict[tuple[str, str], list[pytest.Function]] = {}
 
@@ -179,7 +178,7 @@ class Canaries:
         return "" if verdict.status == "passed" else failed(verdict.gate, verdict.status)
 
     def _file(self, gate: str) -> Path:
-        return self._gates / f"test_{gate}.py"
+        return in_use(self._root, f"test_{gate}.py")
 
 
 def noted(report: pytest.TestReport, gate: str) -> str | None:
@@ -223,12 +222,7 @@ def _parameters(test: pytest.Function) -> Mapping[str, Any]:
 
 def _function(gate: str, file: Path) -> Callable[..., None]:
     """The test of a gate in the suite in use."""
-    spec = spec_from_file_location(f"pytest_ane_canary_{gate}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    function: Callable[..., None] | None = getattr(module, f"test_{gate}", None)
+    function: Callable[..., None] | None = getattr(load(file), f"test_{gate}", None)
     if function is None:
         raise NotRunError(f"{file} has no test_{gate}")
     return function

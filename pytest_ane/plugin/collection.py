@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -12,7 +13,7 @@ from pytest_ane.core.gate_words import GATE_WORDS
 from pytest_ane.plugin import bench, options
 from pytest_ane.plugin.items import gate_of, is_gate
 from pytest_ane.plugin.options import names_gates, wanted
-from pytest_ane.project.suite import FOLDER, own, shipped
+from pytest_ane.project.suite import FOLDER, files, load, own, shipped
 
 _FIXTURES = ("ane_shard", "ane_chain")
 _NOTHING = "nothing-selected"
@@ -34,7 +35,7 @@ class Suite(pytest.Collector):
     def collect(self) -> Iterator[pytest.Collector]:
         """One file per gate; ids begin with `gates/`, wherever the package is installed."""
         named = {node.partition("::")[0] for node in self.config.stash[_JOINS]}
-        for file in sorted(shipped().glob("test_*.py")):
+        for file in files():
             nodeid = f"{FOLDER}/{file.name}"
             if (named and nodeid not in named) or bench.is_ignored(file, self.config):
                 continue
@@ -43,6 +44,9 @@ class Suite(pytest.Collector):
 
 class GateFile(pytest.Module):
     """A file of gates, whatever the project's python_files and python_functions say."""
+
+    def _getobj(self) -> ModuleType:
+        return load(self.path)
 
     def funcnamefilter(self, name: str) -> bool:
         """Whether a function is a gate."""
@@ -57,7 +61,7 @@ class GateFile(pytest.Module):
 
 
 def add_to(config: pytest.Config) -> None:
-    """Add the gates to what is collected: the project's own copy if it has one, else ours.
+    """Add the gates to what is collected: those that the project has its own form of, else ours.
 
     They join where no path was named on the command line, or a folder that holds the whole
     project; a test that is named runs alone. Without shards only those that are named join.
@@ -70,8 +74,12 @@ def add_to(config: pytest.Config) -> None:
             config.stash[_JOINS] = frozenset() if FOLDER in named else named
         return
     inside = any(folder.is_relative_to(path) for path in _paths(config))
-    if wanted(config) and is_everything(config) and not inside:
-        config.args.append(str(folder))
+    if wanted(config) and is_everything(config):
+        if not inside:
+            config.args.append(str(folder))
+        missing = (file.name for file in files() if not (folder / file.name).is_file())
+        if named := frozenset(f"{FOLDER}/{name}" for name in missing):
+            config.stash[_JOINS] = named
 
 
 def join(collector: pytest.Collector, report: pytest.CollectReport) -> None:

@@ -38,6 +38,8 @@ def _lack(gate: Gate[Any], verdict: Verdict, policy: Policy, space: Workspace) -
     instead = f"let it judge what ane_evidence.of({gate.name!r}) gives"
     if not space.backend.on_device:
         return f"this gate measured on the backend {space.backend.name}; {instead}"
+    if "native" in space.backend.provenance():
+        return "the answers are replayed, so no device was asked"
     if lack := gate.proves(verdict):
         return f"{lack}; {instead}"
     if space.units not in (policy.evidence_for(gate.name).compute_units or WITH_ANE):

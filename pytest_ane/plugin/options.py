@@ -140,6 +140,12 @@ def add(parser: pytest.Parser) -> None:
         help="write all verdicts to a file, whose name ends with .json or .md",
     )
     group.addoption(
+        "--ane-ledger",
+        metavar="FILE",
+        help="keep a ledger of what is due and what is measured, which 'pytest-ane verify-run' "
+        "judges again",
+    )
+    group.addoption(
         "--ane-record",
         metavar="WHICH",
         nargs="?",
@@ -321,6 +327,16 @@ def compute_units(config: pytest.Config) -> ComputeUnits:
 def report_files(config: pytest.Config) -> list[str]:
     """Files that `--ane-report` names."""
     return list(config.getoption("ane_report") or ())
+
+
+def ledger(config: pytest.Config) -> Path | None:
+    """The file that `--ane-ledger` names.
+
+    Raises:
+        pytest.UsageError: its name is empty.
+    """
+    value = _given(config, "ane_ledger")
+    return _below(config.invocation_params.dir, value) if value is not None else None
 
 
 def github(config: pytest.Config) -> bool:

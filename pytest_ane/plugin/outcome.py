@@ -108,11 +108,13 @@ def terminal_width(config: pytest.Config) -> int | None:
     return width
 
 
+def properties_of(gate: str, subject: str, status: str, summary: str) -> list[tuple[str, object]]:
+    """The properties of a test that came to no verdict, which make its row."""
+    return _properties(gate=gate, subject=subject, status=status, summary=summary, reasons=summary)
+
+
 def _record(item: pytest.Function, status: str, summary: str) -> None:
-    item.user_properties += _properties(
-        gate=gate_of(item), subject=subject_of(item), status=status, summary=summary,
-        reasons=summary,
-    )  # fmt: skip
+    item.user_properties += properties_of(gate_of(item), subject_of(item), status, summary)
 
 
 def _has_subject(item: pytest.Item) -> bool:

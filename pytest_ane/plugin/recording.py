@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ane.core.digests import file_digest
 from pytest_ane.core.errors import EvidenceError, UnprovenError
 from pytest_ane.evidence import Statement, changes
 from pytest_ane.evidence.judge import machine
@@ -19,12 +20,15 @@ from pytest_ane.evidence.verify import verify
 from pytest_ane.gates import GATES, ShardContext, Subject
 from pytest_ane.manifest import Policy, Shard
 from pytest_ane.project.stack import Stack
+from pytest_ane.project.suite import in_use
 
 if TYPE_CHECKING:
     from pytest_ane.plugin.workspace import Workspace
 
 RECORDED = pytest.StashKey[Statement]()
 """What a test judges, if it was recorded."""
+MEASURED = pytest.StashKey[str | None]()
+"""What a test measured, as the ledger of the run holds it."""
 NOTED = "ane.evidence.file"
 """The property of a test that says what became of a file of evidence."""
 
@@ -69,7 +73,20 @@ class MeasurementSource:
         Raises:
             UnprovenError: the policy requires evidence, and there is none that counts.
         """
-        here = here or self._measure(gate)
+        measurement = self._measurement(gate, here or self._measure(gate))
+        if self._item is not None and self._space.ledger:
+            self._item.stash[MEASURED] = self._entry(gate, measurement)
+        return measurement
+
+    def _entry(self, gate: str, measurement: Any) -> str | None:
+        """What the ledger holds of a measurement; None for what nobody need believe."""
+        if self.statement is not None:
+            return self.statement.to_json()
+        if not isinstance(measurement, GATES[gate].measurement):
+            return None
+        return self._stated(gate, measurement).to_json()
+
+    def _measurement(self, gate: str, here: Callable[[], Any]) -> Any:
         if self._space.backend.on_device:
             return self._recording(gate, here) if self._space.recording else here()
         if self._policy.requires_evidence(gate):
@@ -134,15 +151,7 @@ class MeasurementSource:
                 "run again when nothing else writes it."
             )
         store = self._space.evidence
-        new = Statement(
-            gate=gate,
-            subject=self._name,
-            files=self._files,
-            environment=self._space.backend.provenance(),
-            asked=self._asked(gate),
-            recorded=datetime.now(timezone.utc).replace(microsecond=0),
-            measurement=measurement,
-        )
+        new = self._stated(gate, measurement)
         what, lines = "recorded", list[str]()
         if store.path(gate, self._name).exists():
             what, lines = "recorded again", list(self._changes(gate, new))
@@ -156,6 +165,31 @@ class MeasurementSource:
             self._verified(gate, signed=False)
         except UnprovenError as error:
             self._note("does not count", gate, [str(error)])
+
+    def _stated(self, gate: str, measurement: Any) -> Statement:
+        """A measurement made now, with what else a record holds."""
+        root = self._space.manifest.path.absolute().parent
+        return Statement(
+            gate=gate,
+            subject=self._name,
+            files=self._files,
+            environment=self._space.backend.provenance(),
+            asked=self._asked(gate),
+            recorded=datetime.now(timezone.utc).replace(microsecond=0),
+            measurement=measurement,
+            commit=self._space.commit,
+            gate_file=file_digest(in_use(root, f"test_{gate}.py")),
+            counter=self._counter(gate),
+        )
+
+    def _counter(self, gate: str) -> int:
+        """One more than the record that lies there has; a damaged one starts again."""
+        try:
+            return (
+                Statement.from_json(self._space.evidence.read(gate, self._name) or b"").counter + 1
+            )
+        except EvidenceError:
+            return 1
 
     def _changes(self, gate: str, new: Statement) -> Iterator[str]:
         try:

@@ -10,11 +10,13 @@ import pytest
 
 from pytest_ane.core.errors import AneError, CacheError
 from pytest_ane.manifest import Shard
-from pytest_ane.plugin import canary, collection, workspace
-from pytest_ane.plugin.items import gate_of, subject_of
+from pytest_ane.plugin import canary, collection, due, workspace
+from pytest_ane.plugin.items import gate_of, is_gate, subject_of
 from pytest_ane.plugin.outcome import VERDICT, record_failure
 from pytest_ane.plugin.progress import Watcher
+from pytest_ane.plugin.recording import MEASURED
 from pytest_ane.plugin.run import is_worker
+from pytest_ane.project.suite import files
 
 
 @contextmanager
@@ -27,12 +29,14 @@ def running(session: pytest.Session) -> Iterator[None]:
     space.scope = None if controls else _scope(space, session.items)
     if is_worker(config) or not _opens(space):
         yield
+        _settle(session)
         return
     space.cache.sweep()
     with space.run.kept():
         _report(config, space)
         if not controls:
             yield
+            _settle(session)
             return
         watcher = Watcher(config, len(space.shards), space.run)
         watcher.start()
@@ -40,6 +44,7 @@ def running(session: pytest.Session) -> Iterator[None]:
             yield
         finally:
             watcher.stop()
+        _settle(session)
 
 
 def keep(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
@@ -52,6 +57,11 @@ def keep(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
 
 def note(item: pytest.Item, report: pytest.TestReport) -> None:
     """Keep the verdict with the report, and note what a gate says of a canary: others wait."""
+    if isinstance(item, pytest.Function) and is_gate(item) and hasattr(item, "callspec"):
+        report.ane_gate = (gate_of(item), subject_of(item))  # type: ignore[attr-defined]
+        report.ane_shipped = item.path in files()  # type: ignore[attr-defined]
+    if (measured := item.stash.get(MEASURED, None)) is not None:
+        report.ane_measured = measured  # type: ignore[attr-defined]
     if (data := item.stash.get(VERDICT, None)) is not None and report.when == "call":
         report.ane_verdict = data  # type: ignore[attr-defined]
     if isinstance(item, pytest.Function) and collection.is_canary(item.config, item):
@@ -65,6 +75,12 @@ def note_canaries(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and collection.is_canary(config, item):
             canary.of(config).collected(subject_of(item), gate_of(item), item)
+
+
+def _settle(session: pytest.Session) -> None:
+    """Report gates that are due and were not judged, unless the run is no whole one."""
+    if (gates := session.config.stash.get(due.KEY, None)) is not None:
+        gates.settle(session)
 
 
 def _scope(space: workspace.Workspace, items: Sequence[pytest.Item]) -> tuple[Shard, ...]:

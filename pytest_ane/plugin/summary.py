@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.plugin import canary, workspace
+from pytest_ane.plugin import canary, due, workspace
 from pytest_ane.plugin.blame import TOLD
 from pytest_ane.plugin.outcome import PLACE, terminal_width
 from pytest_ane.plugin.recording import NOTED
@@ -49,9 +49,12 @@ def header_line(config: pytest.Config) -> str:
 
 
 def write(reporter: TerminalReporter, config: pytest.Config) -> None:
-    """Write the table; nothing where no gate came to a verdict."""
+    """Write the table; without verdicts, what was left out."""
     rows = [row for reports in reporter.stats.values() for row in map(row_of, reports) if row]
+    sentence = config.stash[due.KEY].sentence() if due.KEY in config.stash else ""
     if not rows or config.get_verbosity() < -1:
+        if sentence:
+            reporter.write_line(f"ane: {sentence}")
         return
     reporter.write_sep("=", "ane gates")
     width = terminal_width(config)
@@ -60,7 +63,8 @@ def write(reporter: TerminalReporter, config: pytest.Config) -> None:
     for line in table(rows, width=width, everything=config.get_verbosity() > 0):
         color = _COLORS.get(line.status, "")
         reporter.write_line(line.text, **({color: True} if color else {}))
-
+    if sentence:
+        reporter.write_line(sentence)
     _blames(reporter)
     _evidence(reporter, config)
 
@@ -117,7 +121,7 @@ def row_of(report: Any) -> Row | None:
         status=str(facts["ane.status"]),
         summary=str(facts["ane.summary"]),
         warned=facts["ane.status"] == "passed" and "ane.warnings" in facts,
-        allowed=facts["ane.status"] != "passed" and report.passed,
+        allowed=facts["ane.status"] == "unproven" and report.passed,
         reasons=tuple(filter(None, str(facts.get("ane.reasons", "")).split("\n"))),
         place=_place(str(facts.get(PLACE, ""))),
         data=getattr(report, "ane_verdict", None),

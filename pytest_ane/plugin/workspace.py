@@ -8,6 +8,7 @@ from functools import cached_property
 
 import pytest
 
+from pytest_ane.audit.ledger import checkout
 from pytest_ane.backends.coreml import Machine, check_native
 from pytest_ane.build.semaphore import default_builds
 from pytest_ane.core.errors import BackendError, ManifestError
@@ -21,6 +22,7 @@ from pytest_ane.manifest import Manifest, Shard, load, package_manifest, select
 from pytest_ane.plugin import options
 from pytest_ane.plugin.progress import progress_of
 from pytest_ane.plugin.run import run_id
+from pytest_ane.project.choose import check_behaviour
 from pytest_ane.project.project import Project
 from pytest_ane.project.run_folder import RunFolder
 from pytest_ane.project.thresholds import Threshold, overridden, read_threshold
@@ -49,6 +51,7 @@ class Workspace(Project):
         recording: which evidence is recorded: `missing`, `stale`, `all`; empty for none.
         evidence: the folder of recorded evidence.
         notes: the backend's notices since the latest test was reported.
+        ledger: whether the run keeps a ledger, and so every measurement.
         speeds: what was timed, with its verdicts.
     """
 
@@ -59,6 +62,7 @@ class Workspace(Project):
     run_id: str
     recording: frozenset[str]
     evidence: Store
+    ledger: bool = False
     notes: list[str] = field(default_factory=list)
     speeds: list[tuple[Speed, Verdict]] = field(default_factory=list)
 
@@ -69,6 +73,11 @@ class Workspace(Project):
     def run(self) -> RunFolder:
         """What all processes of the run share."""
         return RunFolder(self.cache, self.run_id)
+
+    @cached_property
+    def commit(self) -> str:
+        """The commit of the manifest's checkout; empty outside of git."""
+        return checkout(self.manifest.path.absolute().parent)[0]
 
     @cached_property
     def identity(self) -> dict[str, str]:
@@ -122,12 +131,15 @@ def open_workspace(config: pytest.Config) -> Workspace:
         blame=options.blame(config),
         run_id=run_id(config),
         recording=options.recording(config),
+        ledger=options.ledger(config) is not None,
         evidence=Store(options.path(config, "ane_evidence") or manifest.path.parent / FOLDER),
     )
     space.progress = progress_of(config, len(space.shards), lambda: space.run)
     _use(space, config)
     _check_backend(space)
     _ = space.complete_models  # A family that knows no such shard says so here.
+    for name in {shard.model for shard in shards}:
+        check_behaviour(manifest.model_of(name))
     if space.recording:
         space.evidence.require_writable()  # Not when the first shard has been measured.
     return space

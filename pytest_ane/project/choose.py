@@ -51,6 +51,19 @@ def is_stack(model: Model) -> bool:
         raise ManifestError(f"{model.name}: {error}") from None
 
 
+def check_behaviour(model: Model) -> None:
+    """Refuse a policy of behaviour that no run can ask, for the shards never reach a head.
+
+    Raises:
+        ManifestError: with the sentence.
+    """
+    if model.family and model.policy.behaviour.model_fields_set and not is_stack(model):
+        raise ManifestError(
+            f"{model.name}: policy.behaviour is never asked, for 'shards' names no head and so "
+            "nothing gives logits; add the heads to 'shards', or take the policy out."
+        )
+
+
 def is_complete(model: Model, selected: Collection[str]) -> bool:
     """Whether a stack's every shard is selected, by qualified id.
 

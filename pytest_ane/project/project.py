@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +23,7 @@ from pytest_ane.build.shard import artifact_key
 from pytest_ane.core.digests import key_digest, remembered
 from pytest_ane.core.errors import ManifestError
 from pytest_ane.families import Buildable, make_importable
+from pytest_ane.gates import GATES
 from pytest_ane.manifest import Manifest, Policy, Shard, load
 from pytest_ane.manifest.problems import label
 from pytest_ane.mil import read_model
@@ -127,6 +128,19 @@ class Project:
         """Whole stacks all of whose shards are selected: behaviour is judged of these."""
         selected = {shard.qualified for shard in self.shards}
         return [model.name for model in self.manifest.models if is_complete(model, selected)]
+
+    def due(self, markers: Collection[str]) -> list[tuple[str, str]]:
+        """Gate and subject: every gate with one of these markers, of every shard or whole stack."""
+        subjects = {
+            "shard": [shard.qualified for shard in self.shards],
+            "model": self.complete_models,
+        }
+        return [
+            (gate.name, subject)
+            for gate in GATES.values()
+            if gate.marker in markers
+            for subject in subjects[gate.scope]
+        ]
 
     def policy_of(self, subject: str) -> Policy:
         """The policy of a selected shard, by qualified id, or of a model, by name."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 FOLDER = "gates"
 _MARK = "test_fidelity.py"
@@ -16,11 +18,27 @@ def shipped() -> Path:
 
 
 def own(root: Path) -> Path | None:
-    """A project's own copy of the gates, below its root folder."""
+    """A project's own copy of the gates, or of some of them, below its root folder."""
     folder = root / FOLDER
-    return folder if (folder / _MARK).is_file() else None
+    return folder if any((folder / file.name).is_file() for file in files()) else None
 
 
-def in_use(root: Path) -> Path:
-    """The project's own copy of the gates if it has one, else ours."""
-    return own(root) or shipped()
+def files() -> list[Path]:
+    """The shipped suite's files of gates."""
+    return sorted(shipped().glob("test_*.py"))
+
+
+def in_use(root: Path, name: str) -> Path:
+    """A file of gates: the project's own form of it if there is one, else ours."""
+    file = root / FOLDER / name
+    return file if file.is_file() else shipped() / name
+
+
+def load(file: Path) -> ModuleType:
+    """A file of gates as a module, whatever else is called `gates` in this process."""
+    spec = spec_from_file_location(f"pytest_ane_suite_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

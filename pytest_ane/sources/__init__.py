@@ -46,7 +46,7 @@ def open_source(table: SourceTable, spread: SpreadOf) -> Source:
     return GGUFSource(path)
 
 
-def identify(table: SourceTable, root: Path | None = None) -> dict[str, Any]:
+def identify(table: SourceTable, root: Path) -> dict[str, Any]:
     """What a model's weights depend on, JSON-serialisable: a part of every cache key.
 
     Of files the SHA-256 digests (`identity.digests` says what is trusted), of a seeded source the

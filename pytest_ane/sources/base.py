@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.core.arrays import Array, FloatArray
+from pytest_ane.core.arrays import Array
 
 OUTLIER, JITTER = 5.0, 0.5
 """Where outliers lie, in standard deviations of the other values, and how far they scatter."""
@@ -83,9 +83,14 @@ class Source(Protocol):
         ...
 
     def rows(
-        self, name: str, index: Sequence[int], width: int, height: int | None = None
-    ) -> FloatArray:
-        """Some rows of a matrix `[*, width]` in float32, `[len(index), width]`.
+        self,
+        name: str,
+        index: Sequence[int],
+        width: int,
+        height: int | None = None,
+        dtype: npt.DTypeLike = np.float32,
+    ) -> Array:
+        """Some rows of a matrix `[*, width]` in float32 or float16, `[len(index), width]`.
 
         With `height`, a matrix of another number of rows is a `SourceError`.
         """

@@ -12,7 +12,7 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.core.arrays import Array, FloatArray
+from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import SourceError
 from pytest_ane.sources.base import Tokenizer
 from pytest_ane.sources.tokenizer import SourceTokenizer
@@ -66,15 +66,20 @@ class GGUFSource:
         return self._dequantize(name, shape, slice(None), dtype)
 
     def rows(
-        self, name: str, index: Sequence[int], width: int, height: int | None = None
-    ) -> FloatArray:
+        self,
+        name: str,
+        index: Sequence[int],
+        width: int,
+        height: int | None = None,
+        dtype: npt.DTypeLike = np.float32,
+    ) -> Array:
         """Rows of a matrix, dequantizing only those."""
         rows = next(iter(self._shape(name)), 0)
         for row in index:
             if not 0 <= row < rows:
                 raise SourceError(f"{self._path}: {name} has rows 0 to {rows - 1}, not {row}.")
         shape = (rows if height is None else height, width)
-        return self._dequantize(name, shape, np.asarray(index, dtype=np.int64))
+        return self._dequantize(name, shape, np.asarray(index, dtype=np.int64), dtype)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -94,7 +99,7 @@ class GGUFSource:
         return tuple(int(n) for n in reversed(self._get(name).shape))
 
     def _dequantize(
-        self, name: str, shape: tuple[int, ...], rows: Any, dtype: npt.DTypeLike = np.float32
+        self, name: str, shape: tuple[int, ...], rows: Any, dtype: npt.DTypeLike
     ) -> Array:
         tensor, stored = self._get(name), self._shape(name)
         if stored != shape:

@@ -10,7 +10,6 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 from filelock import FileLock
-from platformdirs import user_cache_path
 
 from pytest_ane.core.digests import file_digest, key_digest, remembered
 from pytest_ane.core.errors import SourceError
@@ -19,7 +18,7 @@ LARGE = 1 << 26
 """Files of 64 MB in all are hashed by one process while others wait; smaller ones take 0.1 s."""
 
 
-def digests(files: Mapping[str, Path], root: Path | None = None) -> dict[str, str]:
+def digests(files: Mapping[str, Path], root: Path) -> dict[str, str]:
     """SHA-256 of files by their names; several are hashed at once.
 
     Files that did not change since an earlier run are not read again (`digests.remembered`): 50 GB
@@ -27,9 +26,9 @@ def digests(files: Mapping[str, Path], root: Path | None = None) -> dict[str, st
 
     Args:
         files: paths by the names that the result has.
-        root: the cache folder; the user's own by default.
+        root: the cache folder.
     """
-    folder = (root or user_cache_path("pytest-ane")) / "digests"
+    folder = root / "digests"
     pool = ThreadPoolExecutor(os.cpu_count())
     with _one_process(files.values(), folder), remembered(folder), pool:
         return dict(zip(files, pool.map(file_digest, files.values()), strict=True))

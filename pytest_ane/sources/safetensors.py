@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import math
-import mmap
-import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from pytest_ane.core.arrays import Array, FloatArray
+from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import SourceError
 from pytest_ane.sources.base import Tokenizer
 from pytest_ane.sources.checkpoint import Checkpoint, read_json
 from pytest_ane.sources.settings import lookup, overridden
 from pytest_ane.sources.tokenizer import read_tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _CONFIG = "config.json"
 
@@ -77,8 +76,13 @@ class SafetensorsSource:
         return file.read(name, dtype)
 
     def rows(
-        self, name: str, index: Sequence[int], width: int, height: int | None = None
-    ) -> FloatArray:
+        self,
+        name: str,
+        index: Sequence[int],
+        width: int,
+        height: int | None = None,
+        dtype: npt.DTypeLike = np.float32,
+    ) -> Array:
         """Rows of a matrix, and only these; of more axes, all but the last count as rows."""
         file = self._file(name)
         stored = file.shape(name)
@@ -91,7 +95,7 @@ class SafetensorsSource:
         if len(index) and not 0 <= min(index) <= max(index) < count:
             row = min(index) if min(index) < 0 else max(index)
             raise SourceError(f"{file.path}: {name} has rows 0 to {count - 1}, not {row}.")
-        return file.rows(name, index)
+        return file.rows(name, index, dtype)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -127,46 +131,32 @@ class SafetensorsSource:
         return file
 
 
-_STORED: dict[str, np.dtype[Any]] = {
-    "BF16": np.dtype("<u2"),
-    "F16": np.dtype("<f2"),
-    "F32": np.dtype("<f4"),
-}
-_CHUNK = 1 << 20
-"""Values at a time, so that of a large tensor in bf16 no whole copy in float32 is made."""
+_STORED = ("BF16", "F16", "F32")
 _POINTER = b"version https://git-lfs"
 
 
-@dataclass(frozen=True)
-class _Entry:
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-
-
 class TensorFile:
-    """A safetensors file, opened at the first read; the library checks header and offsets."""
+    """A safetensors file, opened at the first read and mapped; the library checks its header."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @cached_property
-    def entries(self) -> dict[str, _Entry]:
-        """Every tensor's type, shape and first byte.
+    def entries(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Every tensor's stored type and shape; needs no torch.
 
         Raises:
             SourceError: the file is missing, damaged, incomplete, or no safetensors file.
         """
         try:
             with self.path.open("rb") as file:
-                if (start := file.read(len(_POINTER))) == _POINTER:
+                if file.read(len(_POINTER)) == _POINTER:
                     raise SourceError(
                         f"{self.path}: a Git LFS pointer and not the weights; run: git lfs pull"
                     )
-                with safe_open(self.path, framework="numpy"):  # Raises on anything that is amiss.
-                    size = int.from_bytes(start[:8], "little")
-                    file.seek(8)
-                    header = json.loads(file.read(size))
+            with safe_open(self.path, framework="numpy") as opened:
+                tensors = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
+                return {n: (t.get_dtype(), tuple(t.get_shape())) for n, t in tensors.items()}
         except OSError as error:
             raise SourceError(
                 f"{self.path}: cannot be read ({error.strerror or error})."
@@ -177,82 +167,41 @@ class TensorFile:
                 f"({self.path.stat().st_size:,} bytes; {str(error).rpartition('header: ')[2]}); "
                 "fetch it again."
             ) from error
-        header.pop("__metadata__", None)
-        return {
-            name: _Entry(e["dtype"], tuple(e["shape"]), 8 + size + e["data_offsets"][0])
-            for name, e in header.items()
-        }
 
     def shape(self, name: str) -> tuple[int, ...]:
         """A tensor's shape as stored; `KeyError` for a name that is not in the file."""
-        return self.entries[name].shape
+        return self.entries[name][1]
 
     def read(self, name: str, dtype: npt.DTypeLike) -> Array:
         """A whole tensor, as a copy in float16 or float32."""
-        stored = self._stored(name)
-        out = np.empty(stored.size, dtype=dtype)
-        for at in range(0, out.size, _CHUNK):
-            _convert(stored.reshape(-1)[at : at + _CHUNK], out[at : at + _CHUNK])
-        return out.reshape(stored.shape)
+        return _copy(self._mapped(name), dtype)
 
-    def rows(self, name: str, index: Sequence[int]) -> FloatArray:
-        """Rows in float32; all axes but the last count as one. A range is not copied twice."""
-        stored = self._stored(name)
+    def rows(self, name: str, index: Sequence[int], dtype: npt.DTypeLike) -> Array:
+        """Rows as `read` copies them; all axes but the last count as one."""
         run = isinstance(index, range) and index.step == 1
         where: Any = slice(index[0], index[-1] + 1) if run and len(index) else list(index)
-        picked = stored.reshape(-1, stored.shape[-1])[where]
-        out = np.empty(picked.shape, dtype=np.float32)
-        _convert(picked, out)
-        return out
+        return _copy(self._mapped(name).flatten(0, -2)[where], dtype)
 
-    def _stored(self, name: str) -> Array:
-        """The tensor as it lies in the file, bf16 as its bits."""
-        entry = self.entries[name]
-        if entry.dtype not in _STORED:
+    def _mapped(self, name: str) -> Tensor:
+        """The tensor as it lies in the file; nothing is read yet."""
+        stored = self.entries[name][0]
+        if stored not in _STORED:
             raise SourceError(
-                f"{self.path}: tensor {name!r} is stored as {entry.dtype}; read are "
+                f"{self.path}: tensor {name!r} is stored as {stored}; read are "
                 f"{', '.join(_STORED)}, so use a checkpoint in one of these."
             )
-        count = int(np.prod(entry.shape, dtype=np.int64))
-        if not count:
-            return np.zeros(entry.shape, _STORED[entry.dtype])
-        flat = np.frombuffer(self._map, _STORED[entry.dtype], count, entry.start)
-        return flat.reshape(entry.shape)
+        tensor: Tensor = self._opened.get_tensor(name)
+        return tensor
 
     @cached_property
-    def _map(self) -> mmap.mmap:
-        with self.path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    def _opened(self) -> Any:
+        return safe_open(self.path, framework="pt")
 
 
-def _convert(stored: Array, out: Array) -> None:
-    """Into float32 or float16, to nearest even; bf16 is the upper half of a float32.
-
-    numpy converts fp16 one value after another: 15 times slower than torch, and far more where
-    values overflow.
-    """
-    if stored.dtype == out.dtype:
-        out[...] = stored
-    elif stored.dtype != np.uint16:
-        _copy(stored, out)
-    elif out.dtype == np.float32:
-        _widen(stored, out)
-    else:
-        wide = np.empty(stored.shape, np.float32)
-        _widen(stored, wide)
-        _copy(wide, out)
-
-
-def _widen(stored: Array, out: Array) -> None:
-    bits = out.view(np.uint32)
-    bits[...] = stored
-    bits <<= 16
-
-
-def _copy(values: Array, out: Array) -> None:
+def _copy(tensor: Tensor, dtype: npt.DTypeLike) -> Array:
+    """To nearest even, by torch: numpy converts fp16 one value after another, 15 times slower."""
     import torch
 
-    with warnings.catch_warnings():
-        # The map is read-only, and nothing writes to it.
-        warnings.filterwarnings("ignore", "The given NumPy array is not writ", UserWarning)
-        torch.from_numpy(out).copy_(torch.from_numpy(values))
+    out = np.empty(tuple(tensor.shape), dtype)
+    torch.from_numpy(out).copy_(tensor)
+    return out

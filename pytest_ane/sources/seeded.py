@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.core.arrays import Array, DoubleArray, FloatArray
+from pytest_ane.core.arrays import Array, DoubleArray
 from pytest_ane.core.errors import SourceError
 from pytest_ane.sources.base import JITTER, OUTLIER, Spread, Tokenizer
 from pytest_ane.sources.settings import lookup
@@ -70,11 +70,16 @@ class SeededSource:
         return out
 
     def rows(
-        self, name: str, index: Sequence[int], width: int, height: int | None = None
-    ) -> FloatArray:
+        self,
+        name: str,
+        index: Sequence[int],
+        width: int,
+        height: int | None = None,
+        dtype: npt.DTypeLike = np.float32,
+    ) -> Array:
         """Rows of a matrix `[*, width]`, `[height, width]` if given; neighbours drawn together."""
         self._check(name, (len(index), width))
-        out = np.empty((len(index), width), dtype=np.float32)
+        out = np.empty((len(index), width), dtype=dtype)
         table = self._table(name, (height or 0, width), out.dtype)
         for first, last in _runs(index):
             outside = height is not None and index[last - 1] >= height

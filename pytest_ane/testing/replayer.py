@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -120,12 +121,7 @@ def write_tools(script: Script, folder: Path) -> Path:
 
 
 def _quoted(machine: Mac) -> dict[str, str]:
-    return {
-        "chip": shlex.quote(machine.chip),
-        "os": shlex.quote(machine.os),
-        "build": shlex.quote(machine.build),
-        "compiler": shlex.quote(machine.compiler),
-    }
+    return {name: shlex.quote(str(value)) for name, value in asdict(machine).items()}
 
 
 def _write(file: Path, text: str) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 
 class SlowRunner:
@@ -45,14 +46,10 @@ def slowed(seconds: Mapping[str, float]) -> Iterator[None]:
     # Not on top: their import fixes numpy's threads, and takes a second.
     from pytest_ane.backends import CoreMLBackend, CpuBackend
 
-    before = {backend: backend.load for backend in (CpuBackend, CoreMLBackend)}
-    for backend, load in before.items():
-        backend.load = _slow(load, seconds)  # type: ignore[method-assign]
-    try:
+    with ExitStack() as stack:
+        for backend in (CpuBackend, CoreMLBackend):
+            stack.enter_context(patch.object(backend, "load", _slow(backend.load, seconds)))
         yield
-    finally:
-        for backend, load in before.items():
-            backend.load = load  # type: ignore[method-assign]
 
 
 def _slow(load: Callable[..., Any], seconds: Mapping[str, float]) -> Callable[..., Any]:

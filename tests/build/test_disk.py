@@ -143,13 +143,22 @@ def plans(caches: Path, application: str, build: str, size: int) -> Path:
     return folder
 
 
-def test_plans_of_other_systems_are_stale_and_the_largest_come_first(tmp_path: Path) -> None:
-    new = plans(tmp_path, "python3.12", "25B78", 10)
-    old = plans(tmp_path, "python3.12", "24G84", 30)
-    other = plans(tmp_path, "org.example.app", "24G84", 20)
-    (tmp_path / "org.example.app" / "unrelated").mkdir()
-    (tmp_path / "org.example.app" / CACHE / "a file").touch()
-    assert plan_caches(tmp_path, "25B78") == [
+@pytest.fixture
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of all applications' caches on a Mac that runs the build 25B78."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr("pytest_ane.build.disk._running", lambda: "25B78")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path / "Library" / "Caches"
+
+
+def test_plans_of_other_systems_are_stale_and_the_largest_come_first(caches: Path) -> None:
+    new = plans(caches, "python3.12", "25B78", 10)
+    old = plans(caches, "python3.12", "24G84", 30)
+    other = plans(caches, "org.example.app", "24G84", 20)
+    (caches / "org.example.app" / "unrelated").mkdir()
+    (caches / "org.example.app" / CACHE / "a file").touch()
+    assert plan_caches() == [
         PlanCache(old, 30, stale=True),
         PlanCache(other, 20, stale=True),
         PlanCache(new, 10, stale=False),
@@ -157,10 +166,10 @@ def test_plans_of_other_systems_are_stale_and_the_largest_come_first(tmp_path: P
     assert old.is_dir()
 
 
-def test_a_file_among_them_is_none(tmp_path: Path) -> None:
-    (tmp_path / "app" / CACHE).mkdir(parents=True)
-    (tmp_path / "app" / CACHE / "file").write_bytes(b"12345")
-    assert plan_caches(tmp_path, "25B78") == []
+def test_a_file_among_them_is_none(caches: Path) -> None:
+    (caches / "app" / CACHE).mkdir(parents=True)
+    (caches / "app" / CACHE / "file").write_bytes(b"12345")
+    assert plan_caches() == []
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac may have some")

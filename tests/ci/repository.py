@@ -12,7 +12,8 @@ from tests.ci.runner import Runner
 CONTEXT = {
     "runner.environment": "github-hosted",
     "github.token": "token-of-the-run",
-    "github.ref_name": "feature",
+    "inputs.branch": "feature",
+    "contains(github.event.pull_request.labels.*.name, 'ane-reviewed')": "false",
     "secrets.EVIDENCE_KEY": "a key",
     "secrets.EVIDENCE_PASSWORD": "a password",
 }
@@ -42,7 +43,7 @@ def commit(repository: Path) -> None:
     """Commit everything to `main`."""
     git(repository, "add", ".")
     who = ("-c", "user.name=me", "-c", "user.email=me@example.org")
-    git(repository, *who, "commit", "--quiet", "--message=first")
+    git(repository, *who, "commit", "--quiet", "--allow-empty", "--message=first")
     git(repository, "push", "--quiet", "origin", "HEAD:main")
 
 

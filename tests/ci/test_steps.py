@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.ci.repository import AS_IT_IS, CONTEXT, calls, clone, fakes, git, machine
+from tests.ci.repository import AS_IT_IS, CONTEXT, calls, clone, commit, fakes, git, machine
 from tests.ci.runner import Done, Runner
 from tests.plugin.projects import make_packages
 
@@ -58,9 +58,9 @@ def project(tmp_path: Path, packages: dict[str, Path]) -> Project:
 
 
 def check(project: Project, **inputs: str) -> tuple[Runner, Done]:
-    """Run the required check."""
+    """Run the job that measures."""
     runner = Runner(project.path, CONTEXT, path=(Path(sys.executable).parent,))
-    done = runner.job("verify", AS_IT_IS | inputs)
+    done = runner.job("measure", AS_IT_IS | inputs)
     assert [step.name for step in done] == ["Gates"]
     return runner, done[0]
 
@@ -145,10 +145,49 @@ def test_the_installation_is_its_own_environment(project: Project, tmp_path: Pat
     """With tools that only note how they were called: nothing is downloaded here."""
     tools = fakes(tmp_path, "python3")
     runner = Runner(project.path, CONTEXT, path=(tools, Path(sys.executable).parent))
-    done = runner.job("verify", {"install": "-r requirements.txt"})
+    done = runner.job("measure", {"install": "-r requirements.txt"})
     # No environment was made, so its pip is missing, and the gates do not run without it.
     assert [(step.name, step.code) for step in done] == [("Install", 127)]
     assert calls(tmp_path) == [f"python3 -m venv {project.path}/.runner/gates"]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("edit", "code", "says"),
+    [
+        (lambda path: None, 0, "fidelity 1/1"),
+        (
+            lambda path: (path / "shards.toml").write_text(
+                f"{MANIFEST}policy.unproven = 'allow'\n"
+            ),
+            1,
+            "changed: own.shard.good.policy.unproven fail -> allow",
+        ),
+    ],
+)
+def test_the_required_check_judges_again(
+    tmp_path: Path, packages: dict[str, Path], edit: Callable[[Path], object], code: int, says: str
+) -> None:
+    """Both checkouts and the ledger lie where the workflow puts them."""
+    repository, origin = clone(tmp_path, {"shards.toml": MANIFEST, ".gitignore": ".*\n*.json\n"})
+    shutil.copytree(packages["good"], repository / "good.mlpackage")
+    shutil.copytree(packages["float32"], repository / "reference.mlpackage")
+    git(repository, "add", "--force", "good.mlpackage", "reference.mlpackage")
+    commit(repository)
+    work = tmp_path / "work"
+    work.mkdir()
+    git(tmp_path, "clone", "--quiet", str(origin), "work/base")
+    edit(repository)
+    commit(repository)
+    git(tmp_path, "clone", "--quiet", str(origin), "work/head")
+    measured = Runner(work / "head", CONTEXT, path=(Path(sys.executable).parent,))
+    measured.job("measure", AS_IT_IS)
+    (work / "measured").mkdir()
+    shutil.copy(work / "head/ledger.json", work / "measured/ledger.json")
+    runner = Runner(work, CONTEXT, path=(Path(sys.executable).parent,))
+    (done,) = runner.some("verify", ["Verify"])
+    assert done.code == code, done.output
+    assert says in done.output
 
 
 def test_what_was_recorded_is_signed_and_proposed(tmp_path: Path) -> None:
@@ -183,7 +222,7 @@ def test_only_what_is_new_is_attested(tmp_path: Path, new: bool, attested: list[
     if new:
         (repository / "evidence/own/L01.placement.json").write_text("{}\n")
     runner = machine(tmp_path, repository, EVIDENCE="attested")
-    assert [done.code for done in runner.some("record", ["Find what is new", "Attest"])] == [0]
+    assert [done.code for done in runner.some("sign", ["Find what is new", "Attest"])] == [0]
     assert runner.used == attested
 
 
@@ -200,13 +239,16 @@ def test_nothing_new_is_not_proposed(tmp_path: Path) -> None:
 def test_who_recorded_it_is_asked_of_every_file(tmp_path: Path, code: int, asked: int) -> None:
     repository, _ = cloned(tmp_path)
     (repository / "evidence/own/L 01.json").write_text("{}\n")
+    (tmp_path / "work").mkdir()
+    repository.rename(tmp_path / "work/head")
     (done,) = steps(
-        tmp_path, repository, "Who recorded it", job="verify", code=code, EVIDENCE="attested"
+        tmp_path, tmp_path / "work", "Who recorded it", job="verify", code=code, EVIDENCE="attested"
     )
     assert done.code == code
     assert len(calls(tmp_path)) == asked
     assert calls(tmp_path)[0].startswith("gh attestation verify evidence/own/L")
-    assert calls(tmp_path)[0].endswith("--signer-workflow me/mine/.github/workflows/gates.yml")
+    who = "--signer-workflow me/mine/.github/workflows/gates.yml --source-ref refs/heads/main"
+    assert calls(tmp_path)[0].endswith(who)
 
 
 def cloned(tmp_path: Path) -> tuple[Path, Path]:
@@ -216,7 +258,7 @@ def cloned(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def steps(
-    tmp_path: Path, repository: Path, *names: str, job: str = "record", code: int = 0, **env: str
+    tmp_path: Path, repository: Path, *names: str, job: str = "sign", code: int = 0, **env: str
 ) -> list[Done]:
     """Run some steps of a job."""
     return machine(tmp_path, repository, code=code, **env).some(job, names)

@@ -12,7 +12,9 @@ import pytest
 
 from tests.ci.runner import ACTION, CI, load
 
-SHARED = "actions/(checkout|setup-python|cache|upload-artifact|attest)|sigstore/cosign-installer"
+SHARED = (
+    "actions/(checkout|setup-python|cache|(up|down)load-artifact|attest)|sigstore/cosign-installer"
+)
 
 
 def steps() -> list[dict[str, Any]]:
@@ -52,15 +54,32 @@ def test_actions_are_few_and_have_a_version() -> None:
 def test_the_mac_runs_nothing_from_a_pull_request() -> None:
     workflow = load("gates.yml")
     mac = [job for job in workflow["jobs"].values() if "self-hosted" in job["runs-on"]]
-    assert [job["if"] for job in mac] == ["github.event_name == 'workflow_dispatch'"]
+    only = "github.event_name == 'workflow_dispatch' && github.ref == 'refs/heads/main'"
+    assert [job["if"] for job in mac] == [only]
     assert "pull_request_target" not in workflow[True]
+
+
+def test_what_may_write_or_sign_runs_no_code_of_the_branch() -> None:
+    """Nor does the required check; and what runs that code may only read, and has no secrets."""
+    jobs = load("gates.yml")["jobs"]
+    for name, job in jobs.items():
+        runs_code = any(step.get("uses") == ACTION for step in job["steps"])
+        assert runs_code == (name in ("measure", "record"))
+        if runs_code:
+            assert job["permissions"] == {"contents": "read"}
+            assert "secrets." not in str(job)
+        else:
+            assert "pytest " not in str(job)
+    verify = next(s for s in jobs["verify"]["steps"] if s.get("name") == "Verify")
+    assert "python -I -m pytest_ane.cli verify-run" in verify["run"]
 
 
 def test_the_required_check_is_never_skipped_and_may_only_read() -> None:
     workflow = load("gates.yml")
     assert workflow["permissions"] == {}
     verify = workflow["jobs"]["verify"]
-    assert "if" not in verify
+    # Not even where what it needs has failed.
+    assert verify["if"] == "${{ !cancelled() }}"
     assert set(verify["permissions"].values()) == {"read"}
     # A filter by path would leave the check pending, and the pull request with it.
-    assert workflow[True]["pull_request"] is None
+    assert set(workflow[True]["pull_request"]) == {"types"}

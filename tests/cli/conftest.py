@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +16,11 @@ AsJson = Callable[..., Any]
 
 
 @pytest.fixture(scope="session")
-def stacks(tmp_path_factory: pytest.TempPathFactory) -> Stacks:
+def stacks(tmp_path_factory: pytest.TempPathFactory, shared_path: Path) -> Stacks:
     from pytest_ane.build.coremltools_quiet import import_coremltools
 
     import_coremltools()
-    return Stacks(tmp_path_factory.mktemp("stacks"))
+    return Stacks(tmp_path_factory.mktemp("stacks"), shared_path / "stacks-cache")
 
 
 @pytest.fixture

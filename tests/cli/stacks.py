@@ -39,10 +39,10 @@ weight_threshold = 0
 
 
 class Stacks:
-    """Manifests over one source, and a cache that fills as tests run."""
+    """Manifests over one source, and a cache that all workers fill as tests run."""
 
-    def __init__(self, folder: Path, blocks: int = BLOCKS) -> None:
-        self.cache = folder / "cache"
+    def __init__(self, folder: Path, cache: Path, blocks: int = BLOCKS) -> None:
+        self.cache = cache
         self._last = blocks - 1
         self._source = make_llama(folder / "deep.gguf", blocks=blocks)
 

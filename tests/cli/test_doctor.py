@@ -163,3 +163,11 @@ def test_plans_of_core_ml_are_listed(
     assert line(out, "Core ML plan caches").startswith("87.0 GB, 86.0 GB of them of another macOS")
     assert f"  86.0 GB stale  {folder / '24G84'}" in out
     assert f"  1.0 GB  {folder / '25B78'}" in out
+
+
+def test_a_policy_that_no_run_can_ask(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    text = LLAMA.format(source=make_llama(folder / "mini.gguf"))
+    (folder / "shards.toml").write_text(text.replace("L00-L01, head.0-head.1", "L00-L01"))
+    code, _, problems = doctor(capsys)
+    assert code == 1
+    assert any("mini: policy.behaviour is never asked" in problem for problem in problems)

@@ -131,14 +131,17 @@ def test_names_in_files_stay_on_their_line(call: Call, store: Store, action: str
     assert r"Apple\tM4" in "\n".join(lines)
 
 
-def test_what_was_replayed_is_marked(call: Call, store: Store) -> None:
+def test_what_was_replayed_is_no_evidence(
+    call: Call, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     units = {"compute_units": "CPU_AND_NE", "chip": "Apple M4 Max"}
     made = recorded("L01")
     store.write(replace(made, environment={**made.environment, **units, "native": "replaced"}))
     lines = call("list")
     assert lines[2].endswith("CPU_AND_NE  replayed")
     assert max(map(len, lines)) < 80
-    assert call("verify")[0].startswith("warned   m:L01  placement ")
+    assert main(["evidence", "verify", "--ane-cache=cache"]) == 1
+    assert "m:L01  placement" in capsys.readouterr().out
 
 
 def test_list_of_nothing(call: Call, store: Store) -> None:

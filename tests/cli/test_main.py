@@ -54,7 +54,8 @@ def test_every_command_has_a_sentence_an_example_and_json(
 ) -> None:
     command = load(name)
     assert re.fullmatch(r"[a-z].*[^.]", command.HELP)
-    program, *words = shlex.split(command.EXAMPLE.partition(" > ")[0])
+    line = command.EXAMPLE.replace("python -I -m pytest_ane.cli", "pytest-ane")
+    program, *words = shlex.split(line.partition(" > ")[0])
     assert (program, words[0]) == ("pytest-ane", name)
     assert parser().parse_args(words).run is command.run
     assert parser(name).parse_args([*words, "--json"]).json
@@ -67,7 +68,8 @@ def test_every_command_has_a_sentence_an_example_and_json(
 
 def test_modules_and_commands_are_the_same() -> None:
     modules = {m.name for m in pkgutil.iter_modules(cli.__path__)} - {"__main__"}
-    commands = {m for m in modules if hasattr(import_module(f"pytest_ane.cli.{m}"), "run")}
+    found = {m for m in modules if hasattr(import_module(f"pytest_ane.cli.{m}"), "run")}
+    commands = {module.replace("_", "-") for module in found}
     assert commands == set(COMMANDS)
 
 

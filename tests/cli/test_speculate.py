@@ -17,9 +17,9 @@ STATEFUL = "max-tokens = 8\nstateful = true\ncontext = 32"
 
 
 @pytest.fixture(scope="module")
-def stacks(tmp_path_factory: pytest.TempPathFactory) -> Stacks:
+def stacks(tmp_path_factory: pytest.TempPathFactory, shared_path: Path) -> Stacks:
     """Two blocks are as good as six where only tokens and their count matter."""
-    return Stacks(tmp_path_factory.mktemp("stacks"), blocks=2)
+    return Stacks(tmp_path_factory.mktemp("stacks"), shared_path / "stacks-cache", blocks=2)
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.families.layout import causal_mask, rotary, write_mask
+from pytest_ane.families.layout import Rotary, causal_mask, write_mask
 
 
 def test_rotary_tables_of_two_positions_and_two_pairs() -> None:
     """Pair 0 turns by 1 a position, pair 1 by 100^(-2/4) = 0.1; halves are alike."""
-    cos, sin = rotary(2, 4, 100.0)
+    cos, sin = Rotary(4, 100.0).tables(2)
     np.testing.assert_allclose(cos, [[1, 1, 1, 1], [math.cos(1), math.cos(0.1)] * 2], rtol=1e-6)
     np.testing.assert_allclose(sin, [[0, 0, 0, 0], [math.sin(1), math.sin(0.1)] * 2], rtol=1e-6)
     assert cos.dtype == sin.dtype == np.float32
@@ -21,14 +21,14 @@ def test_rotary_tables_of_two_positions_and_two_pairs() -> None:
 
 @given(st.integers(1, 40), st.integers(1, 16), st.floats(10, 1e6))
 def test_rotary_tables_lie_on_the_unit_circle(length: int, pairs: int, theta: float) -> None:
-    cos, sin = rotary(length, 2 * pairs, theta)
+    cos, sin = Rotary(2 * pairs, theta).tables(length)
     assert cos.shape == sin.shape == (length, 2 * pairs)
     np.testing.assert_allclose(cos**2 + sin**2, 1, atol=1e-6)
     np.testing.assert_array_equal(cos[:, :pairs], cos[:, pairs:])
 
 
 def test_a_longer_table_begins_with_the_shorter_one() -> None:
-    np.testing.assert_array_equal(rotary(7, 8, 1e5)[0], rotary(64, 8, 1e5)[0][:7])
+    np.testing.assert_array_equal(Rotary(8, 1e5).tables(7)[0], Rotary(8, 1e5).tables(64)[0][:7])
 
 
 def test_the_mask_forbids_later_keys() -> None:

@@ -129,23 +129,68 @@ def test_layers_and_the_gate_that_has_its_own(read: Read, tmp_path: Path) -> Non
     common = EvidencePolicy(chips=("Apple M4*",), os=("macOS 26",), max_age=timedelta(days=90))
     assert last.evidence_for("fidelity") == last.evidence_for("behaviour") == common
     assert first.evidence_for("fidelity").max_age == timedelta(days=1)
-    assert first.evidence_for("placement") == EvidencePolicy(signers=(tmp_path / "a.pub",))
+    signed = common.model_copy(update={"signers": (tmp_path / "a.pub",)})
+    assert last.evidence_for("placement") == signed
     assert manifest.model_of("m").policy.evidence_for("behaviour") == common
     required = [g for g in ("placement", "fidelity", "behaviour") if last.requires_evidence(g)]
     assert required == ["placement", "fidelity"]
     assert not last.requires_evidence("compression")
 
 
+@pytest.mark.parametrize(
+    ("common", "own"),
+    [
+        ("signers = ['a.pub']", "signers = ['b.pub']"),
+        ("signers = ['a.pub']", "signers = ['a.pub', 'b.pub']"),
+        ("max-age = '2 weeks'", "max-age = '15 days'"),
+        ("compute-units = ['CPU_AND_NE']", "compute-units = ['CPU_ONLY']"),
+        ("chips = ['Apple M4*']", "chips = ['Apple M*']"),
+        ("chips = ['Apple M1*']", "chips = ['Apple M1?']"),
+        ("chips = ['Apple M?']", "chips = ['Apple M*']"),
+        ("os = ['macOS 26']", "os = ['macOS *']"),
+    ],
+)
+def test_a_gate_cannot_ask_for_less(
+    complaints: Complaints, tmp_path: Path, common: str, own: str
+) -> None:
+    for name in ("a.pub", "b.pub"):
+        (tmp_path / name).touch()
+    key = own.partition(" ")[0]
+    text = f"{MODEL}[models.m.policy.evidence]\n{common}\n[models.m.policy.fidelity.evidence]\n"
+    (line,) = complaints(text + own + "\n")
+    assert f"[models.m.policy.fidelity.evidence] {key!r} asks for less than policy.evidence" in line
+
+
+@pytest.mark.parametrize(
+    ("common", "own"),
+    [
+        ("signers = ['a.pub', 'b.pub']", "signers = ['b.pub']"),
+        ("max-age = '2 weeks'", "max-age = '14 days'"),
+        ("chips = ['Apple M4*']", "chips = ['Apple M4 Max', 'Apple M4*']"),
+        ("os = ['macOS 26']", "os = ['macOS 26.1', 'macOS 26*']"),
+        ("signers = ['a.pub']", "chips = ['Apple M4*']"),
+    ],
+)
+def test_a_gate_may_ask_for_more(read: Read, tmp_path: Path, common: str, own: str) -> None:
+    for name in ("a.pub", "b.pub"):
+        (tmp_path / name).touch()
+    text = f"{MODEL}[models.m.policy.evidence]\n{common}\n[models.m.policy.fidelity.evidence]\n"
+    policy = read(text + own + "\n").shard("m:L00").policy
+    assert not list(policy.evidence_for("fidelity").weaker(policy.evidence))
+    if common.startswith("signers"):
+        assert policy.evidence_for("fidelity").signers
+
+
 def test_a_signer_that_is_not_there(complaints: Complaints, tmp_path: Path) -> None:
     (tmp_path / "keys").mkdir()
     lines = complaints(
         MODEL
-        + "[models.m.policy.evidence]\nsigners = ['lab.pub']\n"
+        + "[models.m.policy.placement.evidence]\nsigners = ['lab.pub']\n"
         + "[models.m.shard.'L*'.policy.fidelity.evidence]\nsigners = ['keys']\n"
     )
     end = "is no file; put the signer's public key (PEM) there."
     assert lines == [
-        f'shards.toml:6: [models.m.policy.evidence] signers[0] = "lab.pub": '
+        f'shards.toml:6: [models.m.policy.placement.evidence] signers[0] = "lab.pub": '
         f"{tmp_path / 'lab.pub'} {end}",
         f'shards.toml:8: [models.m.shard."L*".policy.fidelity.evidence] signers[0] = "keys": '
         f"{tmp_path / 'keys'} {end}",

@@ -16,7 +16,7 @@ from tests.plugin.projects import LLAMA, make_llama, make_packages
 
 @dataclass(frozen=True)
 class Workshop:
-    """What is costly to make: packages by name, a GGUF file, a cache that fills as tests run."""
+    """What is costly to make: packages by name, a GGUF file, a cache that all workers fill."""
 
     packages: dict[str, Path]
     llama: Path
@@ -42,10 +42,12 @@ def _loaded() -> None:
 
 
 @pytest.fixture(scope="session")
-def workshop(_loaded: None, tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+def workshop(
+    _loaded: None, tmp_path_factory: pytest.TempPathFactory, shared_path: Path
+) -> Workshop:
     folder = tmp_path_factory.mktemp("workshop")
     llama = make_llama(folder / "mini.gguf")
-    return Workshop(make_packages(folder), llama, folder / "cache")
+    return Workshop(make_packages(folder), llama, shared_path / "workshop-cache")
 
 
 class Project:
@@ -90,6 +92,12 @@ class Project:
         result = self.pytester.runpytest_inprocess(*cache, *options)
         assert "Traceback" not in result.stdout.str() + result.stderr.str()
         return result
+
+
+@pytest.fixture
+def genuine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a replayed Mac pass for a Mac, whose answers are the device's own."""
+    monkeypatch.setattr("pytest_ane.backends.coreml.backend.is_replaced", lambda: False)
 
 
 @pytest.fixture

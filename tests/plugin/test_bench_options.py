@@ -239,23 +239,17 @@ def test_another_machine_s_run_outside_the_working_folder(
 
 
 @pytest.mark.slow
-def test_under_xdist_nothing_is_timed_and_that_is_said(good: Project) -> None:
-    run = ("-n2", "--ane-shards=all", "-m", "bench", "-rs", "--benchmark-autosave")
-    result = good.pytester.runpytest_subprocess(*run)
-    result.assert_outcomes(skipped=3)
-    assert "Traceback" not in result.stdout.str() + result.stderr.str()
-    result.stdout.fnmatch_lines(["SKIPPED [[]2[]] *: pytest-benchmark is off under xdist"])
-
-
-@pytest.mark.slow
-def test_under_xdist_a_limit_is_unproven(project: Project) -> None:
-    project.packages(LIMIT, good="none")
-    run = ("-n1", "--ane-shards=all", "-m", "bench", "-k", "load")
+def test_under_xdist_nothing_is_timed_and_that_is_said(project: Project) -> None:
+    limit = LIMIT.replace("own", "own.shard.good")
+    project.packages(limit, good="none", other="none")
+    run = ("-n1", "--ane-shards=all", "-m", "bench", "-rs", "--benchmark-autosave")
     result = project.pytester.runpytest_subprocess(*run)
-    result.assert_outcomes(failed=1)
+    result.assert_outcomes(skipped=4, failed=2)
+    assert "Traceback" not in result.stdout.str() + result.stderr.str()
     result.stdout.fnmatch_lines(
         ["*own:good was not timed: pytest-benchmark is off under xdist; leave -n out."]
     )
+    result.stdout.fnmatch_lines(["SKIPPED [[]2[]] *: pytest-benchmark is off under xdist"])
 
 
 def test_seconds_of_another_timer_are_not_compared(

@@ -232,11 +232,15 @@ def test_a_fixture_that_only_pytest_can_give_is_an_error(project: Project) -> No
     project.gate().assert_outcomes(passed=8, deselected=1)
 
 
-def test_a_gate_that_the_project_does_not_have_is_not_asked(project: Project) -> None:
+def test_a_gate_that_the_project_does_not_have_is_asked_in_the_shipped_form(
+    project: Project,
+) -> None:
     own(project, L00="good", L01="ineligible")
     shutil.copytree(shipped(), project.path / "gates")
     (project.path / "gates" / "test_placement.py").unlink()
-    project.gate("-k", "L00").assert_outcomes(passed=2, deselected=3)
+    result = project.gate("-k", "L00")
+    result.assert_outcomes(errors=3, deselected=4)
+    result.stdout.fnmatch_lines(["*not run: canary L01 failed placement*"])
 
 
 def test_changed_gates_are_asked_in_their_changed_form(project: Project) -> None:

@@ -101,7 +101,7 @@ def test_a_shard_the_model_does_not_have(project: Project) -> None:
     text = project.llama().path.joinpath("shards.toml").read_text()
     project.manifest(text.replace("L00-L01", "L00-L02"))
     result = project.gate("-k", "placement", shards="L02")
-    only_sentence(result, "has 2 blocks, so no shard L02")
+    only_sentence(result, "has 2 layers, so no shard L02")
 
 
 def test_a_bug_keeps_its_traceback(project: Project) -> None:

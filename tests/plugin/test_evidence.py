@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ane.backends.coreml.machine import is_replaced
 from pytest_ane.evidence import Statement
 from pytest_ane.evidence.statement import sealed
 from pytest_ane.evidence.strict_json import pretty
@@ -65,7 +66,7 @@ class Recorded:
 
 
 @pytest.fixture
-def recorded(project: Project) -> Recorded:
+def recorded(project: Project, genuine: None) -> Recorded:
     """Evidence that conv runs on the ANE and computes what it should."""
     found = Recorded(project)
     shutil.copytree(project.workshop.packages["good"], project.path / "good.mlpackage")
@@ -86,8 +87,8 @@ def test_what_was_recorded_passes_without_core_ml(recorded: Recorded) -> None:
     result.stdout.fnmatch_lines(
         [
             "ane: *backend cpu * placement by recorded plans * seed 0*",
-            "warned   own:good  placement   The answers were replayed, no device was asked*",
-            "evidence: 2 verified (replayed Apple M4 Max, macOS 26.1, CPU_AND_NE)",
+            "passed   own:good  placement   plan: *",
+            "evidence: 2 verified (Apple M4 Max, macOS 26.1, CPU_AND_NE)",
         ]
     )
 
@@ -97,13 +98,23 @@ def test_the_verdict_says_where_it_is_from(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "250")
     today = f"{datetime.now(timezone.utc):%Y-%m-%d}"
-    where = f"recorded {today}, replayed Apple M4 Max, macOS 26.1, CPU_AND_NE"
-    recorded.verify().stdout.fnmatch_lines([f"warned   own:good  placement * plan: * {where}"])
-    # As a Mac writes it.
-    for name in (PLACEMENT, FIDELITY):
-        recorded.edit(name, lambda data: data["predicate"]["environment"].pop("native"))
-    where = where.replace("replayed ", "")
+    where = f"recorded {today}, Apple M4 Max, macOS 26.1, CPU_AND_NE"
     recorded.verify().stdout.fnmatch_lines([f"passed   own:good  placement   plan: * {where}"])
+
+
+def test_a_replay_is_no_device_live_or_recorded(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_ane.backends.coreml.backend.is_replaced", is_replaced)
+    with Replayer(Script()):
+        live = recorded.project.gate(CORE_ML)
+        recorded.project.gate(CORE_ML, "--ane-record=all")
+    reason = "policy.placement.require asks for * the answers are replayed, so no device was asked*"
+    red(live, f"  - {reason}")
+    red(
+        recorded.verify(),
+        "  - *good.placement.json was answered by a replay, and no device was asked; on a Mac*",
+    )
 
 
 def test_nothing_is_run_where_evidence_answers(
@@ -273,6 +284,7 @@ def test_rehash_reads_what_only_seems_unchanged(
     result.assert_outcomes(passed=3, deselected=1)
 
 
+@pytest.mark.usefixtures("genuine")
 def test_behaviour_is_verified_for_the_whole_model(project: Project) -> None:
     project.llama('[models.mini.policy.behaviour]\nrequire = "device"\nmin-greedy = 3\n')
     text = (project.path / "shards.toml").read_text()

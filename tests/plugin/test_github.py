@@ -89,7 +89,7 @@ def test_what_broke_without_a_verdict_is_not_left_out(project: Project, summary:
     result.stdout.fnmatch_lines(
         ["::error file=gates/test_fidelity.py,line=5,title=own%3Agood fidelity error::ZeroDiv*"]
     )
-    assert "## ane gates: 1 error\n" in summary.read_text()
+    assert "## ane gates: 1 error, 2 passed\n" in summary.read_text()
 
 
 def test_an_assertion_is_annotated_where_it_stands(project: Project, summary: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_worker_that_dies_is_not_left_out(project: Project, summary: Path) -> 
         "-n1", "--max-worker-restart=0", "--ane-shards=all", "-m", "gate", "--ane-cache=cache"
     )
     result.stdout.fnmatch_lines(["::error title=gates/test_fidelity.py*crashed*"])
-    assert "## ane gates: 1 error\n" in summary.read_text()
+    assert "## ane gates: 1 error, 2 not run\n" in summary.read_text()
 
 
 def test_what_cannot_be_collected_is_not_left_out(project: Project, summary: Path) -> None:

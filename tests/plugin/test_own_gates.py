@@ -71,6 +71,7 @@ def test_a_policy_that_requires_a_device_is_not_passed_without(
     )
 
 
+@pytest.mark.usefixtures("genuine")
 def test_on_a_mac_a_forecast_is_no_plan(own: Project) -> None:
     own.packages(REQUIRED, good="float32")
     with Replayer(Script()):

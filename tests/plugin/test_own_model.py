@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.sources import SeededSource, Spread
+from tests.forked import Forge
 from tests.plugin.conftest import Project
 from tests.sources.checkpoints import bf16, write_checkpoint
 
@@ -127,11 +128,12 @@ def complaint(project: Project) -> str:
 
 
 @pytest.mark.slow
-def test_the_worked_example_as_a_user_runs_it(project: Project) -> None:
+def test_the_worked_example_as_a_user_runs_it(project: Project, forge: Forge) -> None:
     shutil.copytree(EXAMPLE, project.path / "own", ignore=shutil.ignore_patterns("__pycache__"))
-    result = project.pytester.runpytest_subprocess(
-        "--ane-manifest=own/shards.toml", "--ane-shards=all", "-m", "gate", "--ane-cache=cache"
-    )
+    command = ["pytest", "--ane-manifest=own/shards.toml", "--ane-shards=all", "-m", "gate",
+               "--ane-cache=cache"]  # fmt: skip
+    done = forge.run(command, project.path)
+    result = pytest.RunResult(done.returncode, done.stdout.splitlines(), [], 0)
     result.assert_outcomes(passed=9, deselected=1)
     result.stdout.fnmatch_lines(
         [

@@ -16,6 +16,9 @@ CORE_ML = "--ane-backend=coreml"
 GATES = ("compression", "fidelity", "placement")
 
 
+pytestmark = pytest.mark.usefixtures("genuine")
+
+
 @pytest.fixture(autouse=True)
 def _not_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)

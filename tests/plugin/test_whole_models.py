@@ -30,7 +30,8 @@ def test_behaviour_of_a_model_with_blocks_missing_is_refused(project: Project) -
 def test_without_a_head_there_is_no_behaviour_to_ask_for(project: Project) -> None:
     project.llama()
     manifest = project.path / "shards.toml"
-    manifest.write_text(manifest.read_text().replace(", head.0-head.1", ""))
+    text = manifest.read_text().replace(", head.0-head.1", "")
+    manifest.write_text(text.replace("[models.mini.policy.behaviour]\nmin-greedy = 3\n", ""))
     result = project.gate("--co", "-q")
     assert result.ret == pytest.ExitCode.OK
     result.stdout.no_fnmatch_line("*test_behaviour*")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_ane.families.llama import LlamaLayout
+from pytest_ane.families.layout import AneLayout, Rotary
 from pytest_ane.probes.cases import package_case
 from pytest_ane.probes.hidden import HiddenProbe
 
@@ -13,7 +13,7 @@ def test_a_case_of_a_family_s_shard() -> None:
     hidden = np.array([[1, -7, 3], [4, 5, 6]], np.float32)
     expected = hidden * 2
     probe = HiddenProbe("captured", "captured chat T=2", 0, None, hidden, expected)
-    case = probe.case(LlamaLayout(3, 2, 100.0))
+    case = probe.case(AneLayout("llama", 3, Rotary(2, 100.0)))
     assert (case.kind, case.name) == ("captured", "captured chat T=2")
     assert (case.length, case.input_max) == (2, 7.0)
     (inputs,) = case.calls
@@ -25,7 +25,7 @@ def test_a_case_of_a_family_s_shard() -> None:
 
 def test_a_case_in_steps() -> None:
     hidden = np.arange(15, dtype=np.float32).reshape(5, 3)
-    stateful = LlamaLayout(3, 2, 100.0, "state", 8)
+    stateful = AneLayout("llama", 3, Rotary(2, 100.0), 8)
     case = HiddenProbe("gaussian", "g", 0, 2, hidden, hidden).case(stateful)
     assert [call["x"].shape[2] for call in case.calls] == [2, 2, 1]
     assert [int(call["write"].argmax()) for call in case.calls] == [0, 2, 4]
@@ -35,7 +35,7 @@ def test_a_case_in_steps() -> None:
 def test_nan_in_a_probe_is_its_largest_input() -> None:
     hidden = np.array([[1, np.nan, 3]], np.float32)
     probe = HiddenProbe("k", "n", 0, None, hidden, hidden)
-    assert np.isnan(probe.case(LlamaLayout(3, 2, 100.0)).input_max)
+    assert np.isnan(probe.case(AneLayout("llama", 3, Rotary(2, 100.0))).input_max)
 
 
 def test_a_case_of_a_package() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.core.errors import GoldenError
-from pytest_ane.families.llama.layout import LlamaLayout
+from pytest_ane.families.layout import AneLayout, Rotary
 from pytest_ane.manifest import Shard
 from pytest_ane.mil.records import DType, Feature
 from pytest_ane.probes.golden import GoldenTensors, golden_cases, read_golden, write_golden
@@ -17,7 +18,7 @@ from pytest_ane.probes.golden import GoldenTensors, golden_cases, read_golden, w
 SHARD = Shard(model="m", id="L01", family="llama", max_tokens=4, context=8)
 SHORT = SHARD.model_copy(update={"max_tokens": 3, "context": 3})
 ROWS = np.arange(8, dtype=np.float32).reshape(4, 2)
-LAYOUT = LlamaLayout(2, 2, 100.0)
+LAYOUT = AneLayout("llama", 2, Rotary(2, 100.0))
 
 
 class Double:
@@ -55,9 +56,9 @@ def test_hidden_states(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("layout", "shard", "sentence"),
     [
-        (LlamaLayout(3, 2, 100.0), SHARD, "0.input has 2 channels, and m:L01 takes 3"),
+        (replace(LAYOUT, width=3), SHARD, "0.input has 2 channels, and m:L01 takes 3"),
         (LAYOUT, SHORT, "takes at most max-tokens = 3"),
-        (LlamaLayout(2, 2, 100.0, "state", 3), SHORT, "context = 3"),
+        (AneLayout("llama", 2, Rotary(2, 100.0), 3), SHORT, "context = 3"),
         (None, SHARD, "m:L01 has no family; record its own inputs and outputs"),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from pytest_ane.recommend.search import allocate, best, best_single, repaired, s
 from tests.recommend.simulated import SimulatedEvaluator, model, single, size_of, unit
 
 
-@settings(max_examples=30)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10_000), factor=st.floats(0.05, 20), limit=st.floats(1e-4, 1e-2))
 def test_what_is_recommended_was_measured_and_passed(
     seed: int, factor: float, limit: float

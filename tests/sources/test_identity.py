@@ -82,13 +82,13 @@ def test_an_index_is_part_of_a_checkpoint(tmp_path: Path) -> None:
         homes = {"w": f"model-0000{first}-of-00002.safetensors"}
         homes["v"] = f"model-0000{second}-of-00002.safetensors"
         index.write_text(json.dumps({"weight_map": homes}))
-        found.append(identify(Origin(path=folder)))
-        assert identify(Origin(path=index)) == found[-1]
+        found.append(identify(Origin(path=folder), tmp_path))
+        assert identify(Origin(path=index), tmp_path) == found[-1]
     assert found[0] != found[1]
 
 
 def test_seeded_weights_are_identified_by_seed_generator_and_configuration() -> None:
-    found = identify(Origin(seeded=7, config={"layers": 2}))
+    found = identify(Origin(seeded=7, config={"layers": 2}), Path())
     assert found == {"seeded": 7, "generator": "1", "config": {"layers": 2}}
     assert json.loads(json.dumps(found)) == found
 
@@ -117,7 +117,11 @@ def test_the_digest_that_the_manifest_expects(tmp_path: Path, checkpoint: Path) 
         assert str(error.value) == said
 
 
-@pytest.mark.parametrize("call", [identify, lambda o: open_source(o, spread), source_path])
+@pytest.mark.parametrize(
+    "call",
+    [lambda o: identify(o, Path()), lambda o: open_source(o, spread), source_path],
+    ids=["identify", "open", "path"],
+)
 def test_a_source_that_is_not_there(tmp_path: Path, call: Any) -> None:
     path = tmp_path / "absent.gguf"
     with pytest.raises(SourceError) as error:
@@ -127,7 +131,7 @@ def test_a_source_that_is_not_there(tmp_path: Path, call: Any) -> None:
 
 def test_pickles_are_not_opened(tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_bytes(b"\x80")
-    for call in (identify, lambda o: open_source(o, spread)):
+    for call in (lambda o: identify(o, tmp_path), lambda o: open_source(o, spread)):
         with pytest.raises(SourceError, match="a pickle, and reading a pickle runs whatever"):
             call(Origin(path=tmp_path / "model.pt"))
 

@@ -77,10 +77,7 @@ def test_torch_reads_bfloat16_alike(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("stored", ["BF16", "F16", "F32"])
-def test_large_tensors_are_converted_piece_by_piece(
-    tmp_path: Path, stored: str, dtype: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pytest_ane.sources.safetensors._CHUNK", 100)
+def test_tensors_and_rows_are_converted_to_nearest(tmp_path: Path, stored: str, dtype: Any) -> None:
     values = np.random.default_rng(1).standard_normal((33, 7)).astype(np.float32)
     numpy_dtype = {"F16": np.float16, "F32": np.float32}.get(stored)
     entry = bf16(values) if numpy_dtype is None else (stored, values.astype(numpy_dtype))
@@ -88,6 +85,9 @@ def test_large_tensors_are_converted_piece_by_piece(
     cut = np.ascontiguousarray(values).view(np.uint32) & 0xFFFF0000
     expected = cut.view(np.float32) if numpy_dtype is None else values.astype(numpy_dtype)
     np.testing.assert_array_equal(source.tensor("w", (33, 7), dtype), expected.astype(dtype))
+    rows = source.rows("w", range(3, 9), 7, 33, dtype)
+    assert rows.dtype == dtype
+    np.testing.assert_array_equal(rows, expected[3:9].astype(dtype))
 
 
 def test_what_comes_out_is_a_copy_that_may_be_written(source: SafetensorsSource) -> None:

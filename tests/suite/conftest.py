@@ -56,10 +56,9 @@ Gate = Callable[..., Run]
 
 
 @pytest.fixture(scope="session")
-def cache_root(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+def cache_root(shared_path: Path) -> Path:
     """A cache shared by all workers of this run; never the user's own."""
-    base = tmp_path_factory.getbasetemp()
-    return (base if worker_id == "master" else base.parent) / "ane-cache"
+    return shared_path / "ane-cache"
 
 
 @pytest.fixture

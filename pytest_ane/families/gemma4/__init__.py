@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pytest_ane.families.gemma4.config import VERSION
-from pytest_ane.families.gemma4.layout import Gemma4Layout, layout
-from pytest_ane.families.gemma4.model import Gemma4Model, open_model
+from pytest_ane.families.gemma4.config import VERSION, spread
+from pytest_ane.families.gemma4.model import Gemma4Model, layout, open_model
 from pytest_ane.families.gemma4.shards import starts_whole, wiring
-from pytest_ane.families.gemma4.tensors import spread
 
 __all__ = [
     "VERSION",
-    "Gemma4Layout",
     "Gemma4Model",
     "layout",
     "open_model",

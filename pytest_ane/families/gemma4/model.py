@@ -14,10 +14,9 @@ from pytest_ane.core.errors import SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Conversion, Cut, Port, Reference, Routing
 from pytest_ane.families.gemma4 import shards
-from pytest_ane.families.gemma4.config import Gemma4Config
-from pytest_ane.families.gemma4.layout import Gemma4Layout, layout
-from pytest_ane.families.gemma4.shards import ShardRole, role
-from pytest_ane.families.gemma4.tensors import root
+from pytest_ane.families.gemma4.config import Gemma4Config, root
+from pytest_ane.families.gemma4.shards import role
+from pytest_ane.families.layout import AneLayout, Rotary, attention_ports
 from pytest_ane.sources import Source
 
 
@@ -45,7 +44,7 @@ class Gemma4Model:
         """The configuration and the states' length, JSON-serialisable."""
         return {**asdict(self.config), "context": self._cut.context}
 
-    def layout(self, shard: str) -> Gemma4Layout:
+    def layout(self, shard: str) -> AneLayout:
         """How hidden states enter and leave a shard."""
         return layout(self.description, shard)
 
@@ -85,14 +84,12 @@ class Gemma4Model:
 
     def conversion(self, shard: str) -> Conversion:
         """The shard's ANE form, in fp16."""
-        import torch
-
         from pytest_ane.families.gemma4.ane import AneAttention, AneHead
         from pytest_ane.families.gemma4.packs import AneCombiner, AnePack, read_banks
         from pytest_ane.families.gemma4.weights import Weights
 
         c, of = self.config, role(shard)
-        weights = Weights(self.source, c, torch.float16)
+        weights = Weights(self.source, c, np.float16)
         x, y = Port("x", (1, c.width, "T", 1)), Port("y", (1, c.width, "T", 1))
         if of.kind == "head":
             head = weights.head(of.index, self._slices)
@@ -101,23 +98,18 @@ class Gemma4Model:
             )
         layer = int(of.layer)
         if of.kind == "attn":
-            module = AneAttention(c, layer, weights.attention(layer), self._cut.context)
-            return self._attention(module, of)
+            head_size, kv_heads = c.attention(layer)
+            context = self._cut.context
+            module = AneAttention(c, layer, weights.attention(layer), context)
+            shape = (kv_heads, 1, head_size, context)
+            states = (Port("k_cache", shape), Port("v_cache", shape))
+            return Conversion(module, attention_ports(c.width, head_size, context), (y,), states)
         banks = read_banks(weights, layer, of.index)
         pack = AnePack(c, weights.router(layer), banks, of.index)
         if not of.combines:
             return Conversion(pack, (x,), (y,))
         both = Port("x", (1, 2 * c.width, "T", 1))
         return Conversion(AneCombiner(c, pack, weights.combiner(layer)), (both,), (y,))
-
-    def _attention(self, module: Any, of: ShardRole) -> Conversion:
-        c, context = self.config, self._cut.context
-        head, kv_heads = c.attention(int(of.layer))
-        x = Port("x", (1, c.width, "T", 1))
-        tables = (Port("cos", (1, 1, head, "T")), Port("sin", (1, 1, head, "T")))
-        masks = (Port("mask", (1, 1, "T", context)), Port("write", (1, 1, "T", context)))
-        states = (Port(name, (kv_heads, 1, head, context)) for name in ("k_cache", "v_cache"))
-        return Conversion(module, (x, *tables, *masks), (Port("y", x.shape),), tuple(states))
 
 
 def open_model(source: Source, cut: Cut) -> Gemma4Model:
@@ -135,3 +127,18 @@ def open_model(source: Source, cut: Cut) -> Gemma4Model:
         if of.kind != "head" and of.layer >= config.layers:
             raise SourceError(f"{source.label}: has {config.layers} layers, so no shard {shard}.")
     return Gemma4Model(source, config, cut)
+
+
+def layout(description: dict[str, Any], shard: str) -> AneLayout:
+    """A shard's layout from `Gemma4Model.description`, without the weights.
+
+    The last pack of a layer takes the sum of the other packs below the hidden states.
+    """
+    d, of = description, role(shard)
+    width = int(d["width"])
+    if of.kind != "attn":
+        return AneLayout("gemma4", 2 * width if of.combines else width)
+    if of.layer in d["global_layers"]:
+        rotary = Rotary(d["global_head"], d["global_theta"], d["global_rotated"])
+        return AneLayout("gemma4", width, rotary, d["context"])
+    return AneLayout("gemma4", width, Rotary(d["head"], d["theta"]), d["context"], d["window"])

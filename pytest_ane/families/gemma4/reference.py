@@ -16,7 +16,6 @@ from torch.nn import functional as F
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families.base import Routes
 from pytest_ane.families.gemma4.config import Gemma4Config
-from pytest_ane.families.gemma4.layout import Gemma4Layout, mask
 from pytest_ane.families.gemma4.shards import ShardRole
 from pytest_ane.families.gemma4.weights import (
     AttentionWeights,
@@ -25,17 +24,15 @@ from pytest_ane.families.gemma4.weights import (
     RouterWeights,
     Weights,
 )
-
-
-def unit(x: Tensor, epsilon: float) -> Tensor:
-    """RMSNorm without a weight, over the last axis: x / sqrt(mean(x^2) + eps)."""
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate-half RoPE of `[heads, T, d]` with tables `[T, d]`."""
-    low, high = x.chunk(2, dim=-1)
-    return x * cos + torch.cat([-high, low], dim=-1) * sin
+from pytest_ane.families.layout import AneLayout, causal_mask
+from pytest_ane.families.reference import (
+    attend,
+    rms_norm,
+    rotate,
+    run_each,
+    run_together,
+    split_heads,
+)
 
 
 def attention(
@@ -49,17 +46,14 @@ def attention(
 
     Scores are not divided by sqrt(d): the norms of queries and keys set their scale.
     """
-    h = unit(x, c.epsilon) * w.input_norm
+    h = rms_norm(x, c.epsilon) * w.input_norm
     head = len(w.q_norm)
-    q = rotate(unit(_heads(h @ w.q.T, head), c.epsilon) * w.q_norm, *tables)
-    key = _heads(h @ w.k.T, head)
-    k = rotate(unit(key, c.epsilon) * w.k_norm, *tables)
-    v = unit(key if w.v is None else _heads(h @ w.v.T, head), c.epsilon)
-    group = len(q) // len(k)
-    k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
-    mixed = torch.softmax(q @ k.transpose(1, 2) + mask, dim=-1) @ v
-    projected = mixed.transpose(0, 1).reshape(len(x), -1) @ w.o.T
-    return x + unit(projected, c.epsilon) * w.post_norm
+    q = rotate(rms_norm(split_heads(h @ w.q.T, head), c.epsilon) * w.q_norm, *tables)
+    key = split_heads(h @ w.k.T, head)
+    k = rotate(rms_norm(key, c.epsilon) * w.k_norm, *tables)
+    v = rms_norm(key if w.v is None else split_heads(h @ w.v.T, head), c.epsilon)
+    projected = attend(q, k, v, mask) @ w.o.T
+    return x + rms_norm(projected, c.epsilon) * w.post_norm
 
 
 def route(x: Tensor, w: RouterWeights, c: Gemma4Config) -> Tensor:
@@ -68,7 +62,7 @@ def route(x: Tensor, w: RouterWeights, c: Gemma4Config) -> Tensor:
     The largest probabilities, made to sum to 1, times each expert's scale. Of equal ones the lower
     expert comes first.
     """
-    p = torch.softmax((unit(x, c.epsilon) * w.scale) @ w.projection.T, dim=-1)
+    p = torch.softmax((rms_norm(x, c.epsilon) * w.scale) @ w.projection.T, dim=-1)
     values, order = p.sort(dim=-1, descending=True, stable=True)
     values, order = values[:, : c.top], order[:, : c.top]
     values = values / values.sum(-1, keepdim=True) * w.expert_scale[order]
@@ -79,7 +73,7 @@ def experts(x: Tensor, layer: int, chosen: Sequence[int], weights: Weights) -> T
     """What some experts of a layer add at every position, `[T, C]`; zero where none is chosen."""
     c, w = weights.config, weights.router(layer)
     routing = route(x, w, c)
-    h = unit(x, c.epsilon) * w.norm
+    h = rms_norm(x, c.epsilon) * w.norm
     out = torch.zeros_like(x)
     for e in chosen:
         at = routing[:, e].nonzero()[:, 0]
@@ -92,26 +86,22 @@ def experts(x: Tensor, layer: int, chosen: Sequence[int], weights: Weights) -> T
 
 def combine(x: Tensor, moe: Tensor, w: CombinerWeights, c: Gemma4Config) -> Tensor:
     """The layer's output `[T, C]` from its residual stream and the sum of its experts."""
-    h = unit(x, c.epsilon) * w.pre_norm
+    h = rms_norm(x, c.epsilon) * w.pre_norm
     dense = (F.gelu(h @ w.gate.T, approximate="tanh") * (h @ w.up.T)) @ w.down.T
-    both = unit(dense, c.epsilon) * w.dense_norm + unit(moe, c.epsilon) * w.expert_norm
-    return (x + unit(both, c.epsilon) * w.post_norm) * w.scalar
+    both = rms_norm(dense, c.epsilon) * w.dense_norm + rms_norm(moe, c.epsilon) * w.expert_norm
+    return (x + rms_norm(both, c.epsilon) * w.post_norm) * w.scalar
 
 
 def logits(x: Tensor, w: HeadWeights, c: Gemma4Config) -> Tensor:
     """One vocabulary slice of the logits `[T, V / slices]`, softly capped."""
-    y = (unit(x, c.epsilon) * w.norm) @ w.projection.T
+    y = (rms_norm(x, c.epsilon) * w.norm) @ w.projection.T
     return torch.tanh(y / c.cap) * c.cap
-
-
-def _heads(x: Tensor, head: int) -> Tensor:
-    return x.reshape(len(x), -1, head).transpose(0, 1)
 
 
 def run(
     weights: Weights,
     of: ShardRole,
-    layout: Gemma4Layout,
+    layout: AneLayout,
     slices: int,
     sequences: Sequence[FloatArray],
 ) -> list[FloatArray]:
@@ -119,15 +109,9 @@ def run(
 
     `layout` gives the angles and the window of attention, `slices` the parts of the head.
     """
-    with torch.inference_mode():
-        inputs = [torch.from_numpy(hidden) for hidden in sequences]
-        if of.kind == "attn":
-            outputs = _attention(weights, int(of.layer), layout, inputs)
-        else:
-            # No position sees another, so all sequences are one.
-            rows = _positionwise(weights, of, slices)(torch.cat(inputs))
-            outputs = list(torch.split(rows, [len(x) for x in inputs]))
-        return [y.numpy() for y in outputs]
+    if of.kind == "attn":
+        return run_each(_attention(weights, int(of.layer), layout), sequences)
+    return run_together(_positionwise(weights, of, slices), sequences)
 
 
 def residual(weights: Weights, of: ShardRole, sequences: Sequence[FloatArray]) -> list[FloatArray]:
@@ -155,17 +139,16 @@ def routed(weights: Weights, of: ShardRole, sequences: Sequence[FloatArray]) -> 
     return [active(hidden) for hidden in sequences]
 
 
-def _attention(
-    weights: Weights, layer: int, layout: Gemma4Layout, inputs: Sequence[Tensor]
-) -> list[Tensor]:
-    assert layout.rotary is not None
-    w, outputs = weights.attention(layer), []
-    for x in inputs:
-        length = len(x)
-        cos, sin = map(torch.from_numpy, layout.rotary.tables(length))
-        seen = torch.from_numpy(mask(length, 0, length, layout.window))
-        outputs.append(attention(x, (cos, sin), seen, w, weights.config))
-    return outputs
+def _attention(weights: Weights, layer: int, layout: AneLayout) -> Callable[[Tensor], Tensor]:
+    rotary, w = layout.rotary, weights.attention(layer)
+    assert rotary is not None
+
+    def attended(x: Tensor) -> Tensor:
+        cos, sin = map(torch.from_numpy, rotary.tables(len(x)))
+        mask = torch.from_numpy(causal_mask(len(x), window=layout.window))
+        return attention(x, (cos, sin), mask, w, weights.config)
+
+    return attended
 
 
 def _positionwise(weights: Weights, of: ShardRole, slices: int) -> Callable[[Tensor], Tensor]:

@@ -6,16 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from pytest_ane.families.blocks import slice_bounds
-from pytest_ane.families.gemma4.config import Gemma4Config
-from pytest_ane.families.gemma4.tensors import root
+from pytest_ane.families.gemma4.config import Gemma4Config, root
 from pytest_ane.sources import Source
-
-_BAND = 1024
-"""Rows read at a time where they change dtype on the way."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +66,9 @@ class Weights:
     """A source seen by this family's names; methods read from the source and keep nothing."""
 
     def __init__(
-        self, source: Source, config: Gemma4Config, dtype: torch.dtype = torch.float32
+        self, source: Source, config: Gemma4Config, dtype: npt.DTypeLike = np.float32
     ) -> None:
-        self.source, self.config, self._torch = source, config, dtype
-        self._dtype = np.float16 if dtype == torch.float16 else np.float32
+        self.source, self.config, self._dtype = source, config, dtype
         self._root = root(source)
 
     def attention(self, layer: int) -> AttentionWeights:
@@ -137,13 +133,11 @@ class Weights:
 
     def head(self, index: int, parts: int) -> HeadWeights:
         """One of the `parts` vocabulary slices: rows of the embedding."""
-        c = self.config
-        first, last = slice_bounds(c.vocabulary, parts, index)
-        name = f"{self._root}embed_tokens.weight"
+        c, rows = self.config, range(*slice_bounds(self.config.vocabulary, parts, index))
         norm = self.source.tensor(f"{self._root}norm.weight", (c.width,), self._dtype)
-        return HeadWeights(
-            torch.from_numpy(norm), self._matrix(name, first, last - first, c.width, c.vocabulary)
-        )
+        name = f"{self._root}embed_tokens.weight"
+        projection = self.source.rows(name, rows, c.width, c.vocabulary, self._dtype)
+        return HeadWeights(torch.from_numpy(norm), torch.from_numpy(projection))
 
     def _reader(self, layer: int) -> Callable[..., Tensor]:
         def read(name: str, *shape: int) -> Tensor:
@@ -154,20 +148,7 @@ class Weights:
 
     def _rows(self, layer: int, name: str, first: int, count: int, each: int) -> Tensor:
         """Some of a bank's rows, of which every expert has `each`."""
-        c = self.config
+        c, rows = self.config, range(first, first + count)
         width = c.expert if name == "down_proj" else c.width
         full = f"{self._root}layers.{layer}.experts.{name}"
-        return self._matrix(full, first, count, width, each * c.experts)
-
-    def _matrix(self, name: str, first: int, count: int, width: int, height: int) -> Tensor:
-        """Rows of a tensor whose leading axes are one, in bands that bound what is in flight."""
-        if self._dtype is np.float32:
-            return torch.from_numpy(
-                self.source.rows(name, range(first, first + count), width, height)
-            )
-        out = np.empty((count, width), dtype=np.float16)
-        for begin in range(0, count, _BAND):
-            band = range(first + begin, first + min(begin + _BAND, count))
-            with np.errstate(over="ignore"):
-                out[begin : begin + _BAND] = self.source.rows(name, band, width, height)
-        return torch.from_numpy(out)
+        return torch.from_numpy(self.source.rows(full, rows, width, each * c.experts, self._dtype))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pytest_ane.families.blocks import starts_whole
 from pytest_ane.families.llama.config import VERSION, wiring
-from pytest_ane.families.llama.layout import LlamaLayout, layout
-from pytest_ane.families.llama.model import LlamaModel, open_model, spread
+from pytest_ane.families.llama.model import LlamaModel, layout, open_model, spread
 
 __all__ = [
     "VERSION",
-    "LlamaLayout",
     "LlamaModel",
     "layout",
     "open_model",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.core.arrays import Array, FloatArray
+from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import SourceError
 from pytest_ane.sources import Source, Tokenizer
 from pytest_ane.sources.settings import check_variant
@@ -129,10 +129,15 @@ class CheckpointAsGGUF:
         return self._source.tensor(_published(name), shape, dtype)
 
     def rows(
-        self, name: str, index: Sequence[int], width: int, height: int | None = None
-    ) -> FloatArray:
+        self,
+        name: str,
+        index: Sequence[int],
+        width: int,
+        height: int | None = None,
+        dtype: npt.DTypeLike = np.float32,
+    ) -> Array:
         """Rows of a matrix by its GGUF name."""
-        return self._source.rows(_published(name), index, width, height)
+        return self._source.rows(_published(name), index, width, height, dtype)
 
 
 def _published(name: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Cut, Wire
+from pytest_ane.families.layout import Rotary
 from pytest_ane.sources import Source
 from pytest_ane.sources.settings import MAX_DIMENSION, MAX_LAYERS, check_variant, positive, whole
 
@@ -39,6 +40,11 @@ class LlamaConfig:
     vocabulary: int
     slices: int
     context: int | None = None
+
+    @property
+    def rotary(self) -> Rotary:
+        """Angles of a head."""
+        return Rotary(self.head, self.theta)
 
     @classmethod
     def read(cls, source: Source, slices: int, cut: Cut) -> LlamaConfig:

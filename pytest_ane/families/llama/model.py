@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from pytest_ane.core.arrays import FloatArray
-from pytest_ane.core.errors import SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Conversion, Cut, Port, Reference
 from pytest_ane.families.blocks import block_index, head_index, is_head
-from pytest_ane.families.layout import causal_mask, rotary
+from pytest_ane.families.layout import AneLayout, Rotary, attention_ports
 from pytest_ane.families.llama.checkpoint import EMBEDDING, KNOWN, CheckpointAsGGUF, is_checkpoint
 from pytest_ane.families.llama.config import LlamaConfig, wiring
-from pytest_ane.families.llama.layout import LlamaLayout, layout
 from pytest_ane.sources import Source, Spread
 from pytest_ane.sources.settings import check_names
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 class LlamaModel:
@@ -40,7 +36,7 @@ class LlamaModel:
         """Blocks that the cut leaves out."""
         return blocks.missing(self._cut.shards, self.config.layers)
 
-    def layout(self, shard: str) -> LlamaLayout:
+    def layout(self, shard: str) -> AneLayout:
         """How hidden states enter and leave a shard."""
         return layout(self.description, shard)
 
@@ -55,33 +51,16 @@ class LlamaModel:
 
     def reference(self, shard: str) -> Reference:
         """The float32 module of a shard on sequences `[T, C]`."""
-        import torch
-
-        from pytest_ane.families.llama.reference import ReferenceBlock, ReferenceHead
+        from pytest_ane.families.llama import reference
         from pytest_ane.families.llama.weights import read_block, read_head
+        from pytest_ane.families.reference import run_each
 
+        c = self.config
         if is_head(shard):
-            head = ReferenceHead(
-                self.config, read_head(self.source, self.config, head_index(shard))
-            )
-        else:
-            block = ReferenceBlock(
-                self.config, read_block(self.source, self.config, block_index(shard))
-            )
-
-        def one(hidden: FloatArray) -> FloatArray:
-            with torch.inference_mode():
-                x = torch.from_numpy(hidden)
-                if is_head(shard):
-                    y = head(x)
-                else:
-                    tables = rotary(len(hidden), self.config.head, self.config.theta)
-                    mask = causal_mask(len(hidden))
-                    y = block(x, *(torch.from_numpy(t) for t in (*tables, mask)))
-            result: FloatArray = y.numpy()
-            return result
-
-        return lambda sequences: [one(hidden) for hidden in sequences]
+            head = read_head(self.source, c, head_index(shard))
+            return partial(run_each, lambda x: reference.logits(x, head, c))
+        block = read_block(self.source, c, block_index(shard))
+        return partial(run_each, lambda x: reference.block(x, block, c))
 
     def residual(self, shard: str) -> Reference | None:
         """What enters a block, as it is."""
@@ -97,22 +76,17 @@ class LlamaModel:
         from pytest_ane.families.llama.weights import read_block, read_head
 
         c = self.config
-        x = Port("x", (1, c.width, "T", 1))
-        module: nn.Module
+        x, *others = attention_ports(c.width, c.head, c.context)
         if is_head(shard):
             weights = read_head(self.source, c, head_index(shard))
-            module = AneHead(weights.norm, weights.projection, c.epsilon)
-            return Conversion(module, (x,), (Port("y", (1, len(weights.projection), "T", 1)),))
+            head = AneHead(weights.norm, weights.projection, c.epsilon)
+            return Conversion(head, (x,), (Port("y", (1, len(weights.projection), "T", 1)),))
         block = read_block(self.source, c, block_index(shard))
-        tables = (Port("cos", (1, 1, c.head, "T")), Port("sin", (1, 1, c.head, "T")))
         y = Port("y", x.shape)
         if c.context is None:
-            mask = Port("mask", (1, 1, "T", "T"))
-            return Conversion(AneBlock(c, block), (x, *tables, mask), (y,))
-        masks = (Port("mask", (1, 1, "T", c.context)), Port("write", (1, 1, "T", c.context)))
+            return Conversion(AneBlock(c, block), (x, *others), (y,))
         states = [Port(name, (c.kv_heads, 1, c.head, c.context)) for name in ("k_cache", "v_cache")]
-        module = StatefulBlock(c, block)
-        return Conversion(module, (x, *tables, *masks), (y,), tuple(states))
+        return Conversion(StatefulBlock(c, block), (x, *others), (y,), tuple(states))
 
 
 def open_model(source: Source, cut: Cut) -> LlamaModel:
@@ -127,10 +101,17 @@ def open_model(source: Source, cut: Cut) -> LlamaModel:
     source = CheckpointAsGGUF(source) if is_checkpoint(source) else source
     check_names(source.label, "llama", source.names, KNOWN)
     config = LlamaConfig.read(source, slices=slices, cut=cut)
-    for shard in ids:
-        if not is_head(shard) and block_index(shard) >= config.layers:
-            raise SourceError(f"{source.label}: has {config.layers} blocks, so no shard {shard}.")
+    blocks.check_depth(source.label, ids, config.layers)
     return LlamaModel(source, config, cut)
+
+
+def layout(description: dict[str, Any], shard: str) -> AneLayout:
+    """A shard's layout from `LlamaModel.description`, without the weights."""
+    width = int(description["width"])
+    if is_head(shard):
+        return AneLayout("llama", width)
+    rotary = Rotary(int(description["head"]), float(description["theta"]))
+    return AneLayout("llama", width, rotary, description["context"])
 
 
 def spread(name: str, shape: tuple[int, ...]) -> Spread:

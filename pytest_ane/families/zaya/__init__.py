@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pytest_ane.families.blocks import starts_whole
-from pytest_ane.families.zaya.config import VERSION, wiring
-from pytest_ane.families.zaya.layout import ZayaLayout, layout
-from pytest_ane.families.zaya.model import ZayaModel, open_model
-from pytest_ane.families.zaya.tensors import spread
+from pytest_ane.families.zaya.config import VERSION, spread, wiring
+from pytest_ane.families.zaya.model import ZayaModel, layout, open_model
 
 __all__ = [
     "VERSION",
-    "ZayaLayout",
     "ZayaModel",
     "layout",
     "open_model",

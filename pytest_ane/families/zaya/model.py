@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.core.arrays import FloatArray
-from pytest_ane.core.errors import SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Conversion, Cut, Port, Reference, Routing
 from pytest_ane.families.blocks import block_index, head_index, is_head
-from pytest_ane.families.zaya.config import ZayaConfig, is_attention, wiring
-from pytest_ane.families.zaya.layout import ZayaLayout, layout
-from pytest_ane.families.zaya.tensors import EMBEDDING, KNOWN
+from pytest_ane.families.layout import AneLayout, Rotary, attention_ports
+from pytest_ane.families.zaya.config import EMBEDDING, KNOWN, ZayaConfig, is_attention, wiring
 from pytest_ane.sources import Source
 from pytest_ane.sources.settings import check_names
 
@@ -43,7 +41,7 @@ class ZayaModel:
         """Layers that the cut leaves out."""
         return blocks.missing(self._cut.shards, self.config.layers)
 
-    def layout(self, shard: str) -> ZayaLayout:
+    def layout(self, shard: str) -> AneLayout:
         """How hidden states enter and leave a shard."""
         return layout(self.description, shard)
 
@@ -108,15 +106,9 @@ class ZayaModel:
 
         c = self.config
         module = AneAttention(c, Reader(self.source, c, index, np.float16).attention())
-        tables = [Port(name, (1, 1, c.rotary, "T")) for name in ("cos", "sin")]
-        masks = [Port(name, (1, 1, "T", c.context)) for name in ("mask", "write")]
-        states = state_shapes(c).items()
-        return Conversion(
-            module,
-            (x, *tables, *masks),
-            (Port("y", x.shape),),
-            tuple(Port(name, shape) for name, shape in states),
-        )
+        states = tuple(Port(name, shape) for name, shape in state_shapes(c).items())
+        ports = attention_ports(c.width, c.rotary, c.context)
+        return Conversion(module, ports, (Port("y", x.shape),), states)
 
 
 def open_model(source: Source, cut: Cut) -> ZayaModel:
@@ -131,7 +123,17 @@ def open_model(source: Source, cut: Cut) -> ZayaModel:
     hint = "It reads the names of the first release, which Zyphra keeps as ZAYA1-8B-legacy."
     check_names(source.label, "zaya", source.names, KNOWN, hint)
     config = ZayaConfig.read(source, slices, cut)
-    for shard in ids:
-        if not is_head(shard) and block_index(shard) >= config.layers:
-            raise SourceError(f"{source.label}: has {config.layers} layers, so no shard {shard}.")
+    blocks.check_depth(source.label, ids, config.layers)
     return ZayaModel(source, config, cut)
+
+
+def layout(description: dict[str, Any], shard: str) -> AneLayout:
+    """A shard's layout from `ZayaModel.description`, without the weights.
+
+    What the two last positions leave to the next ones, `tail`, has no places as the cache has.
+    """
+    width = int(description["width"])
+    if is_head(shard) or not is_attention(block_index(shard)):
+        return AneLayout("zaya", width)
+    rotary = Rotary(int(description["rotary"]), float(description["theta"]))
+    return AneLayout("zaya", width, rotary, int(description["context"]), recurrent=("tail",))

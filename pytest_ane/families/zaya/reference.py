@@ -5,7 +5,7 @@ All take several whole sequences, so that what does not fit into memory is read 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,7 +14,15 @@ from torch.nn import functional as F
 
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families.base import Reference, Routes, Routing
-from pytest_ane.families.layout import causal_mask, rotary
+from pytest_ane.families.layout import Rotary, causal_mask
+from pytest_ane.families.reference import (
+    attend,
+    rms_norm,
+    rotate,
+    run_each,
+    run_together,
+    split_heads,
+)
 from pytest_ane.families.zaya.config import ZayaConfig
 from pytest_ane.families.zaya.weights import (
     AttentionWeights,
@@ -30,7 +38,7 @@ from pytest_ane.sources import Source
 def attention(source: Source, config: ZayaConfig, index: int) -> Reference:
     """An attention layer, each sequence from position 0."""
     weights = Reader(source, config, index, np.float32).attention()
-    return lambda sequences: [_run(lambda x: attend(x, weights, config), x) for x in sequences]
+    return partial(run_each, lambda x: attended(x, weights, config))
 
 
 def mixture(source: Source, config: ZayaConfig, index: int) -> Reference:
@@ -39,7 +47,7 @@ def mixture(source: Source, config: ZayaConfig, index: int) -> Reference:
     weights = reader.mixture()
 
     def mix(x: Tensor) -> Tensor:
-        h = rms_norm(x, weights.norm, config.epsilon)
+        h = rms_norm(x, config.epsilon) * weights.norm
         chosen = route(h, weights.router, config)
         mixed = torch.zeros_like(x)
         for number in range(config.experts):
@@ -48,13 +56,13 @@ def mixture(source: Source, config: ZayaConfig, index: int) -> Reference:
             mixed += chosen[:, number, None] * projected
         return merge(x, mixed, weights.residual)
 
-    return lambda sequences: _together(mix, sequences)
+    return partial(run_together, mix)
 
 
 def residual(source: Source, config: ZayaConfig, index: int) -> Reference:
     """What the residual path alone gives of hidden states `[T, C]`, as a function."""
     w = Reader(source, config, index, np.float32).residual()
-    return lambda sequences: _together(lambda x: carried(x, w), sequences)
+    return partial(run_together, lambda x: carried(x, w))
 
 
 def routing(source: Source, config: ZayaConfig, index: int) -> Routing:
@@ -65,14 +73,14 @@ def routing(source: Source, config: ZayaConfig, index: int) -> Routing:
     weights = Reader(source, config, index, np.float32).mixture()
 
     def shares(x: Tensor) -> Tensor:
-        return route(rms_norm(x, weights.norm, config.epsilon), weights.router, config)
+        return route(rms_norm(x, config.epsilon) * weights.norm, weights.router, config)
 
     def active(rows: FloatArray) -> Routes:
         order = np.argsort(-rows[:, : config.experts], axis=1, kind="stable")
         chosen = np.take_along_axis(rows, order, axis=1) > 1 / rows.shape[1]
         return tuple(tuple(o[c].tolist()) for o, c in zip(order, chosen, strict=True))
 
-    return lambda sequences: [active(rows) for rows in _together(shares, sequences)]
+    return lambda sequences: [active(rows) for rows in run_together(shares, sequences)]
 
 
 def head(source: Source, config: ZayaConfig, index: int) -> Reference:
@@ -80,45 +88,34 @@ def head(source: Source, config: ZayaConfig, index: int) -> Reference:
     norm = read_final_norm(source, config, np.float32)
 
     def logits(x: Tensor) -> Tensor:
-        h = rms_norm(x, norm, config.epsilon)
+        h = rms_norm(x, config.epsilon) * norm
         return torch.cat(
             [h @ torch.from_numpy(rows).T for rows in head_rows(source, config, index)], dim=1
         )
 
-    return lambda sequences: _together(logits, sequences)
-
-
-def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """Root mean square norm over the last axis: x / sqrt(mean(x^2) + eps) * weight.
-
-    Source: Zhang and Sennrich, arXiv 1910.07467.
-    """
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon) * weight
+    return partial(run_together, logits)
 
 
 def route(h: Tensor, w: RouterWeights, config: ZayaConfig) -> Tensor:
     """Weights `[T, experts + 1]` of normed states `[T, C]`; the last slot stands for no expert."""
-    inner = rms_norm(F.silu(F.linear(h, *w.down)), w.norm, config.epsilon)
+    inner = rms_norm(F.silu(F.linear(h, *w.down)), config.epsilon) * w.norm
     inner = F.silu(F.linear(inner, *w.first))
     inner = F.silu(F.linear(inner, *w.second))
     return torch.softmax(F.linear(inner, w.last, w.balancing), dim=1)
 
 
-def attend(x: Tensor, w: AttentionWeights, config: ZayaConfig) -> Tensor:
+def attended(x: Tensor, w: AttentionWeights, config: ZayaConfig) -> Tensor:
     """Compressed convolutional attention on `[T, C]` (Zyphra, arXiv 2510.04476)."""
     c, length = config, len(x)
-    projected = rms_norm(x, w.norm, c.epsilon) @ w.qkv.T
+    projected = (rms_norm(x, c.epsilon) * w.norm) @ w.qkv.T
     half = c.kv_channels // 2
     qk, delayed, current = torch.split(projected, [c.qk_channels, half, half], dim=1)
     v = torch.cat([current, F.pad(delayed[:-1], (0, 0, 1, 0))], dim=1)
     q, k = (unit(part) for part in mean_and_convolution(qk, w, c))
-    cos, sin = (torch.from_numpy(table) for table in rotary(length, c.rotary, c.theta))
-    q, k = rotate(q, cos, sin), rotate(k * w.temperature[:, None, None], cos, sin)
-    group = c.heads // c.kv_heads
-    k = k.repeat_interleave(group, 0)
-    v = v.reshape(length, c.kv_heads, c.head).transpose(0, 1).repeat_interleave(group, 0)
-    scores = q @ k.transpose(1, 2) / c.head**0.5 + torch.from_numpy(causal_mask(length))
-    mixed = (torch.softmax(scores, dim=-1) @ v).transpose(0, 1).reshape(length, -1)
+    tables = [torch.from_numpy(table) for table in Rotary(c.rotary, c.theta).tables(length)]
+    q, k = rotate(q, *tables), rotate(k * w.temperature[:, None, None], *tables)
+    mask = torch.from_numpy(causal_mask(length))
+    mixed = attend(q, k, split_heads(v, c.head), mask, c.head**0.5)
     return merge(x, mixed @ w.o.T, w.residual)
 
 
@@ -141,7 +138,7 @@ def mean_and_convolution(
         once = F.conv1d(padded, depthwise, bias0, groups=c.qk_channels)
         twice = F.conv1d(once, grouped, bias1, groups=c.heads + c.kv_heads).T
         q, k = q + twice[:, : c.q_channels], k + twice[:, c.q_channels :]
-    return _heads(q, c.head), _heads(k, c.head)
+    return split_heads(q, c.head), split_heads(k, c.head)
 
 
 def unit(x: Tensor) -> Tensor:
@@ -152,13 +149,6 @@ def unit(x: Tensor) -> Tensor:
     return scaled
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate-half RoPE of the first channels of `[heads, T, d]`, as many as the tables have."""
-    rotated, rest = x[..., : cos.shape[1]], x[..., cos.shape[1] :]
-    low, high = rotated.chunk(2, dim=-1)
-    return torch.cat([rotated * cos + torch.cat([-high, low], dim=-1) * sin, rest], dim=-1)
-
-
 def merge(x: Tensor, update: Tensor, w: Residual) -> Tensor:
     """What a layer gives, joined with the residual stream."""
     return carried(x, w) + update * w.scale + w.bias
@@ -167,21 +157,3 @@ def merge(x: Tensor, update: Tensor, w: Residual) -> Tensor:
 def carried(x: Tensor, w: Residual) -> Tensor:
     """What the residual stream goes on with, without what the layer gives."""
     return x * w.residual_scale + w.residual_bias
-
-
-def _heads(x: Tensor, head: int) -> Tensor:
-    return x.reshape(len(x), -1, head).transpose(0, 1)
-
-
-def _together(
-    module: Callable[[Tensor], Tensor], sequences: Sequence[FloatArray]
-) -> list[FloatArray]:
-    """All rows at once, for a module whose rows do not see one another."""
-    rows = _run(module, np.concatenate(sequences))
-    return np.split(rows, np.cumsum([len(x) for x in sequences])[:-1])
-
-
-def _run(module: Callable[[Tensor], Tensor], x: FloatArray) -> FloatArray:
-    with torch.inference_mode():
-        result: FloatArray = module(torch.from_numpy(x)).numpy()
-    return result

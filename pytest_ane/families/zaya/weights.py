@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,10 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pytest_ane.core.arrays import Array, FloatArray
+from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families.blocks import slice_bounds
-from pytest_ane.families.zaya.config import ZayaConfig
-from pytest_ane.families.zaya.tensors import EMBEDDING, FINAL_NORM, OUTPUT, prefix
+from pytest_ane.families.zaya.config import EMBEDDING, FINAL_NORM, OUTPUT, ZayaConfig, prefix
 from pytest_ane.sources import Source
 
 OVERFLOW_BIAS = 5.0
@@ -163,7 +161,7 @@ class Reader:
         name, products = f"{prefix(self._index)}{own}", torch.empty(rows, len(x))
         for first in range(0, rows, _BAND):
             band = range(first, min(first + _BAND, rows))
-            weight = share(self._source.rows(name, band, columns, rows))
+            weight = torch.from_numpy(self._source.rows(name, band, columns, rows))
             torch.mm(weight, x.T, out=products[first : band.stop])
         return products.T
 
@@ -174,12 +172,14 @@ class Reader:
         return (depthwise, bias), (grouped, self._read(f"{own}1.bias", channels))
 
     def _read(self, name: str, *shape: int) -> Tensor:
-        return share(self._source.tensor(f"{prefix(self._index)}{name}", shape, self._dtype))
+        return torch.from_numpy(
+            self._source.tensor(f"{prefix(self._index)}{name}", shape, self._dtype)
+        )
 
 
 def read_final_norm(source: Source, config: ZayaConfig, dtype: npt.DTypeLike) -> Tensor:
     """The weights `[C]` of the norm before the head."""
-    return share(source.tensor(FINAL_NORM, (config.width,), dtype))
+    return torch.from_numpy(source.tensor(FINAL_NORM, (config.width,), dtype))
 
 
 def head_rows(source: Source, config: ZayaConfig, index: int) -> Iterator[FloatArray]:
@@ -193,18 +193,6 @@ def head_rows(source: Source, config: ZayaConfig, index: int) -> Iterator[FloatA
 
 def read_head(source: Source, config: ZayaConfig, index: int) -> Tensor:
     """A vocabulary slice's projection `[V / slices, C]` cast to fp16; beyond 65,504 it is inf."""
-    first, last = slice_bounds(config.vocabulary, config.slices, index)
-    projection = np.empty((last - first, config.width), dtype=np.float16)
-    filled = 0
-    with np.errstate(over="ignore"):
-        for rows in head_rows(source, config, index):
-            projection[filled : filled + len(rows)] = rows
-            filled += len(rows)
-    return share(projection)
-
-
-def share(array: Array) -> Tensor:
-    """A tensor over an array's memory, which may be a read-only file's: none writes to it."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writ", UserWarning)
-        return torch.from_numpy(array)
+    name = OUTPUT if OUTPUT in source.names else EMBEDDING
+    rows = range(*slice_bounds(config.vocabulary, config.slices, index))
+    return torch.from_numpy(source.rows(name, rows, config.width, config.vocabulary, np.float16))

@@ -18,6 +18,7 @@ class CompressionGate(Gate[CompressionMeasurement]):
     name = "compression"
     measurement = CompressionMeasurement
     by_device = False
+    static = True
 
     def measure(self, context: ShardContext) -> CompressionMeasurement:
         """Take the census of the artifact; nothing is run."""

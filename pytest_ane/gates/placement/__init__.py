@@ -26,6 +26,7 @@ class PlacementGate(Gate[Placement]):
 
     name = "placement"
     measurement = Plan
+    static = True
     recorded_first = True
     requires = "Core ML's plan"
 

@@ -7,8 +7,7 @@ import pytest
 
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.families.gemma4 import layout
-from pytest_ane.families.gemma4.layout import Rotary, mask
-from pytest_ane.families.layout import MASKED
+from pytest_ane.families.layout import MASKED, Rotary, causal_mask
 from tests.families.gemma4.tiny import hidden, tiny_model
 
 
@@ -30,12 +29,12 @@ def test_a_whole_sliding_head_turns() -> None:
 
 
 def test_a_window_of_three() -> None:
-    seen = mask(2, 3, 6, window=3) == 0
+    seen = causal_mask(2, 3, 6, window=3) == 0
     assert seen.astype(int).tolist() == [[0, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 0]]
 
 
 def test_no_window() -> None:
-    hidden_ = mask(2, 1, 4, window=None)
+    hidden_ = causal_mask(2, 1, 4)
     assert hidden_.tolist() == [[0, 0, MASKED, MASKED], [0, 0, 0, MASKED]]
 
 

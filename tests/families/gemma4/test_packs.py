@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from pytest_ane.families.gemma4.weights import RouterWeights, Weights
 from tests.families.gemma4.tiny import ROOT, hidden, tiny_model, tiny_source
 
 
-def pack_module(source: Any, pack: int, dtype: torch.dtype = torch.float32) -> torch.nn.Module:
+def pack_module(source: Any, pack: int, dtype: npt.DTypeLike = np.float32) -> torch.nn.Module:
     """Pack of layer 0, the combiner for the last."""
     weights = Weights(source, Gemma4Config.read(source), dtype)
     config = weights.config
@@ -83,8 +84,8 @@ def test_among_equals_packs_choose_what_the_reference_chooses(levels: list[int],
     torch.testing.assert_close(found, expected, rtol=2e-3, atol=0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_unchosen_is_exactly_zero(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_unchosen_is_exactly_zero(dtype: npt.DTypeLike) -> None:
     source = tiny_source(top_k_experts=1)
     x = hidden(12, 8)
     outputs = np.array([run(pack_module(source, pack, dtype), x) for pack in range(7)])
@@ -101,7 +102,7 @@ def test_an_unchosen_expert_that_overflows_adds_nothing() -> None:
     unchosen = next(p for p in range(7) if not model.reference(f"L00.p{p}")([x])[0].any())
     bank = source.tensors[f"{ROOT}layers.0.experts.gate_up_proj"]
     bank[2 * unchosen : 2 * unchosen + 2] = 600 * np.sign(x[0])
-    y = run(pack_module(source, unchosen, torch.float16), x)
+    y = run(pack_module(source, unchosen, np.float16), x)
     np.testing.assert_array_equal(y, np.zeros_like(y))
 
 
@@ -113,7 +114,7 @@ def test_nan_comes_out_as_nan() -> None:
 
 def test_banks_hold_the_experts_side_by_side() -> None:
     source = tiny_source()
-    weights = Weights(source, Gemma4Config.read(source), torch.float16)
+    weights = Weights(source, Gemma4Config.read(source), np.float16)
     gate, up, down = read_banks(weights, 1, 3)
     fused = source.tensors[f"{ROOT}layers.1.experts.gate_up_proj"].astype(np.float16)
     downs = source.tensors[f"{ROOT}layers.1.experts.down_proj"].astype(np.float16)

@@ -48,11 +48,16 @@ class MemorySource:
         return self.tensors[name].astype(dtype)
 
     def rows(
-        self, name: str, index: Sequence[int], width: int, height: int | None = None
-    ) -> FloatArray:
+        self,
+        name: str,
+        index: Sequence[int],
+        width: int,
+        height: int | None = None,
+        dtype: npt.DTypeLike = np.float32,
+    ) -> npt.NDArray[Any]:
         self.read.append(f"{name}[{index[0]}]")
         assert self.tensors[name].shape[-1] == width
-        return self.tensors[name].reshape(-1, width)[list(index)]
+        return self.tensors[name].reshape(-1, width)[list(index)].astype(dtype)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.families.llama.layout import LlamaLayout, layout
+from pytest_ane.families.layout import AneLayout, Rotary
+from pytest_ane.families.llama import layout
 
-SMALL = LlamaLayout(width=3, head=2, theta=100.0)
+SMALL = AneLayout("llama", 3, Rotary(2, 100.0))
 
 
 def test_inputs_of_a_stateful_block() -> None:
-    stateful = LlamaLayout(3, 2, 100.0, "state", 4)
+    stateful = AneLayout("llama", 3, Rotary(2, 100.0), 4)
     inputs = stateful.inputs(np.ones((2, 3), np.float32), start=1)
     assert {name: array.shape for name, array in inputs.items()} == {
         "x": (1, 3, 2, 1),
@@ -29,7 +30,7 @@ def test_inputs_of_a_stateful_block() -> None:
 
 
 def test_positions_beyond_the_state() -> None:
-    stateful = LlamaLayout(3, 2, 100.0, "state", 4)
+    stateful = AneLayout("llama", 3, Rotary(2, 100.0), 4)
     with pytest.raises(ExecutionError) as error:
         stateful.inputs(np.ones((2, 3), np.float32), start=3)
     assert str(error.value) == (
@@ -39,7 +40,7 @@ def test_positions_beyond_the_state() -> None:
 
 
 def test_a_head_takes_x_alone() -> None:
-    head = LlamaLayout(3, 2, 100.0, "itself")
+    head = AneLayout("llama", 3)
     assert set(head.inputs(np.ones((2, 3), np.float32))) == {"x"}
 
 
@@ -60,7 +61,7 @@ def test_inputs_of_two_positions() -> None:
 @given(st.integers(1, 9), st.integers(1, 9))
 def test_hidden_states_come_back(length: int, width: int) -> None:
     hidden = np.arange(length * width, dtype=np.float32).reshape(length, width)
-    host = LlamaLayout(width, 2, 100.0)
+    host = AneLayout("llama", width, Rotary(2, 100.0))
     back = host.output({"y": host.inputs(hidden)["x"]})
     np.testing.assert_array_equal(back, hidden)
     assert back.flags.c_contiguous

@@ -73,7 +73,7 @@ def test_nothing_is_read_before_a_shard_is_asked_for() -> None:
 def test_a_block_the_model_does_not_have() -> None:
     with pytest.raises(SourceError) as error:
         tiny_model(("L00", "L01"))
-    assert str(error.value) == "tiny.gguf: has 1 blocks, so no shard L01."
+    assert str(error.value) == "tiny.gguf: has 1 layers, so no shard L01."
 
 
 @pytest.mark.parametrize("heads", [("head.1",), ("head.0", "head.2"), ("head.0", "head.00")])

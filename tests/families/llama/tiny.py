@@ -43,11 +43,16 @@ class MemorySource:
         return self.tensors[name].astype(dtype)
 
     def rows(
-        self, name: str, index: Sequence[int], width: int, height: int | None = None
-    ) -> FloatArray:
+        self,
+        name: str,
+        index: Sequence[int],
+        width: int,
+        height: int | None = None,
+        dtype: npt.DTypeLike = np.float32,
+    ) -> npt.NDArray[Any]:
         self.read.append(name)
         assert self.tensors[name].shape == (height or len(self.tensors[name]), width)
-        return self.tensors[name][list(index)]
+        return self.tensors[name][list(index)].astype(dtype)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -8,7 +8,7 @@ import torch
 
 from pytest_ane.families import Cut
 from pytest_ane.families.zaya.config import ZayaConfig
-from pytest_ane.families.zaya.weights import Reader, read_head, share
+from pytest_ane.families.zaya.weights import Reader, read_head
 from tests.families.llama.tiny import MemorySource
 from tests.families.zaya.tiny import tiny_source
 
@@ -65,9 +65,3 @@ def test_a_slice_of_the_head(tied: bool) -> None:
     projection = read_head(source, ZayaConfig.read(source, 2, Cut(())), 1)
     assert projection.dtype == torch.float16
     assert projection.tolist() == table[5:].tolist()
-
-
-def test_a_read_only_array_is_shared_without_a_word() -> None:
-    array = np.arange(3, dtype=np.float16)
-    array.flags.writeable = False
-    assert share(array).data_ptr() == array.ctypes.data

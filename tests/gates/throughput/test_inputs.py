@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.families.llama import LlamaLayout
+from pytest_ane.families.layout import AneLayout, Rotary
 from pytest_ane.gates.throughput.inputs import hidden_inputs, package_inputs
 from pytest_ane.mil.records import DType, Feature
 
@@ -22,7 +22,7 @@ def feature(name: str = "x", shape: tuple[int, ...] = (1, 8, 4, 1), high: int = 
 
 
 def test_hidden_states_have_rms_1_and_are_the_same_every_time() -> None:
-    layout = LlamaLayout(width=32, head=8, theta=1e4, sees="state", context=16)
+    layout = AneLayout("llama", 32, Rotary(8, 1e4), context=16)
     call = hidden_inputs(layout, 4)
     assert call.tokens == 4
     assert call.inputs["x"].shape == (1, 32, 4, 1)

@@ -1,0 +1,59 @@
+"""What the families' float32 references share: norm, RoPE, attention, and runs over sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from pytest_ane.core.arrays import FloatArray
+
+
+def rms_norm(x: Tensor, epsilon: float) -> Tensor:
+    """Root mean square norm over the last axis, without a weight: x / sqrt(mean(x^2) + eps).
+
+    Source: Zhang and Sennrich, arXiv 1910.07467.
+    """
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate-half RoPE of the first channels of `[heads, T, d]`, as many as the tables have."""
+    rotated, rest = x[..., : cos.shape[1]], x[..., cos.shape[1] :]
+    low, high = rotated.chunk(2, dim=-1)
+    return torch.cat([rotated * cos + torch.cat([-high, low], dim=-1) * sin, rest], dim=-1)
+
+
+def split_heads(x: Tensor, head: int) -> Tensor:
+    """`[T, heads * d]` as `[heads, T, d]`."""
+    return x.reshape(len(x), -1, head).transpose(0, 1)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, divisor: float = 1.0) -> Tensor:
+    """Attention with grouped queries: softmax(q k^T / divisor + mask) v as `[T, heads * d]`.
+
+    `q [heads, T, d]`; `k` and `v [kv_heads, T, d]`; additive `mask [T, T]`.
+    """
+    group = len(q) // len(k)
+    k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
+    mixed = torch.softmax(q @ k.transpose(1, 2) / divisor + mask, dim=-1) @ v
+    return mixed.transpose(0, 1).reshape(mixed.shape[1], -1)
+
+
+def run_each(
+    module: Callable[[Tensor], Tensor], sequences: Sequence[FloatArray]
+) -> list[FloatArray]:
+    """A module's outputs for sequences `[T, C]`, one after another."""
+    with torch.inference_mode():
+        return [module(torch.from_numpy(hidden)).numpy() for hidden in sequences]
+
+
+def run_together(
+    module: Callable[[Tensor], Tensor], sequences: Sequence[FloatArray]
+) -> list[FloatArray]:
+    """As `run_each`, all rows at once, for a module whose positions do not see one another."""
+    with torch.inference_mode():
+        inputs = [torch.from_numpy(hidden) for hidden in sequences]
+        rows = module(torch.cat(inputs))
+        return [y.numpy() for y in torch.split(rows, [len(x) for x in inputs])]

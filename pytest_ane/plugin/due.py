@@ -1,0 +1,270 @@
+"""What a run owes: a verdict of every gate of every selected shard and model.
+
+Due is what the registry, the manifest and the selection say, whatever was collected. A gate that
+has no verdict at the end makes the run red, unless the person left it out on the command line: an
+option of `addopts`, a mark or a conftest.py is no person.
+"""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from collections import defaultdict
+from collections.abc import Generator, Iterator
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from _pytest.mark.expression import Expression
+
+from pytest_ane.gates import GATES
+from pytest_ane.plugin import bench_options, collection
+from pytest_ane.plugin.compare import HELD
+from pytest_ane.plugin.outcome import properties_of
+from pytest_ane.plugin.run import is_worker
+from pytest_ane.project.suite import FOLDER
+
+if TYPE_CHECKING:
+    from pytest_ane.plugin.workspace import Workspace
+
+KEY = pytest.StashKey["Due"]()
+_NOT_RUN = ("collectonly", "setupplan", "setuponly")
+_OPTIONS = {
+    "lf": "--lf",
+    "stepwise": "--sw",
+    "ignore": "--ignore",
+    "ignore_glob": "--ignore-glob",
+    "benchmark_only": "--benchmark-only",
+    "benchmark_skip": "--benchmark-skip",
+    "benchmark_disable": "--benchmark-disable",
+}
+"""Other options that leave tests out, by their names in pytest's namespace."""
+_MOST_WORDS = 8
+
+
+class Pair(NamedTuple):
+    """A gate, and the shard or model that it is due of."""
+
+    gate: str
+    subject: str
+
+    @property
+    def nodeid(self) -> str:
+        """Of the shipped suite's test."""
+        return f"{FOLDER}/test_{self.gate}.py::test_{self.gate}[{self.subject}]"
+
+
+def watch(config: pytest.Config, space: Workspace) -> None:
+    """Compare due and judged at the end, in the process that started the run.
+
+    Raises:
+        pytest.UsageError: `addopts` asks for a run that judges nothing.
+    """
+    line = _command_line(config)
+    for name in _NOT_RUN:
+        if getattr(config.option, name) and not getattr(line, name):
+            raise pytest.UsageError(
+                f"--{name.replace('only', '-only').replace('plan', '-plan')} stands in addopts, so "
+                "no selected shard would be judged; give it on the command line, or take it out."
+            )
+    if not is_worker(config) and not any(getattr(line, name) for name in _NOT_RUN):
+        config.stash[KEY] = due = Due(config, space, line)
+        config.pluginmanager.register(due, "ane-due")
+
+
+class Due:
+    """What is due, and what has been judged of it."""
+
+    def __init__(self, config: pytest.Config, space: Workspace, line: Namespace) -> None:
+        self._config = config
+        self._space = space
+        self._line = line
+        self._judged: set[Pair] = set()
+        self._lacks: dict[Pair, str] = {}
+        self._hidden: dict[Pair, str] = {}
+        self._failed: set[str] = set()
+        self._settled = self._is_red = False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep that a gate was judged, or why its test ended without a red or green verdict."""
+        self._failed |= {report.nodeid} if report.failed else set()
+        of_gate = getattr(report, "ane_gate", None)
+        if of_gate is None or report.when == "teardown":
+            return
+        pair = Pair(*of_gate)
+        statuses = [str(v) for name, v in report.user_properties if name == "ane.status"]
+        if red := next(filter(lambda s: self._fails(s, pair), statuses), None):
+            self._judged.add(pair)
+            if not report.failed:
+                how = "is marked xfail" if hasattr(report, "wasxfail") else report.outcome
+                self._hidden[pair] = f"its verdict is {red}, and its test {how}"
+        elif statuses or (report.passed and report.when == "call" and not _owes_verdict(report)):
+            self._judged.add(pair)
+        elif report.skipped and report.when == "call" and self._is_timed(pair):
+            self._judged.add(pair)  # Benchmarks say so where they do not fit a shard.
+        elif report.skipped:
+            self._lacks[pair] = _why_skipped(report)
+        elif report.when == "call" and report.passed:
+            self._lacks[pair] = "its test passed without a verdict; hand one to ane_gate"
+
+    def settle(self, session: pytest.Session) -> None:
+        """Report as failed tests: gates that are due and have no verdict, and hidden verdicts."""
+        self._settled = True
+        reports = [
+            *(_missing(pair, why) for pair, why in self._gaps()),
+            *(_failed(pair, f"{pair.gate} of {pair.subject}: {why}")
+              for pair, why in self._hidden.items()),
+        ]  # fmt: skip
+        self._is_red = bool(reports)
+        for report in reports:
+            session.config.hook.pytest_runtest_logreport(report=report)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Never green with a gap, even where `pytest.exit(0)` ended the run; 5 with no gate."""
+        if session.exitstatus == pytest.ExitCode.OK and not self._settled:
+            self.settle(session)
+        result = yield
+        if session.exitstatus != pytest.ExitCode.OK:
+            return result
+        if self._is_red:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        elif not self._judged and session.config.stash.get(HELD, None) is None:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+        return result
+
+    def sentence(self) -> str:
+        """`12 of 30 due gates judged, 18 left out by -k fidelity`; empty where all were judged."""
+        left: dict[str, int] = defaultdict(int)
+        for pair in self.pairs():
+            if pair not in self._judged and (option := self._left_out(pair)):
+                left[option] += 1
+        own = any(pair.gate not in GATES for pair in self._judged)
+        if not left or (own and not self._judged & set(self.pairs())):
+            return "" if self._judged or self._lacks else "no gate was judged"
+        count = len(self._judged & set(self.pairs()))
+        others = ", ".join(f"{n} left out by {option}" for option, n in left.items())
+        judged = f"{count} of {len(self.pairs())} due gates judged" if self._judged else (
+            "no gate was judged"
+        )  # fmt: skip
+        return f"{judged}, {others}"
+
+    def pairs(self) -> list[Pair]:
+        """Every gate of every selected shard and complete model; benchmarks where they are run."""
+        if self._config.stash.get(HELD, None) is not None:
+            return []
+        markers = {"gate"} | ({"bench"} if bench_options.is_wanted(self._config) else set())
+        pairs = (Pair(*pair) for pair in self._space.due(markers))
+        return [pair for pair in pairs if not self._is_of_other_kind(pair)]
+
+    def _is_of_other_kind(self, pair: Pair) -> bool:
+        """Whether `-m gate` or `-m bench` asks for the other kind."""
+        kinds = {"gate", "bench"}
+        return self._line.markexpr in kinds - {GATES[pair.gate].marker}
+
+    def _gaps(self) -> Iterator[tuple[Pair, str]]:
+        for pair in dict.fromkeys((*self.pairs(), *self._lacks)):
+            if pair.gate not in GATES:
+                continue
+            lacks = pair in self._lacks or pair not in self._judged
+            if lacks and pair.nodeid not in self._failed and not self._left_out(pair):
+                yield pair, self._lacks.get(pair, "no test asked it")
+
+    def _is_timed(self, pair: Pair) -> bool:
+        """Whether it has several tests, of which some do not fit every shard."""
+        return GATES[pair.gate].marker == "bench"
+
+    def _fails(self, status: str, pair: Pair) -> bool:
+        if status == "unproven":
+            return not self._space.allows_unproven(pair.subject)
+        return status != "passed"
+
+    def _left_out(self, pair: Pair) -> str:
+        """The option by which the person left a gate out; empty for none."""
+        line, gate = self._line, GATES[pair.gate]
+        marks = {gate.marker, gate.name, *gate.aliases}
+        if line.markexpr and not _must_match(line.markexpr, lambda word: word in marks):
+            return f"-m '{line.markexpr}'"
+        names = [name.lower() for name in (FOLDER, *pair.nodeid.split("/")[-1].split("::"), *marks)]
+        if line.keyword and not _must_match(
+            line.keyword, lambda word: any(word.lower() in name for name in names)
+        ):
+            return f"-k '{line.keyword}'"
+        for prefix in line.deselect or ():
+            if pair.nodeid.startswith(prefix):
+                return f"--deselect {prefix}"
+        if not collection.is_everything(self._config) and not any(
+            self._covers(arg, pair.nodeid) for arg in line.file_or_dir
+        ):
+            return "the paths named"
+        return next((text for name, text in _OPTIONS.items() if getattr(line, name, None)), "")
+
+    def _covers(self, arg: str, nodeid: str) -> bool:
+        """Whether a file, folder or node id on the command line holds a test."""
+        file, colons, test = str(arg).partition("::")
+        path, root = (
+            Path(self._config.invocation_params.dir, file).absolute(),
+            self._config.rootpath,
+        )
+        if path.is_relative_to(root) and path.exists():
+            file = path.relative_to(root).as_posix()
+        prefix = f"{file}{colons}{test}"
+        return nodeid == prefix or nodeid.startswith((f"{prefix}::", f"{prefix}[", f"{prefix}/"))
+
+
+def _command_line(config: pytest.Config) -> Namespace:
+    """What the person typed, without `addopts` of files and of the environment."""
+    args = [str(arg) for arg in config.invocation_params.args]
+    return config._parser.parse_known_args(args)
+
+
+def _must_match(expression: str, knows: Any) -> bool:
+    """Whether `-k` or `-m` holds whatever is true of its words that nobody knows here.
+
+    Words of the user's own, such as a mark `slow`, may leave any test out.
+    """
+    words = set(re.findall(r"[^\s()]+", expression)) - {"and", "or", "not"}
+    unknown = [word for word in sorted(words) if not knows(word)]
+    if len(unknown) > _MOST_WORDS:
+        return False
+    compiled = Expression.compile(expression)
+    for values in product((False, True), repeat=len(unknown)):
+        true = {word for word, value in zip(unknown, values, strict=True) if value}
+        if not compiled.evaluate(lambda word, /, true=true, **_: word in true or knows(word)):
+            return False
+    return True
+
+
+def _owes_verdict(report: pytest.TestReport) -> bool:
+    """Whether a test is a shipped gate as it stands; one's own may judge by `assert`."""
+    gate: str = report.ane_gate[0]
+    return bool(report.ane_shipped) and gate in GATES and GATES[gate].marker == "gate"
+
+
+def _why_skipped(report: pytest.TestReport) -> str:
+    if hasattr(report, "wasxfail"):
+        return "its test is marked xfail"
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return f"its test was skipped ({reason.removeprefix('Skipped: ') or 'no reason'})"
+
+
+def _missing(pair: Pair, why: str) -> pytest.TestReport:
+    """A failed test in the place of a gate that has no verdict."""
+    summary = f"due, and not judged: {why}"
+    report = _failed(pair, f"{pair.gate} of {pair.subject} was {summary}")
+    report.user_properties += properties_of(pair.gate, pair.subject, "not run", summary)
+    return report
+
+
+def _failed(pair: Pair, sentence: str) -> pytest.TestReport:
+    file, _, name = pair.nodeid.partition("::")
+    return pytest.TestReport(
+        nodeid=pair.nodeid,
+        location=(file, None, name),
+        keywords={},
+        outcome="failed",
+        longrepr=sentence,
+        when="call",
+        user_properties=[],
+    )

@@ -1,0 +1,1 @@
+"""A run judged again from its ledger."""
