@@ -46,7 +46,8 @@ def carried(dtype: DType, precision: Precision = "as-typed") -> Any:
 def itemsize(kinds: Iterable[ValueType], precision: Precision) -> int:
     """Bytes of an element of the widest of some values, at least 4."""
     tensors = (k for k in kinds if isinstance(k, TensorType) and k.dtype is not DType.STRING)
-    return max([4, *(np.dtype(carried(k.dtype, precision)).itemsize for k in tensors)])
+    sizes: list[int] = [np.dtype(carried(k.dtype, precision)).itemsize for k in tensors]
+    return max([4, *sizes])
 
 
 def load_kernels() -> Any:

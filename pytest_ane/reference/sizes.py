@@ -181,7 +181,8 @@ def _pool(
     axes = _windows(x, kernel, pad_type, pad, strides, None)
     # Under `ceil_mode` the last window may reach over the padding.
     reach = (length + s for (length, _), s in zip(axes, ints(strides, len(kernel), 1), strict=True))
-    return volume(x.shape[:2]) * volume(reach)
+    positions = sum(max(count, 1) for _, count in axes)
+    return volume(x.shape[:2]) * volume(reach) + 4 * positions
 
 
 def _matmul(x: Any, y: Any, transpose_x: Any = False, transpose_y: Any = False) -> Any:

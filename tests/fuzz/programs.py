@@ -145,12 +145,12 @@ _RESULTS = {"split": 2, "topk": 2}
 @cache
 def seeds() -> tuple[bytes, ...]:
     """Programs to mutate: two of each operation, with constants and computed; and loops."""
-    single = [_single(op, computed) for op in OPERATIONS for computed in (False, True)]
+    alone = [single(op, computed) for op in OPERATIONS for computed in (False, True)]
     loops = [make() for name, (make, _) in PROGRAMS.items() if name in ("growing", "kept_list")]
-    return tuple(p.model.SerializeToString() for p in (*single, *loops))
+    return tuple(p.model.SerializeToString() for p in (*alone, *loops))
 
 
-def _single(op: str, computed: bool) -> Program:
+def single(op: str, computed: bool) -> Program:
     """An operation, and two on its result; `computed`: no parameter of numbers is constant."""
     program = Program()
     program.input("x", _X)
@@ -317,7 +317,7 @@ def _input(feature: Feature) -> Array:
 
 def _work(connection: Connection, seed: int) -> None:
     """Run the programs whose numbers come; answer with outcome, seconds and bytes taken."""
-    package = _single("add", False).save(Path(tempfile.mkdtemp(prefix="programs-")))
+    package = single("add", False).save(Path(tempfile.mkdtemp(prefix="programs-")))
     while (number := connection.recv()) is not None:
         data = mutated(number, seed)
         before, start = _reset_peak(), time.monotonic()

@@ -38,7 +38,8 @@ def test_a_gate_ends_what_never_ends(project: Project, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["--ane-memory=much", "--ane-time=soon", "--ane-time="])
 def test_other_words_are_refused(project: Project, option: str) -> None:
-    result = project.run("--ane-package=none.mlpackage", option)
+    project.copy("good")
+    result = project.run("--ane-package=good.mlpackage", option)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     name, _, value = option.partition("=")
     result.stderr.fnmatch_lines([f"ERROR: {name}*{value}*"])
