@@ -54,7 +54,8 @@ def check_interface(model: MLModel, precision: Precision, budget: Budget) -> Non
         for feature in features:
             shape = feature.shape or [low for low, _ in feature.ranges]
             what = f"{model.path}: {kind} {feature.name!r}"
-            budget.check_tensor(what, shape, itemsize([TensorType(feature.dtype, ())], precision))
+            size = itemsize([TensorType(feature.dtype, ())], precision)
+            budget.check_tensor(what, shape, size, words=2)  # As it is given, and as it is carried.
 
 
 def check_names(path: str, features: tuple[Feature, ...], inputs: Mapping[str, Any]) -> None:
