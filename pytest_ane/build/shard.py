@@ -64,6 +64,7 @@ def build_shard(
             if source is not None
             else _build(shard, key, model(), folder)
         ),
+        subject=shard.qualified,
     )
     return Artifact.of_entry(folder)
 

@@ -131,10 +131,16 @@ def _cache(root: Path | None, problems: list[str]) -> Cache | None:
     from pytest_ane.build import Cache
 
     try:
-        return Cache(root)
+        cache = Cache(root)
     except CacheError as error:
         problems.append(str(error))
         return None
+    if cache.unwritable:
+        problems.append(
+            f"The cache folder {cache.root} cannot be written ({cache.unwritable}): what it holds "
+            "is used, and nothing can be built; choose another with --ane-cache=DIR."
+        )
+    return cache
 
 
 def _folders(cache: Cache | None) -> Iterator[tuple[str, str]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
 
+from pytest_ane.core.ci import in_ci
 from pytest_ane.core.gate_words import GATE_WORDS
 
 if TYPE_CHECKING:
@@ -166,7 +167,8 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--ane-rehash",
         action="store_true",
-        help="read every artifact again, whatever is remembered of its digest",
+        help="read every artifact, cache entry and source again, whatever is remembered of its "
+        "digest; always so in CI",
     )
     for name, meaning in _INI.items():
         option = name.replace("_", "-")
@@ -402,7 +404,7 @@ def _refuse_recording(config: pytest.Config) -> None:
             "--ane-record under xdist: processes that share one device disturb each other; leave "
             "-n out, or add --ane-record-force."
         )
-    if os.environ.get("CI", "").lower() not in ("", "0", "false"):
+    if in_ci():
         raise pytest.UsageError(
             "--ane-record in CI (the variable CI is set): a run that records its own evidence "
             "verifies nothing; record on a Mac and commit the files, or add --ane-record-force."
