@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from pytest_ane.cli.commands import parser
+from pytest_ane.cli.options import budget
 from pytest_ane.cli.output import complain, execute
 from pytest_ane.core.errors import OutputError
 from pytest_ane.core.signals import TERMINATED, on_terminate
@@ -23,8 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # Where the locale is not UTF-8.
     try:
-        with on_terminate(lambda: sys.exit(TERMINATED)):
-            return execute(parser(words[0] if words else None).parse_args(words))
+        options = parser(words[0] if words else None).parse_args(words)
+        with budget(options), on_terminate(lambda: sys.exit(TERMINATED)):
+            return execute(options)
     except OutputError as error:
         complain(str(error))
         return 1

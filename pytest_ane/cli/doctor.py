@@ -74,7 +74,8 @@ def _lacks(distribution: str) -> bool:
 
 def _machine() -> Iterator[tuple[str, str]]:
     from pytest_ane.build.disk import amount
-    from pytest_ane.build.semaphore import available_memory, default_builds
+    from pytest_ane.build.semaphore import default_builds
+    from pytest_ane.core.memory import available_memory
     from pytest_ane.project.preflight import versions
 
     yield "versions", f"pytest-ane {__version__}, {versions()}"

@@ -42,6 +42,10 @@ class ExecutionError(AneError):
     """A program cannot be run on the given inputs: wrong name, dtype, shape, or unknown op."""
 
 
+class BudgetError(ExecutionError):
+    """Running a program would take more memory or time than allowed."""
+
+
 class BackendError(AneError):
     """A backend cannot be used on this machine."""
 
