@@ -1,0 +1,44 @@
+"""An older record in a newer one's place: still of these bytes, and yet no longer the latest."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from pytest_ane.testing import Replayer, Script
+from tests.audit.test_pull_requests import Checkout, add, checkout, git
+from tests.plugin.conftest import genuine
+
+__all__ = ["checkout", "genuine"]
+RECORD = ("--ane-backend=coreml", "--ane-record=all", "-k", "placement")
+
+
+@pytest.fixture
+def recorded(checkout: Checkout, genuine: None, monkeypatch: pytest.MonkeyPatch) -> Checkout:
+    """Two records of a plan, the second one in the base."""
+    monkeypatch.delenv("CI", raising=False)
+    (checkout.path / ".gitignore").write_text("ledger.json\n__pycache__\n.pytest_cache\n")
+    add(checkout.path / "shards.toml", '[models.own.policy.placement]\nrequire = "plan"\n')
+    with Replayer(Script()):
+        checkout.project.gate(*RECORD)
+        shutil.copytree(checkout.path / "evidence", checkout.path / "older")
+        checkout.project.gate(*RECORD)
+    checkout.commit("evidence")
+    git(checkout.path, "tag", "--force", "base")
+    return checkout
+
+
+def test_the_latest_record_passes(recorded: Checkout) -> None:
+    assert recorded.run("--ane-backend=cpu").ret == 0
+    assert recorded.complaints() == []
+
+
+def test_an_older_record_is_named(recorded: Checkout) -> None:
+    name = "own/good.placement.json"
+    shutil.copy(recorded.path / "older" / name, recorded.path / "evidence" / name)
+    recorded.commit("older")
+    assert recorded.run("--ane-backend=cpu").ret == 0
+    assert recorded.complaints() == [
+        "placement: its evidence was rolled back: record 1 stands in place of record 2"
+    ]
