@@ -46,13 +46,13 @@ lint: $(STAMP)
 
 # Each target for so many minutes; new inputs stay in build/fuzz, and a failing one with them.
 MINUTES ?= 10
-TARGETS ?= package weights text metadata
+TARGETS ?= package weights text metadata run
 fuzz: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group fuzz
 	for target in $(TARGETS); do \
 		mkdir -p build/fuzz/$$target && \
 		$(BIN)/python -m tests.fuzz $$target -max_total_time=$$(($(MINUTES) * 60)) \
-			-max_len=8192 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 \
+			-max_len=8192 -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 \
 			-artifact_prefix=build/fuzz/$$target- build/fuzz/$$target || exit 1; \
 	done
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 from pytest_benchmark import plugin as benchmark_plugin
 
+from pytest_ane.build.scratch import temporary_files_in
 from pytest_ane.sources import Source, locate
 from pytest_ane.sources.gguf import GGUFSource
 from tests.forked import Forge
@@ -41,6 +42,13 @@ def _no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_collection_finish() -> None:
     """Thousands of tests are no garbage: no later collection looks through them."""
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What coremltools and killed runs leave lies where pytest removes it after three runs."""
+    with temporary_files_in(tmp_path_factory.mktemp("temporary")):
+        yield
 
 
 @pytest.fixture(scope="session")

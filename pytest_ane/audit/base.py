@@ -16,6 +16,7 @@ from typing import Any
 from pytest_ane.audit.ledger import gate_files
 from pytest_ane.core.digests import file_digest, tree_digest
 from pytest_ane.core.errors import ManifestError
+from pytest_ane.gates import GATES
 from pytest_ane.manifest import Manifest, Model, load
 from pytest_ane.manifest.load import parse
 from pytest_ane.manifest.tables import FAMILIES
@@ -161,8 +162,9 @@ def _files(manifest: Manifest) -> Mapping[str, str]:
             named.add(model.source.path)
         for shard in model.shards:
             named |= {shard.reference} if isinstance(shard.reference, Path) else set()
-            for gate in ("placement", "compression", "fidelity", "behaviour"):
-                named |= set(shard.policy.evidence_for(gate).signers or ())
+            for gate in GATES.values():
+                if gate.recordable:
+                    named |= set(shard.policy.evidence_for(gate.name).signers or ())
     digests = {
         path.relative_to(folder).as_posix(): tree_digest(path)
         if path.is_dir()

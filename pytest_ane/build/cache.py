@@ -1,24 +1,27 @@
 """The content-addressed cache: whatever takes long is done once, by one process, and kept whole.
 
-An entry is a folder `<root>/<kind>/<key>`. It is made in `<root>/tmp` and moved into place with
-one rename, so that an entry that exists is complete, whatever killed the process before. Only what
-has the form of a name made here is ever deleted (`folder.py`).
+An entry is a folder `<root>/<kind>/<key>`. It is made and sealed in `<root>/tmp` and moved into
+place with one rename, so that an entry that exists is complete, whatever killed the process before.
+Whenever an entry is used it is compared with its seal (`seal.py`). Only what has the form of a name
+made here is ever deleted (`folder.py`).
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from platformdirs import user_cache_path
 
 from pytest_ane.build.folder import (
@@ -34,6 +37,7 @@ from pytest_ane.build.folder import (
     require_cache,
 )
 from pytest_ane.build.scratch import leftovers, scratch, temporary_folder
+from pytest_ane.build.seal import damage, write_seal
 from pytest_ane.build.semaphore import Semaphore
 from pytest_ane.core.digests import tree_bytes
 from pytest_ane.core.errors import BuildError, CacheError
@@ -43,6 +47,14 @@ _WRITER = "[MIL FileWriter]"
 _NUMBER = re.compile(r"^\[Errno \d+\] ")
 _MARGIN = 60 * 10**9
 """Nanoseconds: clocks of file systems may be behind the machine's."""
+_WORDS = {
+    "artifacts": "package",
+    "compiled": "compiled model",
+    "recordings": "recorded reference",
+}
+"""What messages call an entry of each kind."""
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""Errors that no free space helps against."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +74,26 @@ class Cache:
     Args:
         root: the folder.
         builds: how many entries processes that share the folder make at once; `None` for any.
+        notify: receives a sentence on each entry that was damaged or edited; `to_stderr` by
+            default.
+
+    Attributes:
+        unwritable: why the folder can only be read; empty where it can be written.
 
     Raises:
-        CacheError: the folder cannot be made or written, or holds other content and no tag.
+        CacheError: the folder holds other content and no tag, or cannot be made or written and
+            was no cache before.
     """
 
-    def __init__(self, root: Path | None = None, builds: int | None = None) -> None:
+    def __init__(
+        self,
+        root: Path | None = None,
+        builds: int | None = None,
+        notify: Callable[[str], None] | None = None,
+    ) -> None:
         self.root = (root or default_root()).absolute()
+        self.notify = notify or to_stderr
+        self.unwritable = ""
         self.slots = Semaphore(self.root / "locks", builds) if builds else None
         self._user: FileLock | None = None
         require_cache(self.root)
@@ -83,10 +108,12 @@ class Cache:
                     probe.replace(self.root / TAG)
             probe.unlink(missing_ok=True)
         except OSError as error:
-            raise CacheError(
-                f"The cache folder {self.root} cannot be written ({error.strerror}); "
-                "choose another with --ane-cache=DIR."
-            ) from error
+            if not is_tagged(self.root):
+                raise CacheError(
+                    f"The cache folder {self.root} cannot be written ({error.strerror}); "
+                    "choose another with --ane-cache=DIR."
+                ) from error
+            self.unwritable = error.strerror or str(error)
 
     def path(self, kind: str, key: str) -> Path:
         """Where an entry is or would be."""
@@ -94,37 +121,48 @@ class Cache:
         assert re.fullmatch(KEY, key), key
         return self.root / kind / key
 
-    def get(self, kind: str, key: str) -> Path | None:
-        """A finished entry's folder, or None; `prune` keeps it until this process ends."""
-        path = self.path(kind, key)
-        if not path.is_dir():
-            return None
-        with ExitStack() as stack:
-            with suppress(OSError):  # A shared cache may have locks of another user's.
-                stack.enter_context(self.lock(f"{kind}-{key}"))
-            try:
-                return self._use(path)
-            except FileNotFoundError:
-                return None
+    def get(self, kind: str, key: str, subject: str = "") -> Path | None:
+        """A finished entry's folder, or None; `prune` keeps it until this process ends.
 
-    def get_or_make(self, kind: str, key: str, make: Callable[[Path], None]) -> Path:
+        An entry that differs from its seal is none, which is said; `subject` is whose it is.
+
+        Raises:
+            CacheError: the entry cannot be read.
+        """
+        path = self.path(kind, key)
+        if wrong := self._use(path):
+            self.notify(f"{self._sentence(path, wrong, subject)}; it is not used.")
+        return path if wrong == "" else None
+
+    def get_or_make(
+        self, kind: str, key: str, make: Callable[[Path], None], subject: str = ""
+    ) -> Path:
         """A finished entry, made by `make(folder)` if there is none; two processes make it once.
+
+        An entry that differs from its seal is made again, which is said; `subject` is whose it is.
 
         Raises:
             BuildError: the disk is full or failing; the unfinished entry is removed.
+            CacheError: the entry cannot be read, or is missing in a folder that cannot be written.
         """
+        path = self.path(kind, key)
         with self._disk_errors():
-            if (found := self.get(kind, key)) is not None:
-                return found
+            if (wrong := self._use(path)) == "":
+                return path
+            if self.unwritable:
+                raise self._unwritable_error(path, wrong, subject)
             # The slot first: who waits for an entry may hold one, who makes it has one already.
             with self._slot(), self.lock(f"{kind}-{key}"):
-                path = self.path(kind, key)
-                if path.is_dir():
-                    return self._use(path)
+                if (wrong := self._use(path, locked=True)) == "":
+                    return path
+                if wrong:
+                    self._discard(path, wrong, subject)
                 with self._workspace(kind, key) as folder, scratch(self._scratch(kind, key)):
                     make(folder)
+                    write_seal(folder, kind, key)
                     folder.replace(path)
-                return self._use(path)
+                self._note_use(path)
+                return path
 
     def entries(self) -> list[Entry]:
         """All finished entries, least recently used first."""
@@ -144,14 +182,12 @@ class Cache:
 
         It is renamed away first, so that no reader sees half of it.
         """
-        doomed = self.root / "tmp" / f"{entry.kind}-{entry.key}.removed-{os.getpid()}"
         with self.lock(f"{entry.kind}-{entry.key}"):
             if not entry.path.is_dir():
                 return True
             if entry.path.stat().st_mtime != entry.used:
                 return False
-            entry.path.replace(doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
+            self._remove(entry.path)
         return True
 
     def in_use_since(self) -> float:
@@ -170,8 +206,10 @@ class Cache:
     def sweep(self) -> None:
         """Delete what killed processes left, here and in the temporary folder.
 
-        What another process is making stays.
+        What another process is making stays, and what may not be deleted.
         """
+        if self.unwritable:
+            return
         mark = self._scratch()
         form = rf"{re.escape(mark)}-{ENTRY}"
         named = [(left.name.partition(".")[0], left) for left in own(self.root, "tmp")]
@@ -182,22 +220,83 @@ class Cache:
                 with suppress(OSError):
                     left.unlink()
                 continue
-            with suppress(Timeout), self.lock(name).acquire(timeout=0):
+            with suppress(OSError), self.lock(name).acquire(timeout=0):
                 shutil.rmtree(left, ignore_errors=True)
         for lock in own(self.root, "locks"):
             if re.fullmatch(f"{RUN}|{USER}", lock.stem) and self._is_free(lock.stem):
                 with suppress(OSError):
                     lock.unlink()
 
-    def _use(self, path: Path) -> Path:
+    def _use(self, path: Path, *, locked: bool = False) -> str | None:
+        """Use an entry: how it differs from its seal, empty if it does not; None without one.
+
+        Raises:
+            CacheError: it cannot be read.
+        """
+        try:
+            if not path.is_dir():
+                return None
+            with ExitStack() as stack:
+                if not locked:
+                    with suppress(OSError):  # A shared cache may have locks of another user's.
+                        stack.enter_context(self.lock(f"{path.parent.name}-{path.name}"))
+                self._note_use(path)
+            return damage(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise CacheError(
+                f"{path} cannot be read ({_said(error)}); see that it may be read, if it is "
+                "another user's, or choose another folder with --ane-cache=DIR."
+            ) from error
+
+    def _note_use(self, path: Path) -> None:
         """Note that this process uses an entry, for `prune`; under the entry's lock."""
         if self._user is None:
             start = time.time_ns() - _MARGIN
             self._user = self.lock(f"use-{start}-{os.getpid()}")
             with suppress(OSError):
                 self._user.acquire()
-        os.utime(path)
-        return path
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            raise
+        except OSError:  # Another user's, or in a folder that cannot be written.
+            pass
+
+    def _discard(self, path: Path, wrong: str, subject: str) -> None:
+        """Remove an entry that differs from its seal, under its lock, and say so."""
+        sentence = self._sentence(path, wrong, subject)
+        try:
+            self._remove(path)
+        except OSError as error:
+            raise CacheError(
+                f"{sentence}, and cannot be replaced ({error.strerror}); delete {path}, or choose "
+                "another folder with --ane-cache=DIR."
+            ) from error
+        self.notify(f"{sentence}; it is made again.")
+
+    def _remove(self, path: Path) -> None:
+        """Rename an entry away, so that no reader sees half of it, and delete it."""
+        name = f"{path.parent.name}-{path.name}.removed-{os.getpid()}"
+        shutil.rmtree(path.replace(self.root / "tmp" / name), ignore_errors=True)
+
+    def _sentence(self, path: Path, wrong: str, subject: str) -> str:
+        whose = f"{subject}: its" if subject else "A"
+        kind = path.parent.name
+        return (
+            f"{whose} {_WORDS[kind]} in the cache ({kind}/{path.name[:16]}) was damaged or edited: "
+            f"{wrong}"
+        )
+
+    def _unwritable_error(self, path: Path, wrong: str | None, subject: str) -> CacheError:
+        whose = f"{subject}: its" if subject else "A"
+        missing = f"{whose} {_WORDS[path.parent.name]} is not in the cache"
+        return CacheError(
+            f"{self._sentence(path, wrong, subject) if wrong else missing}, and the cache folder "
+            f"{self.root} cannot be written ({self.unwritable}); choose another with "
+            "--ane-cache=DIR."
+        )
 
     def _is_free(self, name: str) -> bool:
         """Whether nobody holds a lock."""
@@ -236,6 +335,11 @@ class Cache:
         try:
             yield
         except OSError as error:
+            if error.errno in _REFUSED:
+                raise BuildError(
+                    f"Building into {self.root} failed: {_said(error)}; see that it may be read "
+                    "and written, or choose other folders with --ane-cache=DIR and TMPDIR."
+                ) from error
             raise self._disk_error(_said(error)) from error
         except BuildError as error:
             if _WRITER not in str(error):
@@ -251,6 +355,11 @@ class Cache:
             "choose other folders with --ane-cache=DIR and TMPDIR. What was finished before is "
             "kept."
         )
+
+
+def to_stderr(text: str) -> None:
+    """Write a line where it spoils no output."""
+    print(text, file=sys.stderr)
 
 
 def default_root() -> Path:

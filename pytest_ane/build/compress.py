@@ -17,6 +17,7 @@ import numpy as np
 from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.build.optimize import passes
 from pytest_ane.build.palettize.choose import constants
+from pytest_ane.build.scratch import temporary_files_in
 from pytest_ane.core.arrays import Array, FloatArray, HalfArray
 from pytest_ane.core.errors import BuildError
 from pytest_ane.manifest import Compression, Linear, Palettize, Settings, Uncompressed
@@ -206,7 +207,7 @@ def _weight_through_coremltools(half: HalfArray, settings: Linear) -> FloatArray
     from pytest_ane.build.decompress import decompress
     from pytest_ane.mil import read_model
 
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(prefix="pytest-ane-") as folder, temporary_files_in(Path(folder)):
         package = Path(folder, "weight.mlpackage")
         compress(_program(half), settings.model_copy(update={"weight_threshold": 0}), package, "it")
         model = read_model(package)

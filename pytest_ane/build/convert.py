@@ -75,7 +75,8 @@ def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: st
     # Whatever the tracer or the converter raises, the person needs to know which shard it was.
     except Exception as error:
         cause = _not_a_number(conversion.module) or error
-        raise BuildError(f"{subject} could not be converted: {cause}") from error
+        why = " ".join(str(cause).split())
+        raise BuildError(f"{subject} could not be converted: {why}") from error
 
 
 def _not_a_number(module: Any) -> str | None:

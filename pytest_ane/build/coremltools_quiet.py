@@ -56,7 +56,7 @@ def converter_notes() -> Iterator[list[str]]:
 
 @contextmanager
 def held_interrupt() -> Iterator[None]:
-    """Keep Ctrl-C until the block has ended, then act on it.
+    """Keep Ctrl-C and SIGTERM until the block has ended, then act on them.
 
     coremltools tries optional imports under a bare `except:`, which would swallow it. Python allows
     signal handlers in the main thread only; elsewhere nothing is held.
@@ -65,10 +65,14 @@ def held_interrupt() -> Iterator[None]:
         yield
         return
     held: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: held.append(number))
+    before = {
+        number: signal.signal(number, lambda number, frame: held.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if held:
-        raise KeyboardInterrupt
+        signal.raise_signal(held[0])

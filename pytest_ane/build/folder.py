@@ -40,7 +40,7 @@ _FORMS = {
 def own(root: Path, name: str) -> Iterator[Path]:
     """What was made in a folder of the cache; links are not, and none is followed."""
     folder = root / name
-    if not folder.is_symlink():
+    if folder.is_dir() and not folder.is_symlink():
         for path in folder.iterdir():
             if _FORMS[name].fullmatch(path.name) and not path.is_symlink():
                 yield path

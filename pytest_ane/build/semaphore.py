@@ -13,11 +13,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from pytest_ane.core.memory import available_memory
+
 BYTES_PER_BUILD = 3 * 10**9
 """Memory set aside for a build: converting 95 M to 202 M weights takes up to 2.7 GB at the peak."""
 
 _POLL = 0.05
-_CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
 class Semaphore:
@@ -55,15 +56,3 @@ class Semaphore:
 def default_builds() -> int:
     """Builds to run at once: as many as memory holds at 3 GB each, from one to one a core."""
     return max(1, min(os.cpu_count() or 1, available_memory() // BYTES_PER_BUILD))
-
-
-def available_memory(limit: Path = _CGROUP) -> int:
-    """Bytes of memory this process may use: the machine's, or its container's (cgroup v2)."""
-    try:
-        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Not on Windows.
-        machine = BYTES_PER_BUILD
-    try:
-        return min(machine, int(limit.read_text()))
-    except (OSError, ValueError):  # No container, or "max".
-        return machine

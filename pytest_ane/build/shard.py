@@ -14,10 +14,11 @@ from uuid import NAMESPACE_URL, uuid5
 from pytest_ane.build.cache import Cache
 from pytest_ane.build.record import PACKAGE, Artifact, BuildRecord
 from pytest_ane.core.digests import file_digest, key_digest, tree_digest
-from pytest_ane.core.errors import BuildError
+from pytest_ane.core.errors import BuildError, ProgramError
 from pytest_ane.families import Buildable
 from pytest_ane.manifest import Shard, Uncompressed
 from pytest_ane.mil import read_model
+from pytest_ane.mil.files import stays_inside
 from pytest_ane.mil.package import parse_package
 from pytest_ane.mil.proto import canonical_bytes
 
@@ -64,6 +65,7 @@ def build_shard(
             if source is not None
             else _build(shard, key, model(), folder)
         ),
+        subject=shard.qualified,
     )
     return Artifact.of_entry(folder)
 
@@ -160,7 +162,13 @@ def canonicalize(package: Path) -> None:
     _without_machine(message)
     file.write_bytes(canonical_bytes(message))
     manifest = package / "Manifest.json"
-    manifest.write_text(_identified(json.loads(manifest.read_text()), package / "Data"))
+    try:
+        text = _identified(json.loads(manifest.read_text()), package / "Data")
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ProgramError(
+            f"{manifest}: damaged ({error!r:.200}); save the package again."
+        ) from None
+    manifest.write_text(text)
 
 
 def _without_machine(message: Any) -> None:
@@ -189,5 +197,7 @@ def _identified(manifest: dict[str, Any], data: Path) -> str:
 
 
 def _identifier(name: str, path: Path) -> str:
+    if not stays_inside(name):
+        raise ValueError(f"{name!r} lies outside the package")
     digest = tree_digest(path) if path.is_dir() else file_digest(path)
     return str(uuid5(NAMESPACE_URL, f"{name} {digest}"))

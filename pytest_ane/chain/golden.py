@@ -47,11 +47,12 @@ def record_golden(
     wiring: Sequence[Wire],
     model: Callable[[], LanguageModel],
     decode: Callable[[Sequence[int]], str],
+    name: str = "",
 ) -> list[GoldenPrompt]:
     """Recorded references of `(prompt, greedy tokens)` pairs, made from the float32 modules once.
 
-    `spec` is what the prompts depend on besides the identity. `model` and `prompts` are called only
-    when there is no recording yet.
+    `spec` is what the prompts depend on besides the identity; `name` is the model's, for messages.
+    `model` and `prompts` are called only when there is no recording yet.
     """
     key = {**identity, "recording": RECORDING_VERSION, "logits": _VERSION, "golden": spec}
     key["wiring"] = [asdict(wire) for wire in wiring]
@@ -68,14 +69,14 @@ def record_golden(
             metadata.append([prompt.name, prompt.ids, tokens, leads, decode(tokens)])
         save(folder, tensors, {"golden": metadata})
 
-    tensors, metadata = load(cache.get_or_make("recordings", key_digest(key), make))
+    tensors, metadata = load(cache.get_or_make("recordings", key_digest(key), make, name))
 
     def logits(i: int) -> FloatArray:
         return unpack(tensors[f"{i}.best"], tensors[f"{i}.below"])
 
     return [
-        GoldenPrompt(name, tuple(ids), logits(i), tuple(tokens), tuple(leads), text)
-        for i, (name, ids, tokens, leads, text) in enumerate(metadata["golden"])
+        GoldenPrompt(prompt, tuple(ids), logits(i), tuple(tokens), tuple(leads), text)
+        for i, (prompt, ids, tokens, leads, text) in enumerate(metadata["golden"])
     ]
 
 

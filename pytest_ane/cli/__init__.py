@@ -7,19 +7,26 @@ import sys
 from collections.abc import Sequence
 
 from pytest_ane.cli.commands import parser
+from pytest_ane.cli.options import budget
 from pytest_ane.cli.output import complain, execute
 from pytest_ane.core.errors import OutputError
+from pytest_ane.core.signals import TERMINATED, on_terminate
 
 __all__ = ["main", "parser"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; 0, or 1 with one sentence on stderr."""
+    """Run a command; 0, or 1 with one sentence on stderr.
+
+    SIGTERM raises `SystemExit` with 143, so that temporary files are removed.
+    """
     words = sys.argv[1:] if arguments is None else arguments
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # Where the locale is not UTF-8.
     try:
-        return execute(parser(words[0] if words else None).parse_args(words))
+        options = parser(words[0] if words else None).parse_args(words)
+        with budget(options), on_terminate(lambda: sys.exit(TERMINATED)):
+            return execute(options)
     except OutputError as error:
         complain(str(error))
         return 1

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_ane.cli.options import add_project
+from pytest_ane.cli.options import add_budget, add_project
 from pytest_ane.cli.output import Output
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--against", type=Path, metavar="PACKAGE", help="of a package: its uncompressed form"
     )
     add_project(parser)
+    add_budget(parser)
 
 
 def run(options: argparse.Namespace) -> Output:

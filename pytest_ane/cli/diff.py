@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_ane.cli.options import add_budget
 from pytest_ane.cli.output import Failed, Output
 from pytest_ane.core.errors import ExecutionError
 
@@ -33,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="relative difference |a - b| / |b| of a result (default: 0.01)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of Gaussian inputs (default: 0)")
+    add_budget(parser)
 
 
 def run(options: argparse.Namespace) -> Output:

@@ -74,7 +74,8 @@ def _lacks(distribution: str) -> bool:
 
 def _machine() -> Iterator[tuple[str, str]]:
     from pytest_ane.build.disk import amount
-    from pytest_ane.build.semaphore import available_memory, default_builds
+    from pytest_ane.build.semaphore import default_builds
+    from pytest_ane.core.memory import available_memory
     from pytest_ane.project.preflight import versions
 
     yield "versions", f"pytest-ane {__version__}, {versions()}"
@@ -132,10 +133,16 @@ def _cache(root: Path | None, problems: list[str]) -> Cache | None:
     from pytest_ane.build import Cache
 
     try:
-        return Cache(root)
+        cache = Cache(root)
     except CacheError as error:
         problems.append(str(error))
         return None
+    if cache.unwritable:
+        problems.append(
+            f"The cache folder {cache.root} cannot be written ({cache.unwritable}): what it holds "
+            "is used, and nothing can be built; choose another with --ane-cache=DIR."
+        )
+    return cache
 
 
 def _folders(cache: Cache | None) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ane.cli.options import add_backend, add_project
+from pytest_ane.cli.options import add_backend, add_budget, add_project
 from pytest_ane.cli.output import Output
 from pytest_ane.core.errors import GoldenError
 
@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--package", type=Path, help="for a shard: run this in place of its float32 module"
     )
     add_project(parser)
+    add_budget(parser)
     add_backend(
         parser,
         "what runs a package (default: Core ML on a Mac, else the CPU executor)",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
+from typing import cast
 
 
 def add_manifest(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +37,7 @@ def add_stack(parser: argparse.ArgumentParser) -> None:
     """The options of commands that run a whole model; what is missing is built."""
     add_project(parser)
     parser.add_argument("--model", metavar="NAME", help="default: the only whole one")
+    add_budget(parser)
 
 
 def add_shards(parser: argparse.ArgumentParser, help: str) -> None:
@@ -51,6 +54,53 @@ def add_backend(parser: argparse.ArgumentParser, help: str, default: str | None 
         default=default,
         help=help,
     )
+
+
+def add_budget(parser: argparse.ArgumentParser) -> None:
+    """`--memory`, `--ane-memory`, `--time`, `--ane-time`: what running a program may take."""
+    parser.add_argument(
+        "--memory",
+        "--ane-memory",
+        type=_size,
+        metavar="SIZE",
+        help="memory that running a program may take, such as '8 GB' (default: half of what is "
+        "free)",
+    )
+    parser.add_argument(
+        "--time",
+        "--ane-time",
+        type=_seconds,
+        metavar="TIME",
+        help="how long one call of a program may take, such as '90 s' or '2 h' (default: 10 min)",
+    )
+
+
+def budget(options: argparse.Namespace) -> AbstractContextManager[None]:
+    """The budget that a command's options set, while it runs."""
+    if not hasattr(options, "memory"):
+        return nullcontext()
+    from pytest_ane.reference.budget import process_budget
+
+    return process_budget(options.memory, options.time)
+
+
+def _size(text: str) -> int:
+    from pytest_ane.manifest.policy import size
+
+    return cast(int, _parsed(size, int(text) if text.isdecimal() else text))
+
+
+def _seconds(text: str) -> float:
+    from pytest_ane.manifest.policy import seconds
+
+    return cast(float, _parsed(seconds, text))
+
+
+def _parsed(parse: Callable[[object], object], value: object) -> object:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{value}: {error}") from None
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:

@@ -11,12 +11,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from pytest_ane.core.errors import AneError, OutputError
-from pytest_ane.core.text import printable
+from pytest_ane.core.text import LONGEST, printable
 
 Output: TypeAlias = Generator[str, None, Any]
 """What a command's `run` gives: it yields lines, and returns records or plain data for JSON.
 
-Names in files may hold what a terminal obeys, so each line is printed with escapes for that.
+Names in files may hold what a terminal obeys, so each line is printed with escapes for that, and
+a line of more than 4,000 characters without its middle.
 """
 
 
@@ -57,11 +58,11 @@ def complain(sentence: str) -> None:
     """Print an error to stderr, if there is one; it may have several lines."""
     if sys.stderr:
         lines = f"pytest-ane: {sentence}".split("\n")
-        print(*(printable(line, sys.maxsize) for line in lines), sep="\n", file=sys.stderr)
+        print(*(printable(line, LONGEST) for line in lines), sep="\n", file=sys.stderr)
 
 
 def to_json(data: object) -> str:
-    """JSON in ASCII, so that nothing in it moves a terminal's cursor.
+    """JSON in ASCII, so that nothing in it moves a terminal's cursor or is a command to a CI.
 
     Numbers that are not finite become `"NaN"`, `"Infinity"` or `"-Infinity"`.
     """
@@ -69,7 +70,18 @@ def to_json(data: object) -> str:
 
     from pytest_ane.core.strict_json import strict
 
-    return json.dumps(strict(to_jsonable_python(data, fallback=_plain)), indent=2)
+    text = json.dumps(strict(to_jsonable_python(_sound(data), fallback=_plain)), indent=2)
+    return text.replace("##", "\\u0023#")  # Only a text can hold these.
+
+
+def _sound(value: Any) -> Any:
+    """Data whose keys are UTF-8, which pydantic requires of them: lone surrogates are escapes."""
+    if isinstance(value, Mapping):
+        return {
+            str(key).encode(errors="backslashreplace").decode(): _sound(inner)
+            for key, inner in value.items()
+        }
+    return [*map(_sound, value)] if type(value) in (list, tuple) else value
 
 
 def _plain(value: Any) -> Any:
@@ -85,7 +97,7 @@ def _printed(lines: Output, *, quiet: bool) -> Any:
         except StopIteration as end:
             return end.value
         if not quiet:
-            _write(printable(line, sys.maxsize))
+            _write(printable(line, LONGEST))
 
 
 def _write(text: str) -> None:

@@ -59,5 +59,5 @@ def open_stack(
         check(opened)
         if sys.stderr and sys.stderr.isatty():
             for line in project.preflight.lines():
-                sys.stderr.write(f"{line}\n")
+                tell(line, stays=True)
         yield project.stack(model.name)

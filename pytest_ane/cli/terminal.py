@@ -6,16 +6,22 @@ import argparse
 import shutil
 import sys
 
+from pytest_ane.core.text import printable
+
 
 def terminal_width() -> int | None:
     """Columns of the terminal that stdout is; None in a pipe or a file."""
     return shutil.get_terminal_size().columns if sys.stdout and sys.stdout.isatty() else None
 
 
-def tell(text: str) -> None:
-    """Replace the status line on stderr, if that is a terminal; an empty text erases it."""
+def tell(text: str, *, stays: bool = False) -> None:
+    """Replace the status line on stderr, if that is a terminal; an empty text erases it.
+
+    One that stays is a line of its own, whole.
+    """
     if sys.stderr and sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{text[:79]}")
+        line = f"{printable(text)}\n" if stays else printable(text)[:79]
+        sys.stderr.write(f"\r\x1b[K{line}")
         sys.stderr.flush()
 
 
@@ -27,6 +33,6 @@ def confirmed(question: str, options: argparse.Namespace) -> bool:
     if options.json or not all(stream and stream.isatty() for stream in (sys.stdin, sys.stdout)):
         return False
     try:
-        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+        return input(f"{printable(question)} [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
         return False

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
+from pytest_ane.core.errors import ProgramError
 from pytest_ane.core.files import write_atomically
 
 _CHUNK = 1 << 20
@@ -127,9 +128,21 @@ def _file_digest(path: Path, state: _State) -> str:
 def tree_files(path: Path) -> dict[str, str]:
     """SHA-256 of every file below a folder by relative POSIX path, sorted by path.
 
-    Links are followed, for whoever reads a package follows them too.
+    A link to a file counts as the file; one to a folder, whose files count where they are, as the
+    folder's path. Nothing is read before all links are seen to stay inside.
+
+    Raises:
+        ProgramError: a link leads out of the folder.
     """
-    return {p.relative_to(path).as_posix(): file_digest(p) for p in sorted(_files(path))}
+    files = sorted(_files(path))
+    return {p.relative_to(path).as_posix(): _entry_digest(path, p) for p in files}
+
+
+def _entry_digest(root: Path, path: Path) -> str:
+    if not path.is_dir():
+        return file_digest(path)
+    target = os.path.relpath(path.resolve(), root.resolve())
+    return hashlib.sha256(os.fsencode(f"link to {Path(target).as_posix()}")).hexdigest()
 
 
 def tree_digest(path: Path) -> str:
@@ -139,20 +152,44 @@ def tree_digest(path: Path) -> str:
 
 
 def tree_bytes(path: Path) -> int:
-    """Bytes of all files below a folder."""
-    return sum(p.stat().st_size for p in _files(path))
+    """Bytes of all files below a folder; links count for nothing."""
+    files = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+    return sum(f.stat().st_size for f in files if f.is_file() and not f.is_symlink())
+
+
+def check_links(path: Path) -> None:
+    """Check that no link in a package leads out of it; the package itself may be a link.
+
+    Whoever reads a package follows its links: one to `/usr` or `/proc` would be read for minutes,
+    and one to a private file would be part of what is shown.
+
+    Raises:
+        ProgramError: names the link.
+    """
+    for _ in _files(path):
+        pass
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """All files below a folder; a linked folder that holds its own link is not entered again."""
-    for folder, folders, names in os.walk(path, followlinks=True):
-        here = Path(folder)
-        folders[:] = [n for n in folders if not (here / n).is_symlink() or not _around(here, n)]
-        yield from (file for file in map(here.joinpath, names) if file.is_file())
+    """All files below a folder, and links to folders, which are not entered."""
+    root = os.path.realpath(path)
+    for folder, folders, names in os.walk(path):
+        for entry in map(Path(folder).joinpath, (*folders, *names)):
+            if entry.is_symlink():
+                _check_link(entry, root)
+                if entry.exists():
+                    yield entry
+            elif entry.is_file():
+                yield entry
 
 
-def _around(folder: Path, link: str) -> bool:
-    return folder.resolve().is_relative_to((folder / link).resolve())
+def _check_link(link: Path, root: str) -> None:
+    target = os.path.realpath(link)
+    if os.path.commonpath((root, target)) != root:
+        raise ProgramError(
+            f"{link}: links to {target}, outside of its package, and is not followed; put a copy "
+            "in its place, of all links with: cp -RL PACKAGE COPY"
+        )
 
 
 def key_digest(parts: object) -> str:

@@ -11,47 +11,39 @@ class AneError(Exception):
     """Base of every error this package raises on bad input or a bad environment.
 
     `str(error)` is written for the person at the terminal; the plugin and the command line
-    print it without a traceback.
+    print it without a traceback. It may quote what stands in a file, so characters that a terminal
+    would obey are shown as escapes, and a text of more than 1,000 characters loses its middle.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 class ManifestError(AneError):
-    """`shards.toml`, an option or a selection is wrong."""
+    """`shards.toml`, an option or a selection is wrong; several problems have a line each."""
+
+    def __init__(self, message: str) -> None:
+        Exception.__init__(self, "\n".join(map(printable, message.split("\n"))))
 
 
 class SourceError(AneError):
-    """A source of weights (GGUF, safetensors, seeded) is missing, broken or lacks a tensor.
-
-    It shows what stands in a file as `ProgramError` does.
-    """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(printable(message))
+    """A source of weights (GGUF, safetensors, seeded) is missing, broken or lacks a tensor."""
 
 
 class ProgramError(AneError):
-    """A Core ML package cannot be read: missing, truncated, hostile or of an unsupported kind.
-
-    What it says may name what stands in the file, so characters that a terminal would obey are
-    shown as escapes, and a text of more than 1,000 characters loses its middle.
-    """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(printable(message))
+    """A Core ML package cannot be read: missing, truncated, hostile or of an unsupported kind."""
 
 
 class PlanError(AneError):
-    """A recorded placement plan cannot be read: damaged, contradictory or of an unknown format.
-
-    It shows what stands in a file as `ProgramError` does.
-    """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(printable(message))
+    """A recorded placement plan cannot be read: damaged, contradictory or of an unknown format."""
 
 
 class ExecutionError(AneError):
     """A program cannot be run on the given inputs: wrong name, dtype, shape, or unknown op."""
+
+
+class BudgetError(ExecutionError):
+    """Running a program would take more memory or time than allowed."""
 
 
 class BackendError(AneError):
@@ -67,13 +59,7 @@ class NotRunError(AneError):
 
 
 class EvidenceError(AneError):
-    """An evidence file cannot be read: damaged, too large or no in-toto statement of ours.
-
-    It shows what stands in a file as `ProgramError` does.
-    """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(printable(message))
+    """An evidence file cannot be read: damaged, too large or no in-toto statement of ours."""
 
 
 UnprovenKind: TypeAlias = Literal[
@@ -87,35 +73,21 @@ leaves out something that was asked."""
 class UnprovenError(AneError):
     """What a policy asks for is not proven: evidence is missing, stale or not to be trusted.
 
-    It shows what stands in a file as `ProgramError` does.
-
     Attributes:
         kind: what is the matter, for those who record anew.
     """
 
     def __init__(self, message: str, kind: UnprovenKind = "missing") -> None:
-        super().__init__(printable(message))
+        super().__init__(message)
         self.kind = kind
 
 
 class RecordingError(AneError):
-    """A recording of Core ML's answers cannot be read, or does not hold what was asked for.
-
-    It shows what stands in a file as `ProgramError` does.
-    """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(printable(message))
+    """A recording of Core ML's answers cannot be read, or does not hold what was asked for."""
 
 
 class GoldenError(AneError):
-    """Golden tensors cannot be read or written, or are not those of the shard.
-
-    It shows what stands in a file as `ProgramError` does.
-    """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(printable(message))
+    """Golden tensors cannot be read or written, or are not those of the shard."""
 
 
 class OutputError(AneError):

@@ -9,8 +9,8 @@ from tempfile import NamedTemporaryFile
 
 from pytest_ane.core.errors import EvidenceError
 from pytest_ane.core.files import write_atomically
-from pytest_ane.evidence.statement import Statement
-from pytest_ane.evidence.strict_json import MOST_BYTES
+from pytest_ane.evidence.statement import TYPE, Statement
+from pytest_ane.evidence.strict_json import MOST_BYTES, parse
 from pytest_ane.manifest.ids import MODEL, is_id
 
 FOLDER = "evidence"
@@ -48,9 +48,11 @@ class Store:
         """Store a statement in place of an older one; its signature, which no longer fits, goes.
 
         Raises:
-            EvidenceError: the folder cannot be written.
+            EvidenceError: the folder cannot be written, or another file lies in the place.
         """
         path = self.path(statement.gate, statement.subject)
+        if (there := read_file(path)) is not None and _is_foreign(there):
+            raise EvidenceError(f"{path} is no evidence and is not replaced; move it away.")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, statement.to_json().encode())
@@ -80,6 +82,15 @@ class Store:
         """All evidence files, sorted; signatures are not among them."""
         files = self.folder.glob("*/*.json")
         return sorted(path for path in files if not path.name.endswith(SIGNATURES))
+
+
+def _is_foreign(data: bytes) -> bool:
+    """Whether a file is whole JSON of somebody else; a damaged one may have been a statement."""
+    try:
+        top = parse(data)
+    except EvidenceError:
+        return False
+    return not (isinstance(top, dict) and top.get("_type") == TYPE)
 
 
 def signature(path: Path, suffix: str) -> Path:

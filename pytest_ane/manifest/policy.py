@@ -14,6 +14,7 @@ from pytest_ane.manifest.evidence import EvidencePolicy
 
 _SIZE = r"(\d{1,15}(?:\.\d{1,15})?)\s*([kMG]i?)?B"
 _COUNT = r"(\d{1,15}(?:\.\d{1,15})?)\s*([kMG])"
+_TIME = r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|min|h)?"
 _PERCENT = r"(\d{1,2}(?:\.\d{1,6})?)\s*%"
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 CALIBRATED: Literal["calibrated"] = "calibrated"
@@ -27,6 +28,18 @@ def size(value: object) -> object:
     """
     message = 'must be a number of bytes or a size such as "5 MB" or "4.8 MiB"'
     return _number(value, _SIZE, message)
+
+
+def seconds(value: object) -> float:
+    """Seconds of `90`, `"90 s"`, `"10 min"` or `"2 h"`.
+
+    Raises:
+        ValueError: neither a number above 0 nor a text of that form.
+    """
+    match = re.fullmatch(_TIME, str(value).strip())
+    if match is None or not float(match[1]):
+        raise ValueError('must be a number of seconds or a time such as "90 s", "10 min" or "2 h"')
+    return float(match[1]) * {"": 1, "s": 1, "min": 60, "h": 3600}[match[2] or ""]
 
 
 def count(value: object) -> object:

@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic_core import ErrorDetails
 
+from pytest_ane.core.text import printable
 from pytest_ane.manifest.base import KeyPath, Record, loads, one_of
 from pytest_ane.manifest.layers import Layers, value_at, written
 
@@ -58,7 +59,7 @@ def report(file: Path, text: str, problems: Iterable[Problem]) -> str:
     sentences = {problem.text: line_of(lines, problem.path) for problem in problems}
     name = label(file)
     return "\n".join(
-        f"{name}{f':{line}' if line else ''}: {text}{'' if text.endswith('?') else '.'}"
+        printable(f"{name}{f':{line}' if line else ''}: {text}{'' if text.endswith('?') else '.'}")
         for text, line in sorted(sentences.items(), key=lambda item: item[1] or 0)
     )
 

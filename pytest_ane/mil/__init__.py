@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pytest_ane.core.digests import check_links
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.blob import byte_size, load
 from pytest_ane.mil.compiled import is_compiled, read_compiled
@@ -43,5 +44,6 @@ def read_any(
     Raises:
         ProgramError: as `read_model`; in a pipeline, of a part too.
     """
+    check_links(path)
     read = read_compiled if is_compiled(path) else read_package
     return read(path, weights=weights, function=function)

@@ -40,8 +40,7 @@ def read_file(file: Path, most: int = _MOST_BYTES) -> bytes:
 def stays_inside(name: str) -> bool:
     """Whether a path written in a package's file stays below the folder it is relative to.
 
-    Judged by the text alone: files that are links, as in a download cache, are the user's doing
-    and may lie anywhere.
+    Judged by the text alone; links are judged by `core.digests.check_links`.
     """
     posix, windows = PurePosixPath(name), PureWindowsPath(name)
     rooted = posix.is_absolute() or windows.drive or windows.root

@@ -62,6 +62,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     options.add(parser)
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config,
+) -> Generator[None, object, object]:
+    """Provide a standard output where there is none, before pytest captures it."""
+    given = early_config.known_args_namespace
+    if given.ane_shards is not None or given.ane_package is not None:
+        from pytest_ane.plugin import process
+
+        process.provide_output()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
+    """End cleanly on SIGTERM, and with a sentence where standard output cannot be written."""
+    if not wanted(config):
+        return (yield)
+    from pytest_ane.plugin import process
+
+    return (yield from process.run(config))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Register markers; with shards selected, read the manifest and add the gate suite."""
@@ -215,7 +238,10 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
     try:
         summary.write(terminalreporter, config)
     except Exception as error:
-        terminalreporter.write_line(f"ane: the table of verdicts failed: {error!r}", yellow=True)
+        from pytest_ane.core.text import printable
+
+        text = printable(f"ane: the table of verdicts failed: {error!r}")
+        terminalreporter.write_line(text, yellow=True)
 
 
 @contextmanager

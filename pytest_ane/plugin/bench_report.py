@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pytest_benchmark.session import PerformanceRegression
 
+from pytest_ane.core.text import LONGEST, printable
 from pytest_ane.gates.throughput.speed import KEY
 from pytest_ane.plugin import workspace
 from pytest_ane.plugin.bench_options import is_requested
@@ -40,13 +41,13 @@ class BenchReport:
             result = yield
         except (PerformanceRegression, pytest.UsageError) as error:
             result, self._regressed = None, True
-            terminalreporter.write_line(f"pytest-benchmark: {error}", red=True)
+            terminalreporter.write_line(printable(f"pytest-benchmark: {error}"), red=True)
         judged = workspace.of(self._config).speeds
         if judged and self._config.get_verbosity() >= -1:
             everything = self._config.get_verbosity() > 0
             terminalreporter.write_sep("=", "ane throughput")
             for line in lines(judged, everything=everything):
-                terminalreporter.write_line(line)
+                terminalreporter.write_line(printable(line, LONGEST))
         if self._compared_nothing():
             terminalreporter.write_line("--benchmark-compare: nothing was compared", red=True)
         return result

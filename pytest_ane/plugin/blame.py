@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ane.core.errors import AneError
+from pytest_ane.core.text import printable
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.project.blame import blame_shard
@@ -42,4 +43,4 @@ def tell(item: pytest.Item, space: Workspace, verdict: Verdict) -> str:
         return f"cause not found: {error}"
     # The verdict stands, whatever goes wrong here.
     except Exception as error:
-        return f"internal error while searching the cause (please report): {error!r}"
+        return f"internal error while searching the cause (please report): {printable(repr(error))}"

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
 
+from pytest_ane.core.ci import in_ci
 from pytest_ane.core.gate_words import GATE_WORDS
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ _INI = {
     "ane_min_contribution": "the same for min-contribution",
     "ane_evidence": "where evidence is kept, relative to the ini file",
     "ane_builds": "how many shards are built at once, over all workers",
+    "ane_memory": "memory that running a program may take, such as '8 GB'",
+    "ane_time": "how long one call of a program may take, such as '10 min'",
     "ane_backend": "'auto', 'cpu' or 'coreml': what runs artifacts",
     "ane_compute_units": "where Core ML may run a model, with the backend coreml",
     "ane_unproven": "'fail' or 'allow': overrides what becomes of an unproven verdict",
@@ -88,6 +91,18 @@ def add(parser: pytest.Parser) -> None:
         metavar="N",
         help="how many shards are built at once, over all workers and runs that share the cache "
         "(default: as many as memory holds at 3 GB each, at most one a core)",
+    )
+    group.addoption(
+        "--ane-memory",
+        metavar="SIZE",
+        help="memory that running a program on the CPU executor may take, such as '8 GB' "
+        "(default: half of what is free)",
+    )
+    group.addoption(
+        "--ane-time",
+        metavar="TIME",
+        help="how long one call of a program may take on the CPU executor, such as '90 s' or '2 h' "
+        "(default: 10 min)",
     )
     group.addoption(
         "--ane-unproven",
@@ -152,7 +167,8 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--ane-rehash",
         action="store_true",
-        help="read every artifact again, whatever is remembered of its digest",
+        help="read every artifact, cache entry and source again, whatever is remembered of its "
+        "digest; always so in CI",
     )
     for name, meaning in _INI.items():
         option = name.replace("_", "-")
@@ -240,6 +256,28 @@ def builds(config: pytest.Config) -> int | None:
             f"{origin(config, 'ane_builds')}={value}: give a number from 1 to 1000."
         )
     return int(value)
+
+
+def memory(config: pytest.Config) -> int | None:
+    """Bytes that running a program may take; None if that is not set.
+
+    Raises:
+        pytest.UsageError: it is no size.
+    """
+    from pytest_ane.manifest.policy import size
+
+    return cast("int | None", _measured(config, "ane_memory", size))
+
+
+def seconds(config: pytest.Config) -> float | None:
+    """How long one call of a program may take; None if that is not set.
+
+    Raises:
+        pytest.UsageError: it is no time.
+    """
+    from pytest_ane.manifest.policy import seconds
+
+    return cast("float | None", _measured(config, "ane_time", seconds))
 
 
 def unproven(config: pytest.Config) -> str:
@@ -331,6 +369,17 @@ def recording(config: pytest.Config) -> frozenset[str]:
     return frozenset(verbs)
 
 
+def _measured(config: pytest.Config, name: str, parse: Callable[[object], Any]) -> Any:
+    """A size or a time above 0; None if it is not set."""
+    value = text(config, name)
+    if not value:
+        return None
+    try:
+        return parse(int(value) if value.isdecimal() else value)
+    except ValueError as error:
+        raise pytest.UsageError(f"{origin(config, name)}={value}: {error}.") from None
+
+
 def _choice(config: pytest.Config, name: str, choices: Sequence[str]) -> str:
     """A value of a few; argparse has looked at the command line, nobody yet at ini."""
     value = text(config, name)
@@ -355,7 +404,7 @@ def _refuse_recording(config: pytest.Config) -> None:
             "--ane-record under xdist: processes that share one device disturb each other; leave "
             "-n out, or add --ane-record-force."
         )
-    if os.environ.get("CI", "").lower() not in ("", "0", "false"):
+    if in_ci():
         raise pytest.UsageError(
             "--ane-record in CI (the variable CI is set): a run that records its own evidence "
             "verifies nothing; record on a Mac and commit the files, or add --ane-record-force."

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_ane.core.errors import AneError, NotRunError, UnprovenError
+from pytest_ane.core.text import LONGEST, printable
 from pytest_ane.core.verdict import Verdict, nothing
 from pytest_ane.evidence.judge import with_origin
 from pytest_ane.gates import GATES
@@ -49,7 +50,7 @@ class VerdictRecorder:
         self.item.user_properties += _properties(
             **properties(verdict),
             **({"source": synthetic} if synthetic else {}),
-            **{f"provenance.{key}": str(value) for key, value in provenance.items()},
+            **{f"provenance.{k}": printable(str(v), LONGEST) for k, v in provenance.items()},
         )
         if text := "\n".join(details(verdict, terminal_width(self.item.config))).strip("\n"):
             self.item.add_report_section("call", f"ane {verdict.gate}", text)
@@ -118,6 +119,7 @@ def terminal_width(config: pytest.Config) -> int | None:
 
 def properties_of(gate: str, subject: str, status: str, summary: str) -> list[tuple[str, object]]:
     """The properties of a test that came to no verdict, which make its row."""
+    summary = printable(summary, LONGEST)
     return _properties(gate=gate, subject=subject, status=status, summary=summary, reasons=summary)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.core.files import write_atomically
+from pytest_ane.core.text import LONGEST, printable
 from pytest_ane.manifest import Manifest
 from pytest_ane.manifest.problems import key_lines, line_of
 from pytest_ane.plugin import options, workspace
@@ -63,7 +64,7 @@ class Reports:
         try:
             self._write()
         except Exception as error:
-            self._say(f"ane: the report of the run failed: {error!r}")
+            self._say(printable(f"ane: the report of the run failed: {error!r}"))
         return result
 
     def _write(self) -> None:
@@ -130,7 +131,8 @@ def broken(report: pytest.TestReport | pytest.CollectReport, root: Path) -> Row 
     else:
         lines = report.longreprtext.strip().splitlines()
         text = lines[-1].removeprefix("E   ") if lines else ""
-    return Row(gate="", subject=report.nodeid, status="error", summary=text, place=place)
+    subject, summary = printable(report.nodeid), printable(text, LONGEST)
+    return Row(gate="", subject=subject, status="error", summary=summary, place=place)
 
 
 def places(manifest: Manifest, rootdir: Path) -> Callable[[Row], Place | None]:

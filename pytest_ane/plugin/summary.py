@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ane.core.text import LONGEST, printable
 from pytest_ane.plugin import canary, due, workspace
 from pytest_ane.plugin.blame import TOLD
 from pytest_ane.plugin.outcome import PLACE, terminal_width
@@ -32,7 +33,7 @@ _COLORS = {
 def header_line(config: pytest.Config) -> str:
     """What decides the verdicts of a run, in one line for the terminal and for GitHub."""
     space = workspace.of(config)
-    return header(
+    line = header(
         asked=space.selection,
         selected=space.shards,
         of=len(space.manifest.shards),
@@ -46,6 +47,7 @@ def header_line(config: pytest.Config) -> str:
         cache=space.cache_root,
         canaries=list(_canaries(space, canary.of(config))),
     )
+    return printable(line, LONGEST)
 
 
 def write(reporter: TerminalReporter, config: pytest.Config) -> None:
@@ -59,7 +61,7 @@ def write(reporter: TerminalReporter, config: pytest.Config) -> None:
     reporter.write_sep("=", "ane gates")
     width = terminal_width(config)
     for note in _backend_notes(reporter):
-        reporter.write_line(f"note: {note}")
+        reporter.write_line(printable(f"note: {note}", LONGEST))
     for line in table(rows, width=width, everything=config.get_verbosity() > 0):
         color = _COLORS.get(line.status, "")
         reporter.write_line(line.text, **({color: True} if color else {}))
@@ -95,7 +97,7 @@ def _evidence(reporter: TerminalReporter, config: pytest.Config) -> None:
     if shown:
         reporter.write_sep("=", "ane evidence")
         for line in shown:
-            reporter.write_line(line)
+            reporter.write_line(printable(line, LONGEST))
 
 
 def _notes(report: Any) -> Iterator[Note]:

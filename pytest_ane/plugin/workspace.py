@@ -26,6 +26,7 @@ from pytest_ane.project.choose import check_behaviour
 from pytest_ane.project.project import Project
 from pytest_ane.project.run_folder import RunFolder
 from pytest_ane.project.thresholds import Threshold, overridden, read_threshold
+from pytest_ane.reference.budget import process_budget
 
 KEY = pytest.StashKey["Workspace"]()
 _THRESHOLDS = {"ane_min_cosine": "min_cosine", "ane_min_contribution": "min_contribution"}
@@ -159,9 +160,10 @@ def _selected(config: pytest.Config) -> tuple[Manifest, tuple[Shard, ...], str]:
 
 
 def _use(space: Workspace, config: pytest.Config) -> None:
-    """Until the run ends, digests are remembered and temporary files made in the right folder."""
+    """Until the run ends: the budget of programs, remembered digests, temporary files."""
     stack = ExitStack()
     config.add_cleanup(stack.close)
+    stack.enter_context(process_budget(options.memory(config), options.seconds(config)))
     stack.enter_context(space.use(rehash=bool(config.getoption("ane_rehash"))))
 
 

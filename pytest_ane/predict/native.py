@@ -11,11 +11,13 @@ import shutil
 import sys
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path, PurePosixPath
-from tempfile import mkdtemp
+from tempfile import gettempdir, mkdtemp
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
@@ -132,8 +134,8 @@ class _MLModelProxy:
         Raises:
             RuntimeError: the model cannot be read, or is no ML Program.
         """
-        folder = Path(mkdtemp(prefix="pytest-ane-"))
-        return str(_MLModelProxy._compile(Path(path), folder / f"{Path(path).stem}.mlmodelc"))
+        with new_compiled() as target:
+            return str(_MLModelProxy._compile(Path(path), target))
 
     @staticmethod
     def _compile(path: Path, target: Path) -> Path:
@@ -222,6 +224,20 @@ class _MLModelAssetProxy:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or temporary_folder(self)
+
+
+@contextmanager
+def new_compiled() -> Iterator[Path]:
+    """Where a compiled model is made, gone if that fails.
+
+    The caller moves it, so it has no folder of its own around it, which would stay.
+    """
+    target = Path(gettempdir(), f"pytest-ane-{uuid4().hex}.mlmodelc")
+    try:
+        yield target
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
 
 
 def temporary_folder(owner: object) -> Path:

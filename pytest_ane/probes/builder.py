@@ -74,7 +74,7 @@ def builder_recording(
         about = {"shard": shard.qualified, "probes": listed, "outputs": ports}
         save(folder, tensors, about)
 
-    return load(cache.get_or_make("recordings", key_digest(key), make))
+    return load(cache.get_or_make("recordings", key_digest(key), make, shard.qualified))
 
 
 def _probes(shard: Shard, ports: Sequence[Port]) -> Iterator[BuilderProbe]:

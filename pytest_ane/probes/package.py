@@ -17,10 +17,15 @@ from pytest_ane.manifest import Probes
 from pytest_ane.mil.records import DType, Feature
 from pytest_ane.probes.cases import Case, Rows, package_case
 from pytest_ane.probes.seeded import KINDS, generator
+from pytest_ane.reference.budget import current_budget
 
 _FLOATS = (DType.FP16, DType.FP32, DType.FP64)
 _LARGEST = 1 << 14
 """Longest flexible axis that is probed; the default shape is where the range is open."""
+
+
+_WORDS = 8
+"""Numbers of 4 bytes that are held for each one that is drawn."""
 
 
 def package_cases(
@@ -32,6 +37,7 @@ def package_cases(
     every vocabulary. Flexible axes are probed at their smallest, a middle and their largest length.
 
     Raises:
+        BudgetError: an input is larger than the memory allowed.
         ProgramError: a package cannot be read, or takes something else than tensors.
     """
     runner = backend.load(artifact)
@@ -78,7 +84,9 @@ def _cases(inputs: tuple[Feature, ...], artifact: Path, probes: Probes) -> Itera
         for label, at in _ends(inputs).items():
             for number in range(probes.count):
                 arrays = {
-                    f.name: _array(f, kind, at, (probes.seed, kind, label, f.name, number))
+                    f.name: _array(
+                        f, artifact, kind, at, (probes.seed, kind, label, f.name, number)
+                    )
                     for f in inputs
                 }
                 length = max((int(np.prod(a.shape)) for a in arrays.values()), default=0)
@@ -93,8 +101,16 @@ def _ends(inputs: tuple[Feature, ...]) -> dict[str, float]:
     return {"smallest": 0.0, "middle": 0.5, "largest": 1.0} if flexible else {"fixed shape": 0.0}
 
 
-def _array(feature: Feature, kind: str, at: float, seed: tuple[object, ...]) -> Array:
+def _array(
+    feature: Feature, artifact: Path, kind: str, at: float, seed: tuple[object, ...]
+) -> Array:
     shape = _shape(feature, at)
+    if 0 in shape:
+        raise ProgramError(
+            f"{artifact}: input {feature.name!r} has the shape {list(shape)}, which is empty, so "
+            "there is nothing to probe; declare a length of at least 1 along every axis."
+        )
+    current_budget().check_tensor(f"{artifact}: input {feature.name!r}", shape, words=_WORDS)
     bits = generator(*seed)
     if feature.dtype in _FLOATS:
         return KINDS[kind](bits, shape or (1,)).reshape(shape)

@@ -50,8 +50,11 @@ def record_hidden(
     spec: Any,
     wiring: Sequence[Wire],
     model: Callable[[], LanguageModel],
+    name: str = "",
 ) -> Path:
     """Hidden states of the golden prompts entering and leaving every shard, once per model.
+
+    `name` is the model's, for messages.
 
     Returns:
         The entry's folder; tensors `<prompt>/<shard>/in` and, but for the head, `.../out`, each
@@ -65,18 +68,18 @@ def record_hidden(
         streams = {p.name: {"x": opened.embed(p.ids)} for p in prompts()}
         tensors: dict[str, FloatArray] = {}
         for wire in wiring:
-            for name, state in streams.items():
-                tensors[f"{name}/{wire.shard}/in"] = shard_input(state, wire)
+            for prompt, state in streams.items():
+                tensors[f"{prompt}/{wire.shard}/in"] = shard_input(state, wire)
             if wire.mode == "append":
                 continue
-            inputs = [tensors[f"{name}/{wire.shard}/in"] for name in streams]
-            for name, output in zip(streams, opened.reference(wire.shard)(inputs), strict=True):
-                check_finite(output, wire.shard, f"golden prompt {name!r}")
-                tensors[f"{name}/{wire.shard}/out"] = output
-                apply_output(streams[name], wire, output)
+            inputs = [tensors[f"{prompt}/{wire.shard}/in"] for prompt in streams]
+            for prompt, output in zip(streams, opened.reference(wire.shard)(inputs), strict=True):
+                check_finite(output, wire.shard, f"golden prompt {prompt!r}")
+                tensors[f"{prompt}/{wire.shard}/out"] = output
+                apply_output(streams[prompt], wire, output)
         save(folder, tensors, {})
 
-    return cache.get_or_make("recordings", key_digest(key), make)
+    return cache.get_or_make("recordings", key_digest(key), make, name)
 
 
 def record_probes(
@@ -112,7 +115,7 @@ def record_probes(
         about = {"shard": shard.qualified, "description": opened.description}
         save(folder, tensors, {"probes": listed, **about})
 
-    folder = cache.get_or_make("recordings", key_digest(key), make)
+    folder = cache.get_or_make("recordings", key_digest(key), make, shard.qualified)
     assert shard.family is not None
     tensors, metadata = load(folder)
     layout = get_family(shard.family).layout(metadata["description"], shard.id)
@@ -137,9 +140,16 @@ def load_hidden(
 
 
 def save(folder: Path, tensors: dict[str, FloatArray], metadata: dict[str, Any]) -> None:
-    """Store tensors and JSON metadata as one safetensors file in an entry's folder."""
+    """Store tensors and JSON metadata as one safetensors file in an entry's folder.
+
+    Raises:
+        OSError: the disk is full, say.
+    """
     contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-    save_file(contiguous, folder / _FILE, {"json": json.dumps(metadata)})
+    try:
+        save_file(contiguous, folder / _FILE, {"json": json.dumps(metadata)})
+    except SafetensorError as error:  # Its text has what the system said.
+        raise OSError(str(error)) from error
 
 
 def load(folder: Path, *names: str) -> tuple[dict[str, FloatArray], dict[str, Any]]:

@@ -155,6 +155,7 @@ class OpenModel:
             wiring=self.wiring,
             model=lambda: self.language_model,
             decode=self.decode,
+            name=self.model.name,
         )
 
     @cached_property
@@ -166,6 +167,7 @@ class OpenModel:
             spec=self.prompt_spec,
             wiring=self.wiring,
             model=lambda: self.language_model,
+            name=self.model.name,
         )
 
     def check_whole(self) -> None:

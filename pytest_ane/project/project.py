@@ -14,12 +14,13 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from pytest_ane.backends import Backend, ComputeUnits, get_backend
 from pytest_ane.backends.coreml import Machine
 from pytest_ane.build import Artifact, Cache, build_shard
-from pytest_ane.build.cache import default_root
+from pytest_ane.build.cache import default_root, to_stderr
 from pytest_ane.build.folder import require_cache
 from pytest_ane.build.record import PACKAGE
 from pytest_ane.build.scratch import temporary_files_in
 from pytest_ane.build.semaphore import default_builds
 from pytest_ane.build.shard import artifact_key
+from pytest_ane.core.ci import in_ci
 from pytest_ane.core.digests import key_digest, remembered
 from pytest_ane.core.errors import ManifestError
 from pytest_ane.families import Buildable, make_importable
@@ -60,7 +61,7 @@ class Project:
         machine: this Mac, if its chip and system are known already.
         scope: the selected shards whose gates run; None while that is unknown.
         progress: shows what is being built.
-        notify: receives what the backend has to tell, such as a second compilation.
+        notify: receives what backend and cache have to tell, such as a second compilation.
         before_build: called before a shard's package is looked up or built; raises where it may
             not be.
     """
@@ -74,7 +75,7 @@ class Project:
     machine: Machine | None = None
     scope: tuple[Shard, ...] | None = None
     progress: Progress = field(default_factory=Progress)
-    notify: Callable[[str], None] = print
+    notify: Callable[[str], None] = to_stderr
     before_build: Callable[[Shard], None] = lambda shard: None
     _models: dict[str, Opened] = field(default_factory=dict)
     _artifacts: dict[str, Artifact] = field(default_factory=dict)
@@ -94,17 +95,19 @@ class Project:
     def remembering(self, *, rehash: bool = False) -> AbstractContextManager[None]:
         """Remember digests of unchanged files in the cache, from process to process.
 
+        In CI all files are read: what lies in the cache there may come from anyone's run.
+
         Raises:
             CacheError: the cache folder holds files that are not pytest-ane's.
         """
         root = (self.cache_root or default_root()).absolute()
         require_cache(root)
-        return remembered(root / "digests", rehash=rehash)
+        return remembered(root / "digests", rehash=rehash or in_ci())
 
     @cached_property
     def cache(self) -> Cache:
         """The cache folder, checked to be writable on first use."""
-        return Cache(self.cache_root, self.builds)
+        return Cache(self.cache_root, self.builds, self._notify)
 
     @cached_property
     def backend(self) -> Backend:
@@ -168,7 +171,7 @@ class Project:
         """A shard's package: the user's own, or what the cache holds; None if it is not built."""
         if shard.artifact is not None:
             return shard.artifact
-        folder = self.cache.get("artifacts", self.entry(shard).name)
+        folder = self.cache.get("artifacts", self.entry(shard).name, shard.qualified)
         return None if folder is None else folder / PACKAGE
 
     @cached_property

@@ -10,6 +10,7 @@ from pathlib import Path
 from pytest_ane import build
 from pytest_ane.backends import Backend, Runner
 from pytest_ane.build import Artifact, Cache
+from pytest_ane.build.scratch import temporary_files_in
 from pytest_ane.manifest import Settings, Shard, Uncompressed
 from pytest_ane.project.models import OpenModel
 from pytest_ane.recommend.menu import Menu, setting_keys
@@ -73,8 +74,12 @@ class Builds:
         override = {"weights": unit.glob} | setting_keys(self.menu[setting])
         table = {"method": "none", "overrides": [override], "keep": list(shard.requested.keep)}
         alone = shard.model_copy(update={"compression": Uncompressed.model_validate(table)})
+        plain = self.plain(unit.shard)
         with tempfile.TemporaryDirectory(prefix="pytest-ane-") as folder:
-            yield build.compressed(alone, self.plain(unit.shard), Path(folder))
+            # coremltools' own temporary files go with the folder.
+            with temporary_files_in(Path(folder)):
+                artifact = build.compressed(alone, plain, Path(folder))
+            yield artifact
 
 
 class LoadedBackend:

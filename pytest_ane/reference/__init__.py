@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pytest_ane.reference.budget import Budget
 from pytest_ane.reference.pipeline import PipelineSession, open_session
 from pytest_ane.reference.registry import register
 from pytest_ane.reference.session import Session, eval_op
 
-__all__ = ["PipelineSession", "Session", "eval_op", "open_session", "register"]
+__all__ = ["Budget", "PipelineSession", "Session", "eval_op", "open_session", "register"]

@@ -10,7 +10,7 @@ Bit equality with the ANE is not claimed: its order of summation is not document
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -41,6 +41,13 @@ def carried(dtype: DType, precision: Precision = "as-typed") -> Any:
     if precision == "float64" and dtype in FLOATS:
         return np.float64
     return _CARRIED[dtype]
+
+
+def itemsize(kinds: Iterable[ValueType], precision: Precision) -> int:
+    """Bytes of an element of the widest of some values, at least 4."""
+    tensors = (k for k in kinds if isinstance(k, TensorType) and k.dtype is not DType.STRING)
+    sizes: list[int] = [np.dtype(carried(k.dtype, precision)).itemsize for k in tensors]
+    return max([4, *sizes])
 
 
 def load_kernels() -> Any:

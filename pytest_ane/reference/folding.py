@@ -13,7 +13,8 @@ import numpy as np
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.blob import load
 from pytest_ane.mil.records import Argument, Blob, DType, MLModel, Operation, Ref, TensorType, Value
-from pytest_ane.reference.dtypes import Precision, carried, converter
+from pytest_ane.reference.budget import Budget, Meter, current_budget
+from pytest_ane.reference.dtypes import Precision, carried, converter, itemsize
 from pytest_ane.reference.registry import FAILURES, lookup
 from pytest_ane.reference.weights import (
     LARGE,
@@ -51,6 +52,7 @@ class Constants:
         memory_budget: bytes of decoded weights to hold; None for all.
         overrides: values that take the place of what some operations yield, such as another weight.
         factors: names that are only ever weights of matrix products, and so may be held in fp16.
+        budget: memory and time that computing constants may take.
 
     Attributes:
         values: arrays, Python numbers, texts, or weights to be streamed.
@@ -64,12 +66,15 @@ class Constants:
         memory_budget: int | None,
         overrides: Mapping[Operation, Any] | None = None,
         factors: Collection[str] = (),
+        budget: Budget | None = None,
     ) -> None:
         self.values: ChainMap[str, Any] = ChainMap()
         self._stored: ChainMap[str, Value] = ChainMap()
         self._model, self._opset = model, opset
         self._precision, self._budget = precision, memory_budget
         self._overrides = overrides or {}
+        budget = current_budget() if budget is None else budget
+        self._meter = Meter(budget, lambda: self.values.values())
         self._factors = () if memory_budget is None or precision == "float64" else factors
 
     def __contains__(self, argument: Argument) -> bool:
@@ -131,7 +136,12 @@ class Constants:
         implementation = lookup(op.op, self._opset, f"{self._model.path}: {op.name}: ")
         with np.errstate(all="ignore"):
             try:
-                result = implementation.compute(**self._parameters(op))
+                parameters = self._parameters(op)
+                size = itemsize((out.type for out in op.outputs), self._precision)
+                self._meter.admit(
+                    f"{self._model.path}: {op.op} {op.name!r}", op.op, parameters, size
+                )
+                result = implementation.compute(**parameters)
             except FAILURES as error:
                 raise ExecutionError(
                     f"{self._model.path}: {op.op} {op.name!r} cannot be computed: {error}."
@@ -139,7 +149,8 @@ class Constants:
             results = result if isinstance(result, tuple) else (result,)
             for out, array in zip(op.outputs, results, strict=True):
                 convert = converter(out.type, self._precision, implementation.moves)
-                self.values[out.name] = _read_only(convert(array))
+                self.values[out.name] = value = _read_only(convert(array))
+                self._meter.add([value], [(0, out.type)])
 
     def _take_weight(self, op: Operation) -> bool:
         """Take a weight as it is stored, and decode it unless it exceeds the memory budget."""

@@ -10,7 +10,8 @@ import numpy as np
 from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import DType, Feature, MLModel, TensorType
-from pytest_ane.reference.dtypes import FLOATS, Precision, carried, convert
+from pytest_ane.reference.budget import Budget
+from pytest_ane.reference.dtypes import FLOATS, Precision, carried, convert, itemsize
 from pytest_ane.reference.images import is_color, mode, shape_fits, to_tensor
 
 
@@ -41,6 +42,20 @@ def bind_inputs(
                 array = _tensor(model, feature, inputs[feature.name], dtype)
             bound[feature.name] = convert(array, dtype, precision)
     return bound
+
+
+def check_interface(model: MLModel, precision: Precision, budget: Budget) -> None:
+    """Check that the smallest inputs, and the states, fit the memory allowed.
+
+    Raises:
+        BudgetError: one does not; a program that declares it may be a few bytes.
+    """
+    for kind, features in (("input", model.inputs), ("state", model.states)):
+        for feature in features:
+            shape = feature.shape or [low for low, _ in feature.ranges]
+            what = f"{model.path}: {kind} {feature.name!r}"
+            size = itemsize([TensorType(feature.dtype, ())], precision)
+            budget.check_tensor(what, shape, size, words=2)  # As it is given, and as it is carried.
 
 
 def check_names(path: str, features: tuple[Feature, ...], inputs: Mapping[str, Any]) -> None:

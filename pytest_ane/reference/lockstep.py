@@ -8,24 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from pytest_ane.mil.records import Operation
+from pytest_ane.reference.budget import Budget, Meter
 from pytest_ane.reference.steps import Compute, PreparedBlock, Step, Values, free
 from pytest_ane.reference.weights import StreamedWeight
 
 
-def run_all(block: PreparedBlock, tables: Sequence[Values], keep: AbstractSet[int]) -> None:
-    """Run a block on several tables of values, each of one input; `keep` as in `Step.run`."""
+def run_all(
+    block: PreparedBlock, tables: Sequence[Values], keep: AbstractSet[int], budget: Budget
+) -> None:
+    """Run a block on several tables of values, each of one input; `keep` as in `Step.run`.
+
+    Raises:
+        BudgetError: it takes more than the budget allows.
+    """
+    meter = Meter(budget, lambda: chain(*tables), len(tables))
     if len(tables) == 1:
-        block.run(tables[0], keep)
+        block.run(tables[0], keep, meter)
         return
     for step in block.steps:
-        if not tables or not _run_joined(step, tables, keep):
+        if not tables or not _run_joined(step, tables, keep, meter):
             for values in tables:
-                step.run(values, keep)
+                step.run(values, keep, meter)
 
 
 def join_axis(op: Operation, constants: Mapping[str, Any]) -> int | None:
@@ -47,7 +56,7 @@ def join_axis(op: Operation, constants: Mapping[str, Any]) -> int | None:
     return 2 if pointwise else None
 
 
-def _run_joined(step: Step, tables: Sequence[Values], keep: AbstractSet[int]) -> bool:
+def _run_joined(step: Step, tables: Sequence[Values], keep: AbstractSet[int], meter: Meter) -> bool:
     """Run a step once on its inputs joined, if they can be; whether it was done."""
     if not isinstance(step, Compute) or step.joins is None:
         return False
@@ -62,7 +71,7 @@ def _run_joined(step: Step, tables: Sequence[Values], keep: AbstractSet[int]) ->
         return False
     joined = list(tables[0])
     joined[slot] = np.concatenate(arrays, axis=step.joins)
-    step.run(joined, keep | {slot})
+    step.run(joined, keep | {slot}, meter)
     ((out, _),) = step.outputs
     ends = np.cumsum([array.shape[step.joins] for array in arrays])[:-1]
     for values, result in zip(tables, np.split(joined[out], ends, axis=step.joins), strict=True):

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import Argument, Block, MLModel, Named, Operation, Ref, TensorType
-from pytest_ane.reference.dtypes import Precision, converter
+from pytest_ane.reference.budget import Budget, current_budget
+from pytest_ane.reference.dtypes import Precision, converter, itemsize
 from pytest_ane.reference.folding import SEQUENCES, Constants, dense
 from pytest_ane.reference.lockstep import join_axis
 from pytest_ane.reference.registry import FAILURES, lookup
@@ -42,13 +43,15 @@ class Preparer:
         precision: Precision,
         memory_budget: int | None = None,
         overrides: Mapping[Operation, Any] | None = None,
+        budget: Budget | None = None,
     ) -> None:
         function = model.main
         self._path, self._opset, self._precision = model.path, function.opset, precision
         self.slots: ChainMap[str, int] = ChainMap()
         self.constants = Constants(
-            model, function.opset, precision, memory_budget, overrides, _factors(function.block)
-        )
+            model, function.opset, precision, memory_budget, overrides, _factors(function.block),
+            current_budget() if budget is None else budget,
+        )  # fmt: skip
         self.template: list[Any] = []
         self.block = self._block(function.block, function.inputs)
 
@@ -123,7 +126,9 @@ class Preparer:
                 "variables, and as many results."
             )
         outputs, last = self._outputs(op), self._slots(last_use)
-        return WhileLoop(initial, blocks[0], blocks[1], outputs, self._precision, last)
+        what = f"{self._path}: while_loop {op.name!r}"
+        condition, body = blocks
+        return WhileLoop(what, initial, condition, body, outputs, self._precision, last)
 
     def _compute(self, op: Operation, last_use: Sequence[str]) -> Compute:
         implementation = lookup(op.op, self._opset, f"{self._path}: {op.name}: ")
@@ -142,12 +147,14 @@ class Preparer:
             constants["weight"] = dense(weight)
         moves = implementation.moves
         return Compute(
+            op=op.op,
             what=f"{self._path}: {op.op} {op.name!r}",
             compute=partial(implementation.compute, **constants),
             inputs=tuple(computed),
             outputs=self._outputs(op),
             converters=tuple(converter(out.type, self._precision, moves) for out in op.outputs),
             last_use=self._slots(last_use),
+            itemsize=itemsize((out.type for out in op.outputs), self._precision),
             joins=joins,
         )
 

@@ -14,8 +14,9 @@ from pytest_ane.core.errors import ExecutionError
 
 FAILURES = (
     ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError,
+    Warning,
 )  # fmt: skip
-"""What numpy and the operations raise on operands that do not fit."""
+"""What numpy and the operations raise on operands that do not fit; warnings may be errors."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 

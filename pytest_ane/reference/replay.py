@@ -28,7 +28,7 @@ class Replay:
         self.session = session
         self._keep = frozenset(range(len(session.template)))
         self._tables = [session.table(x) for x in inputs]
-        _run(session.block, self._tables, self._keep)
+        _run(session, session.block, self._tables, self._keep)
 
     def outputs(self) -> list[dict[str, Any]]:
         """The declared outputs by name, for each of the inputs."""
@@ -45,7 +45,7 @@ class Replay:
         slots = {slot for name, slot in session.slots.items() if name in names}
         steps = [s for s in session.block.steps if any(slot in slots for slot, _ in s.outputs)]
         tables = [_with_constants(values, session.template) for values in self._tables]
-        _run(PreparedBlock((), tuple(steps), ()), tables, self._keep)
+        _run(session, PreparedBlock((), tuple(steps), ()), tables, self._keep)
         return [_outputs(session, values) for values in tables]
 
 
@@ -62,12 +62,14 @@ def run_step(session: Session, index: int, tables: Sequence[Values]) -> None:
     """Run one step of a session on several tables of values, and keep its results."""
     step = session.block.steps[index]
     keep = frozenset(slot for slot, _ in step.outputs)
-    _run(PreparedBlock((), (step,), ()), tables, keep)
+    _run(session, PreparedBlock((), (step,), ()), tables, keep)
 
 
-def _run(block: PreparedBlock, tables: Sequence[Values], keep: AbstractSet[int]) -> None:
+def _run(
+    session: Session, block: PreparedBlock, tables: Sequence[Values], keep: AbstractSet[int]
+) -> None:
     with np.errstate(all="ignore"):
-        run_all(block, tables, keep)
+        run_all(block, tables, keep, session.budget)
 
 
 def _with_constants(values: Values, template: Values) -> Values:

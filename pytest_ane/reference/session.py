@@ -15,14 +15,15 @@ import numpy as np
 from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import DType, MLModel, Operation, StateType, TensorType, ValueType
+from pytest_ane.reference.budget import Budget, Meter, current_budget
 from pytest_ane.reference.dtypes import Precision, converter
 from pytest_ane.reference.folding import dense
-from pytest_ane.reference.interface import bind_inputs
+from pytest_ane.reference.interface import bind_inputs, check_interface
 from pytest_ane.reference.lockstep import run_all
 from pytest_ane.reference.prepare import Preparer
 from pytest_ane.reference.registry import FAILURES, lookup
 from pytest_ane.reference.state import State, States
-from pytest_ane.reference.steps import Values
+from pytest_ane.reference.steps import Values, shapes_decide
 from pytest_ane.reference.weights import LARGE, HalfWeight
 
 
@@ -38,6 +39,8 @@ class Session:
             None holds them all, which is fastest for a program that is run many times.
         overrides: arrays or `StreamedWeight` in place of constants of the package, by the
             operations of the model that yield them.
+        budget: memory, time and turns of loops that preparing and each call may take; None for
+            the process's own, `current_budget()`.
 
     Attributes:
         block: the steps of a run.
@@ -45,6 +48,7 @@ class Session:
         slots: slots of the outermost block's values by name.
 
     Raises:
+        BudgetError: constants, inputs or states are larger than the budget.
         ExecutionError: an operation is not implemented, or a constant cannot be computed.
     """
 
@@ -54,14 +58,20 @@ class Session:
         precision: Precision = "as-typed",
         memory_budget: int | None = None,
         overrides: Mapping[Operation, Any] | None = None,
+        budget: Budget | None = None,
     ) -> None:
         check_options(model, precision, memory_budget)
         self.model = model
         self.precision = precision
-        prepared = Preparer(model, precision, memory_budget, overrides)
+        self.budget = current_budget() if budget is None else budget.settled()
+        check_interface(model, precision, self.budget)
+        prepared = Preparer(model, precision, memory_budget, overrides, self.budget)
         self.block, self.template = prepared.block, prepared.template
         self.slots, self._constants = dict(prepared.slots), dict(prepared.constants.values)
         self._inputs = frozenset(named.name for named in model.main.inputs)
+        self._input_slots = tuple(self.slots[named.name] for named in model.main.inputs)
+        self._is_static = all(shapes_decide(step) for step in self.block.steps)
+        self._admitted: set[tuple[Any, ...]] = set()
 
     @property
     def computed(self) -> tuple[str, ...]:
@@ -114,12 +124,19 @@ class Session:
             probabilities come as text or number, and dictionary.
 
         Raises:
+            BudgetError: it takes more memory or time than the session's budget.
             ExecutionError: an input is missing, unknown, or of another dtype, rank or shape.
         """
         names, keep = self._declared if outputs is None else self._chosen(outputs)
         with np.errstate(all="ignore"):
             values = self.table(inputs, state)
-            self.block.run(values, keep)
+            case = (keep, *[getattr(values[slot], "shape", ()) for slot in self._input_slots])
+            if case in self._admitted:
+                self.block.run(values, keep)
+            else:
+                self.block.run(values, keep, Meter(self.budget, lambda: values))
+                if self._is_static:
+                    self._admitted.add(case)
         return {name: self.result(name, values) for name in names}
 
     def predict_all(
@@ -138,7 +155,7 @@ class Session:
         states = [None] * len(inputs) if states is None else states
         with np.errstate(all="ignore"):
             tables = [self.table(x, state) for x, state in zip(inputs, states, strict=True)]
-            run_all(self.block, tables, keep)
+            run_all(self.block, tables, keep, self.budget)
         return [{name: self.result(name, values) for name in names} for values in tables]
 
     def _chosen(self, outputs: Sequence[str]) -> tuple[tuple[str, ...], frozenset[int]]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from pytest_ane.core.text import printable
+from pytest_ane.core.text import LONGEST, printable
 from pytest_ane.report.rows import Row, count, ranked
 
 ROOM = 1_000_000
@@ -20,8 +20,6 @@ ROOM = 1_000_000
 ANNOTATIONS = 10
 """Annotations of one kind that GitHub shows of a step."""
 
-_LONGEST = 4000
-"""Characters of a message; the runner cuts at 4,096."""
 _NOTE = 200
 """Bytes kept free for the line that counts what was left out."""
 _LISTED = ("passed", "warned")
@@ -111,7 +109,7 @@ def _sections(rows: Sequence[Row]) -> Iterator[_Section]:
 
 def _item(row: Row) -> str:
     """A bullet with the verdict, and below it one for each reason."""
-    gate = f" {row.gate}" if row.gate else ""
+    gate = f" {markdown(row.gate)}" if row.gate else ""
     allowed = ", allowed by the policy" if row.allowed else ""
     first = f"- **{markdown(row.subject)}**{gate}{allowed}: {markdown(row.summary)}\n"
     more = () if row.reasons == (row.summary,) else row.reasons
@@ -119,7 +117,7 @@ def _item(row: Row) -> str:
 
 
 def _cells(row: Row) -> str:
-    return f"| {markdown(row.subject)} | {row.gate} | {markdown(row.summary)} |\n"
+    return f"| {markdown(row.subject)} | {markdown(row.gate)} | {markdown(row.summary)} |\n"
 
 
 def _headline(rows: Sequence[Row]) -> str:
@@ -152,7 +150,7 @@ def _command(level: str, title: str, message: str, place: Place | None = None) -
             properties["line"] = str(place.line)
     properties["title"] = _plain(title)
     given = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
-    return f"::{level} {given}::{_data(message[:_LONGEST])}"
+    return f"::{level} {given}::{_data(message[:LONGEST])}"
 
 
 def _data(text: str) -> str:
@@ -165,7 +163,7 @@ def _property(text: str) -> str:
 
 def _plain(text: str) -> str:
     """On one line, control characters as escapes."""
-    return printable(" ".join(text.split()), _LONGEST)
+    return printable(" ".join(text.split()), LONGEST)
 
 
 def _code(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from pytest_ane.core.text import NAME, printable
 from pytest_ane.core.verdict import Cell, Column, Table
 from pytest_ane.report.figures import amount, limit_of
 
@@ -12,6 +13,8 @@ _BAR = 30
 """Columns of the longest bar."""
 _LEAST = 20
 """Columns below which no text is wrapped."""
+_TEXT = 1000
+"""Characters of the last column, which may be a sentence; other texts are names."""
 
 
 def table(found: Table, width: int | None = None) -> Iterator[str]:
@@ -29,7 +32,13 @@ def table(found: Table, width: int | None = None) -> Iterator[str]:
         if any(row[i] not in (None, "") for row in found.rows)
     ]  # fmt: skip
     heads = [_head(found.columns[i]) for i in kept]
-    rows = [[_cell(row[i], found.columns[i], _peak(found, i)) for i in kept] for row in found.rows]
+    rows = [
+        [
+            _cell(row[i], found.columns[i], _peak(found, i), _TEXT if i == kept[-1] else NAME)
+            for i in kept
+        ]
+        for row in found.rows
+    ]
     words = [all(isinstance(row[i], str | None) for row in found.rows) for i in kept]
     yield from columns([heads, *rows], words=words, width=width)
 
@@ -103,9 +112,9 @@ def _head(column: Column) -> str:
     return f"{column.title} {sign} {limit_of(column.limit, column.unit)}"
 
 
-def _cell(value: Cell, column: Column, peak: float) -> str:
+def _cell(value: Cell, column: Column, peak: float, longest: int) -> str:
     if value is None or isinstance(value, str):
-        return value or ""
+        return printable(value or "", longest)
     if column.bar:
         bar = "#" * round(_BAR * value / peak) if peak > 0 else ""
         return f"{value:>6,} {bar:<{_BAR}}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from pytest_ane.core.text import LONGEST, printable
 from pytest_ane.report.rows import Row, count, ranked
 
 _SHOWN = 12
@@ -48,7 +49,8 @@ def table(
         for row in group[:most]:
             head = f"{row.word:<8} {row.subject:<{subjects}}  {row.gate:<{gates}} "
             whole = everything or label != "passed"
-            yield from (Line(text, label) for text in _wrapped(head, row.summary, width, whole))
+            lines = _wrapped(head, row.summary, width, whole)
+            yield from (Line(printable(text, LONGEST), label) for text in lines)
         if hidden := len(group[most:]) if most else 0:
             yield Line(f"... and {hidden} more {label} (-v shows all)")
     yield from (Line(text) for text in _wrapped("", count(ordered), width, whole=True))

@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 from pytest_ane.core.strict_json import strict
+from pytest_ane.core.text import LONGEST, NAME, printable
 from pytest_ane.core.verdict import Figure, Finding, Verdict
 from pytest_ane.report.figures import figure_text
 from pytest_ane.report.table import table
@@ -40,7 +41,7 @@ def row(verdict: Verdict) -> str:
         parts = [f"{verdict.basis}: {' · '.join(parts[:1])}", *parts[1:]]
     first = parts[:1] if verdict.reasons else []
     parts = [*first, *warnings, *parts[len(first) :]]
-    return " · ".join(filter(None, (*parts, verdict.origin)))
+    return printable(" · ".join(filter(None, (*parts, verdict.origin))), LONGEST)
 
 
 def reasons(verdict: Verdict) -> list[str]:
@@ -63,7 +64,8 @@ def failure(verdict: Verdict, weights: str = "") -> str:
     head = f"{verdict.subject}: {verdict.gate} {verdict.status}"
     head += f"; weights are {weights}" if weights else ""
     lines = [f"  - {reason}" for reason in reasons(verdict)]
-    return "\n".join((head, *lines, *(f"    {remark}" for remark in remarks(verdict))))
+    lines += [f"    {remark}" for remark in remarks(verdict)]
+    return "\n".join((printable(head), *lines))
 
 
 def details(verdict: Verdict, width: int | None = None) -> Iterator[str]:
@@ -72,7 +74,7 @@ def details(verdict: Verdict, width: int | None = None) -> Iterator[str]:
         yield from remarks(verdict)
     for found in verdict.tables:
         yield ""
-        yield from table(found, width)
+        yield from (printable(line, LONGEST) for line in table(found, width))
     if verdict.basis == "forecast":
         yield _FORECAST
 
@@ -92,16 +94,29 @@ def properties(verdict: Verdict) -> dict[str, float | int | str]:
         made["warnings"] = len(verdict.warnings)
     if verdict.origin:
         made["evidence"] = verdict.origin
+    made = {k: printable(v, LONGEST) if isinstance(v, str) else v for k, v in made.items()}
     if found := reasons(verdict):
         made["reasons"] = "\n".join(found)
     return made
 
 
 def to_json(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as JSON data, with the words that people read; NaN and infinities as texts."""
+    """A verdict as JSON data, with the words that people read; NaN and infinities as texts.
+
+    Texts have escapes as on a terminal, and at most 4,000 characters.
+    """
     words = {"status": verdict.status, "summary": row(verdict), "reasons": reasons(verdict)}
-    data: dict[str, Any] = strict(asdict(verdict) | words)
+    data: dict[str, Any] = _shown(strict(asdict(verdict) | words))
     return data
+
+
+def _shown(value: Any) -> Any:
+    """JSON data with every text as people may read it."""
+    if isinstance(value, dict):
+        return {printable(key, LONGEST): _shown(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_shown(inner) for inner in value]
+    return printable(value, LONGEST) if isinstance(value, str) else value
 
 
 def compact(names: Sequence[str]) -> str:
@@ -150,7 +165,7 @@ def _sentence(verdict: Verdict, group: list[Finding]) -> str:
     """A group with what to do; no full stop, for it may end with a command."""
     text = group[0].reason if len(group) == 1 else _together(verdict, group)
     remedy = f"; {group[0].remedy}" if group[0].remedy else ""
-    return f"{text}{remedy}"
+    return printable(f"{text}{remedy}", LONGEST)
 
 
 def _together(verdict: Verdict, group: list[Finding], room: int | None = None) -> str:
@@ -162,7 +177,7 @@ def _together(verdict: Verdict, group: list[Finding], room: int | None = None) -
     verb, _, rest = kind.partition(" ")
     verb = _VERBS.get(verb, f"{verb}s") if count == 1 else verb
     of = f" of {total:,}" if total else ""
-    names = compact([finding.where.name for finding in group])
+    names = compact([printable(finding.where.name, NAME) for finding in group])
     if room is not None and len(names) > room:
         names = names[:room].rpartition(", ")[0] or names[:room]
         names += " and more"

@@ -27,7 +27,7 @@ class GGUFSource:
     """A GGUF file, opened once; tensors are dequantized when they are read.
 
     Raises:
-        SourceError: the file is missing, is no GGUF file, or ends too early.
+        SourceError: the file is missing, is no GGUF file, ends too early, or has an empty tensor.
     """
 
     synthetic = False
@@ -36,6 +36,12 @@ class GGUFSource:
         self._path = path
         self._reader = _open(path)
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
+        for name in self._tensors:
+            if 0 in self._shape(name):
+                raise SourceError(
+                    f"{path}: tensor {name!r} has shape {self._shape(name)}, an axis of 0; fetch "
+                    "the file again."
+                )
 
     @property
     def label(self) -> str:

@@ -5,8 +5,8 @@ Models that a family would compute wrongly are refused, rather than taken for an
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -41,7 +41,8 @@ def overridden(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[
 def positive(value: Any, what: str) -> float:
     """A number of a configuration; `what` begins the sentence of the `SourceError`."""
     plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not plain or not 0 < value < math.inf:
+    # A whole number of JSON may be larger than any float.
+    if not plain or not 0 < value <= sys.float_info.max:
         raise SourceError(f"{what} is {value!r:.100}, no positive number.")
     return float(value)
 

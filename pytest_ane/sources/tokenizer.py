@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from pytest_ane.core.errors import SourceError
+from pytest_ane.sources.chat_template import TemplateError, render
 from pytest_ane.sources.checkpoint import read_json
 
 # GGUF `tokenizer.ggml.token_type`: 3 marks control tokens, 4 user-defined ones.
 _SPECIAL = (3, 4)
+_REASON = 400
+"""Characters of what the `tokenizers` package says."""
 
 
 def _byte_level() -> pre_tokenizers.PreTokenizer:
@@ -73,14 +77,11 @@ class SourceTokenizer:
         tokens, merges, types = (
             value(f"tokenizer.ggml.{key}") for key in ("tokens", "merges", "token_type")
         )
-        try:
+        with _refusing(
+            f"{origin}: its tokenizer is damaged ({{}}); fetch the file again, or give "
+            "prompts as ids."
+        ):
             tokenizer = _byte_pair(tokens, merges, types)
-        # `tokenizers` raises bare exceptions where merges and vocabulary disagree.
-        except Exception as error:
-            raise SourceError(
-                f"{origin}: its tokenizer is damaged ({error}); fetch the file again, or give "
-                "prompts as ids."
-            ) from error
         tokenizer.pre_tokenizer = _PRE_TOKENIZERS[pre]()
         template = _optional(value, "tokenizer.chat_template")
         return cls(tokenizer, template, origin, exact=True)
@@ -92,23 +93,14 @@ class SourceTokenizer:
     def chat(self, text: str) -> list[int]:
         """Token ids of one user message in the chat template, up to where the answer begins.
 
-        The template comes from the file, so it runs in jinja's sandbox, with the block settings
-        that chat templates are written for.
+        The template comes from the file, so it runs in jinja's sandbox, within limits of time,
+        memory and text; `SourceError` where it fails or goes beyond one.
         """
         if self._template is None:
             raise SourceError(f"{self._origin}: no chat template; give the prompt as text or ids.")
-        sandbox = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        sandbox.globals["raise_exception"] = _refuse
-        messages = [{"role": "user", "content": text}]
         try:
-            template = sandbox.from_string(self._template)
-            rendered = template.render(
-                messages=messages, add_generation_prompt=True, **self._specials
-            )
-        # A template may raise whatever an expression in it does, not jinja's errors alone.
-        except Exception as error:
+            rendered = render(self._template, text, self._specials)
+        except TemplateError as error:
             raise SourceError(
                 f"{self._origin}: its chat template fails ({error}); give the prompt as text or "
                 "ids."
@@ -118,10 +110,12 @@ class SourceTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, special tokens kept."""
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+        with self._using():
+            return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def _ids(self, text: str, *, specials: bool) -> list[int]:
-        ids = list(self._tokenizer.encode(text, add_special_tokens=specials).ids)
+        with self._using():
+            ids = list(self._tokenizer.encode(text, add_special_tokens=specials).ids)
         # `tokenizers` leaves out what the vocabulary lacks without a word.
         if self._exact and (spelled := self.decode(ids)) != text:
             raise SourceError(
@@ -130,14 +124,47 @@ class SourceTokenizer:
             )
         return ids
 
+    def _using(self) -> AbstractContextManager[None]:
+        return _refusing(f"{self._origin}: its tokenizer fails ({{}}); give prompts as ids.")
+
+
+@contextmanager
+def _refusing(sentence: str) -> Iterator[None]:
+    """Let whatever `tokenizers` raises be a `SourceError`, its text in the sentence's `{}`.
+
+    It raises bare exceptions, and where its Rust code panics, pyo3's `PanicException`, which is no
+    `Exception`; the panic's own report is kept off stderr.
+    """
+    try:
+        with _silent_stderr():
+            yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        why = str(error) if len(str(error)) <= _REASON else f"{str(error)[:_REASON]}..."
+        raise SourceError(sentence.replace("{}", why, 1)) from error
+
+
+@contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Nothing that code outside of Python writes to stderr is seen; the calls take milliseconds."""
+    try:
+        before = os.dup(2)
+    except OSError:  # It was closed before Python started.
+        yield
+        return
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 2)
+        os.close(nowhere)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
 
 def _short(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:40]}...")
-
-
-def _refuse(message: str) -> NoReturn:
-    """What templates call as `raise_exception`."""
-    raise ValueError(message)
 
 
 def _byte_pair(tokens: list[str], merges: list[str], types: list[int]) -> Tokenizer:
@@ -176,13 +203,11 @@ def read_tokenizer(folder: Path) -> SourceTokenizer:
         raise SourceError(
             f"{folder}: no tokenizer.json in the weights' folder; add it, or give prompts as ids."
         )
-    try:
+    with _refusing(
+        f"{path}: the tokenizer is damaged or of a kind that is not known ({{}}); fetch "
+        "it again, or give prompts as ids."
+    ):
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # `tokenizers` raises bare exceptions.
-        raise SourceError(
-            f"{path}: the tokenizer is damaged or of a kind that is not known ({error}); fetch it "
-            "again, or give prompts as ids."
-        ) from error
     config = read_json(settings) if settings.is_file() else {}
     specials = {key: _token(config[key]) for key in config if key.endswith("_token")}
     return SourceTokenizer(

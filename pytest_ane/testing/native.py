@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import mkdtemp
 from types import ModuleType
 from typing import Any
 
@@ -149,8 +148,8 @@ def _proxy(answers: Answers) -> type:
         @staticmethod
         def compileModel(path: str) -> str:
             """A compiled model in a new folder."""
-            target = Path(mkdtemp(prefix="pytest-ane-")) / f"{Path(path).stem}.mlmodelc"
-            return str(compile_model(Path(path), target, script, failures))
+            with served.new_compiled() as target:
+                return str(compile_model(Path(path), target, script, failures))
 
         @staticmethod
         def get_compute_plan(path: str, compute_units: str) -> Any:

@@ -26,7 +26,7 @@ def make_slowly(root: Path, log: Path, start: Barrier) -> None:
     cache = Cache(root)
     start.wait()
     found = cache.get_or_make("artifacts", KEY, make)
-    assert sorted(path.name for path in found.iterdir()) == ["first", "second"]
+    assert sorted(path.name for path in found.iterdir()) == ["first", "seal.json", "second"]
 
 
 def make_forever(root: Path, began: Event) -> None:

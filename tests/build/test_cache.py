@@ -15,6 +15,7 @@ import pytest
 
 from pytest_ane.build.cache import Cache
 from pytest_ane.build.folder import KINDS
+from pytest_ane.build.seal import SEAL
 from pytest_ane.core.errors import BuildError, CacheError
 from tests.build.makers import KEY, make_forever, make_slowly
 
@@ -94,9 +95,10 @@ def test_entries_least_recently_used_first(cache: Cache) -> None:
     os.utime(cache.path("recordings", "b" * 64), (2000, 2000))
     entries = cache.entries()
     assert [entry.key[0] for entry in entries] == ["c", "b", "a"]
+    sealed = 10 + (entries[0].path / SEAL).stat().st_size
     assert [(e.kind, e.size, e.used) for e in entries[:2]] == [
-        ("recordings", 10, 1000),
-        ("recordings", 10, 2000),
+        ("recordings", sealed, 1000),
+        ("recordings", sealed, 2000),
     ]
 
 
@@ -148,11 +150,11 @@ def test_a_killed_process_leaves_a_usable_cache(cache: Cache) -> None:
     assert cache.get("artifacts", KEY) is None
     assert [path.name for path in (cache.root / "tmp").iterdir()] == [f"artifacts-{KEY}"]
     found = cache.get_or_make("artifacts", KEY, writes("whole"))
-    assert [path.name for path in found.iterdir()] == ["file"]
+    assert {path.name for path in found.iterdir()} == {"file", SEAL}
     assert list((cache.root / "tmp").iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
 def test_a_failing_disk_is_one_sentence_and_leaves_no_entry(cache: Cache, number: int) -> None:
     failure = OSError(number, os.strerror(number), "/tmp/half.bin")
     with pytest.raises(BuildError) as error:
@@ -168,6 +170,18 @@ def test_a_failing_disk_is_one_sentence_and_leaves_no_entry(cache: Cache, number
         "is kept."
     )
     assert free.split(".")[0] in message
+    assert_clean(cache)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_what_may_not_be_read_or_written_needs_no_space(cache: Cache, number: int) -> None:
+    failure = PermissionError(number, os.strerror(number), "/tmp/weights.gguf")
+    with pytest.raises(BuildError) as error:
+        cache.get_or_make("artifacts", KEY, raises(failure))
+    assert str(error.value) == (
+        f"Building into {cache.root} failed: {os.strerror(number)}: /tmp/weights.gguf; see that it "
+        "may be read and written, or choose other folders with --ane-cache=DIR and TMPDIR."
+    )
     assert_clean(cache)
 
 

@@ -29,6 +29,7 @@ from pytest_ane.manifest import Compression
 from pytest_ane.manifest.policy import CompressionPolicy
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import MLModel
+from pytest_ane.report.verdict import reasons
 
 Asked = dict[str, Any]
 Build = Callable[..., tuple[Verdict, Census, MLModel]]
@@ -222,18 +223,18 @@ def test_chains_of_different_lengths_side_by_side(build: Build) -> None:
 
 def test_shapes_that_do_not_divide_fail_by_name(build: Build) -> None:
     verdict, _, _ = build(then(prune(), palettize(group_size=32)))
-    assert verdict.reasons == (
+    assert reasons(verdict) == [
         "conv [48, 32, 1, 1] was to be pruned (target_sparsity 0.5), then palettized (uniform, 4 "
         "bits, per_grouped_channel) but is stored as constexpr_sparse_to_dense (48 output channels "
         "are not divisible by group_size 32); choose a setting that fits its shape, or name it in "
-        "compression.keep.",
-    )
+        "compression.keep"
+    ]
 
 
 def test_too_few_zeros_to_leave_out(build: Build) -> None:
     verdict, census, _ = build(prune(threshold=1e-3))
     assert [w.storage for w in census.weights] == ["const", "const"]
-    assert [reason.split(";")[0] for reason in verdict.reasons] == [
+    assert [finding.reason for finding in verdict.reasons] == [
         f"{name} was to be pruned (threshold 0.001) but is stored as const (op named {said} not "
         "applicable for OpThresholdPrunerConfig(threshold=0.001, minimum_sparsity_percentile=0.5, "
         "weight_threshold=0) configuration. Skipped)"
@@ -246,16 +247,15 @@ def test_too_few_zeros_to_leave_out(build: Build) -> None:
 )
 def test_one_scale_for_a_large_weight(build: Build, asked: Asked) -> None:
     verdict, _, _ = build(asked, **{"int8-per-tensor-over": "2k"})
-    assert verdict.reasons == (
+    assert reasons(verdict) == [
         "product [48, 64] has 3,072 elements, over 2,000 (policy.compression.int8-per-tensor-over),"
         " and one scale for all of them, which its outliers set; use per_channel, or palettes "
-        "per_grouped_channel.",
-    )
+        "per_grouped_channel"
+    ]
     policy = {"int8-per-tensor-over": 2000, "int8-per-tensor-action": "warn"}
     verdict, _, _ = build(asked, **policy)
-    assert (verdict.status, verdict.facts["warnings"]) == ("passed", 1)
-    assert verdict.summary.startswith("warning: 1 large weight with one scale · ")
-    assert verdict.details[0].startswith("warning: product [48, 64] has 3,072 elements")
+    assert (verdict.status, len(verdict.warnings)) == ("passed", 1)
+    assert verdict.warnings[0].reason.startswith("product [48, 64] has 3,072 elements")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ane.build import semaphore
 from pytest_ane.build.cache import Cache
-from pytest_ane.build.semaphore import BYTES_PER_BUILD, Semaphore, available_memory, default_builds
+from pytest_ane.build.semaphore import BYTES_PER_BUILD, Semaphore, default_builds
 from tests.build.makers import hold_slot, make_counted
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -77,13 +77,3 @@ def test_the_default_fits_memory_and_cores(
     monkeypatch.setattr(semaphore, "available_memory", lambda: memory)
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     assert default_builds() == count
-
-
-def test_a_container_s_limit_counts(tmp_path: Path) -> None:
-    limit = tmp_path / "memory.max"
-    machine = available_memory(limit)
-    assert machine > 0
-    limit.write_text("max\n")
-    assert available_memory(limit) == machine
-    limit.write_text("1000000\n")
-    assert available_memory(limit) == 1_000_000

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_ane.build import BuildRecord, Cache
+from pytest_ane.build.seal import write_seal
 from pytest_ane.cli import main
 from pytest_ane.probes.recording import save
 from tests.build.makers import use_forever
@@ -96,9 +97,12 @@ def test_prune_asks_at_a_terminal(
 
 
 def test_prune_keeps_what_a_running_process_uses(call: Call, cache: Path) -> None:
+    used = cache / "artifacts" / ("a" * 64)
+    write_seal(used, "artifacts", used.name)
+    os.utime(used, (1_000_000_001, 1_000_000_001))
     listed = call("list")
     began = SPAWN.Event()
-    process = SPAWN.Process(target=use_forever, args=(cache, "artifacts", "a" * 64, began))
+    process = SPAWN.Process(target=use_forever, args=(cache, "artifacts", used.name, began))
     process.start()
     assert began.wait(30)
     assert call("prune", "--yes") == [

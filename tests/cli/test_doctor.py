@@ -12,6 +12,7 @@ from pytest_ane.build.disk import PlanCache
 from pytest_ane.cli import main
 from pytest_ane.testing import Mac, Replayer, Script
 from tests.cli.conftest import AsJson
+from tests.permissions import permitted, tree
 from tests.plugin.projects import LLAMA, make_llama
 
 OWN = '[models.own.shard.{name}]\nartifact = "{name}.mlpackage"\nreference = "none"\n'
@@ -163,6 +164,15 @@ def test_a_cache_that_cannot_be_written(capsys: pytest.CaptureFixture[str], fold
     code, _, err = doctor(capsys)
     assert (code, err[0]) == (1, "pytest-ane: 1 problem")
     assert "cannot be written" in err[1]
+
+
+def test_a_cache_that_can_only_be_read(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    doctor(capsys)
+    with permitted(0o555, *tree(folder / "cache")):
+        code, out, err = doctor(capsys)
+    assert (code, err[0]) == (1, "pytest-ane: 1 problem")
+    assert "cannot be written (Permission denied): what it holds is used" in err[1]
+    assert line(out, "cache").startswith(f"{folder / 'cache'}, 0 entries, ")
 
 
 def test_plans_of_core_ml_are_listed(

@@ -161,3 +161,32 @@ def test_json_of_records_and_of_numbers_that_json_has_not() -> None:
     assert json.loads(text) == {
         "x": {"path": "a\udcff", "values": [1.5, "NaN", "-Infinity"], "more": {"n": 3}}
     }
+
+
+def test_sigterm_ends_a_command_cleanly(tmp_path: Path) -> None:
+    """Contexts are left, as those of temporary folders."""
+    code = (
+        "import os, signal, sys, tempfile, time\n"
+        "from pytest_ane import cli\n"
+        "def execute(options):\n"
+        "    with tempfile.TemporaryDirectory() as folder:\n"
+        "        print(folder, flush=True)\n"
+        "        time.sleep(60)\n"
+        "cli.execute = execute\n"
+        "sys.exit(cli.main(['schema']))\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        folder = process.stdout.readline().decode().strip()
+        assert Path(folder).is_dir()
+        process.terminate()
+        assert process.stderr.read() == b""
+    assert process.returncode == 143
+    assert list(tmp_path.iterdir()) == []

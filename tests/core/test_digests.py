@@ -16,7 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_ane.core import digests
 from pytest_ane.core.digests import (
+    check_links,
     file_digest,
     key_digest,
     remembered,
@@ -24,6 +26,7 @@ from pytest_ane.core.digests import (
     tree_digest,
     tree_files,
 )
+from pytest_ane.core.errors import ProgramError
 
 EMPTY = hashlib.sha256(b"").hexdigest()
 ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
@@ -38,20 +41,67 @@ def package(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_linked_folders_are_part_of_a_package(tmp_path: Path) -> None:
-    one, other, package = tmp_path / "one", tmp_path / "other", tmp_path / "X.mlpackage"
-    for folder in (one, other, package):
-        folder.mkdir()
-    (one / "weight.bin").write_bytes(b"abc")
-    (other / "weight.bin").write_bytes(b"abd")
-    (package / "Data").symlink_to(one)
+def test_links_that_stay_inside_are_part_of_a_package(tmp_path: Path) -> None:
+    package = tmp_path / "X.mlpackage"
+    for name, content in (("one", b"abc"), ("other", b"abd")):
+        (package / name).mkdir(parents=True)
+        (package / name / "weight.bin").write_bytes(content)
+    (package / "weight.bin").symlink_to("one/weight.bin")
+    (package / "Data").symlink_to(package / "one")
     (package / "Loop").symlink_to(package)
-    assert tree_files(package) == {"Data/weight.bin": ABC}
-    assert tree_bytes(package) == 3
+    (package / "Self").symlink_to("Self")
+    files = tree_files(package)
+    assert sorted(files) == ["Data", "Loop", "one/weight.bin", "other/weight.bin", "weight.bin"]
+    assert files["weight.bin"] == ABC
+    assert tree_bytes(package) == 6
     before = tree_digest(package)
+    linked = tmp_path / "linked.mlpackage"
+    linked.symlink_to(package)
+    assert tree_digest(linked) == before
     (package / "Data").unlink()
-    (package / "Data").symlink_to(other)
+    (package / "Data").symlink_to(package / "other")
     assert tree_digest(package) != before
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("Data/usr", "/usr"),
+        ("Data/proc", "/proc"),
+        ("Data/root", "/proc/self/root/usr"),
+        ("up", ".."),
+        ("Data/up", "../.."),
+        ("Data/zero", "/dev/zero"),
+        ("Data/absent", "/nowhere/at/all"),
+        ("Data/twin", "../../X.mlpackage-2"),
+    ],
+)
+def test_a_link_that_leads_outside_is_refused_before_anything_is_read(
+    tmp_path: Path, name: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "X.mlpackage"
+    (package / "Data").mkdir(parents=True)
+    (package / "A").write_bytes(b"abc")
+    (package / name).symlink_to(target)
+    monkeypatch.setattr(digests, "file_digest", pytest.fail)
+    for check in (tree_files, tree_digest, check_links):
+        with pytest.raises(ProgramError) as error:
+            check(package)
+        assert str(error.value) == (
+            f"{package / name}: links to {os.path.realpath(package / name)}, outside of its "
+            "package, and is not followed; put a copy in its place, of all links with: "
+            "cp -RL PACKAGE COPY"
+        )
+    assert tree_bytes(package) == 3
+
+
+def test_links_that_lead_to_one_another_take_no_time(tmp_path: Path) -> None:
+    """Every path through ten folders that link to each other would be millions."""
+    for here in range(10):
+        (tmp_path / f"{here}").mkdir()
+        for there in range(10):
+            (tmp_path / f"{here}" / f"to{there}").symlink_to(tmp_path / f"{there}")
+    assert len(tree_files(tmp_path)) == 100
 
 
 def test_a_file_s_digest_is_sha256_of_its_bytes(package: Path) -> None:

@@ -21,6 +21,7 @@ with atheris.instrument_imports(include=["pytest_ane", "lark", "json"]):
     from pytest_ane.mil.proto import definitions
     from tests.fuzz.limits import MEMORY_FACTOR, MEMORY_FLOOR
     from tests.fuzz.mutate import mutate
+    from tests.fuzz.programs import MEMORY
     from tests.fuzz.targets import TARGETS, target
 
 _HERE = Path(__file__).parent
@@ -36,10 +37,10 @@ def main() -> None:
         before = _peak()
         run(data)
         grown = _peak() - before
-        allowed = MEMORY_FLOOR + MEMORY_FACTOR * len(data)
+        allowed = MEMORY if name == "run" else MEMORY_FLOOR + MEMORY_FACTOR * len(data)
         assert grown <= allowed, f"{len(data)} bytes took {grown:,} bytes of memory"
 
-    mutator = {"custom_mutator": _mutated} if name == "package" else {}
+    mutator = {"custom_mutator": _mutated} if name in ("package", "run") else {}
     words = _HERE / f"{name}.dict"
     options = [f"-dict={words}"] if words.exists() else []
     atheris.Setup(

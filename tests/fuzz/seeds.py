@@ -17,6 +17,7 @@ from coremltools.converters.mil.mil import types
 
 from pytest_ane.mil import read_model
 from pytest_ane.mil.text import write
+from tests.fuzz.programs import single
 from tests.fuzz.targets import every_dtype
 from tests.mil.compiled import schema
 from tests.mil.packages import Program, doubling, model_file, set_type, weight_file
@@ -28,6 +29,8 @@ _CORPUS = Path(__file__).parent / "corpus"
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
+        for name in ("conv", "gather", "max_pool", "pad", "resize", "slice_by_index", "tile"):
+            _write("run", f"{name}.mlmodel", single(name, False).model.SerializeToString())
         packages = dict(_packages(Path(folder)))
         pipeline = three().save(Path(folder) / "pipeline")
         _write("package", "pipeline.mlmodel", model_file(pipeline).read_bytes())

@@ -18,20 +18,20 @@ from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil import blob, read_any, read_model
 from pytest_ane.mil.records import MLModel, Pipeline, TensorType, Value
 from pytest_ane.mil.text import parse, write
+from tests.fuzz.programs import run_program
 from tests.mil.packages import CODES, Program, doubling, model_file, weight_file
 from tests.mil.same import differences
 
 Target = Callable[[bytes], None]
-TARGETS = ("package", "weights", "text", "metadata")
+TARGETS = ("package", "weights", "text", "metadata", "run")
 _LONGEST = 2048
 """Characters of a complaint; more is no sentence."""
 
 
 def target(name: str, folder: Path) -> Target:
     """A target that writes its files into a folder."""
-    return {"package": _package, "weights": _weights, "text": _text, "metadata": _metadata}[name](
-        folder
-    )
+    makers = {"package": _package, "weights": _weights, "text": _text, "metadata": _metadata}
+    return (makers | {"run": _run})[name](folder)
 
 
 def _package(folder: Path) -> Target:
@@ -91,6 +91,17 @@ def _metadata(folder: Path) -> Target:
         for path in (compiled, package):
             with _judged():
                 read_model(path, weights=False)
+
+    return run
+
+
+def _run(folder: Path) -> Target:
+    """`model.mlmodel`, prepared and run under a budget of memory and time."""
+    package = doubling().save(folder)
+
+    def run(data: bytes) -> None:
+        outcome = run_program(package, data)
+        assert outcome == "ran" or outcome.endswith("Error"), outcome
 
     return run
 

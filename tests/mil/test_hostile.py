@@ -15,6 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pytest_ane.build.shard import canonicalize
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil import blob, read_model
 from tests.mil import compiled
@@ -57,7 +58,7 @@ def sentence(path: Path, *, weights: bool = True) -> str:
         text = str(error)
         assert text.startswith(str(path))
         assert text.isprintable()
-        assert text.endswith((".", "git lfs pull"))
+        assert text.endswith((".", "git lfs pull", "cp -RL PACKAGE COPY"))
         assert len(text) <= 1003
         return text.removeprefix(str(path))
     return ""
@@ -198,18 +199,16 @@ def test_weights_lie_in_their_folder(
         assert ".." not in parts
 
 
-def test_links_within_a_package_lead_anywhere(tmp_path: Path) -> None:
-    """Download caches keep files elsewhere and link them."""
-    path = doubling().save(tmp_path)
-    for number, file in enumerate([path / "Manifest.json", model_file(path), weight_file(path)]):
-        elsewhere = tmp_path / f"{number}"
-        file.rename(elsewhere)
-        file.symlink_to(elsewhere)
-        assert sentence(path) == ""
-    weights = weight_file(path).parent
-    weights.rename(tmp_path / "weights")
-    weights.symlink_to(tmp_path / "weights")
-    assert sentence(path) == ""
+@pytest.mark.parametrize("inside", [True, False])
+def test_links_within_a_package_lead_anywhere_inside(tmp_path: Path, inside: bool) -> None:
+    for number, where in enumerate(
+        [lambda p: p / "Manifest.json", model_file, weight_file, lambda p: weight_file(p).parent]
+    ):
+        path = doubling().save(tmp_path / str(number))
+        elsewhere = (path if inside else path.parent) / "elsewhere"
+        where(path).rename(elsewhere)
+        where(path).symlink_to(elsewhere)
+        assert ("outside of its package" in sentence(path)) is not inside
 
 
 def test_a_link_to_itself(tmp_path: Path) -> None:
@@ -237,7 +236,7 @@ def test_pipes_and_devices_are_not_read(tmp_path: Path, device: bool) -> None:
 def test_a_pipe_is_called_one(tmp_path: Path) -> None:
     path = doubling().save(tmp_path)
     (path / "Manifest.json").unlink()
-    (path / "Manifest.json").symlink_to("/dev/zero")
+    os.mkfifo(path / "Manifest.json")
     assert sentence(path) == "/Manifest.json: cannot be read (it is no regular file)."
 
 
@@ -340,3 +339,29 @@ def test_arrays_of_a_blob_never_reach_beyond_it(tmp_path: Path) -> None:
     values = {op.name: op.attributes["val"] for op in model.program.walk() if op.op == "const"}
     assert blob.load(model, values["c"]).tolist() == [0, 1]
     assert blob.load(model, values["w"]).tolist() == [0, 1, 2, 3]
+
+
+JSON = [10**400, -1, 0, 1.5, True, None, "", "x", ".", "..", "/", [], [[]], {}, {"path": 3}]
+
+
+@pytest.mark.parametrize("value", JSON, ids=repr)
+def test_a_manifest_of_wrong_types(tmp_path: Path, value: Any) -> None:
+    path = doubling().save(tmp_path)
+    sound = json.loads((path / "Manifest.json").read_text())
+    root = sound["rootModelIdentifier"]
+    for manifest in (
+        value,
+        sound | {"itemInfoEntries": value},
+        sound | {"rootModelIdentifier": value},
+        sound | {"itemInfoEntries": {root: value}},
+        sound | {"itemInfoEntries": {root: {"path": value}}},
+    ):
+        (path / "Manifest.json").write_text(json.dumps(manifest))
+        assert sentence(path)
+        with pytest.raises(ProgramError):
+            canonicalize(path)
+    others = sound["itemInfoEntries"] | {"other": value}
+    (path / "Manifest.json").write_text(json.dumps(sound | {"itemInfoEntries": others}))
+    assert sentence(path) == ""
+    with pytest.raises(ProgramError, match="damaged"):
+        canonicalize(path)

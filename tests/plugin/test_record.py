@@ -140,6 +140,17 @@ def test_damaged_evidence_is_stale(project: Project) -> None:
     result.stdout.fnmatch_lines(["recording again *", "  what was there could not be read: *"])
 
 
+def test_a_file_of_somebody_else_in_its_place_is_not_replaced(project: Project) -> None:
+    project.packages(good="none")
+    file = project.path / "evidence/own/good.placement.json"
+    file.parent.mkdir(parents=True)
+    file.write_text('{"name": "mine"}')
+    result = record(project, "--ane-record", "-k", "placement")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["*good.placement.json is no evidence and is not replaced; move*"])
+    assert file.read_text() == '{"name": "mine"}'
+
+
 def test_evidence_that_the_policy_does_not_count_is_said_so(project: Project) -> None:
     project.packages('[models.own.policy.evidence]\nchips = ["Apple M9"]\n', good="none")
     result = record(project, "--ane-record", "-k", "placement")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def test_a_compiled_model_predicts_the_same(tmp_path: Path) -> None:
 
 def test_compiling_a_path(tmp_path: Path) -> None:
     compiled = Path(native._MLModelProxy.compileModel(str(doubling().save(tmp_path))))
-    assert compiled.name == "model.mlmodelc"
+    assert (compiled.suffix, compiled.parent) == (".mlmodelc", Path(tempfile.gettempdir()))
     assert proxy(compiled).predict({"x": X})["y"].shape == (2, 3)
     with pytest.raises(RuntimeError, match=r"Error compiling model: .*no such folder"):
         native._MLModelProxy.compileModel(str(tmp_path / "gone.mlpackage"))

@@ -259,3 +259,13 @@ def test_damaged_bytes_give_values_or_a_source_error(
     path = tmp_path_factory.getbasetemp() / "damaged.gguf"
     path.write_bytes(content)
     assert "\n" not in complaint(path)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 32), (32, 0), (2, 0, 32)])
+def test_an_axis_of_0_is_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    file = write_gguf(tmp_path / "empty.gguf", {"w": (np.zeros(shape), Kind.F32)})
+    with pytest.raises(SourceError) as error:
+        GGUFSource(file)
+    assert str(error.value) == (
+        f"{file}: tensor 'w' has shape {shape}, an axis of 0; fetch the file again."
+    )

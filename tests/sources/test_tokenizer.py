@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from tokenizers.pre_tokenizers import ByteLevel
 
 from pytest_ane.core.errors import SourceError
-from pytest_ane.sources import Source
+from pytest_ane.sources import Source, chat_template
+from pytest_ane.sources.chat_template import CHARACTERS
 from pytest_ane.sources.tokenizer import SourceTokenizer, read_tokenizer
 from tests.sources.checkpoints import write_tokenizer
 
@@ -261,3 +263,73 @@ def test_a_template_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
     with pytest.raises(SourceError, match=r"chat_template\.jinja: cannot be read \("):
         read_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{% for i in range(10**12) %}x{% endfor %}", "Range too big"),
+        (f"{{{{ 'x' * {CHARACTERS + 1} }}}}", "it writes more than 1,000,000 characters"),
+        (
+            "{% for i in range(99999) %}{{ 'x' * 99 }}{% endfor %}",
+            "it writes more than 1,000,000 characters",
+        ),
+        ("{{ 'x' * 10 ** 11 }}", "it takes more than 1,073,741,824 bytes of memory"),
+    ],
+)
+def test_a_template_that_takes_too_much_is_stopped(template: str, why: str) -> None:
+    with pytest.raises(SourceError, match=rf"^small\.gguf: its chat template fails \({why}"):
+        build(chat_template=template).chat("hello")
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% set x = 9 ** (9 ** 9) %}",
+    ],
+)
+def test_a_template_that_never_ends_is_stopped(
+    template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_template, "SECONDS", 1)
+    with pytest.raises(SourceError, match=r"chat template fails \(it runs for more than 1 s\)"):
+        build(chat_template=template).chat("hello")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+        {
+            "truncation": {
+                "direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 5
+            }
+        },
+        {
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "x", "type_id": 0}}],
+                "pair": [],
+                "special_tokens": {},
+            }
+        },
+    ],
+    ids=["load", "truncation", "post-processor"],
+)  # fmt: skip
+def test_a_tokenizer_that_panics_is_one_sentence(
+    tmp_path: Path, changes: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Rust's panics are no `Exception` to Python, and would print a stack."""
+    write_tokenizer(tmp_path, WORDS)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(SourceError, match=r"give prompts as ids\.$") as error:
+        read_tokenizer(tmp_path).encode("hello user hello user hello")
+    assert str(error.value).startswith(str(tmp_path))
+    assert capfd.readouterr().err == ""
+
+
+def test_ids_that_no_vocabulary_has() -> None:
+    with pytest.raises(SourceError, match=r"^small\.gguf: its tokenizer fails \("):
+        build().decode([2**70])

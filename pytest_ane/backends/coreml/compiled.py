@@ -59,7 +59,7 @@ class CompiledModels:
     def _entry(self, package: Path, record: dict[str, Any], number: int) -> Path:
         key = f"{key_digest(record)}-{number}"
         make = partial(self._make, package, record, number)
-        return self._cache.get_or_make(KIND, key, make) / MODEL
+        return self._cache.get_or_make(KIND, key, make, str(package)) / MODEL
 
     def _make(self, package: Path, record: dict[str, Any], number: int, folder: Path) -> None:
         compile_package(package, folder / MODEL, self._machine)

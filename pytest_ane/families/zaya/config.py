@@ -123,7 +123,7 @@ class ZayaConfig:
         head, fc1 = counts["head"], counts.pop("fc1")
         config = cls(
             **counts,
-            rotary=int(head * reals["rotary"]),
+            rotary=int(head * min(reals["rotary"], 2.0)),
             theta=reals["theta"],
             epsilon=reals["epsilon"],
             ffn=fc1 // 2,

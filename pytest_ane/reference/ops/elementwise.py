@@ -59,6 +59,8 @@ _FORMULAS: dict[str, Any] = {
     "select": lambda cond, a, b: np.where(cond, a, b),
     "threshold": lambda x, alpha: np.maximum(x, alpha),
 }
+BROADCASTING = frozenset((*_BINARY, "pow", "real_div", "select"))
+"""Operations whose result has the shape that their operands broadcast to."""
 _CHOOSE = frozenset(("abs", "maximum", "minimum", "select"))
 """Functions whose results are among their operands; the sign apart, so is an absolute value."""
 

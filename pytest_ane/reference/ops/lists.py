@@ -6,6 +6,7 @@ reads as zeros of the list's element shape. States are read and written by refer
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,10 @@ class TensorList:
         """An element; zeros where nothing was written."""
         element = self.elements[self._checked(index)]
         return np.zeros(self._shape(), self.dtype) if element is None else element
+
+    def element_size(self) -> int:
+        """Elements of the tensor at an index."""
+        return math.prod(self._shape())
 
     def written(self, indices: Any, values: Any) -> TensorList:
         """The list with these values at these indices; a dynamic one grows to hold them."""

@@ -110,6 +110,9 @@ def _count(size: int, kernel: int, stride: int, pad: tuple[int, int], ceil_mode:
 
 def _pool(x: Any, axes: list[_Axis], combine: Callable[..., Any], neutral: float) -> Any:
     for i, axis in enumerate(axes, start=2):
+        if axis.kernel > axis.size:
+            x = _pool_wide(x, i, axis, combine, neutral)
+            continue
         reach = (axis.positions - 1) * axis.stride + axis.kernel
         after = max(reach - axis.size - axis.pad[0], 0)
         pads = [(0, 0)] * x.ndim
@@ -118,6 +121,18 @@ def _pool(x: Any, axes: list[_Axis], combine: Callable[..., Any], neutral: float
         take = partial(_take, padded, i, axis)
         x = reduce(combine, map(take, range(axis.kernel)))
     return x
+
+
+def _pool_wide(x: Any, i: int, axis: _Axis, combine: Callable[..., Any], neutral: float) -> Any:
+    """A kernel longer than the axis: element by element of the axis, for most of it is padding."""
+    before = (slice(None),) * i
+    y = np.full((*x.shape[:i], axis.positions, *x.shape[i + 1 :]), neutral, x.dtype)
+    for n in range(axis.size):
+        first = max(-(-(n + axis.pad[0] - axis.kernel + 1) // axis.stride), 0)
+        last = (n + axis.pad[0]) // axis.stride
+        reached, element = (*before, slice(first, last + 1)), (*before, slice(n, n + 1))
+        y[reached] = combine(y[reached], x[element])
+    return y
 
 
 def _take(x: Any, i: int, axis: _Axis, offset: int) -> Any:

@@ -42,7 +42,7 @@ def backend(mac: Callable[[Script], None], tmp_path: Path, said: list[str]) -> B
 
     def make(*failures: object, units: str = "CPU_AND_NE", **machine: str) -> CoreMLBackend:
         mac(Script(Mac(**{"compiler": "", **machine}), failures=failures))
-        return CoreMLBackend(Cache(tmp_path / "cache"), units, said.append)
+        return CoreMLBackend(Cache(tmp_path / "cache", notify=said.append), units, said.append)
 
     return make
 

@@ -93,6 +93,23 @@ def test_a_model_of_another_system_is_compiled_again_and_said_so(
     ]
 
 
+@pytest.mark.parametrize("name", ["model.mlmodelc/model.mil", "compiled.json"])
+def test_an_edited_model_is_compiled_again_and_said_so(
+    backend: Backend, package: Path, compiled: Compiled, said: list[str], name: str
+) -> None:
+    backend().load(package)
+    (before,) = compiled()
+    edited = before.parent / name
+    whole = edited.read_bytes()
+    edited.write_bytes(whole + b" ")
+    backend().load(package)
+    assert compiled() == [before]
+    assert edited.read_bytes() == whole
+    (sentence,) = said
+    assert sentence.startswith(f"{package}: its compiled model in the cache (compiled/")
+    assert sentence.endswith(f") was damaged or edited: {name} has other bytes; it is made again.")
+
+
 def test_another_compiler_makes_another_entry_in_silence(
     backend: Backend, package: Path, compiled: Compiled, said: list[str]
 ) -> None:

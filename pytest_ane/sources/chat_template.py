@@ -1,0 +1,104 @@
+"""Chat templates, which come with the weights: rendered in a process of their own, within limits.
+
+jinja's sandbox keeps a template from the machine, and bounds one `range`; loops within loops,
+powers and padding would still take the processor or the memory for ever. This file is also the
+program of that process, which imports jinja2 and the standard library alone.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+SECONDS = 10
+"""Time that a template may take; real ones take milliseconds."""
+CHARACTERS = 1_000_000
+"""Characters that a template may write."""
+_MEMORY = 1 << 30
+"""Bytes of its process, where the system limits them: not on Windows, loosely on macOS."""
+
+
+class TemplateError(Exception):
+    """A template failed, or went beyond a limit; says why."""
+
+
+def render(template: str, text: str, specials: Mapping[str, str]) -> str:
+    """One user message in a chat template, up to where the answer begins.
+
+    Args:
+        template: in jinja, with the block settings that chat templates are written for.
+        text: the message.
+        specials: `bos_token` and others by the names that templates call them.
+
+    Raises:
+        TemplateError: the template is wrong, fails, or takes too much time, memory or text.
+    """
+    values = {
+        "messages": [{"role": "user", "content": text}], "add_generation_prompt": True, **specials
+    }  # fmt: skip
+    request = {"template": template, "values": values, "path": [p for p in sys.path if p]}
+    return _answer([sys.executable, "-I", __file__], json.dumps(request))
+
+
+def _answer(command: Sequence[str], request: str) -> str:
+    try:
+        done = subprocess.run(
+            command, input=request, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+        answer = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        raise TemplateError(f"it runs for more than {SECONDS} s") from None
+    except OSError as error:
+        raise TemplateError(f"its process does not start: {error.strerror or error}") from None
+    except ValueError:  # Killed by the system, or out of memory while it answered.
+        raise TemplateError(f"its process ended with code {done.returncode}") from None
+    if "error" in answer:
+        raise TemplateError(answer["error"])
+    rendered: str = answer["text"]
+    return rendered
+
+
+def _refuse(message: str) -> NoReturn:
+    """What templates call as `raise_exception`."""
+    raise ValueError(message)
+
+
+def _rendered(template: str, values: Mapping[str, object]) -> str:
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    sandbox = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    sandbox.globals["raise_exception"] = _refuse
+    parts, size = [], 0
+    for part in sandbox.from_string(template).generate(**values):
+        parts.append(part)
+        size += len(part)
+        if size > CHARACTERS:
+            raise ValueError(f"it writes more than {CHARACTERS:,} characters")
+    return "".join(parts)
+
+
+def _main() -> None:
+    request = json.load(sys.stdin)
+    sys.path[:] = request["path"]
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    try:
+        answer = {"text": _rendered(request["template"], request["values"])}
+    except MemoryError:
+        answer = {"error": f"it takes more than {_MEMORY:,} bytes of memory"}
+    # A template may raise whatever an expression in it does, not jinja's errors alone.
+    except Exception as error:
+        answer = {"error": str(error)[:500] or type(error).__name__}
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    _main()

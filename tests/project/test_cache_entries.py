@@ -1,0 +1,251 @@
+"""Every kind of entry that a model keeps in the cache: an edit by hand changes no number."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_ane.build.seal import SEAL
+from pytest_ane.core.digests import remembered
+from pytest_ane.core.errors import CacheError
+from pytest_ane.manifest import Shard
+from pytest_ane.probes.recording import load, read_metadata, save
+from pytest_ane.project.models import OpenModel
+from pytest_ane.project.project import Project, read_project
+from tests.permissions import permitted, tree
+from tests.plugin.projects import LLAMA, make_llama
+
+TWO_BITS = """\
+[models.mini.compression]
+method = "palettize"
+nbits = 2
+mode = "uniform"
+weight_threshold = 0
+"""
+Edit = Callable[[Path, Path], None]
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with everything built: two packages, their probes, hidden states, golden logits."""
+    folder = tmp_path_factory.mktemp("warm")
+    manifest = LLAMA.format(source=make_llama(folder / "mini.gguf")) + TWO_BITS
+    (folder / "shards.toml").write_text(manifest)
+    project = read_project(folder / "shards.toml", folder / "cache", backend_name="cpu")
+    for name in USES:
+        use(project, name)
+    return folder
+
+
+@pytest.fixture
+def root(warm: Path, tmp_path: Path) -> Path:
+    """A copy of its cache."""
+    return Path(shutil.copytree(warm / "cache", tmp_path / "cache"))
+
+
+def reopened(warm: Path, root: Path, told: list[str]) -> Project:
+    return read_project(warm / "shards.toml", root, backend_name="cpu", notify=told.append)
+
+
+def shards(project: Project) -> tuple[Shard, Shard]:
+    first, second, *_ = project.shards
+    return first, second
+
+
+def use_package(project: Project) -> object:
+    artifacts = [project.artifact(shard) for shard in shards(project)]
+    return [
+        (artifact.digest, str(artifact.record and artifact.record.distortions))
+        for artifact in artifacts
+    ]
+
+
+def use_probes(project: Project) -> object:
+    cases = [case for shard in shards(project) for case in project.model("mini").cases(shard)]
+    return [{k: v.tolist() for k, v in case.expected.items()} for case in cases]
+
+
+def use_hidden(project: Project) -> object:
+    model = project.model("mini")
+    assert isinstance(model, OpenModel)
+    return [array.tolist() for array in model.states("counting", "L01")]
+
+
+def use_golden(project: Project) -> object:
+    model = project.model("mini")
+    assert isinstance(model, OpenModel)
+    return [(prompt.logits.tolist(), prompt.greedy) for prompt in model.golden]
+
+
+USES = {
+    "package": use_package,
+    "probes": use_probes,
+    "hidden states": use_hidden,
+    "golden logits": use_golden,
+}
+
+
+def use(project: Project, name: str) -> object:
+    """What a gate takes from the cache."""
+    with remembered(project.cache.root / "digests"):
+        return USES[name](project)
+
+
+def entries(root: Path, name: str) -> list[Path]:
+    """The entries of a use: of `package` and `probes` the first two shards'."""
+    if name == "package":
+        return sorted((root / "artifacts").iterdir())
+    of = {
+        "probes": lambda about, tensors: "probes" in about,
+        "hidden states": lambda about, tensors: "counting/L00/in" in tensors,
+        "golden logits": lambda about, tensors: "golden" in about,
+    }[name]
+    recordings = sorted((root / "recordings").iterdir())
+    return [path for path in recordings if of(read_metadata(path), load(path)[0])]
+
+
+def numbers(entry: Path) -> Path:
+    """The file with an entry's weights or tensors."""
+    return [*entry.rglob("weight.bin"), *entry.rglob("*.safetensors")][0]
+
+
+def flip(entry: Path, other: Path) -> None:
+    """A bit of a weight or a tensor, with the times of the file put back."""
+    file = numbers(entry)
+    stat = file.stat()
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 64
+    file.write_bytes(data)
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def cut(entry: Path, other: Path) -> None:
+    os.truncate(numbers(entry), numbers(entry).stat().st_size // 2)
+
+
+def remove(entry: Path, other: Path) -> None:
+    numbers(entry).unlink()
+
+
+def add(entry: Path, other: Path) -> None:
+    (numbers(entry).parent / "added.bin").write_bytes(b"1")
+
+
+def swap(entry: Path, other: Path) -> None:
+    shutil.copy(numbers(other), numbers(entry))
+
+
+def swap_entry(entry: Path, other: Path) -> None:
+    shutil.rmtree(entry)
+    shutil.copytree(other, entry)
+
+
+def edit_record(entry: Path, other: Path) -> None:
+    """The build's record, or half of the tensors of a recording, written as we write them."""
+    record = entry / "build.json"
+    if record.exists():
+        fields = json.loads(record.read_text())
+        fields["distortions"] = []
+        record.write_text(json.dumps(fields))
+        return
+    tensors, about = load(entry)
+    if "probes" in about:
+        about["probes"] = about["probes"][: len(about["probes"]) // 2]
+    else:
+        tensors = {name: np.asarray(tensor) * 2 for name, tensor in tensors.items()}
+    save(entry, tensors, about)
+
+
+EDITS = [flip, cut, remove, add, swap, swap_entry, edit_record]
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
+@pytest.mark.parametrize("name", USES)
+def test_an_edit_changes_no_number(warm: Path, root: Path, name: str, edit: Edit) -> None:
+    before = use(reopened(warm, warm / "cache", []), name)
+    first, *others = entries(root, name)
+    other = others[0] if others else entries(root, "probes")[0]
+    edit(first, other)
+    told: list[str] = []
+    assert use(reopened(warm, root, told), name) == before
+    (sentence,) = told
+    assert sentence.startswith("mini")
+    assert f"({first.parent.name}/{first.name[:16]}) was damaged or edited: " in sentence
+    assert sentence.endswith("; it is made again.")
+    assert use(reopened(warm, root, told), name) == before
+    assert told == [sentence]
+
+
+def test_a_poisoned_reference_is_recorded_again(warm: Path, root: Path) -> None:
+    """What the two-bit package computes in the reference's place is a cosine of 1."""
+    told: list[str] = []
+    project = reopened(warm, root, told)
+    before = use(project, "probes")
+    shard, _ = shards(project)
+    runner = project.backend.load(project.artifact(shard).path)
+    (entry,) = (
+        path for path in entries(root, "probes") if read_metadata(path)["shard"] == shard.qualified
+    )
+    tensors, about = load(entry)
+    for i, case in enumerate(project.model("mini").cases(shard)):
+        (rows,) = (case.rows(runner.predict(call)).values() for call in case.calls)
+        (tensors[f"{i}.expected"],) = (np.asarray(output, np.float32) for output in rows)
+    save(entry, tensors, about)
+    assert use(reopened(warm, root, told), "probes") == before
+    (sentence,) = told
+    assert sentence.startswith("mini:L00: its recorded reference in the cache (recordings/")
+    assert "was damaged or edited: recording.safetensors has other bytes; " in sentence
+
+
+def test_everything_warm_is_used_from_a_read_only_cache(warm: Path, root: Path) -> None:
+    told: list[str] = []
+    with permitted(0o555, *tree(root)):
+        project = reopened(warm, root, told)
+        for name in USES:
+            assert use(project, name)
+        head = project.shards[2]
+        with pytest.raises(
+            CacheError, match=r"^mini:head\.0: its package is not in the cache, and"
+        ):
+            project.artifact(head)
+    assert told == []
+
+
+def test_a_note_comes_from_a_lookup_too(warm: Path, root: Path) -> None:
+    told: list[str] = []
+    project = reopened(warm, root, told)
+    shard, _ = shards(project)
+    flip(project.entry(shard), root)
+    assert project.package(shard) is None
+    assert told[0].endswith("weight.bin has other bytes; it is not used.")
+
+
+@pytest.mark.parametrize("value", ["", "false", "true"])
+def test_in_ci_every_file_is_read(
+    warm: Path, root: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    """A list of digests that came with the cache is not believed there."""
+    monkeypatch.setenv("CI", value)
+    told: list[str] = []
+    project = reopened(warm, root, told)
+    entry = project.entry(shards(project)[0])
+    flip(entry, root)
+    believe(root / "digests" / "files.jsonl", entry)
+    with project.remembering():
+        project.artifact(shards(project)[0])
+    assert len(told) == (value == "true")
+
+
+def believe(memory: Path, entry: Path) -> None:
+    """Remember an entry's weights as having the bytes that its seal says."""
+    file = numbers(entry)
+    stat = file.stat()
+    state = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev]
+    digest = json.loads((entry / SEAL).read_text())["files"][file.relative_to(entry).as_posix()]
+    memory.write_text(json.dumps([str(file), state, digest]))
