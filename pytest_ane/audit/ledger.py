@@ -21,7 +21,7 @@ import pytest_ane
 from pytest_ane.core.digests import file_digest, key_digest
 from pytest_ane.core.errors import EvidenceError
 from pytest_ane.core.strict_json import parse_json, strict
-from pytest_ane.project.suite import files, in_use
+from pytest_ane.project.suite import FOLDER, files, in_use
 
 _FORMAT = 1
 _MOST_BYTES = 1 << 30
@@ -213,8 +213,11 @@ def opening_of(manifest: Path, root: Path, selection: str, due: list[Pair]) -> O
 
 
 def gate_files(root: Path) -> dict[str, str]:
-    """SHA-256 of the files of gates in use, the project's own or the shipped ones, by name."""
-    return {file.name: file_digest(in_use(root, file.name)) for file in files()}
+    """SHA-256 of the files of gates in use, by name: the shipped ones, and all of `gates/`."""
+    folder = root / FOLDER
+    own = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*.py"))}
+    shipped = {file.name: in_use(root, file.name) for file in files()}
+    return {name: file_digest(file) for name, file in (shipped | own).items()}
 
 
 def plugin_digest() -> str:

@@ -109,6 +109,7 @@ def _manifest(
     path: Path | None, stack: ExitStack, problems: list[str]
 ) -> tuple[Manifest | None, str]:
     """The manifest, its folder for temporary files in use; and a text about it."""
+    from pytest_ane.families import make_importable
     from pytest_ane.manifest import load
     from pytest_ane.project.project import scratch_of
 
@@ -120,6 +121,7 @@ def _manifest(
     except AneError as error:
         problems += str(error).splitlines()
         return None, f"{file}, which cannot be used"
+    make_importable(manifest)
     try:
         stack.enter_context(scratch_of(manifest))
     except AneError as error:

@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> Output:
     from pytest_ane.audit.base import base_of
     from pytest_ane.audit.ledger import read_ledger
     from pytest_ane.audit.verify import Auditor
-    from pytest_ane.report.rows import Row, count
+    from pytest_ane.report.rows import Row
     from pytest_ane.report.terminal import table
     from pytest_ane.report.verdict import row
 
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> Output:
     if red or audit.problems:
         lines = [*audit.problems, *(f"{row.gate} {row.subject}: {row.summary}" for row in red)]
         return Failed("\n".join(("the run does not count", *(f"  - {x}" for x in lines))), data)
-    yield count(rows)
+    yield "the run counts"
     return data
 
 

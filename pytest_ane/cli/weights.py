@@ -52,8 +52,9 @@ def run(options: argparse.Namespace) -> Output:
     rows = weights_table(census, _settings(record), notes, errors)
     yield from table(replace(rows, title=""), terminal_width())
     ratio = census.dense_bytes / census.stored_bytes if census.stored_bytes else 0.0
+    count = len(census.weights)
     yield (
-        f"{len(census.weights)} weights, {census.stored_bytes:,} bytes, "
+        f"{count} {'weight' if count == 1 else 'weights'}, {census.stored_bytes:,} bytes, "
         f"{ratio:.2f}x smaller than fp16"
     )
     if against is not None and (missing := len(census.weights) - len(errors)):

@@ -70,10 +70,14 @@ def package_manifest(package: Path) -> Manifest:
     """A manifest of one package without a reference, for `--ane-package`.
 
     Raises:
-        ManifestError: the package does not exist.
+        ManifestError: the package does not exist, or is no folder.
     """
     if not package.exists():
         raise ManifestError(f"--ane-package: {package} does not exist; check the path.")
+    if not package.is_dir():
+        raise ManifestError(
+            f"--ane-package: {package} is a file; an .mlpackage is a folder with a Manifest.json."
+        )
     name = re.sub(r"[^A-Za-z0-9_-]", "-", package.name.partition(".")[0])[:60]
     shard = Shard(
         model="package",

@@ -9,6 +9,7 @@ from pytest_ane.core.verdict import Finding, Verdict
 from pytest_ane.evidence.verify import WITH_ANE
 from pytest_ane.gates import GATES, Gate
 from pytest_ane.manifest import Policy
+from pytest_ane.report.figures import figure_text
 
 if TYPE_CHECKING:
     from pytest_ane.plugin.workspace import Workspace
@@ -17,12 +18,21 @@ if TYPE_CHECKING:
 def enforced(verdict: Verdict, space: Workspace, *, recorded: bool) -> Verdict:
     """The verdict; unproven where it passes without the device that the policy requires.
 
+    A verdict of a user's own gate is failed where a figure is beyond its limit and no finding is.
+
     Args:
         verdict: what a gate said.
         space: the run's workspace.
         recorded: whether verified evidence was judged.
     """
     gate = GATES.get(verdict.gate)
+    if gate is None and verdict.status == "passed":
+        beyond = tuple(
+            Finding("failed", figure_text(figure), figure=figure.name)
+            for figure in verdict.figures
+            if not figure.passes
+        )
+        return replace(verdict, findings=(*beyond, *verdict.findings))
     if verdict.status != "passed" or gate is None or not gate.recordable or recorded:
         return verdict
     policy = space.policy_of(verdict.subject)

@@ -13,6 +13,7 @@ from pytest_ane.core.errors import AneError, NotRunError, UnprovenError
 from pytest_ane.core.text import LONGEST, printable
 from pytest_ane.core.verdict import Verdict, nothing
 from pytest_ane.evidence.judge import with_origin
+from pytest_ane.gates import GATES
 from pytest_ane.plugin import blame, workspace
 from pytest_ane.plugin.enforce import enforced
 from pytest_ane.plugin.items import gate_of, is_gate, subject_of
@@ -71,13 +72,20 @@ def record_error(node: pytest.Item | pytest.Collector, error: AneError) -> None:
         _record(node, status, brief(str(error)).removeprefix(f"{status}: "))
 
 
-def record_failure(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
-    """Record a gate that failed by `assert` or crashed, so that it has its row and counts."""
-    if call.excinfo is None or call.when == "teardown" or not is_gate(item):
-        return
-    if isinstance(call.excinfo.value, pytest.skip.Exception) or _has_verdict(item):
+def record_outcome(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
+    """Record a gate without a verdict, so that it has its row and counts.
+
+    It failed by `assert`, crashed, or passed; a shipped gate owes a verdict to pass.
+    """
+    if call.when == "teardown" or not is_gate(item) or _has_verdict(item):
         return
     if not isinstance(item, pytest.Function) or not _has_subject(item):
+        return
+    if call.excinfo is None:
+        if call.when == "call" and gate_of(item) not in GATES:
+            _record(item, "passed", "")
+        return
+    if isinstance(call.excinfo.value, pytest.skip.Exception):
         return
     failed = isinstance(call.excinfo.value, AssertionError | pytest.fail.Exception)
     text = call.excinfo.exconly(tryshort=True)

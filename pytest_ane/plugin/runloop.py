@@ -12,7 +12,7 @@ from pytest_ane.core.errors import AneError, CacheError
 from pytest_ane.manifest import Shard
 from pytest_ane.plugin import canary, collection, due, workspace
 from pytest_ane.plugin.items import gate_of, is_gate, subject_of
-from pytest_ane.plugin.outcome import VERDICT, record_failure
+from pytest_ane.plugin.outcome import VERDICT, record_outcome
 from pytest_ane.plugin.progress import Watcher
 from pytest_ane.plugin.recording import MEASURED
 from pytest_ane.plugin.run import is_worker
@@ -48,11 +48,11 @@ def running(session: pytest.Session) -> Iterator[None]:
 
 
 def keep(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
-    """Attach backend notes to the test item for the terminal summary; a failure gets its row."""
+    """Attach backend notes to the test item for the terminal summary; an outcome gets its row."""
     notes = workspace.of(item.config).notes
     item.user_properties += [("ane.note", text) for text in notes]
     notes.clear()
-    record_failure(item, call)
+    record_outcome(item, call)
 
 
 def note(item: pytest.Item, report: pytest.TestReport) -> None:

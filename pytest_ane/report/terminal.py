@@ -17,6 +17,8 @@ _NOT_RUN = 3
 _INDENT = 9
 """Columns before what is continued, where the room beside subject and gate is small."""
 _ROOM = 40
+_GATE = 11
+"""Columns of a gate's name: those of the longest shipped one."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,12 @@ def table(
     """
     ordered = ranked(rows)
     subjects = max((len(row.subject) for row in ordered), default=0)
+    gates = max((_GATE, *(len(row.gate) for row in ordered)))
     for label, of_label in groupby(ordered, key=lambda row: row.label):
         group = list(of_label)
         most = len(group) if everything else {"passed": _SHOWN, "not run": _NOT_RUN}.get(label)
         for row in group[:most]:
-            head = f"{row.word:<8} {row.subject:<{subjects}}  {row.gate:<11} "
+            head = f"{row.word:<8} {row.subject:<{subjects}}  {row.gate:<{gates}} "
             whole = everything or label != "passed"
             lines = _wrapped(head, row.summary, width, whole)
             yield from (Line(printable(text, LONGEST), label) for text in lines)

@@ -308,6 +308,10 @@ def test_a_ledger_written_anew_with_the_measurement_of_a_right_package(
             lambda path: own_gate(path, "def test_fidelity(ane_shard): pass\n"),
             "gates/test_fidelity.py edited",
         ),
+        (
+            lambda path: own_gate(path, "def test_mine(ane_shard): pass\n", "test_mine.py"),
+            "gates/test_mine.py added",
+        ),
     ],
 )  # fmt: skip
 def test_a_change_of_what_judges_needs_a_review(
@@ -326,11 +330,9 @@ def add(file: Path, text: str) -> None:
     file.write_text(file.read_text() + text)
 
 
-def own_gate(path: Path, text: str) -> None:
+def own_gate(path: Path, text: str, name: str = "test_fidelity.py") -> None:
     (path / "gates").mkdir()
-    (path / "gates/test_fidelity.py").write_text(
-        f"import pytest\npytestmark = pytest.mark.gate\n{text}"
-    )
+    (path / "gates" / name).write_text(f"import pytest\npytestmark = pytest.mark.gate\n{text}")
 
 
 def test_a_change_of_policy_that_was_reviewed_passes(checkout: Checkout) -> None:

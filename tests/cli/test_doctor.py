@@ -93,6 +93,20 @@ def test_models_built_and_to_build(capsys: pytest.CaptureFixture[str], folder: P
     assert list((folder / "cache" / "artifacts").iterdir()) == []
 
 
+def test_a_builder_in_the_manifest_s_folder(
+    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in the installed script, which has no current folder among its modules.
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(folder))])
+    (folder / "doctor_blocks.py").write_text("def build(shard): ...\n")
+    (folder / "shards.toml").write_text(
+        '[models.mine]\nbuilder = "doctor_blocks:build"\nshards = "L00-L01"\nmax-tokens = 4\n'
+    )
+    code, out, err = doctor(capsys)
+    assert (code, err) == (0, [])
+    assert line(out, "mine").startswith("2 shards, 0 built, 2 to build, ")
+
+
 def test_every_problem_is_a_line(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     (folder / "file").touch()
     (folder / "shards.toml").write_text(

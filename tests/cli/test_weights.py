@@ -37,6 +37,7 @@ def test_what_is_stored(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
         ["v", "1x3000", "const", "16", "0", "6,000"],
     ]
     assert total == "2 weights, 6,004 bytes, 1.00x smaller than fp16"
+    assert lines(capsys, "other/model.mlpackage")[-1].startswith("1 weight, 4 bytes, ")
 
 
 def test_against_another_package(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

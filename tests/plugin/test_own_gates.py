@@ -36,6 +36,20 @@ def test_fidelity(ane_shard, ane_artifact, ane_reference, ane_backend, ane_gate)
     )
     ane_gate(FIDELITY.judge(found, ane_shard.policy.fidelity, ane_shard))
 """
+VERDICT = """
+import pytest
+from pytest_ane.core.verdict import Figure, Finding, Verdict
+pytestmark = pytest.mark.gate
+def test_size(ane_shard, ane_artifact, ane_gate):
+    size = Figure("size", ane_artifact.size, "bytes", limit=2, good="below")
+    ane_gate(Verdict("size", ane_shard.qualified, figures=(size,)))
+"""
+ASSERTS = """
+import pytest
+pytestmark = pytest.mark.gate
+def test_long_own_name(ane_shard):
+    assert ane_shard.id == "good", "only good is right"
+"""
 REQUIRED = "[models.own.policy]\nplacement.require = 'plan'\nfidelity.require = 'device'\n"
 
 
@@ -92,3 +106,23 @@ def test_a_canary_is_held_likewise(own: Project) -> None:
     result = own.gate("gates", "-k", "other and fidelity", "--ane-backend=cpu")
     result.assert_outcomes(errors=1, deselected=5)
     result.stdout.fnmatch_lines(["*not run: canary good left placement unproven*"])
+
+
+def test_a_figure_beyond_its_limit_fails_without_a_finding(project: Project) -> None:
+    (project.path / "test_size.py").write_text(VERDICT)
+    result = project.packages(good="none").gate("test_size.py")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["own:good: size failed", "  - * > 2 bytes", "passed: size 0/1"])
+
+
+def test_those_that_pass_by_assert_are_rows_and_count(project: Project) -> None:
+    (project.path / "test_asserts.py").write_text(ASSERTS)
+    result = project.packages(good="none", other="none").gate("test_asserts.py")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "FAILED   own:other  long_own_name only good is right",
+            "passed   own:good   long_own_name",
+            "passed: long_own_name 1/2",
+        ]
+    )

@@ -19,7 +19,7 @@ def test_a_good_package_passes_three_gates(project: Project) -> None:
         [
             "ane: good.mlpackage · shards 1 of 1 · *",
             "passed   package:good  compression * kB*",
-            "passed   package:good  fidelity    2 probes *",
+            "passed   package:good  fidelity    finite 100.0% (no reference) *",
             "passed   package:good  placement   forecast: 1 of 1 op for the ANE",
         ]
     )
@@ -69,6 +69,13 @@ def test_a_missing_package_is_one_line(project: Project) -> None:
     result.stderr.fnmatch_lines(
         ["ERROR: --ane-package: *absent.mlpackage does not exist; check the path."]
     )
+
+
+def test_a_file_is_refused_before_any_gate(project: Project) -> None:
+    (project.path / "notes.mlpackage").write_text("hello")
+    result = of(project, "notes.mlpackage")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --ane-package: *notes.mlpackage is a file; *"])
 
 
 def test_something_else_than_a_package_fails_with_a_sentence(project: Project) -> None:

@@ -152,13 +152,17 @@ def figures(fidelity: Fidelity) -> tuple[Figure, ...]:
     largest = float(np.max([c.input_max for c in all_], initial=0.0))
     overflow = "fp16 overflows above 65,504" if largest > fp16.MAX else ""
     overflow = overflow or ("fp16 squares overflow above 255.9" if largest > fp16.MAX**0.5 else "")
+    finite = Figure("finite", min((c.finite for c in all_), default=1.0), "%", "finite")
     return (
-        *(_compared(fidelity) if fidelity.compared else ()),
+        *(
+            (*_compared(fidelity), finite)
+            if fidelity.compared
+            else (replace(finite, note="no reference", shown=True),)
+        ),
         Figure("probes", probes(all_), "probes", shown=True),
-        Figure("probes.live", probes(live), "live probes", shown=probes(live) < probes(all_)),
+        Figure("probes.live", probes(live), "live probes",
+               shown=fidelity.compared and probes(live) < probes(all_)),
         Figure("input.max", largest, label="max |x|", note=overflow, shown=True),
-        Figure("finite", min((c.finite for c in all_), default=1.0), "%", "finite",
-               shown=not fidelity.compared),
     )  # fmt: skip
 
 
