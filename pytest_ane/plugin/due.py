@@ -82,7 +82,7 @@ class Due:
         self._line = line
         self._judged: set[Pair] = set()
         self._lacks: dict[Pair, str] = {}
-        self._hidden: dict[Pair, str] = {}
+        self._hidden: dict[str, str] = {}
         self._failed: set[str] = set()
         self._settled = self._is_red = False
 
@@ -98,7 +98,10 @@ class Due:
             self._judged.add(pair)
             if not report.failed:
                 how = "is marked xfail" if hasattr(report, "wasxfail") else report.outcome
-                self._hidden[pair] = f"its verdict is {red}, and its test {how}"
+                sentence = (
+                    f"{pair.gate} of {pair.subject}: its verdict is {red}, and its test {how}"
+                )
+                self._hidden[report.nodeid] = sentence
         elif statuses or (report.passed and report.when == "call" and not _owes_verdict(report)):
             self._judged.add(pair)
         elif report.skipped and report.when == "call" and self._is_timed(pair):
@@ -111,11 +114,8 @@ class Due:
     def settle(self, session: pytest.Session) -> None:
         """Report as failed tests: gates that are due and have no verdict, and hidden verdicts."""
         self._settled = True
-        reports = [
-            *(_missing(pair, why) for pair, why in self._gaps()),
-            *(_failed(pair, f"{pair.gate} of {pair.subject}: {why}")
-              for pair, why in self._hidden.items()),
-        ]  # fmt: skip
+        missing = [_missing(pair, why) for pair, why in self._gaps()]
+        reports = missing + [_failed(nodeid, why) for nodeid, why in self._hidden.items()]
         self._is_red = bool(reports)
         for report in reports:
             session.config.hook.pytest_runtest_logreport(report=report)
@@ -252,15 +252,15 @@ def _why_skipped(report: pytest.TestReport) -> str:
 def _missing(pair: Pair, why: str) -> pytest.TestReport:
     """A failed test in the place of a gate that has no verdict."""
     summary = f"due, and not judged: {why}"
-    report = _failed(pair, f"{pair.gate} of {pair.subject} was {summary}")
+    report = _failed(pair.nodeid, f"{pair.gate} of {pair.subject} was {summary}")
     report.user_properties += properties_of(pair.gate, pair.subject, "not run", summary)
     return report
 
 
-def _failed(pair: Pair, sentence: str) -> pytest.TestReport:
-    file, _, name = pair.nodeid.partition("::")
+def _failed(nodeid: str, sentence: str) -> pytest.TestReport:
+    file, _, name = nodeid.partition("::")
     return pytest.TestReport(
-        nodeid=pair.nodeid,
+        nodeid=nodeid,
         location=(file, None, name),
         keywords={},
         outcome="failed",

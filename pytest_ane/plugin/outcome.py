@@ -37,6 +37,8 @@ class VerdictRecorder:
 
     def __call__(self, verdict: Verdict) -> None:
         """Record the figures as `user_properties`; fail the test unless the verdict allows it."""
+        if not isinstance(verdict, Verdict):
+            pytest.fail(f"ane_gate takes a Verdict, and was given {verdict!r}.", pytrace=False)
         recorded = self.item.stash.get(RECORDED, None)
         verdict = enforced(verdict, self.workspace, recorded=recorded is not None)
         machine = self.workspace.backend.provenance()

@@ -30,6 +30,7 @@ def run(config: pytest.Config) -> Generator[None, object, object]:
     def end() -> None:
         if is_worker(config):
             raise KeyboardInterrupt
+        _terminate_workers(config)
         pytest.exit("terminated", returncode=TERMINATED)
 
     try:
@@ -47,6 +48,14 @@ def run(config: pytest.Config) -> Generator[None, object, object]:
         sentence = f"ane: Standard output cannot be written: {problem.strerror}; the run has ended"
         print(f"{sentence} without a verdict.", file=sys.stderr)
     return pytest.ExitCode.INTERNAL_ERROR
+
+
+def _terminate_workers(config: pytest.Config) -> None:
+    """Pass the signal on: xdist would kill workers that are slow to end, with their files."""
+    manager = getattr(config.pluginmanager.getplugin("dsession"), "nodemanager", None)
+    for gateway in manager.group if manager else ():
+        if (popen := getattr(gateway._io, "popen", None)) is not None:
+            popen.terminate()
 
 
 def _remove_run_folder(config: pytest.Config) -> None:

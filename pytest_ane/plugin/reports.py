@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import pytest
 
@@ -34,8 +35,25 @@ def add_to(config: pytest.Config) -> None:
                 f"--ane-report={file.name}: there is no such format; end the file's name with "
                 f"{' or '.join(FORMATS)}."
             )
+        _require_writable(file)
     if not is_worker(config) and not config.option.collectonly:
         config.pluginmanager.register(Reports(config, files), "ane-reports")
+
+
+def _require_writable(file: Path) -> None:
+    """Say before the run that a report could not be written after it.
+
+    Raises:
+        pytest.UsageError: with the sentence.
+    """
+    folder = next(parent for parent in file.absolute().parents if parent.exists())
+    try:
+        with NamedTemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise pytest.UsageError(
+            f"--ane-report={file}: {folder} cannot be written ({error.strerror}); name another."
+        ) from None
 
 
 class Reports:

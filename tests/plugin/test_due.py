@@ -224,3 +224,13 @@ def test_a_policy_of_behaviour_over_packages_is_an_error(project: Project) -> No
     result.stderr.fnmatch_lines(
         ["*[[]models.own.policy.behaviour[]] is never asked: only a family*"]
     )
+
+
+def test_what_is_no_verdict_is_one_sentence(two: Project) -> None:
+    two.pytester.makepyfile(
+        test_mine="import pytest\n@pytest.mark.gate\ndef test_mine(ane_shard, ane_gate):\n"
+        "    ane_gate('passed')\n"
+    )
+    result = two.gate("test_mine.py")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*ane_gate takes a Verdict, and was given 'passed'."])

@@ -42,8 +42,8 @@ def test_another_format_is_a_usage_error(project: Project) -> None:
     result.stderr.fnmatch_lines(["*--ane-report=all.html: there is no such format; end *"])
 
 
-def test_a_file_that_cannot_be_written_fails_nothing(project: Project) -> None:
+def test_a_file_that_cannot_be_written_is_a_usage_error(project: Project) -> None:
     (project.path / "file").write_text("")
     result = project.packages(good="none").gate("--ane-report=file/all.json")
-    assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["ane: the report * cannot be written: *"])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --ane-report=*file cannot be written (Not a directory)*"])
