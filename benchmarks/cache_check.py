@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -100,6 +101,7 @@ def of_gates(folder: Path, *options: str) -> tuple[float, float, int]:
 
 def main() -> None:
     """Print both tables."""
+    ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         print("| entry | read once | check, remembered | check, in full |")

@@ -143,8 +143,9 @@ class Constants:
                 )
                 result = implementation.compute(**parameters)
             except FAILURES as error:
+                why = str(error).rstrip(".")
                 raise ExecutionError(
-                    f"{self._model.path}: {op.op} {op.name!r} cannot be computed: {error}."
+                    f"{self._model.path}: {op.op} {op.name!r} cannot be computed: {why}."
                 ) from error
             results = result if isinstance(result, tuple) else (result,)
             for out, array in zip(op.outputs, results, strict=True):
