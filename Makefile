@@ -21,10 +21,10 @@ examples: $(STAMP)
 	$(BIN)/pytest --ane-manifest=examples/gemma4.toml --ane-shards=L00.attn,L00.p0 -m gate
 
 test: $(STAMP)
-	$(BIN)/pytest -n 2 --dist worksteal -m "not heavy"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not heavy and not slow"
 
 test-heavy: $(STAMP)
-	$(BIN)/pytest -n 2 --dist worksteal -m heavy
+	$(BIN)/pytest -n 2 --dist worksteal -m "heavy or slow"
 
 conformance: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group conformance

@@ -32,6 +32,7 @@ def manifest(stacks: Stacks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return path
 
 
+@pytest.mark.slow
 def test_plain_and_speculative_decoding(
     manifest: Path, stacks: Stacks, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,10 +48,12 @@ def test_reading_and_preparing_import_neither_coremltools_nor_torch(tmp_path: Pa
     run(READ + absent, package)
 
 
+@pytest.mark.slow
 def test_the_real_coremltools_can_be_imported_afterwards(tmp_path: Path) -> None:
     run(READ + REAL + READ, doubling().save(tmp_path))
 
 
+@pytest.mark.slow
 def test_the_real_coremltools_can_have_been_imported_before(tmp_path: Path) -> None:
     run(REAL + READ, doubling().save(tmp_path))
 

@@ -62,6 +62,7 @@ def test_written_however_quiet_the_run_is(
     assert (project.path / "out.xml").is_file()
 
 
+@pytest.mark.slow
 def test_workers_write_nothing_of_their_own(project: Project, summary: Path) -> None:
     result = project.packages(good="other", nan="none").pytester.runpytest_subprocess(
         "-n2", "--ane-shards=all", "-m", "gate", "--ane-cache=cache", "-k", "not behaviour"
