@@ -23,6 +23,8 @@ from pytest_ane.reference.state import State
 
 SECONDS = 600.0
 """Time of one call of a program by default."""
+_PER_ARRAY = 4096
+"""Bytes that an array takes besides its elements: large ones begin a page of memory."""
 MOST_TURNS = 1_000_000
 """Turns that the loops of one call may take together."""
 
@@ -166,14 +168,14 @@ def held_bytes(values: Iterable[Any]) -> int:
             owner = value
             while (value := getattr(value, "base", None)) is not None:
                 owner = value if isinstance(value, np.ndarray) else owner
-            owners[id(owner)] = owner.nbytes
+            owners[id(owner)] = _own_bytes(owner)
     return sum(owners.values())
 
 
 def _own_bytes(value: Any) -> int:
     if isinstance(value, TensorList):
         return 8 * len(value.elements)
-    return value.nbytes if isinstance(value, np.ndarray) else 0
+    return value.nbytes + _PER_ARRAY if isinstance(value, np.ndarray) else 0
 
 
 def _memory_error(what: str, size: int, words: int, memory: int, held: int = 0) -> BudgetError:
