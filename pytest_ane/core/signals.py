@@ -28,6 +28,8 @@ def on_terminate(end: Callable[[], Any]) -> Iterator[None]:
 
     def handle(number: int, frame: object) -> None:
         if os.getpid() == process:
+            # A second signal, such as one sent to a group and passed on, must not end the cleaning.
+            signal.signal(number, signal.SIG_IGN)
             end()
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
