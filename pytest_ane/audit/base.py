@@ -16,6 +16,7 @@ from typing import Any
 from pytest_ane.audit.ledger import gate_files
 from pytest_ane.core.digests import file_digest, tree_digest
 from pytest_ane.core.errors import ManifestError
+from pytest_ane.evidence.verify import differences
 from pytest_ane.gates import GATES
 from pytest_ane.manifest import Manifest, Model, load
 from pytest_ane.manifest.load import parse
@@ -56,14 +57,12 @@ class Base:
             ManifestError: a manifest is wrong.
         """
         own, theirs = load(self.path), load(self.head)
-        lines = list(_differences(_data(own), _data(theirs)))
+        lines = [_sentence(*changed) for changed in differences(_data(own), _data(theirs))]
         before, after = _files(own), _files(theirs)
         for name in sorted(before.keys() | after.keys()):
             if before.get(name) != after.get(name):
-                what = (
-                    "added" if name not in before else "removed" if name not in after else "edited"
-                )
-                lines.append(f"{name} {what}")
+                kept = "edited" if name in after else "removed"
+                lines.append(f"{name} {kept if name in before else 'added'}")
         if len(lines) > _MOST:
             lines[_MOST:] = [f"and {len(lines) - _MOST} more"]
         return lines
@@ -134,18 +133,11 @@ def _relative(value: Any, folder: str) -> Any:
     return value.replace(f"{folder}/", "") if isinstance(value, str) else value
 
 
-def _differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
-    """`mini.shard.L00.policy.fidelity.min_cosine 0.97 -> 0.5`, a line for each key."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in dict.fromkeys((*old, *new)):
-            inner = f"{path}.{key}" if path else key
-            if key not in old or key not in new:
-                yield f"{inner} {'added' if key not in old else 'removed'}"
-            else:
-                yield from _differences(old[key], new[key], inner)
-    elif old != new:
-        before, after = (str(value)[:_LONGEST] for value in (old, new))
-        yield f"{path} {before} -> {after}"
+def _sentence(path: str, old: Any, new: Any) -> str:
+    """`mini.shard.L00.policy.fidelity.min_cosine 0.97 -> 0.5`."""
+    if old is None or new is None:
+        return f"{path} {'added' if old is None else 'removed'}"
+    return f"{path} {str(old)[:_LONGEST]} -> {str(new)[:_LONGEST]}"
 
 
 def _files(manifest: Manifest) -> Mapping[str, str]:

@@ -91,7 +91,7 @@ class Closing:
 
 @dataclass(frozen=True)
 class Ledger:
-    """A whole ledger."""
+    """What a ledger's lines say, from the first to the last."""
 
     opening: Opening
     entries: tuple[Entry, ...]

@@ -76,7 +76,7 @@ class Auditor:
         self._ledger, self._base = ledger, base
         self._reviewed, self._recheck = reviewed, recheck
         self._manifest: Manifest = load(base.head) if reviewed else base.manifest
-        make_importable(load(base.path))
+        make_importable(self._manifest if reviewed else load(base.path))
         self._project = Project(
             self._manifest,
             self._manifest.shards,

@@ -117,8 +117,9 @@ class Record:
         """Reasons to reject a statement (signatures excluded), most severe first."""
         if count := len(names := _changed(found.files, files)):
             yield "stale", f"is of other bytes: {_file(names[0], found.files, files, count)}"
-        if (difference := next(_differences(found.asked, asked), None)) is not None:
-            yield "stale", f"answers another question: {difference}"
+        for path, old, new in differences(found.asked, asked):
+            says = f"{path} was {_said(old)}, now is {_said(new)}"
+            yield "stale", f"answers another question: {says}"
         yield from _elsewhere(found, policy)
         yield from _untimely(found.recorded, policy, now)
 
@@ -164,13 +165,13 @@ def _file(name: str, old: Mapping[str, str], new: Mapping[str, str], count: int)
     return f"{name} {says}" + (f", first of {count} files" if count > 1 else "")
 
 
-def _differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
-    """Each key of a question that differs, with both values."""
+def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Each key of nested tables that differs, such as `probes.seed`, with both values or None."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
-            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+            yield from differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
     elif old != new:
-        yield f"{path} was {_said(old)}, now is {_said(new)}"
+        yield path, old, new
 
 
 def _said(value: Any) -> str:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from _pytest.mark.expression import Expression
@@ -29,7 +30,12 @@ if TYPE_CHECKING:
     from pytest_ane.plugin.workspace import Workspace
 
 KEY = pytest.StashKey["Due"]()
-_NOT_RUN = ("collectonly", "setupplan", "setuponly")
+_NOT_RUN = {
+    "collectonly": "--collect-only",
+    "setupplan": "--setup-plan",
+    "setuponly": "--setup-only",
+}
+"""Options that run no test, by their names in pytest's namespace."""
 _OPTIONS = {
     "lf": "--lf",
     "stepwise": "--sw",
@@ -62,11 +68,11 @@ def watch(config: pytest.Config, space: Workspace) -> None:
         pytest.UsageError: `addopts` asks for a run that judges nothing.
     """
     line = _command_line(config)
-    for name in _NOT_RUN:
+    for name, option in _NOT_RUN.items():
         if getattr(config.option, name) and not getattr(line, name):
             raise pytest.UsageError(
-                f"--{name.replace('only', '-only').replace('plan', '-plan')} stands in addopts, so "
-                "no selected shard would be judged; give it on the command line, or take it out."
+                f"{option} stands in addopts, so no selected shard would be judged; give it on the "
+                "command line, or take it out."
             )
     if not is_worker(config) and not any(getattr(line, name) for name in _NOT_RUN):
         config.stash[KEY] = due = Due(config, space, line)
@@ -137,19 +143,19 @@ class Due:
     def sentence(self) -> str:
         """`12 of 30 due gates judged, 18 left out by -k fidelity`; empty where all were judged."""
         left: dict[str, int] = defaultdict(int)
-        for pair in self.pairs():
+        for pair in self.pairs:
             if pair not in self._judged and (option := self._left_out(pair)):
                 left[option] += 1
         own = any(pair.gate not in GATES for pair in self._judged)
-        if not left or (own and not self._judged & set(self.pairs())):
+        if not left or (own and not self._judged & set(self.pairs)):
             return "" if self._judged or self._lacks else "no gate was judged"
-        count = len(self._judged & set(self.pairs()))
+        count = len(self._judged & set(self.pairs))
         others = ", ".join(f"{n} left out by {option}" for option, n in left.items())
-        judged = f"{count} of {len(self.pairs())} due gates judged" if self._judged else (
-            "no gate was judged"
-        )  # fmt: skip
+        of = f"{count} of {len(self.pairs)} due gates judged"
+        judged = of if self._judged else "no gate was judged"
         return f"{judged}, {others}"
 
+    @cached_property
     def pairs(self) -> list[Pair]:
         """Every gate of every selected shard and complete model; benchmarks where they are run."""
         if self._config.stash.get(HELD, None) is not None:
@@ -164,7 +170,7 @@ class Due:
         return self._line.markexpr in kinds - {GATES[pair.gate].marker}
 
     def _gaps(self) -> Iterator[tuple[Pair, str]]:
-        for pair in dict.fromkeys((*self.pairs(), *self._lacks)):
+        for pair in dict.fromkeys((*self.pairs, *self._lacks)):
             if pair.gate not in GATES:
                 continue
             lacks = pair in self._lacks or pair not in self._judged
@@ -203,10 +209,8 @@ class Due:
     def _covers(self, arg: str, nodeid: str) -> bool:
         """Whether a file, folder or node id on the command line holds a test."""
         file, colons, test = str(arg).partition("::")
-        path, root = (
-            Path(self._config.invocation_params.dir, file).absolute(),
-            self._config.rootpath,
-        )
+        root = self._config.rootpath
+        path = Path(self._config.invocation_params.dir, file).absolute()
         if path.is_relative_to(root) and path.exists():
             file = path.relative_to(root).as_posix()
         prefix = f"{file}{colons}{test}"
@@ -219,7 +223,7 @@ def _command_line(config: pytest.Config) -> Namespace:
     return config._parser.parse_known_args(args)
 
 
-def _must_match(expression: str, knows: Any) -> bool:
+def _must_match(expression: str, knows: Callable[[str], bool]) -> bool:
     """Whether `-k` or `-m` holds whatever is true of its words that nobody knows here.
 
     Words of the user's own, such as a mark `slow`, may leave any test out.

@@ -27,7 +27,7 @@ class LedgerKeeper:
     """Appends what every gate came to, as soon as its report arrives."""
 
     def __init__(self, config: pytest.Config, space: Workspace, path: Path) -> None:
-        pairs = [(pair.gate, pair.subject) for pair in config.stash[due.KEY].pairs()]
+        pairs = [(pair.gate, pair.subject) for pair in config.stash[due.KEY].pairs]
         opening = opening_of(space.manifest.path, config.rootpath, space.selection, pairs)
         self._writer = LedgerWriter(path, opening)
         self._exit_code = int(pytest.ExitCode.INTERNAL_ERROR)
