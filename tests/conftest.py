@@ -21,8 +21,9 @@ from tests.forked import Forge
 settings.register_profile("tests", derandomize=True, deadline=None, database=None)
 settings.load_profile("tests")
 
-# A run that a test starts is no step of the workflow that runs the tests.
-for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
+# A run that a test starts is no step of the workflow that runs the tests: in one, pytest shows
+# its summary whole and every entry of the cache is hashed.
+for name in ("CI", "BUILD_NUMBER", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
     os.environ.pop(name, None)
 # Processes that tests start are many: they keep what pytest compiled of the plugin, with which it
 # would be busy for longer than with all else.

@@ -127,7 +127,7 @@ class Auditor:
         return self._project.due({"gate"})
 
     def _picked(self) -> list[Pair]:
-        """What is measured again: drawn by the commit, which nobody chooses freely."""
+        """What is measured again: drawn by the commit, the same ones in every run of the check."""
         costly = [pair for pair in self._due if self._is_believed(pair)]
         share = self._recheck if self._recheck >= 1 else self._recheck * len(costly)
         seed = hashlib.sha256(self._ledger.opening.commit.encode()).hexdigest()

@@ -2,8 +2,9 @@
 
 An entry is a folder `<root>/<kind>/<key>`. It is made and sealed in `<root>/tmp` and moved into
 place with one rename, so that an entry that exists is complete, whatever killed the process before.
-Whenever an entry is used it is compared with its seal (`seal.py`). Only what has the form of a name
-made here is ever deleted (`folder.py`).
+Whenever an entry is used it is compared with its seal (`seal.py`). One of another user's that may
+not be read or replaced is passed by: this user's own is made beside it. Only what has the form of a
+name made here is ever deleted (`folder.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from filelock import FileLock
 from platformdirs import user_cache_path
@@ -55,6 +57,12 @@ _WORDS = {
 """What messages call an entry of each kind."""
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 """Errors that no free space helps against."""
+
+T = TypeVar("T")
+
+
+class _ForeignEntryError(CacheError):
+    """An entry is another user's and may not be read, locked or replaced."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +137,9 @@ class Cache:
         Raises:
             CacheError: the entry cannot be read.
         """
-        path = self.path(kind, key)
+        return self._passing_by(self.path(kind, key), lambda path: self._get(path, subject))
+
+    def _get(self, path: Path, subject: str) -> Path | None:
         if wrong := self._use(path):
             self.notify(f"{self._sentence(path, wrong, subject)}; it is not used.")
         return path if wrong == "" else None
@@ -145,24 +155,50 @@ class Cache:
             BuildError: the disk is full or failing; the unfinished entry is removed.
             CacheError: the entry cannot be read, or is missing in a folder that cannot be written.
         """
-        path = self.path(kind, key)
+        return self._passing_by(
+            self.path(kind, key), lambda path: self._get_or_make(path, make, subject)
+        )
+
+    def _get_or_make(self, path: Path, make: Callable[[Path], None], subject: str) -> Path:
+        entry = path.parent.name, path.name
         with self._disk_errors():
             if (wrong := self._use(path)) == "":
                 return path
             if self.unwritable:
                 raise self._unwritable_error(path, wrong, subject)
             # The slot first: who waits for an entry may hold one, who makes it has one already.
-            with self._slot(), self.lock(f"{kind}-{key}"):
+            with self._slot(), self._locked(path):
                 if (wrong := self._use(path, locked=True)) == "":
                     return path
                 if wrong:
                     self._discard(path, wrong, subject)
-                with self._workspace(kind, key) as folder, scratch(self._scratch(kind, key)):
+                with self._workspace(*entry) as folder, scratch(self._scratch(*entry)):
                     make(folder)
-                    write_seal(folder, kind, key)
+                    write_seal(folder, *entry)
                     folder.replace(path)
                 self._note_use(path)
                 return path
+
+    def _passing_by(self, path: Path, use: Callable[[Path], T]) -> T:
+        """Use an entry; or this user's own beside it, where that one is another user's."""
+        try:
+            return use(path)
+        except _ForeignEntryError:
+            user = os.getuid() if hasattr(os, "getuid") else 0
+            return use(path.with_name(f"{path.name}-u{user}"))
+
+    @contextmanager
+    def _locked(self, path: Path) -> Iterator[None]:
+        """Hold an entry's lock, whose file may be another user's."""
+        lock = self.lock(f"{path.parent.name}-{path.name}")
+        try:
+            lock.acquire()
+        except PermissionError as error:
+            raise _ForeignEntryError(f"{lock.lock_file}: {_said(error)}") from error
+        try:
+            yield
+        finally:
+            lock.release()
 
     def entries(self) -> list[Entry]:
         """All finished entries, least recently used first."""
@@ -245,9 +281,10 @@ class Cache:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise CacheError(
-                f"{path} cannot be read ({_said(error)}); see that it may be read, if it is "
-                "another user's, or choose another folder with --ane-cache=DIR."
+            refused = isinstance(error, PermissionError)
+            raise (_ForeignEntryError if refused else CacheError)(
+                f"{path} cannot be read ({_said(error)}); see that it may be read, or choose "
+                "another folder with --ane-cache=DIR."
             ) from error
 
     def _note_use(self, path: Path) -> None:
@@ -270,7 +307,8 @@ class Cache:
         try:
             self._remove(path)
         except OSError as error:
-            raise CacheError(
+            refused = isinstance(error, PermissionError)
+            raise (_ForeignEntryError if refused else CacheError)(
                 f"{sentence}, and cannot be replaced ({error.strerror}); delete {path}, or choose "
                 "another folder with --ane-cache=DIR."
             ) from error

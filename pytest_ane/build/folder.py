@@ -21,8 +21,9 @@ Signature: 8a477f597d28d172789f06886806bc55
 # For information about cache directory tags see https://bford.info/cachedir/
 """
 
-KEY = r"[0-9a-f]{64}(?:-[0-9]+)?"
-"""A digest; for compiled models also the number of the attempt."""
+KEY = r"[0-9a-f]{64}(?:-[0-9]+)?(?:-u[0-9]+)?"
+"""A digest; for compiled models also the number of the attempt; then a user's number, where the
+entry without it is another user's."""
 ENTRY = rf"(?:{'|'.join(KINDS)})-{KEY}"
 RUN = r"run-[0-9a-f]{32}"
 USER = r"use-(?P<start>[0-9]+)-[0-9]+"

@@ -39,6 +39,22 @@ def pytest_configure(config):
     config.pluginmanager.register(Plugin())
 """
 
+BUILDER = """
+[models.mine]
+builder = "small_block:build"
+shards = "ffn.0"
+max-tokens = 4
+"""
+BLOCK = """
+import torch
+from pytest_ane.families import Conversion, Port
+
+def build(shard):
+    torch.manual_seed(1)
+    x = Port("x", (1, 16, "T", 1))
+    return Conversion(torch.nn.Conv2d(16, 16, 1), (x,), (Port("y", x.shape),))
+"""
+
 
 class Checkout:
     """A repository with a right package and its reference, and runs of its gates.
@@ -378,23 +394,38 @@ def test_a_selection_that_leaves_shards_out(checkout: Checkout) -> None:
     assert checkout.complaints().count("fidelity: due, and the ledger has no verdict of it") == 1
 
 
+def verify_run(checkout: Checkout, *options: str) -> subprocess.CompletedProcess[str]:
+    """`pytest-ane verify-run` as the required check starts it, isolated."""
+    cache = f"--cache={checkout.project.workshop.cache}"
+    words = ["pytest-ane", "verify-run", "ledger.json", "--policy-from=base", cache, *options]
+    root = str(Path(pytest_ane.__file__).parents[1])
+    start = f"import sys, runpy; sys.path.append({root!r}); sys.argv = {words!r}; "
+    start += "runpy.run_module('pytest_ane.cli', run_name='__main__')"
+    command = [sys.executable, "-I", "-c", start]
+    return subprocess.run(command, cwd=checkout.path, capture_output=True, text=True, check=False)
+
+
+def test_a_reviewed_builder_is_the_pull_request_s_own(checkout: Checkout) -> None:
+    add(checkout.path / "shards.toml", BUILDER)
+    (checkout.path / "small_block.py").write_text(BLOCK)
+    checkout.commit("a model of our own")
+    assert checkout.run().ret == 0
+    assert "nobody has reviewed it" in verify_run(checkout).stderr
+    done = verify_run(checkout, "--reviewed", "--recheck=100%")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "fidelity 2/2" in done.stdout
+
+
 def test_verify_run_is_isolated_from_modules_of_the_pull_request(checkout: Checkout) -> None:
     checkout.run()
     for name in ("pytest_ane", "numpy", "tomlkit"):
         (checkout.path / f"{name}.py").write_text("raise SystemExit(0)\n")
-    cache = f"--cache={checkout.project.workshop.cache}"
-    command = ("-m", "pytest_ane.cli", "verify-run", "ledger.json", "--policy-from=base", cache)
-    root = str(Path(pytest_ane.__file__).parents[1])
-    start = f"import sys, runpy; sys.path.append({root!r}); sys.argv = {list(command[1:])!r}; "
-    start += "runpy.run_module('pytest_ane.cli', run_name='__main__')"
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", start],
-        cwd=checkout.path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = verify_run(checkout)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "fidelity 1/1" in done.stdout
     for file in checkout.path.glob("*.py"):
         file.unlink()
+    command = ("-m", "pytest_ane.cli", "verify-run", "ledger.json", "--policy-from=base")
     plain = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
     assert plain.returncode == 1
     assert "run it isolated: python -I -m pytest_ane.cli verify-run" in plain.stderr

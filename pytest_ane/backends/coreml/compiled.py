@@ -86,7 +86,7 @@ class CompiledModels:
 
     def _latest(self, record: dict[str, Any]) -> int:
         numbers = [
-            int(path.name.rpartition("-")[2])
+            int(path.name.split("-")[1])
             for path in self._cache.folders(KIND)
             if path.name.startswith(f"{key_digest(record)}-")
         ]
@@ -97,7 +97,7 @@ class CompiledModels:
         for path in self._cache.folders(KIND):
             with suppress(OSError, ValueError, KeyError, TypeError):
                 other = json.loads((path / RECORD).read_text())
-                superseded = path.name != f"{key_digest(record)}-{number}"
+                superseded = path.name.split("-")[:2] != [key_digest(record), str(number)]
                 same = other["artifact"] == record["artifact"]
                 if same and superseded and (other == record or self._other_system(other)):
                     entry = Entry(KIND, path.name, path, 0, path.stat().st_mtime)
