@@ -13,6 +13,7 @@ from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Feature
 from pytest_ane.reference import Session
+from pytest_ane.reference.dtypes import Precision
 from pytest_ane.reference.state import States
 
 MEMORY_BUDGET = 64 << 20
@@ -67,14 +68,21 @@ class CpuRunner:
 
 
 class CpuBackend:
-    """Runs packages op by op with numpy."""
+    """Runs packages op by op with numpy.
+
+    Args:
+        precision: as in `Session`.
+    """
 
     name = "cpu"
     on_device = False
 
+    def __init__(self, precision: Precision = "as-typed") -> None:
+        self._precision = precision
+
     def load(self, artifact: Path) -> CpuRunner:
         """Read a package or a compiled model and prepare it; `ProgramError` if unreadable."""
-        return CpuRunner(Session(read_model(artifact), memory_budget=MEMORY_BUDGET))
+        return CpuRunner(Session(read_model(artifact), self._precision, MEMORY_BUDGET))
 
     def provenance(self) -> dict[str, str]:
         """Versions of pytest-ane and numpy, and the machine's system and processor."""

@@ -14,6 +14,7 @@ from pytest_ane.chain.exact import ReferenceStates
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.gate_words import GATE_WORDS
 from pytest_ane.core.verdict import Figure, Verdict
+from pytest_ane.error_budget import ErrorBudget
 from pytest_ane.manifest import Model, Policy, Shard
 from pytest_ane.mil.records import MLModel
 from pytest_ane.probes.cases import Case
@@ -44,6 +45,9 @@ class ShardContext(Protocol):
 
     def cases(self) -> list[Case]:
         """Every probe with what the shard's reference makes of it."""
+
+    def budget(self) -> ErrorBudget | None:
+        """What function, fp16 and compression cost by themselves; None where nobody can tell."""
 
 
 class ModelContext(Protocol):

@@ -146,10 +146,20 @@ def contributions_off_input(a: Array, b: Array, x: Array) -> Contributions:
     if not a.shape == b.shape == x.shape:
         raise ValueError(f"cannot compare {a.shape} with {b.shape}, input {x.shape}")
     a, b, x = (np.asarray(array, np.float64) for array in (a, b, x))
-    along, path = _along(a, x), _along(b, x)
+    part, path = along(a, x), along(b, x)
     with np.errstate(invalid="ignore"):
         lost = np.maximum(fp16.EPSILON * np.abs(path), fp16.SMALLEST)
-        return _compared(a - along, b - path, path, lost)
+        return _compared(a - part, b - path, path, lost)
+
+
+def along(y: Array, x: Array) -> DoubleArray:
+    """The component of each row of y `[T, C]` along that of x; of a row of zeros nothing."""
+    y, x = np.asarray(y, np.float64), np.asarray(x, np.float64)
+    with np.errstate(invalid="ignore"):
+        squares = np.einsum("tc,tc->t", x, x)
+        share = np.einsum("tc,tc->t", y, x) / np.where(squares == 0, 1.0, squares)
+        component: DoubleArray = share[:, None] * x
+    return component
 
 
 def is_cosine(value: float) -> bool:
@@ -201,12 +211,3 @@ def _single(x: DoubleArray, y: DoubleArray, lost: DoubleArray) -> BoolArray:
 def _most(x: DoubleArray) -> DoubleArray:
     most: DoubleArray = x.max(axis=1, initial=0.0)
     return most
-
-
-def _along(y: DoubleArray, x: DoubleArray) -> DoubleArray:
-    """The component of each row of y along that of x; of a row of zeros nothing."""
-    with np.errstate(invalid="ignore"):
-        squares = np.einsum("tc,tc->t", x, x)
-        share = np.einsum("tc,tc->t", y, x) / np.where(squares == 0, 1.0, squares)
-        component: DoubleArray = share[:, None] * x
-    return component

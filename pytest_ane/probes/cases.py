@@ -31,6 +31,7 @@ class Case:
         routed: experts active in the reference at each position, for a routed shard; else empty.
         residual_unknown: whether, where an input has an output's shape, the component along it is
             to be projected out of the output for want of a known residual path.
+        left_out: channels of every output that are not compared.
     """
 
     kind: str
@@ -44,6 +45,7 @@ class Case:
     residual: Rows = field(default_factory=dict)
     routed: Routes = ()
     residual_unknown: bool = False
+    left_out: tuple[int, ...] = ()
 
 
 def package_case(

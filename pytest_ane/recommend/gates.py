@@ -38,6 +38,9 @@ class CandidateShard:
     backend: Backend
     cases: Callable[[], list[Case]]
 
+    def budget(self) -> None:
+        """Not told apart: every position is held to `min-cosine` then, which is stricter."""
+
     @cached_property
     def program(self) -> MLModel:
         """The package's program."""

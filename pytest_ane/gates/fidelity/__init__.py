@@ -54,6 +54,7 @@ class FidelityGate(Gate[Fidelity]):
             context.cases(),
             compared=context.shard.reference != "none",
             provenance=context.backend.provenance() | {"artifact": context.artifact.digest},
+            budget=context.budget(),
         )
 
     def judge(self, measurement: Fidelity, policy: FidelityPolicy, subject: Subject) -> Verdict:

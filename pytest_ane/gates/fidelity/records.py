@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from pytest_ane.error_budget import Error, ErrorBudget
 from pytest_ane.metrics.cosine import is_cosine
 
 T = TypeVar("T")
@@ -160,11 +161,22 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Fidelity:
-    """All comparisons of one shard, or, without a reference, what is known of its outputs alone."""
+    """All comparisons of one shard, or, without a reference, what is known of its outputs alone.
+
+    Attributes:
+        comparisons: one for each output of each probe.
+        compared: whether there is a reference.
+        provenance: backend, machine, versions, digests.
+        budget: what function, fp16 and compression cost by themselves; None where the uncompressed
+            program is not known.
+        total: the artifact's whole error, as it ran; None without a budget.
+    """
 
     comparisons: tuple[Comparison, ...]
     compared: bool
     provenance: Mapping[str, Any]
+    budget: ErrorBudget | None = None
+    total: Error | None = None
 
 
 def _kept(values: tuple[T, ...], kept: Sequence[bool]) -> tuple[T, ...]:

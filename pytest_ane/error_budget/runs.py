@@ -1,0 +1,71 @@
+"""Runs of a package on probes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_ane.backends import Runner
+from pytest_ane.core.arrays import FloatArray
+from pytest_ane.metrics.cosine import flat_cosine, group_products
+from pytest_ane.probes.cases import Case, Rows
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What a package made of one probe.
+
+    Attributes:
+        rows: of all calls, one after another, by output.
+        sizes: rows of each call.
+        alike: by output, the inputs that may be its residual path, where the case does not know it.
+    """
+
+    rows: Rows
+    sizes: tuple[int, ...]
+    alike: Mapping[str, Sequence[FloatArray]]
+
+
+def run_cases(runner: Runner, cases: Sequence[Case]) -> Iterator[Run]:
+    """Run each case's calls, one after another on a state of its own.
+
+    All cases' first calls are made together, then their second ones, and so on.
+    """
+    states = [runner.make_state() for _ in cases]
+    parts: list[list[Rows]] = [[] for _ in cases]
+    alike: list[dict[str, Sequence[FloatArray]]] = [{} for _ in cases]
+    for turn in range(max((len(case.calls) for case in cases), default=0)):
+        at = [i for i, case in enumerate(cases) if turn < len(case.calls)]
+        calls = [cases[i].calls[turn] for i in at]
+        for i, outputs in zip(at, runner.predict_all(calls, [states[i] for i in at]), strict=True):
+            rows = cases[i].rows(outputs)
+            parts[i].append(rows)
+            if cases[i].residual_unknown and len(cases[i].calls) == 1:
+                known = rows.keys() & outputs.keys()
+                alike[i] = {name: _alike(cases[i], name, outputs[name]) for name in known}
+    for mine, others in zip(parts, alike, strict=True):
+        rows = {name: np.concatenate([part[name] for part in mine]) for name in mine[0]}
+        yield Run(rows, tuple(max(map(len, part.values()), default=0) for part in mine), others)
+
+
+def nearest(inputs: Sequence[FloatArray], expected: FloatArray) -> FloatArray | None:
+    """Input with the highest |cosine| to the output; zero or non-finite inputs rank last."""
+
+    def likeness(x: FloatArray) -> float:
+        cosine = abs(flat_cosine(group_products(x, expected, x.shape[1])))
+        return cosine if cosine >= 0 else -1.0
+
+    return max(inputs, key=likeness, default=None)
+
+
+def _alike(case: Case, name: str, output: npt.NDArray[Any]) -> list[FloatArray]:
+    """The floating-point inputs of an output's shape, as rows of that output."""
+    return [
+        case.rows({name: x})[name]
+        for x in case.calls[0].values()
+        if np.issubdtype(x.dtype, np.floating) and x.shape == output.shape
+    ]
