@@ -143,8 +143,9 @@ def _sentence(path: str, old: Any, new: Any) -> str:
 def _files(manifest: Manifest) -> Mapping[str, str]:
     """Digests of files below a manifest's folder that decide a verdict, by name.
 
-    Keys of signers, references, golden tensors, sources of weights, modules of families and
-    builders with what they read, and the project's own gates; packages are what is judged.
+    Keys of signers, references, uncompressed packages, golden tensors, sources of weights, modules
+    of families and builders with what they read, and the project's own gates; the packages that are
+    judged are not among them.
     """
     folder = manifest.path.absolute().parent
     named: set[Path] = set()
@@ -153,7 +154,8 @@ def _files(manifest: Manifest) -> Mapping[str, str]:
         if model.source is not None and model.source.path is not None:
             named.add(model.source.path)
         for shard in model.shards:
-            named |= {shard.reference} if isinstance(shard.reference, Path) else set()
+            packages = shard.reference, shard.uncompressed
+            named |= {path for path in packages if isinstance(path, Path)}
             for gate in GATES.values():
                 if gate.recordable:
                     named |= set(shard.policy.evidence_for(gate.name).signers or ())

@@ -8,10 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pytest_ane.build.census import take_census
 from pytest_ane.build.distortion import Distortion, distortions
 from pytest_ane.core.digests import tree_bytes, tree_digest
 from pytest_ane.core.errors import CacheError
-from pytest_ane.manifest import GOLDEN
+from pytest_ane.manifest import GOLDEN, Shard
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import MLModel
 
@@ -100,3 +101,37 @@ def weight_distortions(
     if not isinstance(reference, Path) or reference.suffix == GOLDEN:
         return ()
     return distortions(program, read_model(reference))
+
+
+def uncompressed_package(shard: Shard, artifact: Artifact, program: MLModel) -> Path | None:
+    """The package that holds an artifact's program before compression.
+
+    It is the manifest's `uncompressed`; or the artifact, where no weight of it is compressed; or a
+    reference package of the same program: one without compressed weights that has every weight of
+    the artifact, by name and shape.
+
+    Args:
+        shard: the artifact's.
+        artifact: the shard's package.
+        program: the artifact's.
+
+    Returns:
+        None where there is no such package; a shard that is built was measured against its own
+        when it was built.
+
+    Raises:
+        ProgramError: the artifact or the reference cannot be read.
+    """
+    if shard.uncompressed is not None:
+        return shard.uncompressed
+    weights = take_census(program).weights
+    if not any(weight.stages for weight in weights):
+        return artifact.path
+    reference = shard.reference
+    if not isinstance(reference, Path) or reference.suffix == GOLDEN or not reference.exists():
+        return None
+    others = take_census(read_model(reference)).weights
+    if any(weight.stages for weight in others):
+        return None
+    same = {(w.name, w.shape) for w in weights} <= {(w.name, w.shape) for w in others}
+    return reference if same else None

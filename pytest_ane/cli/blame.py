@@ -58,7 +58,8 @@ def _project(
 
     if (package := Path(shards)).suffix in (".mlpackage", ".mlmodelc"):
         alone = package_manifest(package.absolute())
-        update = {} if against is None else {"reference": against.absolute()}
+        plain = against and against.absolute()
+        update = {"reference": plain, "uncompressed": plain} if plain else {}
         held = tuple(shard.model_copy(update=update) for shard in alone.shards)
         return Project(alone, held, cache, backend_name="cpu")
     if against is not None:

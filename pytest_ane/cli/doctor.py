@@ -171,7 +171,7 @@ def _model(manifest: Manifest, model: Model, cache: Cache | None, problems: list
     if model.canary:
         words.append(f"canary {', '.join(model.canary)}")
     for shard in model.shards:
-        for path in (shard.artifact, shard.reference):
+        for path in (shard.artifact, shard.reference, shard.uncompressed):
             if isinstance(path, Path) and not path.exists():
                 problems.append(f"{shard.qualified}: {path} does not exist; check {model.name}.")
     if any(shard.artifact is None for shard in model.shards) and cache is not None:

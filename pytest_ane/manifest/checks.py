@@ -136,6 +136,9 @@ def shard_problems(
             own.origin(("artifact",))[:-1],
             f"'reference' is missing; add what the artifact is held against: {choices} or 'none'",
         )
+    if table.uncompressed is not None and table.artifact is None:
+        message = "'uncompressed' needs an 'artifact'; a shard that is built has its own"
+        yield at_key(own.origin(("uncompressed",)), message)
     if table.reference == "float32" and not made:
         message = "needs a family; name an uncompressed .mlpackage, golden .safetensors, or 'none'"
         yield at_value(own.origin(("reference",)), "float32", message)

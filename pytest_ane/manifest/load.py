@@ -265,6 +265,7 @@ class Resolver:
             source=self._source(model),
             artifact=self._absolute(table.artifact) if table.artifact else None,
             reference=self._reference(table.reference),
+            uncompressed=self._absolute(table.uncompressed) if table.uncompressed else None,
             compression=None if unknown else settings.compression or Uncompressed(),
             probes=settings.probes,
             policy=settings.policy.anchored(self._folder),

@@ -151,6 +151,8 @@ class Shard(Record):
         artifact: the user's own package, absolute; `None` where one is built.
         reference: what it is held against: the family's float32 module, nothing (only finite
             output is required), or, absolute, another package or golden tensors.
+        uncompressed: the artifact's program before compression, absolute; `None` where the
+            manifest names none.
         compression: as requested; `None` only for an artifact about which the manifest
             says nothing.
         probes: inputs of the comparison.
@@ -166,6 +168,7 @@ class Shard(Record):
     source: SourceTable | None = None
     artifact: Path | None = None
     reference: Literal["float32", "none"] | Path = "float32"
+    uncompressed: Path | None = None
     compression: Compression | None = None
     probes: Probes = Probes()
     policy: Policy = Policy()

@@ -118,6 +118,10 @@ class ShardTable(Common):
     """What the shard is held against: `float32` (the family's or the builder's module), `none`
     (only that it runs, with finite output), an uncompressed `.mlpackage`, or golden tensors
     recorded before, a `.safetensors`. Needed with an artifact."""
+    uncompressed: Package | None = None
+    """The artifact's program before compression, a `.mlpackage`: what compression did to each
+    weight, and errors of the program itself, are measured against it. Shards that are built have
+    their own; an artifact without compressed weights needs none."""
 
 
 class ModelTable(Common):

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from pytest_ane.analysis.blame import Blame, blame
 from pytest_ane.backends import CpuBackend
+from pytest_ane.build import Artifact, uncompressed_package
 from pytest_ane.manifest import Shard, Uncompressed
 from pytest_ane.mil import read_model
+from pytest_ane.mil.records import MLModel
 from pytest_ane.project.project import Project
 
 
@@ -21,23 +23,26 @@ def blame_shard(project: Project, shard: Shard) -> Blame:
         AneError: the packages or the reference cannot be had or run.
     """
     artifact = project.artifact(shard)
-    plain, why_none = _uncompressed(project, shard)
+    program = read_model(artifact.path)
+    plain, why_none = _uncompressed(project, shard, artifact, program)
     return blame(
-        read_model(artifact.path),
+        program,
         None if plain is None else read_model(plain),
         project.cases(shard, artifact, CpuBackend()),
         without=why_none,
     )
 
 
-def _uncompressed(project: Project, shard: Shard) -> tuple[Path | None, str]:
+def _uncompressed(
+    project: Project, shard: Shard, artifact: Artifact, program: MLModel
+) -> tuple[Path | None, str]:
     """A shard's uncompressed package, or why there is none."""
     if shard.artifact is None:
         plain = shard.model_copy(update={"compression": Uncompressed()})
         return project.build(plain).path, ""
-    if isinstance(shard.reference, Path) and shard.reference.suffix in (".mlpackage", ".mlmodelc"):
-        return shard.reference, ""
+    if (package := uncompressed_package(shard, artifact, program)) is not None:
+        return package, ""
     return None, (
         f"{shard.qualified} has no uncompressed package to take weights from; name one as its "
-        "'reference', or with --against."
+        "'uncompressed', or with --against."
     )

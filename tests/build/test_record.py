@@ -8,11 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.build import Artifact, BuildRecord, Distortion, weight_distortions
+from pytest_ane.build import (
+    Artifact,
+    BuildRecord,
+    Distortion,
+    uncompressed_package,
+    weight_distortions,
+)
 from pytest_ane.build.record import RECORD
 from pytest_ane.core.errors import CacheError
+from pytest_ane.manifest import Shard
 from pytest_ane.mil import read_model
 from tests.build.test_distortion import package
+from tests.gates.fidelity import blocks
 
 ERRORS = (Distortion("u", 1.5, 25.0), Distortion("v", 0.0, 2.0))
 
@@ -51,3 +59,36 @@ def test_errors_against_the_reference_package(tmp_path: Path) -> None:
         Distortion("u", 1.0, 34.0),
     )
     assert weight_distortions(Artifact(path), read_model(path), "none") == ()
+
+
+@pytest.fixture(scope="module")
+def blocks_of(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A package, and the same program in 8 bits."""
+    folder = tmp_path_factory.mktemp("packages")
+    plain = blocks.plain(folder)
+    return plain, blocks.palettized(plain, folder / "small", dict.fromkeys(blocks.NAMES, 8))
+
+
+def uncompressed_of(path: Path, **keys: object) -> Path | None:
+    shard = Shard.model_validate({"model": "m", "id": "a", "artifact": path, **keys})
+    return uncompressed_package(shard, Artifact(path), read_model(path))
+
+
+def test_an_uncompressed_package_is_its_own_uncompressed_form(
+    blocks_of: tuple[Path, Path], tmp_path: Path
+) -> None:
+    plain, small = blocks_of
+    assert uncompressed_of(plain, reference="none") == plain
+    assert uncompressed_of(small, reference="none") is None
+    assert uncompressed_of(small, reference="none", uncompressed=plain) == plain
+
+
+def test_a_reference_package_is_one_where_it_has_the_same_program(
+    blocks_of: tuple[Path, Path], tmp_path: Path
+) -> None:
+    plain, small = blocks_of
+    assert uncompressed_of(small, reference=plain) == plain
+    assert uncompressed_of(small, reference=small) is None  # It is compressed itself.
+    other = package(tmp_path / "other", ("u", [[3.0, 4.0]]))
+    assert uncompressed_of(small, reference=other) is None
+    assert uncompressed_of(small, reference=tmp_path / "x.safetensors") is None

@@ -41,7 +41,7 @@ def test_a_package_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     found = told(capsys, "small/model.mlpackage")
     assert found[2] == (
         "package:model has no uncompressed package to take weights from; name one as its "
-        "'reference', or with --against."
+        "'uncompressed', or with --against."
     )
     assert found[3].startswith("operation ")
 

@@ -34,8 +34,10 @@ def test_the_example_loads(read: Read, tmp_path: Path) -> None:
     assert block.policy.evidence.signers == (tmp_path / "keys" / "lab.pub",)
     assert block.policy.evidence_for("behaviour").max_age == timedelta(weeks=2)
     assert manifest.shard("mine:decoder").reference == "none"
-    assert manifest.shard("mine:vision").golden == tmp_path / "golden" / "vision.safetensors"
-    assert manifest.shard("mine:encoder").golden is None
+    encoder = manifest.shard("mine:encoder")
+    assert encoder.golden == tmp_path / "golden" / "encoder.safetensors"
+    assert encoder.uncompressed == tmp_path / "encoder-fp16.mlpackage"
+    assert manifest.shard("mine:vision").golden is None
 
 
 def test_the_example_has_every_key() -> None:

@@ -259,6 +259,7 @@ def test_packages_of_one_s_own(read: Read, tmp_path: Path) -> None:
     manifest = read(
         '[models.mine.shard."*"]\nreference = "none"\n'
         '[models.mine.shard.encoder]\nartifact = "e.mlpackage"\nreference = "/r/e.mlpackage"\n'
+        'uncompressed = "fp16/e.mlpackage"\n'
         '[models.mine.shard."dec.0"]\nartifact = "d.mlmodelc/"\ncompression.method = "linear"\n'
     )
     encoder, decoder = manifest.shards
@@ -268,6 +269,8 @@ def test_packages_of_one_s_own(read: Read, tmp_path: Path) -> None:
         tmp_path / "d.mlmodelc",
     )
     assert (encoder.reference, decoder.reference) == (Path("/r/e.mlpackage"), "none")
+    assert encoder.uncompressed == tmp_path / "fp16" / "e.mlpackage"
+    assert decoder.uncompressed is None
     assert (encoder.compression, decoder.compression) == (None, Linear())
     assert (encoder.family, encoder.source) == (None, None)
 
@@ -320,6 +323,10 @@ CONTRADICTIONS = [
     (MODEL + '[models.m.shard.L00]\nartifact = "x.mlpackage"', [
         "5: [models.m.shard.L00] 'reference' is missing; add what the artifact is held against: a "
         ".mlpackage, golden .safetensors, 'float32' or 'none'.",
+    ]),
+    (MODEL + '[models.m.shard."L0*"]\nuncompressed = "x.mlpackage"', [
+        "6: [models.m.shard.\"L0*\"] 'uncompressed' needs an 'artifact'; a shard that is built has "
+        "its own.",
     ]),
     (MODEL + "[models.m.shard.L04]", [
         "5: [models.m.shard.L04] matches no shard; nearest: L03, L02, L01.",

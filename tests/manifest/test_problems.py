@@ -279,6 +279,11 @@ SENTENCES = [
         ".mlmodelc.",
     ),
     (
+        MODEL + '[models.m.shard.L00]\nuncompressed = "x.safetensors"',
+        '6: [models.m.shard.L00] uncompressed = "x.safetensors": must be the path of a .mlpackage '
+        "or .mlmodelc.",
+    ),
+    (
         MODEL + '[models.m.shard.L00]\nreference = "float16"',
         "6: [models.m.shard.L00] reference = \"float16\": must be 'float32' (needs a family), "
         "'none', or the path of a .mlpackage, a .mlmodelc or golden .safetensors.",
@@ -325,7 +330,8 @@ SENTENCES = [
     (
         MODEL + "[models.m.shard.L00]\nfamily = 'llama'",
         "6: [models.m.shard.L00] unknown key 'family': the keys here are artifact, compression, "
-        "context, max-tokens, policy, probes, reference, target.",
+        "context, max-tokens, policy, probes, reference, target, "
+        "uncompressed.",
     ),
     (
         MODEL + "[[models.m.prompts]]\ntext = 'x'",

@@ -82,6 +82,7 @@ def test_valid_models(model: dict[str, Any]) -> None:
         {**MODEL, "shard": {"a b": {}}},
         {"shard": {"x": {"artifact": "x.onnx"}}},
         {"shard": {"x": {"reference": "float32s"}}},
+        {"shard": {"x": {"uncompressed": "x.safetensors"}}},
     ],
 )
 def test_invalid_models(model: Any) -> None:
