@@ -51,6 +51,7 @@ _MARGIN = 60 * 10**9
 """Nanoseconds: clocks of file systems may be behind the machine's."""
 _WORDS = {
     "artifacts": "package",
+    "budgets": "error budget",
     "compiled": "compiled model",
     "recordings": "recorded reference",
 }

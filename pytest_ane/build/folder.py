@@ -13,7 +13,7 @@ from pathlib import Path
 from pytest_ane.core.errors import CacheError
 from pytest_ane.manifest.ids import MODEL
 
-KINDS = ("artifacts", "compiled", "recordings")
+KINDS = ("artifacts", "budgets", "compiled", "recordings")
 TAG = "CACHEDIR.TAG"
 TAG_TEXT = """\
 Signature: 8a477f597d28d172789f06886806bc55

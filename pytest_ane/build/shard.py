@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import NAMESPACE_URL, uuid5
 
 from pytest_ane.build.cache import Cache
@@ -22,6 +22,7 @@ from pytest_ane.mil.files import stays_inside
 from pytest_ane.mil.package import parse_package
 from pytest_ane.mil.proto import canonical_bytes
 
+Examine: TypeAlias = Callable[[Path, Path], None]
 BUILD_VERSION = 5
 """Raised whenever a change in this package alters what is built."""
 _OF_COREMLTOOLS = "com.github.apple.coremltools."
@@ -35,6 +36,7 @@ def build_shard(
     identity: dict[str, Any],
     model: Callable[[], Buildable],
     source: Artifact | None = None,
+    examine: Examine = lambda plain, built: None,
 ) -> Artifact:
     """The shard's artifact from the cache, built first if it is not there.
 
@@ -45,6 +47,7 @@ def build_shard(
         model: opens the model; called only when something must be built.
         source: the shard as `uncompressed` builds it, compressed instead of converted once more;
             the result has the same bytes.
+        examine: called with the uncompressed package and the built one, while both are there.
 
     Raises:
         BuildError: conversion or compression failed, or the disk is full.
@@ -61,9 +64,9 @@ def build_shard(
         "artifacts",
         key_digest(key),
         lambda folder: (
-            _compress(shard, source, key, folder)
+            _compress(shard, source, key, folder, examine)
             if source is not None
-            else _build(shard, key, model(), folder)
+            else _build(shard, key, model(), folder, examine)
         ),
         subject=shard.qualified,
     )
@@ -84,11 +87,25 @@ def compressed(shard: Shard, source: Artifact, folder: Path) -> Artifact:
     Raises:
         BuildError: a setting is refused, or a weight cannot be compressed.
     """
-    _compress(shard, source, {}, folder)
+    _compress(shard, source, {}, folder, lambda plain, built: None)
     return Artifact.of_entry(folder)
 
 
-def _compress(shard: Shard, source: Artifact, key: dict[str, Any], folder: Path) -> None:
+def converted_package(shard: Shard, model: Buildable) -> Path:
+    """A shard's uncompressed package among the temporary files.
+
+    Raises:
+        BuildError: it cannot be converted.
+    """
+    from pytest_ane.build.coremltools_quiet import converter_notes
+
+    with converter_notes():
+        return Path(_converted(shard, model).package_path)
+
+
+def _compress(
+    shard: Shard, source: Artifact, key: dict[str, Any], folder: Path, examine: Examine
+) -> None:
     from pytest_ane.build.compress import compress_package
 
     assert source.record is not None
@@ -96,6 +113,7 @@ def _compress(shard: Shard, source: Artifact, key: dict[str, Any], folder: Path)
     notes = compress_package(source.path, shard.requested, folder / PACKAGE, shard.qualified)
     record = BuildRecord(key, source.record.description, notes, 0.0, shard=shard.qualified)
     _finish(folder, source.path, record, start)
+    examine(source.path, folder / PACKAGE)
 
 
 def artifact_key(shard: Shard, identity: dict[str, Any]) -> dict[str, Any]:
@@ -113,22 +131,31 @@ def artifact_key(shard: Shard, identity: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _build(shard: Shard, key: dict[str, Any], model: Buildable, folder: Path) -> None:
-    from pytest_ane.build.compress import compress
+def _converted(shard: Shard, model: Buildable) -> Any:
     from pytest_ane.build.convert import convert
+
+    return convert(
+        model.conversion(shard.id),
+        max_tokens=shard.max_tokens,
+        target=shard.target,
+        subject=shard.qualified,
+    )
+
+
+def _build(
+    shard: Shard, key: dict[str, Any], model: Buildable, folder: Path, examine: Examine
+) -> None:
+    from pytest_ane.build.compress import compress
     from pytest_ane.build.coremltools_quiet import converter_notes
 
     start = time.perf_counter()
     with converter_notes():
-        converted = convert(
-            model.conversion(shard.id),
-            max_tokens=shard.max_tokens,
-            target=shard.target,
-            subject=shard.qualified,
-        )
+        converted = _converted(shard, model)
     notes = compress(converted, shard.requested, folder / PACKAGE, shard.qualified)
     record = BuildRecord(key, model.description, notes, 0.0, shard=shard.qualified)
-    _finish(folder, Path(converted.package_path), record, start)
+    plain = Path(converted.package_path)
+    _finish(folder, plain, record, start)
+    examine(plain, folder / PACKAGE)
 
 
 def _finish(folder: Path, plain: Path, record: BuildRecord, start: float) -> None:

@@ -137,6 +137,7 @@ def _error(
         ),
         channels=_channels(worst.difference),
         experts=_greatest(every, _experts),
+        adds=any(bool(path.any()) for ref in reference for path in ref.paths.values()),
     )
 
 
@@ -194,8 +195,9 @@ def _channels(difference: DoubleArray) -> tuple[int, ...]:
         return ()
     sums = np.concatenate([[0.0], np.cumsum(squares)])
     ends = np.searchsorted(sums, sums[:-1] + _NEARLY_ALL * whole)
-    first = int(np.argmin(ends - np.arange(len(ends))))
-    last = int(ends[first]) - 1
+    widths = np.where(ends > len(squares), len(squares), ends - np.arange(len(ends)))
+    first = int(np.argmin(widths))
+    last = first + int(widths[first]) - 1
     return (first, last) if (last - first + 1) * _NARROW <= len(squares) else ()
 
 

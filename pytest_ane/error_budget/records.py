@@ -20,6 +20,7 @@ class Error:
         channels: first and last of the few channels that have nine tenths of the worst probe's
             squared error; empty where they are not few.
         experts: `(expert, greatest)` of the positions at which the reference uses each.
+        adds: whether there is a residual path that the output is added to.
     """
 
     greatest: float
@@ -32,6 +33,7 @@ class Error:
     positions: tuple[tuple[int, float], ...] = ()
     channels: tuple[int, ...] = ()
     experts: tuple[tuple[int, float], ...] = ()
+    adds: bool = True
 
     def __post_init__(self) -> None:
         if self.greatest < 0 or self.rms < 0:

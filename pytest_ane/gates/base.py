@@ -46,8 +46,8 @@ class ShardContext(Protocol):
     def cases(self) -> list[Case]:
         """Every probe with what the shard's reference makes of it."""
 
-    def budget(self) -> ErrorBudget | None:
-        """What function, fp16 and compression cost by themselves; None where nobody can tell."""
+    def budget(self) -> ErrorBudget | str:
+        """What function, fp16 and compression cost by themselves, or why nobody can tell."""
 
 
 class ModelContext(Protocol):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from pytest_ane.backends import Backend, ComputeUnits, get_backend
+from pytest_ane.backends import Backend, ComputeUnits, CpuBackend, get_backend
 from pytest_ane.backends.coreml import Machine
 from pytest_ane.build import Artifact, Cache, build_shard
 from pytest_ane.build.cache import default_root, to_stderr
@@ -22,7 +22,8 @@ from pytest_ane.build.semaphore import default_builds
 from pytest_ane.build.shard import artifact_key
 from pytest_ane.core.ci import in_ci
 from pytest_ane.core.digests import key_digest, remembered
-from pytest_ane.core.errors import ManifestError
+from pytest_ane.core.errors import AneError, ManifestError
+from pytest_ane.error_budget import ErrorBudget
 from pytest_ane.families import Buildable, make_importable
 from pytest_ane.gates import GATES
 from pytest_ane.manifest import Manifest, Policy, Shard, load
@@ -32,6 +33,7 @@ from pytest_ane.mil.records import MLModel as Program
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.golden import golden_cases, read_golden
 from pytest_ane.probes.package import package_cases
+from pytest_ane.project.budgets import built_budget, own_budget
 from pytest_ane.project.choose import is_complete
 from pytest_ane.project.models import Opened, OpenModel, open_model
 from pytest_ane.project.preflight import Preflight
@@ -199,7 +201,37 @@ class Project:
         """A shard, whatever its compression, from the cache or built now."""
         identity = {} if shard.artifact else self.model(shard.model).identity
         return build_shard(
-            shard, self.cache, identity=identity, model=lambda: self._buildable(shard.model)
+            shard,
+            self.cache,
+            identity=identity,
+            model=lambda: self._buildable(shard.model),
+            examine=partial(self._examine, shard),
+        )
+
+    def _examine(self, shard: Shard, plain: Path, built: Path) -> None:
+        """Measure a shard's error budget while its uncompressed package is there."""
+        # What is wrong with its probes or its reference, the gate says that needs them.
+        if shard.reference == "float32":
+            with suppress(AneError):
+                self._built_budget(shard, built, plain)
+
+    def _built_budget(self, shard: Shard, built: Path, plain: Path | None) -> ErrorBudget:
+        cases = partial(self.cases, shard, Artifact(built), CpuBackend("float32"))
+        return built_budget(self.cache, self.model(shard.model), shard, built, cases, plain)
+
+    def budget(self, shard: Shard, artifact: Artifact) -> ErrorBudget | str:
+        """What function, fp16 and compression each cost a shard, or why nobody can tell.
+
+        Raises:
+            AneError: it cannot be converted, or its reference cannot be had.
+        """
+        if shard.reference == "none":
+            return "nothing is compared with a reference"
+        if shard.artifact is None:
+            return self._built_budget(shard, artifact.path, None)
+        identity = self.model(shard.model).identity if shard.reference == "float32" else {}
+        return own_budget(
+            self.cache, shard, artifact, partial(self.cases, shard, artifact), identity
         )
 
     def _buildable(self, name: str) -> Buildable:
@@ -265,6 +297,10 @@ class OpenShard:
     def cases(self) -> list[Case]:
         """Every probe with what the shard's reference makes of it."""
         return self.project.cases(self.shard, self.artifact)
+
+    def budget(self) -> ErrorBudget | str:
+        """Its error budget, or why there is none."""
+        return self.project.budget(self.shard, self.artifact)
 
 
 def read_project(manifest: Path | None, cache: Path | None, **options: Any) -> Project:

@@ -5,7 +5,7 @@ Every metric is computed in float64.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ def measure(
     *,
     compared: bool,
     provenance: Mapping[str, Any],
-    budget: ErrorBudget | None = None,
+    budget: ErrorBudget | str = "",
 ) -> Fidelity:
     """Run every case on the artifact and compare; `compared` is False without a reference.
 
@@ -52,7 +52,8 @@ def measure(
         cases: the probes.
         compared: whether there is a reference.
         provenance: of the measurement.
-        budget: what function, fp16 and compression cost by themselves, where that is known.
+        budget: what function, fp16 and compression cost by themselves, or why
+            nobody can tell.
 
     Raises:
         ExecutionError: the artifact cannot be run, or lacks an output of the reference's shape.
@@ -68,9 +69,14 @@ def measure(
         tuple(comparisons),
         compared,
         dict(provenance),
-        budget,
-        total_error(cases, runs) if budget is not None else None,
+        **_split(budget, cases, runs),
     )
+
+
+def _split(budget: ErrorBudget | str, cases: Sequence[Case], runs: Sequence[Run]) -> dict[str, Any]:
+    if isinstance(budget, str):
+        return {"unsplit": budget}
+    return {"budget": budget, "total": total_error(cases, runs)}
 
 
 def _compared(case: Case, run: Run, compared: bool) -> Iterator[Comparison]:

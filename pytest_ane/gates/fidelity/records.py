@@ -170,6 +170,7 @@ class Fidelity:
         budget: what function, fp16 and compression cost by themselves; None where the uncompressed
             program is not known.
         total: the artifact's whole error, as it ran; None without a budget.
+        unsplit: why there is no budget.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -177,6 +178,7 @@ class Fidelity:
     provenance: Mapping[str, Any]
     budget: ErrorBudget | None = None
     total: Error | None = None
+    unsplit: str = ""
 
 
 def _kept(values: tuple[T, ...], kept: Sequence[bool]) -> tuple[T, ...]:

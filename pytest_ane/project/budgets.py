@@ -1,0 +1,143 @@
+"""Error budgets of shards: measured when a shard is built, and kept in the cache."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from pytest_ane.backends import Backend, CpuBackend
+from pytest_ane.build import Artifact, Cache, uncompressed_package
+from pytest_ane.build.shard import artifact_key, converted_package
+from pytest_ane.core.digests import key_digest, tree_digest
+from pytest_ane.core.errors import AneError, CacheError
+from pytest_ane.error_budget import BUDGET_VERSION, ErrorBudget, measure_budget
+from pytest_ane.manifest import Shard, Uncompressed
+from pytest_ane.mil import read_model
+from pytest_ane.probes.cases import Case
+from pytest_ane.probes.recording import RECORDING_VERSION
+from pytest_ane.probes.seeded import GENERATOR
+from pytest_ane.project.models import Opened, OpenModel
+
+_FILE = "budget.json"
+_RECORD = TypeAdapter(ErrorBudget)
+_NO_PACKAGE = (
+    "its program before compression is not known, so algebra and compression could not be told "
+    'apart; name it as the shard\'s uncompressed = "x-fp16.mlpackage"'
+)
+
+
+def own_budget(
+    cache: Cache,
+    shard: Shard,
+    artifact: Artifact,
+    cases: Callable[[Backend], list[Case]],
+    identity: dict[str, Any],
+) -> ErrorBudget | str:
+    """The error budget of a package of the user's own, or why there is none.
+
+    Args:
+        cache: where it is kept.
+        shard: whose artifact it is.
+        artifact: the package.
+        cases: the shard's probes, with what its reference makes of them where a backend runs it.
+        identity: of the family's model, where the reference is that.
+    """
+    try:
+        plain = uncompressed_package(shard, artifact, read_model(artifact.path))
+        return (
+            _NO_PACKAGE if plain is None else _own(cache, shard, artifact, plain, cases, identity)
+        )
+    except CacheError:
+        raise
+    except AneError as error:
+        return f"the error budget cannot be measured: {str(error).rstrip('.')}"
+
+
+def built_budget(
+    cache: Cache,
+    model: Opened,
+    shard: Shard,
+    compressed: Path,
+    cases: Callable[[], list[Case]],
+    plain: Path | None = None,
+) -> ErrorBudget:
+    """The error budget of a shard that is built, from the cache or measured now.
+
+    Args:
+        cache: where it is kept.
+        model: the shard's.
+        shard: without an artifact of its own.
+        compressed: its package.
+        cases: its probes with the reference's rows.
+        plain: its program before compression; converted once more where it is needed and gone.
+    """
+    key = {
+        "artifact": artifact_key(shard, model.identity),
+        "prompts": model.prompt_spec if isinstance(model, OpenModel) else [],
+        **_probed(shard),
+    }
+
+    def measured() -> ErrorBudget:
+        package = plain or converted_package(shard, model.language_model)
+        asked = isinstance(shard.requested, Uncompressed)
+        return measure_budget(package, None if asked else compressed, cases())
+
+    return _kept(cache, key, measured, shard.qualified)
+
+
+def _own(
+    cache: Cache,
+    shard: Shard,
+    artifact: Artifact,
+    plain: Path,
+    cases: Callable[[Backend], list[Case]],
+    identity: dict[str, Any],
+) -> ErrorBudget:
+    reference = shard.reference if isinstance(shard.reference, Path) else None
+    digest = tree_digest(plain)
+    itself = reference is not None and reference.is_dir() and tree_digest(reference) == digest
+    key = {
+        "artifact": artifact.digest,
+        "uncompressed": digest,
+        "reference": reference and tree_digest(reference),
+        "source": identity,
+        **_probed(shard),
+    }
+
+    def measured() -> ErrorBudget:
+        compressed = None if digest == artifact.digest else artifact.path
+        # A reference in fp16 is rounded too: in float32 it is held to the same bound.
+        answered = cases(CpuBackend("float32"))
+        return measure_budget(plain, compressed, answered, against_itself=itself)
+
+    return _kept(cache, key, measured, shard.qualified)
+
+
+def _probed(shard: Shard) -> dict[str, Any]:
+    return {
+        "budget": BUDGET_VERSION,
+        "recording": RECORDING_VERSION,
+        "generator": GENERATOR,
+        "probes": shard.probes.model_dump(mode="json"),
+        "shape": [shard.max_tokens, shard.context],
+    }
+
+
+def _kept(
+    cache: Cache, key: dict[str, Any], measure: Callable[[], ErrorBudget], subject: str
+) -> ErrorBudget:
+    def make(folder: Path) -> None:
+        (folder / _FILE).write_text(json.dumps(asdict(measure())))
+
+    folder = cache.get_or_make("budgets", key_digest(key), make, subject)
+    try:
+        return _RECORD.validate_python(json.loads((folder / _FILE).read_text()))
+    except (OSError, ValueError) as error:
+        raise CacheError(
+            f"{folder / _FILE} is damaged ({error}); delete the folder {folder} and run again."
+        ) from error
