@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -78,6 +78,8 @@ class Blame:
         contribution: whether errors are relative to what the shard adds to its residual path.
         error: of the shard as it is; infinite where a value is not finite.
         exact: the same with every compressed weight exact; NaN where none can be restored.
+        algebra: the same in float32, where nothing but another function is left; NaN where the
+            reference is the program itself.
         weights: compressed ones, the worst first.
         operations: the worst first.
         absent: compressed weights without a counterpart in the uncompressed package.
@@ -93,6 +95,23 @@ class Blame:
     operations: tuple[Suspect, ...]
     absent: tuple[str, ...] = ()
     without: str = ""
+    algebra: float = math.nan
+
+    @property
+    def cause(self) -> Literal["function", "fp16", "compression", ""]:
+        """Which of the three makes most of the error; empty where that is not known.
+
+        Exact weights that leave more than half of it acquit compression, and float32 that leaves
+        more than half of that acquits fp16.
+        """
+        exact = self.error if math.isnan(self.exact) else self.exact
+        if math.isnan(self.exact) and self.without and self.absent:
+            return ""
+        if not 2 * exact > self.error:
+            return "compression"
+        if math.isnan(self.algebra):
+            return ""
+        return "function" if 2 * self.algebra > exact else "fp16"
 
 
 def blame(
@@ -122,6 +141,7 @@ def blame(
     restorer = Restorer(model, original)
     now = restorer.session()
     ideal = restorer.session(restorer.names, precision="float32")
+    itself = not all(case.expected for case in cases)
     cases = _with_references(cases, ideal)
     errors = [_error([rows], [case]) for rows, case in zip(_run(now, cases), cases, strict=True)]
     order = sorted(range(len(cases)), key=lambda i: -errors[i])[:most]
@@ -140,6 +160,7 @@ def blame(
         operations=tuple(suspect_operations(now, ideal, chosen, restorer.values)),
         absent=restorer.absent,
         without=without,
+        algebra=math.nan if itself else _error(_run(ideal, chosen), chosen),
     )
 
 
@@ -200,7 +221,9 @@ class _Variants:
         for place, i in enumerate(order):
             culprit = culprits[i]
             compressed = bool(culprit.weight.stages)
-            if compressed and place < WORST and culprit.share >= _WORTH_A_REMEDY:
+            # No weight mends what exact weights leave.
+            mends = not 2 * self.exact > self.error
+            if mends and compressed and place < WORST and culprit.share >= _WORTH_A_REMEDY:
                 culprit = replace(culprit, remedy=self._remedy(pairs[i], culprit.restored))
             yield culprit
 

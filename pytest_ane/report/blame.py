@@ -16,6 +16,12 @@ _RUN_BY = "run by the CPU executor"
 _DEVICE = f"{_RUN_BY}, not by the device: this explains compression and arithmetic, no more"
 _WEIGHT = ("weight", "stored as", "restored", "alone", "share", "remedy")
 _OPERATION = ("operation", "result", "own error", "arrives with", "leaves with", "")
+_CAUSES = {
+    "function": "wrong function: exact weights in float32 leave most of the error, so that neither "
+    "compression nor fp16 is its cause",
+    "fp16": "fp16: exact weights leave most of the error, and float32 does not",
+    "compression": "compression: exact weights leave less than half of the error",
+}
 _HALF = 0.5
 _NAMED = 3
 """Probes that are named."""
@@ -30,7 +36,7 @@ def _lines(blame: Blame, *, on_device: bool) -> Iterator[str]:
     yield from _errors(blame, on_device=on_device)
     if blame.without:
         yield blame.without
-    if blame.weights:
+    if blame.weights and blame.cause not in ("function", "fp16"):
         yield from _weights(blame)
     if blame.absent and not blame.without:
         yield (
@@ -42,12 +48,15 @@ def _lines(blame: Blame, *, on_device: bool) -> Iterator[str]:
 
 def _errors(blame: Blame, *, on_device: bool) -> Iterator[str]:
     what = "contribution" if blame.contribution else "output"
+    if cause := blame.cause:
+        yield _CAUSES[cause]
     yield (
         f"relative error of the {what} on the worst {len(blame.probes)} of {blame.of} probes "
         f"({_named(blame.probes)})"
     )
     exact = "" if math.isnan(blame.exact) else f", {number(blame.exact)} with every weight exact"
-    yield f"{number(blame.error)} as it is{exact}; {_DEVICE if on_device else _RUN_BY}"
+    algebra = "" if math.isnan(blame.algebra) else f", {number(blame.algebra)} in float32 as well"
+    yield f"{number(blame.error)} as it is{exact}{algebra}; {_DEVICE if on_device else _RUN_BY}"
 
 
 def _named(names: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from tests.permissions import permitted, tree
 OTHER = "b" * 64
 WEIGHT = "shard.mlpackage/Data/weights/weight.bin"
 FILES = {WEIGHT: bytes(range(256)) * 16, "record.json": b'{"probes": [1, 2]}'}
-KEYS = {"artifacts": KEY, "compiled": f"{KEY}-0", "recordings": KEY}
+KEYS = {"artifacts": KEY, "budgets": KEY, "compiled": f"{KEY}-0", "recordings": KEY}
 Edit = Callable[[Path], None]
 
 
@@ -173,6 +173,7 @@ def test_an_edited_entry_is_made_again_and_that_is_said(
     assert list((told.cache.root / "tmp").iterdir()) == []
     words = {
         "artifacts": "package",
+        "budgets": "error budget",
         "compiled": "compiled model",
         "recordings": "recorded reference",
     }

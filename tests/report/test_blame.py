@@ -25,6 +25,7 @@ FOUND = Blame(("gaussian #0", "chat"), 16, False, 0.41, 0.001, (WORST, OTHER), (
 
 def test_all_of_it() -> None:
     assert list(lines(FOUND)) == [
+        "compression: exact weights leave less than half of the error",
         "relative error of the output on the worst 2 of 16 probes (gaussian #0, chat)",
         "0.41 as it is, 0.001 with every weight exact; run by the CPU executor",
         "weight  stored as                 restored  alone  share  remedy",
@@ -68,13 +69,25 @@ def test_settings(asked: Settings, text: str) -> None:
 
 
 def test_on_a_device() -> None:
-    second = list(lines(FOUND, on_device=True))[1]
-    assert second.endswith("not by the device: this explains compression and arithmetic, no more")
+    third = list(lines(FOUND, on_device=True))[2]
+    assert third.endswith("not by the device: this explains compression and arithmetic, no more")
 
 
 def test_the_contribution() -> None:
-    first, *_ = lines(replace(FOUND, contribution=True))
-    assert first.startswith("relative error of the contribution on")
+    _, second, *_ = lines(replace(FOUND, contribution=True))
+    assert second.startswith("relative error of the contribution on")
+
+
+@pytest.mark.parametrize(
+    ("exact", "algebra", "cause"),
+    [(0.02, 0.001, "compression:"), (0.9, 0.8, "wrong function:"), (0.9, 0.001, "fp16:")],
+)
+def test_the_cause_comes_first_and_what_it_is_not_offers_no_remedy(
+    exact: float, algebra: float, cause: str
+) -> None:
+    first, *rest = lines(replace(FOUND, error=1.0, exact=exact, algebra=algebra))
+    assert first.startswith(cause)
+    assert any("overrides" in line for line in rest) == (cause == "compression:")
 
 
 def test_five_weights_are_shown_and_a_spread_error_is_said() -> None:

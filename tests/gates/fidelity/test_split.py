@@ -1,0 +1,138 @@
+"""Verdicts of error budgets: which of three causes the first sentence names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_ane.core.verdict import Verdict
+from pytest_ane.error_budget import Error, ErrorBudget
+from pytest_ane.gates.fidelity import Fidelity, judge
+from pytest_ane.manifest.policy import FidelityPolicy
+from tests.gates.fidelity.verdicts import CAPTURED, GOOD, comparison
+
+SMALL = Error(0.001, 0.0005, "gaussian T=2 #0", "y")
+ROUNDING = Error(0.004, 0.0015, "gaussian T=2 #0", "y")
+COMPRESSION = Error(0.1, 0.05, "gaussian T=2 #0", "y")
+BUDGET = ErrorBudget(SMALL, ROUNDING, COMPRESSION)
+TOTAL = Error(0.1, 0.0501, "gaussian T=2 #0", "y")
+
+
+def verdict(
+    budget: ErrorBudget = BUDGET, total: Error = TOTAL, *comparisons: Any, **policy: Any
+) -> Verdict:
+    every = comparisons or (GOOD, CAPTURED)
+    fidelity = Fidelity(tuple(every), True, {"backend": "cpu"}, budget, total)
+    return judge(fidelity, FidelityPolicy(**policy), "smollm2:L01")
+
+
+def first(**parts: Any) -> str:
+    return verdict(replace(BUDGET, **parts)).reasons[0].reason
+
+
+def wrong(greatest: float = 0.2, rms: float = 0.1, **more: Any) -> Error:
+    return Error(greatest, rms, "captured chat T=2", "y", 7, **more)
+
+
+def test_a_right_shard_passes_and_shows_its_errors() -> None:
+    v = verdict()
+    assert v.status == "passed"
+    assert v.values["algebra.max"] == 0.001
+    figure = v.figure("total_error.rms")
+    assert figure is not None
+    assert figure.limit == pytest.approx(0.05753, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("algebra", "sentence"),
+    [
+        (wrong(gain=1.065), "wrong function: 0.2 of what L01 adds is wrong, and compression has no "
+         "part in it; gain 1.06 (worst in captured chat T=2, position 7)"),
+        (wrong(lengths=((1, 0.0), (2, 0.2), (64, 0.15))), "; only for T > 1 ("),
+        (wrong(lengths=((1, 0.2), (2, 0.0))), "; only for T = 1 ("),
+        (wrong(lengths=((1, 0.0), (2, 0.2), (4, 0.2), (5, 0.0))), "; only for T = 2 to 4 ("),
+        (wrong(lengths=((1, 0.2), (2, 0.2))), "part in it (worst"),
+        (wrong(positions=((0, 0.0), (1, 0.0), (2, 0.2), (3, 0.2))), "; from position 2 on ("),
+        (wrong(positions=tuple((i, 0.2 * (i == 3)) for i in range(9))), "; at position 3 ("),
+        (wrong(channels=(16, 31)), "; channels 16 to 31 ("),
+        (wrong(experts=((0, 0.0), (3, 1.0), (5, 1.0))), "; experts 3, 5 ("),
+        (wrong(adds=False), "0.2 of what L01 gives is wrong"),
+        (wrong(0.01, 0.003), "wrong function: 0.01 of what L01 adds is wrong"),
+        (wrong(float("inf"), float("inf")), "wrong function: the output is NaN or infinite"),
+        (wrong(float("nan")), "wrong function: "),
+    ],
+)  # fmt: skip
+def test_a_wrong_function(algebra: Error, sentence: str) -> None:
+    assert sentence in first(algebra=algebra)
+
+
+def test_what_fp16_does_not_hold() -> None:
+    reason = first(rounding=wrong(1.0, 0.4), overflow="mul square: 2.5e+05")
+    assert reason.startswith("fp16 overflows from mul square: 2.5e+05 on: 1 of what L01 adds")
+    assert first(rounding=wrong(0.2)).startswith("fp16 rounds too much")
+
+
+def test_what_three_errors_do_not_explain() -> None:
+    v = verdict(BUDGET, replace(TOTAL, rms=0.07))
+    assert v.reasons[0].reason.startswith(
+        "the run: the output is off by 0.07 of what L01 adds (rms), and function 0.0005, fp16 "
+        "0.0015, compression 0.05 explain 0.058"
+    )
+    assert verdict(BUDGET, replace(TOTAL, rms=0.055)).status == "passed"
+    nothing = ErrorBudget(SMALL, ROUNDING, None)
+    assert verdict(nothing, replace(TOTAL, rms=0.009)).status == "passed"
+    assert verdict(nothing, replace(TOTAL, rms=0.011)).status == "failed"
+
+
+def test_another_machine_may_round_otherwise() -> None:
+    fidelity = Fidelity((GOOD,), True, {"backend": "coreml"}, ErrorBudget(SMALL, ROUNDING, None))
+    for rms, status in ((0.03, "passed"), (0.05, "failed")):
+        measured = replace(fidelity, total=replace(TOTAL, rms=rms))
+        assert judge(measured, FidelityPolicy(), "smollm2:L01").status == status
+
+
+def test_a_low_cosine_of_a_right_function_is_compression() -> None:
+    low = comparison(0.99, 0.91, 0.95)
+    reasons = [f.reason for f in verdict(BUDGET, TOTAL, GOOD, low).reasons]
+    assert reasons[0] == (
+        "compression: it costs 0.05 of what L01 adds (rms), function 0.0005, fp16 0.0015"
+    )
+    assert "cosine 0.91" in reasons[1]
+
+
+def test_one_position_of_one_seed_does_not_decide() -> None:
+    low = replace(GOOD, probe="gaussian T=2 #1", cosines=(0.9386, *GOOD.cosines[1:]))
+    assert verdict(BUDGET, TOTAL, *[GOOD] * 9, low).status == "passed"
+    v = verdict(BUDGET, TOTAL, *[GOOD] * 9, low)
+    assert v.values["cosine.position.min"] == 0.9386
+    # Without a budget nothing else sees a position.
+    alone = Fidelity((*[GOOD] * 9, low), True, {})
+    assert judge(alone, FidelityPolicy(), "smollm2:L01").status == "failed"
+
+
+def test_a_seeded_kind_that_is_low_everywhere_decides() -> None:
+    low = replace(GOOD, cosines=tuple(0.9 for _ in GOOD.cosines))
+    v = verdict(BUDGET, TOTAL, low, CAPTURED)
+    assert v.status == "failed"
+    assert "all gaussian probes" in v.reasons[1].reason
+
+
+def test_rows_of_norm_one_tell_and_do_not_decide() -> None:
+    low = replace(GOOD, kind="unit-norm", cosines=tuple(0.9 for _ in GOOD.cosines))
+    assert verdict(BUDGET, TOTAL, low, CAPTURED).status == "passed"
+
+
+def test_without_a_budget_the_verdict_says_why() -> None:
+    fidelity = Fidelity((GOOD,), True, {}, unsplit="its program before compression is not known")
+    v = judge(fidelity, FidelityPolicy(), "own:x")
+    assert (v.status, v.findings[0].severity) == ("passed", "note")
+    assert v.findings[0].reason.startswith("its program before compression")
+
+
+def test_bounds_are_policy() -> None:
+    budget = replace(BUDGET, algebra=wrong(0.03, 0.001))
+    assert verdict(budget).status == "failed"
+    assert verdict(budget, TOTAL, max_algebra=0.05).status == "passed"
+    assert verdict(BUDGET, replace(TOTAL, rms=0.07), max_total_ratio=1.5).status == "passed"
