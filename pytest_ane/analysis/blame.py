@@ -104,14 +104,19 @@ class Blame:
         Exact weights that leave more than half of it acquit compression, and float32 that leaves
         more than half of that acquits fp16.
         """
-        exact = self.error if math.isnan(self.exact) else self.exact
-        if math.isnan(self.exact) and self.without and self.absent:
+        if math.isnan(self.exact) and self.absent:
             return ""
-        if not 2 * exact > self.error:
+        exact = self.error if math.isnan(self.exact) else self.exact
+        if not _leaves_most(exact, self.error):
             return "compression"
         if math.isnan(self.algebra):
             return ""
-        return "function" if 2 * self.algebra > exact else "fp16"
+        return "function" if _leaves_most(self.algebra, exact) else "fp16"
+
+
+def _leaves_most(left: float, error: float) -> bool:
+    """Whether more than half of an error is left; of an infinite one only infinity is."""
+    return 2 * left > error if math.isfinite(error) else not math.isfinite(left)
 
 
 def blame(
@@ -222,7 +227,7 @@ class _Variants:
             culprit = culprits[i]
             compressed = bool(culprit.weight.stages)
             # No weight mends what exact weights leave.
-            mends = not 2 * self.exact > self.error
+            mends = not _leaves_most(self.exact, self.error)
             if mends and compressed and place < WORST and culprit.share >= _WORTH_A_REMEDY:
                 culprit = replace(culprit, remedy=self._remedy(pairs[i], culprit.restored))
             yield culprit

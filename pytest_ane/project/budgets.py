@@ -11,13 +11,12 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from pytest_ane.backends import Backend, CpuBackend
-from pytest_ane.build import Artifact, Cache, uncompressed_package
+from pytest_ane.build import Artifact, Cache
 from pytest_ane.build.shard import artifact_key, converted_package
 from pytest_ane.core.digests import key_digest, tree_digest
 from pytest_ane.core.errors import AneError, CacheError
 from pytest_ane.error_budget import BUDGET_VERSION, ErrorBudget, measure_budget
 from pytest_ane.manifest import Shard, Uncompressed
-from pytest_ane.mil import read_model
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.recording import RECORDING_VERSION
 from pytest_ane.probes.seeded import GENERATOR
@@ -48,10 +47,11 @@ def own_budget(
         identity: of the family's model, where the reference is that.
     """
     try:
-        plain = uncompressed_package(shard, artifact, read_model(artifact.path))
-        return (
-            _NO_PACKAGE if plain is None else _own(cache, shard, artifact, plain, cases, identity)
-        )
+        # An artifact without compressed weights may have been made of ones that were: who knows
+        # that it is its own uncompressed form names it.
+        if (plain := shard.uncompressed) is None:
+            return _NO_PACKAGE
+        return _own(cache, shard, artifact, plain, cases, identity)
     except CacheError:
         raise
     except AneError as error:
