@@ -97,8 +97,8 @@ def _outputs(
             if cases[i].residual_unknown and len(cases[i].calls) == 1:
                 known = rows.keys() & outputs.keys()
                 beside[i] = {name: _alike(cases[i], name, outputs[name]) for name in known}
-    for mine, others in zip(parts, beside, strict=True):
-        yield {name: np.concatenate([part[name] for part in mine]) for name in mine[0]}, others
+    for case, mine, others in zip(cases, parts, beside, strict=True):
+        yield case.joined(mine), others
 
 
 def _alike(case: Case, name: str, output: npt.NDArray[Any]) -> list[FloatArray]:
@@ -136,8 +136,10 @@ def compare(
     path = case.residual[name] if exact else residual
     if case.kind == "extreme":
         path = None
-    a, b = actual.astype(np.float64), expected.astype(np.float64)
-    zero, spoilt = zeros(a, b, case.input_max), ~np.isfinite(a).all(axis=1)
+    spoilt = ~np.isfinite(actual).all(axis=1)
+    a, b = (case.compared(rows).astype(np.float64) for rows in (actual, expected))
+    path = None if path is None else case.compared(path)
+    zero = zeros(a, b, case.input_max)
     absolute, ratio = worst_abs_error(a, b), worst_rel_error(a, b)
     live = zero.live
     positions = np.flatnonzero(live) + case.start
