@@ -197,7 +197,7 @@ def ours(folder: Path) -> dict[str, Any]:
     between = time.perf_counter()
     layout = model.layout(SHARD)
     cases = [
-        HiddenProbe("gaussian", str(i), 0, None, x, y, residual(source, x)).case(layout)
+        HiddenProbe("gaussian", str(i), 0, ((0, len(x)),), x, y, residual(source, x)).case(layout)
         for i, (x, y) in enumerate(zip(inputs, expected, strict=True))
     ]
     runner = CpuBackend().load(Path((folder / "cache.txt").read_text()))

@@ -293,8 +293,7 @@ def _joined(cases: Sequence[Case], outputs: Sequence[Arrays]) -> list[Rows]:
     rest = iter(outputs)
     joined: list[Rows] = []
     for case in cases:
-        parts = [case.rows(next(rest)) for _ in case.calls]
-        joined.append({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+        joined.append(case.joined([case.rows(next(rest)) for _ in case.calls]))
     return joined
 
 
@@ -323,7 +322,7 @@ def _error(
                 )
             target = expected if against is None else against[i][name]
             signal = expected - case.residual[name] if name in case.residual else expected
-            squares.append(_squares(rows[name], target, signal))
+            squares.append(_squares(*map(case.compared, (rows[name], target, signal))))
     joined = np.concatenate(squares) if squares else np.zeros(0)
     return math.sqrt(joined.mean()) if joined.size else math.nan
 

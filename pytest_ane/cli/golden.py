@@ -122,10 +122,8 @@ def _of_family(model: OpenModel, shard: Shard, package: Path | None, backend: st
 
 def _answer(runner: Runner, case: Case) -> Any:
     """A package's outputs for a case's calls on one state, `[T, C]`."""
-    import numpy as np
-
     state = runner.make_state()
-    return np.concatenate([case.rows(runner.predict(call, state))["y"] for call in case.calls])
+    return case.joined([case.rows(runner.predict(call, state)) for call in case.calls])["y"]
 
 
 def _of_package(backend: Backend, package: Path, probes: Probes) -> Recorded:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ class _Reference:
     """What a probe's reference says, by output: rows, and what of them is the residual path."""
 
     case: Case
-    sizes: tuple[int, ...]
+    lengths: tuple[int, ...]
     paths: dict[str, DoubleArray]
 
     @classmethod
@@ -89,7 +89,7 @@ class _Reference:
                 x = nearest(made.alike.get(name, ()), expected)
                 path = 0.0 * expected if x is None else along(expected, x)
             paths[name] = np.asarray(path, np.float64)
-        return cls(case, made.sizes, paths)
+        return cls(case, made.lengths, paths)
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,12 +174,11 @@ def _greatest(every: Iterable[_Rows], keys: Any) -> tuple[tuple[int, float], ...
     return tuple((key, _digits(value)) for key, value in sorted(most.items()))
 
 
-def _lengths(rows: _Rows) -> Iterator[tuple[int, ...]]:
+def _lengths(rows: _Rows) -> Sequence[tuple[int, ...]]:
     """The T of the call that each row is of."""
-    sizes = rows.reference.sizes
-    if sum(sizes) != len(rows.errors):
-        return iter([()] * len(rows.errors))
-    return iter([(size,) for size in sizes for _ in range(size)])
+    lengths = rows.reference.lengths
+    same = len(lengths) == len(rows.errors)
+    return [(length,) for length in lengths] if same else [()] * len(rows.errors)
 
 
 def _experts(rows: _Rows) -> Sequence[tuple[int, ...]]:

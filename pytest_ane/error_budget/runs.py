@@ -21,12 +21,12 @@ class Run:
 
     Attributes:
         rows: of all calls, one after another, by output.
-        sizes: rows of each call.
+        lengths: T of the call that each row is of.
         alike: by output, the inputs that may be its residual path, where the case does not know it.
     """
 
     rows: Rows
-    sizes: tuple[int, ...]
+    lengths: tuple[int, ...]
     alike: Mapping[str, Sequence[FloatArray]]
 
 
@@ -47,9 +47,14 @@ def run_cases(runner: Runner, cases: Sequence[Case]) -> Iterator[Run]:
             if cases[i].residual_unknown and len(cases[i].calls) == 1:
                 known = rows.keys() & outputs.keys()
                 alike[i] = {name: _alike(cases[i], name, outputs[name]) for name in known}
-    for mine, others in zip(parts, alike, strict=True):
-        rows = {name: np.concatenate([part[name] for part in mine]) for name in mine[0]}
-        yield Run(rows, tuple(max(map(len, part.values()), default=0) for part in mine), others)
+    for case, mine, others in zip(cases, parts, alike, strict=True):
+        yield Run(case.joined(mine), _lengths(case, mine), others)
+
+
+def _lengths(case: Case, parts: Sequence[Rows]) -> tuple[int, ...]:
+    sizes = (max(map(len, part.values()), default=0) for part in parts)
+    every = [size for size in sizes for _ in range(size)]
+    return tuple(every if case.kept is None else (every[i] for i in case.kept))
 
 
 def nearest(inputs: Sequence[FloatArray], expected: FloatArray) -> FloatArray | None:

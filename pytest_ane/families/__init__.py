@@ -24,6 +24,7 @@ from pytest_ane.families.base import (
     residual_of,
     routing_of,
     shard_input,
+    shifts,
 )
 from pytest_ane.families.user_code import code_digests, import_code, make_importable
 from pytest_ane.manifest import FAMILIES
@@ -54,6 +55,7 @@ __all__ = [
     "residual_of",
     "routing_of",
     "shard_input",
+    "shifts",
 ]
 
 

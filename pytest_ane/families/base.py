@@ -121,10 +121,20 @@ class Layout(Protocol):
         """
         ...
 
-    def inputs(self, hidden: FloatArray, start: int = 0) -> Inputs:
+    @property
+    def shifts(self) -> bool:
+        """Whether a sequence may begin at any position of the state with the same outputs.
+
+        Positions are then relative, and `inputs` takes `first`. A family of the user's own may
+        leave this out.
+        """
+        ...
+
+    def inputs(self, hidden: FloatArray, start: int = 0, first: int = 0) -> Inputs:
         """The artifact's inputs for hidden states `[T, C]` at positions `start` to `start + T - 1`.
 
-        Inputs that a shard does not declare may be among them.
+        The sequence begins at position `first`, which only a layout that `shifts` has to take; what
+        the state holds below it is masked. Inputs that a shard does not declare may be among them.
         """
         ...
 
@@ -203,6 +213,11 @@ def routing_of(model: LanguageModel, shard: str) -> Routing | None:
 def recurrent_of(layout: Layout) -> tuple[str, ...] | None:
     """A shard's recurrent states; None where its family does not tell them."""
     return getattr(layout, "recurrent", None)
+
+
+def shifts(layout: Layout) -> bool:
+    """Whether a shard's sequences may begin at any position; not where its family does not tell."""
+    return getattr(layout, "shifts", False)
 
 
 class Family(Protocol):

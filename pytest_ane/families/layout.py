@@ -67,8 +67,13 @@ class AneLayout:
             return "itself"
         return "call" if self.context is None else "state"
 
-    def inputs(self, hidden: FloatArray, start: int = 0) -> Inputs:
-        """Inputs for hidden states `[T, C]` from position `start` on.
+    @property
+    def shifts(self) -> bool:
+        """RoPE and masks depend on differences of positions alone."""
+        return self.sees == "state"
+
+    def inputs(self, hidden: FloatArray, start: int = 0, first: int = 0) -> Inputs:
+        """Inputs for hidden states `[T, C]` from position `start` on of a sequence from `first` on.
 
         Raises:
             ExecutionError: they do not fit the state.
@@ -76,7 +81,8 @@ class AneLayout:
         x = {"x": np.ascontiguousarray(hidden.T)[None, :, :, None]}
         if self.rotary is None:
             return x
-        return x | _attention_inputs(len(hidden), start, self.rotary, self.context, self.window)
+        shape = (len(hidden), start, first)
+        return x | _attention_inputs(*shape, self.rotary, self.context, self.window)
 
     def output(self, outputs: Inputs) -> FloatArray:
         """`y [1, C, T, 1]` as `[T, C]`; `ExecutionError` where the outputs hold no such `y`."""
@@ -101,7 +107,7 @@ def attention_ports(width: int, head: int, context: int | None) -> tuple[Port, .
 
 @lru_cache(maxsize=4)
 def _attention_inputs(
-    length: int, start: int, rotary: Rotary, context: int | None, window: int | None
+    length: int, start: int, first: int, rotary: Rotary, context: int | None, window: int | None
 ) -> dict[str, FloatArray]:
     """A block's inputs besides its hidden states; all blocks of a model share the arrays."""
     cos, sin = rotary.tables(length, start)
@@ -114,6 +120,7 @@ def _attention_inputs(
             f"{context}; raise context in shards.toml or shorten the prompt."
         )
     mask = causal_mask(length, start, context, window)
+    mask[:, :first] = MASKED
     return tables | {"mask": mask[None, None], "write": write_mask(length, start, context)}
 
 

@@ -36,7 +36,7 @@ from pytest_ane.manifest.problems import (
     problem,
     report,
 )
-from pytest_ane.manifest.records import Manifest, Model, Shard, SourceTable
+from pytest_ane.manifest.records import OF_FAMILIES, Manifest, Model, Shard, SourceTable
 from pytest_ane.manifest.selection import canaries, canary_problems
 from pytest_ane.manifest.tables import Common, Defaults, ManifestTable, ModelTable, ShardTable
 
@@ -124,7 +124,7 @@ def _malformed(error: str, text: str) -> str:
 
 
 _SHARED = tuple(Common.by_key())
-_NO_PROMPTS: Table = {"probes": {"kinds": ["gaussian"]}}
+_NO_PROMPTS: Table = {"probes": {"kinds": ["gaussian", *OF_FAMILIES]}}
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 

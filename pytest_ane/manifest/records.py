@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, Strict, model_validator
 
@@ -75,22 +75,29 @@ class SourceTable(Record):
 
 GOLDEN = ".safetensors"
 OF_PROMPTS = ("captured", "outlier", "extreme")
+ProbeKind: TypeAlias = Literal[
+    "gaussian", "unit-norm", "captured", "outlier", "extreme", "massive", "ragged", "rewrite"
+]
+OF_FAMILIES: tuple[ProbeKind, ...] = ("massive", "ragged", "rewrite")
 
 
 class Probes(Record):
     """Inputs on which a shard is compared with its reference."""
 
     kinds: Annotated[
-        tuple[Literal["gaussian", "unit-norm", "captured", "outlier", "extreme"], ...],
+        tuple[ProbeKind, ...],
         Strict(False),
         Field(min_length=1, json_schema_extra={"uniqueItems": True}),
-    ] = ("gaussian", "captured")
+    ] = ("gaussian", "outlier", "captured", *OF_FAMILIES)
     """`gaussian` has RMS 1, `unit-norm` rows of norm 1, `captured` are real hidden states of the
     golden prompts, `outlier` is normal with their means, deviations and largest values by channel,
-    `extreme` as large as they get, and as fp16 can take. The last three need prompts; without any
-    the default is `gaussian` alone."""
+    `extreme` as large as they get, and as fp16 can take. These three need prompts; without any the
+    default leaves them out. The others are of shards of a family: `massive` has one channel at 400,
+    4,000 and 20,000 and, of shards with states, `ragged` goes to the end of the context in calls of
+    different T, `rewrite` goes back and writes slots again."""
     count: Annotated[int, Field(ge=1, le=64)] = 2
-    """Probes of each seeded kind at each length."""
+    """Probes of each of `gaussian`, `unit-norm` and `outlier` at the smallest and the largest T;
+    there is one at those between."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the seeded kinds."""
 

@@ -27,7 +27,7 @@ BuilderProbe: TypeAlias = tuple[str, str, int, Inputs]
 def builder_cases(
     cache: Cache, identity: dict[str, Any], shard: Shard, conversion: Callable[[], Conversion]
 ) -> list[Case]:
-    """A shard's seeded probes, at three T where it is flexible, with its reference's outputs."""
+    """A shard's seeded probes, at several T where it is flexible, with its reference's outputs."""
     tensors, metadata = builder_recording(cache, identity, shard, conversion)
     ports = [Port(name, tuple(shape)) for name, shape in metadata["outputs"]]
     return [
@@ -81,8 +81,9 @@ def _probes(shard: Shard, ports: Sequence[Port]) -> Iterator[BuilderProbe]:
     probes = shard.probes
     flexible = any("T" in port.shape for port in ports)
     for kind in (kind for kind in probes.kinds if kind in KINDS):
-        for length in lengths(shard.max_tokens if flexible else 1):
-            for number in range(probes.count):
+        largest = shard.max_tokens if flexible else 1
+        for length in lengths(largest):
+            for number in range(probes.count if length in (1, largest) else 1):
                 seed = (probes.seed, kind, length, number)
                 yield kind, f"{kind} T={length} #{number}", length, {
                     port.name: _array(port, kind, length, (*seed, port.name)) for port in ports

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -23,7 +23,7 @@ class Case:
         calls: the artifact's inputs by name, for one call or several on one state.
         rows: turns a call's outputs into `[positions, channels]` arrays by output name.
         expected: the reference's rows; empty where there is no reference.
-        length: positions T.
+        length: positions T that are compared.
         input_max: largest magnitude of the hidden state or the floating-point inputs.
         start: position in the prompt that the first row comes from.
         residual: by output name, the part of `expected` that is the residual path alone, `[T, C]`;
@@ -31,6 +31,8 @@ class Case:
         routed: experts active in the reference at each position, for a routed shard; else empty.
         residual_unknown: whether, where an input has an output's shape, the component along it is
             to be projected out of the output for want of a known residual path.
+        kept: rows of all calls that are compared, for a sequence that goes back and overwrites
+            others; None for all of them.
         left_out: channels of every output that are not compared.
     """
 
@@ -45,7 +47,23 @@ class Case:
     residual: Rows = field(default_factory=dict)
     routed: Routes = ()
     residual_unknown: bool = False
+    kept: tuple[int, ...] | None = None
     left_out: tuple[int, ...] = ()
+
+    def joined(self, parts: Sequence[Rows]) -> Rows:
+        """The rows of all calls as one sequence, without those that were overwritten."""
+        rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        if self.kept is None:
+            return rows
+        return {name: array[list(self.kept)] for name, array in rows.items()}
+
+    def compared(self, rows: FloatArray) -> FloatArray:
+        """Rows `[T, C]` with zeros in the channels that are left out."""
+        if not self.left_out:
+            return rows
+        rest: FloatArray = rows.copy()
+        rest[:, list(self.left_out)] = 0
+        return rest
 
 
 def package_case(

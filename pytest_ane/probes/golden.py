@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -24,12 +24,14 @@ from pytest_ane.backends import Backend, Runner
 from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.core.errors import GoldenError
 from pytest_ane.core.files import replacing
-from pytest_ane.families import Layout, Port
+from pytest_ane.families import Layout, Port, shifts
 from pytest_ane.manifest import Shard
+from pytest_ane.manifest.records import ProbeKind
 from pytest_ane.probes.cases import Case, package_case, with_prefix
-from pytest_ane.probes.hidden import HiddenProbe
+from pytest_ane.probes.hidden import Calls, HiddenProbe, in_steps, kept_rows
 
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
+Positive = Annotated[int, Field(ge=1, le=1 << 20)]
 
 _NAME = re.compile(r"(0|[1-9]\d{0,4})\.(?:(input|expected|residual)|(in|out)\.(.+))")
 _FLOATS = ("F16", "F32")
@@ -45,17 +47,20 @@ class ProbeNote(_Record):
     """One probe in the metadata; all of it may be left out.
 
     Attributes:
-        start: position in a prompt at which it begins; `chunk` the largest T of a call.
+        start: position in a prompt at which it begins.
+        calls: position of the first row and T of each call; by default as few as the shard takes.
         residual: "input" where the residual path is the input itself.
         routed: experts that the reference uses at each position.
+        left_out: channels of the output that are not compared.
     """
 
-    kind: Literal["gaussian", "unit-norm", "captured", "outlier", "extreme", "golden"] = "golden"
+    kind: Literal[ProbeKind, "golden"] = "golden"
     name: Annotated[str, Field(min_length=1, max_length=200)] = "golden"
     start: Count = 0
-    chunk: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    calls: list[Annotated[tuple[Count, Positive], Strict(False)]] = []
     residual: Literal["input"] | None = None
     routed: list[list[Count]] = []
+    left_out: list[Count] = []
 
 
 class PortNote(_Record):
@@ -179,15 +184,28 @@ def _hidden_probe(golden: GoldenTensors, i: int, shard: Shard, layout: Layout) -
             f"{golden.path}: {i}.input has {length} positions, and {shard.qualified} takes at most "
             f"max-tokens = {shard.max_tokens} at once; raise it or record shorter probes."
         )
-    if layout.sees == "state" and length > shard.context:
+    calls = _calls(note, length)
+    end = max(start + size for start, size in calls)
+    if layout.sees == "state" and end > shard.context:
         raise GoldenError(
-            f"{golden.path}: {i}.input has {length} positions, and {shard.qualified} holds at most "
+            f"{golden.path}: {i}.input has {end} positions, and {shard.qualified} holds at most "
             f"context = {shard.context}; raise it or record shorter probes."
         )
-    residual = hidden if note.residual else probe.get("residual")
-    chunk = min(note.chunk or shard.max_tokens, shard.max_tokens)
-    routed = tuple(map(tuple, note.routed))
-    return HiddenProbe(note.kind, note.name, note.start, chunk, hidden, expected, residual, routed)
+    if calls[0][0] and not shifts(layout):
+        raise GoldenError(
+            f"{golden.path}: {i}.input begins at position {calls[0][0]}, and sequences of "
+            f"{shard.qualified} begin at 0; record it again."
+        )
+    steps = tuple(step for at, size in calls for step in in_steps(size, shard.max_tokens, at))
+    read = HiddenProbe(
+        note.kind, note.name, note.start, steps, hidden, expected, probe.get("residual"),
+        tuple(map(tuple, note.routed)), tuple(note.left_out),
+    )  # fmt: skip
+    return replace(read, residual=read.sequence) if note.residual else read
+
+
+def _calls(note: ProbeNote, rows: int) -> Calls:
+    return tuple(note.calls) or ((0, rows),)
 
 
 def _package_cases(golden: GoldenTensors, runner: Runner, artifact: Path) -> list[Case]:
@@ -289,16 +307,26 @@ def _check_finite(i: int, probe: Arrays) -> None:
 def _check_hidden(i: int, probe: Arrays, note: ProbeNote) -> None:
     shapes = {name: tensor.shape for name, tensor in probe.items()}
     entering, leaving = shapes["input"], shapes["expected"]
-    if len(entering) != 2 or len(leaving) != 2 or entering[0] != leaving[0]:
+    if len(entering) != 2 or len(leaving) != 2:
         raise ValueError(
             f"{i}.input is {list(entering)} and {i}.expected {list(leaving)}; they are [T, C] and "
             "[T, C']"
         )
-    path = entering if note.residual else shapes.get("residual", leaving)
+    calls = _calls(note, entering[0])
+    if (rows := sum(size for _, size in calls)) != entering[0]:
+        raise ValueError(f"{i}.input has {entering[0]} rows, and the calls of probe {i} {rows}")
+    if (length := len(kept_rows(calls))) != leaving[0]:
+        raise ValueError(
+            f"{i}.input is {list(entering)} and {i}.expected {list(leaving)}, and its calls give "
+            f"{length} positions"
+        )
+    path = (length, entering[1]) if note.residual else shapes.get("residual", leaving)
     if path != leaving:
         raise ValueError(f"the residual path of probe {i} is {list(path)}, not {list(leaving)}")
-    if len(note.routed) not in (0, entering[0]):
-        raise ValueError(f"probe {i} routes {len(note.routed)} of {entering[0]} positions")
+    if len(note.routed) not in (0, length):
+        raise ValueError(f"probe {i} routes {len(note.routed)} of {length} positions")
+    if any(channel >= leaving[1] for channel in note.left_out):
+        raise ValueError(f"probe {i} leaves out channels that {i}.expected does not have")
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -5,18 +5,45 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import accumulate, cycle, pairwise, takewhile
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from pytest_ane.core.arrays import FloatArray
-from pytest_ane.families import LanguageModel, Layout, Routes, residual_of, routing_of
+from pytest_ane.families import (
+    LanguageModel,
+    Layout,
+    Routes,
+    recurrent_of,
+    residual_of,
+    routing_of,
+    shifts,
+)
 from pytest_ane.manifest import Shard
 from pytest_ane.probes.cases import Case
-from pytest_ane.probes.seeded import Captured, lengths, seeded
+from pytest_ane.probes.seeded import (
+    MASSIVE,
+    Captured,
+    above_powers,
+    gaussian,
+    generator,
+    lengths,
+    massive,
+    seeded,
+)
 
 _STEPS = 8
 """Positions, at least, of a seeded probe of a shard with states; two calls of T take 2 T."""
+_RAGGED = (1, 2, 3, 5, 8, 4, 1, 16, 33, 48, 64, 7, 9, 17)
+"""T of the calls of a `ragged` probe, as far as the shard takes them."""
+_CYCLES = 3
+"""A context of more than so many rounds of these calls is probed at its start, middle and end."""
+_REWRITTEN, _AGAIN = 12, 10
+"""Positions of a `rewrite` probe before it goes back, and after."""
+
+Calls: TypeAlias = tuple[tuple[int, int], ...]
+"""For each call on one state the position of its first row, and T. Rows follow call by call."""
 
 CapturedStates: TypeAlias = Callable[[], Sequence[tuple[str, FloatArray]]]
 """Golden prompts by name with the hidden states `[T, C]` that enter the shard."""
@@ -28,38 +55,73 @@ class HiddenProbe:
 
     Attributes:
         start: position in a prompt at which they begin.
-        chunk: the largest T of a call; None for one call.
-        expected: `[T, C']`; empty until the reference has run.
+        calls: on one state. One that goes back overwrites what follows its first position.
+        hidden: `[R, C]`, the rows of all calls.
+        expected: `[T, C']` of the sequence as it stands after the last call; empty until the
+            reference has run.
         residual: `[T, C']` of it that is the residual path alone, where there is one.
         routed: experts that the reference uses at each position, of a routed shard.
+        left_out: channels of the output that are not compared.
     """
 
     kind: str
     name: str
     start: int
-    chunk: int | None
+    calls: Calls
     hidden: FloatArray
     expected: FloatArray
     residual: FloatArray | None = None
     routed: Routes = ()
+    left_out: tuple[int, ...] = ()
+
+    @property
+    def sequence(self) -> FloatArray:
+        """Hidden states `[T, C]` as they stand after the last call."""
+        return self.hidden[kept_rows(self.calls)]
 
     def case(self, layout: Layout) -> Case:
         """The probe in the artifact's own inputs, as its layout has them."""
-        length = len(self.hidden)
-        size = self.chunk or max(length, 1)
-        starts = range(0, length, size)
+        kept, first = kept_rows(self.calls), self.calls[0][0]
+        bounds = pairwise(accumulate((length for _, length in self.calls), initial=0))
+        parts = [self.hidden[slice(*bound)] for bound in bounds]
         return Case(
             kind=self.kind,
             name=self.name,
-            calls=tuple(layout.inputs(self.hidden[i : i + size], i) for i in starts),
+            calls=tuple(
+                layout.inputs(part, start, first) if first else layout.inputs(part, start)
+                for part, (start, _) in zip(parts, self.calls, strict=True)
+            ),
             rows=lambda outputs: {"y": layout.output(outputs)},
             expected={"y": self.expected},
-            length=length,
+            length=len(kept),
             input_max=float(np.abs(self.hidden).max(initial=0.0)),
             start=self.start,
             residual={} if self.residual is None else {"y": self.residual},
             routed=self.routed,
+            kept=None if len(kept) == len(self.hidden) else tuple(kept),
+            left_out=self.left_out,
         )
+
+
+def kept_rows(calls: Calls) -> list[int]:
+    """Rows of the sequence as it stands after the last call, in order of their positions.
+
+    Raises:
+        ValueError: a call leaves a gap after the positions before it, or begins before the first.
+    """
+    kept: list[int] = []
+    row, first = 0, calls[0][0]
+    for start, length in calls:
+        if not 0 <= start - first <= len(kept):
+            raise ValueError(f"a call begins at position {start}, outside the sequence so far")
+        kept[start - first :] = range(row, row + length)
+        row += length
+    return kept
+
+
+def in_steps(length: int, size: int, start: int = 0) -> Calls:
+    """Positions from `start` on in calls of T = `size`, the last one perhaps shorter."""
+    return tuple((start + i, min(size, length - i)) for i in range(0, length, size))
 
 
 def answered_probes(
@@ -67,15 +129,27 @@ def answered_probes(
 ) -> list[HiddenProbe]:
     """A shard's probes with the float32 module's outputs and, where it has them, routes."""
     probes = list(draw_probes(shard, model.layout(shard.id), captured))
-    hidden = [probe.hidden for probe in probes]
+    hidden = [probe.sequence for probe in probes]
     expected = model.reference(shard.id)(hidden)
     residual, routing = residual_of(model, shard.id), routing_of(model, shard.id)
     paths = residual(hidden) if residual else [None] * len(probes)
     routes = routing(hidden) if routing else [()] * len(probes)
     return [
-        replace(probe, expected=rows, residual=path, routed=route)
+        replace(
+            probe,
+            expected=rows,
+            residual=path,
+            routed=route,
+            left_out=_carried(probe, rows, path),
+        )
         for probe, rows, path, route in zip(probes, expected, paths, routes, strict=True)
     ]
+
+
+def _carried(probe: HiddenProbe, rows: FloatArray, path: FloatArray | None) -> tuple[int, ...]:
+    """Channels to leave out, of an output that carries on what enters; a head's does not."""
+    carries = path is not None or rows.shape[1] == probe.hidden.shape[1]
+    return probe.left_out if carries else ()
 
 
 def draw_probes(shard: Shard, layout: Layout, captured: CapturedStates) -> Iterator[HiddenProbe]:
@@ -91,27 +165,96 @@ def draw_probes(shard: Shard, layout: Layout, captured: CapturedStates) -> Itera
     def statistics() -> Captured:
         return Captured.of([hidden for _, hidden in states()])
 
-    for length, chunk in _lengths(shard, stateful):
+    for length, chunk, is_end in _lengths(shard, stateful):
         for kind, name, hidden in seeded(
-            probes.kinds, count=probes.count, seed=probes.seed,
+            [kind for kind in probes.kinds if is_end or kind != "extreme"],
+            count=probes.count if is_end else 1, seed=probes.seed,
             length=length, width=layout.width, captured=statistics,
         ):  # fmt: skip
             by = f" in steps of {chunk}" if stateful else ""
-            yield HiddenProbe(kind, name + by, 0, chunk, hidden, unknown)
+            yield HiddenProbe(kind, name + by, 0, in_steps(length, chunk), hidden, unknown)
+    yield from _patterns(shard, layout)
     for prompt, hidden in states() if "captured" in probes.kinds else ():
         # Position 0 is an attention sink, so the last is the single-token probe. States need all.
         for start in (0,) if stateful else dict.fromkeys((len(hidden) - 1, 0)):
             part = hidden[start:]
             name = f"captured {prompt} T={len(part)}"
-            yield HiddenProbe("captured", name, start, shard.max_tokens, part, unknown)
+            calls = in_steps(len(part), shard.max_tokens)
+            yield HiddenProbe("captured", name, start, calls, part, unknown)
 
 
-def _lengths(shard: Shard, stateful: bool) -> list[tuple[int, int]]:
-    """`(positions, largest T of a call)` of the seeded probes."""
+def _lengths(shard: Shard, stateful: bool) -> list[tuple[int, int, bool]]:
+    """`(positions, largest T of a call, whether it is the shortest or longest)` of seeded probes.
+
+    The lengths between are those of `ragged` where a shard has states.
+    """
     if not stateful:
-        return [(length, length) for length in lengths(shard.max_tokens)]
-    chunks = lengths(min(shard.max_tokens, shard.context))
-    return [(min(max(_STEPS, 2 * chunk), shard.context), chunk) for chunk in chunks]
+        ends = {1, shard.max_tokens}
+        return [(length, length, length in ends) for length in lengths(shard.max_tokens)]
+    chunks = sorted({1, min(shard.max_tokens, shard.context)})
+    return [(min(max(_STEPS, 2 * chunk), shard.context), chunk, True) for chunk in chunks]
+
+
+def _patterns(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
+    """Probes `massive`, `ragged` and `rewrite`, each one of its size and its calls."""
+    width, kinds, seed = layout.width, shard.probes.kinds, shard.probes.seed
+    unknown = np.zeros((0, 0), np.float32)
+    stateful = layout.sees == "state"
+    largest = min(shard.max_tokens, shard.context) if stateful else shard.max_tokens
+    for size in MASSIVE if "massive" in kinds else ():
+        length = min(4, largest)
+        bits = generator(seed, "massive", length, width, size)
+        hidden, channel = massive(bits, (length, width), size)
+        name = f"massive T={length} channel {channel} at {size:,}"
+        calls = in_steps(length, length)
+        yield HiddenProbe("massive", name, 0, calls, hidden, unknown, left_out=(channel,))
+    sequences: list[tuple[str, str, Calls]] = []
+    if stateful and "ragged" in kinds:
+        spans = ragged_calls(largest, shard.context, anywhere=shifts(layout))
+        sequences += [("ragged", f"positions {c[0][0]} to {sum(c[-1]) - 1}", c) for c in spans]
+    if stateful and "rewrite" in kinds and recurrent_of(layout) == ():
+        twice = rewrite_calls(largest, shard.context)
+        sequences += [("rewrite", f"from {start}", calls) for start, calls in twice.items()]
+    for kind, where, calls in sequences:
+        shape = (sum(length for _, length in calls), width)
+        hidden = gaussian(generator(seed, kind, where, *shape), shape)
+        yield HiddenProbe(kind, f"{kind} {where}", 0, calls, hidden, unknown)
+
+
+def ragged_calls(largest: int, context: int, *, anywhere: bool) -> list[Calls]:
+    """One sequence to the end of the context in calls of very different T, each up to `largest`.
+
+    Where that takes more than three rounds of such calls, one round each at the start, the middle
+    and the end of the context. Last a single position in the last slot: among many keys its own may
+    count for nothing. If a sequence cannot begin `anywhere`, there is only what begins at 0.
+    """
+    sizes = [size for size in (*_RAGGED, *above_powers(64, largest)) if size <= largest]
+    sizes += [largest] if largest not in sizes else []
+    length = sum(sizes)
+    whole = context <= _CYCLES * length
+    spans = [_in_turn(sizes, 0, context if whole else length)]
+    if anywhere and not whole:
+        starts = ((context - length) // 2, context - length)
+        spans += [_in_turn(sizes, start, start + length) for start in starts]
+    return [*spans, ((context - 1, 1),)] if anywhere and context > 1 else spans
+
+
+def _in_turn(sizes: Sequence[int], start: int, end: int) -> Calls:
+    starts = takewhile(lambda at: at < end, accumulate(cycle(sizes), initial=start))
+    return tuple((a, b - a) for a, b in pairwise((*starts, end)))
+
+
+def rewrite_calls(largest: int, context: int) -> dict[int, Calls]:
+    """By the position that they go back to, calls that write some positions twice.
+
+    As a verifier does whose draft was rejected, and a new sequence on the state of another.
+    """
+    length = min(_REWRITTEN, context)
+    before = in_steps(length, largest)
+    return {
+        start: before + in_steps(min(_AGAIN, context - start), largest, start)
+        for start in (length // 2, 0)
+    }
 
 
 def to_tensors(probes: Sequence[HiddenProbe]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -120,14 +263,15 @@ def to_tensors(probes: Sequence[HiddenProbe]) -> tuple[dict[str, Any], list[dict
     listed = []
     for i, p in enumerate(probes):
         tensors |= {f"{i}.input": p.hidden, f"{i}.expected": p.expected}
-        own = p.residual is not None and not np.array_equal(p.residual, p.hidden)
+        own = p.residual is not None and not np.array_equal(p.residual, p.sequence)
         if own:
             tensors[f"{i}.residual"] = p.residual
         path = "input" if p.residual is not None and not own else None
         listed.append(
-            {"kind": p.kind, "name": p.name, "start": p.start, "chunk": p.chunk}
+            {"kind": p.kind, "name": p.name, "start": p.start, "calls": p.calls}
             | ({"residual": path} if path else {})
             | ({"routed": p.routed} if p.routed else {})
+            | ({"left_out": p.left_out} if p.left_out else {})
         )
     return tensors, listed
 
@@ -137,9 +281,11 @@ def from_tensors(
 ) -> Iterator[HiddenProbe]:
     """Inverse of `to_tensors`."""
     for i, p in enumerate(listed):
-        hidden = tensors[f"{i}.input"]
-        yield HiddenProbe(
-            p["kind"], p["name"], p["start"], p["chunk"], hidden, tensors[f"{i}.expected"],
-            hidden if p.get("residual") == "input" else tensors.get(f"{i}.residual"),
-            tuple(map(tuple, p.get("routed", ()))),
+        calls = tuple((start, length) for start, length in p["calls"])
+        probe = HiddenProbe(
+            p["kind"], p["name"], p["start"], calls, tensors[f"{i}.input"],
+            tensors[f"{i}.expected"], tensors.get(f"{i}.residual"),
+            tuple(map(tuple, p.get("routed", ()))), tuple(p.get("left_out", ())),
         )  # fmt: skip
+        is_input = p.get("residual") == "input"
+        yield replace(probe, residual=probe.sequence) if is_input else probe

@@ -31,7 +31,7 @@ from pytest_ane.probes.hidden import (
     to_tensors,
 )
 
-RECORDING_VERSION = 5
+RECORDING_VERSION = 6
 _FILE = "recording.safetensors"
 
 

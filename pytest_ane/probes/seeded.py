@@ -31,8 +31,10 @@ still double."""
 _MASSIVE = 6.0
 """Deviations beyond which a channel's largest value is no part of its normal distribution."""
 _BITS = 8
-GENERATOR = 2
+GENERATOR = 3
 """Version of the generator, raised when the same seed gives other probes; 1 was numpy's own."""
+MASSIVE = (400, 4_000, 20_000)
+"""Values of the one channel that sticks out: their squares overflow fp16, they do not."""
 
 # Wichura's PPND16, "Algorithm AS 241: The Percentage Points of the Normal Distribution", Applied
 # Statistics 37 (1988) 477-484: numerators and denominators of three rational approximations.
@@ -128,9 +130,28 @@ def extreme(bits: np.random.PCG64, shape: tuple[int, int], largest: float) -> Fl
     return _single(x * (largest / np.abs(x).max()))
 
 
+def massive(bits: np.random.PCG64, shape: tuple[int, int], size: float) -> tuple[FloatArray, int]:
+    """Gaussian values of which one channel has the given size at every position; and the channel.
+
+    It is in the first half: of two streams that enter side by side the residual one comes first.
+    """
+    x = gaussian(bits, shape)
+    channel = int(bits.random_raw()) % max(1, shape[1] // 2)
+    x[:, channel] = size
+    return x, channel
+
+
 def lengths(largest: int) -> tuple[int, ...]:
-    """T = 1, one in the middle, and the largest; the middle of 64 is 33, which nothing divides."""
-    return tuple(dict.fromkeys((1, largest // 2 + 1, largest)))
+    """Every T from 1 to 4, one above each power of two, and the largest."""
+    every = (1, 2, 3, 4, *above_powers(4, largest))
+    return (*(length for length in every if length < largest), largest)
+
+
+def above_powers(power: int, largest: int) -> Iterator[int]:
+    """2^k + 1 below `largest`, from the given power of two on: nothing divides its work evenly."""
+    while power + 1 < largest:
+        yield power + 1
+        power *= 2
 
 
 def seeded(

@@ -25,11 +25,13 @@ class Spread:
         mean: of all values.
         std: standard deviation of the normal part; 0 gives `mean` everywhere.
         outliers: share of values that lie near plus or minus 5 `std` (half a `std` about it).
+        zeros: share of values that are 0, of all sizes alike.
     """
 
     std: float
     mean: float = 0.0
     outliers: float = 0.0
+    zeros: float = 0.0
 
     @classmethod
     def of(cls, deviation: float, outliers: float) -> Spread:

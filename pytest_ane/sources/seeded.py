@@ -117,6 +117,8 @@ class SeededSource:
             raise SourceError(f"{self.label}: {name} is given as float16 or float32, not {dtype}.")
         spread = self._spread(name, shape)
         values = (spread.mean + spread.std * _quantiles(spread.outliers)).astype(np.float16)
+        if spread.zeros:
+            values[:: round(1 / spread.zeros)] = 0
         return values.astype(dtype, copy=False)
 
     def _check(self, name: str, shape: tuple[int, ...]) -> None:

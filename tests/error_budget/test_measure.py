@@ -28,7 +28,9 @@ def error(made: FloatArray, expected: FloatArray, path: FloatArray | None, **of:
         expected={"y": expected}, length=len(expected), input_max=1.0,
         residual={} if path is None else {"y": path}, **of,
     )  # fmt: skip
-    return total_error([case], [Run({"y": made}, (1, len(expected) - 1), {})])
+    return total_error(
+        [case], [Run({"y": made}, (1, *[len(expected) - 1] * (len(expected) - 1)), {})]
+    )
 
 
 def test_an_error_is_relative_to_what_is_added() -> None:

@@ -82,10 +82,13 @@ def test_fidelity_without_a_reference() -> None:
 
 
 def test_fewer_probes() -> None:
-    assert of_fidelity(CAPTURED) == "has 0 gaussian probes, and 1 at each length were asked"
+    assert of_fidelity(CAPTURED) == "has 0 gaussian probes, and at least 1 were asked"
     two = SHARD.model_copy(update={"probes": Probes(kinds=("gaussian",), count=2)})
-    assert of_fidelity(SEEDED, shard=two).startswith("has 1 gaussian probes, and 2 ")
+    assert of_fidelity(SEEDED, shard=two).startswith("has 1 gaussian probes, and at least 2 ")
     assert of_fidelity(SEEDED, replace(SEEDED, probe="h"), shard=two) == ""
+    massive = SHARD.model_copy(update={"probes": Probes(kinds=("massive",)), "family": "llama"})
+    assert of_fidelity(SEEDED, shard=massive) == "has 0 massive probes, and at least 3 were asked"
+    assert of_fidelity(SEEDED, shard=massive.model_copy(update={"family": None})) == ""
 
 
 @pytest.mark.parametrize(

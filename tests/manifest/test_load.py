@@ -18,6 +18,7 @@ from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest import FAMILIES, Linear, Palettize, Uncompressed, load, package_manifest
 from pytest_ane.manifest.base import loads
 from pytest_ane.manifest.load import Resolver
+from pytest_ane.manifest.records import OF_FAMILIES
 from tests.manifest.conftest import Complaints, Read
 from tests.manifest.test_docs import EXAMPLE
 
@@ -251,8 +252,9 @@ def test_layers_from_defaults_to_shard(read: Read) -> None:
 
 
 def test_probes_are_captured_where_there_are_prompts(read: Read) -> None:
-    assert read(MODEL).shards[0].probes.kinds == ("gaussian",)
-    assert read(MODEL + PROMPT).shards[0].probes.kinds == ("gaussian", "captured")
+    assert read(MODEL).shards[0].probes.kinds == ("gaussian", *OF_FAMILIES)
+    kinds = read(MODEL + PROMPT).shards[0].probes.kinds
+    assert kinds == ("gaussian", "outlier", "captured", *OF_FAMILIES)
 
 
 def test_packages_of_one_s_own(read: Read, tmp_path: Path) -> None:

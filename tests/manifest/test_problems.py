@@ -182,7 +182,7 @@ SENTENCES = [
     (
         P + 'kinds = ["gaussian", "uniform"]',
         "6: [models.m.probes] kinds[1] = \"uniform\": must be one of 'gaussian', 'unit-norm', "
-        "'captured', 'outlier', 'extreme'.",
+        "'captured', 'outlier', 'extreme', 'massive', 'ragged', 'rewrite'.",
     ),
     (P + "kinds = []", "6: [models.m.probes] kinds = []: must not be empty."),
     (

@@ -44,8 +44,8 @@ def test_every_length_of_every_kind_and_every_port(tmp_path: Path) -> None:
     assert [case.name for case in found] == [
         f"{kind} T={length} #{number}"
         for kind in ("gaussian", "unit-norm")
-        for length in (1, 3, 5)
-        for number in (0, 1)
+        for length in (1, 2, 3, 4, 5)
+        for number in ((0, 1) if length in (1, 5) else (0,))
     ]
     for case in found:
         (inputs,) = case.calls

@@ -39,7 +39,13 @@ def refused(path: Path) -> str:
 
 
 def test_hidden_states_and_their_notes(tmp_path: Path) -> None:
-    note = {"kind": "captured", "name": "facts", "start": 4, "chunk": 2, "residual": "input"}
+    note = {
+        "kind": "captured",
+        "name": "facts",
+        "start": 4,
+        "calls": [[0, 2], [2, 1]],
+        "residual": "input",
+    }
     note["routed"] = [[3], [], [1, 0]]
     tensors = HIDDEN | {"1.input": ROWS, "1.expected": ROWS, "1.residual": ROWS}
     path = tmp_path / "some" / "golden.safetensors"
@@ -100,7 +106,11 @@ def test_tensors_that_are_none(tmp_path: Path, tensors: dict[str, Any], sentence
         ({"probes": [{}, {}]}, "describes 2 probes and holds 1"),
         ({"probes": [{"kind": "best"}]}, "metadata probes.0.kind: Input should be"),
         ({"probes": [{"start": -1}]}, "metadata probes.0.start: "),
-        ({"probes": [{"chunk": 0}]}, "metadata probes.0.chunk: "),
+        ({"probes": [{"calls": [[0, 0]]}]}, "metadata probes.0.calls.0.1: "),
+        ({"probes": [{"calls": [[0, 1 << 20]]}]}, "has 3 rows, and the calls of probe 0 1048576"),
+        ({"probes": [{"calls": [[0, 1], [2, 2]]}]}, "a call begins at position 2, outside the"),
+        ({"probes": [{"calls": [[0, 2], [0, 1]]}]}, "0.expected [3, 2], and its calls give 1 pos"),
+        ({"probes": [{"left_out": [2]}]}, "probe 0 leaves out channels that 0.expected does not"),
         ({"probes": [{"name": "x" * 10000}]}, "metadata probes.0.name: "),
         ({"probes": [{"routed": [[1]]}]}, "probe 0 routes 1 of 3 positions"),
         ({"probes": [{"routed": [[-1]] * 3}]}, "metadata probes.0.routed.0.0: "),

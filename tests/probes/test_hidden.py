@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
 
 from pytest_ane.manifest import Probes, Shard
-from pytest_ane.probes.hidden import answered_probes, draw_probes, from_tensors, to_tensors
+from pytest_ane.probes.hidden import (
+    answered_probes,
+    draw_probes,
+    from_tensors,
+    in_steps,
+    kept_rows,
+    ragged_calls,
+    rewrite_calls,
+    to_tensors,
+)
 from tests.families.gemma4.tiny import tiny_model as gemma
 from tests.families.llama.tiny import tiny_model as llama
 from tests.families.zaya.tiny import CONTEXT
 from tests.families.zaya.tiny import tiny_model as zaya
 
-ALL = ("gaussian", "unit-norm", "captured", "outlier", "extreme")
+ALL = ("gaussian", "unit-norm", "captured", "outlier", "extreme", "massive")
 
 
-def shard(name: str, *kinds: Any, **changes: Any) -> Shard:
-    probes = Probes(kinds=kinds or ("gaussian",), count=1)
+def shard(name: str, *kinds: Any, count: int = 1, **changes: Any) -> Shard:
+    probes = Probes(kinds=kinds or ("gaussian",), count=count)
     return Shard(model="m", id=name, probes=probes, **{"max_tokens": 4, **changes})
 
 
@@ -31,44 +41,60 @@ def states(width: int) -> Any:
     return lambda: [(n, rng.standard_normal((3, width)).astype(np.float32)) for n in ("a", "b")]
 
 
-def test_every_kind_at_three_lengths() -> None:
+def test_every_kind_without_states() -> None:
     model = llama()
-    width = model.config.width
-    found = answered_probes(model, shard("L00", *ALL), states(width))
-    assert [probe.name for probe in found] == [
+    found = answered_probes(model, shard("L00", *ALL, "ragged"), states(model.config.width))
+    seeded = [
         f"{kind} T={length}{rest}"
-        for length in (1, 3, 4)
+        for length in (1, 2, 3, 4)
         for kind, rest in (
             ("gaussian", " #0"),
             ("unit-norm", " #0"),
             ("outlier", " #0"),
-            ("extreme", " captured maximum"),
-            ("extreme", " fp16 edge"),
+            *((("extreme", " captured maximum"), ("extreme", " fp16 edge")) * (length in (1, 4))),
         )
-    ] + ["captured a T=1", "captured a T=3", "captured b T=1", "captured b T=3"]
+    ]
+    captured = ["captured a T=1", "captured a T=3", "captured b T=1", "captured b T=3"]
+    assert [probe.name for probe in found if probe.kind != "massive"] == seeded + captured
     assert {probe.kind for probe in found} == set(ALL)
     assert all(np.isfinite(probe.expected).all() for probe in found)
+
+
+def test_only_the_shortest_and_the_longest_probe_is_drawn_several_times() -> None:
+    probes = draw_probes(shard("L00", count=3), llama().layout("L00"), no_states)
+    assert Counter(len(probe.hidden) for probe in probes) == {1: 3, 2: 1, 3: 1, 4: 3}
+
+
+@pytest.mark.parametrize(("name", "left_out"), [("L00", 1), ("head.0", 0)])
+def test_a_massive_channel_is_left_out_where_the_output_carries_it_on(
+    name: str, left_out: int
+) -> None:
+    found = answered_probes(llama(), shard(name, "massive"), no_states)
+    assert [np.abs(probe.hidden).max() for probe in found] == [400, 4_000, 20_000]
+    for probe in found:
+        assert len(probe.left_out) == left_out
+        assert all((probe.hidden[:, i] >= 400).all() for i in probe.left_out)
 
 
 def test_a_shard_with_states_is_called_step_by_step() -> None:
     model = zaya()
     found = answered_probes(model, shard("L00", context=CONTEXT), no_states)
-    assert [(probe.name, probe.chunk, len(probe.hidden)) for probe in found] == [
-        (f"gaussian T=8 #0 in steps of {chunk}", chunk, 8) for chunk in (1, 3, 4)
+    assert [(probe.name, probe.calls) for probe in found] == [
+        (f"gaussian T=8 #0 in steps of {size}", in_steps(8, size)) for size in (1, 4)
     ]
-    (first, *rest) = found
-    for probe in rest:
-        np.testing.assert_array_equal(probe.expected, first.expected)
-    assert [len(call["x"][0, 0]) for call in rest[0].case(model.layout("L00")).calls] == [3, 3, 2]
+    np.testing.assert_array_equal(found[0].expected, found[1].expected)
+    calls = found[1].case(model.layout("L00")).calls
+    assert [len(call["x"][0, 0]) for call in calls] == [4, 4]
 
 
 @pytest.mark.parametrize(
     ("max_tokens", "context", "expected"),
     [
-        (4, 64, [(1, 8), (3, 8), (4, 8)]),
-        (32, 256, [(1, 8), (17, 34), (32, 64)]),
-        (32, 48, [(1, 8), (17, 34), (32, 48)]),
-        (64, 4, [(1, 4), (3, 4), (4, 4)]),
+        (4, 64, [(1, 8), (4, 8)]),
+        (32, 256, [(1, 8), (32, 64)]),
+        (32, 48, [(1, 8), (32, 48)]),
+        (64, 4, [(1, 4), (4, 4)]),
+        (1, 64, [(1, 8)]),
     ],
 )
 def test_the_largest_call_of_a_shard_with_states_is_made(
@@ -76,14 +102,76 @@ def test_the_largest_call_of_a_shard_with_states_is_made(
 ) -> None:
     asked = shard("L00", context=context, max_tokens=max_tokens)
     probes = draw_probes(asked, zaya().layout("L00"), no_states)
-    assert [(probe.chunk, len(probe.hidden)) for probe in probes] == expected
+    assert [(probe.calls[0][1], len(probe.hidden)) for probe in probes] == expected
+
+
+@pytest.mark.parametrize(
+    ("largest", "context"), [(1, 1), (1, 3), (4, 8), (4, 33), (5, 48), (64, 256), (200, 512)]
+)
+def test_a_ragged_sequence_fills_the_context_with_every_short_call(
+    largest: int, context: int
+) -> None:
+    calls, *last = ragged_calls(largest, context, anywhere=True)
+    assert last == ([((context - 1, 1),)] if context > 1 else [])
+    assert kept_rows(calls) == list(range(context))
+    sizes = [length for _, length in calls]
+    assert max(sizes) <= largest
+    if context >= 3 * largest:
+        assert {*range(1, min(largest, 5) + 1), largest} <= {*sizes}
+
+
+def test_a_large_context_is_probed_at_its_start_its_middle_and_its_end() -> None:
+    spans = ragged_calls(4, 2048, anywhere=True)
+    assert [(calls[0][0], sum(calls[-1])) for calls in spans] == [
+        (0, 11), (1018, 1029), (2037, 2048), (2047, 2048),
+    ]  # fmt: skip
+    assert ragged_calls(4, 2048, anywhere=False) == spans[:1]
+
+
+def test_slots_are_written_again_from_the_middle_and_from_the_first() -> None:
+    twice = rewrite_calls(8, 64)
+    assert {start: calls[2:] for start, calls in twice.items()} == {
+        6: ((6, 8), (14, 2)),
+        0: ((0, 8), (8, 2)),
+    }
+    assert all(calls[:2] == ((0, 8), (8, 4)) for calls in twice.values())
+    assert [kept_rows(calls)[-1] for calls in twice.values()] == [21, 21]
+    assert rewrite_calls(8, 1) == {0: ((0, 1), (0, 1))}
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "kinds"),
+    [
+        (llama(context=64), "L00", {"ragged", "rewrite"}),
+        (zaya(), "L00", {"ragged"}),  # Its convolutions' tail cannot go back.
+        (zaya(), "L01", set()),
+        (llama(), "L00", set()),
+    ],
+)
+def test_which_shards_are_called_how(model: Any, name: str, kinds: set[str]) -> None:
+    drawn = draw_probes(shard(name, "ragged", "rewrite"), model.layout(name), no_states)
+    assert {probe.kind for probe in drawn} == kinds
+
+
+def test_the_reference_of_a_rewritten_sequence_is_that_of_how_it_stands() -> None:
+    model = llama(context=64)
+    found = answered_probes(model, shard("L00", "rewrite", context=64), no_states)
+    for probe in found:
+        assert len(probe.hidden) == 22
+        (expected,) = model.reference("L00")([probe.sequence])
+        np.testing.assert_array_equal(probe.expected, expected)
+        np.testing.assert_array_equal(probe.residual, probe.sequence)
+    tensors, listed = to_tensors(found)
+    for before, after in zip(found, from_tensors(tensors, listed), strict=True):
+        assert before.calls == after.calls
+        np.testing.assert_array_equal(before.residual, after.residual)
 
 
 def test_a_residual_path_that_is_the_input_is_not_kept_twice() -> None:
     tensors, listed = to_tensors(answered_probes(llama(), shard("L00"), no_states))
     assert not any("residual" in name for name in tensors)
     for probe in from_tensors(tensors, listed):
-        assert probe.residual is probe.hidden
+        np.testing.assert_array_equal(probe.residual, probe.hidden)
         np.testing.assert_array_equal(probe.case(llama().layout("L00")).residual["y"], probe.hidden)
 
 

@@ -21,6 +21,7 @@ from pytest_ane.probes.seeded import (
     gaussian,
     generator,
     lengths,
+    massive,
     normals,
     outlier,
     quantile,
@@ -155,14 +156,29 @@ def test_a_probe_does_not_depend_on_which_others_are_drawn() -> None:
     np.testing.assert_array_equal(alone, by_name[name])
 
 
+@pytest.mark.parametrize("width", [1, 2, 7])
+def test_a_massive_probe_has_one_channel_that_sticks_out(width: int) -> None:
+    x, channel = massive(generator(1, width), (3, width), 400)
+    rest = np.delete(x, channel, axis=1)
+    assert channel <= width // 2
+    assert (x[:, channel] == 400).all()
+    assert rest.size == 0 or np.abs(rest).max() < 10
+
+
 def test_captured_probes_are_not_drawn() -> None:
     assert list(drawn("captured")) == []
 
 
 @pytest.mark.parametrize(
-    ("largest", "expected"), [(1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (4, (1, 3, 4)),
-    (64, (1, 33, 64))],
-)  # fmt: skip
+    ("largest", "expected"),
+    [
+        (1, (1,)),
+        (2, (1, 2)),
+        (4, (1, 2, 3, 4)),
+        (9, (1, 2, 3, 4, 5, 9)),
+        (64, (1, 2, 3, 4, 5, 9, 17, 33, 64)),
+    ],
+)
 def test_lengths(largest: int, expected: tuple[int, ...]) -> None:
     assert lengths(largest) == expected
 

@@ -57,6 +57,14 @@ def test_the_bytes_are_pinned(
     assert sha256(source(seed, **spread).tensor(name, shape, np.float16)) == digest
 
 
+def test_a_share_of_zeros_is_of_all_sizes() -> None:
+    values, rest = (source(mean=1.0, std=0.5, zeros=z).tensor("w", (8192,)) for z in (0.125, 0.0))
+    zero = values == 0
+    assert zero.mean() == pytest.approx(0.125, abs=0.01)
+    np.testing.assert_array_equal(values[~zero], rest[~zero])
+    assert rest[zero].mean() == pytest.approx(1, abs=0.05)
+
+
 def test_values_are_those_that_are_documented() -> None:
     """The first values, computed from the documentation's words."""
     seed = int.from_bytes(hashlib.sha256(b"pytest-ane/1/7/w").digest(), "little")

@@ -18,7 +18,7 @@ from pytest_ane.sources.settings import (
     whole,
 )
 
-VERSION = "gemma4/1"
+VERSION = "gemma4/2"
 
 PACKS = 8
 """Shards that a layer's experts are spread over, `p0` to `p7`."""
@@ -253,11 +253,16 @@ def spread(name: str, shape: tuple[int, ...]) -> Spread:
     Matrices keep the variance of what enters, and 3 % of their values lie at 5 sigma. The norms
     before each residual sum have mean 0.1, so that a block adds about a tenth of the stream.
     Queries and keys have norms d^(-1/4), so that scores have a variance near 1. Router logits have
-    a standard deviation near 1.5.
+    a standard deviation near 1.5. What does nothing at 1 is not 1: a layer's scalar is about 0.7,
+    an eighth of the experts' scales is 0, and some are negative. Logits reach the soft cap of 30.
     """
     width = shape[-1] if shape else 1
     if name.endswith("layer_scalar"):
-        return Spread(std=0.0, mean=1.0)
+        return Spread(std=0.05, mean=0.7)
+    if name.endswith("per_expert_scale"):
+        return Spread(std=0.6, mean=0.7, zeros=0.125)
+    if name == f"{_ROOTS[0]}norm.weight":
+        return Spread(std=1.0, mean=10.0)
     if name.endswith(("q_norm.weight", "k_norm.weight")):
         return Spread(std=0.1 * width**-0.25, mean=width**-0.25)
     if name.endswith(("post_attention_layernorm.weight", "post_feedforward_layernorm.weight")):

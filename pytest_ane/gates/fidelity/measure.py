@@ -119,8 +119,10 @@ def compare(
     path = case.residual[name] if exact else residual
     if case.kind == "extreme":
         path = None
-    a, b = actual.astype(np.float64), expected.astype(np.float64)
-    zero, spoilt = zeros(a, b, case.input_max), ~np.isfinite(a).all(axis=1)
+    spoilt = ~np.isfinite(actual).all(axis=1)
+    a, b = (case.compared(rows).astype(np.float64) for rows in (actual, expected))
+    path = None if path is None else case.compared(path)
+    zero = zeros(a, b, case.input_max)
     absolute, ratio = worst_abs_error(a, b), worst_rel_error(a, b)
     live = zero.live
     positions = np.flatnonzero(live) + case.start

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from pytest_ane.core.errors import ManifestError, SourceError
 from pytest_ane.families import Cut, Port, get_family
 from pytest_ane.families.gemma4 import open_model, spread
-from pytest_ane.sources import Spread
+from pytest_ane.families.gemma4.reference import combine, logits, route
+from pytest_ane.families.gemma4.weights import Weights
+from pytest_ane.probes.seeded import gaussian, generator
+from pytest_ane.sources import SeededSource, Spread
 from tests.families.gemma4.tiny import ROOT, tiny_model, tiny_source
 
 
@@ -96,12 +103,13 @@ def test_other_savers_names(root: str) -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "mean", "std"),
     [
-        ("layers.0.layer_scalar", (1,), 1.0, 0.0),
+        ("layers.0.layer_scalar", (1,), 0.7, 0.05),
+        ("layers.0.router.per_expert_scale", (16,), 0.7, 0.6),
         ("layers.0.self_attn.q_norm.weight", (256,), 0.25, 0.025),
         ("layers.0.post_attention_layernorm.weight", (64,), 0.1, 0.01),
         ("layers.0.post_feedforward_layernorm.weight", (64,), 0.1, 0.01),
         ("layers.0.post_feedforward_layernorm_1.weight", (64,), 1.0, 0.1),
-        ("norm.weight", (64,), 1.0, 0.1),
+        ("norm.weight", (64,), 10.0, 1.0),
         ("layers.0.router.scale", (64,), 1.0, 0.1),
         ("layers.0.router.proj.weight", (8, 64), 0.0, 1.5),
         ("embed_tokens.weight", (0, 64), 0.0, 0.125),
@@ -110,6 +118,28 @@ def test_other_savers_names(root: str) -> None:
 def test_spread(name: str, shape: tuple[int, ...], mean: float, std: float) -> None:
     found = spread(f"{ROOT}{name}", shape)
     assert (found.mean, found.std) == (mean, pytest.approx(std))
+
+
+def relative(wrong: Tensor, right: Tensor) -> float:
+    return float((wrong - right).norm() / right.norm())
+
+
+def test_what_synthetic_weights_would_hide_is_seen() -> None:
+    """Leaving out the layer's scalar, the soft cap, or the sign or zeros of an expert's scale."""
+    config = {"num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 256, "num_experts": 32}
+    model = open_model(SeededSource(7, spread, config), Cut(("L00.p0", "head.0")))
+    weights, c = Weights(model.source, model.config), model.config
+    x = torch.from_numpy(gaussian(generator(1), (16, c.width)))
+    head, combiner, router = weights.head(0, 1), weights.combiner(0), weights.router(0)
+    assert relative(logits(x, head, replace(c, cap=1e6)), logits(x, head, c)) > 0.02
+    unscaled = replace(combiner, scalar=torch.ones(1))
+    assert relative(combine(x, x, unscaled, c), combine(x, x, combiner, c)) > 0.2
+    routed = route(x, router, c)
+    scale = router.expert_scale
+    assert (scale == 0).any()
+    assert (scale < 0).any()
+    for others in (scale.abs(), torch.where(scale == 0, 0.5, scale)):
+        assert relative(route(x, replace(router, expert_scale=others), c), routed) > 0.02
 
 
 def test_big_matrices_have_outliers() -> None:

@@ -51,6 +51,28 @@ def case(expected: Mapping[str, np.ndarray], name: str = "probe") -> Case:
     return Case("gaussian", name, ({"x": X},), lambda outputs: outputs, expected, len(X), 6.0)
 
 
+def test_overwritten_rows_and_left_out_channels_are_not_compared() -> None:
+    """The first call gives rows that the second one writes again; channel 1 is 9 in place of 2."""
+    expected = np.array([[1, 2, 5], [3, 4, 6]], np.float32)
+    given = np.array([[1, 9, 5], [3, 9, 6]], np.float32)
+
+    class Twice(FakeRunner):
+        def predict(self, inputs: Any, state: list[int] | None = None) -> dict[str, np.ndarray]:
+            return {"y": -given if "first" in inputs else given}
+
+    calls: Any = ({"first": X}, {"x": X})
+    known = replace(case({"y": expected}), calls=calls, kept=(2, 3), left_out=(1,), length=2)
+    known = replace(known, residual={"y": np.full_like(expected, 2)})
+    (comparison,) = measure(Twice(), [known], compared=True, provenance={}).comparisons
+    assert comparison.cosines == comparison.contributions == (1, 1)
+    assert (comparison.relative, comparison.error_max, comparison.finite) == ((0, 0), 0, 1)
+    assert comparison.errors is not None
+    assert comparison.errors.cosine == 1
+    given[1, 1] = np.nan
+    (comparison,) = measure(Twice(), [known], compared=True, provenance={}).comparisons
+    assert (comparison.finite, comparison.spoilt) == (5 / 6, (1,))
+
+
 def compare(actual: np.ndarray, expected: np.ndarray) -> Comparison:
     """The one comparison of one output."""
     found = measure(FakeRunner(y=actual), [case({"y": expected})], compared=True, provenance={})
