@@ -23,7 +23,13 @@ from typing import Any, Literal, TypeAlias
 
 from pytest_ane.analysis.drift import compare_rows
 from pytest_ane.chain.chain import Answer, Chain, ShardRun, lead, likeliest_token
-from pytest_ane.chain.exact import ReferenceStates, exact_chain, run_all, teacher_forced
+from pytest_ane.chain.exact import (
+    ReferenceStates,
+    ShardAlone,
+    exact_chain,
+    run_all,
+    teacher_forced,
+)
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.verdict import Verdict
@@ -146,7 +152,7 @@ def bisect(
     an exact shard's weights are read once a stack and only one shard's are held.
     """
     runner, names = StackRunner(golden), [step.shard for step in chain.steps]
-    alone: list[tuple[str, float]] = []
+    alone: list[ShardAlone] = []
 
     def verdict(exact: Exact) -> bool:
         stack = runner.run(exact_chain(chain, reference, exact))
@@ -155,7 +161,7 @@ def bisect(
             stack = replace(stack, steps=chain.steps)
         behaviour = measure(stack, golden, states, lambda _: "", provenance)
         alone.extend(behaviour.alone)
-        kept = tuple(pair for pair in alone if pair[0] not in exact)
+        kept = tuple(a for a in alone if a.shard not in exact)
         judged = judge(replace(behaviour, alone=kept), policy, model)
         progress(StackEvaluation(tuple(name for name in names if name in exact), judged))
         return judged.status == "passed"

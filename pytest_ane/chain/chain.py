@@ -34,6 +34,14 @@ class Rewinding(Protocol):
         """Restore the state saved by `mark`, keeping the first `keep` positions run since."""
 
 
+Residual: TypeAlias = Callable[[Sequence[FloatArray]], "list[FloatArray] | None"]
+"""What the residual path alone gives of sequences `[T, C]`; None where there is none."""
+
+
+def no_residual(hidden: Sequence[FloatArray]) -> None:
+    """Of a shard without a residual path, or whose family does not tell it."""
+
+
 @dataclass(frozen=True)
 class ChainStep:
     """One shard of a chain and its place in it.
@@ -42,12 +50,14 @@ class ChainStep:
         open: begins a sequence; what it returns maps the next positions `[T, C]` to `[T, C']`.
         sees: as `Layout.sees`; where it is `call`, a sequence has to be given at once.
         together: several whole sequences at once, where that is cheaper than one by one.
+        residual: what the residual path alone gives.
     """
 
     wire: Wire
     open: Callable[[], ShardRun]
     sees: Literal["itself", "call", "state"] = "call"
     together: Reference | None = None
+    residual: Residual = no_residual
 
     def all(self, sequences: Sequence[FloatArray]) -> list[FloatArray]:
         """Outputs for whole sequences `[T, C]`, each from position 0."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -108,33 +109,59 @@ class Head:
 
 
 @dataclass(frozen=True)
+class ShardAlone:
+    """One shard under teacher forcing: on the reference's own states.
+
+    Attributes:
+        kind: as of its wire: shards of one kind have errors of one size.
+        error: relative L2 of what it contributes, over all positions but 0 (the attention sink,
+            if there are others); of its whole output where no residual path is known.
+        cosine: the lowest of its output at a position; NaN where one is undefined.
+    """
+
+    shard: str
+    kind: str
+    error: float
+    cosine: float
+
+    def __post_init__(self) -> None:
+        if not is_cosine(self.cosine) or self.error < 0:
+            raise ValueError("a shard alone has a cosine or an error that is none")
+
+    @property
+    def undefined(self) -> bool:
+        """Whether it gave NaN, or only zeros where the reference did not."""
+        return math.isnan(self.cosine) or math.isnan(self.error)
+
+
+@dataclass(frozen=True)
 class Forced:
     """Figures of every shard under teacher forcing.
 
     Attributes:
-        lowest: by shard in running order, the lowest cosine of a position; NaN, which `min` of
-            numpy propagates, is worst of all. Shards that rightly give only zeros are left out.
+        shards: in running order, without those that rightly give only zeros.
         heads: by prompt; None for a prompt of one position.
     """
 
-    lowest: tuple[tuple[str, float], ...]
+    shards: tuple[ShardAlone, ...]
     heads: tuple[Head | None, ...]
 
 
 def forced(chain: Chain, golden: Sequence[GoldenPrompt], states: ReferenceStates) -> Forced:
     """Figures of every shard of a chain under teacher forcing, in the prompts' order."""
-    lowest: dict[str, float] = {}
+    shards: list[ShardAlone] = []
     slices: list[list[FloatArray]] = [[] for _ in golden]
     for shard in teacher_forced(chain, golden, states):
         pairs = list(zip(shard.own, shard.exact, strict=True))
         cosines = np.concatenate([_cosines(own, exact) for own, exact in pairs] or [np.empty(0)])
         if len(cosines):
-            lowest[shard.step.shard] = float(cosines.min())
+            wire, error = shard.step.wire, _error_of_contribution(shard)
+            shards.append(ShardAlone(wire.shard, wire.kind, error, float(cosines.min())))
         if shard.step.is_head:
             for logits, own in zip(slices, shard.own, strict=True):
                 logits.append(own)
     heads = (_head(prompt.logits, parts) for prompt, parts in zip(golden, slices, strict=True))
-    return Forced(tuple(lowest.items()), tuple(heads))
+    return Forced(tuple(shards), tuple(heads))
 
 
 def run_all(step: ChainStep, streams: Sequence[Streams]) -> None:
@@ -153,6 +180,22 @@ def _head(expected: FloatArray, slices: Sequence[FloatArray]) -> Head | None:
     positions = compare_logits(expected, np.concatenate(slices, axis=1))[1:]
     summary = LogitSummary.of(positions)
     return Head(summary.top1, summary.kl, summary.centred_cosine.min)
+
+
+def _error_of_contribution(shard: ForcedShard) -> float:
+    """|own - exact| / |exact - residual|, Frobenius norms over the rows of all prompts."""
+    entering = [shard_input(stream, shard.step.wire) for stream in shard.streams]
+    paths = shard.step.residual(entering) or [np.float32(0)] * len(entering)
+    first = int(any(len(rows) > 1 for rows in shard.exact))
+
+    def norm(pairs: Iterable[tuple[FloatArray, FloatArray | np.float32]]) -> float:
+        with np.errstate(invalid="ignore"):
+            differences = [np.subtract(a, b, dtype=np.float64)[first:] for a, b in pairs]
+        return math.hypot(*(float(np.linalg.norm(rows)) for rows in differences))
+
+    error = norm(zip(shard.own, shard.exact, strict=True))
+    contribution = norm(zip(shard.exact, paths, strict=True))
+    return error / contribution if contribution else math.inf if error > 0 else 0.0 * error
 
 
 def _cosines(output: FloatArray, expected: FloatArray) -> DoubleArray:

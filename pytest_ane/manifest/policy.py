@@ -227,6 +227,10 @@ class BehaviourPolicy(GatePolicy):
     """95th percentile of the same by position."""
     max_perplexity_increase: NotNegative | None = None
     """Perplexity of the shards on the prompts over the reference's, less 1: 0.02 is 2 % more."""
+    max_reference_perplexity: Annotated[float, Field(gt=1)] | None = None
+    """Perplexity of the reference itself on the prompts, above which the reference is wrong.
+    Absent: that of a model of token frequencies alone, by the vocabulary's size and the prompts'
+    length; none for synthetic weights, or where the prompts are too short to tell."""
     min_centred_cosine: Cosine = 0.9
     """Lowest cosine of mean-free logits at any position."""
     min_greedy: Annotated[int, Field(ge=0)] = 10

@@ -139,12 +139,22 @@ class Prompt(Record):
     """Token ids."""
     greedy: Annotated[int, Field(ge=0, le=256)] = 10
     """Tokens of greedy continuation to compare."""
+    expect: Annotated[str, Field(min_length=1)] | None = None
+    """What the reference's own greedy text must contain, such as `"Paris"`: no comparison with the
+    reference can see that the reference itself is wrong."""
 
     @model_validator(mode="after")
     def _one_form(self) -> Prompt:
         if sum(form is not None for form in (self.text, self.chat, self.ids)) != 1:
             raise ValueError("give exactly one of text, chat and ids")
+        if self.expect is not None and not self.greedy:
+            raise ValueError("expect needs greedy text to look in; set greedy to 1 or more")
         return self
+
+    @property
+    def question(self) -> dict[str, JsonValue]:
+        """What is measured with it, as JSON; `expect` only judges that."""
+        return self.model_dump(mode="json", exclude={"expect"}, exclude_none=True)
 
 
 class Shard(Record):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -193,6 +194,34 @@ class LogitSummary:
         # Both inf is no agreement.
         with np.errstate(invalid="ignore"):
             return float(np.float64(self.perplexity) / self.reference_perplexity - 1)
+
+
+@lru_cache(maxsize=16)
+def perplexity_bound(vocabulary: int, tokens: int) -> float | None:
+    """A perplexity that no trained model exceeds and no untrained one keeps.
+
+    It is that of a model which knows how frequent tokens are and nothing of their context: exp(H)
+    by Zipf's law, p(r) = 1 / (r (1 + 1/2 + ... + 1/V)) for the token of rank r (Zipf, Human
+    Behavior and the Principle of Least Effort, 1949). For 19,979 words it gives 1,120, and 962 was
+    measured (Jurafsky and Martin, Speech and Language Processing, 3rd ed., section 3.3). A model
+    that guesses has V. To H come two standard errors of a mean over so many tokens.
+
+    Args:
+        vocabulary: V, tokens that there are.
+        tokens: how many the perplexity is the mean of.
+
+    Returns:
+        None where the bound would lie more than halfway, in nats, from exp(H) to V: so few tokens
+        tell neither.
+    """
+    if vocabulary < 2 or not tokens:
+        return None
+    ranks = np.arange(1, vocabulary + 1, dtype=np.float64)
+    losses = np.log(ranks * np.sum(1 / ranks))
+    mean = float(np.sum(np.exp(-losses) * losses))
+    deviation = math.sqrt(float(np.sum(np.exp(-losses) * (losses - mean) ** 2)))
+    chance = 2 * deviation / math.sqrt(tokens)
+    return None if chance > (math.log(vocabulary) - mean) / 2 else math.exp(mean + chance)
 
 
 def _not_none(values: Iterable[float | None]) -> list[float]:

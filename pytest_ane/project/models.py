@@ -103,7 +103,7 @@ class OpenModel:
     @property
     def prompt_spec(self) -> list[Any]:
         """The prompts as JSON: with the source, they decide the token ids."""
-        return [prompt.model_dump(mode="json") for prompt in self.model.prompts]
+        return [prompt.question for prompt in self.model.prompts]
 
     def layout(self, shard: Shard) -> Layout:
         """How hidden states enter and leave a shard."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from pytest_ane.chain.chain import Chain, ChainStep
 from pytest_ane.chain.exact import lazy_reference
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.arrays import FloatArray
-from pytest_ane.families import Layout, Wire, recurrent_of
+from pytest_ane.families import Layout, Wire, recurrent_of, residual_of
 from pytest_ane.manifest import Shard
 from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.probes.recording import TokenPrompt
@@ -51,7 +52,13 @@ class Stack:
 
         def step(wire: Wire) -> ChainStep:
             layout = model.layout(wire.shard)
-            return _step(wire, self._backend, by_id[wire.shard], layout, limit)
+
+            def residual(hidden: Sequence[FloatArray]) -> list[FloatArray] | None:
+                path = residual_of(model, wire.shard)
+                return path(hidden) if path is not None else None
+
+            step = _step(wire, self._backend, by_id[wire.shard], layout, limit)
+            return replace(step, residual=residual)
 
         steps = tuple(map(step, self._opened.wiring))
         return Chain(model.embed, steps, positions=model.positions, widest=limit)

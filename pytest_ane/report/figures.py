@@ -9,6 +9,8 @@ from pytest_ane.core.verdict import Cell, Figure
 _BYTES = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "bytes"))
 _DECIMALS = {"%": 1, "dB": 1, "nats": 4, "x": 2, "tok/s": 2}
 _MOST_DIGITS = 12
+_MOST = 1e9
+"""From which a number is written as a power of ten."""
 
 
 def amount(value: Cell, unit: str = "", more: int = 0) -> str:
@@ -32,7 +34,9 @@ def amount(value: Cell, unit: str = "", more: int = 0) -> str:
         scale = 100 if unit == "%" else 1
         decimals = 0 if unit == "tok/s" and value >= 100 else _DECIMALS[head]
         space = "" if head in ("%", "x") else " "
-        return f"{scale * value:,.{decimals + more}f}{space}{head}{' ' + tail if tail else ''}"
+        text = f"{scale * value:,.{decimals + more}f}"
+        text = text if abs(scale * value) < _MOST else f"{scale * value:.{4 + more}g}"
+        return f"{text}{space}{head}{' ' + tail if tail else ''}"
     if isinstance(value, int):
         return f"{value:,} {_counted(value, unit)}".rstrip()
     return f"{_plain(value, more)} {unit}".rstrip()
@@ -79,7 +83,7 @@ def _plain(value: float, more: int) -> str:
     size = abs(value)
     if value == 0 or 1e-3 <= size < 10:
         return f"{value:.{4 + more}f}"
-    return f"{value:,.{1 + more}f}" if 10 <= size < 1e9 else f"{value:.{4 + more}g}"
+    return f"{value:,.{1 + more}f}" if 10 <= size < _MOST else f"{value:.{4 + more}g}"
 
 
 def _of_bytes(value: float, more: int, *, trim: bool = False) -> str:

@@ -8,8 +8,16 @@ from typing import cast
 import numpy as np
 import pytest
 
-from pytest_ane.chain.chain import Chain, ChainStep, Decoder, ShardRun
-from pytest_ane.chain.exact import exact_chain, lazy_reference, run_all, teacher_forced
+from pytest_ane.chain.chain import Chain, ChainStep, Decoder, Residual, ShardRun, no_residual
+from pytest_ane.chain.exact import (
+    ShardAlone,
+    exact_chain,
+    forced,
+    lazy_reference,
+    run_all,
+    teacher_forced,
+)
+from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import LanguageModel, Reference, Streams, Wire
 from tests.chain.test_chain import COUNTING, block, embed, head
@@ -104,6 +112,48 @@ def test_each_alone_is_given_exact_states() -> None:
             right = EXACT.steps[i].open()(streams["x"])
             np.testing.assert_allclose(exact, right, atol=1e-5)
             assert np.abs(own - exact).max() > 1e-3
+
+
+def alone(residual: Residual, *prompts: Sequence[int], first: float = 1.0) -> ShardAlone:
+    """A block that adds 2 to ten times what enters, where the reference adds 1; `first` at 0."""
+
+    def exact(prompt: str, shard: str) -> tuple[FloatArray, FloatArray]:
+        x = embed(prompts[int(prompt)])
+        return x, 10 * x + 1
+
+    def wrong(x: FloatArray) -> FloatArray:
+        added = np.full_like(x, 2)
+        added[0] = 1 + first
+        return 10 * x + added
+
+    step = ChainStep(Wire("L00"), lambda: wrong, residual=residual)
+    recorded = [
+        GoldenPrompt(str(i), tuple(ids), np.zeros((len(ids), 7), np.float32), (), (), "")
+        for i, ids in enumerate(prompts)
+    ]
+    (shard,) = forced(Chain(embed, (step,)), recorded, exact).shards
+    return shard
+
+
+def path(hidden: Sequence[FloatArray]) -> list[FloatArray]:
+    return [10 * x for x in hidden]
+
+
+def test_the_error_of_a_shard_alone_is_that_of_what_it_adds() -> None:
+    """It adds twice what is right: in its own size that is all of it, in the output's it is not."""
+    assert alone(path, [1, 2, 3]).error == pytest.approx(1)
+    assert alone(no_residual, [1, 2, 3]).error == pytest.approx((7 / (6 + 11**2)) ** 0.5)
+
+
+def test_position_0_does_not_count_where_there_are_others() -> None:
+    assert alone(path, [1, 2, 3], [4], first=50.0).error == pytest.approx(1)
+    assert alone(path, [4], first=50.0).error == pytest.approx(50)
+
+
+def test_the_error_of_nan_is_nan_and_of_what_should_add_nothing_infinite() -> None:
+    assert alone(path, [1, 2], [3], first=np.nan).error == pytest.approx(1)
+    assert np.isnan(alone(path, [1], first=np.nan).error)
+    assert alone(lambda hidden: [10 * x + 1 for x in hidden], [1, 2]).error == np.inf
 
 
 class Weights:

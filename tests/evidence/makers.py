@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from pytest_ane.build import Census, Distortion
 from pytest_ane.build.census import Stage, Weight
-from pytest_ane.chain.exact import Head
+from pytest_ane.chain.exact import Head, ShardAlone
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence import Statement
 from pytest_ane.gates import behaviour, compression, fidelity, placement
@@ -103,8 +103,12 @@ BEHAVIOUR = behaviour.Behaviour(
             Head(0.5, 0.125, math.nan),
         ),
     ),
-    (("L00", 0.9991), ("L01", math.nan)),
+    (
+        ShardAlone("L00", "block", 0.05, 0.9991),
+        ShardAlone("L01", "block", math.inf, math.nan),
+    ),
     {"backend": "coreml"},
+    49_152,
 )
 MEASURED: dict[str, Any] = {
     "placement": PLAN,

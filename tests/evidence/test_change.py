@@ -93,7 +93,7 @@ def test_behaviour() -> None:
     changed = replace(
         BEHAVIOUR,
         prompts=(replace(prompt, positions=(prompt.positions[0], other), greedy=(5, 7)),),
-        alone=(("L00", 0.9991),),
+        alone=BEHAVIOUR.alone[:1],
     )
     lines = between("behaviour", measurement=changed)
     assert {
@@ -101,7 +101,7 @@ def test_behaviour() -> None:
         "kl.mean 0.01 -> 0.5",
         "centred_cosine.min 0.999 -> 0.75",
         "greedy.by_prompt 1 -> 2",
-        "shard.cosine.min nan -> 0.9991",
+        "shard.relative_l2.max inf -> 0.05",
     } <= {*lines}
 
 

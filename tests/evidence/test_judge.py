@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_ane.build import Census
+from pytest_ane.chain.exact import ShardAlone
 from pytest_ane.evidence import Statement
 from pytest_ane.evidence.judge import judge, origin
 from pytest_ane.gates.behaviour import Behaviour
@@ -32,7 +33,10 @@ MEASURED: dict[str, Any] = {
     "compression": CompressionMeasurement(Census(()), 5_000, (), ()),
     "fidelity": FIDELITY,
     "behaviour": Behaviour(
-        (PromptResult("p", POSITIONS, (5,), (5,), (4.0,), " a", " a"),), (("L01", 0.99),), {}
+        (PromptResult("p", POSITIONS, (5,), (5,), (4.0,), " a", " a"),),
+        (ShardAlone("L01", "block", 0.1, 0.99),),
+        {},
+        9,
     ),
 }
 STRICT = Policy(

@@ -41,7 +41,7 @@ def of_fidelity(*found: Comparison, compared: bool = True, shard: Shard = SHARD)
 
 def of_behaviour(*found: PromptResult, asked: Prompt) -> str:
     model = Model(name="m", shards=(SHARD,), prompts=(asked,))
-    return lack("behaviour", Behaviour(found, (), {}), model)
+    return lack("behaviour", Behaviour(found, (), {}, 9), model)
 
 
 def test_whole_measurements() -> None:

@@ -103,6 +103,7 @@ def test_no_systems(os: str) -> None:
         (BehaviourPolicy, {"min_top1": math.nan}),
         (BehaviourPolicy, {"min_centred_cosine": math.nan}),
         (BehaviourPolicy, {"min_greedy": -1}),
+        (BehaviourPolicy, {"max_reference_perplexity": 1}),
         (BehaviourPolicy, {"tie_margin": math.nan}),
         (CompressionPolicy, {"max_bytes": 0}),
         (CompressionPolicy, {"min_ratio": 0.0}),

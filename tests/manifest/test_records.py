@@ -110,6 +110,13 @@ def test_prompts() -> None:
     assert Prompt(name="p", chat="Hi?").greedy == 10
 
 
+def test_what_is_expected_of_a_prompt_s_text_is_no_part_of_what_is_measured() -> None:
+    prompt = Prompt(name="p", chat="Hi?", expect="Hello")
+    assert prompt.question == Prompt(name="p", chat="Hi?").question
+    with pytest.raises(ValidationError, match="expect needs greedy text"):
+        Prompt(name="p", chat="Hi?", expect="Hello", greedy=0)
+
+
 @pytest.mark.parametrize("values", [{"kinds": []}, {"kinds": ["uniform"]}, {"count": 0}])
 def test_probes_that_would_compare_nothing(values: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):

@@ -19,6 +19,7 @@ from pytest_ane.metrics.logits import (
     compare_logits,
     kl,
     likeliest,
+    perplexity_bound,
 )
 
 LOGITS = arrays.arrays(
@@ -261,3 +262,27 @@ def test_a_spread_is_in_order_and_within(values: list[float]) -> None:
     s = Quantiles.of(values)
     assert min(values) == s.min <= s.p5 <= s.median <= s.p95 <= s.max == max(values)
     assert s.median == pytest.approx(float(np.median(values)))
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "tokens", "bound"),
+    [
+        # exp(7.5528 + 2 * 3.2719 / sqrt(98)) for the default model and its prompts.
+        (49_152, 98, 3691.4),
+        (262_144, 10**9, 5045.4),
+        (49_152, 16, None),
+        (64, 20, None),
+        (64, 0, None),
+        (1, 100, None),
+    ],
+)
+def test_what_token_frequencies_alone_would_give(
+    vocabulary: int, tokens: int, bound: float | None
+) -> None:
+    assert perplexity_bound(vocabulary, tokens) == (bound and pytest.approx(bound, rel=1e-4))
+
+
+@given(st.integers(2, 5_000), st.integers(1, 10_000))
+def test_no_bound_is_near_a_guess(vocabulary: int, tokens: int) -> None:
+    bound = perplexity_bound(vocabulary, tokens)
+    assert bound is None or 1 < bound < vocabulary

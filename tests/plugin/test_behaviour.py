@@ -31,8 +31,8 @@ def test_a_norm_that_squares_in_fp16_is_right_on_gaussian_probes_alone(project: 
     result = project.gate("-k", "fidelity or behaviour", "--ane-cache=cache")
     result.assert_outcomes(passed=4, failed=1, deselected=8)
     assert remarks(result) == [
-        "The first bad position is 2 of 'counting' (logits not finite or all equal)",
         "The worst shard on the reference's own states is head.0 (gives NaN or only zeros)",
+        "The first bad position is 2 of 'counting' (logits not finite or all equal)",
     ]
 
 
@@ -42,8 +42,8 @@ def test_nan_in_the_stack(project: Project) -> None:
     result = project.gate("-k", "behaviour", "--ane-cache=cache")
     result.assert_outcomes(failed=1, deselected=12)
     assert remarks(result) == [
-        "The first bad position is 0 of 'counting' (logits not finite or all equal)",
         "The worst shard on the reference's own states is L00 (gives NaN or only zeros)",
+        "The first bad position is 0 of 'counting' (logits not finite or all equal)",
     ]
 
 
@@ -51,3 +51,14 @@ def test_the_same_weights_with_the_family_s_own_norm_are_green(project: Project)
     project.llama(source=make_llama(project.path / "loud.gguf", loud=3000.0))
     result = project.gate("-k", "behaviour", "--ane-cache=cache")
     result.assert_outcomes(passed=1, deselected=12)
+
+
+def test_a_reference_that_does_not_say_what_is_expected(project: Project) -> None:
+    """Shards that agree with it are red, and none of them is named."""
+    project.llama('expect = "Paris"\n')
+    result = project.gate("-k", "behaviour")
+    result.assert_outcomes(failed=1, deselected=12)
+    result.stdout.fnmatch_lines(
+        ["*The reference is wrong: its greedy text of 'counting' is '???' and 'Paris' is expected*"]
+    )
+    result.stdout.no_fnmatch_line("*worst shard*")

@@ -59,7 +59,7 @@ def test_int4_blocks_of_32_pass_shard_by_shard_and_fail_as_a_stack(gate: Gate) -
     assert not any(run.gates[name].passed for name in placement)
     behaviour = run.gates["behaviour[smollm2]"]
     assert "Top-1 agreement" in behaviour.message
-    assert "worst shard on the reference's own states is" in behaviour.message
+    assert "on the reference's own states" in behaviour.message
     assert behaviour.number("top1") < 0.9
 
 
@@ -69,7 +69,6 @@ def test_a_4_bit_palette_per_tensor_is_not_faithful(gate: Gate) -> None:
     assert run.gates["compression[smollm2:L03]"].passed
     fidelity = run.gates["fidelity[smollm2:L03]"]
     assert "below min-cosine = 0.97" in fidelity.message
-    assert "would have passed" in fidelity.message
 
 
 def test_a_weight_that_the_palettizer_declines_is_named(gate: Gate) -> None:

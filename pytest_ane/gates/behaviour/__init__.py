@@ -26,7 +26,7 @@ class BehaviourGate(Gate[Behaviour]):
 
     def question(self, subject: Subject, model: Model, source: Callable[[], str]) -> dict[str, Any]:
         """The golden prompts, and what the float32 reference is made of."""
-        prompts = [prompt.model_dump(mode="json", exclude_none=True) for prompt in model.prompts]
+        prompts = [prompt.question for prompt in model.prompts]
         return {"prompts": prompts, "reference": "float32", "source": source()}
 
     def measure(self, context: ModelContext) -> Behaviour:
@@ -36,8 +36,11 @@ class BehaviourGate(Gate[Behaviour]):
         )
 
     def judge(self, measurement: Behaviour, policy: BehaviourPolicy, subject: Subject) -> Verdict:
-        """Passed only if positions beyond the first were compared and every threshold is kept."""
-        return judge(measurement, policy, subject.qualified)
+        """Passed only if the reference is right and every threshold is kept."""
+        assert isinstance(subject, Model)
+        expect = {prompt.name: prompt.expect for prompt in subject.prompts if prompt.expect}
+        trained = subject.source is not None and not subject.source.synthetic
+        return judge(measurement, policy, subject.qualified, expect, trained=trained)
 
     def figures(self, measurement: Behaviour) -> tuple[Figure, ...]:
         """Statistics of all positions but the prompts' first ones."""
@@ -52,6 +55,8 @@ class BehaviourGate(Gate[Behaviour]):
     ) -> Iterator[str]:
         """Golden prompts, positions and greedy tokens that were not measured."""
         assert isinstance(subject, Model)
+        if measurement.vocabulary is None:
+            yield "leaves out the vocabulary's size"
         measured = {prompt.name: prompt for prompt in measurement.prompts}
         if lost := sorted({prompt.name for prompt in subject.prompts} - measured.keys()):
             yield f"leaves out {', '.join(lost)}"

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal
 
 from pytest_ane.chain.chain import NO_TOKEN
 from pytest_ane.core.verdict import Column, Figure, Finding, Table, Verdict, Where, nothing
+from pytest_ane.gates.behaviour.alone import note, table, worst_first
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
+from pytest_ane.gates.behaviour.reference import most_perplexity, wrong_reference
 from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.metrics.logits import LogitSummary, Position
 
+_NO_TEXTS: Mapping[str, str] = MappingProxyType({})
 
-def judge(behaviour: Behaviour, policy: BehaviourPolicy, model: str) -> Verdict:
-    """Passed only if positions beyond the first were compared and every threshold is kept.
+
+def judge(
+    behaviour: Behaviour,
+    policy: BehaviourPolicy,
+    model: str,
+    expect: Mapping[str, str] = _NO_TEXTS,
+    *,
+    trained: bool = False,
+) -> Verdict:
+    """Passed only if the reference is right and every threshold is kept.
 
     Args:
         behaviour: the measurement.
         policy: the model's thresholds.
         model: its name.
+        expect: by prompt, what the reference's greedy text must contain.
+        trained: whether the weights are a trained model's, whose perplexity has a default limit.
     """
     positions = _compared(behaviour)
     if not positions:
@@ -28,17 +42,21 @@ def judge(behaviour: Behaviour, policy: BehaviourPolicy, model: str) -> Verdict:
             "add prompts", provenance=behaviour.provenance,
         )  # fmt: skip
     summary = LogitSummary.of(positions)
+    most = most_perplexity(behaviour, policy, trained=trained)
+    perplexity = summary.reference_perplexity
+    reference = [*wrong_reference(behaviour, perplexity, policy, most, expect)]
     findings = [
+        *reference,
         *_undefined(behaviour),
         *_statistics(summary, policy),
         *_prompts(behaviour, policy),
         *_greedy(behaviour, policy),
     ]
-    where = _first_causes(behaviour, policy) if findings else ()
+    where = _first_causes(behaviour, policy) if findings and not reference else ()
     return Verdict(
         gate="behaviour",
         subject=model,
-        figures=(*_judged(summary, policy), *_others(behaviour, summary, policy)),
+        figures=(*_judged(summary, policy), *_others(behaviour, summary, policy, most)),
         findings=(*findings, *where, *_untested(behaviour, summary, policy)),
         tables=tuple(_tables(behaviour, policy)),
         provenance=behaviour.provenance,
@@ -50,9 +68,10 @@ def figures(behaviour: Behaviour) -> tuple[Figure, ...]:
     if not (positions := _compared(behaviour)):
         return ()
     policy, summary = BehaviourPolicy(), LogitSummary.of(positions)
-    made = (*_judged(summary, policy), *_others(behaviour, summary, policy))
-    alone = [value for _, value in weakest_first(behaviour)[:1]]
-    return (*made, *(Figure("shard.cosine.min", value, label="worst shard") for value in alone))
+    made = (*_judged(summary, policy), *_others(behaviour, summary, policy, None))
+    worst = [alone.error for alone in worst_first(behaviour.alone)[:1]]
+    label = "relative L2 of the worst shard alone"
+    return (*made, *(Figure("shard.relative_l2.max", error, label=label) for error in worst))
 
 
 def is_bad(p: Position, policy: BehaviourPolicy) -> bool:
@@ -75,11 +94,6 @@ def first_bad(
             if is_bad(p, policy) if i else not p.defined:
                 return prompt, i
     return None
-
-
-def weakest_first(behaviour: Behaviour) -> list[tuple[str, float]]:
-    """Shards alone, lowest cosine first; an undefined one is worse than any number."""
-    return sorted(behaviour.alone, key=lambda pair: -2.0 if math.isnan(pair[1]) else pair[1])
 
 
 def _compared(behaviour: Behaviour) -> list[Position]:
@@ -114,8 +128,9 @@ def _judged(summary: LogitSummary, policy: BehaviourPolicy) -> Iterator[Figure]:
 
 
 def _others(
-    behaviour: Behaviour, summary: LogitSummary, policy: BehaviourPolicy
+    behaviour: Behaviour, summary: LogitSummary, policy: BehaviourPolicy, most: float | None
 ) -> Iterator[Figure]:
+    """Statistics without a threshold, but for the reference's perplexity and its `most`."""
     prompts = behaviour.prompts
     first = LogitSummary.of([p.positions[0] for p in prompts if p.positions])
     unchanged = sum(_unchanged(p, policy) for p in prompts)
@@ -141,7 +156,10 @@ def _others(
     if summary.perplexity is not None and summary.reference_perplexity is not None:
         yield Figure("perplexity", summary.perplexity, label="perplexity")
         yield Figure("perplexity.reference", summary.reference_perplexity,
-                     label="the reference's perplexity")  # fmt: skip
+                     label="the reference's perplexity", limit=most, good="below")  # fmt: skip
+    for prompt in prompts:
+        if prompt.expected:
+            yield Figure(f"reference.text.{prompt.name}", prompt.expected_text)
     heads = [(p.head.kl, len(p.positions) - 1) for p in prompts if p.head is not None]
     if total := sum(weight for _, weight in heads):
         # Over the same positions as kl.mean; NaN stays NaN.
@@ -165,13 +183,17 @@ def _statistics(summary: LogitSummary, policy: BehaviourPolicy) -> Iterator[Find
     }
     if (increase := summary.perplexity_increase) is not None:
         reasons["perplexity.increase"] = (
-            f"Perplexity is {summary.perplexity:.3f}, {increase:+.2%} of the reference's "
-            f"{summary.reference_perplexity:.3f}, above max-perplexity-increase = "
+            f"Perplexity is {summary.perplexity:,.5g}, {_times(increase + 1)} the reference's "
+            f"{summary.reference_perplexity:,.5g}, above max-perplexity-increase = "
             f"{policy.max_perplexity_increase or 0:g}"
         )
     for figure in _judged(summary, policy):
         if not figure.passes:
             yield Finding("failed", reasons[figure.name], figure=figure.name)
+
+
+def _times(ratio: float) -> str:
+    return "more than 1,000 times" if ratio > 1000 else f"{ratio:.4g} times"
 
 
 def _undefined(behaviour: Behaviour) -> Iterator[Finding]:
@@ -193,12 +215,12 @@ def _undefined(behaviour: Behaviour) -> Iterator[Finding]:
                 "ends there",
                 Where(probe=prompt.name),
             )
-    for shard, value in behaviour.alone:
-        if math.isnan(value):
+    for alone in behaviour.alone:
+        if alone.undefined:
             yield Finding(
                 "failed",
-                f"{shard} gives NaN or only zeros on the reference's own states",
-                Where(shard=shard),
+                f"{alone.shard} gives NaN or only zeros on the reference's own states",
+                Where(shard=alone.shard),
                 kind="give NaN or only zeros on the reference's own states",
             )
 
@@ -229,7 +251,11 @@ def _greedy(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Finding]:
 
 
 def _first_causes(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Finding]:
-    """Notes on a failure: the first bad position, and the worst shard."""
+    """Notes on a failure: the shard that stands out, then the first bad position.
+
+    A position may be as bad in a stack of right shards, so it comes last.
+    """
+    yield from note(behaviour.alone)
     if (bad := first_bad(behaviour.prompts, policy)) is not None:
         prompt, at = bad
         p = prompt.positions[at]
@@ -239,14 +265,6 @@ def _first_causes(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Fin
             "note",
             f"The first bad position is {at} of {prompt.name!r} ({how})",
             Where(probe=prompt.name, position=at),
-        )
-    if behaviour.alone:
-        shard, value = weakest_first(behaviour)[0]
-        how = "gives NaN or only zeros" if math.isnan(value) else f"cosine {value:.6f}"
-        yield Finding(
-            "note",
-            f"The worst shard on the reference's own states is {shard} ({how})",
-            Where(shard=shard),
         )
 
 
@@ -313,11 +331,7 @@ def _tables(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Table]:
         ),
     )
     if behaviour.alone:
-        yield Table(
-            "shards alone, on the reference's own states",
-            (Column("shard"), Column("lowest cosine")),
-            tuple(weakest_first(behaviour)),
-        )
+        yield table(behaviour.alone)
 
 
 def _row(prompt: PromptResult) -> tuple[float | int | str | None, ...]:

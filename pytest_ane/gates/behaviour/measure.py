@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_ane.chain.chain import NO_TOKEN, Chain
-from pytest_ane.chain.exact import Head, ReferenceStates, forced
+from pytest_ane.chain.exact import Head, ReferenceStates, ShardAlone, forced
 from pytest_ane.chain.golden import GoldenPrompt
-from pytest_ane.metrics.cosine import is_cosine
 from pytest_ane.metrics.logits import Likeliest, Position, compare_logits, likeliest
 
 
@@ -58,18 +57,17 @@ class PromptResult:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """All prompts, and each shard alone: its lowest cosine on the reference's own states.
+    """All prompts, and each shard alone on the reference's own states.
 
-    A shard that rightly gives nothing but zeros is not in `alone`.
+    Attributes:
+        alone: shards in running order; not one that rightly gives nothing but zeros.
+        vocabulary: tokens that there are; None where that was not measured.
     """
 
     prompts: tuple[PromptResult, ...]
-    alone: tuple[tuple[str, float], ...]
+    alone: tuple[ShardAlone, ...]
     provenance: Mapping[str, Any]
-
-    def __post_init__(self) -> None:
-        if not all(is_cosine(value) for _, value in self.alone):
-            raise ValueError("a cosine of a shard alone is neither in -1..1 nor NaN")
+    vocabulary: int | None = None
 
 
 def measure(
@@ -82,7 +80,8 @@ def measure(
     """Run every golden prompt through the chain, and every shard alone; `decode` spells ids."""
     alone = forced(chain, golden, states)
     prompts = (_run(chain, g, head, decode) for g, head in zip(golden, alone.heads, strict=True))
-    return Behaviour(tuple(prompts), alone.lowest, dict(provenance))
+    vocabulary = golden[0].logits.shape[1] if golden else None
+    return Behaviour(tuple(prompts), alone.shards, dict(provenance), vocabulary)
 
 
 def _run(

@@ -42,9 +42,7 @@ class FidelityGate(Gate[Fidelity]):
         elif subject.reference == "float32":
             asked["source"] = source()
         if subject.probes.of_prompts:
-            asked["prompts"] = [
-                prompt.model_dump(mode="json", exclude_none=True) for prompt in model.prompts
-            ]
+            asked["prompts"] = [prompt.question for prompt in model.prompts]
         return asked
 
     def measure(self, context: ShardContext) -> Fidelity:

@@ -37,6 +37,7 @@ class Metric:
         part: which positions count: all, or those besides position 0 of captured probes, or it.
         least: whether values must reach the threshold; else they may not exceed it.
         step: to what a threshold that would have passed is rounded; significant digits if None.
+        worth: beyond this value no threshold is offered: the shard is wrong, not the threshold.
         unit: of values.
         place: where a value is, of its position.
     """
@@ -48,6 +49,7 @@ class Metric:
     part: Literal["all", "rest", "first"] = "rest"
     least: bool = True
     step: float | None = 1e-4
+    worth: float | None = 0.9
     unit: str = ""
     place: str = "position {}"
 
@@ -79,12 +81,14 @@ class Metric:
         return -math.inf if math.isnan(value) else value if self.least else -value
 
     def passing(self, value: float) -> str:
-        """The strictest threshold of a few digits that a value keeps."""
+        """The strictest threshold of a few digits that a value keeps; empty beyond `worth`."""
         if not math.isfinite(value):
-            return f"no {self.key}"
+            return f"no {self.key} would have passed"
+        if self.worth is not None and not self.keeps(value, self.worth):
+            return ""
         step = self.step or 10.0 ** (math.floor(math.log10(value)) - 3 if value > 0 else 0)
         rounded = (math.floor if self.least else math.ceil)(value / step) * step
-        return f"{self.key} = {rounded:g}"
+        return f"{self.key} = {rounded:g} would have passed"
 
 
 def _ratios(c: Comparison) -> Series:
@@ -115,16 +119,16 @@ METRICS = (
     Metric("min-cosine-first", "cosine.first.min", "cosine at position 0", _cosines, "first"),
     _CONTRIBUTION,
     Metric("max-relative-l2", "relative_l2.max", "relative L2", attrgetter("relative", "positions"),
-           least=False, step=None),
-    Metric("min-snr", "snr.min", "SNR", _ratios, step=0.01, unit="dB"),
+           least=False, step=None, worth=0.5),
+    Metric("min-snr", "snr.min", "SNR", _ratios, step=0.01, unit="dB", worth=6.0),
     Metric("min-cosine-flat", "cosine.flat.min", "flat cosine", _flat, "all",
            place="all positions"),
     Metric("min-cosine-group", "cosine.group.min", "group cosine", _group, "all",
            place=f"{GROUP} channels from {{}}"),
     Metric("max-error", "error.max", "absolute error", _error, "all",
-           least=False, step=None),
+           least=False, step=None, worth=None),
     Metric("max-relative-error", "error.relative.max", "relative error", _relative_error, "all",
-           least=False, step=None),
+           least=False, step=None, worth=None),
 )  # fmt: skip
 """Every metric, in the order of the columns of reports."""
 
@@ -384,7 +388,7 @@ def _broken(
         f"{metric.label} {value:.6g}{unit} in {c.probe}{output}, {metric.place.format(position)} "
         f"(largest input {c.input_max:,.1f}, absolute error up to {c.error_max:.4g}{hidden})",
         Where(probe=c.probe, output=c.output, position=position),
-        f"{metric.passing(value)} would have passed",
+        metric.passing(value),
         figure=figure,
     )
 

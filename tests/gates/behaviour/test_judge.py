@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_ane.chain.chain import NO_TOKEN
-from pytest_ane.chain.exact import Head
+from pytest_ane.chain.exact import Head, ShardAlone
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.behaviour import Behaviour, judge
 from pytest_ane.gates.behaviour.measure import PromptResult
@@ -29,7 +29,13 @@ GOOD = PromptResult(
     text=" a b c",
     expected_text=" a b c",
 )
-ALONE = (("L00", 0.9991), ("L01", 0.9876), ("L02", 0.9995))
+
+
+def shard(name: str, error: float, cosine: float = 0.99) -> ShardAlone:
+    return ShardAlone(name, "head" if name.startswith("head") else "block", error, cosine)
+
+
+ALONE = (shard("L00", 0.05), shard("L01", 0.2), shard("L02", 0.04))
 
 
 def of(*prompts: PromptResult, alone: Any = ALONE, **policy: Any) -> Verdict:
@@ -46,6 +52,12 @@ def first_bad(verdict: Verdict) -> tuple[str, int | None]:
     """Prompt and position of the first bad position."""
     note = next(f for f in verdict.findings if f.severity == "note" and f.where.probe)
     return note.where.probe, note.where.position
+
+
+def blamed(verdict: Verdict) -> str:
+    """The shard that a note names; empty where none does."""
+    shards = [f.where.shard for f in verdict.findings if f.severity == "note"]
+    return next(filter(None, shards), "")
 
 
 def test_the_stack_says_the_same() -> None:
@@ -68,6 +80,8 @@ def test_the_stack_says_the_same() -> None:
         "greedy.agreed": 3,
         "greedy.by_prompt": "3 3",
         "prompts.unchanged": 2,
+        "reference.text.facts": " a b c",
+        "reference.text.chat": " a b c",
     }
     limits = {figure.name: figure.limit for figure in verdict.figures if figure.limit is not None}
     assert limits == {"top1": 0.9, "kl.mean": 0.05, "centred_cosine.min": 0.9}
@@ -171,7 +185,6 @@ def test_too_many_other_tokens() -> None:
     verdict = of(replace(GOOD, positions=(FIRST, SAME, SAME, OTHER)))
     assert (verdict.status, beyond(verdict)) == ("failed", ["top1"])
     assert first_bad(verdict) == ("facts", 3)
-    assert verdict.findings[-1].where.shard == "L01"
     assert of(replace(GOOD, positions=(FIRST, SAME, OTHER)), **{"min-top1": 0.5}).reasons == ()
 
 
@@ -271,17 +284,118 @@ def test_a_nan_position_is_the_worst_of_its_prompt() -> None:
     assert first_bad(verdict) == ("facts", 2)
 
 
-def test_a_shard_that_gives_nan_is_the_worst() -> None:
-    alone = (("L00", 0.1), ("L01", NAN), ("L02", 0.2))
-    verdict = of(replace(GOOD, positions=(FIRST, OTHER)), alone=alone)
-    assert verdict.findings[-1].where.shard == "L01"
+RED = replace(GOOD, positions=(FIRST, OTHER))
+
+
+@pytest.mark.parametrize(
+    "wrong", [shard("L01", 0.2, NAN), shard("L01", NAN), shard("L01", NAN, NAN)]
+)
+def test_a_shard_that_gives_nan_is_the_worst(wrong: ShardAlone) -> None:
+    verdict = of(RED, alone=(shard("L00", 0.9), wrong, shard("L02", 0.8)))
+    assert blamed(verdict) == "L01"
     assert [row[0] for row in verdict.tables[2].rows] == ["L01", "L00", "L02"]
 
 
-def test_a_model_of_heads_alone_has_no_worst_shard() -> None:
-    verdict = of(replace(GOOD, positions=(FIRST, OTHER)), alone=())
+BLOCKS = (shard("L00", 0.05), shard("L01", 0.04), shard("L02", 0.04))
+
+
+@pytest.mark.parametrize(
+    ("alone", "name"),
+    [
+        # By its error, however low the cosine of another is.
+        ((*BLOCKS[:2], shard("L02", 0.2), shard("L03", 0.05, 0.5)), "L02"),
+        ((*BLOCKS, shard("L03", 0.101)), "L03"),
+        ((*BLOCKS, shard("L03", 0.099)), ""),
+        # What is much for a head is little for a block.
+        ((*BLOCKS, shard("head.0", 0.01), shard("head.1", 0.1), shard("head.2", 0.01)), "head.1"),
+        ((*BLOCKS, shard("head.0", 0.09)), ""),
+        ((*BLOCKS, shard("head.0", 0.2)), "head.0"),
+        # Far from its kind, and still better than most.
+        ((*BLOCKS, shard("head.0", 1e-4), shard("head.1", 1e-2), shard("head.2", 1e-4)), ""),
+        ((shard("L00", 0.0), shard("L01", 0.0)), ""),
+        ((shard("L00", 0.5),), ""),
+        ((shard("L00", 0.0), shard("L01", 0.0), shard("L02", 0.1)), "L02"),
+        ((*BLOCKS, shard("L03", math.inf)), "L03"),
+    ],
+)
+def test_the_shard_that_stands_out_is_named(alone: tuple[ShardAlone, ...], name: str) -> None:
+    verdict = of(RED, alone=alone)
+    assert blamed(verdict) == name
+    notes = [finding.reason for finding in verdict.findings if finding.severity == "note"]
+    assert notes[0].startswith("The worst shard" if name else "No single shard stands out")
+    assert "first bad position" in notes[1]
+
+
+def test_without_shards_alone_none_is_named() -> None:
+    verdict = of(RED, alone=())
     assert beyond(verdict) == ["top1"]
-    assert not any(finding.where.shard for finding in verdict.findings)
+    assert len([finding for finding in verdict.findings if finding.severity == "note"]) == 1
+
+
+SPOKEN = replace(GOOD, positions=(FIRST, *[replace(SAME, **LOSSES)] * 30))
+
+
+def reference(
+    *prompts: PromptResult, vocabulary: int = 49_152, trained: bool = True, **policy: Any
+) -> Verdict:
+    """Judged with `b` expected of the text of `facts`."""
+    behaviour = Behaviour(prompts, ALONE, {}, vocabulary)
+    rules = BehaviourPolicy.model_validate(policy)
+    return judge(behaviour, rules, "smollm2", {"facts": "b"}, trained=trained)
+
+
+def test_a_reference_that_says_what_is_expected() -> None:
+    verdict = reference(SPOKEN, replace(SPOKEN, name="chat", expected_text=" x"))
+    assert verdict.status == "passed"
+    figure = verdict.figure("perplexity.reference")
+    assert figure is not None
+    assert (figure.value, figure.good) == (pytest.approx(2), "below")
+    assert 1906 < float(figure.limit or 0) < 49_152 / 4
+
+
+def test_a_reference_that_says_something_else_is_blamed_before_any_shard() -> None:
+    wrong = replace(GOOD, text=" The Louvre", expected_text=" The Louvre", positions=(FIRST, OTHER))
+    verdict = reference(wrong)
+    assert beyond(verdict) == ["", "top1"]
+    assert verdict.reasons[0].reason == (
+        "The reference is wrong: its greedy text of 'facts' is ' The Louvre' and 'b' is expected"
+    )
+    assert blamed(verdict) == ""
+
+
+def test_a_reference_of_noise() -> None:
+    noise = replace(SAME, **{**LOSSES, "reference_nll": math.log(60_000), "nll": math.log(60_000)})
+    prompt = replace(SPOKEN, positions=(FIRST, *[noise] * 30))
+    verdict = reference(prompt)
+    assert beyond(verdict) == [""]
+    assert verdict.reasons[0].reason.startswith(
+        "The reference is wrong: its perplexity on the prompts is 6e+04, above max-reference-"
+    )
+    # Made-up weights have no language, and few tokens tell nothing.
+    assert reference(prompt, trained=False).status == "passed"
+    assert reference(replace(SPOKEN, positions=(FIRST, *[noise] * 5))).status == "passed"
+    limit = {"max-reference-perplexity": 100}
+    assert beyond(reference(prompt, trained=False, **limit)) == [""]
+    assert reference(prompt, **{"max-reference-perplexity": 1e5}).status == "passed"
+
+
+@pytest.mark.parametrize("nll", [NAN, math.inf])
+def test_no_perplexity_of_a_reference_passes_that_is_not_finite(nll: float) -> None:
+    broken = replace(SAME, **{**LOSSES, "reference_nll": nll})
+    assert "" in beyond(reference(replace(SPOKEN, positions=(FIRST, *[broken] * 30))))
+
+
+def test_a_perplexity_of_the_reference_that_nobody_measured() -> None:
+    (finding,) = reference(GOOD, **{"max-reference-perplexity": 40}).reasons
+    assert (finding.severity, finding.figure) == ("failed", "")
+
+
+def test_a_perplexity_beyond_all_measure_is_no_row_of_digits() -> None:
+    lost = replace(SAME, **{**LOSSES, "nll": 600.0})
+    verdict = of(replace(GOOD, positions=(FIRST, lost)), **{"max-perplexity-increase": 0.1})
+    (finding,) = verdict.reasons
+    assert "more than 1,000 times" in finding.reason
+    assert max(map(len, finding.reason.split())) < 30
 
 
 def test_everything_wrong_is_a_finding() -> None:
@@ -296,7 +410,7 @@ def test_nan_at_position_0_fails_too() -> None:
 
 
 def test_shards_that_give_nan_alone_fail() -> None:
-    verdict = of(GOOD, alone=(("L00", 0.99), *((f"L{i:02}", NAN) for i in range(1, 30))))
+    verdict = of(GOOD, alone=(shard("L00", 0.1), *(shard(f"L{i:02}", NAN) for i in range(1, 30))))
     assert [finding.where.shard for finding in verdict.reasons] == [
         f"L{i:02}" for i in range(1, 30)
     ]

@@ -15,7 +15,15 @@ from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.gates.behaviour import measure
 from pytest_ane.gates.behaviour.measure import PromptResult
-from tests.chain.test_chain import COUNTING, block, embed, following, head, identity
+from tests.chain.test_chain import (
+    COUNTING,
+    VOCABULARY,
+    block,
+    embed,
+    following,
+    head,
+    identity,
+)
 
 IDS = (2, 3)
 GOLDEN = GoldenPrompt("count", IDS, COUNTING.logits(IDS), (4, 5, 6), (2.0, 2.0, 2.0), "4 5 6")
@@ -32,10 +40,12 @@ def states(prompt: str, shard: str) -> tuple[FloatArray, FloatArray]:
 
 
 def run(chain: Chain) -> tuple[PromptResult, tuple[tuple[str, float], ...]]:
-    found = measure(chain, [GOLDEN], states, decode, {"backend": "toy"})
-    assert found.provenance == {"backend": "toy"}
-    (prompt,) = found.prompts
-    return prompt, found.alone
+    """The prompt, and the cosine of each shard alone."""
+    behaviour = measure(chain, [GOLDEN], states, decode, {"backend": "toy"})
+    assert behaviour.provenance == {"backend": "toy"}
+    assert behaviour.vocabulary == VOCABULARY
+    (prompt,) = behaviour.prompts
+    return prompt, tuple((alone.shard, alone.cosine) for alone in behaviour.alone)
 
 
 def test_the_reference_itself() -> None:
@@ -116,8 +126,8 @@ def only(*live: int, gives: float = 1.0) -> Chain:
 
 
 def alone(chain: Chain, expected: FloatArray) -> tuple[tuple[str, float], ...]:
-    found = forced(chain, [GOLDEN], lambda *_: (embed(IDS), expected)).lowest
-    return tuple(pair for pair in found if pair[0] == "L00")
+    shards = forced(chain, [GOLDEN], lambda *_: (embed(IDS), expected)).shards
+    return tuple((alone.shard, alone.cosine) for alone in shards if alone.shard == "L00")
 
 
 def test_zero_on_both_sides_is_agreement_and_no_evidence() -> None:

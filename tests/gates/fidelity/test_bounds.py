@@ -22,7 +22,7 @@ from tests.gates.fidelity.verdicts import BLOCK, GOOD, NAN, of, passing
         ("max-error", 0.1, 0.125, "error.max"),
         ("max-relative-error", 1, 1.5, "error.relative.max"),
         ("min-cosine-flat", 0.995, 0.99, "cosine.flat.min"),
-        ("min-cosine-group", 0.9, 0.8, "cosine.group.min"),
+        ("min-cosine-group", 0.97, 0.95, "cosine.group.min"),
     ],
 )
 def test_what_is_asked_decides(key: str, limit: float, kept: float, figure: str) -> None:
@@ -58,7 +58,13 @@ def test_what_is_undefined_keeps_no_threshold(key: str, values: dict[str, Any]) 
     assert finding.remedy == f"no {key} would have passed"
 
 
-@given(st.floats(1e-6, 1e6))
+def test_no_limit_is_offered_beyond_half_of_the_signal() -> None:
+    lost = replace(BLOCK, relative=(0.0, 0.51))
+    assert of(lost, **{"max-relative-l2": 0.1}).reasons[0].remedy == ""
+    assert of(lost, **{"min-snr": 30}).reasons[0].remedy == ""
+
+
+@given(st.floats(1e-6, 0.5))
 def test_the_limit_of_the_remedy_passes(error: float) -> None:
     bad = replace(BLOCK, relative=(0.0, error), error_max=error)
     for key in ("max-relative-l2", "max-error"):

@@ -67,11 +67,16 @@ def test_the_threshold_is_the_policy_s() -> None:
     assert of(comparison(0.98), **{"min-cosine": 0.99}).status == "failed"
 
 
-@given(st.floats(-1, 0.9699))
+@given(st.floats(0.9, 0.9699))
 def test_the_limit_of_the_remedy_passes(cosine: float) -> None:
     limit = passing(of(comparison(cosine)).reasons[0])
     assert of(comparison(cosine), **{"min-cosine": limit}).status == "passed"
     assert limit > cosine - 1.001e-4
+
+
+def test_no_limit_is_offered_to_a_shard_that_is_plainly_wrong() -> None:
+    assert of(comparison(0.8999)).reasons[0].remedy == ""
+    assert of(comparison(-0.998)).reasons[0].remedy == ""
 
 
 @pytest.mark.parametrize("share", [0.75, 0.0, 1 - 1e-6])
@@ -187,7 +192,7 @@ def test_the_contribution_is_shown_and_does_not_decide() -> None:
             "contribution.residual": 20,
             "relative_l2.max": 0.1,
             "snr.min": pytest.approx(20),
-            "cosine.group.min": 0.8,
+            "cosine.group.min": 0.95,
             "error.max": 0.125,
             "error.relative.max": 1.5,
         }.items()

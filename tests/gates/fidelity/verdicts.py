@@ -11,7 +11,7 @@ from pytest_ane.gates.fidelity import Comparison, Errors, Fidelity, judge
 from pytest_ane.manifest.policy import FidelityPolicy
 
 NAN = math.nan
-ERRORS = Errors(0.99, 0.8, 64, (2, 7), 1.5, (2, 9))
+ERRORS = Errors(0.99, 0.95, 64, (2, 7), 1.5, (2, 9))
 GOOD = Comparison(
     kind="gaussian",
     probe="gaussian T=2 #0",

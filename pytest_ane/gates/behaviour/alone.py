@@ -1,0 +1,71 @@
+"""Which shard alone, on the reference's own states, has an error that stands out."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+
+from pytest_ane.chain.exact import ShardAlone
+from pytest_ane.core.verdict import Column, Finding, Table, Where
+
+_STANDS_OUT = 2.5
+"""Times the median error of the other shards of its kind, from which a shard alone is named. Shards
+of one kind and one compression differ less: the largest of the default model has 1.24."""
+
+
+def worst_first(shards: Sequence[ShardAlone]) -> list[ShardAlone]:
+    """The largest relative L2 first; an undefined one is worse than any number."""
+    return sorted(shards, key=lambda a: -math.inf if a.undefined else -a.error)
+
+
+def outstanding(shards: Sequence[ShardAlone]) -> ShardAlone | None:
+    """The worst shard, if it stands out; an undefined one does.
+
+    Compression gives every shard an error, so the largest of them proves nothing. One stands out
+    that has several times the median of the others of its kind (of all, if it is the only one),
+    and no less than the median of all.
+    """
+    usual = statistics.median([a.error for a in shards if not a.undefined] or [0.0])
+    for alone in worst_first(shards):
+        if alone.undefined:
+            return alone
+        median = _median(shards, alone)
+        if median is not None and alone.error and alone.error >= max(usual, _STANDS_OUT * median):
+            return alone
+    return None
+
+
+def _median(shards: Sequence[ShardAlone], alone: ShardAlone) -> float | None:
+    """Median error of the other shards of its kind, else of all others; None without any."""
+    others = [a for a in shards if a is not alone and not a.undefined]
+    alike = [a.error for a in others if a.kind == alone.kind] or [a.error for a in others]
+    return statistics.median(alike) if alike else None
+
+
+def note(shards: Sequence[ShardAlone]) -> Iterator[Finding]:
+    """The shard that stands out, or that none does; nothing where none was measured."""
+    if (alone := outstanding(shards)) is not None:
+        how = "gives NaN or only zeros"
+        if not alone.undefined:
+            median = _median(shards, alone)
+            how = f"relative L2 {alone.error:.4g}, the median of its kind {median:.4g}"
+        reason = f"The worst shard on the reference's own states is {alone.shard} ({how})"
+        yield Finding("note", reason, Where(shard=alone.shard))
+    elif shards:
+        yield Finding(
+            "note",
+            "No single shard stands out on the reference's own states: none has "
+            f"{_STANDS_OUT:g} times the median error of its kind",
+            remedy="pytest-ane bisect names the fewest that are to blame together",
+        )
+
+
+def table(shards: Sequence[ShardAlone]) -> Table:
+    """All shards alone, the worst first."""
+    titles = ("shard", "relative L2", "median of its kind", "lowest cosine")
+    return Table(
+        "shards alone, on the reference's own states",
+        tuple(map(Column, titles)),
+        tuple((a.shard, a.error, _median(shards, a), a.cosine) for a in worst_first(shards)),
+    )
