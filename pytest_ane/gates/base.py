@@ -14,6 +14,7 @@ from pytest_ane.chain.exact import ReferenceStates
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.gate_words import GATE_WORDS
 from pytest_ane.core.verdict import Figure, Verdict
+from pytest_ane.families import Ports
 from pytest_ane.manifest import Model, Policy, Shard
 from pytest_ane.mil.records import MLModel
 from pytest_ane.probes.cases import Case
@@ -44,6 +45,9 @@ class ShardContext(Protocol):
 
     def cases(self) -> list[Case]:
         """Every probe with what the shard's reference makes of it."""
+
+    def ports(self) -> Ports | None:
+        """What its family or builder declares; None where neither is asked."""
 
 
 class ModelContext(Protocol):

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from pytest_ane.backends import Backend
     from pytest_ane.build import Artifact
+    from pytest_ane.families import Ports
     from pytest_ane.manifest import Probes, Shard
     from pytest_ane.mil.records import MLModel
     from pytest_ane.plugin.outcome import VerdictRecorder
@@ -92,6 +93,10 @@ class ShardFixtures:
         self.backend: Backend = request.getfixturevalue("ane_backend")
         self.cases: Callable[[], list[Case]] = request.getfixturevalue("ane_cases")
         self._request = request
+
+    def ports(self) -> Ports | None:
+        """What the shard's family or builder declares."""
+        return _workspace(self._request).ports(self.shard)
 
     @property
     def program(self) -> MLModel:

@@ -38,6 +38,9 @@ class CandidateShard:
     backend: Backend
     cases: Callable[[], list[Case]]
 
+    def ports(self) -> None:
+        """Not asked: it is converted from what is declared."""
+
     @cached_property
     def program(self) -> MLModel:
         """The package's program."""

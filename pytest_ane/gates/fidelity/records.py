@@ -160,11 +160,17 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Fidelity:
-    """All comparisons of one shard, or, without a reference, what is known of its outputs alone."""
+    """All comparisons of one shard, or, without a reference, what is known of its outputs alone.
+
+    Attributes:
+        interface: where its inputs, outputs and states are not those that family or builder
+            declares; None where neither was asked.
+    """
 
     comparisons: tuple[Comparison, ...]
     compared: bool
     provenance: Mapping[str, Any]
+    interface: tuple[str, ...] | None = None
 
 
 def _kept(values: tuple[T, ...], kept: Sequence[bool]) -> tuple[T, ...]:
