@@ -89,7 +89,7 @@ def _of_shard(options: argparse.Namespace) -> Recorded:
         )
     tensors, metadata = model.recording(shard)
     probes = [{"kind": kind, "name": name} for kind, name, _ in metadata["probes"]]
-    outputs = [{"name": name, "shape": shape} for name, shape in metadata["outputs"]]
+    outputs = metadata["ports"]["outputs"]
     origin = f"the float32 module of {shard.qualified}"
     return dict(tensors), {"probes": probes, "outputs": outputs, "origin": origin}
 

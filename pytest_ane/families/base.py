@@ -54,6 +54,15 @@ class Port:
 
 
 @dataclass(frozen=True)
+class Ports:
+    """What a shard declares: inputs, outputs and states, all fp16."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    states: tuple[Port, ...] = ()
+
+
+@dataclass(frozen=True)
 class Conversion:
     """What the build needs to convert a shard: a traceable torch module and its ports.
 
@@ -69,6 +78,11 @@ class Conversion:
     outputs: tuple[Port, ...]
     states: tuple[Port, ...] = ()
     reference: Callable[..., Any] | None = None
+
+    @property
+    def ports(self) -> Ports:
+        """What the converted shard declares."""
+        return Ports(self.inputs, self.outputs, self.states)
 
 
 @dataclass(frozen=True)
@@ -189,13 +203,24 @@ class LanguageModel(Buildable, Protocol):
     def residual(self, shard: str) -> Reference | None:
         """What the residual path alone gives, exactly; None where an output has no such path.
 
-        A family of the user's own may leave it out; so too `routed`.
+        A family of the user's own may leave it out; so too `routed` and `ports`.
         """
         ...
 
     def routed(self, shard: str) -> Routing | None:
         """Which of a shard's experts the reference uses; None where there are none."""
         ...
+
+    def ports(self, shard: str) -> Ports:
+        """The ports of a shard's conversion, without its weights."""
+        ...
+
+
+def ports_of(model: Buildable, shard: str) -> Ports:
+    """A shard's ports: as its family tells them, else those of its conversion."""
+    tell = getattr(model, "ports", None)
+    ports: Ports = tell(shard) if tell is not None else model.conversion(shard).ports
+    return ports
 
 
 def residual_of(model: LanguageModel, shard: str) -> Reference | None:

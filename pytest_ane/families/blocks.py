@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from pytest_ane.core.errors import ManifestError, SourceError
-from pytest_ane.families.base import Wire
+from pytest_ane.families.base import Port, Wire
 
 _BLOCK = re.compile(r"L(\d+)")
 _HEAD = re.compile(r"head\.(\d+)")
@@ -67,6 +67,12 @@ def check_depth(label: str, shards: Sequence[str], layers: int) -> None:
 def slice_bounds(vocabulary: int, parts: int, index: int) -> tuple[int, int]:
     """First and one past the last vocabulary row of a slice; slices differ by one row at most."""
     return vocabulary * index // parts, vocabulary * (index + 1) // parts
+
+
+def head_port(vocabulary: int, parts: int, shard: str) -> Port:
+    """The output of a head slice: its rows of the vocabulary."""
+    start, end = slice_bounds(vocabulary, parts, head_index(shard))
+    return Port("y", (1, end - start, "T", 1))
 
 
 def block_index(shard: str) -> int:

@@ -15,6 +15,7 @@ from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.gate_words import GATE_WORDS
 from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.error_budget import ErrorBudget
+from pytest_ane.families import Ports
 from pytest_ane.manifest import Model, Policy, Shard
 from pytest_ane.mil.records import MLModel
 from pytest_ane.probes.cases import Case
@@ -48,6 +49,9 @@ class ShardContext(Protocol):
 
     def budget(self) -> ErrorBudget | str:
         """What function, fp16 and compression cost by themselves, or why nobody can tell."""
+
+    def ports(self) -> Ports | None:
+        """What its family or builder declares; None where neither is asked."""
 
 
 class ModelContext(Protocol):

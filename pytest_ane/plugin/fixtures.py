@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pytest_ane.backends import Backend
     from pytest_ane.build import Artifact
     from pytest_ane.error_budget import ErrorBudget
+    from pytest_ane.families import Ports
     from pytest_ane.manifest import Probes, Shard
     from pytest_ane.mil.records import MLModel
     from pytest_ane.plugin.outcome import VerdictRecorder
@@ -97,6 +98,10 @@ class ShardFixtures:
     def budget(self) -> ErrorBudget | str:
         """The shard's error budget, or why there is none."""
         return _workspace(self._request).budget(self.shard, self.artifact)
+
+    def ports(self) -> Ports | None:
+        """What the shard's family or builder declares."""
+        return _workspace(self._request).ports(self.shard)
 
     @property
     def program(self) -> MLModel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,19 +18,17 @@ from pytest_ane.families import Conversion, Inputs, Port
 from pytest_ane.families.user_code import error_line
 from pytest_ane.manifest import Shard
 from pytest_ane.probes.cases import Case, flexible_axis, package_case, with_prefix
-from pytest_ane.probes.recording import RECORDING_VERSION, load, save
+from pytest_ane.probes.recording import RECORDING_VERSION, load, load_ports, save
 from pytest_ane.probes.seeded import KINDS, generator, lengths
 
 BuilderProbe: TypeAlias = tuple[str, str, int, Inputs]
 """Kind, name, T, and the inputs by port."""
 
 
-def builder_cases(
-    cache: Cache, identity: dict[str, Any], shard: Shard, conversion: Callable[[], Conversion]
-) -> list[Case]:
+def builder_cases(folder: Path) -> list[Case]:
     """A shard's seeded probes, at several T where it is flexible, with its reference's outputs."""
-    tensors, metadata = builder_recording(cache, identity, shard, conversion)
-    ports = [Port(name, tuple(shape)) for name, shape in metadata["outputs"]]
+    tensors, metadata = load(folder)
+    ports = load_ports(folder).outputs
     return [
         package_case(
             kind,
@@ -43,12 +42,15 @@ def builder_cases(
     ]
 
 
-def builder_recording(
+def record_builder(
     cache: Cache, identity: dict[str, Any], shard: Shard, conversion: Callable[[], Conversion]
-) -> tuple[Inputs, dict[str, Any]]:
-    """Probes as `{i}.in.NAME`, outputs as `{i}.out.NAME`, and metadata: probes and output ports.
+) -> Path:
+    """Probes as `{i}.in.NAME`, outputs as `{i}.out.NAME`, and metadata: probes and ports.
 
     Recorded in the cache; `conversion` is called only when there is no recording yet.
+
+    Returns:
+        The entry's folder.
 
     Raises:
         BuildError: the reference fails, or its outputs are not those that the ports say.
@@ -70,11 +72,10 @@ def builder_recording(
             tensors |= {f"{i}.in.{name}": array for name, array in inputs.items()}
             tensors |= {f"{i}.out.{name}": array for name, array in outputs.items()}
         listed = [[kind, name, length] for kind, name, length, _ in probes]
-        ports = [[port.name, port.shape] for port in built.outputs]
-        about = {"shard": shard.qualified, "probes": listed, "outputs": ports}
+        about = {"shard": shard.qualified, "probes": listed, "ports": asdict(built.ports)}
         save(folder, tensors, about)
 
-    return load(cache.get_or_make("recordings", key_digest(key), make, shard.qualified))
+    return cache.get_or_make("recordings", key_digest(key), make, shard.qualified)
 
 
 def _probes(shard: Shard, ports: Sequence[Port]) -> Iterator[BuilderProbe]:

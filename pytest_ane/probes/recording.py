@@ -21,7 +21,17 @@ from pytest_ane.build import Cache
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.digests import key_digest
 from pytest_ane.core.errors import CacheError, SourceError
-from pytest_ane.families import LanguageModel, Layout, Wire, apply_output, get_family, shard_input
+from pytest_ane.families import (
+    LanguageModel,
+    Layout,
+    Port,
+    Ports,
+    Wire,
+    apply_output,
+    get_family,
+    ports_of,
+    shard_input,
+)
 from pytest_ane.manifest import Shard
 from pytest_ane.probes.hidden import (
     CapturedStates,
@@ -89,12 +99,15 @@ def record_probes(
     model: Callable[[], LanguageModel],
     captured: CapturedStates,
     captured_spec: Any,
-) -> tuple[list[HiddenProbe], Layout]:
-    """A family shard's probes with the reference's outputs, and the shard's layout.
+) -> Path:
+    """A family shard's probes with the reference's outputs, its ports and what its layout is of.
 
     `captured` gives `(prompt, hidden [T, C])` of the states that enter the shard, `captured_spec`
     what these depend on besides the identity. `model` and `captured` are called only when there is
     no recording yet.
+
+    Returns:
+        The entry's folder, for `load_probes` and `load_ports`.
     """
     key = {
         **identity,
@@ -113,13 +126,29 @@ def record_probes(
             check_finite(probe.expected, shard.qualified, f"the probe {probe.name!r}")
         tensors, listed = to_tensors(probes)
         about = {"shard": shard.qualified, "description": opened.description}
-        save(folder, tensors, {"probes": listed, **about})
+        ports = asdict(ports_of(opened, shard.id))
+        save(folder, tensors, {"probes": listed, "ports": ports, **about})
 
-    folder = cache.get_or_make("recordings", key_digest(key), make, shard.qualified)
+    return cache.get_or_make("recordings", key_digest(key), make, shard.qualified)
+
+
+def load_probes(folder: Path, shard: Shard) -> tuple[list[HiddenProbe], Layout]:
+    """A family shard's recorded probes, and its layout."""
     assert shard.family is not None
     tensors, metadata = load(folder)
     layout = get_family(shard.family).layout(metadata["description"], shard.id)
     return list(from_tensors(tensors, metadata["probes"])), layout
+
+
+def load_ports(folder: Path) -> Ports:
+    """The ports that were recorded with a shard's probes."""
+    recorded = read_metadata(folder)["ports"]
+    return Ports(
+        **{
+            side: tuple(Port(port["name"], tuple(port["shape"])) for port in ports)
+            for side, ports in recorded.items()
+        }
+    )
 
 
 def check_finite(output: FloatArray, shard: str, probe: str) -> None:

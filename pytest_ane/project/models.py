@@ -19,6 +19,7 @@ from pytest_ane.families import (
     Inputs,
     LanguageModel,
     Layout,
+    Ports,
     Wire,
     get_family,
     identify_family,
@@ -26,10 +27,18 @@ from pytest_ane.families import (
 from pytest_ane.families.user_code import BuilderModel
 from pytest_ane.manifest import Model, Shard, SourceTable
 from pytest_ane.manifest import Prompt as ManifestPrompt
-from pytest_ane.probes.builder import builder_cases, builder_recording
+from pytest_ane.probes.builder import builder_cases, record_builder
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.hidden import HiddenProbe
-from pytest_ane.probes.recording import TokenPrompt, load_hidden, record_hidden, record_probes
+from pytest_ane.probes.recording import (
+    TokenPrompt,
+    load,
+    load_hidden,
+    load_ports,
+    load_probes,
+    record_hidden,
+    record_probes,
+)
 from pytest_ane.sources import identify, open_source
 
 _READERS = ("gguf", "numpy", "tokenizers", "torch")
@@ -116,6 +125,13 @@ class OpenModel:
 
     def probes(self, shard: Shard) -> tuple[list[HiddenProbe], Layout]:
         """A shard's recorded probes, and how the artifact takes them."""
+        return load_probes(self._recording(shard), shard)
+
+    def ports(self, shard: Shard) -> Ports:
+        """A shard's ports, as recorded with its probes."""
+        return load_ports(self._recording(shard))
+
+    def _recording(self, shard: Shard) -> Path:
         return record_probes(
             self.cache,
             self.identity,
@@ -245,13 +261,18 @@ class OpenBuilder:
 
     def cases(self, shard: Shard) -> list[Case]:
         """A shard's recorded cases."""
-        return builder_cases(
-            self.cache, self.identity, shard, lambda: self.language_model.conversion(shard.id)
-        )
+        return builder_cases(self._recording(shard))
+
+    def ports(self, shard: Shard) -> Ports:
+        """A shard's ports, as recorded with its probes."""
+        return load_ports(self._recording(shard))
 
     def recording(self, shard: Shard) -> tuple[Inputs, dict[str, Any]]:
-        """A shard's recorded probes and outputs, as `builder_recording` has them."""
-        return builder_recording(
+        """A shard's recorded probes and outputs, as `record_builder` has them."""
+        return load(self._recording(shard))
+
+    def _recording(self, shard: Shard) -> Path:
+        return record_builder(
             self.cache, self.identity, shard, lambda: self.language_model.conversion(shard.id)
         )
 

@@ -24,7 +24,7 @@ from pytest_ane.core.ci import in_ci
 from pytest_ane.core.digests import key_digest, remembered
 from pytest_ane.core.errors import AneError, ManifestError
 from pytest_ane.error_budget import ErrorBudget
-from pytest_ane.families import Buildable, make_importable
+from pytest_ane.families import Buildable, Ports, make_importable
 from pytest_ane.gates import GATES
 from pytest_ane.manifest import Manifest, Policy, Shard, load
 from pytest_ane.manifest.problems import label
@@ -257,6 +257,18 @@ class Project:
         reference = shard.reference if isinstance(shard.reference, Path) else None
         return package_cases(backend, artifact.path, reference, shard.probes)
 
+    def ports(self, shard: Shard) -> Ports | None:
+        """Inputs, outputs and states that a shard's family or builder declares.
+
+        None for a package of neither, and where the reference is no module of theirs. With golden
+        tensors, a family tells them that need not read the weights for it.
+        """
+        if shard.reference == "float32":
+            return self.model(shard.model).ports(shard)
+        model = self.model(shard.model) if shard.golden and shard.family else None
+        tell = getattr(model and model.language_model, "ports", None)
+        return tell(shard.id) if tell is not None else None
+
     def open_shard(self, shard: Shard) -> OpenShard:
         """A shard as gates measure it."""
         return OpenShard(self, shard)
@@ -301,6 +313,10 @@ class OpenShard:
     def budget(self) -> ErrorBudget | str:
         """Its error budget, or why there is none."""
         return self.project.budget(self.shard, self.artifact)
+
+    def ports(self) -> Ports | None:
+        """What its family or builder declares."""
+        return self.project.ports(self.shard)
 
 
 def read_project(manifest: Path | None, cache: Path | None, **options: Any) -> Project:

@@ -42,6 +42,9 @@ class CandidateShard:
         """Not told apart: every position is held to `min-cosine` then, which is stricter."""
         return "candidates have no error budget"
 
+    def ports(self) -> None:
+        """Not asked: it is converted from what is declared."""
+
     @cached_property
     def program(self) -> MLModel:
         """The package's program."""

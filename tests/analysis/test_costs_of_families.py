@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from pytest_ane.analysis.costs import Costs, count_costs
 from pytest_ane.build.convert import convert
 from pytest_ane.build.coremltools_quiet import converter_notes
-from pytest_ane.families.zaya.ane import state_shapes
+from pytest_ane.families.zaya.config import state_shapes
 from pytest_ane.mil import read_model
 from tests.families.gemma4.tiny import tiny_model as gemma4
 from tests.families.llama.tiny import tiny_model as llama

@@ -36,7 +36,7 @@ def of_plan(plan: Plan) -> str:
 
 
 def of_fidelity(*found: Comparison, compared: bool = True, shard: Shard = SHARD) -> str:
-    return lack("fidelity", Fidelity(found, compared, {}), shard)
+    return lack("fidelity", Fidelity(found, compared, {}, ()), shard)
 
 
 def of_behaviour(*found: PromptResult, asked: Prompt) -> str:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from pytest_ane.families import Streams, Wire, apply_output, shard_input
+from pytest_ane.families import (
+    Conversion,
+    Port,
+    Ports,
+    Streams,
+    Wire,
+    apply_output,
+    ports_of,
+    shard_input,
+)
 
 X, MOE = np.array([[1, 2], [5, 6]], np.float32), np.array([[3, 4], [7, 8]], np.float32)
 
@@ -34,3 +45,24 @@ def test_the_first_output_makes_the_stream(mode: str) -> None:
     streams: Streams = {}
     apply_output(streams, Wire("L00.p0", gives="moe", mode=mode), MOE)
     assert streams["moe"] is MOE
+
+
+class _Family:
+    """A user's family, which does not tell its ports."""
+
+    description: dict[str, Any] = {}  # noqa: RUF012
+
+    def conversion(self, shard: str) -> Conversion:
+        return Conversion(None, (Port(shard, (1,)),), (Port("y", (1,)),), (Port("k", (2,)),))
+
+
+class _Telling(_Family):
+    def ports(self, shard: str) -> Ports:
+        return Ports((), (Port(shard, (3,)),))
+
+
+def test_ports_are_told_or_those_of_the_conversion() -> None:
+    assert ports_of(_Family(), "a") == Ports(
+        (Port("a", (1,)),), (Port("y", (1,)),), (Port("k", (2,)),)
+    )
+    assert ports_of(_Telling(), "a") == Ports((), (Port("a", (3,)),))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from pytest_ane.core.errors import ManifestError, SourceError
-from pytest_ane.families import Cut, get_family
+from pytest_ane.families import Cut, Port, get_family
 from pytest_ane.manifest import FAMILIES
 from pytest_ane.sources import SeededSource
+from tests.families.gemma4.tiny import tiny_model as gemma4
+from tests.families.llama.tiny import tiny_model as llama
+from tests.families.zaya.tiny import tiny_model as zaya
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -38,3 +42,32 @@ def test_a_token_beyond_the_vocabulary_is_an_error(name: str, shard: str) -> Non
     model = family.open_model(SeededSource(1, family.spread), Cut((shard,)))
     with pytest.raises(SourceError, match="has no row 300000"):
         model.embed([2, 300_000])
+
+
+MODELS = {
+    "llama": llama(("L00", "head.0", "head.1", "head.2")),
+    "llama with states": llama(("L00", "head.0", "head.1", "head.2"), context=6),
+    "zaya": zaya(("L00", "L01", "head.0", "head.1")),
+    "gemma4": gemma4(["head.0", "head.1", "head.2"]),
+}
+SHARDS = [
+    *(("llama", shard) for shard in ("L00", "head.1", "head.2")),
+    ("llama with states", "L00"),
+    *(("zaya", shard) for shard in ("L00", "L01", "head.0", "head.1")),
+    *(("gemma4", shard) for shard in ("L00.attn", "L01.attn", "L00.p0", "L00.p7", "head.2")),
+]
+
+
+@pytest.mark.parametrize(("name", "shard"), SHARDS)
+def test_ports_without_weights_are_those_of_the_module(name: str, shard: str) -> None:
+    model = MODELS[name]
+    module, ports = model.conversion(shard).module.float(), model.ports(shard)
+
+    def shape(port: Port) -> list[int]:
+        return [2 if size == "T" else int(size) for size in port.shape]
+
+    y = module(*(torch.zeros(shape(port)) for port in ports.inputs))
+    assert [list(y.shape)] == [shape(port) for port in ports.outputs]
+    buffers = dict(module.named_buffers())
+    assert all(list(buffers[port.name].shape) == shape(port) for port in ports.states)
+    assert bool(ports.states) == (model.layout(shard).sees == "state")

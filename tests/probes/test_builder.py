@@ -13,7 +13,7 @@ from pytest_ane.build import Cache
 from pytest_ane.core.errors import BuildError
 from pytest_ane.families import Conversion, Port
 from pytest_ane.manifest import Probes, Shard
-from pytest_ane.probes.builder import builder_cases
+from pytest_ane.probes.builder import builder_cases, record_builder
 
 X, Y = Port("x", (1, 3, "T", 1)), Port("y", (1, 2, "T", 1))
 SHARD = Shard(model="m", id="a", max_tokens=5, probes=Probes(kinds=("gaussian", "unit-norm")))
@@ -36,7 +36,8 @@ def conversion(**changes: Any) -> Conversion:
 
 
 def cases(tmp_path: Path, made: Conversion | None = None, shard: Shard = SHARD) -> Any:
-    return builder_cases(Cache(tmp_path), {"id": 1}, shard, lambda: made or conversion())
+    folder = record_builder(Cache(tmp_path), {"id": 1}, shard, lambda: made or conversion())
+    return builder_cases(folder)
 
 
 def test_every_length_of_every_kind_and_every_port(tmp_path: Path) -> None:
@@ -90,13 +91,13 @@ def test_probes_are_the_same_every_time_and_recorded(tmp_path: Path) -> None:
     def refuse() -> Conversion:
         raise AssertionError("asked again")
 
-    warm = builder_cases(Cache(tmp_path / "a"), {"id": 1}, SHARD, refuse)
+    warm = builder_cases(record_builder(Cache(tmp_path / "a"), {"id": 1}, SHARD, refuse))
     for other in (warm, cases(tmp_path / "b")):
         for one, two in zip(first, other, strict=True):
             np.testing.assert_array_equal(one.calls[0]["x"], two.calls[0]["x"])
             np.testing.assert_array_equal(one.expected["y"], two.expected["y"])
     with pytest.raises(AssertionError, match="asked again"):
-        builder_cases(Cache(tmp_path / "a"), {"id": 2}, SHARD, refuse)
+        record_builder(Cache(tmp_path / "a"), {"id": 2}, SHARD, refuse)
 
 
 def test_a_fixed_shape_is_probed_once(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pytest_ane.report.figures import amount, figure_text
         (21953.4, "", "21,953.4"),
         (1.25e-5, "", "1.25e-05"),
         (0.0, "", "0.0000"),
+        (6.5e241, "%", "6.5e+243%"),
         (math.nan, "", "NaN"),
         (-math.inf, "dB", "-inf"),
         (1058, "", "1,058"),

@@ -12,7 +12,7 @@ import numpy as np
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import blocks
-from pytest_ane.families.base import Conversion, Cut, Port, Reference, Routing
+from pytest_ane.families.base import Conversion, Cut, Port, Ports, Reference, Routing
 from pytest_ane.families.gemma4 import shards
 from pytest_ane.families.gemma4.config import Gemma4Config, root
 from pytest_ane.families.gemma4.shards import role
@@ -84,32 +84,37 @@ class Gemma4Model:
 
     def conversion(self, shard: str) -> Conversion:
         """The shard's ANE form, in fp16."""
+        ports = self.ports(shard)
+        return Conversion(self._module(shard), ports.inputs, ports.outputs, ports.states)
+
+    def ports(self, shard: str) -> Ports:
+        """As of `conversion`."""
+        c, of, context = self.config, role(shard), self._cut.context
+        x = Port("x", (1, c.width, "T", 1))
+        if of.kind == "head":
+            return Ports((x,), (blocks.head_port(c.vocabulary, self._slices, shard),))
+        y = Port("y", x.shape)
+        if of.kind == "pack":
+            return Ports((Port("x", (1, 2 * c.width, "T", 1)) if of.combines else x,), (y,))
+        head, kv_heads = c.attention(int(of.layer))
+        states = [Port(name, (kv_heads, 1, head, context)) for name in ("k_cache", "v_cache")]
+        return Ports(attention_ports(c.width, head, context), (y,), tuple(states))
+
+    def _module(self, shard: str) -> Any:
         from pytest_ane.families.gemma4.ane import AneAttention, AneHead
         from pytest_ane.families.gemma4.packs import AneCombiner, AnePack, read_banks
         from pytest_ane.families.gemma4.weights import Weights
 
         c, of = self.config, role(shard)
         weights = Weights(self.source, c, np.float16)
-        x, y = Port("x", (1, c.width, "T", 1)), Port("y", (1, c.width, "T", 1))
         if of.kind == "head":
-            head = weights.head(of.index, self._slices)
-            return Conversion(
-                AneHead(c, head), (x,), (Port("y", (1, len(head.projection), "T", 1)),)
-            )
+            return AneHead(c, weights.head(of.index, self._slices))
         layer = int(of.layer)
         if of.kind == "attn":
-            head_size, kv_heads = c.attention(layer)
-            context = self._cut.context
-            module = AneAttention(c, layer, weights.attention(layer), context)
-            shape = (kv_heads, 1, head_size, context)
-            states = (Port("k_cache", shape), Port("v_cache", shape))
-            return Conversion(module, attention_ports(c.width, head_size, context), (y,), states)
+            return AneAttention(c, layer, weights.attention(layer), self._cut.context)
         banks = read_banks(weights, layer, of.index)
         pack = AnePack(c, weights.router(layer), banks, of.index)
-        if not of.combines:
-            return Conversion(pack, (x,), (y,))
-        both = Port("x", (1, 2 * c.width, "T", 1))
-        return Conversion(AneCombiner(c, pack, weights.combiner(layer)), (both,), (y,))
+        return AneCombiner(c, pack, weights.combiner(layer)) if of.combines else pack
 
 
 def open_model(source: Source, cut: Cut) -> Gemma4Model:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import blocks
-from pytest_ane.families.base import Conversion, Cut, Port, Reference
+from pytest_ane.families.base import Conversion, Cut, Port, Ports, Reference
 from pytest_ane.families.blocks import block_index, head_index, is_head
 from pytest_ane.families.layout import AneLayout, Rotary, attention_ports
 from pytest_ane.families.llama.checkpoint import EMBEDDING, KNOWN, CheckpointAsGGUF, is_checkpoint
@@ -75,18 +75,26 @@ class LlamaModel:
         from pytest_ane.families.llama.ane import AneBlock, StatefulBlock
         from pytest_ane.families.llama.weights import read_block, read_head
 
-        c = self.config
-        x, *others = attention_ports(c.width, c.head, c.context)
+        c, ports = self.config, self.ports(shard)
         if is_head(shard):
             weights = read_head(self.source, c, head_index(shard))
             head = AneHead(weights.norm, weights.projection, c.epsilon)
-            return Conversion(head, (x,), (Port("y", (1, len(weights.projection), "T", 1)),))
+            return Conversion(head, ports.inputs, ports.outputs)
         block = read_block(self.source, c, block_index(shard))
+        module = AneBlock(c, block) if c.context is None else StatefulBlock(c, block)
+        return Conversion(module, ports.inputs, ports.outputs, ports.states)
+
+    def ports(self, shard: str) -> Ports:
+        """As of `conversion`."""
+        c = self.config
+        x, *others = attention_ports(c.width, c.head, c.context)
+        if is_head(shard):
+            return Ports((x,), (blocks.head_port(c.vocabulary, c.slices, shard),))
         y = Port("y", x.shape)
         if c.context is None:
-            return Conversion(AneBlock(c, block), (x, *others), (y,))
+            return Ports((x, *others), (y,))
         states = [Port(name, (c.kv_heads, 1, c.head, c.context)) for name in ("k_cache", "v_cache")]
-        return Conversion(StatefulBlock(c, block), (x, *others), (y,), tuple(states))
+        return Ports((x, *others), (y,), tuple(states))
 
 
 def open_model(source: Source, cut: Cut) -> LlamaModel:

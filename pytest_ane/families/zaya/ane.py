@@ -15,7 +15,7 @@ from pytest_ane.families.ane import (
     scaled_to_unit,
     settled,
 )
-from pytest_ane.families.zaya.config import ZayaConfig
+from pytest_ane.families.zaya.config import ZayaConfig, state_shapes
 from pytest_ane.families.zaya.weights import (
     AttentionWeights,
     MixtureWeights,
@@ -175,14 +175,6 @@ class AneAttention(nn.Module):
         self.kv_cache[:] = cache
         keys, values = cache.chunk(2, dim=0)
         return keys, values
-
-
-def state_shapes(config: ZayaConfig) -> dict[str, tuple[int, ...]]:
-    """Shapes of an attention layer's states by name."""
-    return {
-        "kv_cache": (2 * config.kv_heads, 1, config.context, config.head),
-        "tail": (1, 1, 2, config.tail_channels),
-    }
 
 
 def _rotate_part(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -177,6 +177,14 @@ def _kind(wire: Wire) -> Wire:
     return replace(wire, kind="attention" if attends else "mixture")
 
 
+def state_shapes(config: ZayaConfig) -> dict[str, tuple[int, ...]]:
+    """Shapes of an attention layer's states by name."""
+    return {
+        "kv_cache": (2 * config.kv_heads, 1, config.context, config.head),
+        "tail": (1, 1, 2, config.tail_channels),
+    }
+
+
 def is_attention(index: int) -> bool:
     """Whether a layer is attention; the others are mixtures of experts."""
     return index % 2 == 0

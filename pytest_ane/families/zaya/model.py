@@ -10,10 +10,17 @@ import numpy as np
 
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import blocks
-from pytest_ane.families.base import Conversion, Cut, Port, Reference, Routing
+from pytest_ane.families.base import Conversion, Cut, Port, Ports, Reference, Routing
 from pytest_ane.families.blocks import block_index, head_index, is_head
 from pytest_ane.families.layout import AneLayout, Rotary, attention_ports
-from pytest_ane.families.zaya.config import EMBEDDING, KNOWN, ZayaConfig, is_attention, wiring
+from pytest_ane.families.zaya.config import (
+    EMBEDDING,
+    KNOWN,
+    ZayaConfig,
+    is_attention,
+    state_shapes,
+    wiring,
+)
 from pytest_ane.sources import Source
 from pytest_ane.sources.settings import check_names
 
@@ -77,38 +84,36 @@ class ZayaModel:
 
     def conversion(self, shard: str) -> Conversion:
         """The shard's ANE form, in fp16."""
-        x = Port("x", (1, self.config.width, "T", 1))
+        ports = self.ports(shard)
+        return Conversion(self._module(shard), ports.inputs, ports.outputs, ports.states)
+
+    def ports(self, shard: str) -> Ports:
+        """As of `conversion`."""
+        c = self.config
+        x = Port("x", (1, c.width, "T", 1))
         if is_head(shard):
-            return self._head(x, head_index(shard))
-        index = block_index(shard)
-        return self._attention(x, index) if is_attention(index) else self._mixture(x, index)
+            return Ports((x,), (blocks.head_port(c.vocabulary, c.slices, shard),))
+        y = Port("y", x.shape)
+        if not is_attention(block_index(shard)):
+            return Ports((x,), (y,))
+        states = tuple(Port(name, shape) for name, shape in state_shapes(c).items())
+        return Ports(attention_ports(c.width, c.rotary, c.context), (y,), states)
 
-    def _head(self, x: Port, index: int) -> Conversion:
+    def _module(self, shard: str) -> Any:
         from pytest_ane.families.ane import AneHead
-        from pytest_ane.families.zaya.weights import read_final_norm, read_head
-
-        projection = read_head(self.source, self.config, index)
-        norm = read_final_norm(self.source, self.config, np.float16)
-        module = AneHead(norm, projection, self.config.epsilon)
-        return Conversion(module, (x,), (Port("y", (1, len(projection), "T", 1)),))
-
-    def _mixture(self, x: Port, index: int) -> Conversion:
-        from pytest_ane.families.zaya.ane import AneMixture
-        from pytest_ane.families.zaya.weights import Reader
-
-        reader = Reader(self.source, self.config, index, np.float16)
-        module = AneMixture(self.config, reader.mixture(), reader)
-        return Conversion(module, (x,), (Port("y", x.shape),))
-
-    def _attention(self, x: Port, index: int) -> Conversion:
-        from pytest_ane.families.zaya.ane import AneAttention, state_shapes
-        from pytest_ane.families.zaya.weights import Reader
+        from pytest_ane.families.zaya.ane import AneAttention, AneMixture
+        from pytest_ane.families.zaya.weights import Reader, read_final_norm, read_head
 
         c = self.config
-        module = AneAttention(c, Reader(self.source, c, index, np.float16).attention())
-        states = tuple(Port(name, shape) for name, shape in state_shapes(c).items())
-        ports = attention_ports(c.width, c.rotary, c.context)
-        return Conversion(module, ports, (Port("y", x.shape),), states)
+        if is_head(shard):
+            projection = read_head(self.source, c, head_index(shard))
+            norm = read_final_norm(self.source, c, np.float16)
+            return AneHead(norm, projection, c.epsilon)
+        index = block_index(shard)
+        reader = Reader(self.source, c, index, np.float16)
+        if is_attention(index):
+            return AneAttention(c, reader.attention())
+        return AneMixture(c, reader.mixture(), reader)
 
 
 def open_model(source: Source, cut: Cut) -> ZayaModel:

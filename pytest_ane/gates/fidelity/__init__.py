@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pytest_ane.core.digests import file_digest, key_digest, tree_files
 from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.gates.base import Gate, ShardContext, Subject
+from pytest_ane.gates.fidelity.interface import differences
 from pytest_ane.gates.fidelity.judge import figures, judge
 from pytest_ane.gates.fidelity.measure import measure
 from pytest_ane.gates.fidelity.records import Comparison, Errors, Fidelity
@@ -47,13 +49,18 @@ class FidelityGate(Gate[Fidelity]):
 
     def measure(self, context: ShardContext) -> Fidelity:
         """Run every probe on the artifact and compare; without a reference only run it."""
-        return measure(
+        ports = context.ports()
+        measurement = measure(
             context.backend.load(context.artifact.path),
             context.cases(),
             compared=context.shard.reference != "none",
             provenance=context.backend.provenance() | {"artifact": context.artifact.digest},
             budget=context.budget(),
         )
+        if ports is None:
+            return measurement
+        declared = differences(context.program, ports, context.shard.max_tokens)
+        return replace(measurement, interface=declared)
 
     def judge(self, measurement: Fidelity, policy: FidelityPolicy, subject: Subject) -> Verdict:
         """Passed only if something was compared, and everything compared is close and finite."""
@@ -74,6 +81,8 @@ class FidelityGate(Gate[Fidelity]):
         assert isinstance(subject, Shard)
         if subject.reference != "none" and not measurement.compared:
             yield "compares with no reference"
+        if subject.reference == "float32" and measurement.interface is None:
+            yield "does not compare inputs, outputs and states with those declared"
         probes: dict[str, list[Comparison]] = {}
         for c in measurement.comparisons:
             probes.setdefault(c.probe, []).append(c)

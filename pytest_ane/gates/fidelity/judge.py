@@ -302,6 +302,12 @@ def _name(metric: Metric, groups: Groups, outputs: str) -> str:
 
 
 def _findings(fidelity: Fidelity, policy: FidelityPolicy, groups: Groups) -> Iterator[Finding]:
+    if fidelity.interface:
+        yield Finding(
+            "failed",
+            f"The interface is not the declared one: {'; '.join(fidelity.interface)}",
+            remedy="convert it with the names, types and ranges of its family or builder",
+        )
     outputs = list(dict.fromkeys(c.output for c in fidelity.comparisons))
     for limits, group in groups.items():
         for metric in METRICS:

@@ -171,6 +171,8 @@ class Fidelity:
             program is not known.
         total: the artifact's whole error, as it ran; None without a budget.
         unsplit: why there is no budget.
+        interface: where its inputs, outputs and states are not those that family or builder
+            declares; None where neither was asked.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -179,6 +181,7 @@ class Fidelity:
     budget: ErrorBudget | None = None
     total: Error | None = None
     unsplit: str = ""
+    interface: tuple[str, ...] | None = None
 
 
 def _kept(values: tuple[T, ...], kept: Sequence[bool]) -> tuple[T, ...]:

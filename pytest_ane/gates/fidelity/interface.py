@@ -1,0 +1,94 @@
+"""An artifact's inputs, outputs and states against those that its family or builder declares.
+
+The host calls a shard by its declared ports, and numbers show nothing of them: a package that takes
+float32, which the executor converts, computes the same and copies twice as much on a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pytest_ane.families import Port, Ports
+from pytest_ane.mil.records import DType, Feature, MLModel
+
+_NAMED = 3
+"""Lengths that are named; the rest is counted."""
+
+
+def differences(model: MLModel, ports: Ports, max_tokens: int) -> tuple[str, ...]:
+    """What an artifact declares otherwise: `inputs x, mask: fp32 in place of fp16`.
+
+    Outputs and optional inputs that are not declared are in nobody's way.
+
+    Args:
+        model: the artifact.
+        ports: what is declared, all fp16.
+        max_tokens: the largest T; the smallest is 1.
+    """
+    sides: tuple[tuple[str, Sequence[Port], Sequence[Feature]], ...] = (
+        ("input", ports.inputs, model.inputs),
+        ("output", ports.outputs, model.outputs),
+        ("state", ports.states, model.states),
+    )
+    names: dict[tuple[str, str], list[str]] = {}
+    for kind, declared, actual in sides:
+        for name, difference in _differences(kind, declared, actual, max_tokens):
+            names.setdefault((kind, difference), []).append(name)
+    return tuple(
+        f"{kind}{'s' * (len(alike) > 1)} {', '.join(alike)}: {difference}"
+        for (kind, difference), alike in names.items()
+    )
+
+
+def _differences(
+    kind: str, declared: Sequence[Port], actual: Sequence[Feature], max_tokens: int
+) -> Iterator[tuple[str, str]]:
+    features = {feature.name: feature for feature in actual}
+    for port in declared:
+        if (feature := features.pop(port.name, None)) is None:
+            yield port.name, "missing"
+            continue
+        if feature.kind not in ("tensor", "state"):
+            yield port.name, f"of kind {feature.kind}"
+        elif feature.dtype is not DType.FP16:
+            yield port.name, f"{feature.dtype} in place of fp16"
+        for difference in dict.fromkeys(
+            _shape(port, feature, max_tokens, flexible=kind != "output")
+        ):
+            yield port.name, difference
+    for name, feature in features.items():
+        if kind == "state" or (kind == "input" and not feature.optional):
+            yield name, "not declared"
+
+
+def _shape(port: Port, feature: Feature, max_tokens: int, *, flexible: bool) -> Iterator[str]:
+    """Of outputs, packages leave the shape open, and compiled models have the default one."""
+    extents = _extents(feature)
+    if not extents:
+        return
+    if len(extents) != len(port.shape):
+        yield f"rank {len(extents)} in place of {len(port.shape)}"
+        return
+    for axis, (size, (low, high)) in enumerate(zip(port.shape, extents, strict=True)):
+        if size != "T" and (low, high) != (size, size):
+            yield f"{_range(low, high)} in place of {size} along axis {axis}"
+        elif size == "T" and flexible and (low, high) != (1, max_tokens):
+            yield f"T = {_range(low, high)} in place of {_range(1, max_tokens)}"
+        elif size == "T" and flexible and feature.enumerated:
+            lengths = sorted({shape[axis] for shape in feature.enumerated})
+            if len(lengths) < max_tokens:
+                shown = ", ".join(map(str, lengths[:_NAMED])) + ", ..." * (len(lengths) > _NAMED)
+                yield f"T = {shown} alone in place of {_range(1, max_tokens)}"
+
+
+def _extents(feature: Feature) -> Sequence[tuple[int, int | None]]:
+    """The smallest and the largest extent along each axis."""
+    if feature.enumerated:
+        return [(min(sizes), max(sizes)) for sizes in zip(*feature.enumerated, strict=False)]
+    return feature.ranges or [(size, size) for size in feature.shape]
+
+
+def _range(low: int, high: int | None) -> str:
+    if low == high:
+        return str(low)
+    return f"{low} and more" if high is None else f"{low} to {high}"

@@ -1,0 +1,146 @@
+"""Declared ports against a package's own: what `convert` makes has none that differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pytest_ane.build.convert import convert
+from pytest_ane.build.coremltools_quiet import converter_notes
+from pytest_ane.families import Conversion, Port, Ports
+from pytest_ane.gates.fidelity import Fidelity, judge
+from pytest_ane.gates.fidelity.interface import differences
+from pytest_ane.manifest.policy import FidelityPolicy
+from pytest_ane.mil import read_model
+from pytest_ane.mil.compiled import write_compiled
+from pytest_ane.mil.records import DType, Feature, MLModel, Program
+from tests.gates.fidelity.verdicts import GOOD
+
+PORTS = Ports(
+    inputs=(Port("x", (1, 2, "T", 1)), Port("mask", (1, 1, "T", 8))),
+    outputs=(Port("y", (1, 2, "T", 1)),),
+    states=(Port("total", (1, 2, 1, 1)),),
+)
+
+
+class Sum(nn.Module):
+    """Adds all positions that it ever saw; the mask is not used."""
+
+    total: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(1, 2, 1, 1, dtype=torch.float16))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        self.total[:] = self.total + x.sum(dim=2, keepdim=True)
+        return x + self.total
+
+
+@pytest.mark.parametrize("longest", [1, 4])
+def test_what_is_converted_has_the_ports_that_are_declared(tmp_path: Path, longest: int) -> None:
+    """An input that the module leaves alone among them; compiled, it says the same."""
+    path = tmp_path / "m.mlpackage"
+    conversion = Conversion(Sum(), PORTS.inputs, PORTS.outputs, PORTS.states)
+    with converter_notes():
+        convert(conversion, max_tokens=longest, target="iOS18", subject="m").save(str(path))
+    model = read_model(path)
+    assert differences(model, conversion.ports, longest) == ()
+    compiled = write_compiled(model, tmp_path / "m.mlmodelc")
+    assert differences(read_model(compiled), conversion.ports, longest) == ()
+
+
+def converted(path: Path, dtype: Any, longest: int) -> MLModel:
+    """A package with other types at its ends, as a converter writes it unless told otherwise."""
+    import coremltools as ct
+
+    class Twice(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2
+
+    length = ct.RangeDim(1, longest, default=1)
+    with converter_notes():
+        ct.convert(
+            torch.jit.trace(Twice(), torch.zeros(1, 2, 2, 1)),  # type: ignore[no-untyped-call]
+            inputs=[ct.TensorType("x", (1, 2, length, 1), dtype=dtype)],
+            outputs=[ct.TensorType("y", dtype=dtype)],
+            minimum_deployment_target=ct.target.iOS18,
+            skip_model_load=True,
+        ).save(str(path))
+    return read_model(path)
+
+
+def test_a_package_of_other_types_and_lengths(tmp_path: Path) -> None:
+    ports = replace(PORTS, inputs=PORTS.inputs[:1])
+    assert differences(converted(tmp_path / "a.mlpackage", np.float32, 128), ports, 64) == (
+        "input x: fp32 in place of fp16",
+        "input x: T = 1 to 128 in place of 1 to 64",
+        "output y: fp32 in place of fp16",
+        "state total: missing",
+    )
+    ports = replace(ports, states=())
+    assert differences(converted(tmp_path / "b.mlpackage", np.float16, 64), ports, 64) == ()
+
+
+X = Feature("x", DType.FP16, (1, 2, 1, 1), ((1, 1), (2, 2), (1, 4), (1, 1)))
+Y, STATE = Feature("y", DType.FP16, ()), Feature("total", DType.FP16, (1, 2, 1, 1), kind="state")
+MASK = Feature("mask", DType.FP16, (1, 1, 1, 8), ((1, 1), (1, 1), (1, 4), (8, 8)))
+
+
+def of(*inputs: Feature, outputs: Any = (Y,), states: Any = (STATE,)) -> tuple[str, ...]:
+    model = MLModel("m", "m", 9, inputs, outputs, states, Program({}))
+    return differences(model, PORTS, 4)
+
+
+LENGTHS = tuple((1, 2, length, 1) for length in (1, 2, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("x", "difference"),
+    [
+        (X, ""),
+        (replace(X, name="h"), "input x: missing"),
+        (replace(X, kind="image", ranges=()), "input x: of kind image"),
+        (replace(X, dtype=DType.INT32), "input x: int32 in place of fp16"),
+        (replace(X, ranges=((1, 1), (2, 2), (1, None), (1, 1))), "x: T = 1 and more in"),
+        (replace(X, ranges=((1, 1), (2, 2), (2, 4), (1, 1))), "x: T = 2 to 4 in place of"),
+        (replace(X, ranges=()), "input x: T = 1 in place of 1 to 4"),
+        (replace(X, ranges=((1, 1), (3, 3), (1, 4), (1, 1))), "x: 3 in place of 2 along axis 1"),
+        (replace(X, ranges=((1, 4),), shape=(1,)), "input x: rank 1 in place of 4"),
+        (replace(X, ranges=(), enumerated=LENGTHS), ""),
+        (replace(X, ranges=(), enumerated=LENGTHS[::3]), "x: T = 1, 4 alone in place of 1 to"),
+    ],
+)
+def test_what_differs_at_an_input(x: Feature, difference: str) -> None:
+    found = of(x, MASK)
+    assert difference in found[0] if difference else found == ()
+
+
+def test_what_is_there_and_not_declared() -> None:
+    """Optional inputs and further outputs are in nobody's way."""
+    more = Feature("more", DType.FP16, (1,))
+    assert of(X, MASK, replace(more, optional=True), outputs=(Y, more)) == ()
+    assert of(X, MASK, more) == ("input more: not declared",)
+    assert of(X, MASK, states=(STATE, more)) == ("state more: not declared",)
+    assert of(X, MASK, states=(replace(STATE, shape=(1, 4, 1, 1)),)) == (
+        "state total: 4 in place of 2 along axis 1",
+    )
+    assert of(*(replace(f, dtype=DType.FP32) for f in (X, MASK))) == (
+        "inputs x, mask: fp32 in place of fp16",
+    )
+    assert of(X, MASK, outputs=()) == ("output y: missing",)
+    assert of(X, MASK, outputs=(replace(Y, shape=(1, 2, 1, 1)),)) == ()
+
+
+def test_another_interface_is_red_though_every_number_is_right() -> None:
+    for interface, status in ((None, "passed"), ((), "passed"), (("input x: fp32",), "failed")):
+        verdict = judge(Fidelity((GOOD,), True, {}, interface), FidelityPolicy(), "m:L01")
+        assert verdict.status == status
+    (finding,) = verdict.reasons
+    assert finding.reason == "The interface is not the declared one: input x: fp32"
