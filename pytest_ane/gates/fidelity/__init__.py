@@ -43,6 +43,8 @@ class FidelityGate(Gate[Fidelity]):
             asked["reference"] = key_digest(tree_files(subject.reference))
         elif subject.reference == "float32":
             asked["source"] = source()
+        if subject.uncompressed is not None:
+            asked["uncompressed"] = key_digest(tree_files(subject.uncompressed))
         if subject.probes.of_prompts:
             asked["prompts"] = [prompt.question for prompt in model.prompts]
         return asked
@@ -81,6 +83,9 @@ class FidelityGate(Gate[Fidelity]):
         assert isinstance(subject, Shard)
         if subject.reference != "none" and not measurement.compared:
             yield "compares with no reference"
+        split = subject.artifact is None or subject.uncompressed is not None
+        if split and subject.reference != "none" and measurement.budget is None:
+            yield "has no error budget"
         if subject.reference == "float32" and measurement.interface is None:
             yield "does not compare inputs, outputs and states with those declared"
         probes: dict[str, list[Comparison]] = {}
