@@ -46,7 +46,7 @@ def test_nothing_but_bytes_decides_a_plan_and_compression() -> None:
 
 def test_fidelity_against_the_source() -> None:
     asked = ask(SHARD)
-    assert asked["probes"] == {"kinds": ["gaussian"], "count": 2, "seed": 7, "generator": 2}
+    assert asked["probes"] == {"kinds": ["gaussian"], "count": 2, "seed": 7, "generator": 3}
     assert (asked["reference"], asked["max_tokens"]) == ("float32", 64)
     assert "prompts" not in asked
     assert asked == question("fidelity", SHARD, MODEL, lambda: {**IDENTITY, "versions": "linux"})
