@@ -22,7 +22,7 @@ from pytest_ane.mil.files import stays_inside
 from pytest_ane.mil.package import parse_package
 from pytest_ane.mil.proto import canonical_bytes
 
-BUILD_VERSION = 5
+BUILD_VERSION = 6
 """Raised whenever a change in this package alters what is built."""
 _OF_COREMLTOOLS = "com.github.apple.coremltools."
 """The metadata keys that coremltools 9.0 sets itself (`models/model.py`)."""
@@ -92,10 +92,12 @@ def _compress(shard: Shard, source: Artifact, key: dict[str, Any], folder: Path)
     from pytest_ane.build.compress import compress_package
 
     assert source.record is not None
-    start = time.perf_counter()
-    notes = compress_package(source.path, shard.requested, folder / PACKAGE, shard.qualified)
+    start, errors = time.perf_counter(), dict[str, Any]()
+    notes = compress_package(
+        source.path, shard.requested, folder / PACKAGE, shard.qualified, errors
+    )
     record = BuildRecord(key, source.record.description, notes, 0.0, shard=shard.qualified)
-    _finish(folder, source.path, record, start)
+    _finish(shard, folder, source.path, record, start, errors)
 
 
 def artifact_key(shard: Shard, identity: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +120,7 @@ def _build(shard: Shard, key: dict[str, Any], model: Buildable, folder: Path) ->
     from pytest_ane.build.convert import convert
     from pytest_ane.build.coremltools_quiet import converter_notes
 
-    start = time.perf_counter()
+    start, errors = time.perf_counter(), dict[str, Any]()
     with converter_notes():
         converted = convert(
             model.conversion(shard.id),
@@ -126,22 +128,29 @@ def _build(shard: Shard, key: dict[str, Any], model: Buildable, folder: Path) ->
             target=shard.target,
             subject=shard.qualified,
         )
-    notes = compress(converted, shard.requested, folder / PACKAGE, shard.qualified)
+    notes = compress(converted, shard.requested, folder / PACKAGE, shard.qualified, errors)
     record = BuildRecord(key, model.description, notes, 0.0, shard=shard.qualified)
-    _finish(folder, Path(converted.package_path), record, start)
+    _finish(shard, folder, Path(converted.package_path), record, start, errors)
 
 
-def _finish(folder: Path, plain: Path, record: BuildRecord, start: float) -> None:
+def _finish(
+    shard: Shard,
+    folder: Path,
+    plain: Path,
+    record: BuildRecord,
+    start: float,
+    errors: dict[str, Any],
+) -> None:
     """Give the package its one form, check it, and measure it against the uncompressed one."""
-    from pytest_ane.build.distortion import distortions
+    from pytest_ane.build.distortion import compare_weights
     from pytest_ane.mil.blob import check_blobs
 
     canonicalize(folder / PACKAGE)
     # A package that the disk cut short must not become an entry.
     check_blobs(built := read_model(folder / PACKAGE))
-    errors = distortions(built, read_model(plain))
-    seconds = round(time.perf_counter() - start, 3)
-    replace(record, seconds=seconds, distortions=errors).write(folder)
+    weights = compare_weights(built, read_model(plain), shard.requested, errors)
+    digest, seconds = tree_digest(folder / PACKAGE), round(time.perf_counter() - start, 3)
+    replace(record, seconds=seconds, weights=weights, digest=digest).write(folder)
 
 
 def canonicalize(package: Path) -> None:

@@ -22,7 +22,7 @@ class CompressionGate(Gate[CompressionMeasurement]):
 
     def measure(self, context: ShardContext) -> CompressionMeasurement:
         """Take the census of the artifact; nothing is run."""
-        return measure(context.artifact, context.program, context.shard.reference)
+        return measure(context.shard, context.artifact, context.program)
 
     def judge(
         self, measurement: CompressionMeasurement, policy: CompressionPolicy, subject: Subject
