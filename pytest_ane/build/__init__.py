@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pytest_ane.build.cache import Cache
 from pytest_ane.build.census import Census, take_census
-from pytest_ane.build.distortion import Distortion, distortions
-from pytest_ane.build.record import Artifact, BuildRecord, uncompressed_package, weight_distortions
+from pytest_ane.build.distortion import Distortion, WeightComparison, compare_weights
+from pytest_ane.build.record import Artifact, BuildRecord, uncompressed_package, weights_against
 from pytest_ane.build.shard import build_shard, compressed, uncompressed
 
 __all__ = [
@@ -14,11 +14,12 @@ __all__ = [
     "Cache",
     "Census",
     "Distortion",
+    "WeightComparison",
     "build_shard",
+    "compare_weights",
     "compressed",
-    "distortions",
     "take_census",
     "uncompressed",
     "uncompressed_package",
-    "weight_distortions",
+    "weights_against",
 ]

@@ -17,14 +17,28 @@ import numpy as np
 from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.build.optimize import passes
 from pytest_ane.build.palettize.choose import constants
-from pytest_ane.build.scratch import temporary_files_in
+from pytest_ane.build.yardstick import Rows, quantized
 from pytest_ane.core.arrays import Array, FloatArray, HalfArray
 from pytest_ane.core.errors import BuildError
 from pytest_ane.manifest import Compression, Linear, Palettize, Settings, Uncompressed
 
 
-def compress(model: Any, compression: Compression, package: Path, subject: str) -> tuple[str, ...]:
+def compress(
+    model: Any,
+    compression: Compression,
+    package: Path,
+    subject: str,
+    errors: dict[str, Rows] | None = None,
+) -> tuple[str, ...]:
     """Compress a converted model's weights and save it as `package`.
+
+    Args:
+        model: coremltools' own, converted.
+        compression: as requested.
+        package: where it goes; must not exist.
+        subject: what errors call it.
+        errors: to be filled with the squared error of each row of every weight that our own engine
+            palettizes, by the weight's name.
 
     Returns:
         coremltools' notes, such as a weight that was declined.
@@ -40,13 +54,17 @@ def compress(model: Any, compression: Compression, package: Path, subject: str) 
         with converter_notes():
             model.save(str(saved))
         if settings := _palettes(saved, compression):
-            return notes + _palettize(saved, package, settings, subject)
+            return notes + _palettize(saved, package, settings, subject, errors)
         saved.replace(package)
     return notes
 
 
 def compress_package(
-    source: Path, compression: Compression, package: Path, subject: str
+    source: Path,
+    compression: Compression,
+    package: Path,
+    subject: str,
+    errors: dict[str, Rows] | None = None,
 ) -> tuple[str, ...]:
     """As `compress`, of an uncompressed package on disk, which stays as it is.
 
@@ -56,9 +74,9 @@ def compress_package(
     if not _all_fast(compression):
         with converter_notes():
             model = import_coremltools().models.MLModel(str(source), skip_model_load=True)
-        return compress(model, compression, package, subject)
+        return compress(model, compression, package, subject, errors)
     if settings := _palettes(source, compression):
-        return _palettize(source, package, settings, subject)
+        return _palettize(source, package, settings, subject, errors)
     shutil.copytree(source, package)
     return ()
 
@@ -75,11 +93,15 @@ def _palettes(saved: Path, compression: Compression) -> dict[str, Palettize]:
 
 
 def _palettize(
-    source: Path, package: Path, settings: dict[str, Palettize], subject: str
+    source: Path,
+    package: Path,
+    settings: dict[str, Palettize],
+    subject: str,
+    errors: dict[str, Rows] | None,
 ) -> tuple[str, ...]:
     from pytest_ane.build.palettize.package import palettize
 
-    return palettize(source, package, settings, subject=subject)
+    return palettize(source, package, settings, subject=subject, errors=errors)
 
 
 def _fast(method: Settings) -> TypeGuard[Palettize]:
@@ -164,7 +186,9 @@ def compress_weight(weight: Array, settings: Settings, *, axis: int = 0) -> Floa
     if isinstance(settings, Uncompressed):
         return half.astype(np.float32)
     if isinstance(settings, Linear):
-        return _weight_through_coremltools(half, settings)
+        if not np.isfinite(half).all():
+            raise BuildError(f"A weight {list(half.shape)} holds a NaN or an infinity.")
+        return quantized(half.astype(np.float32), settings, _scales(half.shape, settings, axis))
     assert isinstance(settings, Palettize), settings
     return _palettized(half, settings, axis)
 
@@ -189,52 +213,20 @@ def _palettized(half: HalfArray, settings: Palettize, axis: int) -> FloatArray:
         )
     except ValueError as why:
         raise BuildError(f"A weight {list(half.shape)} {why}.") from None
-    moved = np.swapaxes(palettes.indices, 0, axis)
-    values = np.empty(moved.shape, np.float32)
-    for table, rows, out in zip(
-        palettes.luts.astype(np.float32),
-        np.split(moved, groups),
-        np.split(values, groups),
-        strict=True,
-    ):
-        np.take(table, rows, out=out)
-    return np.ascontiguousarray(np.swapaxes(values, 0, axis))
+    return palettes.values()
 
 
-def _weight_through_coremltools(half: HalfArray, settings: Linear) -> FloatArray:
-    """Through a program of one convolution or product that has this weight and no other."""
-    from pytest_ane.build.census import find_weights
-    from pytest_ane.build.decompress import decompress
-    from pytest_ane.mil import read_model
-
-    with TemporaryDirectory(prefix="pytest-ane-") as folder, temporary_files_in(Path(folder)):
-        package = Path(folder, "weight.mlpackage")
-        compress(_program(half), settings.model_copy(update={"weight_threshold": 0}), package, "it")
-        model = read_model(package)
-        (weight,) = (w for w in find_weights(model) if w.weight.shape == half.shape)
-        return np.array(decompress(model, weight), np.float32)
-
-
-def _program(half: HalfArray) -> Any:
-
-    ct = import_coremltools()
-    from coremltools.converters.mil import Builder as mb
-
-    convolution = half.ndim > 2
-    shape = (1, *half.shape[1:]) if convolution else (1, half.shape[1])
-    fp16 = ct.converters.mil.mil.types.fp16
-
-    @mb.program(  # type: ignore[untyped-decorator]
-        input_specs=[mb.TensorSpec(shape=shape, dtype=fp16)], opset_version=ct.target.iOS18
-    )
-    def program(x: Any) -> Any:
-        return mb.conv(x=x, weight=half) if convolution else mb.linear(x=x, weight=half)
-
-    with converter_notes():
-        return ct.convert(
-            program,
-            convert_to="mlprogram",
-            minimum_deployment_target=ct.target.iOS18,
-            compute_precision=ct.precision.FLOAT16,
-            skip_model_load=True,
-        )
+def _scales(shape: tuple[int, ...], settings: Linear, axis: int) -> tuple[int, ...]:
+    """Scales along each axis; blocks lie along the other one of the first two."""
+    grid = [1] * len(shape)
+    if settings.granularity != "per_tensor":
+        grid[axis] = shape[axis]
+    if settings.granularity == "per_block":
+        inputs = 0 if axis else 1
+        if shape[inputs] % settings.block_size:
+            raise BuildError(
+                f"{shape[inputs]} input channels are not divisible by block_size "
+                f"{settings.block_size}."
+            )
+        grid[inputs] = shape[inputs] // settings.block_size
+    return tuple(grid)

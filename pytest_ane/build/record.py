@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from pytest_ane.build.census import take_census
-from pytest_ane.build.distortion import Distortion, distortions
+from pytest_ane.build.distortion import Distortion, WeightComparison, compare_weights
 from pytest_ane.core.digests import tree_bytes, tree_digest
-from pytest_ane.core.errors import CacheError
+from pytest_ane.core.errors import BuildError, CacheError
 from pytest_ane.manifest import GOLDEN, Shard
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import MLModel
 
 RECORD = "build.json"
 PACKAGE = "shard.mlpackage"
+Against: TypeAlias = Literal["build", "changed", "uncompressed", "reference", "itself", "nothing"]
+"""What an artifact's weights are compared with: see `weights_against`."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class BuildRecord:
         description: the family's configuration, from which its layout is rebuilt.
         notes: the converter's remarks on single weights, such as declining one.
         seconds: wall time of the build.
-        distortions: what compression did to each weight, against the uncompressed package.
+        weights: what compression did to each weight, against the uncompressed package.
+        digest: of the package whose weights these are.
         shard: qualified id of the shard that was built, for people; another model with the same
             source may share the package.
     """
@@ -38,8 +41,9 @@ class BuildRecord:
     description: dict[str, Any]
     notes: tuple[str, ...]
     seconds: float
-    distortions: tuple[Distortion, ...] = ()
+    weights: WeightComparison = field(default_factory=WeightComparison)
     shard: str = ""
+    digest: str = ""
 
     def write(self, folder: Path) -> None:
         """Store as `build.json` in an entry's folder."""
@@ -51,7 +55,7 @@ class BuildRecord:
         try:
             fields = json.loads((folder / RECORD).read_text())
             fields["notes"] = tuple(fields["notes"])
-            fields["distortions"] = tuple(Distortion(**d) for d in fields.get("distortions", ()))
+            fields["weights"] = _comparison(**fields["weights"])
             return cls(**fields)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise CacheError(
@@ -82,25 +86,43 @@ class Artifact:
         return cls(folder / PACKAGE, BuildRecord.read(folder))
 
 
-def weight_distortions(
-    artifact: Artifact, program: MLModel, reference: Path | str
-) -> tuple[Distortion, ...]:
-    """The errors of an artifact's weights: as its build measured them, or against a package.
+def _comparison(distortions: list[Any], **names: list[str]) -> WeightComparison:
+    """From JSON, which has lists for tuples."""
+    each = (Distortion(**d | {"rows": tuple(d["rows"])}) for d in distortions)
+    return WeightComparison(tuple(each), **{key: tuple(value) for key, value in names.items()})
+
+
+def weights_against(
+    shard: Shard, artifact: Artifact, program: MLModel
+) -> tuple[Against, WeightComparison]:
+    """What an artifact's weights are compared with, and the result.
 
     Args:
-        artifact: the compressed package.
-        program: its program.
-        reference: what the shard is held against; a package is taken to be its uncompressed form,
-            anything else has no weights to compare with.
+        shard: the artifact's.
+        artifact: the shard's package.
+        program: the artifact's.
+
+    Returns:
+        `build`: they were compared when the shard was built; `changed`: the package has other bytes
+        than its build measured, so nothing is known. For packages of the user's: `uncompressed`,
+        which the manifest names; `reference`, a package of the same program; `itself`, for it is
+        not compressed. `nothing` is known to be its uncompressed form: weights that a reference
+        package has too are compared with those all the same, without a yardstick.
 
     Raises:
-        ProgramError: the reference cannot be read.
+        ProgramError: a package cannot be read.
+        BuildError: what is named as uncompressed is not.
     """
-    if artifact.record is not None:
-        return artifact.record.distortions
-    if not isinstance(reference, Path) or reference.suffix == GOLDEN:
-        return ()
-    return distortions(program, read_model(reference))
+    if (record := artifact.record) is not None:
+        same = record.digest == artifact.digest
+        return ("build", record.weights) if same else ("changed", WeightComparison())
+    plain, reference = uncompressed_package(shard, artifact, program), shard.reference
+    if plain is not None and plain != artifact.path:
+        against: Against = "reference" if shard.uncompressed is None else "uncompressed"
+        return against, compare_weights(program, read_model(plain), shard.compression)
+    other = isinstance(reference, Path) and reference.suffix != GOLDEN and reference.exists()
+    weights = compare_weights(program, read_model(reference)) if other else WeightComparison()
+    return ("nothing" if plain is None else "itself"), WeightComparison(weights.distortions)
 
 
 def uncompressed_package(shard: Shard, artifact: Artifact, program: MLModel) -> Path | None:
@@ -120,10 +142,17 @@ def uncompressed_package(shard: Shard, artifact: Artifact, program: MLModel) -> 
         when it was built.
 
     Raises:
-        ProgramError: the artifact or the reference cannot be read.
+        ProgramError: the artifact, the reference or the uncompressed package cannot be read.
+        BuildError: what is named as uncompressed is not.
     """
-    if shard.uncompressed is not None:
-        return shard.uncompressed
+    if (plain := shard.uncompressed) is not None:
+        for weight in take_census(read_model(plain)).weights:
+            if weight.stages:
+                raise BuildError(
+                    f"{shard.qualified}: 'uncompressed' names {plain}, but its {weight.name} is "
+                    f"stored as {weight.storage}; name the program before compression."
+                )
+        return plain
     weights = take_census(program).weights
     if not any(weight.stages for weight in weights):
         return artifact.path

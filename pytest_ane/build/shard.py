@@ -23,7 +23,7 @@ from pytest_ane.mil.package import parse_package
 from pytest_ane.mil.proto import canonical_bytes
 
 Examine: TypeAlias = Callable[[Path, Path], None]
-BUILD_VERSION = 5
+BUILD_VERSION = 6
 """Raised whenever a change in this package alters what is built."""
 _OF_COREMLTOOLS = "com.github.apple.coremltools."
 """The metadata keys that coremltools 9.0 sets itself (`models/model.py`)."""
@@ -109,10 +109,12 @@ def _compress(
     from pytest_ane.build.compress import compress_package
 
     assert source.record is not None
-    start = time.perf_counter()
-    notes = compress_package(source.path, shard.requested, folder / PACKAGE, shard.qualified)
+    start, errors = time.perf_counter(), dict[str, Any]()
+    notes = compress_package(
+        source.path, shard.requested, folder / PACKAGE, shard.qualified, errors
+    )
     record = BuildRecord(key, source.record.description, notes, 0.0, shard=shard.qualified)
-    _finish(folder, source.path, record, start)
+    _finish(shard, folder, source.path, record, start, errors)
     examine(source.path, folder / PACKAGE)
 
 
@@ -148,27 +150,34 @@ def _build(
     from pytest_ane.build.compress import compress
     from pytest_ane.build.coremltools_quiet import converter_notes
 
-    start = time.perf_counter()
+    start, errors = time.perf_counter(), dict[str, Any]()
     with converter_notes():
         converted = _converted(shard, model)
-    notes = compress(converted, shard.requested, folder / PACKAGE, shard.qualified)
+    notes = compress(converted, shard.requested, folder / PACKAGE, shard.qualified, errors)
     record = BuildRecord(key, model.description, notes, 0.0, shard=shard.qualified)
     plain = Path(converted.package_path)
-    _finish(folder, plain, record, start)
+    _finish(shard, folder, plain, record, start, errors)
     examine(plain, folder / PACKAGE)
 
 
-def _finish(folder: Path, plain: Path, record: BuildRecord, start: float) -> None:
+def _finish(
+    shard: Shard,
+    folder: Path,
+    plain: Path,
+    record: BuildRecord,
+    start: float,
+    errors: dict[str, Any],
+) -> None:
     """Give the package its one form, check it, and measure it against the uncompressed one."""
-    from pytest_ane.build.distortion import distortions
+    from pytest_ane.build.distortion import compare_weights
     from pytest_ane.mil.blob import check_blobs
 
     canonicalize(folder / PACKAGE)
     # A package that the disk cut short must not become an entry.
     check_blobs(built := read_model(folder / PACKAGE))
-    errors = distortions(built, read_model(plain))
-    seconds = round(time.perf_counter() - start, 3)
-    replace(record, seconds=seconds, distortions=errors).write(folder)
+    weights = compare_weights(built, read_model(plain), shard.requested, errors)
+    digest, seconds = tree_digest(folder / PACKAGE), round(time.perf_counter() - start, 3)
+    replace(record, seconds=seconds, weights=weights, digest=digest).write(folder)
 
 
 def canonicalize(package: Path) -> None:

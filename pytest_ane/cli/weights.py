@@ -36,7 +36,8 @@ def run(options: argparse.Namespace) -> Output:
     The settings, and errors without `--against`, are known where the package has its build record
     next to it, as in the cache.
     """
-    from pytest_ane.build import distortions, take_census
+    from pytest_ane.build import compare_weights, take_census
+    from pytest_ane.core.digests import tree_digest
     from pytest_ane.gates.compression import weights_table
     from pytest_ane.mil import read_model
     from pytest_ane.report.table import table
@@ -45,9 +46,12 @@ def run(options: argparse.Namespace) -> Output:
     model = read_model(options.package)
     census, record = take_census(model), _record(options.package)
     if against is not None:
-        errors = distortions(model, read_model(against))
+        errors = compare_weights(model, read_model(against), _settings(record)).distortions
     else:
-        errors = record.distortions if record else ()
+        as_built = record is not None and record.digest == tree_digest(options.package)
+        errors = record.weights.distortions if record and as_built else ()
+        if record and not as_built:
+            yield "the package has other bytes than its build measured: errors are left out"
     notes = record.notes if record else ()
     rows = weights_table(census, _settings(record), notes, errors)
     yield from table(replace(rows, title=""), terminal_width())

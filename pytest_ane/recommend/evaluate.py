@@ -102,7 +102,7 @@ class ModelEvaluator:
             artifact = self._builds.all_with(id, name)
             if self._gates.first(shard, artifact).status == "passed":
                 program = read_model(artifact.path)
-                built[name] = compression.measure(artifact, program, shard.reference)
+                built[name] = compression.measure(shard, artifact, program)
         if not built:
             raise BuildError(
                 f"{shard.qualified}: no setting of the menu passes the placement gate; choose "

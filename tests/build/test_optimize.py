@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from pytest_ane.build import Census, distortions, take_census
+from pytest_ane.build import Census, compare_weights, take_census
 from pytest_ane.build.compress import compress
 from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.build.optimize import exact_percentiles, percentile
@@ -169,9 +169,11 @@ def build(tmp_path: Path) -> Build:
         notes = compress(network(target), compression, path, "m:L00")
         found = read_model(path)
         census = take_census(found)
+        plain = read_model(network(target).package_path)
+        weights = compare_weights(found, plain, compression)
         verdict = judge(
             CompressionMeasurement(
-                census, 1, notes, distortions(found, read_model(network(target).package_path))
+                census, 1, notes, weights.distortions, "build", weights.missing, weights.extra
             ),
             asked=compression,
             policy=CompressionPolicy.model_validate(policy),

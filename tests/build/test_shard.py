@@ -58,7 +58,7 @@ def test_the_bytes_are_the_same(asked: Any, model: Any, tmp_path: Path) -> None:
     assert made.path.parent.name == whole.path.parent.name
     assert made.record is not None
     assert whole.record is not None
-    assert made.record.distortions == whole.record.distortions
+    assert made.record.weights == whole.record.weights
     assert made.record.description == whole.record.description
     assert made.record.key == whole.record.key
     (tmp_path / "own").mkdir()

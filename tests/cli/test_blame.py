@@ -74,7 +74,10 @@ def test_as_json(folder: Path, as_json: AsJson) -> None:
         (["all", "--against", "x"], "--against x is for a package; what all is held against"),
         (["none.mlpackage"], "none.mlpackage does not exist; check the path"),
         (["small/model.mlpackage", "--against", "x.mlpackage"], "x.mlpackage"),
-        (["small/model.mlpackage", "--against", "small/model.mlpackage"], "is the artifact itself"),
+        (
+            ["small/model.mlpackage", "--against", "small/model.mlpackage"],
+            "but its first is stored as constexpr_lut_to_dense; name the program before",
+        ),
     ],
 )
 def test_errors_are_one_sentence(

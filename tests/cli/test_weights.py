@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_ane.build import BuildRecord, Distortion
+from pytest_ane.build import BuildRecord, Distortion, WeightComparison
 from pytest_ane.cli import main
+from pytest_ane.core.digests import tree_digest
 from tests.build.test_distortion import package
 from tests.cli.conftest import AsJson
 
@@ -52,7 +53,9 @@ def test_against_another_package(folder: Path, capsys: pytest.CaptureFixture[str
 def test_as_it_was_built(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     key = {"compression": {"method": "palettize", "granularity": "per_tensor"}}
     errors = (Distortion("u", 0.0, 25.0), Distortion("v", 2.0, 3000.0))
-    BuildRecord(key, {}, ("v: too plain.",), 1.0, errors).write(folder / "entry")
+    digest = tree_digest(folder / "entry/shard.mlpackage")
+    weights = WeightComparison(errors)
+    BuildRecord(key, {}, ("v: too plain.",), 1.0, weights, digest=digest).write(folder / "entry")
     _, u, v, _ = lines(capsys, "entry/shard.mlpackage")
     assert "  fp16 (small)  " in u
     assert "  palettized (kmeans, 4 bits, per_tensor)  " in v
@@ -68,8 +71,20 @@ def test_as_json(folder: Path, as_json: AsJson) -> None:
 
 
 def test_a_record_of_another_version(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    BuildRecord({"compression": {"method": "magic"}}, {}, (), 1.0).write(folder / "entry")
+    digest = tree_digest(folder / "entry/shard.mlpackage")
+    key = {"compression": {"method": "magic"}}
+    BuildRecord(key, {}, (), 1.0, digest=digest).write(folder / "entry")
     assert lines(capsys, "entry/shard.mlpackage")[0].split()[:3] == ["weight", "shape", "stored"]
+
+
+def test_a_record_says_nothing_of_other_bytes(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = WeightComparison((Distortion("v", 2.0, 3000.0),))
+    BuildRecord({}, {}, (), 1.0, weights, digest="0" * 64).write(folder / "entry")
+    first, head, *_ = lines(capsys, "entry/shard.mlpackage")
+    assert first == "the package has other bytes than its build measured: errors are left out"
+    assert "SNR" not in head
 
 
 def test_a_damaged_record(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ane.core.digests import file_digest, key_digest, tree_files
 from pytest_ane.evidence.question import files_of, question
-from pytest_ane.manifest import Model, Probes, Prompt, Shard
+from pytest_ane.manifest import Model, Palettize, Probes, Prompt, Shard
 
 IDENTITY = {"source": {"seeded": 1}, "family": {"name": "llama", "version": 3}, "versions": "mac"}
 SHARD = Shard(model="m", id="L01", family="llama", probes=Probes(kinds=("gaussian",), seed=7))
@@ -42,6 +42,18 @@ def test_files_are_named_by_shard(tmp_path: Path) -> None:
 def test_nothing_but_bytes_decides_a_plan_and_compression() -> None:
     assert question("placement", SHARD, MODEL, unread) == {}
     assert question("compression", SHARD, MODEL, unread) == {}
+
+
+def test_compression_of_an_own_package_depends_on_its_uncompressed_form(tmp_path: Path) -> None:
+    own = SHARD.model_copy(update={"artifact": tmp_path / "a.mlpackage", "reference": "none"})
+    assert ask(own, "compression") == {}
+    (tmp_path / "Manifest.json").write_text("{}")
+    digest = key_digest(tree_files(tmp_path))
+    for key in ("reference", "uncompressed"):
+        asked = ask(own.model_copy(update={key: tmp_path}), "compression")
+        assert asked == {"uncompressed": digest}
+    palettes = own.model_copy(update={"compression": Palettize()})
+    assert ask(palettes, "compression")["compression"]["nbits"] == 4
 
 
 def test_fidelity_against_the_source() -> None:

@@ -61,7 +61,7 @@ def shards(project: Project) -> tuple[Shard, Shard]:
 def use_package(project: Project) -> object:
     artifacts = [project.artifact(shard) for shard in shards(project)]
     return [
-        (artifact.digest, str(artifact.record and artifact.record.distortions))
+        (artifact.digest, str(artifact.record and artifact.record.weights))
         for artifact in artifacts
     ]
 
@@ -151,7 +151,7 @@ def edit_record(entry: Path, other: Path) -> None:
     record = entry / "build.json"
     if record.exists():
         fields = json.loads(record.read_text())
-        fields["distortions"] = []
+        fields["weights"]["distortions"] = []
         record.write_text(json.dumps(fields))
         return
     tensors, about = load(entry)

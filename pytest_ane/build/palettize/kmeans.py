@@ -353,3 +353,28 @@ def kmeans(weights: Patterns, luts: Floats, indices: Indices) -> bool:
         table[NEGATIVE] = table[0]
         look_up(weights[g], table, indices[g])
     return True
+
+
+@compiled
+def row_errors(weights: Patterns, luts: Floats, indices: Indices, errors: Floats) -> None:
+    """Squared error of each row of groups, added to `errors`.
+
+    Args:
+        weights: fp16 patterns, uint16 `[groups, size]`.
+        luts: float32 `[groups, k]`.
+        indices: uint8 `[groups, size]`.
+        errors: float64 `[groups, rows]`, zeros; rows divide the size.
+    """
+    values = np.empty(PATTERNS, np.float32)
+    for pattern in range(PATTERNS):
+        sign = pattern >= NEGATIVE
+        values[pattern] = number(NEGATIVE - pattern if sign else pattern)
+    width = weights.shape[1] // errors.shape[1]
+    for g in range(len(weights)):
+        table = luts[g]
+        for row in range(errors.shape[1]):
+            total = 0.0
+            for i in range(row * width, (row + 1) * width):
+                away = values[weights[g, i]] - table[indices[g, i]]
+                total += away * away
+            errors[g, row] = total

@@ -17,6 +17,7 @@ import numpy as np
 from pytest_ane.build.palettize.choose import Grouping, Uses, choose, constant_name
 from pytest_ane.build.palettize.palettes import (
     Palettes,
+    Rows,
     TooManyValues,
     default_threads,
     find_palettes,
@@ -44,6 +45,7 @@ def palettize(
     *,
     threads: int | None = None,
     subject: str | None = None,
+    errors: dict[str, Rows] | None = None,
 ) -> tuple[str, ...]:
     """Write a copy of an uncompressed package in which weights are palettized.
 
@@ -54,6 +56,7 @@ def palettize(
             palettes without a scale per channel.
         threads: at most so many at once; the default is what the environment says.
         subject: what errors call the package; its path if absent.
+        errors: to be filled with the squared error of each row, by the weight's name.
 
     Returns:
         A note on each weight that a setting names and that was left as it is: its name and why.
@@ -75,7 +78,7 @@ def palettize(
     with blob_writer(target / "weight.bin") as writer:
         rewriter = _Rewriter(
             model, settings, Uses(function), writer, threads or default_threads(),
-            subject or str(model.path),
+            subject or str(model.path), errors if errors is not None else {},
         )  # fmt: skip
         rewriter.block(block, function.block, {})
     (destination / file.relative_to(source)).write_bytes(message.SerializeToString())
@@ -102,9 +105,11 @@ class _Rewriter:
         writer: BlobWriter,
         threads: int,
         subject: str,
+        errors: dict[str, Rows],
     ) -> None:
         self.model, self.settings, self.uses = model, settings, uses
         self.writer, self.threads, self.subject = writer, threads, subject
+        self.errors = errors
         self.notes: list[str] = []
         self.moved: dict[Blob, int] = {}
 
@@ -153,6 +158,7 @@ class _Rewriter:
                 weight, method.mode, nbits,
                 groups=choice.groups, axis=choice.axis, threads=self.threads,
             )  # fmt: skip
+            self.errors[constant_name(op)] = palettes.errors(weight, self.threads)
             # Before iOS 18 there are no indices of 3 bits, which `unique` may come to.
             return palettes.widened(4) if palettes.nbits == 3 and version < _IOS18 else palettes
         except TooManyValues:

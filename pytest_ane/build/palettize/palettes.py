@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from pytest_ane.build.palettize import kmeans, patterns
 from pytest_ane.build.palettize.patterns import Indices, Patterns
-from pytest_ane.core.arrays import Array, HalfArray
+from pytest_ane.core.arrays import Array, FloatArray, HalfArray
 
+Rows = npt.NDArray[np.float64]
 Mode: TypeAlias = Literal["kmeans", "uniform", "unique"]
 
 NBITS = (1, 2, 3, 4, 6, 8)
@@ -40,6 +42,36 @@ class Palettes:
     def nbits(self) -> int:
         """Bits of an index."""
         return int(self.luts.shape[1]).bit_length() - 1
+
+    def values(self) -> FloatArray:
+        """The weight that they stand for, float32."""
+        moved = np.swapaxes(self.indices, 0, self.axis)
+        values = np.empty(moved.shape, np.float32)
+        groups = len(self.luts)
+        for table, rows, out in zip(
+            self.luts.astype(np.float32),
+            np.split(moved, groups),
+            np.split(values, groups),
+            strict=True,
+        ):
+            np.take(table, rows, out=out)
+        return np.ascontiguousarray(np.swapaxes(values, 0, self.axis))
+
+    def errors(self, weight: HalfArray, threads: int) -> Rows:
+        """Squared error of each row of the weight that was palettized, float64 `[rows]`."""
+        height = len(weight)
+        if self.axis:
+            with np.errstate(over="ignore", invalid="ignore"):
+                lost = np.square(self.values() - weight.astype(np.float32))
+            return np.asarray(lost.reshape(height, -1).sum(1, np.float64))
+        shape = len(self.luts), -1
+        rows = np.ascontiguousarray(weight).view(np.ndarray).reshape(shape).view(np.uint16)
+        rows.setflags(write=False)
+        errors = np.zeros((len(self.luts), height // len(self.luts)))
+        luts, indices = self.luts.astype(np.float32), self.indices.reshape(rows.shape)
+        for _ in _Tasks(rows, threads).run(kmeans.row_errors, luts, indices, errors):
+            pass
+        return errors.reshape(-1)
 
     def widened(self, nbits: int) -> Palettes:
         """The same with indices of more bits; zeros fill the tables up."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pytest_ane.core.digests import key_digest, tree_files
 from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.gates.base import Gate, ShardContext, Subject
 from pytest_ane.gates.compression.judge import figures, judge, weights_table
 from pytest_ane.gates.compression.measure import CompressionMeasurement, measure
-from pytest_ane.manifest import Shard
+from pytest_ane.manifest import GOLDEN, Model, Shard
 from pytest_ane.manifest.policy import CompressionPolicy
 
 __all__ = ["COMPRESSION", "CompressionMeasurement", "judge", "measure", "weights_table"]
@@ -20,9 +25,22 @@ class CompressionGate(Gate[CompressionMeasurement]):
     by_device = False
     static = True
 
+    def question(self, subject: Subject, model: Model, source: Callable[[], str]) -> dict[str, Any]:
+        """Of a package of the user's: how it was compressed, and what it is compared with."""
+        assert isinstance(subject, Shard)
+        asked: dict[str, Any] = {}
+        if subject.artifact is None:
+            return asked
+        if subject.compression is not None:
+            asked["compression"] = subject.compression.model_dump(mode="json")
+        plain = subject.uncompressed or subject.reference
+        if isinstance(plain, Path) and plain.suffix != GOLDEN:
+            asked["uncompressed"] = key_digest(tree_files(plain))
+        return asked
+
     def measure(self, context: ShardContext) -> CompressionMeasurement:
         """Take the census of the artifact; nothing is run."""
-        return measure(context.artifact, context.program, context.shard.reference)
+        return measure(context.shard, context.artifact, context.program)
 
     def judge(
         self, measurement: CompressionMeasurement, policy: CompressionPolicy, subject: Subject

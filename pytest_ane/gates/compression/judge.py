@@ -8,14 +8,15 @@ from collections.abc import Iterator, Sequence
 
 from pytest_ane.build.census import SPARSE, Census, Stage, Weight
 from pytest_ane.build.distortion import Distortion
+from pytest_ane.build.yardstick import steps_for
 from pytest_ane.core.verdict import Cell, Column, Figure, Finding, Severity, Table, Verdict, Where
+from pytest_ane.gates.compression import errors
 from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.manifest import (
     Compression,
     LinearStep,
     PalettizeStep,
     PruneStep,
-    Settings,
     Step,
     Uncompressed,
 )
@@ -46,6 +47,7 @@ def judge(
         figures=tuple(_figures(measurement, policy)),
         findings=(
             *_weights(census, asked, notes),
+            *errors.findings(measurement, policy, asked),
             *_budget(measurement, policy),
             *_not_finite(measurement.distortions),
             *_coarse(census, policy),
@@ -75,6 +77,7 @@ def _figures(measurement: CompressionMeasurement, policy: CompressionPolicy) -> 
         yield Figure("min_snr_db", round(worst.snr, 3), "dB", "lowest SNR", note=worst.name,
                      shown=True)  # fmt: skip
         yield Figure("min_snr_weight", worst.name)
+    yield from errors.figures(measurement, policy)
 
 
 def _weights(census: Census, asked: Compression | None, notes: Sequence[str]) -> Iterator[Finding]:
@@ -88,7 +91,7 @@ def _weights(census: Census, asked: Compression | None, notes: Sequence[str]) ->
                     Where(weight=weight.name),
                     kind="are compressed though they were to stay fp16",
                 )
-        elif steps := _expected(weight, settings):
+        elif steps := steps_for(weight, settings):
             yield from _undone(weight, steps, notes)
 
 
@@ -155,10 +158,10 @@ def weights_table(
 
     What is not known is empty: without `asked` its column, without `distortions` the errors.
     """
-    errors = {d.name: d for d in distortions}
+    by_name = {d.name: d for d in distortions}
     heads = ("weight", "shape", "asked", "stored as", "bits", "groups", "bytes", "SSE")
     columns = (*map(Column, heads), Column("SNR", "dB"), Column("not compressed"))
-    rows = (_row(weight, asked, notes, errors.get(weight.name)) for weight in census.weights)
+    rows = (_row(weight, asked, notes, by_name.get(weight.name)) for weight in census.weights)
     return Table("weights", columns, tuple(rows))
 
 
@@ -189,7 +192,7 @@ def _wanted(weight: Weight, asked: Compression | None) -> str:
     settings = asked.for_weight(weight.name, weight.op_types)
     if isinstance(settings, Uncompressed):
         return "fp16"
-    return _asked_for(_expected(weight, settings)) or "fp16 (small)"
+    return _asked_for(steps_for(weight, settings)) or "fp16 (small)"
 
 
 def _declined(weight: Weight, asked: Compression | None, notes: Sequence[str]) -> str:
@@ -197,14 +200,9 @@ def _declined(weight: Weight, asked: Compression | None, notes: Sequence[str]) -
     if asked is None or weight.stages:
         return ""
     settings = asked.for_weight(weight.name, weight.op_types)
-    if isinstance(settings, Uncompressed) or not (steps := _expected(weight, settings)):
+    if isinstance(settings, Uncompressed) or not (steps := steps_for(weight, settings)):
         return ""
     return _because(weight, steps, notes)[0] or "coremltools gave no reason"
-
-
-def _expected(weight: Weight, settings: Settings) -> tuple[Step, ...]:
-    """The steps that concern a weight of this size."""
-    return tuple(step for step in settings.steps if weight.elements > step.weight_threshold)
 
 
 def _asked_for(steps: Sequence[Step]) -> str:
@@ -343,9 +341,6 @@ def _because(weight: Weight, steps: Sequence[Step], notes: Sequence[str]) -> tup
     if own := next((note for note in notes if weight.name in note), ""):
         text = own.removeprefix(f"{weight.name}: ").rstrip(".")
         return text, "" if weight.name in text else text
-    if len(weight.shape) == 1:
-        text = "coremltools leaves weights of one dimension as they are"
-        return text, text
     return "", ""
 
 

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from pytest_ane.build import Census, Distortion
 from pytest_ane.build.census import Stage, Weight
+from pytest_ane.build.record import Against
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.compression import judge
 from pytest_ane.gates.compression.measure import CompressionMeasurement
@@ -40,10 +41,12 @@ def of(
     size: int = 700_000,
     notes: tuple[str, ...] = (),
     distortions: tuple[Distortion, ...] = (),
+    against: Against = "build",
+    names: dict[str, tuple[str, ...]] | None = None,
     **policy: Any,
 ) -> Verdict:
     return judge(
-        CompressionMeasurement(Census(weights), size, notes, distortions),
+        CompressionMeasurement(Census(weights), size, notes, distortions, against, **(names or {})),
         CompressionPolicy.model_validate(policy),
         "smollm2:L01",
         asked and TypeAdapter(Compression).validate_python(asked),
@@ -64,6 +67,7 @@ def test_all_weights_compressed() -> None:
         "ratio": 3.4774,
         "weights": 3,
         "weights_compressed": 2,
+        "weights_missing": 0,
     }
     (table,) = verdict.tables
     assert [row[0] for row in table.rows] == ["q_proj_weight", "down_proj_weight", "norm_weight"]
@@ -274,9 +278,11 @@ def test_all_steps_done() -> None:
     assert of(chain(*whole, sparsity=0.5), asked=asked).status == "passed"
 
 
-def test_a_weight_of_one_dimension() -> None:
-    (finding,) = of(Weight("bias", (4096,), 8192, 16)).reasons
-    assert "weights of one dimension" in finding.reason
+@pytest.mark.parametrize("asked", [FOUR_BITS, EIGHT_BITS, {"method": "prune", "threshold": 1}])
+def test_a_bias_is_compressed_by_no_method(asked: dict[str, Any]) -> None:
+    verdict = of(Weight("bias", (4096,), 8192, 16), asked=asked)
+    assert verdict.status == "passed"
+    assert verdict.tables[0].rows[0][2] == "fp16 (small)"
 
 
 def test_settings_by_operation() -> None:
@@ -316,3 +322,89 @@ def test_a_weight_of_one_dimension_that_was_to_be_pruned_along_another() -> None
     sparse = Weight("w", (64,), 100, 16, (Stage("constexpr_sparse_to_dense", 16),), 0.25)
     asked = {"method": "prune", "n_m_ratio": [2, 4], "weight_threshold": 0}
     assert of(sparse, asked=asked).status == "passed"
+
+
+def lost(name: str, error: float, row: float, scheme: str = "6-bit k-means") -> Distortion:
+    return Distortion(name, error, 1000.0, scheme, 1.0, row, (16, 31))
+
+
+def reasons(*distortions: Distortion, **options: Any) -> list[str]:
+    return [finding.reason for finding in of(Q, distortions=distortions, **options).reasons]
+
+
+def test_errors_that_the_scheme_explains_pass() -> None:
+    verdict = of(Q, DOWN, distortions=(lost("q_proj_weight", 1.25, 4.0),))
+    assert verdict.status == "passed"
+    assert verdict.values["max_weight_error"] == 1.25
+    assert verdict.values["max_weight_row_error"] == 4.0
+
+
+def test_rows_that_cost_more_than_the_scheme_needs() -> None:
+    assert reasons(lost("q_proj_weight", 2.0, 28.04)) == [
+        "q_proj_weight rows 16 to 31 cost 28 times what 6-bit k-means needs "
+        "(max-weight-row-error = 4)"
+    ]
+    assert reasons(lost("q_proj_weight", 2.0, 28.0), **{"max-weight-row-error": 30}) == [
+        "q_proj_weight costs 2 times what 6-bit k-means needs (max-weight-error = 1.25)"
+    ]
+    loose = {"max-weight-row-error": 30, "max-weight-error": 2}
+    assert reasons(lost("q_proj_weight", 2.0, 28.0), **loose) == []
+
+
+def test_the_worst_weight_comes_first() -> None:
+    errors = (lost("a", 2, 5), lost("b", 1, 500), lost("c", 1, 50))
+    assert [reason.split()[0] for reason in reasons(*errors)] == ["b", "c", "a"]
+
+
+def test_what_is_not_compressed_is_equal() -> None:
+    assert reasons(lost("norm_weight", 1.0, 4.0, "fp16")) == []
+    assert reasons(lost("norm_weight", 1.0, 2500.0, "fp16")) == [
+        "norm_weight is not compressed, but rows 16 to 31 differ from the uncompressed weight by "
+        "up to 50 steps of fp16"
+    ]
+    assert kinds(of(Q, names={"changed": ("main/scale",)})) == {
+        "main/scale": "are other numbers than in the uncompressed program"
+    }
+
+
+def test_weights_that_are_missing() -> None:
+    verdict = of(Q, distortions=(lost("q_proj_weight", 1, 1),), names={"missing": ("a", "b")})
+    assert list(kinds(verdict)) == ["a", "b"]
+    assert verdict.values["weights_missing"] == 2
+    (finding,) = of(Q, names={"missing": ("a", "b")}).reasons
+    assert "so it is another program" in finding.reason
+
+
+def test_a_weight_of_unknown_origin_is_a_warning() -> None:
+    verdict = of(Q, names={"extra": ("new",)})
+    assert (verdict.status, [f.severity for f in verdict.findings]) == ("passed", ["warned"])
+
+
+def test_a_package_that_its_build_did_not_measure() -> None:
+    (finding,) = of(Q, against="changed").reasons
+    assert "other bytes than those whose weights its build measured" in finding.reason
+
+
+def test_weights_that_nothing_is_known_of() -> None:
+    bad = lost("q_proj_weight", 2.0, 28.0)
+    verdict = of(Q, distortions=(bad,), against="nothing")
+    (finding,) = verdict.findings
+    assert (verdict.status, finding.severity) == ("passed", "note")
+    assert 'uncompressed = "x-fp16.mlpackage"' in finding.remedy
+    assert of(NORM, against="itself", asked=None).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "asked", "why"),
+    [
+        ("4-bit k-means of vectors of 2", FOUR_BITS, "nothing says what 4-bit k-means of vectors"),
+        ("", None, "the manifest does not say"),
+    ],
+)
+def test_an_error_without_a_yardstick_is_a_note(
+    scheme: str, asked: dict[str, Any] | None, why: str
+) -> None:
+    verdict = of(Q, distortions=(Distortion("q_proj_weight", 9.0, 10.0, scheme),), asked=asked)
+    (finding,) = verdict.findings
+    assert (verdict.status, finding.severity) == ("passed", "note")
+    assert f"The error of q_proj_weight was not judged: {why}" in finding.reason

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.build import Artifact, BuildRecord, Distortion, take_census
+from pytest_ane.build import Artifact, BuildRecord, Distortion, WeightComparison, take_census
 from pytest_ane.build.census import Census
 from pytest_ane.gates.compression import measure
 from pytest_ane.gates.compression.measure import CompressionMeasurement
+from pytest_ane.manifest import Shard
 from pytest_ane.mil import read_model
 from tests.build.test_distortion import package
 
@@ -18,17 +19,23 @@ ERRORS = (Distortion("u", 1.5, 25.0),)
 
 def test_of_a_package_that_was_built_here(tmp_path: Path) -> None:
     path = package(tmp_path / "a", ("u", [[3.0, 4.0]]))
-    artifact = Artifact(path, BuildRecord({}, {}, ("a note",), 1.0, ERRORS))
-    model = read_model(path)
-    expected = CompressionMeasurement(take_census(model), artifact.size, ("a note",), ERRORS)
-    assert measure(artifact, model, "float32") == expected
+    weights = WeightComparison(ERRORS, ("gone",), ("new",), ("main/scale",))
+    record = BuildRecord({}, {}, ("a note",), 1.0, weights, digest=Artifact(path).digest)
+    artifact, model = Artifact(path, record), read_model(path)
+    expected = CompressionMeasurement(
+        take_census(model), artifact.size, ("a note",), ERRORS, "build", ("gone",), ("new",),
+        ("main/scale",),
+    )  # fmt: skip
+    assert measure(Shard(model="m", id="a"), artifact, model) == expected
     assert [weight.name for weight in expected.census.weights] == ["u"]
 
 
 def test_of_a_package_of_unknown_making(tmp_path: Path) -> None:
     path, other = (package(tmp_path / n, ("u", [[3.0, v]])) for n, v in (("a", 4.0), ("b", 5.0)))
-    found = measure(Artifact(path), read_model(path), other)
-    assert (found.notes, found.distortions) == ((), (Distortion("u", 1.0, 34.0),))
+    shard = Shard(model="m", id="a", artifact=path, reference=other)
+    measurement = measure(shard, Artifact(path), read_model(path))
+    assert (measurement.notes, measurement.against) == ((), "itself")
+    assert [(d.name, d.sse) for d in measurement.distortions] == [("u", 1.0)]
 
 
 def test_no_package_has_fewer_bytes_than_none() -> None:

@@ -1,0 +1,156 @@
+"""Verdict on the errors of weights: what compression lost, against what its scheme needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from pytest_ane.build.distortion import FP16, Distortion
+from pytest_ane.core.verdict import Figure, Finding, Where
+from pytest_ane.gates.compression.measure import CompressionMeasurement
+from pytest_ane.manifest import Compression
+from pytest_ane.manifest.policy import CompressionPolicy
+
+_COMPARED = ("build", "uncompressed", "reference")
+"""What weights are compared with to be judged: the program before compression."""
+_STEPS = 2.0
+"""Steps of fp16 that a value which is not compressed may differ by, for converters round constants
+that they fold in various ways."""
+
+
+def figures(measurement: CompressionMeasurement, policy: CompressionPolicy) -> Iterator[Figure]:
+    """How far weights are from what their schemes reach, and how many are missing."""
+    compressed = [d for d in _judged(measurement) if d.scheme != FP16]
+    if compressed:
+        worst = max(compressed, key=lambda d: d.error or 0)
+        row = max(compressed, key=lambda d: d.row_error or 0)
+        unit = "x what its scheme needs"
+        yield Figure("max_weight_error", round(worst.error or 0, 4), unit, "error of a weight",
+                     limit=policy.max_weight_error, good="below", note=worst.name)  # fmt: skip
+        yield Figure("max_weight_row_error", round(row.row_error or 0, 4), unit, "error of a row",
+                     limit=policy.max_weight_row_error, good="below", note=row.name)  # fmt: skip
+    if measurement.against in _COMPARED:
+        missing = len(measurement.missing)
+        yield Figure("weights_missing", missing, "weights missing", limit=0, good="below")
+
+
+def findings(
+    measurement: CompressionMeasurement, policy: CompressionPolicy, asked: Compression | None
+) -> Iterator[Finding]:
+    """Weights that are missing, differ, or lose more than their schemes do; and what is unknown."""
+    if measurement.against == "changed":
+        yield Finding(
+            "failed",
+            "The package has other bytes than those whose weights its build measured",
+            remedy="run 'pytest-ane cache prune', and it is built again",
+        )
+    if measurement.against in _COMPARED:
+        yield from _missing(measurement)
+        yield from _numbers(measurement)
+        for d in sorted(_judged(measurement), key=lambda d: -(d.row_error or 0)):
+            yield from _lost(d, policy)
+    yield from _not_judged(measurement, asked)
+
+
+def _judged(measurement: CompressionMeasurement) -> list[Distortion]:
+    """Distortions with a yardstick, of weights that were compared with their uncompressed form."""
+    compared = measurement.against in _COMPARED
+    return [d for d in measurement.distortions if compared and d.reached is not None]
+
+
+def _missing(measurement: CompressionMeasurement) -> Iterator[Finding]:
+    if measurement.missing and not measurement.distortions:
+        yield Finding(
+            "failed",
+            f"None of the {len(measurement.missing)} weights of the uncompressed package is in the "
+            "package by name and shape, so it is another program",
+            remedy="name the package's own program before compression as 'uncompressed'",
+            figure="weights_missing",
+        )
+        return
+    for name in measurement.missing:
+        yield Finding(
+            "failed",
+            f"{name} of the uncompressed program is not in the package",
+            Where(weight=name),
+            kind="of the uncompressed program are not in the package",
+            figure="weights_missing",
+        )
+    for name in measurement.extra:
+        yield Finding(
+            "warned",
+            f"{name} is not in the uncompressed program, so its error is unknown",
+            Where(weight=name),
+            kind="are not in the uncompressed program, so their errors are unknown",
+        )
+
+
+def _numbers(measurement: CompressionMeasurement) -> Iterator[Finding]:
+    for name in measurement.changed:
+        yield Finding(
+            "failed",
+            f"The constant {name} is another number than in the uncompressed program",
+            Where(weight=name),
+            kind="are other numbers than in the uncompressed program",
+        )
+
+
+def _lost(d: Distortion, policy: CompressionPolicy) -> Iterator[Finding]:
+    total, row, where = d.error or 0.0, d.row_error or 0.0, Where(weight=d.name)
+    rows = f"row {d.rows[0]}" if d.rows[0] == d.rows[1] else f"rows {d.rows[0]} to {d.rows[1]}"
+    if d.scheme == FP16:
+        if row > _STEPS**2:
+            yield Finding(
+                "failed",
+                f"{d.name} is not compressed, but {rows} differ from the uncompressed weight by up "
+                f"to {math.sqrt(row):.3g} steps of fp16",
+                where,
+                kind="are not compressed, but differ from the uncompressed weights",
+            )
+    elif row > (limit := policy.max_weight_row_error):
+        yield Finding(
+            "failed",
+            f"{d.name} {rows} cost {row:.3g} times what {d.scheme} needs "
+            f"(max-weight-row-error = {limit:g})",
+            where,
+            kind=f"have rows that cost over {limit:g} times what their schemes need",
+            figure="max_weight_row_error",
+        )
+    elif total > (limit := policy.max_weight_error):
+        yield Finding(
+            "failed",
+            f"{d.name} costs {total:.3g} times what {d.scheme} needs (max-weight-error = "
+            f"{limit:g})",
+            where,
+            kind=f"cost over {limit:g} times what their schemes need",
+            figure="max_weight_error",
+        )
+
+
+def _not_judged(
+    measurement: CompressionMeasurement, asked: Compression | None
+) -> Iterator[Finding]:
+    """Compressed weights whose errors nobody can judge, and why."""
+    compressed = {w.name for w in measurement.census.weights if w.stages}
+    if measurement.against == "nothing" and compressed:
+        yield Finding(
+            "note",
+            f"{len(compressed)} compressed weights could not be compared, for the program before "
+            "compression is not known",
+            remedy='add uncompressed = "x-fp16.mlpackage" to the shard\'s table',
+        )
+    if measurement.against not in _COMPARED:
+        return
+    for d in measurement.distortions:
+        if d.reached is None and d.name in compressed and math.isfinite(d.sse):
+            reason = f"nothing says what {d.scheme} should reach"
+            if asked is None:
+                reason = "the manifest does not say how it was to be compressed"
+            elif not d.scheme:
+                reason = "it was not to be compressed"
+            yield Finding(
+                "note",
+                f"The error of {d.name} was not judged: {reason}",
+                Where(weight=d.name),
+                kind=f"have errors that were not judged: {reason}",
+            )
