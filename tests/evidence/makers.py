@@ -82,7 +82,7 @@ FIDELITY = Fidelity(
     ),
     True,
     {"backend": "coreml"},
-    ("input x: fp32 in place of fp16",),
+    interface=("input x: fp32 in place of fp16",),
 )  # fmt: skip
 BEHAVIOUR = behaviour.Behaviour(
     (

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ane.error_budget import Error, ErrorBudget
 from pytest_ane.gates import GATES, Subject
 from pytest_ane.gates.behaviour import Behaviour
 from pytest_ane.gates.behaviour.measure import PromptResult
@@ -23,6 +24,7 @@ ERRORS = Errors(0.9, 0.8, 0, (0, 0), 0.1, (0, 0))
 SEEDED = Comparison("gaussian", "g", "y", 3, 1.0, (0.9, 0.8), (0, 2), (1,), (), 1.0, 0.1,
                     relative=(0.1, 0.1), errors=ERRORS)  # fmt: skip
 CAPTURED = replace(SEEDED, kind="captured", probe="c", length=2, positions=(5, 6), both_zero=())
+BUDGET = ErrorBudget(Error(0.1, 0.1), Error(0.1, 0.1), None)
 POSITION = Position(1.0, 0.0, True, 0)
 PROMPT = PromptResult("p", (POSITION, POSITION), (5,), (5,), (4.0,), " a", " a")
 
@@ -36,7 +38,7 @@ def of_plan(plan: Plan) -> str:
 
 
 def of_fidelity(*found: Comparison, compared: bool = True, shard: Shard = SHARD) -> str:
-    return lack("fidelity", Fidelity(found, compared, {}, ()), shard)
+    return lack("fidelity", Fidelity(found, compared, {}, BUDGET, interface=()), shard)
 
 
 def of_behaviour(*found: PromptResult, asked: Prompt) -> str:
@@ -79,6 +81,13 @@ def test_fidelity_without_a_reference() -> None:
     assert of_fidelity(SEEDED, compared=False) == "compares with no reference"
     alone = SHARD.model_copy(update={"reference": "none"})
     assert of_fidelity(SEEDED, compared=False, shard=alone) == ""
+
+
+def test_fidelity_without_an_error_budget() -> None:
+    unsplit = Fidelity((SEEDED, CAPTURED), True, {}, interface=())
+    assert lack("fidelity", unsplit, SHARD) == "has no error budget"
+    own = SHARD.model_copy(update={"artifact": Path("x.mlpackage")})
+    assert lack("fidelity", unsplit, own) == ""
 
 
 def test_fewer_probes() -> None:
