@@ -145,12 +145,18 @@ def shard_problems(
 
 
 def setting_problems(model: ModelTable, settings: Common, layers: Layers) -> Iterator[Problem]:
-    """Probes without prompts, and compression that the deployment target does not know."""
-    if (kinds := settings.probes.of_prompts) and not model.prompts:
-        need, them = ("needs", "it") if len(kinds) == 1 else ("need", "them")
-        named = " and ".join(f'"{kind}"' for kind in kinds)
-        message = f"{named} {need} golden prompts to capture from; add prompts or leave {them} out"
-        yield at_value(layers.origin(("probes", "kinds")), list(settings.probes.kinds), message)
+    """Probes without prompts or family, and compression that the target does not know."""
+    probes = settings.probes
+    lacking = {
+        "golden prompts to capture from; add prompts": () if model.prompts else probes.of_prompts,
+        "a family; name one": () if model.family else probes.of_families,
+    }
+    for what, kinds in lacking.items():
+        if kinds:
+            need, them = ("needs", "it") if len(kinds) == 1 else ("need", "them")
+            named = " and ".join(f'"{kind}"' for kind in kinds)
+            message = f"{named} {need} {what} or leave {them} out"
+            yield at_value(layers.origin(("probes", "kinds")), list(probes.kinds), message)
     compression = settings.compression
     made = model.family or model.builder
     for method in compression.every() if compression and made else ():

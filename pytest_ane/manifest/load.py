@@ -124,7 +124,6 @@ def _malformed(error: str, text: str) -> str:
 
 
 _SHARED = tuple(Common.by_key())
-_NO_PROMPTS: Table = {"probes": {"kinds": ["gaussian", *OF_FAMILIES]}}
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
@@ -213,8 +212,10 @@ class Resolver:
         )
 
     def _common(self, here: KeyPath, raw: Table) -> Layers:
-        """What the model's shards share; without prompts there is nothing to capture by default."""
-        layers = Layers((((), {} if raw.get("prompts") else _NO_PROMPTS),))
+        """What the model's shards share; by default they have the kinds of probes that they can."""
+        kinds = ["gaussian", *(["outlier", "captured"] if raw.get("prompts") else [])]
+        kinds += OF_FAMILIES if raw.get("family") else []
+        layers = Layers((((), {"probes": {"kinds": kinds}}),))
         layers = layers.over(("defaults",), only(self._document.get("defaults"), _SHARED))
         return layers.over(here, only(raw, _SHARED))
 

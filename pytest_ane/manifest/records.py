@@ -91,10 +91,10 @@ class Probes(Record):
     ] = ("gaussian", "outlier", "captured", *OF_FAMILIES)
     """`gaussian` has RMS 1, `unit-norm` rows of norm 1, `captured` are real hidden states of the
     golden prompts, `outlier` is normal with their means, deviations and largest values by channel,
-    `extreme` as large as they get, and as fp16 can take. These three need prompts; without any the
-    default leaves them out. The others are of shards of a family: `massive` has one channel at 400,
-    4,000 and 20,000 and, of shards with states, `ragged` goes to the end of the context in calls of
-    different T, `rewrite` goes back and writes slots again."""
+    `extreme` as large as they get, and as fp16 can take. These three need prompts, the others a
+    family; the default leaves out those that a model has none for. `massive` has one channel at
+    400, 4,000 and 20,000. Of shards with states, `ragged` goes to the end of the context in calls
+    of different T, and `rewrite` goes back and writes slots again."""
     count: Annotated[int, Field(ge=1, le=64)] = 2
     """Probes of each of `gaussian`, `unit-norm` and `outlier` at the smallest and the largest T;
     there is one at those between."""
@@ -105,6 +105,11 @@ class Probes(Record):
     def of_prompts(self) -> tuple[str, ...]:
         """The kinds that are made from the states of golden prompts."""
         return tuple(kind for kind in self.kinds if kind in OF_PROMPTS)
+
+    @property
+    def of_families(self) -> tuple[str, ...]:
+        """The kinds whose calls only a family knows how to make."""
+        return tuple(kind for kind in self.kinds if kind in OF_FAMILIES)
 
     @model_validator(mode="after")
     def _once_each(self) -> Probes:

@@ -255,6 +255,8 @@ def test_probes_are_captured_where_there_are_prompts(read: Read) -> None:
     assert read(MODEL).shards[0].probes.kinds == ("gaussian", *OF_FAMILIES)
     kinds = read(MODEL + PROMPT).shards[0].probes.kinds
     assert kinds == ("gaussian", "outlier", "captured", *OF_FAMILIES)
+    own = '[models.m.shard.a]\nartifact = "a.mlpackage"\nreference = "none"\n'
+    assert read(own).shards[0].probes.kinds == ("gaussian",)
 
 
 def test_packages_of_one_s_own(read: Read, tmp_path: Path) -> None:
@@ -347,6 +349,11 @@ CONTRADICTIONS = [
     (MODEL + 'probes.kinds = ["gaussian", "extreme", "outlier"]', [
         '5: [models.m.probes] kinds = ["gaussian", "extreme", "outlier"]: "extreme" and "outlier" '
         "need golden prompts to capture from; add prompts or leave them out.",
+    ]),
+    ('[models.m.shard.a]\nartifact = "a.mlpackage"\nreference = "none"\n'
+     'probes.kinds = ["ragged"]', [
+        '4: [models.m.shard.a.probes] kinds = ["ragged"]: "ragged" needs a family; name one or '
+        "leave it out.",
     ]),
     (MODEL + 'target = "iOS17"\n' + PALETTE, [
         "5: [models.m] target = \"iOS17\": must be 'iOS18', for compression has granularity = "
