@@ -23,15 +23,21 @@ def figures(measurement: CompressionMeasurement, policy: CompressionPolicy) -> I
     compressed = [d for d in _judged(measurement) if d.scheme != FP16]
     if compressed:
         worst = max(compressed, key=lambda d: d.error or 0)
-        row = max(compressed, key=lambda d: d.row_error or 0)
-        unit = "x what its scheme needs"
-        yield Figure("max_weight_error", round(worst.error or 0, 4), unit, "error of a weight",
-                     limit=policy.max_weight_error, good="below", note=worst.name)  # fmt: skip
-        yield Figure("max_weight_row_error", round(row.row_error or 0, 4), unit, "error of a row",
-                     limit=policy.max_weight_row_error, good="below", note=row.name)  # fmt: skip
+        yield _ratio("max_weight_error", worst.error or 0, "error of a weight", worst.name,
+                     policy.max_weight_error)  # fmt: skip
+        worst = max(compressed, key=lambda d: d.row_error or 0)
+        yield _ratio("max_weight_row_error", worst.row_error or 0, "error of a row", worst.name,
+                     policy.max_weight_row_error)  # fmt: skip
     if measurement.against in _COMPARED:
         missing = len(measurement.missing)
-        yield Figure("weights_missing", missing, "weights missing", limit=0, good="below")
+        yield Figure("weights_missing", missing, "weights missing")
+
+
+def _ratio(name: str, value: float, label: str, weight: str, limit: float) -> Figure:
+    """A ratio with its limit where that decides: below it, the size is what a row should show."""
+    unit = "x what its scheme needs"
+    return Figure(name, round(value, 4), unit, label, note=weight, good="below",
+                  limit=limit if value > limit else None)  # fmt: skip
 
 
 def findings(
