@@ -307,8 +307,9 @@ class Cache:
         try:
             self._remove(path)
         except OSError as error:
-            refused = isinstance(error, PermissionError)
-            raise (_ForeignEntryError if refused else CacheError)(
+            # In a folder with the sticky bit another user's entry stays, and others may be added.
+            foreign = isinstance(error, PermissionError) and _is_writable(path.parent)
+            raise (_ForeignEntryError if foreign else CacheError)(
                 f"{sentence}, and cannot be replaced ({error.strerror}); delete {path}, or choose "
                 "another folder with --ane-cache=DIR."
             ) from error
@@ -403,6 +404,11 @@ def to_stderr(text: str) -> None:
 def default_root() -> Path:
     """The user's own cache folder."""
     return user_cache_path("pytest-ane")
+
+
+def _is_writable(folder: Path) -> bool:
+    effective = os.access in os.supports_effective_ids
+    return os.access(folder, os.W_OK, effective_ids=effective)
 
 
 def _said(error: OSError) -> str:
