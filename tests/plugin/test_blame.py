@@ -72,8 +72,8 @@ def test_passed_shards_are_not_explained_otherwise(project: Project) -> None:
     result.stdout.no_fnmatch_line("*ane blame*")
 
 
-def test_without_an_uncompressed_package(project: Project) -> None:
-    """The gate's own message stands, and operations are asked all the same."""
+def test_without_another_package(project: Project) -> None:
+    """The gate's own message stands; what is not compressed is its own uncompressed form."""
     result = project.packages(nan="none").gate("-k", "fidelity")
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.fnmatch_lines(
@@ -81,7 +81,7 @@ def test_without_an_uncompressed_package(project: Project) -> None:
             "own:nan: fidelity failed",
             "  - *give NaN or infinite values: *",
             "*-- Captured ane blame call --*",
-            "own:nan has no uncompressed package to take weights from; name one as its *",
+            "It has no compressed weights, and none differ from those of the uncompressed package.",
         ]
     )
 

@@ -109,14 +109,14 @@ def _lost(d: Distortion, policy: CompressionPolicy) -> Iterator[Finding]:
             yield Finding(
                 "failed",
                 f"{d.name} is not compressed, but {rows} differ from the uncompressed weight by up "
-                f"to {math.sqrt(row):.3g} steps of fp16",
+                f"to {_times(math.sqrt(row))} steps of fp16",
                 where,
                 kind="are not compressed, but differ from the uncompressed weights",
             )
     elif row > (limit := policy.max_weight_row_error):
         yield Finding(
             "failed",
-            f"{d.name} {rows} cost {row:.3g} times what {d.scheme} needs "
+            f"{d.name} {rows} cost {_times(row)} times what {d.scheme} needs "
             f"(max-weight-row-error = {limit:g})",
             where,
             kind=f"have rows that cost over {limit:g} times what their schemes need",
@@ -125,12 +125,17 @@ def _lost(d: Distortion, policy: CompressionPolicy) -> Iterator[Finding]:
     elif total > (limit := policy.max_weight_error):
         yield Finding(
             "failed",
-            f"{d.name} costs {total:.3g} times what {d.scheme} needs (max-weight-error = "
+            f"{d.name} costs {_times(total)} times what {d.scheme} needs (max-weight-error = "
             f"{limit:g})",
             where,
             kind=f"cost over {limit:g} times what their schemes need",
             figure="max_weight_error",
         )
+
+
+def _times(ratio: float) -> str:
+    """`1.3`, `27.6`, `12,400`."""
+    return f"{ratio:.3g}" if ratio < 100 else f"{ratio:,.0f}"
 
 
 def _not_judged(
