@@ -147,7 +147,7 @@ def compare_weights(
         exact = originals.get((name, shape), [])
         for number, weight in enumerate(places if exact else ()):
             pair = _Pair(model, weight, against, exact[min(number, len(exact) - 1)])
-            made = pair.distortion(compression, known.get(name))
+            made = pair.distortion(compression, known.get(weight.weight.name))
             if name not in results or _worse(made, results[name]):
                 results[name] = made
     return WeightComparison(
@@ -165,12 +165,18 @@ def _by_name(model: MLModel) -> _Places:
     """A program's weights by name and shape; one entry for each function that has it."""
     places: dict[tuple[str, tuple[int, ...]], list[ProgramWeight]] = {}
     for weight in find_weights(model):
-        places.setdefault((weight.weight.name, weight.weight.shape), []).append(weight)
+        places.setdefault((typeless(weight.weight.name), weight.weight.shape), []).append(weight)
     return places
 
 
+def typeless(name: str) -> str:
+    """A constant's name as a program in float32 has it; one in fp16 appends a suffix."""
+    return name.removesuffix("_to_fp16")
+
+
 def _lacking(of: _Places, by: _Places) -> tuple[str, ...]:
-    return tuple(name for name, shape in of if (name, shape) not in by and math.prod(shape) > _FEW)
+    lacking = (places[0].weight for key, places in of.items() if key not in by)
+    return tuple(weight.name for weight in lacking if weight.elements > _FEW)
 
 
 def _worse(first: Distortion, second: Distortion) -> bool:
@@ -194,7 +200,7 @@ def _numbers(model: MLModel) -> Iterator[tuple[str, float]]:
             if value is None or not isinstance(kind, TensorType) or kind.shape:
                 continue
             if kind.dtype.value in ("fp16", "fp32") and bits_of(kind):
-                yield f"{label}/{op.name}", float(np.asarray(load(model, value)))
+                yield f"{label}/{typeless(op.name)}", float(np.asarray(load(model, value)))
 
 
 @dataclass(frozen=True)

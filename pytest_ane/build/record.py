@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pytest_ane.build.census import take_census
-from pytest_ane.build.distortion import Distortion, WeightComparison, compare_weights
+from pytest_ane.build.distortion import Distortion, WeightComparison, compare_weights, typeless
 from pytest_ane.core.digests import tree_bytes, tree_digest
 from pytest_ane.core.errors import BuildError, CacheError
 from pytest_ane.manifest import GOLDEN, Shard
@@ -162,5 +162,5 @@ def uncompressed_package(shard: Shard, artifact: Artifact, program: MLModel) -> 
     others = take_census(read_model(reference)).weights
     if any(weight.stages for weight in others):
         return None
-    same = {(w.name, w.shape) for w in weights} <= {(w.name, w.shape) for w in others}
-    return reference if same else None
+    mine, its = ({(typeless(w.name), w.shape) for w in of} for of in (weights, others))
+    return reference if mine <= its else None

@@ -224,8 +224,8 @@ def _words(step: Step) -> str:
     if isinstance(step, LinearStep):
         return f"{step.dtype} {step.granularity.replace('_', ' ')}"
     if step.mode == "unique":
-        return "lossless palettes"
-    kind = "k-means" if step.mode == "kmeans" else "uniform palettes"
+        return "lossless palettization"
+    kind = "k-means" if step.mode == "kmeans" else "uniform palettization"
     pairs = f" of vectors of {step.cluster_dim}" if step.cluster_dim > 1 else ""
     scaled = " scaled by channel" if step.enable_per_channel_scale else ""
     return f"{step.nbits}-bit {kind}{pairs}{scaled}"

@@ -153,3 +153,35 @@ def test_a_ratio_beyond_all_numbers_is_infinite(sse: float, energy: float) -> No
 def test_sums_of_squares_are_never_negative() -> None:
     with pytest.raises(ValueError, match="negative"):
         Distortion("u", -1.0, 1.0)
+
+
+def test_what_only_one_package_has_is_missing_or_extra(tmp_path: Path) -> None:
+    wide = np.ones((1, 9))
+    first = package(tmp_path / "a", ("u", wide), ("v", wide))
+    second = package(tmp_path / "b", ("w", wide), ("v_to_fp16", wide), ("z", wide))
+    weights = compare_weights(read_model(first), read_model(second))
+    assert (weights.missing, weights.extra) == (("w", "z"), ("u",))
+    assert [d.name for d in weights.distortions] == ["v"]
+    few = package(tmp_path / "c", ("u", [[1.0, 2.0]]), ("v", [[1.0, 2.0]]))
+    assert compare_weights(read_model(package(tmp_path / "d", ("v", [[1.0, 2.0]]))),
+                           read_model(few)).missing == ()  # fmt: skip
+
+
+def test_elements_of_an_uncompressed_weight_are_compared_in_steps_of_fp16(tmp_path: Path) -> None:
+    exact = np.full((3, 4), 1.5, np.float16)
+    other = exact.copy()
+    other[1, 2] += 5 * 2.0**-10
+    pair = [read_model(package(tmp_path / n, ("u", w))) for n, w in (("a", other), ("b", exact))]
+    (d,) = distortions(pair[0], pair[1])
+    assert (d.scheme, d.rows) == ("fp16", (1, 1))
+    assert d.row_error == pytest.approx((5 / 1.5) ** 2, rel=1e-3)
+
+
+def test_a_ratio_needs_both_yardsticks() -> None:
+    with pytest.raises(ValueError, match="one only"):
+        Distortion("u", 1.0, 2.0, "fp16", 1.0)
+    with pytest.raises(ValueError, match="a ratio or a row is negative"):
+        Distortion("u", 1.0, 2.0, "fp16", 1.0, 1.0, (3, 2))
+    assert Distortion("u", 0.0, 2.0, "fp16", 0.0, 0.0).error == 0.0
+    assert Distortion("u", 1.0, 2.0).error is None
+    assert Distortion("u", 1.0, 2.0, "fp16", 0.0, 0.0).error == math.inf

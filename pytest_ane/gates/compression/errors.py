@@ -23,15 +23,21 @@ def figures(measurement: CompressionMeasurement, policy: CompressionPolicy) -> I
     compressed = [d for d in _judged(measurement) if d.scheme != FP16]
     if compressed:
         worst = max(compressed, key=lambda d: d.error or 0)
-        row = max(compressed, key=lambda d: d.row_error or 0)
-        unit = "x what its scheme needs"
-        yield Figure("max_weight_error", round(worst.error or 0, 4), unit, "error of a weight",
-                     limit=policy.max_weight_error, good="below", note=worst.name)  # fmt: skip
-        yield Figure("max_weight_row_error", round(row.row_error or 0, 4), unit, "error of a row",
-                     limit=policy.max_weight_row_error, good="below", note=row.name)  # fmt: skip
+        yield _ratio("max_weight_error", worst.error or 0, "error of a weight", worst.name,
+                     policy.max_weight_error)  # fmt: skip
+        worst = max(compressed, key=lambda d: d.row_error or 0)
+        yield _ratio("max_weight_row_error", worst.row_error or 0, "error of a row", worst.name,
+                     policy.max_weight_row_error)  # fmt: skip
     if measurement.against in _COMPARED:
         missing = len(measurement.missing)
-        yield Figure("weights_missing", missing, "weights missing", limit=0, good="below")
+        yield Figure("weights_missing", missing, "weights missing")
+
+
+def _ratio(name: str, value: float, label: str, weight: str, limit: float) -> Figure:
+    """A ratio with its limit where that decides: below it, the size is what a row should show."""
+    unit = "x what its scheme needs"
+    return Figure(name, round(value, 4), unit, label, note=weight, good="below",
+                  limit=limit if value > limit else None)  # fmt: skip
 
 
 def findings(
@@ -103,14 +109,14 @@ def _lost(d: Distortion, policy: CompressionPolicy) -> Iterator[Finding]:
             yield Finding(
                 "failed",
                 f"{d.name} is not compressed, but {rows} differ from the uncompressed weight by up "
-                f"to {math.sqrt(row):.3g} steps of fp16",
+                f"to {_times(math.sqrt(row))} steps of fp16",
                 where,
                 kind="are not compressed, but differ from the uncompressed weights",
             )
     elif row > (limit := policy.max_weight_row_error):
         yield Finding(
             "failed",
-            f"{d.name} {rows} cost {row:.3g} times what {d.scheme} needs "
+            f"{d.name} {rows} cost {_times(row)} times what {d.scheme} needs "
             f"(max-weight-row-error = {limit:g})",
             where,
             kind=f"have rows that cost over {limit:g} times what their schemes need",
@@ -119,12 +125,17 @@ def _lost(d: Distortion, policy: CompressionPolicy) -> Iterator[Finding]:
     elif total > (limit := policy.max_weight_error):
         yield Finding(
             "failed",
-            f"{d.name} costs {total:.3g} times what {d.scheme} needs (max-weight-error = "
+            f"{d.name} costs {_times(total)} times what {d.scheme} needs (max-weight-error = "
             f"{limit:g})",
             where,
             kind=f"cost over {limit:g} times what their schemes need",
             figure="max_weight_error",
         )
+
+
+def _times(ratio: float) -> str:
+    """`1.3`, `27.6`, `12,400`."""
+    return f"{ratio:.3g}" if ratio < 100 else f"{ratio:,.0f}"
 
 
 def _not_judged(
