@@ -140,7 +140,7 @@ def test_what_is_there_and_not_declared() -> None:
 
 def test_another_interface_is_red_though_every_number_is_right() -> None:
     for interface, status in ((None, "passed"), ((), "passed"), (("input x: fp32",), "failed")):
-        verdict = judge(Fidelity((GOOD,), True, {}, interface), FidelityPolicy(), "m:L01")
+        verdict = judge(Fidelity((GOOD,), True, {}, interface=interface), FidelityPolicy(), "m:L01")
         assert verdict.status == status
     (finding,) = verdict.reasons
     assert finding.reason == "The interface is not the declared one: input x: fp32"
