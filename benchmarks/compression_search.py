@@ -69,8 +69,9 @@ CANDIDATES = {
 
 
 def manifest(compression: str) -> str:
-    """The repository's manifest with another compression and without size budgets."""
+    """The repository's manifest with another compression, `unit-norm`, and no size budgets."""
     text = (ROOT / "shards.toml").read_text()
+    text = text.replace('kinds = ["gaussian",', 'kinds = ["gaussian", "unit-norm",')
     start = text.index("[models.smollm2.compression]")
     end = text.index("[models.smollm2.probes]")
     # The manifest's own compression, overrides of single shards included, ends where probes begin.

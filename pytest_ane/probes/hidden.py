@@ -204,10 +204,10 @@ def _patterns(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
     for size in MASSIVE if "massive" in kinds else ():
         length = min(4, largest)
         bits = generator(seed, "massive", length, width, size)
-        hidden, channel = massive(bits, (length, width), size)
-        name = f"massive T={length} channel {channel} at {size:,}"
+        hidden, channels = massive(bits, (length, width), size)
         calls = in_steps(length, length)
-        yield HiddenProbe("massive", name, 0, calls, hidden, unknown, left_out=(channel,))
+        name = f"massive T={length} at {size:,}"
+        yield HiddenProbe("massive", name, 0, calls, hidden, unknown, left_out=channels)
     sequences: list[tuple[str, str, Calls]] = []
     if stateful and "ragged" in kinds:
         spans = ragged_calls(largest, shard.context, anywhere=shifts(layout))

@@ -34,7 +34,7 @@ _BITS = 8
 GENERATOR = 3
 """Version of the generator, raised when the same seed gives other probes; 1 was numpy's own."""
 MASSIVE = (400, 4_000, 20_000)
-"""Values of the one channel that sticks out: their squares overflow fp16, they do not."""
+"""Values of the channel that sticks out: their squares overflow fp16, they do not."""
 
 # Wichura's PPND16, "Algorithm AS 241: The Percentage Points of the Normal Distribution", Applied
 # Statistics 37 (1988) 477-484: numerators and denominators of three rational approximations.
@@ -130,15 +130,17 @@ def extreme(bits: np.random.PCG64, shape: tuple[int, int], largest: float) -> Fl
     return _single(x * (largest / np.abs(x).max()))
 
 
-def massive(bits: np.random.PCG64, shape: tuple[int, int], size: float) -> tuple[FloatArray, int]:
-    """Gaussian values of which one channel has the given size at every position; and the channel.
+def massive(
+    bits: np.random.PCG64, shape: tuple[int, int], size: float
+) -> tuple[FloatArray, tuple[int, ...]]:
+    """Gaussian values of which each position has one channel at the given size; and the channels.
 
-    It is in the first half: of two streams that enter side by side the residual one comes first.
+    They are in the first half: of two streams that enter side by side the residual one comes first.
     """
     x = gaussian(bits, shape)
-    channel = int(bits.random_raw()) % max(1, shape[1] // 2)
-    x[:, channel] = size
-    return x, channel
+    channels = [int(bits.random_raw()) % max(1, shape[1] // 2) for _ in range(shape[0])]
+    x[range(shape[0]), channels] = size
+    return x, tuple(sorted({*channels}))
 
 
 def lengths(largest: int) -> tuple[int, ...]:

@@ -60,6 +60,29 @@ def test_errors_of_what_coremltools_wrote(name: str, tmp_path: Path) -> None:
         assert 0 < d.sse < d.energy
 
 
+UNKNOWN = {
+    "pairs", "pairs of int8", "scaled", "scaled as a whole", "blocks of zeros",
+    "blocks of zeros by input", "int8, palettes", "int8 by block, palettes",
+    "int8 of one scale, k-means",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_scheme_reaches_is_what_coremltools_wrote(name: str, tmp_path: Path) -> None:
+    """Or there is no yardstick, and the weight's record says for what."""
+    asked: Any = TypeAdapter(Compression).validate_python(CASES[name])
+    compress(network("iOS18"), asked, tmp_path / "m.mlpackage", "m:L00")
+    against = read_model(network("iOS18").package_path)
+    weights = compare_weights(read_model(tmp_path / "m.mlpackage"), against, asked)
+    assert [d.name for d in weights.distortions] == ["conv", "product"]
+    for d in weights.distortions:
+        assert d.scheme
+        assert (d.reached is None) == (name in UNKNOWN)
+        if d.error is not None and d.row_error is not None:
+            assert 0.7 < d.error <= 1.25
+            assert 0.3 < d.row_error <= 4
+
+
 def package(folder: Path, *weights: tuple[str, Any]) -> Path:
     """A package whose operations multiply by weights in turn."""
     p, x = Program(), "x"

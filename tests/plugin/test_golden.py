@@ -27,7 +27,7 @@ def test_a_family_s_shard(project: Project, capsys: pytest.CaptureFixture[str]) 
     project.llama()
     assert record(project, "L01", "--out", "golden/L01.safetensors") == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("golden/L01.safetensors: 5 probes, ")
+    assert said[0].startswith("golden/L01.safetensors: 9 probes, ")
     assert said[1] == "recorded from the float32 module of mini:L01"
     project.llama(HELD.format("L01", "L01"))
     result = fidelity(project, shards="L01")

@@ -26,8 +26,8 @@ def figures(measurement: CompressionMeasurement, policy: CompressionPolicy) -> I
         yield _ratio("max_weight_error", worst.error or 0, "error of a weight", worst.name,
                      policy.max_weight_error)  # fmt: skip
         worst = max(compressed, key=lambda d: d.row_error or 0)
-        yield _ratio("max_weight_row_error", worst.row_error or 0, "error of a row", worst.name,
-                     policy.max_weight_row_error)  # fmt: skip
+        yield _ratio("max_weight_row_error", worst.row_error or 0, "error of a row",
+                     f"{worst.name} {_rows(worst)}", policy.max_weight_row_error)  # fmt: skip
     if measurement.against in _COMPARED:
         missing = len(measurement.missing)
         yield Figure("weights_missing", missing, "weights missing")
@@ -103,7 +103,7 @@ def _numbers(measurement: CompressionMeasurement) -> Iterator[Finding]:
 
 def _lost(d: Distortion, policy: CompressionPolicy) -> Iterator[Finding]:
     total, row, where = d.error or 0.0, d.row_error or 0.0, Where(weight=d.name)
-    rows = f"row {d.rows[0]}" if d.rows[0] == d.rows[1] else f"rows {d.rows[0]} to {d.rows[1]}"
+    rows = _rows(d)
     if d.scheme == FP16:
         if row > _STEPS**2:
             yield Finding(
@@ -133,6 +133,11 @@ def _lost(d: Distortion, policy: CompressionPolicy) -> Iterator[Finding]:
         )
 
 
+def _rows(d: Distortion) -> str:
+    first, last = d.rows
+    return f"row {first}" if first == last else f"rows {first} to {last}"
+
+
 def _times(ratio: float) -> str:
     """`1.3`, `27.6`, `12,400`."""
     return f"{ratio:.3g}" if ratio < 100 else f"{ratio:,.0f}"
@@ -144,10 +149,11 @@ def _not_judged(
     """Compressed weights whose errors nobody can judge, and why."""
     compressed = {w.name for w in measurement.census.weights if w.stages}
     if measurement.against == "nothing" and compressed:
+        count = len(compressed)
+        weights = f"{count} compressed {'weight' if count == 1 else 'weights'}"
         yield Finding(
             "note",
-            f"{len(compressed)} compressed weights could not be compared, for the program before "
-            "compression is not known",
+            f"{weights} could not be compared, for the program before compression is not known",
             remedy='add uncompressed = "x-fp16.mlpackage" to the shard\'s table',
         )
     if measurement.against not in _COMPARED:

@@ -122,3 +122,12 @@ def test_a_palette_for_coremltools() -> None:
 def test_a_palette_of_weights_beyond_fp16() -> None:
     with pytest.raises(ValueError, match="NaN or an infinity"):
         palette(np.array([1e6, 0.0]), 1)
+
+
+@pytest.mark.parametrize(("axis", "groups"), [(0, 6), (1, 4), (0, 1)])
+def test_errors_by_row_are_those_of_the_values(axis: int, groups: int) -> None:
+    weight = np.random.default_rng(0).standard_normal((24, 20, 2)).astype(np.float16)
+    made = find_palettes(weight, "kmeans", 3, groups=groups, axis=axis, threads=2)
+    lost = np.square(made.values() - weight.astype(np.float64)).sum((1, 2))
+    assert made.values().dtype == np.float32
+    assert np.allclose(made.errors(weight, 2), lost, rtol=1e-5)

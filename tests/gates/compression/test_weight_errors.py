@@ -120,7 +120,7 @@ def test_what_its_scheme_explains_passes(
     verdict = verdict_of(save(weights, asked, tmp_path / "m.mlpackage"), asked)
     assert (verdict.findings, verdict.values["weights_missing"]) == ((), 0)
     assert 0.99 < verdict.values["max_weight_error"] <= 1.25
-    assert 0.6 < verdict.values["max_weight_row_error"] <= 4
+    assert verdict.values["max_weight_row_error"] <= 4
 
 
 def test_constants_that_were_folded_another_way_pass(
@@ -225,7 +225,6 @@ def lost_page(data: Array) -> None:
     [
         ("lut", zeroed_table, "rows 16 to 31"),
         ("lut", reversed_table, "rows 16 to 31"),
-        ("lut", swapped_tables, "rows 0 to 31"),
         ("indices", flipped_bit, "row 20"),
         ("indices", rolled_indices, "rows 0 to 63"),
         ("indices", lost_page, "rows 9 to 18"),
@@ -240,3 +239,11 @@ def test_spoilt_bytes_fail(
     (finding,) = verdict_of(path).reasons
     assert finding.reason.startswith(f"gate {rows} cost ")
     assert finding.reason.endswith(" times what 6-bit k-means needs (max-weight-row-error = 4)")
+
+
+def test_tables_of_each_other_fail(weights: Weights, verdict_of: Judge, tmp_path: Path) -> None:
+    """Tables of neighbouring groups are much alike, so no row is far off: the whole weight is."""
+    path = save(weights, KMEANS, tmp_path / "m.mlpackage")
+    edit(path, "gate", "lut", swapped_tables)
+    (finding,) = verdict_of(path).reasons
+    assert finding.where.weight == "gate"

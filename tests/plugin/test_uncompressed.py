@@ -1,0 +1,73 @@
+"""Own packages with and without `uncompressed`, and what the compression gate says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.gates.fidelity import blocks
+from tests.plugin.conftest import Project
+from tests.plugin.test_junit import properties
+
+MANIFEST = """\
+[models.own.shard.a]
+artifact = "small/model.mlpackage"
+reference = "{reference}"
+{more}
+
+[models.own.shard.a.compression]
+method = "palettize"
+nbits = 4
+group_size = 16
+weight_threshold = 0
+"""
+NAMED = 'uncompressed = "plain/model.mlpackage"'
+
+
+@pytest.fixture
+def small(project: Project) -> Path:
+    """`small/model.mlpackage` in 4 bits, of `plain/model.mlpackage`."""
+    bits = dict.fromkeys(blocks.NAMES, 4)
+    return blocks.palettized(blocks.plain(project.path), project.path / "small", bits)
+
+
+@pytest.mark.parametrize(("reference", "more"), [("none", NAMED), ("plain/model.mlpackage", "")])
+def test_the_error_of_every_weight_is_judged(
+    project: Project, small: Path, reference: str, more: str
+) -> None:
+    project.manifest(MANIFEST.format(reference=reference, more=more))
+    project.gate("-k", "compression", "--junitxml=out.xml").assert_outcomes(passed=1, deselected=3)
+    facts = properties(project.path / "out.xml")["test_compression[own:a]"]
+    assert float(facts["ane.max_weight_error"]) == pytest.approx(1)
+    assert float(facts["ane.max_weight_row_error"]) <= 1
+    assert facts["ane.weights_missing"] == "0"
+
+
+def test_a_spoilt_table_is_named(project: Project, small: Path) -> None:
+    weights = small / "Data/com.apple.CoreML/weights/weight.bin"
+    content = bytearray(weights.read_bytes())
+    content[-32:] = bytes(32)  # The table of the last 16 rows of the last weight.
+    weights.write_bytes(content)
+    project.manifest(MANIFEST.format(reference="none", more=NAMED))
+    result = project.gate("-k", "compression")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.re_match_lines(
+        [r"  - third rows 16 to 31 cost [\d.,]+ times what 4-bit k-means needs.*"]
+    )
+
+
+def test_without_an_uncompressed_package_a_note_says_what_to_add(
+    project: Project, small: Path
+) -> None:
+    project.manifest(MANIFEST.format(reference="none", more=""))
+    result = project.gate("-k", "compression", "-rA")
+    result.assert_outcomes(passed=1, deselected=3)
+    assert 'uncompressed = "x-fp16.mlpackage"' in result.stdout.str()
+
+
+def test_a_compressed_package_is_refused_as_uncompressed(project: Project, small: Path) -> None:
+    named = NAMED.replace("plain", "small")
+    project.manifest(MANIFEST.format(reference="none", more=named))
+    result = project.gate("-k", "compression")
+    assert "its first is stored as constexpr_lut_to_dense" in " ".join(result.stdout.str().split())
