@@ -32,9 +32,10 @@ def test_a_package_against_its_uncompressed_form(
 ) -> None:
     plain = "plain/model.mlpackage"
     found = told(capsys, "small/model.mlpackage", "--against", plain)
-    assert found[0].startswith("relative error of the output on the worst 4 of ")
-    assert found[2].startswith("weight ")
-    assert found[3].startswith("second ")
+    assert found[0].startswith("compression: ")
+    assert found[1].startswith("relative error of the output on the worst 4 of ")
+    assert found[3].startswith("weight ")
+    assert found[4].startswith("second ")
 
 
 def test_a_package_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

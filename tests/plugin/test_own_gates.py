@@ -20,7 +20,7 @@ import pytest
 from pytest_ane.gates.compression import COMPRESSION, measure
 pytestmark = pytest.mark.gate
 def test_compression(ane_shard, ane_artifact, ane_program, ane_gate):
-    found = measure(ane_artifact, ane_program, ane_shard.reference)
+    found = measure(ane_shard, ane_artifact, ane_program)
     ane_gate(COMPRESSION.judge(found, ane_shard.policy.compression, ane_shard))
 """
 FIDELITY = """
