@@ -383,6 +383,8 @@ def _broken(
     c = min(bad, key=metric.rank)
     value, position = metric.worst(c)
     output = f", output {c.output}" if several else ""
+    pooled = group.pool and metric is METRICS[0] and c.kind != "captured"
+    place = "mean of their positions" if pooled else metric.place.format(position)
     side = "below" if metric.least else "above"
     unit = f" {metric.unit}" if metric.unit else ""
     hidden = ""
@@ -391,7 +393,7 @@ def _broken(
     yield Finding(
         "failed",
         f"{probes(bad)} of {probes(measured)} live probes are {side} {metric.key} = {limit:g}: "
-        f"{metric.label} {value:.6g}{unit} in {c.probe}{output}, {metric.place.format(position)} "
+        f"{metric.label} {value:.6g}{unit} in {c.probe}{output}, {place} "
         f"(largest input {c.input_max:,.1f}, absolute error up to {c.error_max:.4g}{hidden})",
         Where(probe=c.probe, output=c.output, position=position),
         metric.passing(value),
