@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from tests.battery import benign, blocks, host, interface, mixtures, packages
+from tests.battery import (
+    attention,
+    benign,
+    blocks,
+    host,
+    interface,
+    mixtures,
+    packages,
+    shared,
+    weights,
+)
 from tests.battery.fault import unique
 
-FAULTS = {
-    fault.name: fault
-    for fault in unique(
-        [f for m in (blocks, mixtures, packages, host, interface, benign) for f in m.FAULTS]
-    )
-}
+_MODULES = (attention, blocks, weights, mixtures, packages, host, interface, shared, benign)
+
+FAULTS = {fault.name: fault for fault in unique([f for m in _MODULES for f in m.FAULTS])}
 """Every fault and every benign rewriting, by name."""

@@ -26,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="names of faults, a regular expression")
     parser.add_argument("--shards", default="", help="qualified ids, a regular expression")
     parser.add_argument("--faults", action="store_true", help="no benign rewritings")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="each Nth run only")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--write", type=Path, help="write the page, docs/battery.md")
     options = parser.parse_args(arguments)
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if re.search(options.only, fault.name) and not (options.faults and fault.benign)
         for shard in fault.shards
         if re.search(options.shards, shard)
-    ]
+    ][:: options.every]
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     results = run(pairs, options.jobs)

@@ -7,20 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.battery.blocks import (
-    _FED,
-    _MERGED,
-    _MIXED,
-    _NORM,
-    _SILU,
-    _SOFTMAX,
-    _TURN_K,
-    _TURN_Q,
-    _V,
-    _X,
-    norm,
-    rope,
-)
+from tests.battery.attention import MERGED, MIXED, SOFTMAX, TURN_K, TURN_Q, V, rope
+from tests.battery.blocks import FED, NORM, SILU, X, norm
 from tests.battery.fault import BLOCKS, HEAD, Fault, Modules, Put, both, edit, unique, weight
 from tests.battery.host import masks
 from tests.battery.interface import scheme
@@ -72,7 +60,7 @@ def _fused(module: Any, _: Modules) -> None:
     module.qkv_proj = pointwise(torch.cat([p.weight.detach() for p in parts])[:, :, 0, 0])
     for name in "qkv":
         delattr(module, f"{name}_proj")
-    edit("attention", f"q = {_TURN_Q}",
+    edit("attention", f"q = {TURN_Q}",
          "pq, pk, pv = torch.split(self.qkv_proj(h), self.sizes, dim=1)\n    "
          "q = rotate(pq.reshape(c.kv_heads, c.heads // c.kv_heads, c.head, -1), cos, sin)",
          )(module, _)  # fmt: skip
@@ -114,17 +102,17 @@ FAULTS = unique([
     _benign("qkv-fused", "queries, keys and values are one convolution", _fused),
     _benign("hidden-permuted", "inner channels of the network in another order", _permuted_hidden),
     _benign("silu-sigmoid", "SiLU as x sigmoid(x)",
-            edit("forward", _SILU, "(lambda g: g * torch.sigmoid(g))(self.gate_proj(h))")),
+            edit("forward", SILU, "(lambda g: g * torch.sigmoid(g))(self.gate_proj(h))")),
     _benign("silu-tanh", "SiLU by tanh", edit(
-        "forward", _SILU,
+        "forward", SILU,
         "(lambda g: g * 0.5 * (1 + torch.tanh(g * 0.5)))(self.gate_proj(h))")),
     _benign("up-first", "the product in the other order", edit(
-        "forward", _FED, f"self.up_proj(h) * {_SILU}")),
+        "forward", FED, f"self.up_proj(h) * {SILU}")),
     _benign("softmax-by-hand", "exp(s - max) / sum", edit(
-        "attention", _SOFTMAX, f"(lambda e: e / e.sum(dim=-1, keepdim=True))(torch.exp({_S} - "
+        "attention", SOFTMAX, f"(lambda e: e / e.sum(dim=-1, keepdim=True))(torch.exp({_S} - "
         f"{_S}.amax(dim=-1, keepdim=True)))")),
     _benign("softmax-shifted", "the softmax of scores minus their largest", edit(
-        "attention", _SOFTMAX, f"torch.softmax({_S} - {_S}.amax(dim=-1, keepdim=True), dim=-1)")),
+        "attention", SOFTMAX, f"torch.softmax({_S} - {_S}.amax(dim=-1, keepdim=True), dim=-1)")),
     _benign("mask-x3", "the mask is -30,000", edit("attention", "+ mask,", "+ mask * 3,")),
     _benign("host-mask-x3", "the host's mask is -30,000", masks(3), BLOCKS[:2], place="host"),
     _benign("engine", "palettes by coremltools' own engine", scheme(engine="coremltools"),
@@ -143,13 +131,13 @@ FAULTS = unique([
         "attention", "weights = torch.softmax(", "k = k.expand(-1, c.heads // c.kv_heads, -1, -1)"
         "\n    weights = torch.softmax(")),
     _benign("mixed-transposed", "weights times values, then transposed", edit(
-        "attention", _MIXED, "mixed = (weights @ v.transpose(2, 3)).transpose(2, 3)")),
+        "attention", MIXED, "mixed = (weights @ v.transpose(2, 3)).transpose(2, 3)")),
     _benign("merged-by-heads", "heads are joined by concatenation", edit(
-        "attention", _MERGED, "torch.cat([mixed[i : i + 1].reshape(1, -1, mixed.shape[3], 1) "
+        "attention", MERGED, "torch.cat([mixed[i : i + 1].reshape(1, -1, mixed.shape[3], 1) "
         "for i in range(c.kv_heads)], dim=1)")),
     _benign("values-late", "values are computed before keys", both(
-        edit("attention", f"q = {_TURN_Q}", f"v = {_V}\n    q = {_TURN_Q}"),
-        edit("attention", f"k = {_TURN_K}\n    v = {_V}", f"k = {_TURN_K}"))),
+        edit("attention", f"q = {TURN_Q}", f"v = {V}\n    q = {TURN_Q}"),
+        edit("attention", f"k = {TURN_K}\n    v = {V}", f"k = {TURN_K}"))),
     _benign("norm-root", "divided by a root", norm(
         "(lambda s: s / torch.sqrt((s * s).mean(dim=1, keepdim=True) + (self.root_epsilon / "
         "x.abs().amax(dim=1, keepdim=True).clamp(min=6.2e-5)) ** 2))"
@@ -161,19 +149,19 @@ FAULTS = unique([
     _benign("norm-halved", "states are halved before the norm, epsilon with them", norm(
         "scaled_to_unit(x * 0.5, self.root_epsilon * 0.5)")),
     _benign("norm-weight-first", "the weight is multiplied last", norm(
-        f"(self.weight * {_NORM}) / self.weight", "attention_norm")),
+        f"(self.weight * {NORM}) / self.weight", "attention_norm")),
     _benign("residual-order", "the residual is added last", edit(
         "forward", "return x + fed", "return fed + x")),
     _benign("residual-apart", "the contribution is summed before it is added", both(
-        edit("forward", _X, f"x0 = x\n    {_X}"),
+        edit("forward", X, f"x0 = x\n    {X}"),
         edit("forward", "return x + fed", "return x0 + ((x - x0) + fed)"))),
     _benign("cache-where", "slots are replaced by a choice", edit(
         "seen", "keys = self.k_cache * kept + k @ write",
         "keys = torch.where(kept.expand(k.shape[0], 1, k.shape[2], -1) > 0.5, self.k_cache * 1, "
         "k @ write)")),
     _benign("down-in-two", "down in two halves that are added", edit(
-        "forward", f"self.down_proj({_FED})",
-        f"(lambda a, w, n: F.conv2d(a[:, :n], w[:, :n]) + F.conv2d(a[:, n:], w[:, n:]))({_FED}, "
+        "forward", f"self.down_proj({FED})",
+        f"(lambda a, w, n: F.conv2d(a[:, :n], w[:, :n]) + F.conv2d(a[:, n:], w[:, n:]))({FED}, "
         "self.down_proj.weight, self.down_proj.weight.shape[1] // 2)"), BLOCKS[:1]),
     _benign("queries-by-product", "queries as a matrix product", edit(
         "attention", "self.q_proj(h)",

@@ -32,7 +32,7 @@ class Probe:
     massive: int | None = None
 
 
-def probes(layout: Layout, max_tokens: int, context: int) -> list[Probe]:
+def every_probe(layout: Layout, max_tokens: int, context: int) -> list[Probe]:
     """Every place where a fault may hide: all T, the whole context, written again, large values."""
     rng = np.random.default_rng(5)
     stateful, width = layout.sees == "state", layout.width

@@ -44,7 +44,7 @@ class Fault:
         gate: which gate should be red.
         cause: what the first sentence of its verdict should name.
         fp16: whether only fp16 shows it.
-        equivalent: shards where it has no effect, with the reason.
+        equivalent: shards where it has no effect, with the reason; `tiny` is the tests' model.
         benign: whether it is to pass.
     """
 

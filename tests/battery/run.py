@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 import time
@@ -14,15 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.build import Artifact
+from pytest_ane.chain.chain import Chain
 from pytest_ane.core.errors import AneError
 from pytest_ane.core.verdict import Finding, Verdict
-from pytest_ane.gates import GATES
+from pytest_ane.gates import GATES, Gate, Subject
 from pytest_ane.manifest import Shard
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.project import Project, read_project
+from pytest_ane.project.stack import Stack
 from pytest_ane.report.verdict import reasons
-from tests.battery.effect import Effects
-from tests.battery.effect import probes as every_probe
+from tests.battery.effect import Effects, every_probe
 from tests.battery.fault import Fault
 from tests.battery.interface import converter
 
@@ -87,6 +89,29 @@ class _Faulty:
         return conversion
 
 
+class SharedModel(OpenModel):
+    """A model whose artifacts and references have one fault in common."""
+
+    def __init__(self, right: OpenModel, fault: Fault) -> None:
+        super().__init__(right.model, right.cache)
+        self._right, self._fault = right, fault
+        self.__dict__["language_model"] = right.language_model
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """So that no recording of the right reference is taken."""
+        return self._right.identity | {"fault": self._fault.name}
+
+
+class ReferenceStack(Stack):
+    """A stack whose artifacts do exactly what the reference does."""
+
+    @cached_property
+    def chain(self) -> Chain:
+        """The reference itself."""
+        return self.reference
+
+
 def _no_modules(shard: str) -> Any:
     raise AssertionError(f"nothing of {shard} is needed here")
 
@@ -143,19 +168,33 @@ def project_of(fault: Fault, qualified: str, cache: Path = CACHE) -> Iterator[Pr
                     shutil.rmtree(project.entry(shard), ignore_errors=True)
 
 
+def behaviour(fault: Fault, name: str) -> list[Verdict]:
+    """What the behaviour gate says of a model whose artifacts share a fault with the reference."""
+    project = read_project(MANIFESTS[name], CACHE, builds=1)
+    right, gate = project.model(name), GATES["behaviour"]
+    assert isinstance(right, OpenModel)
+    right.__dict__["language_model"] = _source(name)
+    with project.use(), fault.put(right.language_model, _no_modules):
+        stack = ReferenceStack(SharedModel(right, fault), (), project.backend)
+        return [_judged(gate, stack, gate.policy(right.model.policy), right.model)]
+
+
 def verdicts(fault: Fault, qualified: str, cache: Path = CACHE) -> list[Verdict]:
     """What the gates of a shard say of it with the fault; an error fails the gate that meets it."""
+    if fault.place == "shared":
+        return behaviour(fault, qualified)
     with project_of(fault, qualified, cache) as project:
         (shard,) = project.shards
-        context, given = project.open_shard(shard), []
-        for name in GATED:
-            gate = GATES[name]
-            try:
-                verdict = gate.judge(gate.measure(context), gate.policy(shard.policy), shard)
-            except AneError as error:
-                verdict = Verdict(name, qualified, findings=(Finding("failed", str(error)),))
-            given.append(verdict)
-        return given
+        context = project.open_shard(shard)
+        gates = [GATES[name] for name in GATED]
+        return [_judged(gate, context, gate.policy(shard.policy), shard) for gate in gates]
+
+
+def _judged(gate: Gate[Any], context: Any, policy: Any, subject: Subject) -> Verdict:
+    try:
+        return gate.judge(gate.measure(context), policy, subject)
+    except AneError as error:
+        return Verdict(gate.name, subject.qualified, findings=(Finding("failed", str(error)),))
 
 
 @dataclass(frozen=True)
@@ -187,7 +226,8 @@ def result(name: str, qualified: str) -> Result:
     fault, start = fault_of(name), time.perf_counter()
     given = verdicts(fault, qualified)
     red = {v.gate: reasons(v)[0] for v in given if v.status != "passed"}
-    return Result(name, qualified, _effects(qualified).of(fault), red, time.perf_counter() - start)
+    effect = _effects(qualified).of(fault) if ":" in qualified else math.inf
+    return Result(name, qualified, effect, red, time.perf_counter() - start)
 
 
 @cache
