@@ -179,15 +179,15 @@ def adjacent(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def shifted(x: Tensor, axis: int, by: int = 1) -> Tensor:
-    """Rolled along an axis; the converter knows no `roll` of flexible tensors."""
-    size = x.shape[axis]
-    return torch.cat([x.narrow(axis, size - by, by), x.narrow(axis, 0, size - by)], dim=axis)
+    """Rolled along an axis by slices; the converter knows no `roll` of flexible tensors."""
+    before = (slice(None),) * axis
+    return torch.cat([x[(*before, slice(-by, None))], x[(*before, slice(None, -by))]], dim=axis)
 
 
 def back(x: Tensor, axis: int, by: int = 1) -> Tensor:
     """Rolled the other way."""
-    size = x.shape[axis]
-    return torch.cat([x.narrow(axis, by, size - by), x.narrow(axis, 0, by)], dim=axis)
+    before = (slice(None),) * axis
+    return torch.cat([x[(*before, slice(by, None))], x[(*before, slice(None, by))]], dim=axis)
 
 
 HELPERS: Mapping[str, Any] = {

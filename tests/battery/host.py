@@ -25,9 +25,9 @@ class FaultyLayout:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._layout, name)
 
-    def inputs(self, hidden: FloatArray, start: int = 0) -> dict[str, Any]:
+    def inputs(self, hidden: FloatArray, start: int = 0, *more: Any) -> dict[str, Any]:
         """The right inputs, then what the fault makes of them."""
-        given = dict(self._layout.inputs(hidden, start))
+        given = dict(self._layout.inputs(hidden, start, *more))
         return {**given, **self._change(given, start, self._layout)}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -13,8 +12,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from pytest_ane.build import Artifact
+from pytest_ane.build import Artifact, compress
 from pytest_ane.chain.chain import Chain
 from pytest_ane.core.errors import AneError
 from pytest_ane.core.verdict import Finding, Verdict
@@ -119,34 +119,41 @@ def _no_modules(shard: str) -> Any:
 class FaultyProject(Project):
     """A project in which one shard carries a fault."""
 
-    def __init__(self, right: Project, fault: Fault, shard: Shard, folder: Path) -> None:
+    def __init__(self, right: Project, fault: Fault, shard: Shard) -> None:
         super().__init__(right.manifest, (shard,), right.cache_root, builds=1)
-        self._fault, self._shard, self._folder = fault, shard, folder
+        self._fault = fault
+        # One cache for both: its limit of builds counts a build within a build once.
+        self.__dict__["cache"] = right.cache
         right_model = right.model(shard.model)
         assert isinstance(right_model, OpenModel)
-        if fault.place in ("module", "host", "interface"):
+        if fault.place in ("module", "host", "interface", "package"):
             self._models[shard.model] = FaultyModel(right_model, fault, shard.id)
 
     def build(self, shard: Shard) -> Artifact:
         """The package as the fault has it."""
-        place = self._fault.place
-        if place == "interface":
+        if self._fault.place == "interface":
             with converter(self._fault):
                 return super().build(shard)
-        if place == "scheme":
-            built = super().build(self._fault.put(shard, _no_modules))
-        else:
-            built = super().build(shard)
-        if place == "package":
-            return self.spoilt(built)
-        return built
+        if self._fault.place == "package":
+            with _spoiling(self._fault):
+                return super().build(shard)
+        if self._fault.place == "scheme":
+            return super().build(self._fault.put(shard, _no_modules))
+        return super().build(shard)
 
-    def spoilt(self, built: Artifact) -> Artifact:
-        """A copy of a right package with the fault in its files, and the right one's record."""
-        folder = self._folder / "package"
-        shutil.copytree(built.path.parent, folder, dirs_exist_ok=True)
-        self._fault.put(folder / built.path.name, _no_modules)
-        return Artifact.of_entry(folder)
+
+@contextmanager
+def _spoiling(fault: Fault) -> Iterator[None]:
+    """Spoil a package's files as soon as it is compressed, as a compressor's fault would."""
+    right = compress.compress
+
+    def spoilt(model: Any, compression: Any, package: Path, *more: Any) -> Any:
+        notes = right(model, compression, package, *more)
+        fault.put(package, _no_modules)
+        return notes
+
+    with mock.patch.object(compress, "compress", spoilt):
+        yield
 
 
 @contextmanager
@@ -158,14 +165,13 @@ def project_of(fault: Fault, qualified: str, cache: Path = CACHE) -> Iterator[Pr
     if cache == CACHE:
         right.model(model).__dict__["language_model"] = _source(model)
     shard = next(s for s in right.shards if s.qualified == qualified)
-    with tempfile.TemporaryDirectory(prefix="battery-") as folder:
-        project = FaultyProject(right, fault, shard, Path(folder))
-        with project.use():
-            try:
-                yield project
-            finally:
-                if fault.name != RIGHT and fault.place in ("module", "interface"):
-                    shutil.rmtree(project.entry(shard), ignore_errors=True)
+    project = FaultyProject(right, fault, shard)
+    with project.use():
+        try:
+            yield project
+        finally:
+            if fault.name != RIGHT and fault.place in ("module", "host", "interface", "package"):
+                shutil.rmtree(project.entry(shard), ignore_errors=True)
 
 
 def behaviour(fault: Fault, name: str) -> list[Verdict]:

@@ -14,7 +14,7 @@ from tests.battery.run import GATED, Result
 CAUSES: Mapping[str, str] = {
     "wrong function": r"wrong function",
     "fp16": r"fp16|overflow|NaN|infinite",
-    "compression": r"compression|palette|bits? instead of|were to be|k-means|table|indices",
+    "compression": r"compress|palette|bits? instead of|were to be|k-means|table|indices",
     "interface": r"interface|declare|input|output|state|range of T|T from|T of",
     "reference": r"reference",
     "build": r"could not be|cut short",
@@ -39,6 +39,8 @@ def page(results: Sequence[Result]) -> str:
     """The page as Markdown."""
     faults = [r for r in results if not FAULTS[r.fault].benign]
     benign = [r for r in results if FAULTS[r.fault].benign]
+    unbuilt = [r for r in faults if "could not be converted" in r.sentence]
+    faults = [r for r in faults if r not in unbuilt]
     counted = [r for r in faults if r.effect > EFFECT]
     parts = [_INTRODUCTION.format(effect=EFFECT)]
     names = len({r.fault for r in faults})
@@ -51,6 +53,7 @@ def page(results: Sequence[Result]) -> str:
     parts += ["## By cause\n", _causes(counted)]
     parts += ["## Survivors\n", _survivors([r for r in counted if not r.red])]
     parts += ["## Without effect\n", _without([r for r in faults if r.effect <= EFFECT])]
+    parts += ["## Not converted, and not counted\n", _without(unbuilt)]
     parts += ["## Benign\n", _benign(benign)]
     return "\n".join(parts)
 

@@ -28,7 +28,8 @@ MODULES = [
     if fault.place in ("module", "host")
     # One block of the tiny model stands for all of the default model's.
     for shard in fault.shards
-    if not {shard, "tiny"} & fault.equivalent.keys() and not shard.startswith(("smollm2:L15", "smollm2:L29"))
+    if not {shard, "tiny"} & fault.equivalent.keys()
+    and not shard.startswith(("smollm2:L15", "smollm2:L29"))
 ]
 
 
