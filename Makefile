@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # The tests start many processes; without stored bytecode each compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: gate gate-all examples test test-heavy conformance conformance-slice docs lint fuzz clean
+.PHONY: gate gate-all examples test test-heavy battery conformance conformance-slice docs lint fuzz clean
 
 gate: $(STAMP)
 	$(BIN)/pytest --ane-shards=L01 -m gate
@@ -25,6 +25,10 @@ test: $(STAMP)
 
 test-heavy: $(STAMP)
 	$(BIN)/pytest -n 2 --dist worksteal -m "heavy or slow"
+
+# Faults and benign rewritings through the gates, two processes; an hour or more.
+battery: $(STAMP)
+	$(BIN)/python -m tests.battery
 
 conformance: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group conformance

@@ -1,0 +1,268 @@
+"""What the gates say of a fault: the project's own path, one shard built with the fault in it."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from pytest_ane.build import Artifact, compress
+from pytest_ane.chain.chain import Chain
+from pytest_ane.core.errors import AneError
+from pytest_ane.core.verdict import Finding, Verdict
+from pytest_ane.gates import GATES, Gate, Subject
+from pytest_ane.manifest import Shard
+from pytest_ane.project.models import OpenModel
+from pytest_ane.project.project import Project, read_project
+from pytest_ane.project.stack import Stack
+from pytest_ane.report.verdict import reasons
+from tests.battery.effect import Effects, every_probe
+from tests.battery.fault import Fault
+from tests.battery.interface import converter
+
+ROOT = Path(__file__).parents[2]
+MANIFESTS: Mapping[str, Path] = {
+    "smollm2": ROOT / "shards.toml",
+    "zaya": Path(__file__).with_name("small.toml"),
+    "gemma4": Path(__file__).with_name("small.toml"),
+}
+CACHE = ROOT / "build" / "battery" / "cache"
+GATED = ("placement", "compression", "fidelity")
+RIGHT = "right"
+
+
+class FaultyModel(OpenModel):
+    """A model one shard of which is converted with a fault; references are the right model's."""
+
+    def __init__(self, right: OpenModel, fault: Fault, shard: str) -> None:
+        super().__init__(right.model, right.cache)
+        self._right, self._fault, self._shard = right, fault, shard
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """So that no package is built once for two faults."""
+        return self._right.identity | {"fault": self._fault.name}
+
+    @cached_property
+    def language_model(self) -> Any:
+        """The right one, with the fault in what is converted or in the host's layout."""
+        return _Faulty(self._right.language_model, self._fault, self._shard)
+
+    def probes(self, shard: Shard) -> Any:
+        """The right model's recordings; a fault of the host's side is in the layout."""
+        probes, layout = self._right.probes(shard)
+        return probes, self._laid_out(layout)
+
+    def layout(self, shard: Shard) -> Any:
+        """How hidden states enter, with a fault of the host's side."""
+        return self._laid_out(self._right.layout(shard))
+
+    def _laid_out(self, layout: Any) -> Any:
+        return self._fault.put(layout, _no_modules) if self._fault.place == "host" else layout
+
+
+class _Faulty:
+    """A language model, one of whose shards is converted with a fault."""
+
+    def __init__(self, right: Any, fault: Fault, shard: str) -> None:
+        self._right, self._fault, self._shard = right, fault, shard
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._right, name)
+
+    def conversion(self, shard: str) -> Any:
+        """The right one, with the fault put into its module or its ports."""
+        conversion = self._right.conversion(shard)
+        if shard != self._shard:
+            return conversion
+        if self._fault.place == "module":
+            modules = lambda other: self._right.conversion(other).module  # noqa: E731
+            self._fault.put(conversion.module, modules)
+        return conversion
+
+
+class SharedModel(OpenModel):
+    """A model whose artifacts and references have one fault in common."""
+
+    def __init__(self, right: OpenModel, fault: Fault) -> None:
+        super().__init__(right.model, right.cache)
+        self._right, self._fault = right, fault
+        self.__dict__["language_model"] = right.language_model
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """So that no recording of the right reference is taken."""
+        return self._right.identity | {"fault": self._fault.name}
+
+
+class ReferenceStack(Stack):
+    """A stack whose artifacts do exactly what the reference does."""
+
+    @cached_property
+    def chain(self) -> Chain:
+        """The reference itself."""
+        return self.reference
+
+
+def _no_modules(shard: str) -> Any:
+    raise AssertionError(f"nothing of {shard} is needed here")
+
+
+class FaultyProject(Project):
+    """A project in which one shard carries a fault."""
+
+    def __init__(self, right: Project, fault: Fault, shard: Shard) -> None:
+        super().__init__(right.manifest, (shard,), right.cache_root, builds=1)
+        self._fault = fault
+        # One cache for both: its limit of builds counts a build within a build once.
+        self.__dict__["cache"] = right.cache
+        right_model = right.model(shard.model)
+        assert isinstance(right_model, OpenModel)
+        if fault.place in ("module", "host", "interface", "package"):
+            self._models[shard.model] = FaultyModel(right_model, fault, shard.id)
+
+    def build(self, shard: Shard) -> Artifact:
+        """The package as the fault has it."""
+        if self._fault.place == "interface":
+            with converter(self._fault):
+                return super().build(shard)
+        if self._fault.place == "package":
+            with _spoiling(self._fault):
+                return super().build(shard)
+        if self._fault.place == "scheme":
+            return super().build(self._fault.put(shard, _no_modules))
+        return super().build(shard)
+
+
+@contextmanager
+def _spoiling(fault: Fault) -> Iterator[None]:
+    """Spoil a package's files as soon as it is compressed, as a compressor's fault would."""
+    right = compress.compress
+
+    def spoilt(model: Any, compression: Any, package: Path, *more: Any) -> Any:
+        notes = right(model, compression, package, *more)
+        fault.put(package, _no_modules)
+        return notes
+
+    with mock.patch.object(compress, "compress", spoilt):
+        yield
+
+
+@contextmanager
+def project_of(fault: Fault, qualified: str, cache: Path = CACHE) -> Iterator[Project]:
+    """A project of one shard that carries a fault; what is built for it is removed afterwards."""
+    cache.mkdir(parents=True, exist_ok=True)
+    model = qualified.partition(":")[0]
+    right = read_project(MANIFESTS[model], cache, builds=1)
+    if cache == CACHE:
+        right.model(model).__dict__["language_model"] = _source(model)
+    shard = next(s for s in right.shards if s.qualified == qualified)
+    project = FaultyProject(right, fault, shard)
+    with project.use():
+        try:
+            yield project
+        finally:
+            if fault.name != RIGHT and fault.place in ("module", "host", "interface", "package"):
+                shutil.rmtree(project.entry(shard), ignore_errors=True)
+
+
+def behaviour(fault: Fault, name: str) -> list[Verdict]:
+    """What the behaviour gate says of a model whose artifacts share a fault with the reference."""
+    project = read_project(MANIFESTS[name], CACHE, builds=1)
+    right, gate = project.model(name), GATES["behaviour"]
+    assert isinstance(right, OpenModel)
+    right.__dict__["language_model"] = _source(name)
+    with project.use(), fault.put(right.language_model, _no_modules):
+        stack = ReferenceStack(SharedModel(right, fault), (), project.backend)
+        return [_judged(gate, stack, gate.policy(right.model.policy), right.model)]
+
+
+def verdicts(fault: Fault, qualified: str, cache: Path = CACHE) -> list[Verdict]:
+    """What the gates of a shard say of it with the fault; an error fails the gate that meets it."""
+    if fault.place == "shared":
+        return behaviour(fault, qualified)
+    with project_of(fault, qualified, cache) as project:
+        (shard,) = project.shards
+        context = project.open_shard(shard)
+        gates = [GATES[name] for name in GATED]
+        return [_judged(gate, context, gate.policy(shard.policy), shard) for gate in gates]
+
+
+def _judged(gate: Gate[Any], context: Any, policy: Any, subject: Subject) -> Verdict:
+    try:
+        return gate.judge(gate.measure(context), policy, subject)
+    except AneError as error:
+        return Verdict(gate.name, subject.qualified, findings=(Finding("failed", str(error)),))
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the gates said of one fault in one shard.
+
+    Attributes:
+        effect: as of `Effects.of`; infinite where the files, the interface or the compression
+            are not what they should be.
+        red: gates that did not pass, each with its first reason.
+        seconds: wall time of all.
+    """
+
+    fault: str
+    shard: str
+    effect: float
+    red: dict[str, str]
+    seconds: float
+
+    @property
+    def sentence(self) -> str:
+        """The first reason of the gate that should be red, or else of the first that is."""
+        gate = fault_of(self.fault).gate
+        return self.red.get(gate) or next(iter(self.red.values()), "")
+
+
+def result(name: str, qualified: str) -> Result:
+    """Judge one fault in one shard, and measure its effect."""
+    fault, start = fault_of(name), time.perf_counter()
+    given = verdicts(fault, qualified)
+    red = {v.gate: reasons(v)[0] for v in given if v.status != "passed"}
+    effect = _effects(qualified).of(fault) if ":" in qualified else math.inf
+    return Result(name, qualified, effect, red, time.perf_counter() - start)
+
+
+@cache
+def _effects(qualified: str) -> Effects:
+    """A shard of the manifests."""
+    name, _, _ = qualified.partition(":")
+    shards = read_project(MANIFESTS[name], CACHE).shards
+    shard = next(s for s in shards if s.qualified == qualified)
+    model = _source(name)
+    given = every_probe(model.layout(shard.id), shard.max_tokens, shard.context)
+    return Effects(model, shard.id, given)
+
+
+@cache
+def _source(name: str) -> Any:
+    """A model opened once in a process: a GGUF file takes seconds."""
+    return read_project(MANIFESTS[name], CACHE).model(name).language_model
+
+
+def fault_of(name: str) -> Fault:
+    """A fault by name."""
+    from tests.battery import FAULTS
+
+    return FAULTS[name]
+
+
+def quiet() -> None:
+    """One thread in each process, and no warnings of tracing."""
+    import torch
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
