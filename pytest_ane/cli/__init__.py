@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pytest_ane.cli.commands import parser
 from pytest_ane.cli.options import budget
-from pytest_ane.cli.output import complain, execute
+from pytest_ane.cli.output import complain, execute, write
 from pytest_ane.core.errors import OutputError
 from pytest_ane.core.signals import TERMINATED, on_terminate
 
@@ -24,7 +24,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # Where the locale is not UTF-8.
     try:
-        options = parser(words[0] if words else None).parse_args(words)
+        try:
+            options = parser(words[0] if words else None).parse_args(words)
+        except SystemExit:
+            write("", end="")
+            raise
         with budget(options), on_terminate(lambda: sys.exit(TERMINATED)):
             return execute(options)
     except OutputError as error:

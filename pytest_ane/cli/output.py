@@ -97,12 +97,18 @@ def _printed(lines: Output, *, quiet: bool) -> Any:
         except StopIteration as end:
             return end.value
         if not quiet:
-            _write(printable(line, LONGEST))
+            write(printable(line, LONGEST))
 
 
-def _write(text: str) -> None:
+def write(text: str, end: str = "\n") -> None:
+    """Print a line at once; or with nothing in it, what argparse has printed.
+
+    Raises:
+        BrokenPipeError: nobody reads any more.
+        OutputError: standard output cannot be written.
+    """
     try:
-        print(text, flush=True)
+        print(text, end=end, flush=True)
     except OSError as error:
         # What is left goes nowhere, so that the interpreter's flush at exit does not fail too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

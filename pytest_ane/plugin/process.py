@@ -35,9 +35,12 @@ def run(config: pytest.Config) -> Generator[None, object, object]:
 
     try:
         with on_terminate(end):
-            return (yield)
+            result = yield
+        # What is buffered would fail at exit, with a traceback.
+        sys.stdout.flush()
+        return result
     except OSError as error:
-        if isinstance(error, BrokenPipeError) or not _of_terminal(error.__traceback__):
+        if isinstance(error, BrokenPipeError) or not _of_output(error.__traceback__):
             raise
         problem = error
     finally:
@@ -67,8 +70,9 @@ def _remove_run_folder(config: pytest.Config) -> None:
         shutil.rmtree(space.run.folder, ignore_errors=True)
 
 
-def _of_terminal(trace: TracebackType | None) -> bool:
-    """Whether pytest's own writing to the terminal has failed."""
+def _of_output(trace: TracebackType | None) -> bool:
+    """Whether pytest's own writing to the terminal has failed, or the flush of it here."""
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return trace is not None and trace.tb_frame.f_globals["__name__"].startswith("_pytest._io")
+    name = "" if trace is None else trace.tb_frame.f_globals["__name__"]
+    return name == __name__ or name.startswith("_pytest._io")
