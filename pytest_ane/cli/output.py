@@ -48,7 +48,7 @@ def execute(options: argparse.Namespace) -> int:
         result = Failed(str(error))
     failed = isinstance(result, Failed)
     if options.json:
-        _write(to_json({**result.data, "error": result.error} if failed else result))
+        write(to_json({**result.data, "error": result.error} if failed else result))
     if failed:
         complain(result.error)
     return int(failed)
