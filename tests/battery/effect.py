@@ -16,7 +16,7 @@ from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import LanguageModel, Layout, residual_of
 from tests.battery.fault import Fault
 
-EFFECT = 0.02
+EFFECT = 0.01
 """A fault changes a contribution by more, at some position of some probe."""
 HARMLESS = 0.002
 """A benign rewriting changes none by more."""

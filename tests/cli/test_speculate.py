@@ -54,6 +54,7 @@ def test_plain_and_speculative_decoding(
     assert re.search(r"\d tok/s, \d+\.\d\dx plain; predicted \d+\.\d\d tok/s", outcome)
 
 
+@pytest.mark.slow
 def test_other_tokens_than_plain_decoding_are_an_error(
     manifest: Path, stacks: Stacks, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

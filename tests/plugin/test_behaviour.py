@@ -36,6 +36,7 @@ def test_a_norm_that_squares_in_fp16_is_right_on_gaussian_probes_alone(project: 
     ]
 
 
+@pytest.mark.slow
 def test_nan_in_the_stack(project: Project) -> None:
     """Beyond fp16 an embedding is infinite and its norm NaN, which no additive mask hides."""
     project.llama(source=make_llama(project.path / "loud.gguf", loud=70000.0))

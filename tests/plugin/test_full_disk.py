@@ -87,7 +87,7 @@ def test_a_full_cache_fails_what_it_must_and_the_next_run_goes_on(
     first.assert_outcomes(passed=2, errors=2)
     first.stdout.fnmatch_lines(
         [
-            f"Building into {small_disk} failed: No space left on device: *.mlpackage* (0.0 GB "
+            f"Building into {small_disk} failed: No space left on device* (0.0 GB "
             "free there, * GB in the temporary folder *); * What was finished before is kept.",
             "The disk is too small for 1 shard still to be built: *",
         ]

@@ -27,8 +27,9 @@ def run(project: Project, *more: str, **options: Any) -> tuple[int, str]:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is full")
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("more", [(), ("-s",), ("-n1",)])
+@pytest.mark.parametrize(
+    ("more", "unbuffered"), [((), ""), ((), "1"), (("-s",), "1"), (("-n1",), "")]
+)
 def test_a_full_standard_output_is_one_sentence(
     project: Project, more: tuple[str, ...], unbuffered: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def test_tokens_beyond_the_vocabulary(
     assert "Traceback" not in result.stdout.str()
 
 
+@pytest.mark.slow
 def test_a_prompt_of_one_token_is_compared_where_it_can_be(project: Project) -> None:
     """Its only position is the first, apart from the others: behaviour has nothing to judge."""
     kinds = '["captured", "outlier", "extreme"]'

@@ -47,6 +47,7 @@ def test_the_wheel_carries_the_gates(wheel: Path) -> None:
     assert (wheel / "pytest_ane/py.typed").is_file()
 
 
+@pytest.mark.slow
 def test_gates_run_from_an_environment_inside_the_project(installed: Project) -> None:
     installed.pytester.makepyfile("import pytest_ane\ndef test_own(): print(pytest_ane.__file__)\n")
     result = installed.pytester.runpytest_subprocess("--ane-shards=all", "--ane-cache=c", "-rP")

@@ -25,6 +25,7 @@ shard._build = counted
 """
 
 
+@pytest.mark.slow
 def test_table_and_properties_arrive_and_nothing_is_built_twice(project: Project) -> None:
     project.llama().pytester.makeconftest(COUNT)
     manifest = project.path / "shards.toml"

@@ -63,6 +63,7 @@ def test_int4_blocks_of_32_pass_shard_by_shard_and_fail_as_a_stack(gate: Gate) -
     assert behaviour.number("top1") < 0.9
 
 
+@pytest.mark.slow
 def test_a_4_bit_palette_per_tensor_is_not_faithful(gate: Gate) -> None:
     run = gate(PALETTE + 'nbits = 4\ngranularity = "per_tensor"\n', "L03")
     assert run.gates["placement[smollm2:L03]"].passed
@@ -71,6 +72,7 @@ def test_a_4_bit_palette_per_tensor_is_not_faithful(gate: Gate) -> None:
     assert "below min-cosine = 0.97" in fidelity.message
 
 
+@pytest.mark.slow
 def test_a_weight_that_the_palettizer_declines_is_named(gate: Gate) -> None:
     run = gate(PALETTE + 'mode = "uniform"\nnbits = 8\ngroup_size = 128\n', "L03")
     compression = run.gates["compression[smollm2:L03]"]
@@ -94,6 +96,7 @@ def test_a_flipped_region_of_weights_is_not_faithful(
     assert run.gates["placement[smollm2:L03]"].passed
 
 
+@pytest.mark.slow
 def test_a_norm_that_squares_in_fp16_fails_on_real_inputs_only(gate: Gate, tmp_path: Path) -> None:
     _build_squaring_block(tmp_path / "squaring.mlpackage")
     run = gate(_own("squaring.mlpackage"), "L03")
