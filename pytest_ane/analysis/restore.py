@@ -13,8 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.build.census import ProgramWeight, Weight, constants_of, find_weights
+from pytest_ane.build.census import (
+    ProgramWeight,
+    Weight,
+    constant_name,
+    constants_of,
+    find_weights,
+    plain_name,
+)
 from pytest_ane.build.decompress import decompress, expansion
+from pytest_ane.build.distortion import typeless
 from pytest_ane.core.arrays import Array
 from pytest_ane.mil.blob import load
 from pytest_ane.mil.records import MLModel, Operation
@@ -116,7 +124,7 @@ def _pairs(model: MLModel, original: MLModel | None) -> Iterator[WeightPair]:
     counts = Counter(each.weight.name for each in mine)
     hold = 8 * sum(each.weight.elements for each in mine) <= _HELD
     for own in mine:
-        weight, other = own.weight, theirs.get(_key(own.weight.name))
+        weight, other = own.weight, theirs.get(_key(own))
         exact = None
         if original is not None and other is not None and _is_joined(own, other, counts):
             exact = _values(decompress(original, other), hold)
@@ -148,13 +156,13 @@ def _by_name(model: MLModel) -> dict[str, ProgramWeight]:
     named: dict[str, list[ProgramWeight]] = {}
     for weight in find_weights(model):
         if weight.function is model.main:
-            named.setdefault(_key(weight.weight.name), []).append(weight)
+            named.setdefault(_key(weight), []).append(weight)
     return {name: several[0] for name, several in named.items() if len(several) == 1}
 
 
-def _key(name: str) -> str:
-    """A weight's name without what conversion to fp16 adds to it."""
-    return name.removesuffix("_to_fp16")
+def _key(weight: ProgramWeight) -> str:
+    """A weight's own name without what conversion to fp16 adds to it."""
+    return typeless(plain_name(constant_name(weight.operation)))
 
 
 def _values(weight: Any, hold: bool) -> Any:

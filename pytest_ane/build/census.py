@@ -313,6 +313,16 @@ def find_weights(model: MLModel) -> Iterator[ProgramWeight]:
                 yield ProgramWeight(weight, operation, function, producers)
 
 
+def constant_name(op: Operation) -> str:
+    """A constant's own name, by which `get_weights_metadata` and the manifest know it.
+
+    What it yields may have another, and compression passes name what they put in its place after
+    the constant.
+    """
+    name = op.attributes.get("name")
+    return str(name.data) if name is not None else op.name
+
+
 def plain_name(name: str) -> str:
     """A weight's name without what coremltools' compression passes append."""
     return _SUFFIXES.sub("", name)

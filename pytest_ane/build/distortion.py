@@ -13,7 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.build.census import ProgramWeight, Weight, bits_of, find_weights
+from pytest_ane.build.census import (
+    ProgramWeight,
+    Weight,
+    bits_of,
+    constant_name,
+    find_weights,
+    plain_name,
+)
 from pytest_ane.build.decompress import decompress
 from pytest_ane.build.yardstick import (
     Rows,
@@ -165,7 +172,8 @@ def _by_name(model: MLModel) -> _Places:
     """A program's weights by name and shape; one entry for each function that has it."""
     places: dict[tuple[str, tuple[int, ...]], list[ProgramWeight]] = {}
     for weight in find_weights(model):
-        places.setdefault((typeless(weight.weight.name), weight.weight.shape), []).append(weight)
+        name = typeless(plain_name(constant_name(weight.operation)))
+        places.setdefault((name, weight.weight.shape), []).append(weight)
     return places
 
 

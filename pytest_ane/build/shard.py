@@ -23,7 +23,7 @@ from pytest_ane.mil.package import parse_package
 from pytest_ane.mil.proto import canonical_bytes
 
 Examine: TypeAlias = Callable[[Path, Path], None]
-BUILD_VERSION = 6
+BUILD_VERSION = 7
 """Raised whenever a change in this package alters what is built."""
 _OF_COREMLTOOLS = "com.github.apple.coremltools."
 """The metadata keys that coremltools 9.0 sets itself (`models/model.py`)."""

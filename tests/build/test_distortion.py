@@ -16,6 +16,8 @@ from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltoo
 from pytest_ane.core.errors import AneError
 from pytest_ane.manifest import Compression
 from pytest_ane.mil import read_model
+from pytest_ane.mil.package import parse_package
+from pytest_ane.mil.proto import set_name
 from pytest_ane.mil.records import MLModel
 from tests.build.test_optimize import ANYWHERE, SINCE_IOS18, network
 from tests.mil.packages import Program
@@ -188,6 +190,20 @@ def test_what_only_one_package_has_is_missing_or_extra(tmp_path: Path) -> None:
     few = package(tmp_path / "c", ("u", [[1.0, 2.0]]), ("v", [[1.0, 2.0]]))
     assert compare_weights(read_model(package(tmp_path / "d", ("v", [[1.0, 2.0]]))),
                            read_model(few)).missing == ()  # fmt: skip
+
+
+def test_a_constant_goes_by_its_own_name_not_by_what_it_yields(tmp_path: Path) -> None:
+    """Compression passes name what takes its place after the constant: `op_1_palettized`."""
+    compressed = package(tmp_path / "a", ("op_1", np.ones((1, 9))))
+    plain = package(tmp_path / "b", ("var_1", np.ones((1, 9))))
+    file, message = parse_package(plain)
+    (function,) = message.mlProgram.functions.values()
+    (block,) = function.block_specializations.values()
+    (constant,) = (op for op in block.operations if op.outputs[0].name == "var_1")
+    set_name(constant.attributes["name"], "op_1")
+    file.write_bytes(message.SerializeToString())
+    weights = compare_weights(read_model(compressed), read_model(plain))
+    assert (weights.missing, weights.extra) == ((), ())
 
 
 def test_elements_of_an_uncompressed_weight_are_compared_in_steps_of_fp16(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_ane.build.census import constant_name
 from pytest_ane.manifest import Palettize
 from pytest_ane.mil.package import read_package
 from pytest_ane.mil.records import (
@@ -91,12 +92,6 @@ def constants(package: Path) -> dict[str, frozenset[str]]:
                 kinds = frozenset(use.op.op for use in uses.ops.get(op.name, ()))
                 takers[constant_name(op)] = takers.get(constant_name(op), frozenset()) | kinds
     return takers
-
-
-def constant_name(op: Operation) -> str:
-    """A constant's own name, by which `get_weights_metadata` and the manifest know it."""
-    name = op.attributes.get("name")
-    return str(name.data) if name is not None else op.name
 
 
 def choose(op: Operation, settings: Mapping[str, Palettize], uses: Uses) -> Grouping | str | None:

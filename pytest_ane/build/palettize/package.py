@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.build.palettize.choose import Grouping, Uses, choose, constant_name
+from pytest_ane.build.census import constant_name
+from pytest_ane.build.palettize.choose import Grouping, Uses, choose
 from pytest_ane.build.palettize.palettes import (
     Palettes,
     Rows,
