@@ -412,6 +412,7 @@ ODD = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     path=st.sampled_from([*_paths(DOCUMENT)]), value=ODD, key=st.sampled_from(["", "x", "shard"])

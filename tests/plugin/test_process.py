@@ -26,6 +26,7 @@ def run(project: Project, *more: str, **options: Any) -> tuple[int, str]:
     return done.returncode, done.stderr.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is full")
 @pytest.mark.parametrize(
     ("more", "unbuffered"), [((), ""), ((), "1"), (("-s",), "1"), (("-n1",), "")]

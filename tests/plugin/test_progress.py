@@ -47,6 +47,7 @@ def on_a_terminal(project: Project, *options: str) -> str:
     return written.decode()
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_progress_and_then_erases_it(project: Project) -> None:
     screen = on_a_terminal(project.packages(good="none", other="none"), "--ane-cache=cache")
     assert "\x1b7 own:good (1 of 2)\x1b[K\x1b8\x1b7 \x1b[K\x1b8" in screen
