@@ -30,9 +30,12 @@ def counted(given, *arguments):
 shard._build = counted
 """
 FILL = """
+import shutil
+
 def filled(given, *arguments):
     if given.id == "L01":
-        Path("{folder}", "of-others").write_bytes(bytes(150_000))
+        folder = Path("{folder}")
+        folder.joinpath("of-others").write_bytes(bytes(shutil.disk_usage(folder).free - 20_000))
     counted(given, *arguments)
 
 shard._build = filled
@@ -66,10 +69,10 @@ def built(project: Project) -> list[str]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with room for a shard, 150 kB, and no other."""
+    """A file system of its own with room for some shards of 100 to 200 kB."""
     folder = tmp_path / "small"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
     try:
         subprocess.run(mount, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
