@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pytest_ane.analysis.operations import Suspect, declared, suspect_operations
+from pytest_ane.analysis.operations import Suspect, suspect_operations
 from pytest_ane.analysis.remedies import (
     Remedy,
     candidates,
@@ -260,7 +260,7 @@ class _Runs:
 
     def __init__(self, session: Session, cases: Sequence[Case]) -> None:
         self._session, self._cases = session, cases
-        calls = [declared(session, call) for case in cases for call in case.calls]
+        calls = [session.known(call) for case in cases for call in case.calls]
         self._replay = None if session.model.states else Replay(session, calls)
 
     def rows(self) -> list[Rows]:
@@ -279,12 +279,12 @@ class _Runs:
 def _run(session: Session, cases: Sequence[Case]) -> list[Rows]:
     """Every case's rows; a program with states runs call by call."""
     if not session.model.states:
-        calls = [declared(session, call) for case in cases for call in case.calls]
+        calls = [session.known(call) for case in cases for call in case.calls]
         return _joined(cases, session.predict_all(calls))
     outputs: list[dict[str, Any]] = []
     for case in cases:
         state = session.make_state()
-        outputs += [session.predict(declared(session, call), state) for call in case.calls]
+        outputs += [session.predict(session.known(call), state) for call in case.calls]
     return _joined(cases, outputs)
 
 

@@ -83,12 +83,6 @@ def suspect_operations(
     return sorted(worst.values(), key=lambda s: -rank(s.own))
 
 
-def declared(session: Session, call: Arrays) -> Arrays:
-    """The inputs of a call that the session's program takes."""
-    names = {feature.name for feature in session.model.inputs}
-    return {name: array for name, array in call.items() if name in names}
-
-
 def rank(relative: float) -> float:
     """A sort key: NaN and infinity above everything finite."""
     return relative if math.isfinite(relative) else math.inf
@@ -111,7 +105,7 @@ def _walk(
     states: tuple[Any, Any],
     weights: Mapping[str, str],
 ) -> Iterator[Suspect]:
-    inputs = [declared(now, call) for call in calls]
+    inputs = [now.known(call) for call in calls]
     first = [now.table(each, states[0]) for each in inputs]
     second = [ideal.table(each, states[1]) for each in inputs]
     mixed = [

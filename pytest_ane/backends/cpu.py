@@ -25,7 +25,6 @@ class CpuRunner:
 
     def __init__(self, session: Session) -> None:
         self.session, self._model = session, session.model
-        self._declared = frozenset(feature.name for feature in session.model.inputs)
 
     @property
     def inputs(self) -> tuple[Feature, ...]:
@@ -52,19 +51,13 @@ class CpuRunner:
 
     def predict(self, inputs: Arrays, state: States | None = None) -> dict[str, Array]:
         """Run once; every fp16 result is rounded as the program's types say."""
-        return self.session.predict(self._known(inputs), state)
+        return self.session.predict(self.session.known(inputs), state)
 
     def predict_all(
         self, inputs: Sequence[Arrays], states: Sequence[States | None]
     ) -> list[dict[str, Array]]:
         """Run once on each input; weights that are not held are decoded once for all."""
-        return self.session.predict_all([self._known(x) for x in inputs], states)
-
-    def _known(self, inputs: Arrays) -> Arrays:
-        """Of what a caller has ready, what this package takes."""
-        if inputs.keys() <= self._declared:
-            return inputs
-        return {name: x for name, x in inputs.items() if name in self._declared}
+        return self.session.predict_all([self.session.known(x) for x in inputs], states)
 
 
 class CpuBackend:

@@ -14,7 +14,12 @@ no error than rounding the output to its type takes.
 
 from __future__ import annotations
 
-from pytest_ane.error_budget.measure import BUDGET_VERSION, measure_budget, total_error
-from pytest_ane.error_budget.records import Error, ErrorBudget
+from pytest_ane.error_budget.measure import (
+    BUDGET_VERSION,
+    Error,
+    ErrorBudget,
+    measure_budget,
+    total_error,
+)
 
 __all__ = ["BUDGET_VERSION", "Error", "ErrorBudget", "measure_budget", "total_error"]

@@ -13,7 +13,6 @@ import numpy as np
 from pytest_ane.backends.cpu import CpuBackend
 from pytest_ane.core import fp16
 from pytest_ane.core.arrays import DoubleArray
-from pytest_ane.error_budget.records import Error, ErrorBudget
 from pytest_ane.error_budget.runs import Run, nearest, run_cases
 from pytest_ane.metrics.cosine import along
 from pytest_ane.mil import read_model
@@ -31,6 +30,59 @@ _LARGE = 0.05
 _NARROW = 4
 """Channels are named where a fourth of them, or fewer, have nearly all of the squared error."""
 _NEARLY_ALL = 0.9
+
+
+@dataclass(frozen=True)
+class Error:
+    """How far two runs are apart, relative to what the reference adds to the residual path.
+
+    Attributes:
+        greatest: relative L2 error of the worst position; infinite where a value is not finite.
+        rms: root of the mean square over all positions of all probes.
+        probe, output, position: where it is greatest.
+        gain: how many times the reference's contribution the other one is, by least squares; NaN
+            where nothing is added.
+        lengths: `(T, greatest)` of the positions of calls of each length.
+        positions: `(position, error)` of the worst probe, of up to 512 positions.
+        channels: first and last of the few channels that have nine tenths of the worst probe's
+            squared error; empty where they are not few.
+        experts: `(expert, greatest)` of the positions at which the reference uses each.
+        adds: whether there is a residual path that the output is added to.
+    """
+
+    greatest: float
+    rms: float
+    probe: str = ""
+    output: str = ""
+    position: int = 0
+    gain: float = 1.0
+    lengths: tuple[tuple[int, float], ...] = ()
+    positions: tuple[tuple[int, float], ...] = ()
+    channels: tuple[int, ...] = ()
+    experts: tuple[tuple[int, float], ...] = ()
+    adds: bool = True
+
+    def __post_init__(self) -> None:
+        if self.greatest < 0 or self.rms < 0:
+            raise ValueError("an error is negative")
+
+
+@dataclass(frozen=True)
+class ErrorBudget:
+    """What a shard's errors are made of; a part is None where its program is missing.
+
+    Attributes:
+        algebra: of the uncompressed program in float32, against the reference.
+        rounding: of the uncompressed program as typed, against itself in float32.
+        compression: of the compressed program, against the uncompressed one, both in float32.
+        overflow: the first operation whose result fp16 does not hold, with its largest magnitude
+            in float32, `mul square_1: 4.1e+06`; empty where there is none.
+    """
+
+    algebra: Error | None
+    rounding: Error
+    compression: Error | None
+    overflow: str = ""
 
 
 def measure_budget(
@@ -146,9 +198,7 @@ def _rows(ref: _Reference, name: str, mine: Any, others: Any, epsilon: float) ->
     case, path = ref.case, ref.paths[name]
     expected = case.expected[name].astype(np.float64)
     a, b = (np.asarray(rows[name], np.float64) for rows in (mine, others))
-    kept = [i for i in range(expected.shape[1]) if i not in set(case.left_out)]
-    if len(kept) < expected.shape[1]:
-        a, b, expected, path = a[:, kept], b[:, kept], expected[:, kept], path[:, kept]
+    a, b, expected, path = map(case.compared, (a, b, expected, path))
     near = fp16.SMALLEST * max(1.0, min(case.input_max, fp16.MAX))
     with np.errstate(invalid="ignore", over="ignore"):
         difference = a - b
@@ -204,12 +254,12 @@ def _channels(difference: DoubleArray) -> tuple[int, ...]:
 def _overflow(package: Path, cases: Sequence[Case]) -> str:
     """The first operation whose result fp16 does not hold, on the probes."""
     session = Session(read_model(package), "float32")
-    names, inputs = session.computed, [feature.name for feature in session.model.inputs]
+    names = session.computed
     largest: dict[str, float] = {}
     for case in cases:
         state = session.make_state() if session.model.states else None
         for call in case.calls:
-            for name, value in session.predict({n: call[n] for n in inputs}, state, names).items():
+            for name, value in session.predict(session.known(call), state, names).items():
                 if np.issubdtype(np.asarray(value).dtype, np.floating):
                     size = float(np.abs(value).max(initial=0.0))
                     largest[name] = max(largest.get(name, 0.0), size)

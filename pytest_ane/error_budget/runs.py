@@ -1,4 +1,4 @@
-"""Runs of a package on probes."""
+"""Runs of a package on probes: every call on its state, and the rows that are compared."""
 
 from __future__ import annotations
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from pytest_ane.core.arrays import Array, Arrays, FloatArray
 from pytest_ane.families import Inputs, Port, Routes
 
 Rows: TypeAlias = Mapping[str, FloatArray]
 """`[positions, channels]` by output name."""
+
+Float = TypeVar("Float", bound=np.floating[Any])
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +60,11 @@ class Case:
             return rows
         return {name: array[list(self.kept)] for name, array in rows.items()}
 
-    def compared(self, rows: FloatArray) -> FloatArray:
+    def compared(self, rows: npt.NDArray[Float]) -> npt.NDArray[Float]:
         """Rows `[T, C]` with zeros in the channels that are left out."""
         if not self.left_out:
             return rows
-        rest: FloatArray = rows.copy()
+        rest: npt.NDArray[Float] = rows.copy()
         rest[:, list(self.left_out)] = 0
         return rest
 

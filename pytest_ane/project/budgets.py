@@ -14,7 +14,7 @@ from pytest_ane.backends import Backend, CpuBackend
 from pytest_ane.build import Artifact, Cache
 from pytest_ane.build.shard import artifact_key, converted_package
 from pytest_ane.core.digests import key_digest, tree_digest
-from pytest_ane.core.errors import AneError, CacheError
+from pytest_ane.core.errors import CacheError
 from pytest_ane.error_budget import BUDGET_VERSION, ErrorBudget, measure_budget
 from pytest_ane.manifest import Shard, Uncompressed
 from pytest_ane.probes.cases import Case
@@ -45,17 +45,15 @@ def own_budget(
         artifact: the package.
         cases: the shard's probes, with what its reference makes of them where a backend runs it.
         identity: of the family's model, where the reference is that.
+
+    Raises:
+        AneError: a package or the reference cannot be had or run.
     """
-    try:
-        # An artifact without compressed weights may have been made of ones that were: who knows
-        # that it is its own uncompressed form names it.
-        if (plain := shard.uncompressed) is None:
-            return _NO_PACKAGE
-        return _own(cache, shard, artifact, plain, cases, identity)
-    except CacheError:
-        raise
-    except AneError as error:
-        return f"the error budget cannot be measured: {str(error).rstrip('.')}"
+    # An artifact without compressed weights may have been made of ones that were: who knows that it
+    # is its own uncompressed form names it.
+    if shard.uncompressed is None:
+        return _NO_PACKAGE
+    return _own(cache, shard, artifact, shard.uncompressed, cases, identity)
 
 
 def built_budget(
@@ -78,7 +76,9 @@ def built_budget(
     """
     key = {
         "artifact": artifact_key(shard, model.identity),
-        "prompts": model.prompt_spec if isinstance(model, OpenModel) else [],
+        "prompts": model.prompt_spec
+        if isinstance(model, OpenModel) and shard.probes.of_prompts
+        else [],
         **_probed(shard),
     }
 

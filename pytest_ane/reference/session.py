@@ -69,6 +69,7 @@ class Session:
         self.block, self.template = prepared.block, prepared.template
         self.slots, self._constants = dict(prepared.slots), dict(prepared.constants.values)
         self._inputs = frozenset(named.name for named in model.main.inputs)
+        self._features = frozenset(feature.name for feature in model.inputs)
         self._input_slots = tuple(self.slots[named.name] for named in model.main.inputs)
         self._is_static = all(shapes_decide(step) for step in self.block.steps)
         self._admitted: set[tuple[Any, ...]] = set()
@@ -94,6 +95,12 @@ class Session:
         )
         sizes = (array.nbytes for array in arrays if isinstance(array, np.ndarray))
         return sum(size for size in sizes if size >= LARGE)
+
+    def known(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Of what a caller has ready, the inputs that the program takes."""
+        if inputs.keys() <= self._features:
+            return inputs
+        return {name: x for name, x in inputs.items() if name in self._features}
 
     def make_state(self) -> States:
         """Fresh states, all zero, to be passed to `predict` again and again."""

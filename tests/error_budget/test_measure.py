@@ -67,6 +67,8 @@ def test_what_is_left_out_is_not_compared() -> None:
     made[:, 5] = np.nan
     assert math.isinf(error(made, x + added, x).greatest)
     assert error(made, x + added, x, left_out=(5,)).greatest == 0
+    made[:, 16:20] += 1
+    assert error(made, x + added, x, left_out=(5,)).channels == (16, 19)
 
 
 def test_experts_that_are_hit() -> None:
