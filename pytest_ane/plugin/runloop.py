@@ -26,7 +26,10 @@ def running(session: pytest.Session) -> Iterator[None]:
     space = workspace.of(config)
     controls = config.pluginmanager.hasplugin("dsession")
     # Only workers know which tests there are.
-    space.scope = None if controls else _scope(space, session.items)
+    if not controls:
+        space.scope = _scope(space, session.items)
+        judged = _judged(session.items)
+        space.judged = lambda shard: shard.qualified in judged
     if is_worker(config) or not _opens(space):
         yield
         _settle(session)
@@ -90,6 +93,16 @@ def _scope(space: workspace.Workspace, items: Sequence[pytest.Item]) -> tuple[Sh
     wanted = {shard.qualified for p in params if isinstance(shard := p.get("ane_shard"), Shard)}
     models = {p.get("ane_chain") for p in params}
     return tuple(s for s in space.shards if s.qualified in wanted or s.model in models)
+
+
+def _judged(items: Sequence[pytest.Item]) -> frozenset[str]:
+    """Qualified ids of the shards whose fidelity a test asks for."""
+    gates = (item for item in items if isinstance(item, pytest.Function) and is_gate(item))
+    return frozenset(
+        subject_of(item)
+        for item in gates
+        if hasattr(item, "callspec") and gate_of(item) == "fidelity"
+    )
 
 
 def _report(config: pytest.Config, space: workspace.Workspace) -> None:

@@ -62,6 +62,8 @@ class Project:
         units: where Core ML may run them.
         machine: this Mac, if its chip and system are known already.
         scope: the selected shards whose gates run; None while that is unknown.
+        judged: whether a shard's fidelity is going to be asked for: then its error budget is
+            measured while it is built.
         progress: shows what is being built.
         notify: receives what backend and cache have to tell, such as a second compilation.
         before_build: called before a shard's package is looked up or built; raises where it may
@@ -76,6 +78,7 @@ class Project:
     units: ComputeUnits = "CPU_AND_NE"
     machine: Machine | None = None
     scope: tuple[Shard, ...] | None = None
+    judged: Callable[[Shard], bool] = lambda shard: True
     progress: Progress = field(default_factory=Progress)
     notify: Callable[[str], None] = to_stderr
     before_build: Callable[[Shard], None] = lambda shard: None
@@ -211,7 +214,7 @@ class Project:
     def _examine(self, shard: Shard, plain: Path, built: Path) -> None:
         """Measure a shard's error budget while its uncompressed package is there."""
         # What is wrong with its probes or its reference, the gate says that needs them.
-        if shard.reference == "float32":
+        if shard.reference == "float32" and self.judged(shard):
             with suppress(AneError):
                 self._built_budget(shard, built, plain)
 

@@ -85,3 +85,11 @@ def test_an_empty_value_is_refused(project: Project) -> None:
     result = project.packages(good="none").gate("--ane-cache=")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: --ane-cache is empty; give a value or leave it out."])
+
+
+def test_an_error_budget_is_measured_where_fidelity_is_asked(project: Project) -> None:
+    budgets = project.path / "cache" / "budgets"
+    project.llama().gate("--ane-cache=cache", "--ane-shards=L00", "-k", "placement")
+    assert list(budgets.iterdir()) == []
+    project.gate("--ane-cache=cache", "--ane-shards=L00").assert_outcomes(passed=3)
+    assert len(list(budgets.iterdir())) == 1
