@@ -3,134 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from operator import attrgetter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
 from pytest_ane.core import fp16
 from pytest_ane.core.verdict import Cell, Column, Figure, Finding, Table, Verdict, Where, nothing
-from pytest_ane.gates.fidelity.records import GROUP, Comparison, Fidelity
+from pytest_ane.gates.fidelity.metrics import (
+    CONTRIBUTIONS,
+    COSINES,
+    METRICS,
+    MIN_CONTRIBUTION,
+    MIN_COSINE,
+    Group,
+    Metric,
+    values_of,
+)
+from pytest_ane.gates.fidelity.records import Comparison, Fidelity
 from pytest_ane.gates.fidelity.split import compression_finding, split_figures, split_findings
 from pytest_ane.manifest.policy import FidelityPolicy, OutputPolicy
-from pytest_ane.metrics.error import decibels
 
-Series = tuple[Sequence[float], Sequence[int]]
-"""Values of a comparison, and the position (or first channel) of each."""
 _BINS = 8
 """Bins of the histogram of the worst probe's cosines, and the positions it takes at least."""
 _NAMED = 5
 """Positions that are named; the rest is counted."""
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One number of how close an output is, and how it is held against a threshold.
-
-    Attributes:
-        key: the threshold in `policy.fidelity`.
-        figure: name of the worst value over all probes.
-        label: how people call it; also the head of its column.
-        of: values of a comparison.
-        part: which positions count: all, or those besides position 0 of captured probes, or it.
-        least: whether values must reach the threshold; else they may not exceed it.
-        step: to what a threshold that would have passed is rounded; significant digits if None.
-        worth: beyond this value no threshold is offered: the shard is wrong, not the threshold.
-        unit: of values.
-        place: where a value is, of its position.
-    """
-
-    key: str
-    figure: str
-    label: str
-    of: Callable[[Comparison], Series]
-    part: Literal["all", "rest", "first"] = "rest"
-    least: bool = True
-    step: float | None = 1e-4
-    worth: float | None = 0.9
-    unit: str = ""
-    place: str = "position {}"
-
-    def limit(self, limits: OutputPolicy) -> float | None:
-        """Its threshold, None where there is none."""
-        value: float | None = getattr(limits, self.key.replace("-", "_"))
-        return value
-
-    def of_part(self, comparisons: Iterable[Comparison]) -> list[Comparison]:
-        """The live parts of comparisons that it concerns."""
-        if self.part == "all":
-            return [c for c in comparisons if c.live]
-        parts = (c.rest if self.part == "rest" else c.first for c in comparisons if c.live)
-        return [c for c in parts if c.live]
-
-    def worst(self, c: Comparison) -> tuple[float, int]:
-        """The worst value of a comparison and its position; NaN is worse than any number."""
-        values, positions = self.of(c)
-        at = int(np.argmin(values) if self.least else np.argmax(values))
-        return float(values[at]), positions[at]
-
-    def keeps(self, value: float, limit: float) -> bool:
-        """Whether a value keeps a limit; NaN keeps none."""
-        return value >= limit if self.least else value <= limit
-
-    def rank(self, c: Comparison) -> float:
-        """Lowest for the worst."""
-        value, _ = self.worst(c)
-        return -math.inf if math.isnan(value) else value if self.least else -value
-
-    def passing(self, value: float) -> str:
-        """The strictest threshold of a few digits that a value keeps; empty beyond `worth`."""
-        if not math.isfinite(value):
-            return f"no {self.key} would have passed"
-        if self.worth is not None and not self.keeps(value, self.worth):
-            return ""
-        step = self.step or 10.0 ** (math.floor(math.log10(value)) - 3 if value > 0 else 0)
-        rounded = (math.floor if self.least else math.ceil)(value / step) * step
-        return f"{self.key} = {rounded:g} would have passed"
-
-
-def _ratios(c: Comparison) -> Series:
-    return decibels(c.relative).tolist(), c.positions
-
-
-def _flat(c: Comparison) -> Series:
-    return ((c.errors.cosine,), (0,)) if c.errors else ((), ())
-
-
-def _group(c: Comparison) -> Series:
-    return ((c.errors.group_cosine,), (c.errors.group,)) if c.errors else ((), ())
-
-
-def _error(c: Comparison) -> Series:
-    return ((c.error_max,), (c.errors.absolute_at[0],)) if c.errors else ((), ())
-
-
-def _relative_error(c: Comparison) -> Series:
-    return ((c.errors.relative,), (c.errors.relative_at[0],)) if c.errors else ((), ())
-
-
-_cosines = attrgetter("cosines", "positions")
-_contributions = attrgetter("contributions", "contributing")
-_CONTRIBUTION = Metric("min-contribution", "contribution.min", "contribution", _contributions)
-METRICS = (
-    Metric("min-cosine", "cosine.min", "cosine", _cosines),
-    Metric("min-cosine-first", "cosine.first.min", "cosine at position 0", _cosines, "first"),
-    _CONTRIBUTION,
-    Metric("max-relative-l2", "relative_l2.max", "relative L2", attrgetter("relative", "positions"),
-           least=False, step=None, worth=0.5),
-    Metric("min-snr", "snr.min", "SNR", _ratios, step=0.01, unit="dB", worth=6.0),
-    Metric("min-cosine-flat", "cosine.flat.min", "flat cosine", _flat, "all",
-           place="all positions"),
-    Metric("min-cosine-group", "cosine.group.min", "group cosine", _group, "all",
-           place=f"{GROUP} channels from {{}}"),
-    Metric("max-error", "error.max", "absolute error", _error, "all",
-           least=False, step=None, worth=None),
-    Metric("max-relative-error", "error.relative.max", "relative error", _relative_error, "all",
-           least=False, step=None, worth=None),
-)  # fmt: skip
-"""Every metric, in the order of the columns of reports."""
 
 
 def judge(fidelity: Fidelity, policy: FidelityPolicy, subject: str) -> Verdict:
@@ -189,70 +87,23 @@ def probes(comparisons: Sequence[Comparison]) -> int:
 def _compared(fidelity: Fidelity) -> Iterator[Figure]:
     kinds = dict.fromkeys(c.kind for c in fidelity.comparisons)
     rest, first = [c.rest for c in fidelity.comparisons], [c.first for c in fidelity.comparisons]
-    for name, of in (("cosine", _cosines), ("contribution", _contributions)):
-        if values := _values(rest, of):
+    for name, of in (("cosine", COSINES), ("contribution", CONTRIBUTIONS)):
+        if values := values_of(rest, of):
             yield Figure(f"{name}.min", float(np.min(values)), label=name, shown=True)
             yield Figure(f"{name}.mean", float(np.mean(values)), label=f"mean {name}")
         for kind in kinds:
-            if values := _values((c for c in rest if c.kind == kind), of):
+            if values := values_of((c for c in rest if c.kind == kind), of):
                 yield Figure(f"{name}.{kind}.min", float(np.min(values)), label=f"{kind} {name}")
-        if values := _values(first, of):
+        if values := values_of(first, of):
             label = f"{name} at position 0"
             yield Figure(f"{name}.first.min", float(np.min(values)), label=label)
     if hidden := [c.residual for c in rest if c.residual is not None]:
         yield Figure("contribution.residual", float(np.max(hidden)), "x", "residual")
     for metric in METRICS[3:]:
         parts = metric.of_part(fidelity.comparisons)
-        if values := _values(parts, metric.of):
+        if values := values_of(parts, metric.of):
             value = float((np.min if metric.least else np.max)(values))
             yield Figure(metric.figure, value, metric.unit, metric.label)
-
-
-def _values(comparisons: Iterable[Comparison], of: Callable[[Comparison], Series]) -> list[float]:
-    return [value for c in comparisons for value in of(c)[0]]
-
-
-@dataclass(frozen=True)
-class Group:
-    """Comparisons that are judged by the same thresholds.
-
-    Attributes:
-        comparisons: of the outputs with these thresholds.
-        pool: whether `min-cosine` takes all positions of a seeded kind together. An error budget
-            sees each position better, and a cosine's minimum over random positions hangs on the
-            seed: 15 of 600 right blocks were red for it. Without a budget nothing else sees one
-            position, so that each is held to the threshold.
-    """
-
-    comparisons: tuple[Comparison, ...]
-    pool: bool
-
-    def parts(self, metric: Metric) -> list[Comparison]:
-        """What a metric is held against."""
-        parts = metric.of_part(self.comparisons)
-        if not (self.pool and metric is METRICS[0]):
-            return parts
-        kinds = dict.fromkeys((c.kind, c.output) for c in parts if c.kind not in _NOT_POOLED)
-        return [
-            *(c for c in parts if c.kind == "captured"),
-            *(_pooled([c for c in parts if (c.kind, c.output) == kind]) for kind in kinds),
-        ]
-
-
-_NOT_POOLED = ("captured", "unit-norm")
-"""Kinds of which no pool decides: real states are held to the threshold by position, and of rows of
-norm 1 the residual path, a thousandth of a real one's, hides nothing and tells nothing."""
-
-
-def _pooled(comparisons: Sequence[Comparison]) -> Comparison:
-    """All probes of a seeded kind as one, whose cosine is the mean over their positions."""
-    worst = min(comparisons, key=METRICS[0].rank)
-    mean = float(np.mean([x for c in comparisons for x in c.cosines]))
-    return replace(
-        worst.at(lambda position: position == worst.positions[0]),
-        probe=f"all {worst.kind} probes",
-        cosines=(mean,),
-    )
 
 
 Groups = Mapping[OutputPolicy, Group]
@@ -287,7 +138,7 @@ def _with_limits(fidelity: Fidelity, groups: Groups) -> tuple[Figure, ...]:
             label = metric.label if name == metric.figure else f"{metric.label} of {outputs}"
             known = made.get(name) or Figure(name, value, metric.unit, label, shown=True)
             good: Literal["above", "below"] = "above" if metric.least else "below"
-            if group.pool and metric is METRICS[0]:
+            if group.pool and metric is MIN_COSINE:
                 lowest = replace(known, name="cosine.position.min", label="lowest cosine")
                 made[lowest.name] = replace(lowest, shown=False)
                 known = replace(known, value=value)
@@ -383,12 +234,12 @@ def _broken(
     c = min(bad, key=metric.rank)
     value, position = metric.worst(c)
     output = f", output {c.output}" if several else ""
-    pooled = group.pool and metric is METRICS[0] and c.kind != "captured"
+    pooled = group.pool and metric is MIN_COSINE and c.kind != "captured"
     place = "mean of their positions" if pooled else metric.place.format(position)
     side = "below" if metric.least else "above"
     unit = f" {metric.unit}" if metric.unit else ""
     hidden = ""
-    if metric is _CONTRIBUTION and c.residual is not None:
+    if metric is MIN_CONTRIBUTION and c.residual is not None:
         hidden = f", residual {c.residual:.3g} times the contribution"
     yield Finding(
         "failed",
@@ -438,14 +289,14 @@ def _tables(fidelity: Fidelity, groups: Groups) -> Iterator[Table]:
     for metric in metrics:
         side: Literal["above", "below"] = "above" if metric.least else "below"
         columns.append(Column(metric.label, metric.unit, metric.limit(limits), side))
-        columns += [Column("at")] if metric is METRICS[0] else []
+        columns += [Column("at")] if metric is MIN_COSINE else []
     columns += [Column("zeros"), Column("max |x|")]
     rows = []
     for c in ranked:
         row: list[Cell] = [c.probe, *([c.output] if several else [])]
         for metric in metrics:
             value, at = metric.worst(c) if metric.of(c)[0] else (None, None)
-            row += (value, at) if metric is METRICS[0] else (value,)
+            row += (value, at) if metric is MIN_COSINE else (value,)
         rows.append((*row, len(c.both_zero) or None, c.input_max))
     yield Table("probes, the worst first", tuple(columns), tuple(rows))
     worst = next((c for c in ranked if len(c.cosines) >= _BINS), None)
