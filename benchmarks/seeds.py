@@ -1,6 +1,6 @@
 """Fidelity of right shards by the seed of their probes: no verdict should hang on it.
 
-python -m benchmarks.seeds --manifest examples/gemma4.toml --shards 'L00\\.' --seeds 40
+For instance `python -m benchmarks.seeds --manifest examples/gemma4.toml --shards L00 --seeds 40`.
 """
 
 from __future__ import annotations

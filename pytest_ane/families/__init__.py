@@ -19,6 +19,7 @@ from pytest_ane.families.base import (
     Routes,
     Routing,
     Streams,
+    Undecided,
     Wire,
     apply_output,
     ports_of,
@@ -27,6 +28,7 @@ from pytest_ane.families.base import (
     routing_of,
     shard_input,
     shifts,
+    undecided_of,
 )
 from pytest_ane.families.user_code import code_digests, import_code, make_importable
 from pytest_ane.manifest import FAMILIES
@@ -49,6 +51,7 @@ __all__ = [
     "Routes",
     "Routing",
     "Streams",
+    "Undecided",
     "Wire",
     "apply_output",
     "get_family",
@@ -60,6 +63,7 @@ __all__ = [
     "routing_of",
     "shard_input",
     "shifts",
+    "undecided_of",
 ]
 
 

@@ -26,6 +26,8 @@ Routes: TypeAlias = tuple[tuple[int, ...], ...]
 """Numbers of the experts that count at each position, the one of largest weight first."""
 Routing: TypeAlias = Callable[[Sequence[FloatArray]], list[Routes]]
 """The float32 router over whole sequences `[T, C]`."""
+Undecided: TypeAlias = Callable[[Sequence[FloatArray]], list[tuple[int, ...]]]
+"""Rows of whole sequences `[T, C]` at which rounding to fp16 decides which experts are chosen."""
 
 
 @dataclass(frozen=True)
@@ -203,12 +205,19 @@ class LanguageModel(Buildable, Protocol):
     def residual(self, shard: str) -> Reference | None:
         """What the residual path alone gives, exactly; None where an output has no such path.
 
-        A family of the user's own may leave it out; so too `routed` and `ports`.
+        A family of the user's own may leave it out; so too `routed`, `undecided` and `ports`.
         """
         ...
 
     def routed(self, shard: str) -> Routing | None:
         """Which of a shard's experts the reference uses; None where there are none."""
+        ...
+
+    def undecided(self, shard: str) -> Undecided | None:
+        """Where fp16 cannot tell which of a shard's experts are chosen; None where it always can.
+
+        Either choice is right there, so nothing is compared.
+        """
         ...
 
     def ports(self, shard: str) -> Ports:
@@ -232,6 +241,12 @@ def residual_of(model: LanguageModel, shard: str) -> Reference | None:
 def routing_of(model: LanguageModel, shard: str) -> Routing | None:
     """A shard's router, where its family tells it."""
     tell = getattr(model, "routed", None)
+    return tell(shard) if tell is not None else None
+
+
+def undecided_of(model: LanguageModel, shard: str) -> Undecided | None:
+    """Where a shard's choice of experts is rounding's, where its family tells it."""
+    tell = getattr(model, "undecided", None)
     return tell(shard) if tell is not None else None
 
 

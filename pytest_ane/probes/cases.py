@@ -37,6 +37,8 @@ class Case:
         kept: rows of all calls that are compared, for a sequence that goes back and overwrites
             others; None for all of them.
         left_out: channels of every output that are not compared.
+        undecided: rows that are not compared, for rounding to fp16 decides which experts are
+            chosen there.
     """
 
     kind: str
@@ -52,6 +54,7 @@ class Case:
     residual_unknown: bool = False
     kept: tuple[int, ...] | None = None
     left_out: tuple[int, ...] = ()
+    undecided: tuple[int, ...] = ()
 
     def joined(self, parts: Sequence[Rows]) -> Rows:
         """The rows of all calls as one sequence, without those that were overwritten."""
@@ -61,11 +64,12 @@ class Case:
         return {name: array[list(self.kept)] for name, array in rows.items()}
 
     def compared(self, rows: npt.NDArray[Float]) -> npt.NDArray[Float]:
-        """Rows `[T, C]` with zeros in the channels that are left out."""
-        if not self.left_out:
+        """Rows `[T, C]` with zeros in the channels, and the rows, that are left out."""
+        if not self.left_out and not self.undecided:
             return rows
         rest: npt.NDArray[Float] = rows.copy()
         rest[:, list(self.left_out)] = 0
+        rest[list(self.undecided)] = 0
         return rest
 
 

@@ -19,6 +19,7 @@ from pytest_ane.families import (
     residual_of,
     routing_of,
     shifts,
+    undecided_of,
 )
 from pytest_ane.manifest import Shard
 from pytest_ane.probes.cases import Case
@@ -62,6 +63,7 @@ class HiddenProbe:
         residual: `[T, C']` of it that is the residual path alone, where there is one.
         routed: experts that the reference uses at each position, of a routed shard.
         left_out: channels of the output that are not compared.
+        undecided: rows of the sequence that are not, for rounding decides which experts are chosen.
     """
 
     kind: str
@@ -73,6 +75,7 @@ class HiddenProbe:
     residual: FloatArray | None = None
     routed: Routes = ()
     left_out: tuple[int, ...] = ()
+    undecided: tuple[int, ...] = ()
 
     @property
     def sequence(self) -> FloatArray:
@@ -100,6 +103,7 @@ class HiddenProbe:
             routed=self.routed,
             kept=None if len(kept) == len(self.hidden) else tuple(kept),
             left_out=self.left_out,
+            undecided=self.undecided,
         )
 
 
@@ -134,6 +138,8 @@ def answered_probes(
     residual, routing = residual_of(model, shard.id), routing_of(model, shard.id)
     paths = residual(hidden) if residual else [None] * len(probes)
     routes = routing(hidden) if routing else [()] * len(probes)
+    doubt = undecided_of(model, shard.id)
+    undecided = doubt(hidden) if doubt else [()] * len(probes)
     return [
         replace(
             probe,
@@ -141,8 +147,11 @@ def answered_probes(
             residual=path,
             routed=route,
             left_out=_carried(probe, rows, path),
+            undecided=close,
         )
-        for probe, rows, path, route in zip(probes, expected, paths, routes, strict=True)
+        for probe, rows, path, route, close in zip(
+            probes, expected, paths, routes, undecided, strict=True
+        )
     ]
 
 
@@ -272,6 +281,7 @@ def to_tensors(probes: Sequence[HiddenProbe]) -> tuple[dict[str, Any], list[dict
             | ({"residual": path} if path else {})
             | ({"routed": p.routed} if p.routed else {})
             | ({"left_out": p.left_out} if p.left_out else {})
+            | ({"undecided": p.undecided} if p.undecided else {})
         )
     return tensors, listed
 
@@ -286,6 +296,7 @@ def from_tensors(
             p["kind"], p["name"], p["start"], calls, tensors[f"{i}.input"],
             tensors[f"{i}.expected"], tensors.get(f"{i}.residual"),
             tuple(map(tuple, p.get("routed", ()))), tuple(p.get("left_out", ())),
+            tuple(p.get("undecided", ())),
         )  # fmt: skip
         is_input = p.get("residual") == "input"
         yield replace(probe, residual=probe.sequence) if is_input else probe

@@ -69,6 +69,10 @@ def test_what_is_left_out_is_not_compared() -> None:
     assert error(made, x + added, x, left_out=(5,)).greatest == 0
     made[:, 16:20] += 1
     assert error(made, x + added, x, left_out=(5,)).channels == (16, 19)
+    made = x + added
+    made[2] = -1
+    assert error(made, x + added, x).position == 2
+    assert error(made, x + added, x, undecided=(2,)).greatest == 0
 
 
 def test_experts_that_are_hit() -> None:

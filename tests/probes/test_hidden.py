@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -184,7 +185,8 @@ def test_a_head_has_no_residual_path() -> None:
 
 @pytest.mark.parametrize(("model", "name"), [(zaya, "L01"), (gemma, "L00.p7"), (gemma, "L00.p2")])
 def test_residual_paths_and_routes_are_kept(model: Any, name: str) -> None:
-    probes = answered_probes(model(), shard(name), no_states)
+    first, *rest = answered_probes(model(), shard(name), no_states)
+    probes = [replace(first, undecided=(0,)), *rest]
     tensors, listed = to_tensors(probes)
     for before, after in zip(probes, from_tensors(tensors, listed), strict=True):
         assert (before.residual is None) == (name == "L00.p2") == (after.residual is None)
@@ -192,7 +194,8 @@ def test_residual_paths_and_routes_are_kept(model: Any, name: str) -> None:
             np.testing.assert_array_equal(before.residual, after.residual)
         assert before.routed == after.routed
         assert len(after.routed) == len(after.hidden)
-        assert after.case(model().layout(name)).routed == before.routed
+        case = after.case(model().layout(name))
+        assert (case.routed, case.undecided) == (before.routed, before.undecided)
 
 
 def test_a_family_of_the_user_s_own_may_tell_neither() -> None:
@@ -202,4 +205,4 @@ def test_a_family_of_the_user_s_own_may_tell_neither() -> None:
             self.layout, self.reference = self.model.layout, self.model.reference
 
     for probe in answered_probes(Own(), shard("L00"), no_states):  # type: ignore[arg-type]
-        assert (probe.residual, probe.routed) == (None, ())
+        assert (probe.residual, probe.routed, probe.undecided) == (None, (), ())

@@ -12,7 +12,7 @@ import numpy as np
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import blocks
-from pytest_ane.families.base import Conversion, Cut, Port, Ports, Reference, Routing
+from pytest_ane.families.base import Conversion, Cut, Port, Ports, Reference, Routing, Undecided
 from pytest_ane.families.gemma4 import shards
 from pytest_ane.families.gemma4.config import Gemma4Config, root
 from pytest_ane.families.gemma4.shards import role
@@ -81,6 +81,15 @@ class Gemma4Model:
         of = role(shard)
         weights = Weights(self.source, self.config)
         return partial(routed, weights, of) if of.kind == "pack" else None
+
+    def undecided(self, shard: str) -> Undecided | None:
+        """Where fp16 cannot tell which of a pack's own experts are among the chosen."""
+        from pytest_ane.families.gemma4.reference import undecided
+        from pytest_ane.families.gemma4.weights import Weights
+
+        of = role(shard)
+        weights = Weights(self.source, self.config)
+        return partial(undecided, weights, of) if of.kind == "pack" else None
 
     def conversion(self, shard: str) -> Conversion:
         """The shard's ANE form, in fp16."""

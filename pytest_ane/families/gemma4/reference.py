@@ -34,6 +34,8 @@ from pytest_ane.families.reference import (
     split_heads,
 )
 
+_UNDECIDED = 8 * 2.0**-11
+
 
 def attention(
     x: Tensor,
@@ -137,6 +139,32 @@ def routed(weights: Weights, of: ShardRole, sequences: Sequence[FloatArray]) -> 
         )
 
     return [active(hidden) for hidden in sequences]
+
+
+def undecided(
+    weights: Weights, of: ShardRole, sequences: Sequence[FloatArray]
+) -> list[tuple[int, ...]]:
+    """Rows at which fp16 cannot tell whether one of a pack's own experts is chosen.
+
+    A logit is a sum of products of three fp16 numbers, each rounded by up to 2^-11 of itself and
+    independently: its error has a deviation of at most 2^-11 of the products' Euclidean norm.
+    `_UNDECIDED` is eight times that, for the difference of two logits.
+    """
+    c, w, own = weights.config, weights.router(int(of.layer)), _own(of, weights.config)
+
+    def close(hidden: FloatArray) -> tuple[int, ...]:
+        with torch.inference_mode():
+            x = torch.from_numpy(np.ascontiguousarray(hidden[:, : c.width]))
+            normed = rms_norm(x, c.epsilon) * w.scale
+            logits = normed @ w.projection.T
+            noise = _UNDECIDED * (normed.square() @ w.projection.T.square()).sqrt()
+            values = logits.sort(dim=-1, descending=True).values
+            last, next_ = values[:, c.top - 1, None], values[:, c.top, None]
+            margin = torch.where(logits >= last, logits - next_, last - logits)
+            mine = (margin <= noise)[:, own.start : own.stop].any(dim=-1)
+        return tuple(np.flatnonzero(mine.numpy()).tolist())
+
+    return [close(hidden) for hidden in sequences]
 
 
 def _attention(weights: Weights, layer: int, layout: AneLayout) -> Callable[[Tensor], Tensor]:

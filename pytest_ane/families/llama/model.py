@@ -69,6 +69,9 @@ class LlamaModel:
     def routed(self, shard: str) -> None:
         """None: this architecture has no experts."""
 
+    def undecided(self, shard: str) -> None:
+        """None: nothing is chosen."""
+
     def conversion(self, shard: str) -> Conversion:
         """The shard's ANE form in float32, and its ports."""
         from pytest_ane.families.ane import AneHead

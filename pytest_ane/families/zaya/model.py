@@ -82,6 +82,9 @@ class ZayaModel:
             return None
         return reference.routing(self.source, self.config, block_index(shard))
 
+    def undecided(self, shard: str) -> None:
+        """None: all experts run, and weights are continuous."""
+
     def conversion(self, shard: str) -> Conversion:
         """The shard's ANE form, in fp16."""
         ports = self.ports(shard)

@@ -99,6 +99,9 @@ def _compared(fidelity: Fidelity) -> Iterator[Figure]:
             yield Figure(f"{name}.first.min", float(np.min(values)), label=label)
     if hidden := [c.residual for c in rest if c.residual is not None]:
         yield Figure("contribution.residual", float(np.max(hidden)), "x", "residual")
+    if undecided := sum(len(c.undecided) for c in fidelity.comparisons):
+        yield Figure("positions.undecided", undecided, "positions", "undecided between experts",
+                     shown=True)  # fmt: skip
     for metric in METRICS[3:]:
         parts = metric.of_part(fidelity.comparisons)
         if values := values_of(parts, metric.of):

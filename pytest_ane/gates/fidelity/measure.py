@@ -123,6 +123,7 @@ def compare(
     a, b = (case.compared(rows).astype(np.float64) for rows in (actual, expected))
     path = None if path is None else case.compared(path)
     zero = zeros(a, b, case.input_max)
+    undecided = np.isin(np.arange(len(a)), case.undecided)
     absolute, ratio = worst_abs_error(a, b), worst_rel_error(a, b)
     live = zero.live
     positions = np.flatnonzero(live) + case.start
@@ -133,11 +134,12 @@ def compare(
         **_named(case, name, actual),
         cosines=tuple(round(x, 9) for x in cosine(a, b).tolist()),
         positions=tuple(positions.tolist()),
-        both_zero=_indices(zero.both, case.start),
+        both_zero=_indices(zero.both & ~undecided, case.start),
         one_zero=_indices(zero.one, case.start),
         error_max=float(absolute.value),
         relative=tuple(_digits(x, 4) for x in relative_l2(a, b).tolist()),
         spoilt=_indices(spoilt, case.start),
+        undecided=_indices(undecided, case.start),
         experts=tuple(case.routed[i] for i in np.flatnonzero(zero.one)) if case.routed else (),
         errors=_errors(a, b, absolute, ratio, case.start) if len(a) else None,
         **({} if path is None else _contributed(added(a, b, path), positions)),

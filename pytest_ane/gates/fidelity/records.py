@@ -70,6 +70,8 @@ class Comparison:
         spoilt: positions with a value that is not finite.
         experts: those active in the reference at each position of `one_zero`, of a routed shard.
         errors: further numbers; None where nothing was live.
+        undecided: positions that were not compared: rounding to fp16 decides which experts are
+            chosen there.
     """
 
     kind: str
@@ -91,6 +93,7 @@ class Comparison:
     experts: tuple[tuple[int, ...], ...] = ()
     errors: Errors | None = None
     one_adds: tuple[int, ...] = ()
+    undecided: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.cosines) != len(self.positions):
@@ -108,9 +111,9 @@ class Comparison:
         if not all(map(is_cosine, (*self.cosines, *self.contributions))):
             raise ValueError("a cosine is neither in -1..1 nor NaN")
         apart = (self.both_zero, self.one_zero, self.idle, self.one_adds, self.spoilt)
-        if not all(map(_ascending, (self.positions, *apart))) or not {*self.idle} <= {
-            *self.positions
-        }:
+        if not all(map(_ascending, (self.positions, *apart, self.undecided))) or not {
+            *self.idle
+        } <= {*self.positions}:
             raise ValueError("positions do not ascend from 0 on")
         if any(value < 0 for value in (*self.relative, self.residual or 0)):
             raise ValueError("a relative error or a ratio of norms is negative")

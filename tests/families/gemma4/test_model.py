@@ -14,6 +14,7 @@ from pytest_ane.families import Cut, Port, get_family
 from pytest_ane.families.gemma4 import open_model, spread
 from pytest_ane.families.gemma4.reference import combine, logits, route
 from pytest_ane.families.gemma4.weights import Weights
+from pytest_ane.families.reference import rms_norm
 from pytest_ane.probes.seeded import gaussian, generator
 from pytest_ane.sources import SeededSource, Spread
 from tests.families.gemma4.tiny import ROOT, tiny_model, tiny_source
@@ -140,6 +141,25 @@ def test_what_synthetic_weights_would_hide_is_seen() -> None:
     assert (scale < 0).any()
     for others in (scale.abs(), torch.where(scale == 0, 0.5, scale)):
         assert relative(route(x, replace(router, expert_scale=others), c), routed) > 0.02
+
+
+def test_where_rounding_to_fp16_decides() -> None:
+    """A row between the last expert chosen and the next: of the packs of these two and no other."""
+    config = {"num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 256, "num_experts": 32}
+    packs = tuple(f"L00.p{i}" for i in range(8))
+    model = open_model(SeededSource(7, spread, config), Cut((*packs, "head.0")))
+    w, c = Weights(model.source, model.config).router(0), model.config
+    x = gaussian(generator(1), (64, c.width))
+    scores = (rms_norm(torch.from_numpy(x), c.epsilon) * w.scale) @ w.projection.T
+    order = scores.argsort(dim=-1, descending=True)[:, c.top - 1 : c.top + 1]
+    gaps = scores.gather(1, order) @ torch.tensor([1.0, -1.0])
+    closest = int(gaps.argmin())
+    for index, pack in enumerate(packs):
+        (rows,) = model.undecided(pack)([x])  # type: ignore[misc]
+        owns = any(int(expert) // c.pack == index for expert in order[closest])
+        assert (closest in rows) == owns
+        assert all(gaps[row] < 0.05 for row in rows)
+    assert model.undecided("head.0") is None
 
 
 def test_big_matrices_have_outliers() -> None:

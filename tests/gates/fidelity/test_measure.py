@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.gates.fidelity import Comparison, Fidelity, judge, measure
+from pytest_ane.gates.fidelity import FIDELITY, Comparison, Fidelity, judge, measure
 from pytest_ane.manifest.policy import FidelityPolicy
 from pytest_ane.probes.cases import Case
 
@@ -325,6 +325,17 @@ def test_the_experts_of_positions_that_are_zero_on_one_side_are_kept() -> None:
     found = comparison(zeroed, X, routed=((1,), (4, 9), ()), start=2)
     assert (found.one_zero, found.experts) == ((3, 4), ((4, 9), ()))
     assert comparison(X, X, routed=((1,), (4, 9), ())).experts == ()
+
+
+def test_a_position_at_which_rounding_chooses_is_not_compared_but_counted() -> None:
+    wrong = X * np.array([[1], [-1], [0]], np.float32)
+    found = comparison(wrong, X, undecided=(1, 2), start=2)
+    assert (found.undecided, found.positions, found.both_zero) == ((3, 4), (2,), ())
+    assert (found.worst, found.one_zero) == (1.0, ())
+    figures = {f.name: f.value for f in FIDELITY.figures(Fidelity((found,), True, {}))}
+    assert figures["positions.undecided"] == 2
+    spoilt = comparison(wrong * np.nan, X, undecided=(0, 1, 2))
+    assert (spoilt.finite, spoilt.spoilt) == (0, (0, 1, 2))
 
 
 def test_many_rows_are_compared_as_few_are() -> None:
