@@ -28,6 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--faults", action="store_true", help="no benign rewritings")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="each Nth run only")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument(
+        "--full", action="store_true", help="ZAYA and Gemma as the examples have them"
+    )
     parser.add_argument("--write", type=Path, help="write the page, docs/battery.md")
     options = parser.parse_args(arguments)
     pairs = [
@@ -39,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ][:: options.every]
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
-    results = run(pairs, options.jobs)
+    results = run(pairs, options.jobs, options.full)
     minutes = (time.perf_counter() - start) / 60
     text = page(results)
     print(text)
@@ -49,9 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def run(pairs: Sequence[tuple[str, str]], jobs: int) -> list[Result]:
+def run(pairs: Sequence[tuple[str, str]], jobs: int, full: bool) -> list[Result]:
     """The results of faults and shards, in order; all there are so far are in the file."""
-    with ProcessPoolExecutor(jobs, get_context("spawn"), quiet) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), quiet, (full,)) as pool:
         futures = [pool.submit(result, *pair) for pair in pairs]
         done = []
         for i, (future, pair) in enumerate(zip(futures, pairs, strict=True), 1):
