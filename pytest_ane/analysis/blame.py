@@ -283,7 +283,7 @@ def _run(session: Session, cases: Sequence[Case]) -> list[Rows]:
         return _joined(cases, session.predict_all(calls))
     outputs: list[dict[str, Any]] = []
     for case in cases:
-        state = session.make_state()
+        state = session.make_state(case.states)
         outputs += [session.predict(session.known(call), state) for call in case.calls]
     return _joined(cases, outputs)
 

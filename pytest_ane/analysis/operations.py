@@ -93,7 +93,7 @@ def _rounds(now: Session, ideal: Session, cases: Sequence[Case]) -> Iterator[tup
     if not now.model.states:
         yield [call for case in cases for call in case.calls], (None, None)
         return
-    both = (now.make_state(), ideal.make_state())
+    both = (now.make_state(cases[0].states), ideal.make_state(cases[0].states))
     for call in cases[0].calls:
         yield [call], both
 

@@ -258,7 +258,7 @@ def _overflow(package: Path, cases: Sequence[Case]) -> str:
     names = {slot: name for name, slot in session.slots.items()}
     largest: dict[str, float] = {}
     for case in cases:
-        state = session.make_state() if session.model.states else None
+        state = session.make_state(case.states) if session.model.states else None
         for call in case.calls:
             values = session.table(session.known(call), state)
             for index, step in enumerate(session.block.steps):

@@ -36,6 +36,8 @@ def run_cases(runner: Runner, cases: Sequence[Case]) -> Iterator[Run]:
     All cases' first calls are made together, then their second ones, and so on.
     """
     states = [runner.make_state() for _ in cases]
+    for case, state in zip(cases, states, strict=True):
+        runner.write_states(state, case.states)
     parts: list[list[Rows]] = [[] for _ in cases]
     alike: list[dict[str, Sequence[FloatArray]]] = [{} for _ in cases]
     for turn in range(max((len(case.calls) for case in cases), default=0)):

@@ -10,6 +10,7 @@ from pytest_ane.families.base import (
     Conversion,
     Cut,
     Family,
+    Filling,
     Inputs,
     LanguageModel,
     Layout,
@@ -22,6 +23,7 @@ from pytest_ane.families.base import (
     Undecided,
     Wire,
     apply_output,
+    filling_of,
     ports_of,
     recurrent_of,
     residual_of,
@@ -29,6 +31,7 @@ from pytest_ane.families.base import (
     shard_input,
     shifts,
     undecided_of,
+    window_of,
 )
 from pytest_ane.families.user_code import code_digests, import_code, make_importable
 from pytest_ane.manifest import FAMILIES
@@ -42,6 +45,7 @@ __all__ = [
     "Conversion",
     "Cut",
     "Family",
+    "Filling",
     "Inputs",
     "LanguageModel",
     "Layout",
@@ -54,6 +58,7 @@ __all__ = [
     "Undecided",
     "Wire",
     "apply_output",
+    "filling_of",
     "get_family",
     "identify_family",
     "make_importable",
@@ -64,6 +69,7 @@ __all__ = [
     "shard_input",
     "shifts",
     "undecided_of",
+    "window_of",
 ]
 
 

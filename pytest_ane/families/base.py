@@ -29,6 +29,9 @@ Routing: TypeAlias = Callable[[Sequence[FloatArray]], list[Routes]]
 Undecided: TypeAlias = Callable[[Sequence[FloatArray]], list[tuple[int, ...]]]
 """Rows of whole sequences `[T, C]` at which rounding to fp16 decides which experts are chosen."""
 
+Filling: TypeAlias = Callable[[FloatArray], Mapping[str, FloatArray]]
+"""A shard's states after a sequence `[T, C]`, as the float32 module makes them, by port."""
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -205,7 +208,7 @@ class LanguageModel(Buildable, Protocol):
     def residual(self, shard: str) -> Reference | None:
         """What the residual path alone gives, exactly; None where an output has no such path.
 
-        A family of the user's own may leave it out; so too `routed`, `undecided` and `ports`.
+        A family of the user's own may leave it out; so too what follows.
         """
         ...
 
@@ -217,6 +220,13 @@ class LanguageModel(Buildable, Protocol):
         """Where fp16 cannot tell which of a shard's experts are chosen; None where it always can.
 
         Either choice is right there, so nothing is compared.
+        """
+        ...
+
+    def filling(self, shard: str) -> Filling | None:
+        """What a shard's states hold after a sequence; None where nobody tells.
+
+        So a sequence need not be run from its start, call by call, to reach beyond a window.
         """
         ...
 
@@ -250,9 +260,20 @@ def undecided_of(model: LanguageModel, shard: str) -> Undecided | None:
     return tell(shard) if tell is not None else None
 
 
+def filling_of(model: LanguageModel, shard: str) -> Filling | None:
+    """How a shard's states are filled, where its family tells it."""
+    tell = getattr(model, "filling", None)
+    return tell(shard) if tell is not None else None
+
+
 def recurrent_of(layout: Layout) -> tuple[str, ...] | None:
     """A shard's recurrent states; None where its family does not tell them."""
     return getattr(layout, "recurrent", None)
+
+
+def window_of(layout: Layout) -> int | None:
+    """Positions that attention sees, where there is a limit and the family tells it."""
+    return getattr(layout, "window", None)
 
 
 def shifts(layout: Layout) -> bool:

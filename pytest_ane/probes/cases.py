@@ -39,6 +39,7 @@ class Case:
         left_out: channels of every output that are not compared.
         undecided: rows that are not compared, for rounding to fp16 decides which experts are
             chosen there.
+        states: by name, before the first call; zero where they are not named.
     """
 
     kind: str
@@ -55,6 +56,7 @@ class Case:
     kept: tuple[int, ...] | None = None
     left_out: tuple[int, ...] = ()
     undecided: tuple[int, ...] = ()
+    states: Arrays = field(default_factory=dict)
 
     def joined(self, parts: Sequence[Rows]) -> Rows:
         """The rows of all calls as one sequence, without those that were overwritten."""

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate, cycle, pairwise, takewhile
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from pytest_ane.core.arrays import FloatArray
+from pytest_ane.core.arrays import Array, Arrays, FloatArray
 from pytest_ane.families import (
     LanguageModel,
     Layout,
     Routes,
+    filling_of,
     recurrent_of,
     residual_of,
     routing_of,
     shifts,
     undecided_of,
+    window_of,
 )
 from pytest_ane.manifest import Shard
-from pytest_ane.probes.cases import Case
+from pytest_ane.probes.cases import Case, with_prefix
 from pytest_ane.probes.seeded import (
     MASSIVE,
     Captured,
@@ -64,6 +66,8 @@ class HiddenProbe:
         routed: experts that the reference uses at each position, of a routed shard.
         left_out: channels of the output that are not compared.
         undecided: rows of the sequence that are not, for rounding decides which experts are chosen.
+        states: by name, before the first call; zero where they are not named.
+        before: positions of the same sequence that `states` hold.
     """
 
     kind: str
@@ -76,6 +80,8 @@ class HiddenProbe:
     routed: Routes = ()
     left_out: tuple[int, ...] = ()
     undecided: tuple[int, ...] = ()
+    states: Arrays = field(default_factory=dict)
+    before: int = 0
 
     @property
     def sequence(self) -> FloatArray:
@@ -84,7 +90,8 @@ class HiddenProbe:
 
     def case(self, layout: Layout) -> Case:
         """The probe in the artifact's own inputs, as its layout has them."""
-        kept, first = kept_rows(self.calls), self.calls[0][0]
+        kept = kept_rows(self.calls)
+        first = self.calls[0][0] - self.before
         bounds = pairwise(accumulate((length for _, length in self.calls), initial=0))
         parts = [self.hidden[slice(*bound)] for bound in bounds]
         return Case(
@@ -104,6 +111,7 @@ class HiddenProbe:
             kept=None if len(kept) == len(self.hidden) else tuple(kept),
             left_out=self.left_out,
             undecided=self.undecided,
+            states=self.states,
         )
 
 
@@ -132,9 +140,19 @@ def answered_probes(
     model: LanguageModel, shard: Shard, captured: CapturedStates
 ) -> list[HiddenProbe]:
     """A shard's probes with the float32 module's outputs and, where it has them, routes."""
-    probes = list(draw_probes(shard, model.layout(shard.id), captured))
+    layout, fill = model.layout(shard.id), filling_of(model, shard.id)
+    probes = list(draw_probes(shard, layout, captured))
+    before = [probe.hidden[:0] for probe in probes]
+    if fill is not None:
+        for probe, rows in _across_window(shard, layout):
+            probes.append(replace(probe, states=_halves(fill(rows))))
+            before.append(rows)
     hidden = [probe.sequence for probe in probes]
-    expected = model.reference(shard.id)(hidden)
+    whole = [np.concatenate(parts) for parts in zip(before, hidden, strict=True)]
+    expected = [
+        outputs[len(rows) :]
+        for outputs, rows in zip(model.reference(shard.id)(whole), before, strict=True)
+    ]
     residual, routing = residual_of(model, shard.id), routing_of(model, shard.id)
     paths = residual(hidden) if residual else [None] * len(probes)
     routes = routing(hidden) if routing else [()] * len(probes)
@@ -153,6 +171,10 @@ def answered_probes(
             probes, expected, paths, routes, undecided, strict=True
         )
     ]
+
+
+def _halves(states: Mapping[str, FloatArray]) -> dict[str, Array]:
+    return {name: np.asarray(x, np.float16) for name, x in states.items()}
 
 
 def _carried(probe: HiddenProbe, rows: FloatArray, path: FloatArray | None) -> tuple[int, ...]:
@@ -230,6 +252,29 @@ def _patterns(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
         yield HiddenProbe(kind, f"{kind} {where}", 0, calls, hidden, unknown)
 
 
+def _across_window(shard: Shard, layout: Layout) -> Iterator[tuple[HiddenProbe, FloatArray]]:
+    """A `ragged` sequence over the position from which on its first ones are out of sight.
+
+    With the rows before it. Only where the others do not get there: it would take hundreds of
+    calls.
+    """
+    window, context = window_of(layout), shard.context
+    if window is None or layout.sees != "state" or "ragged" not in shard.probes.kinds:
+        return
+    largest = min(shard.max_tokens, context)
+    sizes = [size for size in _RAGGED if size <= largest][:5]
+    start, end = window - sum(sizes) // 2, window + -(-sum(sizes) // 2)
+    reached = sum(ragged_calls(largest, context, anywhere=shifts(layout))[0][-1])
+    if reached > window or end > context:
+        return
+    shape = (end, layout.width)
+    hidden = gaussian(generator(shard.probes.seed, "window", *shape), shape)
+    name = f"ragged across the window, positions {start} to {end - 1}"
+    calls, unknown = _in_turn(sizes, start, end), np.zeros((0, 0), np.float32)
+    probe = HiddenProbe("ragged", name, 0, calls, hidden[start:], unknown, before=start)
+    yield probe, hidden[:start]
+
+
 def ragged_calls(largest: int, context: int, *, anywhere: bool) -> list[Calls]:
     """One sequence to the end of the context in calls of very different T, each up to `largest`.
 
@@ -272,6 +317,7 @@ def to_tensors(probes: Sequence[HiddenProbe]) -> tuple[dict[str, Any], list[dict
     listed = []
     for i, p in enumerate(probes):
         tensors |= {f"{i}.input": p.hidden, f"{i}.expected": p.expected}
+        tensors |= {f"{i}.state.{name}": x for name, x in p.states.items()}
         own = p.residual is not None and not np.array_equal(p.residual, p.sequence)
         if own:
             tensors[f"{i}.residual"] = p.residual
@@ -282,6 +328,7 @@ def to_tensors(probes: Sequence[HiddenProbe]) -> tuple[dict[str, Any], list[dict
             | ({"routed": p.routed} if p.routed else {})
             | ({"left_out": p.left_out} if p.left_out else {})
             | ({"undecided": p.undecided} if p.undecided else {})
+            | ({"before": p.before} if p.before else {})
         )
     return tensors, listed
 
@@ -296,7 +343,7 @@ def from_tensors(
             p["kind"], p["name"], p["start"], calls, tensors[f"{i}.input"],
             tensors[f"{i}.expected"], tensors.get(f"{i}.residual"),
             tuple(map(tuple, p.get("routed", ()))), tuple(p.get("left_out", ())),
-            tuple(p.get("undecided", ())),
+            tuple(p.get("undecided", ())), with_prefix(tensors, f"{i}.state."), p.get("before", 0),
         )  # fmt: skip
         is_input = p.get("residual") == "input"
         yield replace(probe, residual=probe.sequence) if is_input else probe

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from pytest_ane.manifest import Probes, Shard
 from pytest_ane.probes.hidden import (
@@ -196,6 +197,28 @@ def test_residual_paths_and_routes_are_kept(model: Any, name: str) -> None:
         assert len(after.routed) == len(after.hidden)
         case = after.case(model().layout(name))
         assert (case.routed, case.undecided) == (before.routed, before.undecided)
+
+
+def test_a_window_is_crossed_with_states_that_the_reference_fills() -> None:
+    """Each key is out of sight `window` positions later; with a wider mask another shard runs."""
+    model = gemma(context=64, shards=("L00.attn",), sliding_window=32)
+    asked = shard("L00.attn", "ragged", max_tokens=4, context=64)
+    probes = answered_probes(model, asked, no_states)
+    probe = probes[-1]
+    assert (probe.before, probe.calls[0][0], sum(probe.calls[-1])) == (27, 27, 38)
+    *_, kept = from_tensors(*to_tensors(probes))
+    assert kept.before == probe.before
+    assert kept.states.keys() == {"k_cache", "v_cache"}
+    module = model.conversion("L00.attn").module.float()
+    for window, alike in ((32, True), (64, False)):
+        case = kept.case(replace(model.layout("L00.attn"), window=window))
+        for name, value in case.states.items():
+            getattr(module, name)[:] = torch.from_numpy(value).float()
+        with torch.inference_mode():
+            outputs = [module(*map(torch.from_numpy, call.values())) for call in case.calls]
+        rows = np.concatenate([y[0, :, :, 0].T.numpy() for y in outputs])
+        error = np.abs(rows - probe.expected).max()
+        assert (error < 2e-3) == alike
 
 
 def test_a_family_of_the_user_s_own_may_tell_neither() -> None:

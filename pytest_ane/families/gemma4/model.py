@@ -12,7 +12,16 @@ import numpy as np
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import blocks
-from pytest_ane.families.base import Conversion, Cut, Port, Ports, Reference, Routing, Undecided
+from pytest_ane.families.base import (
+    Conversion,
+    Cut,
+    Filling,
+    Port,
+    Ports,
+    Reference,
+    Routing,
+    Undecided,
+)
 from pytest_ane.families.gemma4 import shards
 from pytest_ane.families.gemma4.config import Gemma4Config, root
 from pytest_ane.families.gemma4.shards import role
@@ -90,6 +99,15 @@ class Gemma4Model:
         of = role(shard)
         weights = Weights(self.source, self.config)
         return partial(undecided, weights, of) if of.kind == "pack" else None
+
+    def filling(self, shard: str) -> Filling | None:
+        """Keys and values of a sequence, in their places."""
+        from pytest_ane.families.gemma4.reference import filled
+        from pytest_ane.families.gemma4.weights import Weights
+
+        of = role(shard)
+        weights = Weights(self.source, self.config)
+        return partial(filled, weights, of, self.layout(shard)) if of.kind == "attn" else None
 
     def conversion(self, shard: str) -> Conversion:
         """The shard's ANE form, in fp16."""

@@ -49,13 +49,37 @@ def attention(
     Scores are not divided by sqrt(d): the norms of queries and keys set their scale.
     """
     h = rms_norm(x, c.epsilon) * w.input_norm
+    q = rotate(rms_norm(split_heads(h @ w.q.T, len(w.q_norm)), c.epsilon) * w.q_norm, *tables)
+    projected = attend(q, *_keys_values(h, tables, w, c), mask) @ w.o.T
+    return x + rms_norm(projected, c.epsilon) * w.post_norm
+
+
+def _keys_values(
+    h: Tensor, tables: tuple[Tensor, Tensor], w: AttentionWeights, c: Gemma4Config
+) -> tuple[Tensor, Tensor]:
+    """What a state keeps of normed `h [T, C]`: keys and values `[kv_heads, T, d]`."""
     head = len(w.q_norm)
-    q = rotate(rms_norm(split_heads(h @ w.q.T, head), c.epsilon) * w.q_norm, *tables)
     key = split_heads(h @ w.k.T, head)
     k = rotate(rms_norm(key, c.epsilon) * w.k_norm, *tables)
-    v = rms_norm(key if w.v is None else split_heads(h @ w.v.T, head), c.epsilon)
-    projected = attend(q, k, v, mask) @ w.o.T
-    return x + rms_norm(projected, c.epsilon) * w.post_norm
+    return k, rms_norm(key if w.v is None else split_heads(h @ w.v.T, head), c.epsilon)
+
+
+def filled(
+    weights: Weights, of: ShardRole, layout: AneLayout, hidden: FloatArray
+) -> dict[str, FloatArray]:
+    """States `[kv_heads, 1, d, S]` after a sequence `[T, C]` from position 0 on."""
+    w, c = weights.attention(int(of.layer)), weights.config
+    assert layout.rotary is not None
+    assert layout.context is not None
+    cos, sin = map(torch.from_numpy, layout.rotary.tables(len(hidden)))
+    with torch.inference_mode():
+        h = rms_norm(torch.from_numpy(hidden), c.epsilon) * w.input_norm
+        columns = (x.transpose(1, 2)[:, None] for x in _keys_values(h, (cos, sin), w, c))
+        rest = (0, layout.context - len(hidden))
+        return {
+            name: F.pad(x, rest).numpy()
+            for name, x in zip(("k_cache", "v_cache"), columns, strict=True)
+        }
 
 
 def route(x: Tensor, w: RouterWeights, c: Gemma4Config) -> Tensor:

@@ -72,6 +72,9 @@ class LlamaModel:
     def undecided(self, shard: str) -> None:
         """None: nothing is chosen."""
 
+    def filling(self, shard: str) -> None:
+        """None: its attention has no window."""
+
     def conversion(self, shard: str) -> Conversion:
         """The shard's ANE form in float32, and its ports."""
         from pytest_ane.families.ane import AneHead

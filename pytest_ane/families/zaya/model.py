@@ -85,6 +85,9 @@ class ZayaModel:
     def undecided(self, shard: str) -> None:
         """None: all experts run, and weights are continuous."""
 
+    def filling(self, shard: str) -> None:
+        """None: its attention has no window."""
+
     def conversion(self, shard: str) -> Conversion:
         """The shard's ANE form, in fp16."""
         ports = self.ports(shard)
