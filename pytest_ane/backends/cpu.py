@@ -10,6 +10,7 @@ import numpy as np
 
 import pytest_ane
 from pytest_ane.core.arrays import Array, Arrays
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import Feature
 from pytest_ane.reference import Session
@@ -44,10 +45,17 @@ class CpuRunner:
         return {n: np.array(state[n].read()) for n in (state if names is None else names)}
 
     def write_states(self, state: States | None, values: Arrays) -> None:
-        """Give states back what `read_states` copied."""
+        """Give states values; `ExecutionError` where there is none of that name or shape."""
         for name, value in values.items():
-            assert state is not None
-            state[name].write(value)
+            if state is None or name not in state:
+                listed = ", ".join(state or ()) or "none"
+                raise ExecutionError(
+                    f"{self._model.path}: there is no state {name!r}; states are: {listed}."
+                )
+            try:
+                state[name].write(value)
+            except ValueError as error:
+                raise ExecutionError(f"{self._model.path}: {name!r}: {error}.") from None
 
     def predict(self, inputs: Arrays, state: States | None = None) -> dict[str, Array]:
         """Run once; every fp16 result is rounded as the program's types say."""

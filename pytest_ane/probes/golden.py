@@ -1,8 +1,8 @@
 """Golden tensors: probes and expected outputs in a safetensors file, recorded here or elsewhere.
 
 Each probe i has either `{i}.input [T, C]` and `{i}.expected [T, C']`, hidden states of a family's
-shard, and perhaps `{i}.residual [T, C']`; or `{i}.in.NAME` and `{i}.out.NAME` for every input and
-output of a package. Metadata, JSON under `json`, name and describe the probes.
+shard, and perhaps `{i}.residual [T, C']` and `{i}.state.NAME`; or `{i}.in.NAME` and `{i}.out.NAME`
+for every input and output of a package. Metadata, JSON under `json`, name and describe the probes.
 The file may come from anywhere, so nothing in it is taken on trust.
 """
 
@@ -33,7 +33,7 @@ from pytest_ane.probes.hidden import Calls, HiddenProbe, in_steps, kept_rows
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
 Positive = Annotated[int, Field(ge=1, le=1 << 20)]
 
-_NAME = re.compile(r"(0|[1-9]\d{0,4})\.(?:(input|expected|residual)|(in|out)\.(.+))")
+_NAME = re.compile(r"(0|[1-9]\d{0,4})\.(?:input|expected|residual|state\.(.+)|(in|out)\.(.+))")
 _FLOATS = ("F16", "F32")
 _LARGEST = 4 << 30
 """Bytes of a file: what is read is held in memory."""
@@ -52,6 +52,8 @@ class ProbeNote(_Record):
         residual: "input" where the residual path is the input itself.
         routed: experts that the reference uses at each position.
         left_out: channels of the output that are not compared.
+        undecided: rows that are not, for rounding decides which experts are chosen.
+        before: positions of the same sequence that the states hold before the first call.
     """
 
     kind: Literal[ProbeKind, "golden"] = "golden"
@@ -61,6 +63,8 @@ class ProbeNote(_Record):
     residual: Literal["input"] | None = None
     routed: list[list[Count]] = []
     left_out: list[Count] = []
+    undecided: list[Count] = []
+    before: Count = 0
 
 
 class PortNote(_Record):
@@ -84,7 +88,8 @@ class GoldenTensors:
     """A file of golden tensors that was read and checked.
 
     Attributes:
-        probes: by probe, its tensors: `input`, `expected`, `residual`, or `in.NAME`, `out.NAME`.
+        probes: by probe, its tensors: `input`, `expected`, `residual` and `state.NAME`, or
+            `in.NAME` and `out.NAME`.
         hidden: whether they are a family's hidden states.
         notes: one for each probe.
     """
@@ -191,7 +196,7 @@ def _hidden_probe(golden: GoldenTensors, i: int, shard: Shard, layout: Layout) -
             f"{golden.path}: {i}.input has {end} positions, and {shard.qualified} holds at most "
             f"context = {shard.context}; raise it or record shorter probes."
         )
-    if calls[0][0] and not shifts(layout):
+    if calls[0][0] > note.before and not shifts(layout):
         raise GoldenError(
             f"{golden.path}: {i}.input begins at position {calls[0][0]}, and sequences of "
             f"{shard.qualified} begin at 0; record it again."
@@ -199,7 +204,8 @@ def _hidden_probe(golden: GoldenTensors, i: int, shard: Shard, layout: Layout) -
     steps = tuple(step for at, size in calls for step in in_steps(size, shard.max_tokens, at))
     read = HiddenProbe(
         note.kind, note.name, note.start, steps, hidden, expected, probe.get("residual"),
-        tuple(map(tuple, note.routed)), tuple(note.left_out),
+        tuple(map(tuple, note.routed)), tuple(note.left_out), tuple(note.undecided),
+        with_prefix(probe, "state."), note.before,
     )  # fmt: skip
     return replace(read, residual=read.sequence) if note.residual else read
 
@@ -286,9 +292,10 @@ def _by_probe(tensors: Arrays) -> tuple[Arrays, ...]:
 
 
 def _check_names(i: int, probe: Arrays) -> None:
-    if any("." in name for name in probe) == any("." not in name for name in probe):
+    own = {name.startswith(("in.", "out.")) for name in probe}
+    if len(own) == 2:
         raise ValueError(f"probe {i} mixes hidden states with a package's inputs and outputs")
-    required = ("input", "expected") if "." not in next(iter(probe)) else ("in.", "out.")
+    required = ("in.", "out.") if own == {True} else ("input", "expected")
     for prefix in required:
         if not any(name.startswith(prefix) for name in probe):
             raise ValueError(f"probe {i} has no {i}.{prefix}{'NAME' * prefix.endswith('.')}")
@@ -327,6 +334,10 @@ def _check_hidden(i: int, probe: Arrays, note: ProbeNote) -> None:
         raise ValueError(f"probe {i} routes {len(note.routed)} of {length} positions")
     if any(channel >= leaving[1] for channel in note.left_out):
         raise ValueError(f"probe {i} leaves out channels that {i}.expected does not have")
+    if any(row >= length for row in note.undecided):
+        raise ValueError(f"probe {i} leaves out rows that {i}.expected does not have")
+    if note.before > calls[0][0]:
+        raise ValueError(f"probe {i} begins at {calls[0][0]}, and {note.before} positions precede")
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.backends import CpuBackend
+from pytest_ane.core.errors import ExecutionError
 from tests.backends.coreml.test_runner import counter, doubling
 
 ONES = {"x": np.ones(2, np.float32)}
@@ -31,3 +32,18 @@ def test_without_states_there_are_none(tmp_path: Path) -> None:
     runner = CpuBackend().load(doubling().save(tmp_path))
     assert runner.read_states(runner.make_state()) == {}
     runner.write_states(None, {})
+
+
+@pytest.mark.parametrize(
+    ("states", "sentence"),
+    [
+        ({"t": np.ones(2)}, "there is no state 't'; states are: s."),
+        ({"s": np.ones(3)}, "'s': a state .* cannot take shape \\[3\\]"),
+    ],
+)
+def test_states_that_are_not_the_program_s(
+    tmp_path: Path, states: dict[str, np.ndarray], sentence: str
+) -> None:
+    runner = CpuBackend().load(counter(tmp_path))
+    with pytest.raises(ExecutionError, match=sentence):
+        runner.write_states(runner.make_state(), states)

@@ -111,6 +111,8 @@ def test_tensors_that_are_none(tmp_path: Path, tensors: dict[str, Any], sentence
         ({"probes": [{"calls": [[0, 1], [2, 2]]}]}, "a call begins at position 2, outside the"),
         ({"probes": [{"calls": [[0, 2], [0, 1]]}]}, "0.expected [3, 2], and its calls give 1 pos"),
         ({"probes": [{"left_out": [2]}]}, "probe 0 leaves out channels that 0.expected does not"),
+        ({"probes": [{"undecided": [3]}]}, "probe 0 leaves out rows that 0.expected does not"),
+        ({"probes": [{"before": 1}]}, "probe 0 begins at 0, and 1 positions precede"),
         ({"probes": [{"name": "x" * 10000}]}, "metadata probes.0.name: "),
         ({"probes": [{"routed": [[1]]}]}, "probe 0 routes 1 of 3 positions"),
         ({"probes": [{"routed": [[-1]] * 3}]}, "metadata probes.0.routed.0.0: "),

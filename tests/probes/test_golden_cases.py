@@ -53,6 +53,18 @@ def test_hidden_states(tmp_path: Path) -> None:
     assert case.routed == ((1,),) * 4
 
 
+def test_states_of_the_positions_before(tmp_path: Path) -> None:
+    stateful = replace(LAYOUT, rotary=Rotary(2, 100.0), context=16)
+    note = {"name": "window", "calls": [[6, 4]], "before": 6, "undecided": [1]}
+    tensors = {"0.input": ROWS, "0.expected": ROWS + 1, "0.state.k_cache": ROWS}
+    longer = SHARD.model_copy(update={"context": 16})
+    (case,) = cases(golden(tmp_path, tensors, probes=[note]), longer, stateful)
+    np.testing.assert_array_equal(case.states["k_cache"], ROWS)
+    assert case.undecided == (1,)
+    # From position 0 on everything is seen: the first call is not the sequence's start.
+    assert (case.calls[0]["mask"][0, 0, 0, :7] == 0).all()
+
+
 @pytest.mark.parametrize(
     ("layout", "shard", "sentence"),
     [
