@@ -76,16 +76,17 @@ class _Reader:
     def operation(self, message: Any) -> Operation:
         outputs = self.named(message.outputs)
         where = self.spot(message.type, outputs[0].name if outputs else message.type)
+        # Protobuf keeps maps in another order in every process.
         return Operation(
             op=message.type.rpartition(".")[2],
             inputs={
                 key: tuple(self.argument(a, where) for a in argument.arguments)
-                for key, argument in message.inputs.items()
+                for key, argument in sorted(message.inputs.items())
             },
             outputs=outputs,
             attributes={
                 key: read_value(value, self.type(value.type, where), where)
-                for key, value in message.attributes.items()
+                for key, value in sorted(message.attributes.items())
             },
             blocks=tuple(self.block(b) for b in message.blocks),
         )

@@ -41,6 +41,20 @@ def test_an_operation(tmp_path: Path) -> None:
     assert const.attributes["val"].type == TensorType(DType.FP16, (4,))
 
 
+def test_inputs_and_attributes_are_in_one_order_in_every_process(tmp_path: Path) -> None:
+    """As text and in digests; protobuf's maps are in another order in each process."""
+    program = doubling()
+    names = [f"n{i}" for i in range(20)]
+    operation = program.block.operations[-1]
+    for name in reversed(names):
+        operation.inputs[name].CopyFrom(operation.inputs["x"])
+        operation.attributes[name].CopyFrom(program.block.operations[0].attributes["val"])
+    *_, add = read_model(program.save(tmp_path)).program.walk()
+    assert list(add.inputs) == sorted([*names, "x", "y"])
+    assert list(add.attributes) == sorted(add.attributes)
+    assert add.attributes.keys() >= {*names}
+
+
 def test_the_prefix_of_an_opset_is_no_part_of_the_name(tmp_path: Path) -> None:
     program = doubling()
     program.block.operations[-1].type = "ios18.add"
