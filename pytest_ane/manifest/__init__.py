@@ -12,6 +12,7 @@ from pytest_ane.manifest.compression import (
     Uncompressed,
 )
 from pytest_ane.manifest.evidence import ComputeUnits, EvidencePolicy
+from pytest_ane.manifest.inputs import Input
 from pytest_ane.manifest.load import load, package_manifest, parse
 from pytest_ane.manifest.policy import (
     Policy,
@@ -27,6 +28,7 @@ __all__ = [
     "Compression",
     "ComputeUnits",
     "EvidencePolicy",
+    "Input",
     "Linear",
     "LinearStep",
     "Manifest",

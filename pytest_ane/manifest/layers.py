@@ -21,7 +21,8 @@ class Layers:
         return Layers((*self.stack, (path, table)))
 
     def merged(self) -> Table:
-        """One table: nearer keys win, lists replace, another `method` replaces its table."""
+        """One table: nearer keys win, lists replace, another `method` or `kind` replaces its
+        table."""
         return reduce(_laid_over, (table for _, table in self.stack), {})
 
     def origin(self, path: KeyPath) -> KeyPath:
@@ -87,7 +88,7 @@ def _laid_over(below: Table, above: Mapping[str, Any]) -> Table:
 
 
 def _replaces(above: Table, below: Table) -> bool:
-    return "method" in above and above["method"] != below.get("method")
+    return any(key in above and above[key] != below.get(key) for key in ("method", "kind"))
 
 
 def _leads(table: Any, part: str | int) -> bool:

@@ -191,7 +191,8 @@ class Resolver:
         self.problems += behaviour_problems(here, model, raw)
         ids = self._ids(here, model, tables)
         self.problems += canary_problems(here, model.canary, ids) if ids else ()
-        shards = [self._shard(here, model, shard, common, tables) for shard in ids]
+        own = Layers(((here, only(raw, ("inputs",))),))
+        shards = [self._shard(here, model, shard, common, own, tables) for shard in ids]
         if settings is None or not all(shards):
             return None
         return Model(
@@ -238,9 +239,15 @@ class Resolver:
         return ids
 
     def _shard(
-        self, here: KeyPath, model: ModelTable, shard: str, common: Layers, tables: Table
+        self,
+        here: KeyPath,
+        model: ModelTable,
+        shard: str,
+        common: Layers,
+        own: Layers,
+        tables: Table,
     ) -> Shard | None:
-        layers, own = common, Layers(((here, {}),))
+        layers = common
         for key, table in tables.items():
             if concerns(key, shard):
                 layers = layers.over((*here, "shard", key), only(table, _SHARED))
@@ -269,6 +276,7 @@ class Resolver:
             uncompressed=self._absolute(table.uncompressed) if table.uncompressed else None,
             compression=None if unknown else settings.compression or Uncompressed(),
             probes=settings.probes,
+            inputs={name: spec.below(self._folder) for name, spec in table.inputs.items()},
             policy=settings.policy.anchored(self._folder),
             max_tokens=settings.max_tokens,
             context=settings.context,

@@ -117,6 +117,7 @@ _SAYS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "misplaced": lambda c: str(c["message"]),
     "model_attributes_type": lambda _: "must be a table",
     "model_type": lambda _: "must be a table",
+    "multiple_of": lambda c: f"must be a multiple of {c['multiple_of']:g}",
     "path_type": lambda _: "must be a path in quotes",
     "string_too_short": lambda _: "must not be empty",
     "string_type": lambda _: "must be text in quotes",

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, Strict, mode
 
 from pytest_ane.manifest.base import Form, Record
 from pytest_ane.manifest.compression import Compression, Uncompressed
+from pytest_ane.manifest.inputs import Input
 from pytest_ane.manifest.policy import Policy
 
 Target = Literal["iOS16", "iOS17", "iOS18"]
@@ -178,6 +179,7 @@ class Shard(Record):
         compression: as requested; `None` only for an artifact about which the manifest
             says nothing.
         probes: inputs of the comparison.
+        inputs: what a package's inputs are drawn from, by name, their files absolute.
         policy: what it must reach.
         max_tokens: the largest T of a flexible shard; the smallest is 1.
         context: positions that a key-value state holds.
@@ -193,6 +195,7 @@ class Shard(Record):
     uncompressed: Path | None = None
     compression: Compression | None = None
     probes: Probes = Probes()
+    inputs: dict[str, Input] = Field(default_factory=dict)
     policy: Policy = Policy()
     max_tokens: int = 64
     context: int = 2048

@@ -18,6 +18,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, Strict, WithJsonSchema
 from pytest_ane.manifest.base import Form, Record
 from pytest_ane.manifest.compression import Compression
 from pytest_ane.manifest.ids import GLOB, ID, MODEL, as_range, expand
+from pytest_ane.manifest.inputs import Input
 from pytest_ane.manifest.policy import Policy
 from pytest_ane.manifest.records import Probes, Prompt, SourceTable, Target
 
@@ -47,6 +48,7 @@ ModelName = Annotated[str, Form(MODEL, "must be letters, digits, '_', '-' and '.
 ShardKey = Annotated[
     str, Form(GLOB, "must be a shard id such as L00, or a glob such as 'L*' (letters, digits, _.-)")
 ]
+InputName = Annotated[str, Field(min_length=1)]
 Package = Annotated[
     str, Form(r".*\.(mlpackage|mlmodelc)/?", "must be the path of a .mlpackage or .mlmodelc")
 ]
@@ -122,6 +124,8 @@ class ShardTable(Common):
     """The artifact's program before compression, a `.mlpackage`: what compression did to each
     weight, and errors of the program itself, are measured against it. Shards that are built have
     their own; an artifact without compressed weights needs none."""
+    inputs: dict[InputName, Input] = Field(default_factory=dict)
+    """What the inputs of packages of your own are drawn from, by input."""
 
 
 class ModelTable(Common):
@@ -168,6 +172,8 @@ class ModelTable(Common):
     baselines: Annotated[Path, Strict(False)] | None = None
     """Folder of the stored benchmark runs that throughput is compared with, relative to the
     manifest; absent: `.benchmarks` in the folder that pytest is started in."""
+    inputs: dict[InputName, Input] = Field(default_factory=dict)
+    """What the inputs of packages of your own are drawn from, by input."""
     shard: dict[ShardKey, ShardTable] = Field(default_factory=dict)
     """Settings by shard id or glob; without a family these tables are the shards."""
 

@@ -1,0 +1,375 @@
+"""The kinds of inputs that `[models.NAME.inputs.INPUT]` names, as seeded arrays of one call.
+
+Each is a function of random words (`pytest_ane.probes.seeded.generator`), a shape and its options,
+and has the same values in every run. Kinds that depend on the position take `start`, the position
+of the call's first row, so that a sequence of calls on one state can be made.
+
+Two axes matter to these: that of the call's positions T, and the kind's own (keys of a mask, slots
+of a one-hot row, channels of RoPE, experts). `kind_axes` tells which they are where nobody says it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+from zipfile import BadZipFile
+
+import numpy as np
+
+from pytest_ane.core.arrays import Array, DoubleArray, FloatArray
+from pytest_ane.manifest import Input
+from pytest_ane.probes.seeded import generator, normals
+
+Shape = tuple[int, ...]
+COVERED = 1 << 16
+"""Most ids that are all drawn before one is drawn again."""
+_LEAST = 2.0**-10
+"""Least of `positive`, in deviations: fp16 holds it to 11 bits."""
+_STEPS = 255
+"""Of an image, between its least and its greatest value."""
+_IDLE = 4
+"""Positions of `routing` of which one chooses no expert."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """Which call of which probe an input is drawn for.
+
+    Attributes:
+        seed: parts of the seed, the input's name among them.
+        start: position of the call's first row.
+        number: the probe's; images alternate by it, and so does what `routing` leaves out.
+        first: how many ids earlier calls took.
+        flexible: the input's only flexible axis; None for none or several.
+    """
+
+    seed: Sequence[object]
+    start: int = 0
+    number: int = 0
+    first: int = 0
+    flexible: int | None = None
+
+
+def draw(spec: Input, shape: Shape, call: Call) -> FloatArray | Array:
+    """One input of one call: float32, `ids` and `positions` int64.
+
+    Raises:
+        ValueError: the options do not fit the shape, or a file cannot be used; a part of a
+            sentence that follows the input's name.
+    """
+    bits = generator(*call.seed)
+    match spec.kind:
+        case "normal":
+            return normal(bits, shape, spec.mean, spec.deviation)
+        case "uniform":
+            return uniform(bits, shape, *spec.bounds)
+        case "positive":
+            return positive(bits, shape, spec.deviation)
+        case "ids":
+            assert spec.count is not None
+            # Of one order for all calls, so that together they take each once.
+            order = generator(*call.seed[:1], call.seed[-1], "ids")
+            return ids(order, bits, shape, spec.count, call.first)
+        case "image":
+            return image(bits, shape, *spec.bounds, noise=call.number % 2 == 1)
+        case "constant":
+            assert spec.file is not None
+            return constant(spec.file, shape)
+    axes = kind_axes(shape, spec.axis, spec.position_axis, call.flexible)
+    match spec.kind:
+        case "positions":
+            return positions(shape, call.start, position_axis(shape, spec, call.flexible))
+        case "causal-mask":
+            return causal_mask(shape, axes, call.start, spec.masked, spec.window)
+        case "one-hot":
+            return one_hot(shape, axes, call.start)
+        case "routing":
+            assert spec.active is not None
+            return routing(bits, shape, axes, spec.active, call.start + call.number)
+        case "rope-cos" | "rope-sin":
+            angles = rope_angles(shape, axes, call.start, spec.theta, spec.head, spec.interleaved)
+            return (np.cos if spec.kind == "rope-cos" else np.sin)(angles).astype(np.float32)
+
+
+class Axes(NamedTuple):
+    """Which axes of an input mean something.
+
+    Attributes:
+        positions: that of the call's positions T; None where there is one position.
+        own: that of keys, slots, channels or experts.
+    """
+
+    positions: int | None
+    own: int
+
+
+def kind_axes(
+    shape: Shape, own: int | None = None, positions: int | None = None, flexible: int | None = None
+) -> Axes:
+    """The axes of an input, those that are None derived from its shape.
+
+    T is along the flexible axis, if another axis is longer than 1. The kind's own axis is the last
+    one longer than 1 that is left, or else the last one. Without a flexible axis, T is along the
+    last axis longer than 1 that is then left; where none is, there is one position.
+
+    Raises:
+        ValueError: the shape has no such axis, or one axis for both.
+    """
+    own, positions = (_axis(shape, axis) for axis in (own, positions))
+    taken = {own, positions}
+    if positions is None and flexible not in (None, own):
+        others = [axis for axis in _long(shape) if axis != flexible]
+        positions = flexible if others or own is not None else None
+        taken.add(positions)
+    if own is None:
+        free = [axis for axis in range(len(shape)) if axis not in taken]
+        if not free:
+            raise ValueError(f"has the shape {list(shape)}, whose only axis is that of positions")
+        own = ([axis for axis in free if shape[axis] > 1] or free)[-1]
+    if positions is None:
+        left = [axis for axis in _long(shape) if axis != own]
+        positions = left[-1] if left else None
+    if own == positions:
+        raise ValueError(f"has the shape {list(shape)}; axis {own} cannot be both of its axes")
+    return Axes(positions, own)
+
+
+def position_axis(shape: Shape, spec: Input, flexible: int | None = None) -> int | None:
+    """The axis that `positions` count along: the flexible one, or the last one longer than 1."""
+    if spec.position_axis is not None:
+        return _axis(shape, spec.position_axis)
+    return flexible if flexible is not None else next(reversed(_long(shape)), None)
+
+
+def _long(shape: Shape) -> list[int]:
+    return [axis for axis, extent in enumerate(shape) if extent > 1]
+
+
+def _axis(shape: Shape, axis: int | None) -> int | None:
+    if axis is None:
+        return None
+    if not -len(shape) <= axis < len(shape):
+        raise ValueError(f"has the shape {list(shape)}, which has no axis {axis}")
+    return axis % len(shape)
+
+
+def normal(
+    bits: np.random.PCG64, shape: Shape, mean: float = 0.0, deviation: float = 1.0
+) -> FloatArray:
+    """Normal values."""
+    return (mean + deviation * normals(bits, shape)).astype(np.float32)
+
+
+def uniform(
+    bits: np.random.PCG64, shape: Shape, low: float = 0.0, high: float = 1.0
+) -> FloatArray:
+    """Uniform values from `low` to `high`."""
+    shares = (_words(bits, shape) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (low + (high - low) * shares).astype(np.float32)
+
+
+def positive(bits: np.random.PCG64, shape: Shape, deviation: float = 1.0) -> FloatArray:
+    """Magnitudes of normal values, none of them below 2^-10 deviations."""
+    return (deviation * np.maximum(np.abs(normals(bits, shape)), _LEAST)).astype(np.float32)
+
+
+def ids(
+    order: np.random.PCG64, bits: np.random.PCG64, shape: Shape, count: int, first: int = 0
+) -> Array:
+    """Ids from 0 below `count`: each once in a random order, then any.
+
+    Where there are more than 65,536, the largest comes first and 0 next, then any.
+
+    Args:
+        order: words of the order, the same for all calls.
+        bits: words of this call.
+        shape: the input's.
+        count: how many ids there are.
+        first: ids that earlier calls took.
+    """
+    size = math.prod(shape)
+    values = (_words(bits, (size,)) % np.uint64(count)).astype(np.int64)
+    every = np.array([count - 1, 0])
+    if count <= COVERED:
+        every = np.argsort(order.random_raw(count), kind="stable")
+    fresh = every[first : first + size]
+    values[: len(fresh)] = fresh
+    return values.reshape(shape)
+
+
+def causal_mask(
+    shape: Shape,
+    axes: Axes,
+    start: int = 0,
+    masked: float = -10_000.0,
+    window: int | None = None,
+) -> FloatArray:
+    """0 for a key that a position sees, `masked` for any other.
+
+    A position sees itself and those before it, with a window the nearest `window` of these. Slots
+    are filled round: beyond S keys, slot k holds the latest position p with p mod S = k.
+    """
+    queries, keys = _grid(shape, axes, start)
+    age = (queries - keys) % shape[axes.own]
+    seen = age <= queries
+    if window is not None:
+        seen &= age < window
+    return _placed(np.where(seen, 0.0, masked), shape, axes)
+
+
+def one_hot(shape: Shape, axes: Axes, start: int = 0) -> FloatArray:
+    """For each position a 1 at its slot, position mod slots, and 0 elsewhere."""
+    rows, slots = _grid(shape, axes, start)
+    return _placed((rows % shape[axes.own] == slots).astype(np.float64), shape, axes)
+
+
+def positions(shape: Shape, start: int = 0, axis: int | None = None) -> Array:
+    """start, start + 1, ... along an axis; `start` everywhere where there is none."""
+    values = np.full(shape, start, np.int64)
+    if axis is not None:
+        steps = np.arange(shape[axis])
+        values += steps.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    return values
+
+
+def rope_angles(
+    shape: Shape,
+    axes: Axes,
+    start: int = 0,
+    theta: float = 10_000.0,
+    head: int | None = None,
+    interleaved: bool = False,
+) -> DoubleArray:
+    """RoPE's angles p theta^(-2i / head) of position p in channel pair i (Su et al., 2104.09864).
+
+    Raises:
+        ValueError: the channel axis is neither `head` long nor half of it.
+    """
+    channels = shape[axes.own]
+    head = channels if head is None else head
+    if channels not in (head, head // 2) or head % 2:
+        raise ValueError(
+            f"has the shape {list(shape)}: its channels, axis {axes.own}, are {channels}, and RoPE "
+            f"of head = {head} has {head} or {head // 2}"
+        )
+    rows, channel = _grid(shape, axes, start)
+    pair = channel // 2 if interleaved and channels == head else channel % (head // 2)
+    return _spread(rows * theta ** (-2.0 * pair / head), shape, axes)
+
+
+def routing(
+    bits: np.random.PCG64, shape: Shape, axes: Axes, active: int, phase: int = 0
+) -> FloatArray:
+    """Weights of `active` experts at each position, which sum to 1; of the others 0.
+
+    Every fourth position chooses none: those for which position + `phase` is 1 mod 4.
+
+    Raises:
+        ValueError: more are active than there are.
+    """
+    experts = shape[axes.own]
+    if active > experts:
+        raise ValueError(f"has {experts} experts along axis {axes.own}, and active = {active}")
+    count = 1 if axes.positions is None else shape[axes.positions]
+    chosen = np.argsort(_words(bits, (count, experts)), axis=1, kind="stable") < active
+    weights = np.where(chosen, 1.0 + uniform(bits, (count, experts)), 0.0)
+    weights /= weights.sum(axis=1, keepdims=True)
+    weights[(np.arange(count) + phase) % _IDLE == 1] = 0.0
+    return _placed(weights, shape, axes)
+
+
+def image(
+    bits: np.random.PCG64, shape: Shape, low: float = 0.0, high: float = 255.0, *, noise: bool
+) -> FloatArray:
+    """A gradient or noise, in 256 steps from `low` to `high`.
+
+    A gradient goes from corner to corner of each channel, between bytes at the four corners. Rows
+    and columns are the last two axes, or the two before where at most 4 channels come last.
+    """
+    if noise:
+        steps = (_words(bits, shape) >> np.uint64(56)).astype(np.float64)
+    else:
+        steps = _gradient(bits, shape)
+    return (low + (high - low) * steps / _STEPS).astype(np.float32)
+
+
+def _gradient(bits: np.random.PCG64, shape: Shape) -> DoubleArray:
+    last = len(shape) > 2 and shape[-1] <= 4 < min(shape[-3:-1])
+    planes = (*shape[:-3], shape[-1], *shape[-3:-1]) if last else shape
+    height, width = (1, 1, *planes)[-2:]
+    corners = (_words(bits, (math.prod(planes[:-2]), 4)) >> np.uint64(56)).astype(np.float64)
+    corners[:, 0], corners[:, 3] = 0, _STEPS
+    y = np.linspace(0, 1, height)[:, None]
+    x = np.linspace(0, 1, width)
+    parts = ((1 - y) * (1 - x), (1 - y) * x, y * (1 - x), y * x)
+    steps = np.rint(sum(c[:, None, None] * part for c, part in zip(corners.T, parts, strict=True)))
+    steps = steps.reshape(planes)
+    return np.ascontiguousarray(np.moveaxis(steps, -3, -1)) if last else steps
+
+
+def constant(file: str, shape: Shape) -> Array:
+    """An array of `FILE.npy`, `FILE.npz#NAME` or `FILE.safetensors#NAME`.
+
+    Raises:
+        ValueError: there is none, or it has another shape or NaN or infinite values.
+    """
+    path, _, name = file.partition("#")
+    try:
+        array = _stored(Path(path), name)
+    except FileNotFoundError:
+        raise ValueError(f"is the constant {path}, which does not exist") from None
+    except KeyError:
+        raise ValueError(f"is the constant {file}, and the file has no array {name!r}") from None
+    except Exception as error:  # Of safetensors too, which has a class of its own.
+        if not isinstance(error, OSError | ValueError | EOFError | BadZipFile):
+            if type(error).__name__ != "SafetensorError":
+                raise
+        raise ValueError(f"is the constant {file}, which cannot be read ({error})") from None
+    if array.shape != shape:
+        raise ValueError(
+            f"is the constant {file}, whose shape is {list(array.shape)}; it takes {list(shape)}"
+        )
+    if array.dtype.kind not in "fiub" or not np.isfinite(array).all():
+        raise ValueError(f"is the constant {file}, which holds something else than finite numbers")
+    return array
+
+
+def _stored(path: Path, name: str) -> Array:
+    if path.suffix == ".safetensors":
+        from safetensors import safe_open
+
+        with safe_open(path, "np") as tensors:
+            if name not in tensors.keys():
+                raise KeyError(name)
+            tensor: Array = tensors.get_tensor(name)
+            return tensor
+    with path.open("rb") as file:
+        loaded = np.load(file, allow_pickle=False)
+        array: Array = loaded[name] if name else loaded
+        return array
+
+
+def _words(bits: np.random.PCG64, shape: Shape) -> Array:
+    words: Array = np.asarray(bits.random_raw(math.prod(shape)), np.uint64).reshape(shape)
+    return words
+
+
+def _grid(shape: Shape, axes: Axes, start: int) -> tuple[Array, Array]:
+    """Positions `[T, 1]`, and indices along the kind's own axis `[1, N]`."""
+    count = 1 if axes.positions is None else shape[axes.positions]
+    return start + np.arange(count)[:, None], np.arange(shape[axes.own])[None]
+
+
+def _spread(rows: DoubleArray, shape: Shape, axes: Axes) -> DoubleArray:
+    """Rows `[T, N]` along their axes of a shape, and the same along all others."""
+    if axes.positions is not None and axes.positions > axes.own:
+        rows = rows.T
+    extents = [shape[i] if i in axes else 1 for i in range(len(shape))]
+    return np.broadcast_to(rows.reshape(extents), shape)
+
+
+def _placed(rows: DoubleArray, shape: Shape, axes: Axes) -> FloatArray:
+    return _spread(rows, shape, axes).astype(np.float32)

@@ -1,0 +1,136 @@
+"""`[models.NAME.inputs.INPUT]`: what a package's own inputs are drawn from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from pytest_ane.manifest.inputs import OPTIONS, Input, questions
+from tests.manifest.conftest import Complaints, Read
+
+OWN = """\
+[models.own.inputs.tokens]
+kind = "ids"
+count = 256
+
+[models.own.inputs.mask]
+kind = "causal-mask"
+window = 8
+position-axis = -2
+
+[models.own.shard.L00]
+artifact = "L00.mlpackage"
+reference = "none"
+
+[models.own.shard.L01]
+artifact = "L01.mlpackage"
+reference = "L01-fp16.mlpackage"
+"""
+FAMILY = '[models.mini]\nfamily = "llama"\nsource = { seeded = 1 }\nshards = "L00-L01"\n'
+
+
+def test_every_shard_of_a_model_has_its_inputs(read: Read) -> None:
+    manifest = read(OWN)
+    assert [shard.inputs for shard in manifest.shards] == [
+        {
+            "tokens": Input(kind="ids", count=256),
+            "mask": Input(kind="causal-mask", window=8, position_axis=-2),
+        }
+    ] * 2
+
+
+def test_a_shard_s_table_is_laid_over_the_model_s(read: Read) -> None:
+    more = """
+    [models.own.shard."*1".inputs.tokens]
+    kind = "ids"
+    count = 100
+    [models.own.shard."*1".inputs.mask]
+    kind = "uniform"
+    low = -1.0
+    """
+    first, second = read(OWN + more).shards
+    assert first.inputs["tokens"].count == 256
+    assert second.inputs["tokens"].count == 100
+    assert second.inputs["mask"] == Input(kind="uniform", low=-1.0)
+
+
+def test_a_file_is_relative_to_the_manifest(read: Read, tmp_path: Path) -> None:
+    more = '[models.own.inputs.x]\nkind = "constant"\nfile = "data/all.npz#x"\n'
+    assert read(OWN + more).shards[0].inputs["x"].file == str(tmp_path / "data/all.npz#x")
+
+
+@pytest.mark.parametrize(
+    ("table", "complaint"),
+    [
+        ("count = 3", "[models.own.inputs.x] 'kind' is missing; add it."),
+        ('kind = "token"', "kind = \"token\": must be one of 'normal', 'uniform', "),
+        ('kind = "ids"', "[models.own.inputs.x] 'count' is missing; kind = 'ids' needs it."),
+        ('kind = "routing"', "'active' is missing; kind = 'routing' needs it."),
+        ('kind = "constant"', "'file' is missing; kind = 'constant' needs it."),
+        (
+            'kind = "normal"\ncount = 3',
+            "count = 3: belongs to kind = 'ids', not 'normal'.",
+        ),
+        ('kind = "ids"\ncount = 0', "count = 0: must be at least 1."),
+        ('kind = "ids"\ncount = 3\nrows = 2', "unknown key 'rows': the keys here are active, "),
+        ('kind = "causal-mask"\nmasked = 1.0', "masked = 1.0: must be less than 0."),
+        ('kind = "causal-mask"\nmasked = -inf', "masked = -inf: must be a finite number."),
+        ('kind = "rope-cos"\nhead = 7', "head = 7: must be a multiple of 2."),
+        ('kind = "uniform"\nlow = 2.0', "low is 2 and high 1; low must be less than high."),
+        ('kind = "one-hot"\naxis = 1\nposition-axis = 1', "are the same; give two axes."),
+        (
+            'kind = "constant"\nfile = "x.npz"',
+            'file = "x.npz": must be FILE.npy, FILE.npz#NAME or FILE.safetensors#NAME.',
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(complaints: Complaints, table: str, complaint: str) -> None:
+    (line,) = complaints(f"{OWN}[models.own.inputs.x]\n{table}\n")
+    assert complaint in line
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        (FAMILY + '[models.mini.inputs.x]\nkind = "normal"\n', 5, "for the family says"),
+        (
+            OWN.replace("L01-fp16.mlpackage", "golden.safetensors"),
+            1,
+            "for golden tensors hold their own inputs",
+        ),
+    ],
+)
+def test_inputs_without_effect_are_an_error(
+    complaints: Complaints, text: str, line: int, reason: str
+) -> None:
+    (complaint,) = complaints(text)
+    assert complaint.startswith(f"shards.toml:{line}: [models.")
+    assert f".inputs] has no effect, {reason}" in complaint
+
+
+def test_every_option_belongs_to_a_kind() -> None:
+    options = {option for own in OPTIONS.values() for option in own}
+    assert options == set(Input.model_fields) - {"kind"}
+
+
+def test_a_question_holds_the_options_of_the_kind_alone() -> None:
+    assert Input(kind="ids", count=3).question == {"kind": "ids", "count": 3}
+    assert Input(kind="positive").question == {"kind": "positive", "deviation": 1.0}
+
+
+def test_a_file_counts_by_its_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a.npy").write_bytes(b"one")
+    (tmp_path / "b.npy").write_bytes(b"one")
+    a, b, none = (
+        questions({"x": Input(kind="constant", file=str(tmp_path / name))})
+        for name in ("a.npy", "b.npy", "c.npy")
+    )
+    assert a == b != none
+    assert none["x"] == {"kind": "constant", "file": ["missing", ""]}
+
+
+def test_options_of_another_kind_are_refused_in_code_too() -> None:
+    with pytest.raises(ValidationError, match="belongs to kind"):
+        Input(kind="ids", count=3, theta=2.0)
