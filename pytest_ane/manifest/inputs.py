@@ -63,16 +63,16 @@ class Input(Record):
     theta: Annotated[float, Field(gt=0)] = 10_000.0
     """Of `rope-cos` and `rope-sin`: the base of the frequencies."""
     head: Annotated[int, Field(ge=2, multiple_of=2)] | None = None
-    """Of `rope-cos` and `rope-sin`: channels that are rotated; absent: the extent of `axis`. An axis
-    of half as many holds each angle once."""
+    """Of `rope-cos` and `rope-sin`: channels that are rotated; absent: the extent of `axis`. An
+    axis of half as many holds each angle once."""
     interleaved: bool = False
-    """Of `rope-cos` and `rope-sin`: whether neighbouring channels share an angle; else channel i and
-    i + head / 2 do."""
+    """Of `rope-cos` and `rope-sin`: whether neighbouring channels share an angle; else channel i
+    and i + head / 2 do."""
     active: Annotated[int, Field(ge=1)] | None = None
     """Of `routing`: experts chosen at a position; needed. Every fourth position chooses none."""
-    file: Annotated[str, Form(_ARRAY, "must be FILE.npy, FILE.npz#NAME or FILE.safetensors#NAME")] | (
-        None
-    ) = None
+    file: Annotated[
+        str, Form(_ARRAY, "must be FILE.npy, FILE.npz#NAME or FILE.safetensors#NAME")
+    ] | (None) = None
     """Of `constant`: an array, relative to the manifest; needed."""
     axis: int | None = None
     """The kind's own axis: keys of a mask, slots of a one-hot row, channels of RoPE, experts;

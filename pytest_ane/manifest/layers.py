@@ -21,8 +21,7 @@ class Layers:
         return Layers((*self.stack, (path, table)))
 
     def merged(self) -> Table:
-        """One table: nearer keys win, lists replace, another `method` or `kind` replaces its
-        table."""
+        """One table: nearer keys win, lists replace, as does another `method` or `kind`."""
         return reduce(_laid_over, (table for _, table in self.stack), {})
 
     def origin(self, path: KeyPath) -> KeyPath:

@@ -64,7 +64,7 @@ class Stopwatch:
             inputs: Any = hidden_inputs(model.layout(shard), 1).inputs
         else:
             features = backend.load(artifact.path).inputs
-            inputs = seeded_inputs(features, artifact.path, 0, smallest=True)
+            inputs = seeded_inputs(features, artifact.path, 0, shard.inputs, smallest=True)
 
         def load() -> None:
             runner = backend.load(artifact.path)
@@ -187,7 +187,7 @@ class Stopwatch:
     ) -> CallInputs:
         if (model := self._opened(shard)) is None:
             try:
-                return package_inputs(runner.inputs, artifact.path, tokens)
+                return package_inputs(runner.inputs, artifact.path, tokens, shard.inputs)
             except ExecutionError as error:
                 if tokens != 1:
                     raise

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from pytest_ane.core.arrays import Array, Arrays, FloatArray
 from pytest_ane.families import Inputs, Port, Routes
+from pytest_ane.probes.inputs import Domain
 
 Rows: TypeAlias = Mapping[str, FloatArray]
 """`[positions, channels]` by output name."""
@@ -40,6 +41,7 @@ class Case:
         undecided: rows that are not compared, for rounding to fp16 decides which experts are
             chosen there.
         states: by name, before the first call; zero where they are not named.
+        domains: what a package's inputs were drawn from, by name.
     """
 
     kind: str
@@ -57,6 +59,7 @@ class Case:
     left_out: tuple[int, ...] = ()
     undecided: tuple[int, ...] = ()
     states: Arrays = field(default_factory=dict)
+    domains: Mapping[str, Domain] = field(default_factory=dict)
 
     def joined(self, parts: Sequence[Rows]) -> Rows:
         """The rows of all calls as one sequence, without those that were overwritten."""

@@ -11,13 +11,13 @@ of a one-hot row, channels of RoPE, experts). `kind_axes` tells which they are w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from pytest_ane.core.arrays import Array, DoubleArray, FloatArray
 from pytest_ane.manifest import Input
@@ -35,22 +35,59 @@ _IDLE = 4
 
 
 @dataclass(frozen=True)
+class Domain:
+    """What an input's values are drawn from.
+
+    Attributes:
+        source: who says so.
+        input: kind and options; None for floats of the probe's kind.
+        sentence: kind and reason for people, such as "ids: 256 rows of the table `embedding`".
+    """
+
+    source: Literal["manifest", "derived", "default"]
+    input: Input | None
+    sentence: str
+
+    @property
+    def kind(self) -> str:
+        """The kind of input, `probe` for floats of the probe's kind."""
+        return "probe" if self.input is None else self.input.kind
+
+    @property
+    def count(self) -> int | None:
+        """How many ids there are; None of any other kind."""
+        return None if self.input is None else self.input.count
+
+
+@dataclass(frozen=True)
 class Call:
     """Which call of which probe an input is drawn for.
 
     Attributes:
-        seed: parts of the seed, the input's name among them.
-        start: position of the call's first row.
+        probe: the manifest's seed, and what else names a kind of probes.
+        name: the input's.
         number: the probe's; images alternate by it, and so does what `routing` leaves out.
+        start: position of the call's first row.
         first: how many ids earlier calls took.
         flexible: the input's only flexible axis; None for none or several.
     """
 
-    seed: Sequence[object]
-    start: int = 0
+    probe: tuple[object, ...]
+    name: str
     number: int = 0
+    start: int = 0
     first: int = 0
     flexible: int | None = None
+
+    @property
+    def bits(self) -> np.random.PCG64:
+        """Random words of this call alone."""
+        return generator(*self.probe, self.name, self.number, *filter(None, [self.start]))
+
+    @property
+    def order(self) -> np.random.PCG64:
+        """Random words that are the same for all calls."""
+        return generator(self.probe[0], self.name, "ids")
 
 
 def draw(spec: Input, shape: Shape, call: Call) -> FloatArray | Array:
@@ -60,7 +97,7 @@ def draw(spec: Input, shape: Shape, call: Call) -> FloatArray | Array:
         ValueError: the options do not fit the shape, or a file cannot be used; a part of a
             sentence that follows the input's name.
     """
-    bits = generator(*call.seed)
+    bits = call.bits
     match spec.kind:
         case "normal":
             return normal(bits, shape, spec.mean, spec.deviation)
@@ -70,9 +107,7 @@ def draw(spec: Input, shape: Shape, call: Call) -> FloatArray | Array:
             return positive(bits, shape, spec.deviation)
         case "ids":
             assert spec.count is not None
-            # Of one order for all calls, so that together they take each once.
-            order = generator(*call.seed[:1], call.seed[-1], "ids")
-            return ids(order, bits, shape, spec.count, call.first)
+            return ids(call.order, bits, shape, spec.count, call.first)
         case "image":
             return image(bits, shape, *spec.bounds, noise=call.number % 2 == 1)
         case "constant":
@@ -91,7 +126,7 @@ def draw(spec: Input, shape: Shape, call: Call) -> FloatArray | Array:
             return routing(bits, shape, axes, spec.active, call.start + call.number)
         case "rope-cos" | "rope-sin":
             angles = rope_angles(shape, axes, call.start, spec.theta, spec.head, spec.interleaved)
-            return (np.cos if spec.kind == "rope-cos" else np.sin)(angles).astype(np.float32)
+            return _single(np.cos(angles) if spec.kind == "rope-cos" else np.sin(angles))
 
 
 class Axes(NamedTuple):
@@ -160,20 +195,18 @@ def normal(
     bits: np.random.PCG64, shape: Shape, mean: float = 0.0, deviation: float = 1.0
 ) -> FloatArray:
     """Normal values."""
-    return (mean + deviation * normals(bits, shape)).astype(np.float32)
+    return _single(mean + deviation * normals(bits, shape))
 
 
-def uniform(
-    bits: np.random.PCG64, shape: Shape, low: float = 0.0, high: float = 1.0
-) -> FloatArray:
+def uniform(bits: np.random.PCG64, shape: Shape, low: float = 0.0, high: float = 1.0) -> FloatArray:
     """Uniform values from `low` to `high`."""
     shares = (_words(bits, shape) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return (low + (high - low) * shares).astype(np.float32)
+    return _single(low + (high - low) * shares)
 
 
 def positive(bits: np.random.PCG64, shape: Shape, deviation: float = 1.0) -> FloatArray:
     """Magnitudes of normal values, none of them below 2^-10 deviations."""
-    return (deviation * np.maximum(np.abs(normals(bits, shape)), _LEAST)).astype(np.float32)
+    return _single(deviation * np.maximum(np.abs(normals(bits, shape)), _LEAST))
 
 
 def ids(
@@ -197,7 +230,8 @@ def ids(
         every = np.argsort(order.random_raw(count), kind="stable")
     fresh = every[first : first + size]
     values[: len(fresh)] = fresh
-    return values.reshape(shape)
+    drawn: Array = values.reshape(shape)
+    return drawn
 
 
 def causal_mask(
@@ -293,7 +327,7 @@ def image(
         steps = (_words(bits, shape) >> np.uint64(56)).astype(np.float64)
     else:
         steps = _gradient(bits, shape)
-    return (low + (high - low) * steps / _STEPS).astype(np.float32)
+    return _single(low + (high - low) * steps / _STEPS)
 
 
 def _gradient(bits: np.random.PCG64, shape: Shape) -> DoubleArray:
@@ -323,10 +357,7 @@ def constant(file: str, shape: Shape) -> Array:
         raise ValueError(f"is the constant {path}, which does not exist") from None
     except KeyError:
         raise ValueError(f"is the constant {file}, and the file has no array {name!r}") from None
-    except Exception as error:  # Of safetensors too, which has a class of its own.
-        if not isinstance(error, OSError | ValueError | EOFError | BadZipFile):
-            if type(error).__name__ != "SafetensorError":
-                raise
+    except (OSError, ValueError, TypeError, EOFError, BadZipFile, SafetensorError) as error:
         raise ValueError(f"is the constant {file}, which cannot be read ({error})") from None
     if array.shape != shape:
         raise ValueError(
@@ -339,10 +370,8 @@ def constant(file: str, shape: Shape) -> Array:
 
 def _stored(path: Path, name: str) -> Array:
     if path.suffix == ".safetensors":
-        from safetensors import safe_open
-
         with safe_open(path, "np") as tensors:
-            if name not in tensors.keys():
+            if name not in tensors.keys():  # noqa: SIM118
                 raise KeyError(name)
             tensor: Array = tensors.get_tensor(name)
             return tensor
@@ -350,6 +379,10 @@ def _stored(path: Path, name: str) -> Array:
         loaded = np.load(file, allow_pickle=False)
         array: Array = loaded[name] if name else loaded
         return array
+
+
+def _single(values: DoubleArray) -> FloatArray:
+    return values.astype(np.float32)
 
 
 def _words(bits: np.random.PCG64, shape: Shape) -> Array:
@@ -372,4 +405,4 @@ def _spread(rows: DoubleArray, shape: Shape, axes: Axes) -> DoubleArray:
 
 
 def _placed(rows: DoubleArray, shape: Shape, axes: Axes) -> FloatArray:
-    return _spread(rows, shape, axes).astype(np.float32)
+    return _single(_spread(rows, shape, axes))

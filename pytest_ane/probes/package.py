@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import product, starmap
 from pathlib import Path
 
 import numpy as np
@@ -13,35 +14,46 @@ from pytest_ane.backends import Backend
 from pytest_ane.core.arrays import Array
 from pytest_ane.core.digests import tree_digest
 from pytest_ane.core.errors import ProgramError
-from pytest_ane.manifest import Probes
-from pytest_ane.mil.records import DType, Feature
+from pytest_ane.manifest import Input, Probes
+from pytest_ane.mil.records import Feature
 from pytest_ane.probes.cases import Case, Rows, package_case
-from pytest_ane.probes.seeded import KINDS, generator
+from pytest_ane.probes.domains import domains
+from pytest_ane.probes.sampler import Sampler
+from pytest_ane.probes.seeded import KINDS
 from pytest_ane.reference.budget import current_budget
 
-_FLOATS = (DType.FP16, DType.FP32, DType.FP64)
 _LARGEST = 1 << 14
 """Longest flexible axis that is probed; the default shape is where the range is open."""
 
 
 _WORDS = 8
 """Numbers of 4 bytes that are held for each one that is drawn."""
+_MOST_CALLS = 64
+"""Calls over which all ids of an input are drawn, where they suffice."""
 
 
 def package_cases(
-    backend: Backend, artifact: Path, reference: Path | None, probes: Probes
+    backend: Backend,
+    artifact: Path,
+    reference: Path | None,
+    probes: Probes,
+    inputs: Mapping[str, Input] | None = None,
 ) -> list[Case]:
     """Seeded probes of a package's own inputs, with a reference package's outputs for them.
 
-    Floating-point inputs are drawn as the probe's kind says, integers as 0 or 1, which is inside
-    every vocabulary. Flexible axes are probed at their smallest, a middle and their largest length.
+    Inputs are drawn as `inputs` says, which is the manifest's, else as the programs imply
+    (`pytest_ane.probes.domains`). Flexible axes are probed at their smallest, a middle and their
+    largest length; further probes of that draw the ids that are left, where 64 calls can.
 
     Raises:
         BudgetError: an input is larger than the memory allowed.
-        ProgramError: a package cannot be read, or takes something else than tensors.
+        ProgramError: a package cannot be read, or takes something else than tensors; it has no
+            such input, or an input's options do not fit it.
     """
     runner = backend.load(artifact)
-    cases = list(_cases(runner.inputs, artifact, probes))
+    known = domains(runner.inputs, inputs or {}, artifact, reference)
+    sampler = Sampler(runner.inputs, artifact, known)
+    cases = list(_cases(sampler, probes, cover=True))
     if reference is None:
         return cases
     if tree_digest(artifact) == tree_digest(reference):
@@ -59,38 +71,53 @@ def package_cases(
 
 
 def seeded_inputs(
-    inputs: tuple[Feature, ...], artifact: Path, seed: int, *, smallest: bool = False
+    inputs: tuple[Feature, ...],
+    artifact: Path,
+    seed: int,
+    given: Mapping[str, Input] | None = None,
+    *,
+    smallest: bool = False,
 ) -> dict[str, Array]:
     """One Gaussian probe by input name, of the largest shape or of the smallest.
 
+    Inputs are drawn as `given` says, which is the manifest's, else as the program implies.
+
     Raises:
-        ProgramError: the package takes something else than tensors.
+        ProgramError: as `package_cases`.
     """
     probes = Probes(kinds=("gaussian",), count=1, seed=seed)
-    first, *more = _cases(inputs, artifact, probes)
+    sampler = Sampler(inputs, artifact, domains(inputs, given or {}, artifact))
+    first, *more = _cases(sampler, probes)
     case = first if smallest or not more else more[-1]
     return dict(*case.calls)
 
 
-def _cases(inputs: tuple[Feature, ...], artifact: Path, probes: Probes) -> Iterator[Case]:
+def _cases(sampler: Sampler, probes: Probes, *, cover: bool = False) -> Iterator[Case]:
+    artifact, inputs = sampler.artifact, sampler.features
     for feature in inputs:
         if feature.kind != "tensor":
             raise ProgramError(
                 f"{artifact}: input {feature.name!r} is of kind {feature.kind}; only tensors are "
                 "probed yet."
             )
+    ends = _ends(inputs)
+
+    def shapes(label: str) -> dict[str, tuple[int, ...]]:
+        return {f.name: _shape_of(f, artifact, ends[label]) for f in inputs}
+
+    def case(kind: str, label: str, number: int) -> Case:
+        arrays = sampler.call(shapes(label), kind, (probes.seed, kind, label), number)
+        length = max((int(np.prod(a.shape)) for a in arrays.values()), default=0)
+        drawn = package_case(kind, f"{kind} {label} #{number}", arrays, {}, length=length)
+        return replace(drawn, domains=sampler.domains)
+
     kinds = [kind for kind in probes.kinds if kind in KINDS]
-    for kind in kinds:
-        for label, at in _ends(inputs).items():
-            for number in range(probes.count):
-                arrays = {
-                    f.name: _array(
-                        f, artifact, kind, at, (probes.seed, kind, label, f.name, number)
-                    )
-                    for f in inputs
-                }
-                length = max((int(np.prod(a.shape)) for a in arrays.values()), default=0)
-                yield package_case(kind, f"{kind} {label} #{number}", arrays, {}, length=length)
+    plan = [*product(kinds, ends, range(probes.count))]
+    yield from starmap(case, plan)
+    if cover and plan:
+        kind, label, last = plan[-1]
+        more = sampler.calls_left(shapes(label), _MOST_CALLS - len(plan))
+        yield from (case(kind, label, last + 1 + further) for further in range(more))
 
 
 def _ends(inputs: tuple[Feature, ...]) -> dict[str, float]:
@@ -101,9 +128,7 @@ def _ends(inputs: tuple[Feature, ...]) -> dict[str, float]:
     return {"smallest": 0.0, "middle": 0.5, "largest": 1.0} if flexible else {"fixed shape": 0.0}
 
 
-def _array(
-    feature: Feature, artifact: Path, kind: str, at: float, seed: tuple[object, ...]
-) -> Array:
+def _shape_of(feature: Feature, artifact: Path, at: float) -> tuple[int, ...]:
     shape = _shape(feature, at)
     if 0 in shape:
         raise ProgramError(
@@ -111,11 +136,7 @@ def _array(
             "there is nothing to probe; declare a length of at least 1 along every axis."
         )
     current_budget().check_tensor(f"{artifact}: input {feature.name!r}", shape, words=_WORDS)
-    bits = generator(*seed)
-    if feature.dtype in _FLOATS:
-        return KINDS[kind](bits, shape or (1,)).reshape(shape)
-    coins: Array = bits.random_raw(int(np.prod(shape))) >> np.uint64(63)
-    return coins.astype(np.int32).reshape(shape)
+    return shape
 
 
 def _shape(feature: Feature, at: float) -> tuple[int, ...]:

@@ -17,8 +17,10 @@ from pytest_ane.core.digests import key_digest, tree_digest
 from pytest_ane.core.errors import CacheError
 from pytest_ane.error_budget import BUDGET_VERSION, ErrorBudget, measure_budget
 from pytest_ane.manifest import Shard, Uncompressed
+from pytest_ane.manifest.inputs import questions
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.recording import RECORDING_VERSION
+from pytest_ane.probes.sampler import SAMPLER
 from pytest_ane.probes.seeded import GENERATOR
 from pytest_ane.project.models import Opened, OpenModel
 
@@ -124,6 +126,7 @@ def _probed(shard: Shard) -> dict[str, Any]:
         "recording": RECORDING_VERSION,
         "generator": GENERATOR,
         "probes": shard.probes.model_dump(mode="json"),
+        "inputs": [SAMPLER, questions(shard.inputs)],
         "shape": [shard.max_tokens, shard.context],
     }
 

@@ -258,7 +258,7 @@ class Project:
             layout = model.layout(shard) if isinstance(model, OpenModel) else None
             return golden_cases(read_golden(shard.golden), shard, layout, backend, artifact.path)
         reference = shard.reference if isinstance(shard.reference, Path) else None
-        return package_cases(backend, artifact.path, reference, shard.probes)
+        return package_cases(backend, artifact.path, reference, shard.probes, shard.inputs)
 
     def ports(self, shard: Shard) -> Ports | None:
         """Inputs, outputs and states that a shard's family or builder declares.

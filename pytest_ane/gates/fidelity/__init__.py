@@ -15,7 +15,9 @@ from pytest_ane.gates.fidelity.judge import figures, judge
 from pytest_ane.gates.fidelity.measure import measure
 from pytest_ane.gates.fidelity.records import Comparison, Errors, Fidelity
 from pytest_ane.manifest import Model, Shard
+from pytest_ane.manifest.inputs import questions
 from pytest_ane.manifest.policy import FidelityPolicy
+from pytest_ane.probes.sampler import SAMPLER
 from pytest_ane.probes.seeded import GENERATOR, MASSIVE
 from pytest_ane.probes.seeded import KINDS as SEEDED
 
@@ -29,7 +31,7 @@ class FidelityGate(Gate[Fidelity]):
     measurement = Fidelity
 
     def question(self, subject: Subject, model: Model, source: Callable[[], str]) -> dict[str, Any]:
-        """Probes, the reference and the largest T; golden tensors hold their own probes."""
+        """Probes, inputs, the reference and the largest T; golden tensors hold their own probes."""
         assert isinstance(subject, Shard)
         if subject.golden is not None:
             digest = file_digest(subject.golden) if subject.golden.is_file() else "missing"
@@ -39,6 +41,8 @@ class FidelityGate(Gate[Fidelity]):
             "reference": subject.reference,
             "max_tokens": subject.max_tokens,
         }
+        if subject.reference != "float32":
+            asked["inputs"] = [SAMPLER, questions(subject.inputs)]
         if isinstance(subject.reference, Path):
             asked["reference"] = key_digest(tree_files(subject.reference))
         elif subject.reference == "float32":

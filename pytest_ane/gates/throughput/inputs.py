@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.families import Layout
+from pytest_ane.manifest import Input
 from pytest_ane.mil.records import Feature
 from pytest_ane.probes.package import seeded_inputs
 from pytest_ane.probes.seeded import gaussian, generator
@@ -36,8 +37,13 @@ def hidden_inputs(layout: Layout, tokens: int) -> CallInputs:
     return CallInputs(layout.inputs(gaussian(generator(_SEED), (tokens, layout.width)), 0), tokens)
 
 
-def package_inputs(features: tuple[Feature, ...], artifact: Path, tokens: Tokens) -> CallInputs:
-    """Seeded inputs of a package without a family, at an end of its range.
+def package_inputs(
+    features: tuple[Feature, ...],
+    artifact: Path,
+    tokens: Tokens,
+    given: Mapping[str, Input] | None = None,
+) -> CallInputs:
+    """Seeded inputs of a package without a family, at an end of its range, as `given` says.
 
     Where all its flexible axes have one length, that is taken to be T. A package of fixed shapes
     is called as it is, with `max`.
@@ -46,7 +52,7 @@ def package_inputs(features: tuple[Feature, ...], artifact: Path, tokens: Tokens
         ExecutionError: it is of fixed shapes, or has no such T.
         ProgramError: it takes something else than tensors.
     """
-    inputs = seeded_inputs(features, artifact, _SEED, smallest=tokens != "max")
+    inputs = seeded_inputs(features, artifact, _SEED, given, smallest=tokens != "max")
     lengths = {
         extent
         for feature in features

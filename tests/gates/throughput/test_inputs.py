@@ -15,6 +15,12 @@ from pytest_ane.mil.records import DType, Feature
 FILE = Path("some.mlpackage")
 
 
+@pytest.fixture(autouse=True)
+def _no_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no package behind these inputs that could imply anything."""
+    monkeypatch.setattr("pytest_ane.probes.domains.derived", lambda _: {})
+
+
 def feature(name: str = "x", shape: tuple[int, ...] = (1, 8, 4, 1), high: int = 0) -> Feature:
     """An input whose third axis goes from 1 to `high`, if that is given."""
     ranges = tuple((1 if i == 2 else d, high if i == 2 else d) for i, d in enumerate(shape))

@@ -1,0 +1,281 @@
+"""What each input of a package is drawn from: as the manifest says, or as the program implies.
+
+An input is followed through casts, reshapes and other operations that only move its values, to the
+operations that take them. Indices of a gather are below the extent of its table, and what a
+logarithm takes is positive. What nothing implies is drawn as the probe's kind says, integers as 0
+or 1, which is inside every vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from pytest_ane.core.arrays import Array
+from pytest_ane.core.errors import ProgramError
+from pytest_ane.manifest import Input
+from pytest_ane.mil import read_any
+from pytest_ane.mil.records import (
+    Argument,
+    DType,
+    Feature,
+    Function,
+    Operation,
+    Pipeline,
+    Ref,
+    StateType,
+    TensorType,
+    Value,
+    ValueType,
+)
+from pytest_ane.probes.cases import Case
+from pytest_ane.probes.inputs import Domain
+
+FLOATS = (DType.FP16, DType.FP32, DType.FP64)
+
+
+def domains(
+    features: Sequence[Feature],
+    given: Mapping[str, Input],
+    artifact: Path,
+    reference: Path | None = None,
+) -> dict[str, Domain]:
+    """What each input is drawn from, by name: the manifest first, then the programs.
+
+    Args:
+        features: the artifact's inputs.
+        given: the manifest's, by name.
+        artifact: the package.
+        reference: the package that it is compared with; what both imply, this one decides.
+
+    Raises:
+        ProgramError: the manifest names an input that the package does not have, or a package
+            cannot be read.
+    """
+    names = [feature.name for feature in features]
+    for name in given:
+        if name not in names:
+            raise ProgramError(_no_input(artifact, name, names))
+    implied = derived(artifact) | (derived(reference) if reference else {})
+    return {f.name: _domain(f, given.get(f.name), implied.get(f.name)) for f in features}
+
+
+def _no_input(artifact: Path, name: str, names: Sequence[str]) -> str:
+    close = get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else "correct the name or take the table out."
+    listed = ", ".join(names) or "none"
+    return f"{artifact}: has no input {name!r}, which the manifest names; inputs: {listed}; {hint}"
+
+
+def _domain(feature: Feature, given: Input | None, implied: Domain | None) -> Domain:
+    if given is not None:
+        return Domain("manifest", given, f"{given.kind}: as the manifest says")
+    if implied is not None and (feature.kind == "tensor"):
+        return implied
+    if feature.kind == "image":
+        return Domain("default", Input(kind="image"), "image: gradients and noise from 0 to 255")
+    if feature.dtype in FLOATS:
+        return Domain("default", None, "floats of the probe's kind: its program implies nothing")
+    return Domain("default", Input(kind="ids", count=2), "ids: 0 and 1, for nothing implies more")
+
+
+@dataclass(frozen=True)
+class Exercised:
+    """What the cases of a package exercised of one input.
+
+    Attributes:
+        name: the input's.
+        domain: what it was drawn from.
+        count: how many of the domain's ids were drawn; None of any other kind.
+    """
+
+    name: str
+    domain: Domain
+    count: int | None
+
+
+def exercised(cases: Sequence[Case]) -> tuple[Exercised, ...]:
+    """What cases exercised of each input, over all of their calls."""
+    known = {name: domain for case in cases for name, domain in case.domains.items()}
+    return tuple(
+        Exercised(name, domain, None if domain.count is None else _distinct(name, cases))
+        for name, domain in known.items()
+    )
+
+
+def _distinct(name: str, cases: Sequence[Case]) -> int:
+    drawn = [np.unique(call[name]) for case in cases for call in case.calls if name in call]
+    return len(np.unique(np.concatenate(drawn))) if drawn else 0
+
+
+def derived(package: Path) -> dict[str, Domain]:
+    """What a package's programs imply about their inputs, by input.
+
+    Raises:
+        ProgramError: it cannot be read.
+    """
+    model = read_any(package, weights=False)
+    parts = model.parts if isinstance(model, Pipeline) else (model,)
+    return {name: d for part in reversed(parts) for name, d in implied(part.main).items()}
+
+
+Implication: TypeAlias = Callable[["_Graph", Operation], "Domain | None"]
+
+
+def implied(function: Function) -> dict[str, Domain]:
+    """What a function implies about its inputs, by input; nothing of the others.
+
+    Where several operations imply something, ids below the smallest count decide.
+    """
+    graph = _Graph(function)
+    found: dict[str, Domain] = {}
+    for named in function.inputs:
+        reasons = [d for use in graph.uses_of(named.name) if (d := graph.domain(*use)) is not None]
+        if reasons:
+            found[named.name] = min(reasons, key=lambda d: d.count or math.inf)
+    return found
+
+
+_MOVES = {
+    "cast": "x", "expand_dims": "x", "flatten2d": "x", "identity": "x", "reshape": "x",
+    "slice_by_index": "x", "slice_by_size": "x", "split": "x", "squeeze": "x", "tile": "x",
+    "transpose": "x", "concat": "values", "stack": "values",
+}  # fmt: skip
+"""Operations whose results are values of this parameter."""
+_INDICES = {
+    "gather": "x", "gather_along_axis": "x", "scatter": "data", "scatter_along_axis": "data",
+}  # fmt: skip
+"""Operations whose `indices` count along one axis of this parameter."""
+_POSITIVE = {
+    "inverse": "x", "log": "x", "real_div": "y", "rsqrt": "x", "sqrt": "x",
+}  # fmt: skip
+"""Operations whose parameter is drawn positive: other values give NaN or infinity."""
+_WITHIN = {"acos": 1.0, "asin": 1.0, "atanh": 0.99}
+"""Operations that are defined between minus and plus this value."""
+_Use: TypeAlias = "tuple[Operation, str, bool]"
+"""An operation, its parameter, and whether the values are still the input's own."""
+
+
+class _Graph:
+    """The operations of a function by what they take."""
+
+    def __init__(self, function: Function) -> None:
+        self._types: dict[str, ValueType] = {n.name: n.type for n in function.inputs}
+        self._constants: dict[str, Value] = {}
+        self._users: dict[str, list[tuple[Operation, str]]] = {}
+        for operation in function.walk():
+            self._types |= {output.name: output.type for output in operation.outputs}
+            if operation.op == "const" and "val" in operation.attributes:
+                self._constants[operation.name] = operation.attributes["val"]
+            for parameter, arguments in operation.inputs.items():
+                for argument in arguments:
+                    if isinstance(argument, Ref):
+                        self._users.setdefault(argument.name, []).append((operation, parameter))
+
+    def uses_of(self, name: str) -> Iterator[_Use]:
+        """The operations that take an input's values, moved or scaled by positive constants."""
+        waiting, visited = [(name, True)], {(name, True)}
+        while waiting:
+            value, own = waiting.pop(0)
+            for operation, parameter in self._users.get(value, ()):
+                yield operation, parameter, own
+                after = own and self._moves(operation, parameter)
+                if after or self._moves(operation, parameter) or self._scales(operation, parameter):
+                    following = [(output.name, after) for output in operation.outputs]
+                    waiting += [step for step in following if step not in visited]
+                    visited.update(following)
+
+    def _moves(self, operation: Operation, parameter: str) -> bool:
+        if operation.op == "select":  # As a negative index becomes one from the end.
+            return parameter in ("a", "b")
+        return _MOVES.get(operation.op) == parameter
+
+    def _scales(self, operation: Operation, parameter: str) -> bool:
+        """Whether positive values stay positive: a constant is added, or multiplies them."""
+        other = {"x": "y", "y": "x"}.get(parameter, "")
+        if operation.op not in ("add", "mul") and (operation.op, parameter) != ("real_div", "x"):
+            return False
+        constant = self._array(operation, other)
+        return constant is not None and bool(np.all(constant >= 0))
+
+    def domain(self, operation: Operation, parameter: str, own: bool) -> Domain | None:
+        """What an operation implies about the values of a parameter."""
+        op = operation.op
+        if parameter == "indices" and own:
+            return self._indices(operation)
+        if _POSITIVE.get(op) == parameter or (parameter == "x" and self._is_root(operation)):
+            return _positive(operation)
+        if op in _WITHIN and parameter == "x" and own:
+            edge = _WITHIN[op]
+            sentence = f"uniform: {op} `{operation.name}` is defined from -{edge:g} to {edge:g}"
+            return Domain("derived", Input(kind="uniform", low=-edge, high=edge), sentence)
+        return None
+
+    def _is_root(self, operation: Operation) -> bool:
+        exponent = self._array(operation, "y") if operation.op == "pow" else None
+        return exponent is not None and bool(np.any(exponent != np.rint(exponent)))
+
+    def _indices(self, operation: Operation) -> Domain | None:
+        if operation.op == "one_hot":
+            size = self._array(operation, "one_hot_vector_size")
+            classes = None if size is None else int(size)
+            return _below(classes, f"classes of one_hot `{operation.name}`")
+        if operation.op in _INDICES:
+            parameter, axis = _INDICES[operation.op], self._array(operation, "axis")
+            shape = self._shape(operation, parameter)
+            at = 0 if axis is None else int(axis)
+            extent = shape[at] if -len(shape) <= at < len(shape) else None
+        elif operation.op == "gather_nd":
+            parameter = "x"
+            batch = self._array(operation, "batch_dims")
+            first = 0 if batch is None else int(batch)
+            coordinates = (self._shape(operation, "indices") or (None,))[-1] or 0
+            extents = self._shape(operation, parameter)[first : first + coordinates]
+            known = [extent for extent in extents if extent is not None]
+            extent = min(known) if known and len(known) == coordinates else None
+        else:
+            return None
+        argument = _argument(operation, parameter)
+        table = argument.name if isinstance(argument, Ref) else operation.name
+        return _below(extent, f"rows of the table `{table}`")
+
+    def _shape(self, operation: Operation, parameter: str) -> tuple[int | None, ...]:
+        argument = _argument(operation, parameter)
+        kind = argument.type if isinstance(argument, Value) else None
+        if isinstance(argument, Ref):
+            kind = self._types.get(argument.name)
+        if isinstance(kind, StateType):
+            kind = kind.wrapped
+        return kind.shape if isinstance(kind, TensorType) else ()
+
+    def _array(self, operation: Operation, parameter: str) -> Array | None:
+        """A constant argument that stands in the program itself; None for any other."""
+        argument = _argument(operation, parameter)
+        value = self._constants.get(argument.name) if isinstance(argument, Ref) else argument
+        array = None if value is None else value.data
+        if isinstance(array, bool | int | float):
+            array = np.asarray(array)
+        return array if isinstance(array, np.ndarray) and array.dtype.kind in "fiub" else None
+
+
+def _argument(operation: Operation, parameter: str) -> Argument | None:
+    return next(iter(operation.inputs.get(parameter, ())), None)
+
+
+def _below(count: int | None, what: str) -> Domain | None:
+    if count is None or count < 1:
+        return None
+    return Domain("derived", Input(kind="ids", count=count), f"ids: {count} {what}")
+
+
+def _positive(operation: Operation) -> Domain:
+    verb = "divides by it" if operation.op == "real_div" else "takes it"
+    return Domain(
+        "derived", Input(kind="positive"), f"positive: {operation.op} `{operation.name}` {verb}"
+    )

@@ -1,0 +1,103 @@
+"""Draws a package's inputs, one call after another."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from pytest_ane.core.arrays import Array
+from pytest_ane.core.errors import ProgramError
+from pytest_ane.mil.records import Feature
+from pytest_ane.probes.domains import FLOATS
+from pytest_ane.probes.inputs import COVERED, Call, Domain, Shape, draw
+from pytest_ane.probes.seeded import KINDS
+
+SAMPLER = 1
+"""Version of what is drawn for a package's inputs, raised when the same table gives others."""
+
+
+class Sampler:
+    """Draws one call's arrays after another; ids go on where the call before left off.
+
+    Attributes:
+        features: the package's inputs.
+        artifact: the package, for messages.
+        domains: what each input is drawn from, by name.
+    """
+
+    def __init__(
+        self, features: tuple[Feature, ...], artifact: Path, domains: Mapping[str, Domain]
+    ) -> None:
+        self.features = features
+        self.artifact = artifact
+        self.domains = domains
+        self._drawn: Counter[str] = Counter()
+
+    def call(
+        self,
+        shapes: Mapping[str, Shape],
+        kind: str,
+        probe: tuple[object, ...],
+        number: int,
+        start: int = 0,
+    ) -> dict[str, Array]:
+        """The inputs of one call, float32 or int32, by name.
+
+        Args:
+            shapes: of the inputs, by name.
+            kind: of floats of which nobody says more, `gaussian` or `unit-norm`.
+            probe: parts of the seed, the manifest's first.
+            number: the probe's number among those of the same parts.
+            start: position of the call's first row.
+
+        Raises:
+            ProgramError: an input's options do not fit its shape, or a file cannot be used.
+        """
+        return {f.name: self._input(f, shapes[f.name], kind, probe, number, start)
+                for f in self.features}  # fmt: skip
+
+    def calls_left(self, shapes: Mapping[str, Shape], most: int) -> int:
+        """Further calls after which each id was drawn, of those inputs that need at most `most`."""
+        needed = [0]
+        for name, domain in self.domains.items():
+            if domain.count is not None and domain.count <= COVERED:
+                left = domain.count - self._drawn[name]
+                needed.append(math.ceil(max(left, 0) / math.prod(shapes[name])))
+        return max(calls for calls in needed if calls <= most)
+
+    def _input(
+        self,
+        feature: Feature,
+        shape: Shape,
+        kind: str,
+        probe: tuple[object, ...],
+        number: int,
+        start: int,
+    ) -> Array:
+        name, spec = feature.name, self.domains[feature.name].input
+        first = self._drawn[name]
+        call = Call(probe, name, number, start, first, flexible_axis(feature))
+        if spec is None:
+            return KINDS[kind](call.bits, shape or (1,)).reshape(shape)
+        try:
+            values = draw(spec, shape, call)
+        except ValueError as error:
+            raise ProgramError(f"{self.artifact}: input {name!r} {error}.") from None
+        if spec.kind == "ids":
+            self._drawn[name] += values.size
+        if feature.dtype in FLOATS:
+            return values.astype(np.float32)
+        # A positive value does not become 0.
+        whole = np.ceil(values) if spec.kind == "positive" else np.rint(values)
+        return whole.astype(np.int32)
+
+
+def flexible_axis(feature: Feature) -> int | None:
+    """An input's only flexible axis; None where none or several are flexible."""
+    ranges = feature.ranges or [(min(e), max(e)) for e in zip(*feature.enumerated, strict=True)]
+    axes = [axis for axis, (low, high) in enumerate(ranges) if low != high]
+    return axes[0] if len(axes) == 1 else None

@@ -1,0 +1,191 @@
+"""What an input is drawn from where the manifest says nothing: what its program implies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_ane.core.errors import ProgramError
+from pytest_ane.manifest import Input
+from pytest_ane.mil import read_model
+from pytest_ane.mil.records import DType, Feature
+from pytest_ane.probes.domains import derived, domains, implied
+from tests.reference.programs import build
+
+
+def table(rows: int) -> Any:
+    return np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
+
+
+def integers(mb: Any, types: Any) -> dict[str, tuple[Any, Callable[[Any], Any]]]:
+    """By name: the shape of an int32 input, and what is done with it."""
+    spec = mb.TensorSpec
+    return {
+        "gather": (spec((1, 4), types.int32), lambda x: mb.gather(x=table(7), indices=x)),
+        "moved": (
+            spec((1, 4), types.int32),
+            lambda x: mb.gather(
+                x=table(7),
+                indices=mb.squeeze(
+                    x=mb.transpose(x=mb.expand_dims(x=x, axes=[2]), perm=[0, 2, 1]), axes=[1]
+                ),
+            ),
+        ),
+        "from the end": (
+            spec((4,), types.int32),
+            lambda x: mb.gather(
+                x=table(7),
+                indices=mb.select(cond=mb.greater_equal(x=x, y=0), a=x, b=mb.add(x=x, y=7)),
+            ),
+        ),
+        "other axis": (
+            spec((2,), types.int32),
+            lambda x: mb.gather(x=table(7), indices=x, axis=1),
+        ),
+        "along axis": (
+            spec((2, 3), types.int32),
+            lambda x: mb.gather_along_axis(x=table(7), indices=x, axis=0),
+        ),
+        "nd": (spec((5, 2), types.int32), lambda x: mb.gather_nd(x=table(7), indices=x)),
+        "one_hot": (
+            spec((4,), types.int32),
+            lambda x: mb.one_hot(indices=x, one_hot_vector_size=9),
+        ),
+        "two tables": (
+            spec((4,), types.int32),
+            lambda x: mb.add(
+                x=mb.gather(x=table(7), indices=x), y=mb.gather(x=table(5), indices=x)
+            ),
+        ),
+        "arithmetic": (spec((4,), types.int32), lambda x: mb.add(x=x, y=2)),
+    }
+
+
+def package(path: Path, make: Callable[[Any, Any], tuple[Any, Callable[[Any], Any]]]) -> Path:
+    from coremltools.converters.mil import Builder as mb
+    from coremltools.converters.mil.mil import types
+
+    spec, body = make(mb, types)
+    return build(path / "m.mlpackage", [spec], lambda x: body(x))
+
+
+@pytest.mark.parametrize(
+    ("case", "count", "what"),
+    [
+        ("gather", 7, "rows of the table `"),
+        ("moved", 7, "rows of the table `"),
+        ("from the end", 7, "rows of the table `"),
+        ("other axis", 3, "rows of the table `"),
+        ("along axis", 7, "rows of the table `"),
+        ("nd", 3, "rows of the table `"),
+        ("one_hot", 9, "classes of one_hot `"),
+        ("two tables", 5, "rows of the table `"),
+    ],
+)
+def test_indices_are_below_the_extent_of_their_table(
+    tmp_path: Path, case: str, count: int, what: str
+) -> None:
+    path = package(tmp_path, lambda mb, types: integers(mb, types)[case])
+    (domain,) = derived(path).values()
+    assert (domain.source, domain.input) == ("derived", Input(kind="ids", count=count))
+    assert domain.sentence.startswith(f"ids: {count} {what}")
+
+
+def test_of_other_integers_nothing_is_known(tmp_path: Path) -> None:
+    path = package(tmp_path, lambda mb, types: integers(mb, types)["arithmetic"])
+    assert derived(path) == {}
+
+
+FLOATS: dict[str, Callable[[Any, Any], Any]] = {
+    "log": lambda mb, x: mb.log(x=x),
+    "log of a sum": lambda mb, x: mb.log(x=mb.add(x=mb.mul(x=x, y=2.0), y=1e-6)),
+    "sqrt": lambda mb, x: mb.sqrt(x=mb.reshape(x=x, shape=[2, 2])),
+    "rsqrt": lambda mb, x: mb.rsqrt(x=x),
+    "root": lambda mb, x: mb.pow(x=x, y=0.3),
+    "inverse": lambda mb, x: mb.inverse(x=x),
+    "divisor": lambda mb, x: mb.real_div(x=1.0, y=x),
+}
+UNKNOWN: dict[str, Callable[[Any, Any], Any]] = {
+    "relu": lambda mb, x: mb.relu(x=x),
+    "square": lambda mb, x: mb.pow(x=x, y=2.0),
+    "log of a square": lambda mb, x: mb.log(x=mb.add(x=mb.mul(x=x, y=x), y=1e-6)),
+    "log of a difference": lambda mb, x: mb.log(x=mb.sub(x=1.0, y=x)),
+    "log of what is negated": lambda mb, x: mb.log(x=mb.mul(x=x, y=-1.0)),
+}
+
+
+def floats(path: Path, body: Callable[[Any, Any], Any]) -> Path:
+    return package(path, lambda mb, types: (mb.TensorSpec((4,), types.fp32), lambda x: body(mb, x)))
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_what_a_logarithm_or_root_takes_is_positive(tmp_path: Path, name: str) -> None:
+    (domain,) = derived(floats(tmp_path, FLOATS[name])).values()
+    assert domain.input == Input(kind="positive")
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_may_be_negative_is_not_positive(tmp_path: Path, name: str) -> None:
+    assert derived(floats(tmp_path, UNKNOWN[name])) == {}
+
+
+def test_an_arc_cosine_is_defined_between_minus_one_and_one(tmp_path: Path) -> None:
+    (domain,) = derived(floats(tmp_path, lambda mb, x: mb.acos(x=x))).values()
+    assert domain.input == Input(kind="uniform", low=-1.0, high=1.0)
+    assert domain.sentence == "uniform: acos `acos_0` is defined from -1 to 1"
+
+
+def test_the_sentence_names_the_operation(tmp_path: Path) -> None:
+    path = floats(tmp_path, lambda mb, x: mb.log(x=x, name="loudness"))
+    (domain,) = implied(read_model(path).main).values()
+    assert domain.sentence == "positive: log `loudness` takes it"
+
+
+def features(path: Path) -> tuple[Feature, ...]:
+    return read_model(path).inputs
+
+
+def test_the_manifest_decides_first(tmp_path: Path) -> None:
+    path = floats(tmp_path, FLOATS["log"])
+    spec = Input(kind="uniform", low=1.0, high=2.0)
+    known = domains(features(path), {"x": spec}, path)["x"]
+    assert (known.source, known.input) == ("manifest", spec)
+    assert domains(features(path), {}, path)["x"].source == "derived"
+
+
+def test_nothing_known_is_the_probe_s_kind_or_zero_and_one(tmp_path: Path) -> None:
+    path = floats(tmp_path, UNKNOWN["relu"])
+    more = Feature("i", DType.INT32, (4,))
+    known = domains((*features(path), more), {}, path)
+    assert (known["x"].source, known["x"].input, known["x"].kind) == ("default", None, "probe")
+    assert (known["i"].source, known["i"].input) == ("default", Input(kind="ids", count=2))
+
+
+def test_a_name_that_is_no_input_is_told_with_those_that_are(tmp_path: Path) -> None:
+    path = floats(tmp_path, FLOATS["log"])
+    with pytest.raises(ProgramError) as error:
+        domains(features(path), {"xx": Input(kind="normal")}, path)
+    assert str(error.value) == (
+        f"{path}: has no input 'xx', which the manifest names; inputs: x; did you mean 'x'?"
+    )
+
+
+def test_the_reference_decides_how_many_ids_there_are(tmp_path: Path) -> None:
+    """An artifact whose table lost rows is probed at those, too."""
+
+    def make(rows: int) -> Path:
+        (folder := tmp_path / str(rows)).mkdir()
+        return package(
+            folder,
+            lambda mb, types: (
+                mb.TensorSpec((4,), types.int32),
+                lambda x: mb.gather(x=table(rows), indices=x),
+            ),
+        )
+
+    short, whole = make(5), make(7)
+    assert domains(features(short), {}, short, whole)["x"].count == 7

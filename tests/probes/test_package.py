@@ -1,0 +1,114 @@
+"""Probes of packages without a family: wrong ones are red, right ones green."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_ane.backends import CpuBackend
+from pytest_ane.core.errors import ProgramError
+from pytest_ane.gates.fidelity import judge, measure
+from pytest_ane.manifest import Input, Policy, Probes
+from pytest_ane.probes.domains import exercised
+from pytest_ane.probes.package import package_cases, seeded_inputs
+from tests.reference.programs import build
+
+PROBES = Probes(kinds=("gaussian",), count=2)
+RNG = np.random.default_rng(0)
+TABLE = RNG.standard_normal((256, 16)).astype(np.float32)
+WEIGHT = RNG.standard_normal((8, 8)).astype(np.float32)
+
+
+def saved(path: Path, shape: tuple[int, ...], kind: str, body: Callable[[Any, Any], Any]) -> Path:
+    """A package of one input `x`."""
+    from coremltools.converters.mil import Builder as mb
+    from coremltools.converters.mil.mil import types
+
+    spec = mb.TensorSpec(shape, getattr(types, kind))
+    return build(path, [spec], lambda x: body(mb, x))
+
+
+def embedding(path: Path, table: np.ndarray, length: int = 8) -> Path:
+    return saved(
+        path, (1, length), "int32", lambda mb, x: mb.gather(x=table, indices=x, name="rows")
+    )
+
+
+def loudness(path: Path, weight: np.ndarray) -> Path:
+    return saved(
+        path,
+        (4, 8),
+        "fp32",
+        lambda mb, x: mb.matmul(x=mb.log(x=x, name="level"), y=weight, name="y"),
+    )
+
+
+def status(
+    artifact: Path, reference: Path | None, inputs: Mapping[str, Input] | None = None
+) -> str:
+    """The fidelity gate's verdict under the default policy."""
+    cases = package_cases(CpuBackend(), artifact, reference, PROBES, inputs)
+    runner = CpuBackend().load(artifact)
+    measured = measure(runner, cases, compared=reference is not None, provenance={}, budget="none")
+    return judge(measured, Policy().fidelity, "mine:x").status
+
+
+def test_an_embedding_without_its_rows_is_red(tmp_path: Path) -> None:
+    right = embedding(tmp_path / "right.mlpackage", TABLE)
+    near = embedding(tmp_path / "near.mlpackage", TABLE.astype(np.float16).astype(np.float32))
+    empty, late = TABLE.copy(), TABLE.copy()
+    empty[2:] = 0
+    late[137] = 0
+    assert status(near, right) == "passed"
+    assert status(embedding(tmp_path / "empty.mlpackage", empty), right) == "failed"
+    assert status(embedding(tmp_path / "late.mlpackage", late), right) == "failed"
+
+
+def test_a_logarithm_s_input_is_no_fault_of_the_weights(tmp_path: Path) -> None:
+    right = loudness(tmp_path / "right.mlpackage", WEIGHT)
+    near = loudness(tmp_path / "near.mlpackage", WEIGHT.astype(np.float16).astype(np.float32))
+    assert status(near, right) == "passed"
+    assert status(near, None) == "passed"
+    assert status(loudness(tmp_path / "bad.mlpackage", -WEIGHT), right) == "failed"
+    negative = {"x": Input(kind="uniform", low=-2.0, high=-1.0)}
+    assert status(near, None, negative) == "failed"
+
+
+def test_ids_are_all_drawn_where_64_calls_can(tmp_path: Path) -> None:
+    package = embedding(tmp_path / "m.mlpackage", TABLE)
+    cases = package_cases(CpuBackend(), package, None, PROBES)
+    assert [case.name for case in cases[:3]] == [f"gaussian fixed shape #{n}" for n in range(3)]
+    assert len(cases) == 256 / 8
+    (coverage,) = exercised(cases)
+    assert (coverage.name, coverage.count, coverage.domain.count) == ("x", 256, 256)
+    assert coverage.domain.source == "derived"
+    assert coverage.domain.sentence.startswith("ids: 256 rows of the table `")
+    assert exercised(cases[:2])[0].count == 16
+
+
+def test_no_call_is_added_where_64_do_not_suffice(tmp_path: Path) -> None:
+    package = embedding(tmp_path / "m.mlpackage", TABLE, length=1)
+    cases = package_cases(CpuBackend(), package, None, PROBES)
+    assert [coverage.count for coverage in exercised(cases)] == [2]
+
+
+def test_the_manifest_s_inputs_are_drawn(tmp_path: Path) -> None:
+    package = embedding(tmp_path / "m.mlpackage", TABLE)
+    inputs = {"x": Input(kind="positions")}
+    cases = package_cases(CpuBackend(), package, None, PROBES, inputs)
+    assert [case.calls[0]["x"].tolist() for case in cases] == [[[*range(8)]]] * 2
+    assert seeded_inputs(CpuBackend().load(package).inputs, package, 0, inputs)["x"].dtype == "i4"
+    (coverage,) = exercised(cases)
+    assert (coverage.domain.source, coverage.count) == ("manifest", None)
+
+
+def test_options_that_do_not_fit_are_told_of_the_input(tmp_path: Path) -> None:
+    package = loudness(tmp_path / "m.mlpackage", WEIGHT)
+    inputs = {"x": Input(kind="routing", active=9)}
+    with pytest.raises(ProgramError) as error:
+        package_cases(CpuBackend(), package, None, PROBES, inputs)
+    assert str(error.value) == f"{package}: input 'x' has 8 experts along axis 1, and active = 9."
