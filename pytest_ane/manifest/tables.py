@@ -48,7 +48,7 @@ ModelName = Annotated[str, Form(MODEL, "must be letters, digits, '_', '-' and '.
 ShardKey = Annotated[
     str, Form(GLOB, "must be a shard id such as L00, or a glob such as 'L*' (letters, digits, _.-)")
 ]
-InputName = Annotated[str, Field(min_length=1)]
+InputName = Annotated[str, Form(".+", "must be an input's name, which is not empty")]
 Package = Annotated[
     str, Form(r".*\.(mlpackage|mlmodelc)/?", "must be the path of a .mlpackage or .mlmodelc")
 ]

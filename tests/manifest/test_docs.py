@@ -37,7 +37,9 @@ def test_the_example_loads(read: Read, tmp_path: Path) -> None:
     encoder = manifest.shard("mine:encoder")
     assert encoder.golden == tmp_path / "golden" / "encoder.safetensors"
     assert encoder.uncompressed == tmp_path / "encoder-fp16.mlpackage"
-    assert manifest.shard("mine:vision").golden is None
+    vision = manifest.shard("mine:vision")
+    assert vision.golden is None
+    assert vision.inputs["bias"].window == 512
 
 
 def test_the_example_has_every_key() -> None:
