@@ -111,6 +111,17 @@ def test_fewer_positions(cosines: tuple[float, ...], positions: tuple[int, ...])
     assert of_fidelity(SEEDED, other) == ""
 
 
+def test_golden_tensors_are_counted_as_what_they_are(tmp_path: Path) -> None:
+    golden = SHARD.model_copy(update={"reference": tmp_path / "g.safetensors"})
+    assert of_fidelity(replace(SEEDED, kind="golden"), shard=golden) == ""
+    assert "leaves out positions" in of_fidelity(replace(SEEDED, both_zero=()), shard=golden)
+
+
+def test_positions_at_which_rounding_chooses_are_not_left_out() -> None:
+    undecided = replace(SEEDED, both_zero=(), undecided=(1,))
+    assert of_fidelity(undecided, CAPTURED) == ""
+
+
 def test_an_output_of_one_row() -> None:
     row = replace(SEEDED, cosines=(0.9,), positions=(0,), relative=(0.1,), both_zero=())
     assert of_fidelity(row) == ""

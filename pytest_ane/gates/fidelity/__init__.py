@@ -94,7 +94,8 @@ class FidelityGate(Gate[Fidelity]):
         least = dict.fromkeys(SEEDED, subject.probes.count)
         if subject.family:  # No other shard has these.
             least |= {"outlier": subject.probes.count, "massive": len(MASSIVE)}
-        for kind in subject.probes.kinds:
+        # Golden tensors are probes of their own, whatever the manifest's kinds are.
+        for kind in subject.probes.kinds if subject.golden is None else ():
             count = sum(outputs[0].kind == kind for outputs in probes.values())
             if count < (wanted := least.get(kind, 0)):
                 yield f"has {count} {kind} probes, and at least {wanted} were asked"
@@ -106,7 +107,7 @@ class FidelityGate(Gate[Fidelity]):
 
 def _is_whole(c: Comparison) -> bool:
     """Whether no position is left out; of an output that is one row, there is one."""
-    positions = sorted((*c.positions, *c.both_zero, *c.one_zero))
+    positions = sorted({*c.positions, *c.both_zero, *c.one_zero, *c.undecided})
     if positions == [0]:
         return True
     first = positions[0] if positions else 0
