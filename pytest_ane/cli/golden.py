@@ -123,7 +123,8 @@ def _of_family(model: OpenModel, shard: Shard, package: Path | None, backend: st
 def _answer(runner: Runner, case: Case) -> Any:
     """A package's outputs for a case's calls on one state, `[T, C]`."""
     state = runner.make_state()
-    runner.write_states(state, case.states)
+    if case.states:
+        runner.write_states(state, case.states)
     return case.joined([case.rows(runner.predict(call, state)) for call in case.calls])["y"]
 
 

@@ -33,8 +33,8 @@ def builder_cases(folder: Path) -> list[Case]:
         package_case(
             kind,
             name,
-            with_prefix(tensors, f"{i}.in."),
-            with_prefix(tensors, f"{i}.out."),
+            (with_prefix(tensors, f"{i}.in."),),
+            (with_prefix(tensors, f"{i}.out."),),
             ports,
             length=length,
         )

@@ -230,8 +230,8 @@ def _package_cases(golden: GoldenTensors, runner: Runner, artifact: Path) -> lis
             package_case(
                 note.kind,
                 note.name,
-                inputs,
-                expected,
+                (inputs,),
+                (expected,),
                 ports,
                 start=note.start,
                 residual_unknown=False,

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_ane.backends import Backend
+from pytest_ane.backends import Backend, Runner
 from pytest_ane.core.arrays import Array
 from pytest_ane.core.digests import tree_digest
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.manifest import Probes
+from pytest_ane.mil import read_model
 from pytest_ane.mil.records import DType, Feature
-from pytest_ane.probes.cases import Case, Rows, package_case
+from pytest_ane.probes.cases import Case, package_case
 from pytest_ane.probes.seeded import KINDS, generator
 from pytest_ane.reference.budget import current_budget
 
@@ -24,6 +25,9 @@ _LARGEST = 1 << 14
 """Longest flexible axis that is probed; the default shape is where the range is open."""
 
 
+_CALLS = 3
+"""Calls of a sequence on one state: what is written in one is read in those after it. Few, because
+random numbers in a mask's place let a state grow with each."""
 _WORDS = 8
 """Numbers of 4 bytes that are held for each one that is drawn."""
 
@@ -35,13 +39,15 @@ def package_cases(
 
     Floating-point inputs are drawn as the probe's kind says, integers as 0 or 1, which is inside
     every vocabulary. Flexible axes are probed at their smallest, a middle and their largest length.
+    A package with states is probed over sequences of calls on one state.
 
     Raises:
         BudgetError: an input is larger than the memory allowed.
         ProgramError: a package cannot be read, or takes something else than tensors.
     """
     runner = backend.load(artifact)
-    cases = list(_cases(runner.inputs, artifact, probes))
+    calls = _CALLS if read_model(artifact).states else 1
+    cases = list(_cases(runner.inputs, artifact, probes, calls))
     if reference is None:
         return cases
     if tree_digest(artifact) == tree_digest(reference):
@@ -50,12 +56,25 @@ def package_cases(
             "name an uncompressed package, or 'none'."
         )
     oracle = backend.load(reference)
+    return [_answered(oracle, case) for case in cases]
 
-    def expected(case: Case) -> Rows:
-        (inputs,) = case.calls
-        return case.rows(oracle.predict(inputs, oracle.make_state()))
 
-    return [replace(case, expected=expected(case)) for case in cases]
+def _answered(oracle: Runner, case: Case) -> Case:
+    """A case with a package's outputs for it, and which states they depend on."""
+    state = oracle.make_state()
+    *before, last = case.calls
+    outputs = [oracle.predict(call, state) for call in before]
+    kept = oracle.read_states(state) if before else {}
+    outputs.append(oracle.predict(last, state))
+
+    def forgets(name: str) -> bool:
+        others = oracle.make_state()
+        oracle.write_states(others, {n: x for n, x in kept.items() if n != name})
+        again = oracle.predict(last, others)
+        return all(np.array_equal(again[n], x, equal_nan=True) for n, x in outputs[-1].items())
+
+    expected = case.joined([case.rows(each) for each in outputs])
+    return replace(case, expected=expected, carried={name: not forgets(name) for name in kept})
 
 
 def seeded_inputs(
@@ -72,7 +91,9 @@ def seeded_inputs(
     return dict(*case.calls)
 
 
-def _cases(inputs: tuple[Feature, ...], artifact: Path, probes: Probes) -> Iterator[Case]:
+def _cases(
+    inputs: tuple[Feature, ...], artifact: Path, probes: Probes, calls: int = 1
+) -> Iterator[Case]:
     for feature in inputs:
         if feature.kind != "tensor":
             raise ProgramError(
@@ -83,14 +104,17 @@ def _cases(inputs: tuple[Feature, ...], artifact: Path, probes: Probes) -> Itera
     for kind in kinds:
         for label, at in _ends(inputs).items():
             for number in range(probes.count):
-                arrays = {
-                    f.name: _array(
-                        f, artifact, kind, at, (probes.seed, kind, label, f.name, number)
-                    )
-                    for f in inputs
-                }
-                length = max((int(np.prod(a.shape)) for a in arrays.values()), default=0)
-                yield package_case(kind, f"{kind} {label} #{number}", arrays, {}, length=length)
+                seed = (probes.seed, kind, label)
+                sequence = [
+                    {
+                        f.name: _array(f, artifact, kind, at, (*seed, f.name, number, *turn))
+                        for f in inputs
+                    }
+                    for turn in ((), *((i,) for i in range(1, calls)))
+                ]
+                sizes = (int(np.prod(a.shape)) for a in sequence[0].values())
+                length = max(sizes, default=0)
+                yield package_case(kind, f"{kind} {label} #{number}", sequence, (), length=length)
 
 
 def _ends(inputs: tuple[Feature, ...]) -> dict[str, float]:
