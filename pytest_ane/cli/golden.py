@@ -135,10 +135,12 @@ def _of_package(backend: Backend, package: Path, probes: Probes) -> Recorded:
     cases, runner = package_cases(backend, package, None, probes), backend.load(package)
     tensors: dict[str, Any] = {}
     for i, case in enumerate(cases):
-        (inputs,) = case.calls
-        outputs = runner.predict(inputs, runner.make_state())
-        tensors |= {f"{i}.in.{name}": array for name, array in inputs.items()}
-        tensors |= {f"{i}.out.{name}": array for name, array in outputs.items()}
+        state = runner.make_state()
+        for turn, inputs in enumerate(case.calls):
+            outputs = runner.predict(inputs, state)
+            at = f"{i}.{turn}" if len(case.calls) > 1 else f"{i}"
+            tensors |= {f"{at}.in.{name}": array for name, array in inputs.items()}
+            tensors |= {f"{at}.out.{name}": array for name, array in outputs.items()}
     listed = [{"kind": case.kind, "name": case.name} for case in cases]
     return tensors, {"probes": listed, "origin": _ran(package, backend)}
 
