@@ -88,7 +88,7 @@ def _of_shard(options: argparse.Namespace) -> Recorded:
             f"{shard.qualified}: has no float32 module; name a package to run with --package."
         )
     tensors, metadata = model.recording(shard)
-    probes = [{"kind": kind, "name": name} for kind, name, _ in metadata["probes"]]
+    probes = [{"kind": kind, "name": name} for kind, name, *_ in metadata["probes"]]
     outputs = metadata["ports"]["outputs"]
     origin = f"the float32 module of {shard.qualified}"
     return dict(tensors), {"probes": probes, "outputs": outputs, "origin": origin}

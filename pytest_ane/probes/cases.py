@@ -16,6 +16,9 @@ from pytest_ane.families import Inputs, Port, Routes
 Rows: TypeAlias = Mapping[str, FloatArray]
 """`[positions, channels]` by output name."""
 
+CALLS = 3
+"""Calls of a seeded sequence on the states of a package or a builder's shard: what one writes is
+read in those after it. Few, because random numbers in a mask's place let a state grow."""
 Float = TypeVar("Float", bound=np.floating[Any])
 
 

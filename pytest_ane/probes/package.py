@@ -16,7 +16,7 @@ from pytest_ane.core.errors import ProgramError
 from pytest_ane.manifest import Probes
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import DType, Feature
-from pytest_ane.probes.cases import Case, package_case
+from pytest_ane.probes.cases import CALLS, Case, package_case
 from pytest_ane.probes.seeded import KINDS, generator
 from pytest_ane.reference.budget import current_budget
 
@@ -25,9 +25,6 @@ _LARGEST = 1 << 14
 """Longest flexible axis that is probed; the default shape is where the range is open."""
 
 
-_CALLS = 3
-"""Calls of a sequence on one state: what is written in one is read in those after it. Few, because
-random numbers in a mask's place let a state grow with each."""
 _WORDS = 8
 """Numbers of 4 bytes that are held for each one that is drawn."""
 
@@ -46,7 +43,7 @@ def package_cases(
         ProgramError: a package cannot be read, or takes something else than tensors.
     """
     runner = backend.load(artifact)
-    calls = _CALLS if read_model(artifact).states else 1
+    calls = CALLS if read_model(artifact).states else 1
     cases = list(_cases(runner.inputs, artifact, probes, calls))
     if reference is None:
         return cases

@@ -38,7 +38,7 @@ def of_plan(plan: Plan) -> str:
 
 
 def of_fidelity(*found: Comparison, compared: bool = True, shard: Shard = SHARD) -> str:
-    return lack("fidelity", Fidelity(found, compared, {}, BUDGET, interface=()), shard)
+    return lack("fidelity", Fidelity(found, compared, {}, BUDGET, interface=(), coverage=()), shard)
 
 
 def of_behaviour(*found: PromptResult, asked: Prompt) -> str:
@@ -84,7 +84,7 @@ def test_fidelity_without_a_reference() -> None:
 
 
 def test_fidelity_without_an_error_budget() -> None:
-    unsplit = Fidelity((SEEDED, CAPTURED), True, {}, interface=())
+    unsplit = Fidelity((SEEDED, CAPTURED), True, {}, interface=(), coverage=())
     assert lack("fidelity", unsplit, SHARD) == "has no error budget"
     own = SHARD.model_copy(update={"artifact": Path("x.mlpackage")})
     assert lack("fidelity", unsplit, own) == ""

@@ -10,6 +10,7 @@ from typing import Any
 from pytest_ane.core.digests import file_digest, key_digest, tree_files
 from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.gates.base import Gate, ShardContext, Subject
+from pytest_ane.gates.fidelity.coverage import coverage
 from pytest_ane.gates.fidelity.interface import differences
 from pytest_ane.gates.fidelity.judge import figures, judge
 from pytest_ane.gates.fidelity.measure import measure
@@ -51,14 +52,15 @@ class FidelityGate(Gate[Fidelity]):
 
     def measure(self, context: ShardContext) -> Fidelity:
         """Run every probe on the artifact and compare; without a reference only run it."""
-        ports = context.ports()
+        ports, cases = context.ports(), context.cases()
         measurement = measure(
             context.backend.load(context.artifact.path),
-            context.cases(),
+            cases,
             compared=context.shard.reference != "none",
             provenance=context.backend.provenance() | {"artifact": context.artifact.digest},
             budget=context.budget(),
         )
+        measurement = replace(measurement, coverage=coverage(context.program, cases))
         if ports is None:
             return measurement
         declared = differences(context.program, ports, context.shard.max_tokens)
@@ -88,6 +90,8 @@ class FidelityGate(Gate[Fidelity]):
             yield "has no error budget"
         if subject.reference == "float32" and measurement.interface is None:
             yield "does not compare inputs, outputs and states with those declared"
+        if measurement.coverage is None:
+            yield "does not say what its probes exercise"
         probes: dict[str, list[Comparison]] = {}
         for c in measurement.comparisons:
             probes.setdefault(c.probe, []).append(c)
