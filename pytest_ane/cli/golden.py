@@ -88,7 +88,7 @@ def _of_shard(options: argparse.Namespace) -> Recorded:
             f"{shard.qualified}: has no float32 module; name a package to run with --package."
         )
     tensors, metadata = model.recording(shard)
-    probes = [{"kind": kind, "name": name} for kind, name, _ in metadata["probes"]]
+    probes = [{"kind": kind, "name": name} for kind, name, *_ in metadata["probes"]]
     outputs = metadata["ports"]["outputs"]
     origin = f"the float32 module of {shard.qualified}"
     return dict(tensors), {"probes": probes, "outputs": outputs, "origin": origin}
@@ -123,6 +123,8 @@ def _of_family(model: OpenModel, shard: Shard, package: Path | None, backend: st
 def _answer(runner: Runner, case: Case) -> Any:
     """A package's outputs for a case's calls on one state, `[T, C]`."""
     state = runner.make_state()
+    if case.states:
+        runner.write_states(state, case.states)
     return case.joined([case.rows(runner.predict(call, state)) for call in case.calls])["y"]
 
 
@@ -133,10 +135,12 @@ def _of_package(backend: Backend, package: Path, probes: Probes) -> Recorded:
     cases, runner = package_cases(backend, package, None, probes), backend.load(package)
     tensors: dict[str, Any] = {}
     for i, case in enumerate(cases):
-        (inputs,) = case.calls
-        outputs = runner.predict(inputs, runner.make_state())
-        tensors |= {f"{i}.in.{name}": array for name, array in inputs.items()}
-        tensors |= {f"{i}.out.{name}": array for name, array in outputs.items()}
+        state = runner.make_state()
+        for turn, inputs in enumerate(case.calls):
+            outputs = runner.predict(inputs, state)
+            at = f"{i}.{turn}" if len(case.calls) > 1 else f"{i}"
+            tensors |= {f"{at}.in.{name}": array for name, array in inputs.items()}
+            tensors |= {f"{at}.out.{name}": array for name, array in outputs.items()}
     listed = [{"kind": case.kind, "name": case.name} for case in cases]
     return tensors, {"probes": listed, "origin": _ran(package, backend)}
 

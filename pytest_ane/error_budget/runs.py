@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.backends import Runner
-from pytest_ane.core.arrays import FloatArray
+from pytest_ane.core.arrays import Arrays, FloatArray
 from pytest_ane.metrics.cosine import flat_cosine, group_products
 from pytest_ane.probes.cases import Case, Rows
 
@@ -37,20 +37,32 @@ def run_cases(runner: Runner, cases: Sequence[Case]) -> Iterator[Run]:
     """
     states = [runner.make_state() for _ in cases]
     for case, state in zip(cases, states, strict=True):
-        runner.write_states(state, case.states)
+        if case.states:
+            runner.write_states(state, case.states)
     parts: list[list[Rows]] = [[] for _ in cases]
-    alike: list[dict[str, Sequence[FloatArray]]] = [{} for _ in cases]
+    alike: list[list[dict[str, list[FloatArray]]]] = [[] for _ in cases]
     for turn in range(max((len(case.calls) for case in cases), default=0)):
         at = [i for i, case in enumerate(cases) if turn < len(case.calls)]
         calls = [cases[i].calls[turn] for i in at]
         for i, outputs in zip(at, runner.predict_all(calls, [states[i] for i in at]), strict=True):
             rows = cases[i].rows(outputs)
             parts[i].append(rows)
-            if cases[i].residual_unknown and len(cases[i].calls) == 1:
+            if cases[i].residual_unknown:
                 known = rows.keys() & outputs.keys()
-                alike[i] = {name: _alike(cases[i], name, outputs[name]) for name in known}
+                call = cases[i].calls[turn]
+                alike[i].append({n: _alike(cases[i], call, n, outputs[n]) for n in known})
     for case, mine, others in zip(cases, parts, alike, strict=True):
-        yield Run(case.joined(mine), _lengths(case, mine), others)
+        yield Run(case.joined(mine), _lengths(case, mine), _sequences(others))
+
+
+def _sequences(calls: Sequence[Mapping[str, list[FloatArray]]]) -> dict[str, list[FloatArray]]:
+    """What is like an output in every call, as one sequence."""
+    if not calls:
+        return {}
+    return {
+        name: [np.concatenate(parts) for parts in zip(*(call[name] for call in calls), strict=True)]
+        for name in calls[0]
+    }
 
 
 def _lengths(case: Case, parts: Sequence[Rows]) -> tuple[int, ...]:
@@ -69,10 +81,10 @@ def nearest(inputs: Sequence[FloatArray], expected: FloatArray) -> FloatArray | 
     return max(inputs, key=likeness, default=None)
 
 
-def _alike(case: Case, name: str, output: npt.NDArray[Any]) -> list[FloatArray]:
+def _alike(case: Case, call: Arrays, name: str, output: npt.NDArray[Any]) -> list[FloatArray]:
     """The floating-point inputs of an output's shape, as rows of that output."""
     return [
         case.rows({name: x})[name]
-        for x in case.calls[0].values()
+        for x in call.values()
         if np.issubdtype(x.dtype, np.floating) and x.shape == output.shape
     ]

@@ -17,12 +17,12 @@ from pytest_ane.core.errors import BuildError
 from pytest_ane.families import Conversion, Inputs, Port
 from pytest_ane.families.user_code import error_line
 from pytest_ane.manifest import Shard
-from pytest_ane.probes.cases import Case, flexible_axis, package_case, with_prefix
+from pytest_ane.probes.cases import CALLS, Case, flexible_axis, package_case, with_prefix
 from pytest_ane.probes.recording import RECORDING_VERSION, load, load_ports, save
 from pytest_ane.probes.seeded import KINDS, generator, lengths
 
-BuilderProbe: TypeAlias = tuple[str, str, int, Inputs]
-"""Kind, name, T, and the inputs by port."""
+BuilderProbe: TypeAlias = tuple[str, str, int, Sequence[Inputs]]
+"""Kind, name, T, and the inputs by port of each call."""
 
 
 def builder_cases(folder: Path) -> list[Case]:
@@ -33,19 +33,20 @@ def builder_cases(folder: Path) -> list[Case]:
         package_case(
             kind,
             name,
-            with_prefix(tensors, f"{i}.in."),
-            with_prefix(tensors, f"{i}.out."),
+            [with_prefix(tensors, f"{i}.{call}.in.") for call in range(calls)],
+            [with_prefix(tensors, f"{i}.{call}.out.") for call in range(calls)],
             ports,
             length=length,
+            carried=carried,
         )
-        for i, (kind, name, length) in enumerate(metadata["probes"])
+        for i, (kind, name, length, calls, carried) in enumerate(metadata["probes"])
     ]
 
 
 def record_builder(
     cache: Cache, identity: dict[str, Any], shard: Shard, conversion: Callable[[], Conversion]
 ) -> Path:
-    """Probes as `{i}.in.NAME`, outputs as `{i}.out.NAME`, and metadata: probes and ports.
+    """Probes as `{i}.{call}.in.NAME`, outputs as `{i}.{call}.out.NAME`, and metadata.
 
     Recorded in the cache; `conversion` is called only when there is no recording yet.
 
@@ -65,30 +66,35 @@ def record_builder(
 
     def make(folder: Path) -> None:
         built = conversion()
-        probes = list(_probes(shard, built.inputs))
+        probes = list(_probes(shard, built))
         tensors: dict[str, FloatArray] = {}
-        for i, (_, _, length, inputs) in enumerate(probes):
-            outputs = _reference(built, inputs, length, shard.qualified)
-            tensors |= {f"{i}.in.{name}": array for name, array in inputs.items()}
-            tensors |= {f"{i}.out.{name}": array for name, array in outputs.items()}
-        listed = [[kind, name, length] for kind, name, length, _ in probes]
+        listed = []
+        for i, (kind, name, length, calls) in enumerate(probes):
+            outputs = _reference(built, calls, length, shard.qualified)
+            for call, (inputs, results) in enumerate(zip(calls, outputs, strict=True)):
+                tensors |= {f"{i}.{call}.in.{port}": array for port, array in inputs.items()}
+                tensors |= {f"{i}.{call}.out.{port}": array for port, array in results.items()}
+            carried = _carried(built, calls[-1], outputs[-1], length, shard.qualified)
+            listed.append([kind, name, length * len(calls), len(calls), carried])
         about = {"shard": shard.qualified, "probes": listed, "ports": asdict(built.ports)}
         save(folder, tensors, about)
 
     return cache.get_or_make("recordings", key_digest(key), make, shard.qualified)
 
 
-def _probes(shard: Shard, ports: Sequence[Port]) -> Iterator[BuilderProbe]:
-    probes = shard.probes
+def _probes(shard: Shard, built: Conversion) -> Iterator[BuilderProbe]:
+    probes, ports = shard.probes, built.inputs
     flexible = any("T" in port.shape for port in ports)
     for kind in (kind for kind in probes.kinds if kind in KINDS):
         largest = shard.max_tokens if flexible else 1
         for length in lengths(largest):
             for number in range(probes.count if length in (1, largest) else 1):
                 seed = (probes.seed, kind, length, number)
-                yield kind, f"{kind} T={length} #{number}", length, {
-                    port.name: _array(port, kind, length, (*seed, port.name)) for port in ports
-                }  # fmt: skip
+                turns = ((), *((i,) for i in range(1, CALLS if built.states else 1)))
+                yield kind, f"{kind} T={length} #{number}", length, [
+                    {p.name: _array(p, kind, length, (*seed, p.name, *turn)) for p in ports}
+                    for turn in turns
+                ]  # fmt: skip
 
 
 def _array(port: Port, kind: str, length: int, seed: tuple[object, ...]) -> FloatArray:
@@ -103,20 +109,34 @@ def _array(port: Port, kind: str, length: int, seed: tuple[object, ...]) -> Floa
     return np.ascontiguousarray(np.moveaxis(drawn.reshape(length, *others), 0, axis))
 
 
-def _reference(built: Conversion, inputs: Inputs, length: int, subject: str) -> Inputs:
-    """The outputs by port, in float32; states start at zero, as Core ML's do."""
+def _reference(
+    built: Conversion, calls: Sequence[Inputs], length: int, subject: str
+) -> list[Inputs]:
+    """The outputs by port of each call, in float32; states start at zero, as Core ML's do."""
     import torch
 
     module = built.reference or built.module.float().eval()
-    tensors = [torch.from_numpy(inputs[port.name]) for port in built.inputs]
+    # A reference of the builder's own may be any function; such a one keeps no state.
+    buffers = dict(module.named_buffers()) if isinstance(module, torch.nn.Module) else {}
+    before = {name: buffer.clone() for name, buffer in buffers.items()}
     with torch.no_grad():
         for port in built.states if built.reference is None else ():
-            built.module.get_buffer(port.name).zero_()
-        try:
-            result = module(*tensors)
-        except Exception as error:
-            message = error_line(error, type(module).__module__)
-            raise BuildError(f"{subject}: its float32 reference failed: {message}.") from error
+            buffers[port.name].zero_()
+        outputs = [_call(module, built, inputs, length, subject) for inputs in calls]
+        for name, buffer in buffers.items():
+            buffer.copy_(before[name])
+    return outputs
+
+
+def _call(module: Any, built: Conversion, inputs: Inputs, length: int, subject: str) -> Inputs:
+    import torch
+
+    tensors = [torch.from_numpy(inputs[port.name]) for port in built.inputs]
+    try:
+        result = module(*tensors)
+    except Exception as error:
+        message = error_line(error, type(module).__module__)
+        raise BuildError(f"{subject}: its float32 reference failed: {message}.") from error
     outputs = result if isinstance(result, tuple | list) else (result,)
     shapes = [tuple(getattr(output, "shape", ())) for output in outputs]
     declared = [_shape(port, length) for port in built.outputs]
@@ -127,6 +147,17 @@ def _reference(built: Conversion, inputs: Inputs, length: int, subject: str) -> 
         )
     named = zip(built.outputs, outputs, strict=True)
     return {p.name: torch.as_tensor(x).to(torch.float32).numpy().copy() for p, x in named}
+
+
+def _carried(
+    built: Conversion, last: Inputs, outputs: Inputs, length: int, subject: str
+) -> dict[str, bool]:
+    """Whether the last call's outputs are others on a fresh state; nobody tells states apart."""
+    if not built.states:
+        return {}
+    (fresh,) = _reference(built, [last], length, subject)
+    differs = any(not np.array_equal(fresh[n], x, equal_nan=True) for n, x in outputs.items())
+    return {port.name: differs for port in built.states}
 
 
 def _shape(port: Port, length: int) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -16,6 +17,9 @@ from pytest_ane.probes.inputs import Domain
 Rows: TypeAlias = Mapping[str, FloatArray]
 """`[positions, channels]` by output name."""
 
+CALLS = 3
+"""Calls of a seeded sequence on the states of a package or a builder's shard: what one writes is
+read in those after it. Few, because random numbers in a mask's place let a state grow."""
 Float = TypeVar("Float", bound=np.floating[Any])
 
 
@@ -41,6 +45,8 @@ class Case:
         undecided: rows that are not compared, for rounding to fp16 decides which experts are
             chosen there.
         states: by name, before the first call; zero where they are not named.
+        carried: by state, whether what earlier calls left in it changes the reference's last
+            outputs; empty where nobody asked.
         domains: what a package's inputs were drawn from, by name.
     """
 
@@ -59,11 +65,12 @@ class Case:
     left_out: tuple[int, ...] = ()
     undecided: tuple[int, ...] = ()
     states: Arrays = field(default_factory=dict)
+    carried: Mapping[str, bool] = field(default_factory=dict)
     domains: Mapping[str, Domain] = field(default_factory=dict)
 
     def joined(self, parts: Sequence[Rows]) -> Rows:
         """The rows of all calls as one sequence, without those that were overwritten."""
-        rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        rows = _joined(parts)
         if self.kept is None:
             return rows
         return {name: array[list(self.kept)] for name, array in rows.items()}
@@ -81,36 +88,46 @@ class Case:
 def package_case(
     kind: str,
     name: str,
-    inputs: Inputs,
-    outputs: Arrays,
+    calls: Sequence[Inputs],
+    outputs: Sequence[Arrays],
     ports: Iterable[Port] = (),
     *,
     length: int | None = None,
     start: int = 0,
     residual_unknown: bool = True,
+    carried: Mapping[str, bool] = MappingProxyType({}),
 ) -> Case:
     """A case in a package's own inputs and outputs.
 
-    `outputs` are the reference's, empty where there is none. Those of `ports` have positions along
-    their flexible axis, any other is one row. `length` is that of the longest output by default.
+    `outputs` are the reference's of each call, none where there is no reference. Those of `ports`
+    have positions along their flexible axis, any other is one row. `length` is that of the longest
+    output by default.
     """
     known = {port.name: port for port in ports}
 
     def rows(arrays: Arrays) -> Rows:
         return {key: port_rows(array, known.get(key)) for key, array in arrays.items()}
 
-    expected = rows(outputs)
+    expected = _joined([rows(each) for each in outputs])
     return Case(
         kind=kind,
         name=name,
-        calls=(inputs,),
+        calls=tuple(calls),
         rows=rows,
         expected=expected,
         length=max(map(len, expected.values())) if length is None else length,
-        input_max=largest_input(inputs),
+        input_max=max(map(largest_input, calls)),
         start=start,
         residual_unknown=residual_unknown,
+        carried=carried,
     )
+
+
+def _joined(parts: Sequence[Rows]) -> Rows:
+    """Rows of calls, one after another, by output."""
+    if not parts:
+        return {}
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def largest_input(inputs: Arrays) -> float:

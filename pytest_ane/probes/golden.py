@@ -2,7 +2,8 @@
 
 Each probe i has either `{i}.input [T, C]` and `{i}.expected [T, C']`, hidden states of a family's
 shard, and perhaps `{i}.residual [T, C']` and `{i}.state.NAME`; or `{i}.in.NAME` and `{i}.out.NAME`
-for every input and output of a package. Metadata, JSON under `json`, name and describe the probes.
+for every input and output of a package, and `{i}.{call}.in.NAME` where a probe is several calls on
+one state. Metadata, JSON under `json`, name and describe the probes.
 The file may come from anywhere, so nothing in it is taken on trust.
 """
 
@@ -33,7 +34,9 @@ from pytest_ane.probes.hidden import Calls, HiddenProbe, in_steps, kept_rows
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
 Positive = Annotated[int, Field(ge=1, le=1 << 20)]
 
-_NAME = re.compile(r"(0|[1-9]\d{0,4})\.(?:input|expected|residual|state\.(.+)|(in|out)\.(.+))")
+_NAME = re.compile(
+    r"(0|[1-9]\d{0,4})\.(?:input|expected|residual|state\.(.+)|((?:0|[1-9]\d{0,3})\.)?(in|out)\.(.+))"
+)
 _FLOATS = ("F16", "F32")
 _LARGEST = 4 << 30
 """Bytes of a file: what is read is held in memory."""
@@ -220,18 +223,22 @@ def _package_cases(golden: GoldenTensors, runner: Runner, artifact: Path) -> lis
     ports = [Port(port.name, tuple(port.shape)) for port in golden.outputs]
     cases = []
     for i, (probe, note) in enumerate(zip(golden.probes, golden.notes, strict=True)):
-        inputs, expected = with_prefix(probe, "in."), with_prefix(probe, "out.")
-        if inputs.keys() != declared:
-            raise GoldenError(
-                f"{golden.path}: probe {i} has inputs {_listed(inputs)}, and {artifact} takes "
-                f"{_listed(declared)}; are they another package's?"
-            )
+        calls = [with_prefix(probe, f"{call}in.") for call in _prefixes(probe)]
+        outputs = [with_prefix(probe, f"{call}out.") for call in _prefixes(probe)]
+        for inputs in calls:
+            if inputs.keys() != declared:
+                raise GoldenError(
+                    f"{golden.path}: probe {i} has inputs {_listed(inputs)}, and {artifact} takes "
+                    f"{_listed(declared)}; are they another package's?"
+                )
+        if any(each.keys() != outputs[0].keys() for each in outputs):
+            raise GoldenError(f"{golden.path}: probe {i} has other outputs in some of its calls.")
         cases.append(
             package_case(
                 note.kind,
                 note.name,
-                inputs,
-                expected,
+                calls,
+                outputs,
                 ports,
                 start=note.start,
                 residual_unknown=False,
@@ -292,13 +299,26 @@ def _by_probe(tensors: Arrays) -> tuple[Arrays, ...]:
 
 
 def _check_names(i: int, probe: Arrays) -> None:
-    own = {name.startswith(("in.", "out.")) for name in probe}
-    if len(own) == 2:
+    hidden = {name for name in probe if name.startswith(("input", "expected", "res", "state."))}
+    if hidden and len(hidden) < len(probe):
         raise ValueError(f"probe {i} mixes hidden states with a package's inputs and outputs")
-    required = ("in.", "out.") if own == {True} else ("input", "expected")
-    for prefix in required:
-        if not any(name.startswith(prefix) for name in probe):
-            raise ValueError(f"probe {i} has no {i}.{prefix}{'NAME' * prefix.endswith('.')}")
+    for name in ("input", "expected") if hidden else ():
+        if name not in probe:
+            raise ValueError(f"probe {i} has no {i}.{name}")
+    calls = [""] if hidden else _prefixes(probe)
+    if "" in calls and len(calls) > 1:
+        raise ValueError(f"probe {i} names some tensors by their call and some not")
+    for call in () if hidden else calls:
+        for prefix in (f"{call}in.", f"{call}out."):
+            if not any(name.startswith(prefix) for name in probe):
+                raise ValueError(f"probe {i} has no {i}.{prefix}NAME")
+
+
+def _prefixes(probe: Arrays) -> list[str]:
+    """`0.`, `1.`, ... of the calls of a package's probe; one empty one where they have none."""
+    numbers = {name.partition(".")[0] for name in probe} - {"in", "out"}
+    named = [""] if any(name.startswith(("in.", "out.")) for name in probe) else []
+    return [*named, *(f"{i}." for i in range(max(map(int, numbers), default=-1) + 1))]
 
 
 def _check_finite(i: int, probe: Arrays) -> None:

@@ -20,12 +20,16 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from pytest_ane.core.arrays import Array, DoubleArray, FloatArray
-from pytest_ane.manifest import Input
+from pytest_ane.manifest.inputs import Input, InputKind
 from pytest_ane.probes.seeded import generator, normals
 
 Shape = tuple[int, ...]
 COVERED = 1 << 16
 """Most ids that are all drawn before one is drawn again."""
+POSITIONAL: tuple[InputKind, ...] = (
+    "causal-mask", "one-hot", "positions", "rope-cos", "rope-sin", "routing",
+)  # fmt: skip
+"""Kinds that depend on the position."""
 _LEAST = 2.0**-10
 """Least of `positive`, in deviations: fp16 holds it to 11 bits."""
 _STEPS = 255
@@ -113,10 +117,10 @@ def draw(spec: Input, shape: Shape, call: Call) -> FloatArray | Array:
         case "constant":
             assert spec.file is not None
             return constant(spec.file, shape)
+        case "positions":
+            return positions(shape, call.start, position_axis(spec, shape, call.flexible))
     axes = kind_axes(shape, spec.axis, spec.position_axis, call.flexible)
     match spec.kind:
-        case "positions":
-            return positions(shape, call.start, position_axis(shape, spec, call.flexible))
         case "causal-mask":
             return causal_mask(shape, axes, call.start, spec.masked, spec.window)
         case "one-hot":
@@ -172,8 +176,16 @@ def kind_axes(
     return Axes(positions, own)
 
 
-def position_axis(shape: Shape, spec: Input, flexible: int | None = None) -> int | None:
-    """The axis that `positions` count along: the flexible one, or the last one longer than 1."""
+def position_axis(spec: Input, shape: Shape, flexible: int | None = None) -> int | None:
+    """The axis of the positions of an input; None where there is one position.
+
+    Of `positions`, which have no other axis, the flexible one, or the last one longer than 1.
+
+    Raises:
+        ValueError: as `kind_axes`.
+    """
+    if spec.kind != "positions":
+        return kind_axes(shape, spec.axis, spec.position_axis, flexible).positions
     if spec.position_axis is not None:
         return _axis(shape, spec.position_axis)
     return flexible if flexible is not None else next(reversed(_long(shape)), None)

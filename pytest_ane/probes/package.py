@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_ane.backends import Backend
+from pytest_ane.backends import Backend, Runner
 from pytest_ane.core.arrays import Array
 from pytest_ane.core.digests import tree_digest
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.manifest import Input, Probes
-from pytest_ane.mil.records import Feature
-from pytest_ane.probes.cases import Case, Rows, package_case
+from pytest_ane.mil import read_any
+from pytest_ane.mil.records import Feature, MLModel
+from pytest_ane.probes.cases import CALLS, Case, package_case
 from pytest_ane.probes.domains import domains
 from pytest_ane.probes.sampler import Sampler
 from pytest_ane.probes.seeded import KINDS
@@ -44,6 +45,7 @@ def package_cases(
     Inputs are drawn as `inputs` says, which is the manifest's, else as the programs imply
     (`pytest_ane.probes.domains`). Flexible axes are probed at their smallest, a middle and their
     largest length; further probes of that draw the ids that are left, where 64 calls can.
+    A package with states is probed over sequences of calls on one state.
 
     Raises:
         BudgetError: an input is larger than the memory allowed.
@@ -51,9 +53,10 @@ def package_cases(
             such input, or an input's options do not fit it.
     """
     runner = backend.load(artifact)
+    model = read_any(artifact, weights=False)
+    calls = CALLS if isinstance(model, MLModel) and model.states else 1
     known = domains(runner.inputs, inputs or {}, artifact, reference)
-    sampler = Sampler(runner.inputs, artifact, known)
-    cases = list(_cases(sampler, probes, cover=True))
+    cases = list(_cases(Sampler(runner.inputs, artifact, known), probes, calls, cover=True))
     if reference is None:
         return cases
     if tree_digest(artifact) == tree_digest(reference):
@@ -62,12 +65,25 @@ def package_cases(
             "name an uncompressed package, or 'none'."
         )
     oracle = backend.load(reference)
+    return [_answered(oracle, case) for case in cases]
 
-    def expected(case: Case) -> Rows:
-        (inputs,) = case.calls
-        return case.rows(oracle.predict(inputs, oracle.make_state()))
 
-    return [replace(case, expected=expected(case)) for case in cases]
+def _answered(oracle: Runner, case: Case) -> Case:
+    """A case with a package's outputs for it, and which states they depend on."""
+    state = oracle.make_state()
+    *before, last = case.calls
+    outputs = [oracle.predict(call, state) for call in before]
+    kept = oracle.read_states(state) if before else {}
+    outputs.append(oracle.predict(last, state))
+
+    def forgets(name: str) -> bool:
+        others = oracle.make_state()
+        oracle.write_states(others, {n: x for n, x in kept.items() if n != name})
+        again = oracle.predict(last, others)
+        return all(np.array_equal(again[n], x, equal_nan=True) for n, x in outputs[-1].items())
+
+    expected = case.joined([case.rows(each) for each in outputs])
+    return replace(case, expected=expected, carried={name: not forgets(name) for name in kept})
 
 
 def seeded_inputs(
@@ -92,7 +108,9 @@ def seeded_inputs(
     return dict(*case.calls)
 
 
-def _cases(sampler: Sampler, probes: Probes, *, cover: bool = False) -> Iterator[Case]:
+def _cases(
+    sampler: Sampler, probes: Probes, calls: int = 1, *, cover: bool = False
+) -> Iterator[Case]:
     artifact, inputs = sampler.artifact, sampler.features
     for feature in inputs:
         if feature.kind != "tensor":
@@ -106,9 +124,13 @@ def _cases(sampler: Sampler, probes: Probes, *, cover: bool = False) -> Iterator
         return {f.name: _shape_of(f, artifact, ends[label]) for f in inputs}
 
     def case(kind: str, label: str, number: int) -> Case:
-        arrays = sampler.call(shapes(label), kind, (probes.seed, kind, label), number)
-        length = max((int(np.prod(a.shape)) for a in arrays.values()), default=0)
-        drawn = package_case(kind, f"{kind} {label} #{number}", arrays, {}, length=length)
+        extents, probe = shapes(label), (probes.seed, kind, label)
+        step = sampler.positions(extents)
+        sequence = [
+            sampler.call(extents, kind, probe, number, start=turn * step) for turn in range(calls)
+        ]
+        length = max((int(np.prod(a.shape)) for a in sequence[0].values()), default=0)
+        drawn = package_case(kind, f"{kind} {label} #{number}", sequence, (), length=length)
         return replace(drawn, domains=sampler.domains)
 
     kinds = [kind for kind in probes.kinds if kind in KINDS]
@@ -116,8 +138,9 @@ def _cases(sampler: Sampler, probes: Probes, *, cover: bool = False) -> Iterator
     yield from starmap(case, plan)
     if cover and plan:
         kind, label, last = plan[-1]
-        more = sampler.calls_left(shapes(label), _MOST_CALLS - len(plan))
-        yield from (case(kind, label, last + 1 + further) for further in range(more))
+        left = sampler.calls_left(shapes(label), _MOST_CALLS - len(plan) * calls)
+        more = range(last + 1, last + 1 + math.ceil(left / calls))
+        yield from (case(kind, label, number) for number in more)
 
 
 def _ends(inputs: tuple[Feature, ...]) -> dict[str, float]:

@@ -41,7 +41,7 @@ from pytest_ane.probes.hidden import (
     to_tensors,
 )
 
-RECORDING_VERSION = 8
+RECORDING_VERSION = 9
 _FILE = "recording.safetensors"
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.records import Feature
 from pytest_ane.probes.domains import FLOATS
-from pytest_ane.probes.inputs import COVERED, Call, Domain, Shape, draw
+from pytest_ane.probes.inputs import COVERED, POSITIONAL, Call, Domain, Shape, draw, position_axis
 from pytest_ane.probes.seeded import KINDS
 
 SAMPLER = 1
@@ -60,6 +61,21 @@ class Sampler:
         return {f.name: self._input(f, shapes[f.name], kind, probe, number, start)
                 for f in self.features}  # fmt: skip
 
+    def positions(self, shapes: Mapping[str, Shape]) -> int:
+        """Positions T of a call, by the first input of a kind that depends on them; else 1.
+
+        Raises:
+            ProgramError: as `call`.
+        """
+        for feature in self.features:
+            spec, shape = self.domains[feature.name].input, shapes[feature.name]
+            if spec is not None and spec.kind in POSITIONAL:
+                with self._of(feature.name):
+                    axis = position_axis(spec, shape, flexible_axis(feature))
+                if axis is not None:
+                    return shape[axis]
+        return 1
+
     def calls_left(self, shapes: Mapping[str, Shape], most: int) -> int:
         """Further calls after which each id was drawn, of those inputs that need at most `most`."""
         needed = [0]
@@ -83,10 +99,8 @@ class Sampler:
         call = Call(probe, name, number, start, first, flexible_axis(feature))
         if spec is None:
             return KINDS[kind](call.bits, shape or (1,)).reshape(shape)
-        try:
+        with self._of(name):
             values = draw(spec, shape, call)
-        except ValueError as error:
-            raise ProgramError(f"{self.artifact}: input {name!r} {error}.") from None
         if spec.kind == "ids":
             self._drawn[name] += values.size
         if feature.dtype in FLOATS:
@@ -94,6 +108,13 @@ class Sampler:
         # A positive value does not become 0.
         whole = np.ceil(values) if spec.kind == "positive" else np.rint(values)
         return whole.astype(np.int32)
+
+    @contextmanager
+    def _of(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            raise ProgramError(f"{self.artifact}: input {name!r} {error}.") from None
 
 
 def flexible_axis(feature: Feature) -> int | None:

@@ -154,7 +154,7 @@ def cases(packages: dict[str, Path], size: float) -> list[Case]:
 
     x = (size * rows(5, 4)).T[None, :, :, None]
     outputs = CpuBackend("float32").load(packages["right"]).predict({"x": x})
-    return [package_case("gaussian", "g", {"x": x}, outputs)]
+    return [package_case("gaussian", "g", ({"x": x},), (outputs,))]
 
 
 def budget(packages: dict[str, Path], plain: str, artifact: str | None, size: float) -> ErrorBudget:

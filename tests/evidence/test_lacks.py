@@ -38,7 +38,7 @@ def of_plan(plan: Plan) -> str:
 
 
 def of_fidelity(*found: Comparison, compared: bool = True, shard: Shard = SHARD) -> str:
-    return lack("fidelity", Fidelity(found, compared, {}, BUDGET, interface=()), shard)
+    return lack("fidelity", Fidelity(found, compared, {}, BUDGET, interface=(), coverage=()), shard)
 
 
 def of_behaviour(*found: PromptResult, asked: Prompt) -> str:
@@ -84,7 +84,7 @@ def test_fidelity_without_a_reference() -> None:
 
 
 def test_fidelity_without_an_error_budget() -> None:
-    unsplit = Fidelity((SEEDED, CAPTURED), True, {}, interface=())
+    unsplit = Fidelity((SEEDED, CAPTURED), True, {}, interface=(), coverage=())
     assert lack("fidelity", unsplit, SHARD) == "has no error budget"
     own = SHARD.model_copy(update={"artifact": Path("x.mlpackage")})
     assert lack("fidelity", unsplit, own) == ""
@@ -109,6 +109,17 @@ def test_fewer_positions(cosines: tuple[float, ...], positions: tuple[int, ...])
     # An output that the reference does not have stands beside one that it has.
     other = replace(SEEDED, output="z", cosines=(), positions=(), relative=(), both_zero=())
     assert of_fidelity(SEEDED, other) == ""
+
+
+def test_golden_tensors_are_counted_as_what_they_are(tmp_path: Path) -> None:
+    golden = SHARD.model_copy(update={"reference": tmp_path / "g.safetensors"})
+    assert of_fidelity(replace(SEEDED, kind="golden"), shard=golden) == ""
+    assert "leaves out positions" in of_fidelity(replace(SEEDED, both_zero=()), shard=golden)
+
+
+def test_positions_at_which_rounding_chooses_are_not_left_out() -> None:
+    undecided = replace(SEEDED, both_zero=(), undecided=(1,))
+    assert of_fidelity(undecided, CAPTURED) == ""
 
 
 def test_an_output_of_one_row() -> None:

@@ -72,6 +72,37 @@ def test_the_module_in_float32_is_the_reference_by_position(tmp_path: Path) -> N
         )
 
 
+class Sum(torch.nn.Module):
+    """The sum of all positions so far, which its buffer keeps."""
+
+    total: torch.Tensor
+
+    def __init__(self, *, reads: bool = True) -> None:
+        super().__init__()
+        self.reads = reads
+        self.register_buffer("total", torch.ones(1, 2, 1, 1))
+
+    def forward(self, x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+        before = self.total if self.reads else 0
+        self.total[:] = before + x[:, :2].sum(dim=2, keepdim=True)
+        return x[:, :2] * 0 + self.total
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_states_are_carried_from_call_to_call_and_start_at_zero(
+    tmp_path: Path, reads: bool
+) -> None:
+    module = Sum(reads=reads)
+    states = (Port("total", (1, 2, 1, 1)),)
+    for case in cases(tmp_path, conversion(module=module, states=states)):
+        sums = np.array([call["x"][0, :2, :, 0].sum(axis=1) for call in case.calls])
+        assert len(case.calls) == 3
+        last = case.expected["y"][-1]
+        np.testing.assert_allclose(last, sums.sum(axis=0) if reads else sums[-1], atol=1e-5)
+        assert dict(case.carried) == {"total": reads}
+    assert module.total.flatten().tolist() == [1, 1]
+
+
 def test_another_reference_and_several_outputs(tmp_path: Path) -> None:
     pair = Port("pair", (1, "T", "T"))
     made = conversion(

@@ -71,18 +71,20 @@ def test_nan_in_a_probe_is_its_largest_input() -> None:
 
 def test_a_case_of_a_package() -> None:
     inputs = {"x": np.array([[0.5, -2.0]], np.float16), "ids": np.array([900], np.int32)}
-    case = package_case("gaussian", "gaussian #0", inputs, {}, length=2)
+    case = package_case("gaussian", "gaussian #0", (inputs,), (), length=2)
     assert (case.length, case.input_max, dict(case.expected)) == (2, 2.0, {})
     assert case.calls == (inputs,)
 
 
 def test_a_package_without_floating_point_inputs() -> None:
-    assert package_case("k", "n", {"ids": np.array([900], np.int32)}, {}, length=1).input_max == 0.0
-    assert package_case("k", "n", {}, {}, length=1).input_max == 0.0
+    assert (
+        package_case("k", "n", ({"ids": np.array([900], np.int32)},), (), length=1).input_max == 0.0
+    )
+    assert package_case("k", "n", ({},), (), length=1).input_max == 0.0
 
 
 def test_outputs_of_a_package_are_one_row_each() -> None:
     outputs = {"y": np.ones((1, 2, 3), np.float16), "n": np.array(4, np.int32)}
-    found = package_case("k", "n", {}, outputs).expected
+    found = package_case("k", "n", ({},), (outputs,)).expected
     assert {name: rows.shape for name, rows in found.items()} == {"y": (1, 6), "n": (1, 1)}
     assert all(rows.dtype == np.float32 for rows in found.values())

@@ -10,6 +10,7 @@ from typing import Any
 from pytest_ane.core.digests import file_digest, key_digest, tree_files
 from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.gates.base import Gate, ShardContext, Subject
+from pytest_ane.gates.fidelity.coverage import coverage
 from pytest_ane.gates.fidelity.interface import differences
 from pytest_ane.gates.fidelity.judge import figures, judge
 from pytest_ane.gates.fidelity.measure import measure
@@ -55,14 +56,15 @@ class FidelityGate(Gate[Fidelity]):
 
     def measure(self, context: ShardContext) -> Fidelity:
         """Run every probe on the artifact and compare; without a reference only run it."""
-        ports = context.ports()
+        ports, cases = context.ports(), context.cases()
         measurement = measure(
             context.backend.load(context.artifact.path),
-            context.cases(),
+            cases,
             compared=context.shard.reference != "none",
             provenance=context.backend.provenance() | {"artifact": context.artifact.digest},
             budget=context.budget(),
         )
+        measurement = replace(measurement, coverage=coverage(context.program, cases))
         if ports is None:
             return measurement
         declared = differences(context.program, ports, context.shard.max_tokens)
@@ -92,13 +94,16 @@ class FidelityGate(Gate[Fidelity]):
             yield "has no error budget"
         if subject.reference == "float32" and measurement.interface is None:
             yield "does not compare inputs, outputs and states with those declared"
+        if measurement.coverage is None:
+            yield "does not say what its probes exercise"
         probes: dict[str, list[Comparison]] = {}
         for c in measurement.comparisons:
             probes.setdefault(c.probe, []).append(c)
         least = dict.fromkeys(SEEDED, subject.probes.count)
         if subject.family:  # No other shard has these.
             least |= {"outlier": subject.probes.count, "massive": len(MASSIVE)}
-        for kind in subject.probes.kinds:
+        # Golden tensors are probes of their own, whatever the manifest's kinds are.
+        for kind in subject.probes.kinds if subject.golden is None else ():
             count = sum(outputs[0].kind == kind for outputs in probes.values())
             if count < (wanted := least.get(kind, 0)):
                 yield f"has {count} {kind} probes, and at least {wanted} were asked"
@@ -110,7 +115,7 @@ class FidelityGate(Gate[Fidelity]):
 
 def _is_whole(c: Comparison) -> bool:
     """Whether no position is left out; of an output that is one row, there is one."""
-    positions = sorted((*c.positions, *c.both_zero, *c.one_zero))
+    positions = sorted({*c.positions, *c.both_zero, *c.one_zero, *c.undecided})
     if positions == [0]:
         return True
     first = positions[0] if positions else 0

@@ -47,10 +47,22 @@ def judge(fidelity: Fidelity, policy: FidelityPolicy, subject: str) -> Verdict:
         gate="fidelity",
         subject=subject,
         figures=(*_with_limits(fidelity, groups), *split_figures(fidelity, policy)),
-        findings=(*split, *findings, *_unsplit(fidelity)),
+        findings=(*split, *findings, *_left_out(fidelity), *_unsplit(fidelity)),
         tables=tuple(_tables(fidelity, groups)),
         provenance=fidelity.provenance,
     )
+
+
+def _left_out(fidelity: Fidelity) -> Iterator[Finding]:
+    """What no probe exercises: nothing is known of it, whatever the rest says."""
+    for covered in fidelity.coverage or () if fidelity.compared else ():
+        if not covered.exercised:
+            yield Finding(
+                "unproven",
+                f"The {covered.what} is not exercised: {covered.how}",
+                remedy=covered.remedy,
+                kind="are not exercised",
+            )
 
 
 def _unsplit(fidelity: Fidelity) -> Iterator[Finding]:
@@ -282,7 +294,7 @@ def _is_finite(c: Comparison, policy: FidelityPolicy) -> bool:
 
 
 def _tables(fidelity: Fidelity, groups: Groups) -> Iterator[Table]:
-    """All comparisons, and how the cosines of the worst are spread over its positions."""
+    """All comparisons, how the cosines of the worst are spread, and what probes exercise."""
     limits = next(iter(groups)) if len(groups) == 1 else OutputPolicy()
     ranked = sorted(fidelity.comparisons, key=_rank)
     metrics = [m for m in METRICS if m.part != "first" and any(m.of(c)[0] for c in ranked)]
@@ -313,6 +325,9 @@ def _tables(fidelity: Fidelity, groups: Groups) -> Iterator[Table]:
                 for low, high, count in zip(edges, edges[1:], counts, strict=False)
             ),
         )
+    if fidelity.coverage:
+        rows = [(each.what, each.how) for each in fidelity.coverage]
+        yield Table("what the probes exercise", (Column("what"), Column("how")), tuple(rows))
 
 
 def _rank(c: Comparison) -> float:

@@ -163,6 +163,23 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Covered:
+    """Something of a shard that its probes exercise, or leave out.
+
+    Attributes:
+        what: such as `state k_cache`.
+        how: in a few words, or why not.
+        exercised: whether they do.
+        remedy: what to do where they do not.
+    """
+
+    what: str
+    how: str
+    exercised: bool = True
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
 class Fidelity:
     """All comparisons of one shard, or, without a reference, what is known of its outputs alone.
 
@@ -176,6 +193,7 @@ class Fidelity:
         unsplit: why there is no budget.
         interface: where its inputs, outputs and states are not those that family or builder
             declares; None where neither was asked.
+        coverage: what the probes exercise; None where nobody looked.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -185,6 +203,7 @@ class Fidelity:
     total: Error | None = None
     unsplit: str = ""
     interface: tuple[str, ...] | None = None
+    coverage: tuple[Covered, ...] | None = None
 
 
 def _kept(values: tuple[T, ...], kept: Sequence[bool]) -> tuple[T, ...]:

@@ -1,0 +1,71 @@
+"""What probes exercise: a function that was not run, or a state never read, leaves it unproven."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_ane.gates.fidelity import Fidelity, judge
+from pytest_ane.gates.fidelity.coverage import coverage
+from pytest_ane.gates.fidelity.records import Covered
+from pytest_ane.manifest.policy import FidelityPolicy
+from tests.gates.fidelity.verdicts import GOOD
+
+
+def program(*states: str, functions: tuple[str, ...] = ("main",)) -> Any:
+    made = {name: object() for name in functions}
+    return SimpleNamespace(
+        main=made[functions[0]],
+        program=SimpleNamespace(functions=made),
+        states=[SimpleNamespace(name=name) for name in states],
+    )
+
+
+def case(calls: int = 1, length: int = 4, **carried: bool) -> Any:
+    return SimpleNamespace(calls=({},) * calls, length=length, carried=carried)
+
+
+def gaps(*covered: Covered) -> list[str]:
+    return [each.what for each in covered if not each.exercised]
+
+
+def test_functions_and_lengths() -> None:
+    decode, verify, lengths = coverage(
+        program(functions=("decode", "verify4")), [case(), case(length=1)]
+    )
+    assert (decode.what, decode.how, decode.exercised) == ("function decode", "run", True)
+    assert (verify.what, verify.how, verify.exercised) == ("function verify4", "not run", False)
+    assert (lengths.what, lengths.how) == ("lengths", "1, 4 compared")
+
+
+@pytest.mark.parametrize(
+    ("cases", "unread"),
+    [
+        ([case()], ["state k", "state v"]),
+        ([case(3)], []),
+        ([case(3, k=True, v=True)], []),
+        ([case(3, k=True, v=False)], ["state v"]),
+        ([case(3, k=True, v=False), case(3, k=False, v=True)], []),
+    ],
+)
+def test_states(cases: list[Any], unread: list[str]) -> None:
+    assert gaps(*coverage(program("k", "v"), cases)) == unread
+
+
+def test_what_is_not_exercised_is_unproven_and_the_rest_is_listed() -> None:
+    covered = (Covered("state k", "carried over up to 3 calls"), Covered("lengths", "1 compared"))
+    good = Fidelity((GOOD,), True, {}, coverage=covered)
+    verdict = judge(good, FidelityPolicy(), "m:L01")
+    assert verdict.status == "passed"
+    (table,) = (t for t in verdict.tables if t.title == "what the probes exercise")
+    assert table.rows[0] == ("state k", "carried over up to 3 calls")
+    never = Covered("state v", "every probe is one call", exercised=False, remedy="record more")
+    verdict = judge(
+        Fidelity((GOOD,), True, {}, coverage=(*covered, never)), FidelityPolicy(), "m:L01"
+    )
+    assert verdict.status == "unproven"
+    (finding,) = (f for f in verdict.findings if f.severity == "unproven")
+    assert finding.reason == "The state v is not exercised: every probe is one call"
+    assert finding.remedy == "record more"

@@ -1,0 +1,115 @@
+"""Packages with states, as people's own scripts convert them: wrong ones differ over sequences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pytest_ane.backends import CpuBackend
+from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.gates.fidelity import measure
+from pytest_ane.manifest import Probes
+from pytest_ane.probes.cases import Case
+from pytest_ane.probes.package import package_cases
+
+WIDTH, SLOTS = 8, 6
+PROBES = Probes(kinds=("gaussian",), count=1)
+
+
+class Attention(nn.Module):
+    """One head over slots; `write` says where a position's key and value go."""
+
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, fault: str = "") -> None:
+        super().__init__()
+        self.fault = fault
+        weights = torch.randn(3, WIDTH, WIDTH, generator=torch.Generator().manual_seed(0))
+        self.weights = nn.Parameter(weights / WIDTH**0.5)
+        for name in ("keys", "values"):
+            self.register_buffer(name, torch.zeros(1, SLOTS, WIDTH, dtype=torch.float16))
+
+    def forward(self, x: Tensor, write: Tensor) -> Tensor:
+        q, k, v = (x @ self.weights[i] for i in range(3))
+        kept = 0.0 if self.fault == "forgets" else 1 - write
+        keys = self.keys * kept + k * write
+        values = v * write if self.fault == "never" else self.values * kept + v * write
+        self.keys[:] = keys
+        if self.fault != "never":
+            self.values[:] = values
+        return x + torch.softmax(q @ keys.transpose(1, 2), dim=-1) @ values
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """By fault; `twin` is the right one converted again, with another name for an operation."""
+    return {
+        name: convert(Attention(name), tmp_path_factory.mktemp(name) / f"{name}.mlpackage")
+        for name in ("right", "forgets", "never", "twin")
+    }
+
+
+def convert(module: Attention, path: Path) -> Path:
+    ct = import_coremltools()
+    shapes = {"x": (1, 1, WIDTH), "write": (1, SLOTS, 1)}
+    with torch.no_grad(), converter_notes():
+        traced = torch.jit.trace(
+            module.eval().half(), [torch.zeros(s).half() for s in shapes.values()]
+        )
+        model = ct.convert(
+            traced,
+            inputs=[ct.TensorType(n, s, dtype=np.float16) for n, s in shapes.items()],
+            outputs=[ct.TensorType("y", dtype=np.float16)],
+            states=[
+                ct.StateType(ct.TensorType(shape=(1, SLOTS, WIDTH), dtype=np.float16), name)
+                for name in ("keys", "values")
+                if name == "keys" or module.fault != "never"
+            ],
+            minimum_deployment_target=ct.target.iOS18,
+            skip_model_load=True,
+        )
+        model.user_defined_metadata["made"] = path.stem
+        model.save(str(path))
+    return path
+
+
+def lowest(packages: dict[str, Path], artifact: str) -> tuple[float, list[Case]]:
+    backend = CpuBackend()
+    cases = package_cases(backend, packages[artifact], packages["right"], PROBES)
+    runner = backend.load(packages[artifact])
+    comparisons = measure(runner, cases, compared=True, provenance={}).comparisons
+    return float(min(c.worst for c in comparisons)), cases
+
+
+def test_a_right_package_agrees_over_a_sequence(packages: dict[str, Path]) -> None:
+    cosine, cases = lowest(packages, "twin")
+    assert cosine > 0.9999
+    assert {len(case.calls) for case in cases} == {3}
+    assert {len(case.expected["y"]) for case in cases} == {3}
+    assert [dict(case.carried) for case in cases] == [{"keys": True, "values": True}]
+
+
+@pytest.mark.parametrize("fault", ["forgets", "never"])
+def test_what_earlier_calls_wrote_is_read(packages: dict[str, Path], fault: str) -> None:
+    cosine, _ = lowest(packages, fault)
+    assert cosine < 0.97
+
+
+def test_a_state_that_changes_no_output_is_told(packages: dict[str, Path]) -> None:
+    (case,) = package_cases(CpuBackend(), packages["twin"], packages["forgets"], PROBES)
+    assert dict(case.carried) == {"keys": False, "values": False}
+
+
+def recorded(case: Case) -> Any:
+    return [{name: x.tolist() for name, x in call.items()} for call in case.calls]
+
+
+def test_the_same_sequences_every_time(packages: dict[str, Path]) -> None:
+    first, again = (lowest(packages, "twin")[1] for _ in range(2))
+    assert [recorded(case) for case in first] == [recorded(case) for case in again]
