@@ -99,6 +99,12 @@ class Exercised:
     domain: Domain
     count: int | None
 
+    def __str__(self) -> str:
+        """As a sentence: what it was drawn from, and how many ids of how many were drawn."""
+        if self.count is None:
+            return self.domain.sentence
+        return f"{self.domain.sentence}; {self.count:,} of {self.domain.count:,} drawn"
+
 
 def exercised(cases: Sequence[Case]) -> tuple[Exercised, ...]:
     """What cases exercised of each input, over all of their calls."""

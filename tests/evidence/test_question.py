@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import pytest
 
 from pytest_ane.core.digests import file_digest, key_digest, tree_files
 from pytest_ane.evidence.question import files_of, question
-from pytest_ane.manifest import Model, Palettize, Probes, Prompt, Shard
+from pytest_ane.manifest import Input, Model, Palettize, Probes, Prompt, Shard
 
 IDENTITY = {"source": {"seeded": 1}, "family": {"name": "llama", "version": 3}, "versions": "mac"}
 SHARD = Shard(model="m", id="L01", family="llama", probes=Probes(kinds=("gaussian",), seed=7))
@@ -88,6 +89,22 @@ def test_fidelity_without_a_source(tmp_path: Path) -> None:
     assert str(tmp_path) not in json.dumps(asked)
     alone = question("fidelity", SHARD.model_copy(update={"reference": "none"}), MODEL, unread)
     assert alone["reference"] == "none"
+
+
+def test_what_a_package_s_inputs_are_drawn_from_is_part_of_it(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", [1.0])
+    tables = [
+        {},
+        {"x": Input(kind="ids", count=3)},
+        {"x": Input(kind="ids", count=4)},
+        {"x": Input(kind="constant", file=str(tmp_path / "x.npy"))},
+    ]
+    package = SHARD.model_copy(update={"reference": "none"})
+    asked = [ask(package.model_copy(update={"inputs": table})) for table in tables]
+    assert all(a != b for i, a in enumerate(asked) for b in asked[:i])
+    np.save(tmp_path / "x.npy", [2.0])
+    assert ask(package.model_copy(update={"inputs": tables[-1]})) != asked[-1]
+    assert str(tmp_path) not in json.dumps(asked)
 
 
 def test_golden_tensors_hold_their_probes(tmp_path: Path) -> None:

@@ -13,8 +13,12 @@ from pytest_ane.backends import CpuBackend
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.gates.fidelity import judge, measure
 from pytest_ane.manifest import Input, Policy, Probes
+from pytest_ane.mil.records import DType, Feature
 from pytest_ane.probes.domains import exercised
+from pytest_ane.probes.inputs import Domain
 from pytest_ane.probes.package import package_cases, seeded_inputs
+from pytest_ane.probes.sampler import Sampler
+from tests.probes.test_states import Attention, convert
 from tests.reference.programs import build
 
 PROBES = Probes(kinds=("gaussian",), count=2)
@@ -87,6 +91,7 @@ def test_ids_are_all_drawn_where_64_calls_can(tmp_path: Path) -> None:
     assert (coverage.name, coverage.count, coverage.domain.count) == ("x", 256, 256)
     assert coverage.domain.source == "derived"
     assert coverage.domain.sentence.startswith("ids: 256 rows of the table `")
+    assert str(coverage) == f"{coverage.domain.sentence}; 256 of 256 drawn"
     assert exercised(cases[:2])[0].count == 16
 
 
@@ -104,6 +109,29 @@ def test_the_manifest_s_inputs_are_drawn(tmp_path: Path) -> None:
     assert seeded_inputs(CpuBackend().load(package).inputs, package, 0, inputs)["x"].dtype == "i4"
     (coverage,) = exercised(cases)
     assert (coverage.domain.source, coverage.count) == ("manifest", None)
+
+
+def test_a_sequence_goes_on_at_the_position_that_the_call_before_reached(tmp_path: Path) -> None:
+    package = convert(Attention(), tmp_path / "m.mlpackage")
+    inputs = {"write": Input(kind="one-hot", axis=1)}
+    case, *_ = package_cases(CpuBackend(), package, None, PROBES, inputs)
+    assert [call["write"].argmax() for call in case.calls] == [0, 1, 2]
+    assert not np.array_equal(case.calls[0]["x"], case.calls[1]["x"])
+
+
+def test_a_call_of_several_positions_is_followed_by_the_next(tmp_path: Path) -> None:
+    shapes = {"x": (1, 4), "m": (1, 1, 2, 6), "p": (2,)}
+    known = {
+        "x": Domain("default", None, ""),
+        "m": Domain("manifest", Input(kind="causal-mask"), ""),
+        "p": Domain("manifest", Input(kind="positions"), ""),
+    }
+    features = tuple(Feature(name, DType.FP16, shape) for name, shape in shapes.items())
+    sampler = Sampler(features, tmp_path, known)
+    assert sampler.positions(shapes) == 2
+    later = sampler.call(shapes, "gaussian", (0,), 0, start=2)
+    assert later["p"].tolist() == [2, 3]
+    assert (later["m"][0, 0] == 0).sum(axis=1).tolist() == [3, 4]
 
 
 def test_options_that_do_not_fit_are_told_of_the_input(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a shard's probes exercise: functions, states and lengths, and what they leave out."""
+"""What a shard's probes exercise: functions, states, inputs, lengths, and what they leave out."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from pytest_ane.gates.fidelity.records import Covered
 from pytest_ane.mil.records import MLModel
 from pytest_ane.probes.cases import Case
+from pytest_ane.probes.domains import exercised
 
 
 def coverage(program: MLModel, cases: Sequence[Case]) -> tuple[Covered, ...]:
-    """What cases exercise of a program, one entry for each function and state, and for lengths."""
-    return (*_functions(program), *_states(program, cases), _lengths(cases))
+    """What cases exercise of a program: each function, state and input, and lengths."""
+    inputs = (Covered(f"input {each.name}", str(each)) for each in exercised(cases))
+    return (*_functions(program), *_states(program, cases), *inputs, _lengths(cases))
 
 
 def _functions(program: MLModel) -> Iterator[Covered]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pytest_ane.gates.fidelity import Fidelity, judge
 from pytest_ane.gates.fidelity.coverage import coverage
 from pytest_ane.gates.fidelity.records import Covered
+from pytest_ane.manifest import Input
 from pytest_ane.manifest.policy import FidelityPolicy
+from pytest_ane.probes.inputs import Domain
 from tests.gates.fidelity.verdicts import GOOD
 
 
@@ -24,7 +27,7 @@ def program(*states: str, functions: tuple[str, ...] = ("main",)) -> Any:
 
 
 def case(calls: int = 1, length: int = 4, **carried: bool) -> Any:
-    return SimpleNamespace(calls=({},) * calls, length=length, carried=carried)
+    return SimpleNamespace(calls=({},) * calls, length=length, carried=carried, domains={})
 
 
 def gaps(*covered: Covered) -> list[str]:
@@ -52,6 +55,21 @@ def test_functions_and_lengths() -> None:
 )
 def test_states(cases: list[Any], unread: list[str]) -> None:
     assert gaps(*coverage(program("k", "v"), cases)) == unread
+
+
+def test_inputs() -> None:
+    probe = SimpleNamespace(
+        calls=({"t": np.array([0, 3])}, {"t": np.array([3, 7])}),
+        length=2,
+        carried={},
+        domains={
+            "t": Domain("derived", Input(kind="ids", count=8), "ids: 8 rows of the table `e`"),
+            "x": Domain("default", None, "floats of the probe's kind"),
+        },
+    )
+    _, tokens, floats, _ = coverage(program(), [probe])
+    assert (tokens.what, tokens.how) == ("input t", "ids: 8 rows of the table `e`; 3 of 8 drawn")
+    assert (floats.what, floats.how) == ("input x", "floats of the probe's kind")
 
 
 def test_what_is_not_exercised_is_unproven_and_the_rest_is_listed() -> None:
