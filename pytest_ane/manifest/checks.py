@@ -150,9 +150,8 @@ def _undrawn(model: ModelTable, table: ShardTable) -> str | None:
     """Why a shard's inputs are not drawn as a table of `inputs` says, if so."""
     if (table.reference or "").endswith(".safetensors"):
         return "has no effect, for golden tensors hold their own inputs; take it out"
-    if (model.family or model.builder) and table.reference in (None, "float32"):
-        maker = "family" if model.family else "builder"
-        return f"has no effect, for the {maker} says what its inputs are; take it out"
+    if model.family and table.reference in (None, "float32"):
+        return "has no effect, for the family says what its inputs are; take it out"
     return None
 
 

@@ -125,7 +125,7 @@ class ShardTable(Common):
     weight, and errors of the program itself, are measured against it. Shards that are built have
     their own; an artifact without compressed weights needs none."""
     inputs: dict[InputName, Input] = Field(default_factory=dict)
-    """What the inputs of packages of your own are drawn from, by input."""
+    """What the inputs of your own packages and builder's shards are drawn from, by input."""
 
 
 class ModelTable(Common):
@@ -173,7 +173,7 @@ class ModelTable(Common):
     """Folder of the stored benchmark runs that throughput is compared with, relative to the
     manifest; absent: `.benchmarks` in the folder that pytest is started in."""
     inputs: dict[InputName, Input] = Field(default_factory=dict)
-    """What the inputs of packages of your own are drawn from, by input."""
+    """What the inputs of your own packages and builder's shards are drawn from, by input."""
     shard: dict[ShardKey, ShardTable] = Field(default_factory=dict)
     """Settings by shard id or glob; without a family these tables are the shards."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,20 +17,28 @@ from pytest_ane.core.digests import key_digest
 from pytest_ane.core.errors import BuildError
 from pytest_ane.families import Conversion, Inputs, Port
 from pytest_ane.families.user_code import error_line
-from pytest_ane.manifest import Shard
+from pytest_ane.manifest import Input, Shard
+from pytest_ane.manifest.inputs import questions
+from pytest_ane.mil.records import DType, Feature
 from pytest_ane.probes.cases import CALLS, Case, flexible_axis, package_case, with_prefix
+from pytest_ane.probes.domains import as_given, check_names
 from pytest_ane.probes.recording import RECORDING_VERSION, load, load_ports, save
+from pytest_ane.probes.sampler import SAMPLER, Sampler
 from pytest_ane.probes.seeded import KINDS, generator, lengths
 
 BuilderProbe: TypeAlias = tuple[str, str, int, Sequence[Inputs]]
 """Kind, name, T, and the inputs by port of each call."""
 
 
-def builder_cases(folder: Path) -> list[Case]:
-    """A shard's seeded probes, at several T where it is flexible, with its reference's outputs."""
+def builder_cases(folder: Path, given: Mapping[str, Input] = MappingProxyType({})) -> list[Case]:
+    """A shard's seeded probes, at several T where it is flexible, with its reference's outputs.
+
+    `given` are the manifest's inputs, which were drawn when they were recorded.
+    """
     tensors, metadata = load(folder)
     ports = load_ports(folder).outputs
-    return [
+    domains = {name: as_given(spec) for name, spec in given.items()}
+    cases = [
         package_case(
             kind,
             name,
@@ -41,6 +50,7 @@ def builder_cases(folder: Path) -> list[Case]:
         )
         for i, (kind, name, length, calls, carried) in enumerate(metadata["probes"])
     ]
+    return [replace(case, domains=domains) for case in cases]
 
 
 def record_builder(
@@ -55,6 +65,7 @@ def record_builder(
 
     Raises:
         BuildError: the reference fails, or its outputs are not those that the ports say.
+        ProgramError: the manifest names an input that is no port, or its options do not fit.
     """
     key = {
         **identity,
@@ -62,6 +73,7 @@ def record_builder(
         "shard": shard.id,
         "max": shard.max_tokens,
         "probes": shard.probes.model_dump(mode="json"),
+        **({"inputs": [SAMPLER, questions(shard.inputs)]} if shard.inputs else {}),
     }
 
     def make(folder: Path) -> None:
@@ -85,16 +97,37 @@ def record_builder(
 def _probes(shard: Shard, built: Conversion) -> Iterator[BuilderProbe]:
     probes, ports = shard.probes, built.inputs
     flexible = any("T" in port.shape for port in ports)
+    sampler = _sampler(shard, ports)
     for kind in (kind for kind in probes.kinds if kind in KINDS):
         largest = shard.max_tokens if flexible else 1
         for length in lengths(largest):
             for number in range(probes.count if length in (1, largest) else 1):
                 seed = (probes.seed, kind, length, number)
+                shapes = {port.name: _shape(port, length) for port in ports}
+                step = length if flexible else sampler.positions(shapes)
                 turns = ((), *((i,) for i in range(1, CALLS if built.states else 1)))
                 yield kind, f"{kind} T={length} #{number}", length, [
                     {p.name: _array(p, kind, length, (*seed, p.name, *turn)) for p in ports}
-                    for turn in turns
+                    | sampler.call(shapes, kind, seed[:3], number, start=i * step)
+                    for i, turn in enumerate(turns)
                 ]  # fmt: skip
+
+
+def _sampler(shard: Shard, ports: Sequence[Port]) -> Sampler:
+    """Draws the inputs that the manifest names."""
+    check_names(shard.qualified, shard.inputs, [port.name for port in ports])
+    features = (
+        Feature(
+            port.name,
+            DType.FP16,
+            (),
+            tuple((1, shard.max_tokens) if n == "T" else (int(n), int(n)) for n in port.shape),
+        )
+        for port in ports
+        if port.name in shard.inputs
+    )
+    domains = {name: as_given(spec) for name, spec in shard.inputs.items()}
+    return Sampler(tuple(features), shard.qualified, domains)
 
 
 def _array(port: Port, kind: str, length: int, seed: tuple[object, ...]) -> FloatArray:

@@ -9,7 +9,7 @@ or 1, which is inside every vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -58,25 +58,36 @@ def domains(
         ProgramError: the manifest names an input that the package does not have, or a package
             cannot be read.
     """
-    names = [feature.name for feature in features]
-    for name in given:
-        if name not in names:
-            raise ProgramError(_no_input(artifact, name, names))
+    check_names(artifact, given, [feature.name for feature in features])
     implied = derived(artifact) | (derived(reference) if reference else {})
     return {f.name: _domain(f, given.get(f.name), implied.get(f.name)) for f in features}
 
 
-def _no_input(artifact: Path, name: str, names: Sequence[str]) -> str:
-    close = get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else "correct the name or take the table out."
-    listed = ", ".join(names) or "none"
-    return f"{artifact}: has no input {name!r}, which the manifest names; inputs: {listed}; {hint}"
+def check_names(subject: Path | str, given: Iterable[str], names: Sequence[str]) -> None:
+    """Check that the inputs that the manifest names are inputs of a package or shard.
+
+    Raises:
+        ProgramError: one is not.
+    """
+    for name in given:
+        if name not in names:
+            close = get_close_matches(name, names, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else "correct the name or take it out."
+            raise ProgramError(
+                f"{subject}: has no input {name!r}, which the manifest names; inputs: "
+                f"{', '.join(names) or 'none'}; {hint}"
+            )
+
+
+def as_given(spec: Input) -> Domain:
+    """What an input is drawn from because the manifest says so."""
+    return Domain("manifest", spec, f"{spec.kind}: as the manifest says")
 
 
 def _domain(feature: Feature, given: Input | None, implied: Domain | None) -> Domain:
     if given is not None:
-        return Domain("manifest", given, f"{given.kind}: as the manifest says")
-    if implied is not None and (feature.kind == "tensor"):
+        return as_given(given)
+    if implied is not None and feature.kind == "tensor":
         return implied
     if feature.kind == "image":
         return Domain("default", Input(kind="image"), "image: gradients and noise from 0 to 255")

@@ -111,17 +111,17 @@ def seeded_inputs(
 def _cases(
     sampler: Sampler, probes: Probes, calls: int = 1, *, cover: bool = False
 ) -> Iterator[Case]:
-    artifact, inputs = sampler.artifact, sampler.features
+    subject, inputs = sampler.subject, sampler.features
     for feature in inputs:
         if feature.kind != "tensor":
             raise ProgramError(
-                f"{artifact}: input {feature.name!r} is of kind {feature.kind}; only tensors are "
+                f"{subject}: input {feature.name!r} is of kind {feature.kind}; only tensors are "
                 "probed yet."
             )
     ends = _ends(inputs)
 
     def shapes(label: str) -> dict[str, tuple[int, ...]]:
-        return {f.name: _shape_of(f, artifact, ends[label]) for f in inputs}
+        return {f.name: _shape_of(f, subject, ends[label]) for f in inputs}
 
     def case(kind: str, label: str, number: int) -> Case:
         extents, probe = shapes(label), (probes.seed, kind, label)
@@ -151,14 +151,14 @@ def _ends(inputs: tuple[Feature, ...]) -> dict[str, float]:
     return {"smallest": 0.0, "middle": 0.5, "largest": 1.0} if flexible else {"fixed shape": 0.0}
 
 
-def _shape_of(feature: Feature, artifact: Path, at: float) -> tuple[int, ...]:
+def _shape_of(feature: Feature, subject: Path | str, at: float) -> tuple[int, ...]:
     shape = _shape(feature, at)
     if 0 in shape:
         raise ProgramError(
-            f"{artifact}: input {feature.name!r} has the shape {list(shape)}, which is empty, so "
+            f"{subject}: input {feature.name!r} has the shape {list(shape)}, which is empty, so "
             "there is nothing to probe; declare a length of at least 1 along every axis."
         )
-    current_budget().check_tensor(f"{artifact}: input {feature.name!r}", shape, words=_WORDS)
+    current_budget().check_tensor(f"{subject}: input {feature.name!r}", shape, words=_WORDS)
     return shape
 
 

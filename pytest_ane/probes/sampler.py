@@ -26,15 +26,15 @@ class Sampler:
 
     Attributes:
         features: the package's inputs.
-        artifact: the package, for messages.
+        subject: the package or shard, for messages.
         domains: what each input is drawn from, by name.
     """
 
     def __init__(
-        self, features: tuple[Feature, ...], artifact: Path, domains: Mapping[str, Domain]
+        self, features: tuple[Feature, ...], subject: Path | str, domains: Mapping[str, Domain]
     ) -> None:
         self.features = features
-        self.artifact = artifact
+        self.subject = subject
         self.domains = domains
         self._drawn: Counter[str] = Counter()
 
@@ -114,7 +114,7 @@ class Sampler:
         try:
             yield
         except ValueError as error:
-            raise ProgramError(f"{self.artifact}: input {name!r} {error}.") from None
+            raise ProgramError(f"{self.subject}: input {name!r} {error}.") from None
 
 
 def flexible_axis(feature: Feature) -> int | None:

@@ -261,7 +261,7 @@ class OpenBuilder:
 
     def cases(self, shard: Shard) -> list[Case]:
         """A shard's recorded cases."""
-        return builder_cases(self._recording(shard))
+        return builder_cases(self._recording(shard), shard.inputs)
 
     def ports(self, shard: Shard) -> Ports:
         """A shard's ports, as recorded with its probes."""

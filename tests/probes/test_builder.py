@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from pytest_ane.build import Cache
-from pytest_ane.core.errors import BuildError
+from pytest_ane.core.errors import BuildError, ProgramError
 from pytest_ane.families import Conversion, Port
-from pytest_ane.manifest import Probes, Shard
+from pytest_ane.manifest import Input, Probes, Shard
 from pytest_ane.probes.builder import builder_cases, record_builder
 
 X, Y = Port("x", (1, 3, "T", 1)), Port("y", (1, 2, "T", 1))
@@ -167,3 +167,24 @@ def test_what_a_reference_can_get_wrong(
     with pytest.raises(BuildError) as error:
         cases(tmp_path, conversion(**changes))
     assert str(error.value) == message.replace("test_what_a_reference_can_get_wrong.", "")
+
+
+def test_inputs_of_the_manifest_are_drawn_from_call_to_call(tmp_path: Path) -> None:
+    inputs = {"gain": Input(kind="positions"), "x": Input(kind="one-hot", axis=1)}
+    shard = SHARD.model_copy(update={"inputs": inputs})
+    folder = record_builder(Cache(tmp_path), {"id": 1}, shard, conversion)
+    found = builder_cases(folder, inputs)
+    longest = found[-1]
+    assert longest.calls[0]["x"][0, :, :, 0].argmax(axis=0).tolist() == [0, 1, 2, 0, 1]
+    assert longest.calls[0]["gain"].item() == 0
+    assert {name: d.source for name, d in longest.domains.items()} == dict.fromkeys(
+        inputs, "manifest"
+    )
+    # A recording without them is another one.
+    assert record_builder(Cache(tmp_path), {"id": 1}, SHARD, conversion) != folder
+
+
+def test_an_input_that_is_no_port_is_told_with_those_that_are(tmp_path: Path) -> None:
+    shard = SHARD.model_copy(update={"inputs": {"gains": Input(kind="normal")}})
+    with pytest.raises(ProgramError, match=r"^m:a: has no input 'gains', .*; did you mean 'gain'"):
+        record_builder(Cache(tmp_path), {"id": 1}, shard, conversion)

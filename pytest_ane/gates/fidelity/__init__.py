@@ -42,7 +42,7 @@ class FidelityGate(Gate[Fidelity]):
             "reference": subject.reference,
             "max_tokens": subject.max_tokens,
         }
-        if subject.reference != "float32":
+        if subject.inputs or subject.reference != "float32":
             asked["inputs"] = [SAMPLER, questions(subject.inputs)]
         if isinstance(subject.reference, Path):
             asked["reference"] = key_digest(tree_files(subject.reference))
