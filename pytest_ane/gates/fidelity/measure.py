@@ -6,6 +6,7 @@ Every metric is computed in float64.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,8 @@ def compare(
     path = case.residual[name] if exact else residual
     if case.kind == "extreme":
         path = None
+    if undefined := 1.0 - finite_fraction(expected):
+        return replace(alone(case, name, actual), undefined=undefined)
     spoilt = ~np.isfinite(actual).all(axis=1)
     a, b = (case.compared(rows).astype(np.float64) for rows in (actual, expected))
     path = None if path is None else case.compared(path)
