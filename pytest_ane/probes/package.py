@@ -16,7 +16,7 @@ from pytest_ane.core.errors import ProgramError
 from pytest_ane.manifest import Probes
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import DType, Feature
-from pytest_ane.probes.cases import CALLS, Case, package_case
+from pytest_ane.probes.cases import CALLS, Case, as_array, package_case
 from pytest_ane.probes.seeded import KINDS, generator
 from pytest_ane.reference.budget import current_budget
 
@@ -68,7 +68,8 @@ def _answered(oracle: Runner, case: Case) -> Case:
         others = oracle.make_state()
         oracle.write_states(others, {n: x for n, x in kept.items() if n != name})
         again = oracle.predict(last, others)
-        return all(np.array_equal(again[n], x, equal_nan=True) for n, x in outputs[-1].items())
+        pairs = ((as_array(again[n]), as_array(x)) for n, x in outputs[-1].items())
+        return all(np.array_equal(*pair, equal_nan=True) for pair in pairs)
 
     expected = case.joined([case.rows(each) for each in outputs])
     return replace(case, expected=expected, carried={name: not forgets(name) for name in kept})
