@@ -122,10 +122,10 @@ def _of_family(model: OpenModel, shard: Shard, package: Path | None, backend: st
 
 def _answer(runner: Runner, case: Case) -> Any:
     """A package's outputs for a case's calls on one state, `[T, C]`."""
-    state = runner.make_state()
-    if case.states:
-        runner.write_states(state, case.states)
-    return case.joined([case.rows(runner.predict(call, state)) for call in case.calls])["y"]
+    from pytest_ane.error_budget.runs import run_cases
+
+    (run,) = run_cases(runner, [case])
+    return run.rows["y"]
 
 
 def _of_package(backend: Backend, package: Path, probes: Probes) -> Recorded:

@@ -47,6 +47,8 @@ class Case:
         undecided: rows that are not compared, for rounding to fp16 decides which experts are
             chosen there.
         states: by name, before the first call; zero where they are not named.
+        recurrent: states that a call which goes back finds as they were before an earlier one.
+        restored: by each call that goes back, that earlier one.
         carried: by state, whether what earlier calls left in it changes the reference's last
             outputs; empty where nobody asked.
     """
@@ -66,6 +68,8 @@ class Case:
     left_out: tuple[int, ...] = ()
     undecided: tuple[int, ...] = ()
     states: Arrays = field(default_factory=dict)
+    recurrent: tuple[str, ...] = ()
+    restored: Mapping[int, int] = field(default_factory=dict)
     carried: Mapping[str, bool] = field(default_factory=dict)
 
     def joined(self, parts: Sequence[Rows]) -> Rows:

@@ -25,11 +25,11 @@ from pytest_ane.backends import Backend, Runner
 from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.core.errors import GoldenError
 from pytest_ane.core.files import replacing
-from pytest_ane.families import Layout, Port, shifts
+from pytest_ane.families import Layout, Port, recurrent_of, shifts
 from pytest_ane.manifest import Shard
 from pytest_ane.manifest.records import ProbeKind
 from pytest_ane.probes.cases import Case, package_case, with_prefix
-from pytest_ane.probes.hidden import Calls, HiddenProbe, in_steps, kept_rows
+from pytest_ane.probes.hidden import Calls, HiddenProbe, goes_back_to_calls, in_steps, kept_rows
 
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
 Positive = Annotated[int, Field(ge=1, le=1 << 20)]
@@ -198,6 +198,11 @@ def _hidden_probe(golden: GoldenTensors, i: int, shard: Shard, layout: Layout) -
         raise GoldenError(
             f"{golden.path}: {i}.input has {end} positions, and {shard.qualified} holds at most "
             f"context = {shard.context}; raise it or record shorter probes."
+        )
+    if recurrent_of(layout) and not goes_back_to_calls(calls):
+        raise GoldenError(
+            f"{golden.path}: a call of {i}.input goes back to a position at which none began, and "
+            f"{shard.qualified} has recurrent states, which are known only there; record it again."
         )
     if calls[0][0] > note.before and not shifts(layout):
         raise GoldenError(
