@@ -24,10 +24,12 @@ from pytest_ane.analysis.remedies import (
     output_axis,
 )
 from pytest_ane.analysis.restore import Restorer, WeightPair
+from pytest_ane.backends.cpu import CpuRunner
 from pytest_ane.build.census import Weight
 from pytest_ane.build.compress import compress_weight
 from pytest_ane.core.arrays import Arrays, DoubleArray, FloatArray
 from pytest_ane.core.errors import ExecutionError
+from pytest_ane.error_budget.runs import CaseState
 from pytest_ane.manifest import Settings
 from pytest_ane.mil.records import MLModel
 from pytest_ane.probes.cases import Case, Rows
@@ -283,8 +285,11 @@ def _run(session: Session, cases: Sequence[Case]) -> list[Rows]:
         return _joined(cases, session.predict_all(calls))
     outputs: list[dict[str, Any]] = []
     for case in cases:
-        state = session.make_state(case.states)
-        outputs += [session.predict(session.known(call), state) for call in case.calls]
+        states = CaseState(CpuRunner(session), case)
+        outputs += [
+            session.predict(session.known(call), states.before(turn))
+            for turn, call in enumerate(case.calls)
+        ]
     return _joined(cases, outputs)
 
 

@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ane.backends.cpu import CpuRunner
 from pytest_ane.core import fp16
 from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.core.errors import ExecutionError
+from pytest_ane.error_budget.runs import CaseState
 from pytest_ane.mil.records import MLModel, Operation
 from pytest_ane.probes.cases import Case
 from pytest_ane.reference import Session
@@ -93,9 +95,10 @@ def _rounds(now: Session, ideal: Session, cases: Sequence[Case]) -> Iterator[tup
     if not now.model.states:
         yield [call for case in cases for call in case.calls], (None, None)
         return
-    both = (now.make_state(cases[0].states), ideal.make_state(cases[0].states))
-    for call in cases[0].calls:
-        yield [call], both
+    both = [CaseState(CpuRunner(session), cases[0]) for session in (now, ideal)]
+    for turn, call in enumerate(cases[0].calls):
+        first, second = (states.before(turn) for states in both)
+        yield [call], (first, second)
 
 
 def _walk(

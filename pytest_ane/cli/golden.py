@@ -122,14 +122,15 @@ def _of_family(model: OpenModel, shard: Shard, package: Path | None, backend: st
 
 def _answer(runner: Runner, case: Case) -> Any:
     """A package's outputs for a case's calls on one state, `[T, C]`."""
-    state = runner.make_state()
-    if case.states:
-        runner.write_states(state, case.states)
-    return case.joined([case.rows(runner.predict(call, state)) for call in case.calls])["y"]
+    from pytest_ane.error_budget.runs import run_cases
+
+    (run,) = run_cases(runner, [case])
+    return run.rows["y"]
 
 
 def _of_package(backend: Backend, package: Path, probes: Probes) -> Recorded:
     """A package's own inputs and outputs."""
+    from pytest_ane.probes.cases import as_array
     from pytest_ane.probes.package import package_cases
 
     cases, runner = package_cases(backend, package, None, probes), backend.load(package)
@@ -140,7 +141,7 @@ def _of_package(backend: Backend, package: Path, probes: Probes) -> Recorded:
             outputs = runner.predict(inputs, state)
             at = f"{i}.{turn}" if len(case.calls) > 1 else f"{i}"
             tensors |= {f"{at}.in.{name}": array for name, array in inputs.items()}
-            tensors |= {f"{at}.out.{name}": array for name, array in outputs.items()}
+            tensors |= {f"{at}.out.{name}": as_array(x) for name, x in outputs.items()}
     listed = [{"kind": case.kind, "name": case.name} for case in cases]
     return tensors, {"probes": listed, "origin": _ran(package, backend)}
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.backends.cpu import CpuBackend
+from pytest_ane.backends.cpu import CpuBackend, CpuRunner
 from pytest_ane.core import fp16
 from pytest_ane.core.arrays import DoubleArray
-from pytest_ane.error_budget.runs import Run, nearest, run_cases
+from pytest_ane.error_budget.runs import CaseState, Run, nearest, run_cases
 from pytest_ane.metrics.cosine import along
 from pytest_ane.mil import read_model
 from pytest_ane.probes.cases import Case
@@ -258,9 +258,9 @@ def _overflow(package: Path, cases: Sequence[Case]) -> str:
     names = {slot: name for name, slot in session.slots.items()}
     largest: dict[str, float] = {}
     for case in cases:
-        state = session.make_state(case.states) if session.model.states else None
-        for call in case.calls:
-            values = session.table(session.known(call), state)
+        states = CaseState(CpuRunner(session), case)
+        for turn, call in enumerate(case.calls):
+            values = session.table(session.known(call), states.before(turn))
             for index, step in enumerate(session.block.steps):
                 run_step(session, index, [values])
                 for slot, _ in step.outputs:

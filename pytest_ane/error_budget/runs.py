@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_ane.backends import Runner
 from pytest_ane.core.arrays import Arrays, FloatArray
@@ -30,21 +29,38 @@ class Run:
     alike: Mapping[str, Sequence[FloatArray]]
 
 
+class CaseState:
+    """The states that a case's calls are made on, one after another."""
+
+    def __init__(self, runner: Runner, case: Case) -> None:
+        self._runner, self._case, self._state = runner, case, runner.make_state()
+        self._marks: dict[int, Arrays] = {}
+        if case.states:
+            runner.write_states(self._state, case.states)
+
+    def before(self, turn: int) -> Any:
+        """As they are to be before a call: one that goes back finds recurrent states restored."""
+        restored = self._case.restored
+        if turn in restored:
+            self._runner.write_states(self._state, self._marks[restored[turn]])
+        if turn in restored.values():
+            self._marks[turn] = self._runner.read_states(self._state, self._case.recurrent)
+        return self._state
+
+
 def run_cases(runner: Runner, cases: Sequence[Case]) -> Iterator[Run]:
     """Run each case's calls, one after another on a state of its own.
 
     All cases' first calls are made together, then their second ones, and so on.
     """
-    states = [runner.make_state() for _ in cases]
-    for case, state in zip(cases, states, strict=True):
-        if case.states:
-            runner.write_states(state, case.states)
+    states = [CaseState(runner, case) for case in cases]
     parts: list[list[Rows]] = [[] for _ in cases]
     alike: list[list[dict[str, list[FloatArray]]]] = [[] for _ in cases]
     for turn in range(max((len(case.calls) for case in cases), default=0)):
         at = [i for i, case in enumerate(cases) if turn < len(case.calls)]
         calls = [cases[i].calls[turn] for i in at]
-        for i, outputs in zip(at, runner.predict_all(calls, [states[i] for i in at]), strict=True):
+        before = [states[i].before(turn) for i in at]
+        for i, outputs in zip(at, runner.predict_all(calls, before), strict=True):
             rows = cases[i].rows(outputs)
             parts[i].append(rows)
             if cases[i].residual_unknown:
@@ -81,10 +97,10 @@ def nearest(inputs: Sequence[FloatArray], expected: FloatArray) -> FloatArray | 
     return max(inputs, key=likeness, default=None)
 
 
-def _alike(case: Case, call: Arrays, name: str, output: npt.NDArray[Any]) -> list[FloatArray]:
+def _alike(case: Case, call: Arrays, name: str, output: Any) -> list[FloatArray]:
     """The floating-point inputs of an output's shape, as rows of that output."""
     return [
         case.rows({name: x})[name]
         for x in call.values()
-        if np.issubdtype(x.dtype, np.floating) and x.shape == output.shape
+        if np.issubdtype(x.dtype, np.floating) and x.shape == getattr(output, "shape", None)
     ]

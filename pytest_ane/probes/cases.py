@@ -13,6 +13,7 @@ import numpy.typing as npt
 from pytest_ane.core.arrays import Array, Arrays, FloatArray
 from pytest_ane.families import Inputs, Port, Routes
 from pytest_ane.probes.inputs import Domain
+from pytest_ane.probes.seeded import gaussian, generator
 
 Rows: TypeAlias = Mapping[str, FloatArray]
 """`[positions, channels]` by output name."""
@@ -20,6 +21,8 @@ Rows: TypeAlias = Mapping[str, FloatArray]
 CALLS = 3
 """Calls of a seeded sequence on the states of a package or a builder's shard: what one writes is
 read in those after it. Few, because random numbers in a mask's place let a state grow."""
+_LABEL = 256
+"""Numbers that stand for a label: the cosines of two labels have a deviation of 1/16."""
 Float = TypeVar("Float", bound=np.floating[Any])
 
 
@@ -45,6 +48,8 @@ class Case:
         undecided: rows that are not compared, for rounding to fp16 decides which experts are
             chosen there.
         states: by name, before the first call; zero where they are not named.
+        recurrent: states that a call which goes back finds as they were before an earlier one.
+        restored: by each call that goes back, that earlier one.
         carried: by state, whether what earlier calls left in it changes the reference's last
             outputs; empty where nobody asked.
         domains: what a package's inputs were drawn from, by name.
@@ -65,6 +70,8 @@ class Case:
     left_out: tuple[int, ...] = ()
     undecided: tuple[int, ...] = ()
     states: Arrays = field(default_factory=dict)
+    recurrent: tuple[str, ...] = ()
+    restored: Mapping[int, int] = field(default_factory=dict)
     carried: Mapping[str, bool] = field(default_factory=dict)
     domains: Mapping[str, Domain] = field(default_factory=dict)
 
@@ -136,8 +143,22 @@ def largest_input(inputs: Arrays) -> float:
     return max((float(np.abs(x).max(initial=0.0)) for x in floats), default=0.0)
 
 
-def port_rows(array: Array, port: Port | None) -> FloatArray:
+def as_array(output: Any) -> Array:
+    """An output as numbers: of a classifier, its probabilities in the order of their labels.
+
+    Its label, a text or a number, becomes a direction of its own, so that equal labels have the
+    cosine 1 and others one near 0.
+    """
+    if isinstance(output, Mapping):
+        return np.array([output[key] for key in sorted(output, key=str)], np.float32)
+    if isinstance(output, str | int):
+        return gaussian(generator("label", str(output)), (_LABEL,))
+    return np.asarray(output)
+
+
+def port_rows(output: Any, port: Port | None) -> FloatArray:
     """An output as float32 `[T, C]` where one axis is known to be flexible, else `[1, size]`."""
+    array = as_array(output)
     axis = None if port is None else flexible_axis(port)
     if axis is None or port is None or array.ndim != len(port.shape):
         return np.asarray(array, dtype=np.float32).reshape(1, -1)

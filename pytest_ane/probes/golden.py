@@ -25,11 +25,11 @@ from pytest_ane.backends import Backend, Runner
 from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.core.errors import GoldenError
 from pytest_ane.core.files import replacing
-from pytest_ane.families import Layout, Port, shifts
+from pytest_ane.families import Layout, Port, recurrent_of, shifts
 from pytest_ane.manifest import Shard
 from pytest_ane.manifest.records import ProbeKind
 from pytest_ane.probes.cases import Case, package_case, with_prefix
-from pytest_ane.probes.hidden import Calls, HiddenProbe, in_steps, kept_rows
+from pytest_ane.probes.hidden import Calls, HiddenProbe, goes_back_to_calls, in_steps, kept_rows
 
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
 Positive = Annotated[int, Field(ge=1, le=1 << 20)]
@@ -199,6 +199,11 @@ def _hidden_probe(golden: GoldenTensors, i: int, shard: Shard, layout: Layout) -
             f"{golden.path}: {i}.input has {end} positions, and {shard.qualified} holds at most "
             f"context = {shard.context}; raise it or record shorter probes."
         )
+    if recurrent_of(layout) and not goes_back_to_calls(calls):
+        raise GoldenError(
+            f"{golden.path}: a call of {i}.input goes back to a position at which none began, and "
+            f"{shard.qualified} has recurrent states, which are known only there; record it again."
+        )
     if calls[0][0] > note.before and not shifts(layout):
         raise GoldenError(
             f"{golden.path}: {i}.input begins at position {calls[0][0]}, and sequences of "
@@ -256,9 +261,9 @@ def _read(path: Path) -> tuple[dict[str, Array], Notes]:
             tensors = {}
             for name in file.keys():  # noqa: SIM118 - a file is no mapping
                 dtype = file.get_slice(name).get_dtype()
-                integers = ".in." in name and dtype == "I32"
+                integers = ".in." in name and dtype in ("I32", "U8")
                 if dtype not in _FLOATS and not integers:
-                    more = " and, as inputs, I32" if ".in." in name else ""
+                    more = " and, as inputs, I32 and U8" if ".in." in name else ""
                     raise ValueError(f"{name} is {dtype}; read are F16, F32{more}")
                 array = file.get_tensor(name)
                 tensors[name] = array if integers else array.astype(np.float32)

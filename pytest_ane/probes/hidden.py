@@ -112,7 +112,21 @@ class HiddenProbe:
             left_out=self.left_out,
             undecided=self.undecided,
             states=self.states,
+            restored=_restored(self.calls) if recurrent_of(layout) else {},
+            recurrent=recurrent_of(layout) or (),
         )
+
+
+def goes_back_to_calls(calls: Calls) -> bool:
+    """Whether each call that goes back begins where an earlier one began."""
+    starts = [start for start, _ in calls]
+    return all(b > a or b in starts[:i] for i, (a, b) in enumerate(pairwise(starts), 1))
+
+
+def _restored(calls: Calls) -> dict[int, int]:
+    """By each call that goes back, the earlier one that began at the same position."""
+    starts = [start for start, _ in calls]
+    return {i: starts.index(b) for i, (a, b) in enumerate(pairwise(starts), 1) if b <= a}
 
 
 def kept_rows(calls: Calls) -> list[int]:
@@ -243,7 +257,7 @@ def _patterns(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
     if stateful and "ragged" in kinds:
         spans = ragged_calls(largest, shard.context, anywhere=shifts(layout))
         sequences += [("ragged", f"positions {c[0][0]} to {sum(c[-1]) - 1}", c) for c in spans]
-    if stateful and "rewrite" in kinds and recurrent_of(layout) == ():
+    if stateful and "rewrite" in kinds and recurrent_of(layout) is not None:
         twice = rewrite_calls(largest, shard.context)
         sequences += [("rewrite", f"from {start}", calls) for start, calls in twice.items()]
     for kind, where, calls in sequences:
@@ -301,13 +315,14 @@ def _in_turn(sizes: Sequence[int], start: int, end: int) -> Calls:
 def rewrite_calls(largest: int, context: int) -> dict[int, Calls]:
     """By the position that they go back to, calls that write some positions twice.
 
-    As a verifier does whose draft was rejected, and a new sequence on the state of another.
+    As a verifier does whose draft was rejected, and a new sequence on the state of another. They
+    go back to where a call began: recurrent states are known there.
     """
     length = min(_REWRITTEN, context)
-    before = in_steps(length, largest)
+    before = in_steps(length, max(1, min(largest, length // 2)))
     return {
         start: before + in_steps(min(_AGAIN, context - start), largest, start)
-        for start in (length // 2, 0)
+        for start in (before[len(before) // 2][0], 0)
     }
 
 

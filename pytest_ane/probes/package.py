@@ -17,11 +17,12 @@ from pytest_ane.core.errors import ProgramError
 from pytest_ane.manifest import Input, Probes
 from pytest_ane.mil import read_any
 from pytest_ane.mil.records import Feature, MLModel
-from pytest_ane.probes.cases import CALLS, Case, package_case
+from pytest_ane.probes.cases import CALLS, Case, as_array, package_case
 from pytest_ane.probes.domains import domains
 from pytest_ane.probes.sampler import Sampler
 from pytest_ane.probes.seeded import KINDS
 from pytest_ane.reference.budget import current_budget
+from pytest_ane.reference.images import is_color, mode
 
 _LARGEST = 1 << 14
 """Longest flexible axis that is probed; the default shape is where the range is open."""
@@ -49,8 +50,8 @@ def package_cases(
 
     Raises:
         BudgetError: an input is larger than the memory allowed.
-        ProgramError: a package cannot be read, or takes something else than tensors; it has no
-            such input, or an input's options do not fit it.
+        ProgramError: a package cannot be read, or takes something else than tensors and images;
+            it has no such input, or an input's options do not fit it.
     """
     runner = backend.load(artifact)
     model = read_any(artifact, weights=False)
@@ -80,7 +81,8 @@ def _answered(oracle: Runner, case: Case) -> Case:
         others = oracle.make_state()
         oracle.write_states(others, {n: x for n, x in kept.items() if n != name})
         again = oracle.predict(last, others)
-        return all(np.array_equal(again[n], x, equal_nan=True) for n, x in outputs[-1].items())
+        pairs = ((as_array(again[n]), as_array(x)) for n, x in outputs[-1].items())
+        return all(np.array_equal(*pair, equal_nan=True) for pair in pairs)
 
     expected = case.joined([case.rows(each) for each in outputs])
     return replace(case, expected=expected, carried={name: not forgets(name) for name in kept})
@@ -113,10 +115,10 @@ def _cases(
 ) -> Iterator[Case]:
     subject, inputs = sampler.subject, sampler.features
     for feature in inputs:
-        if feature.kind != "tensor":
+        if feature.kind != "tensor" and not mode(feature):
             raise ProgramError(
-                f"{subject}: input {feature.name!r} is of kind {feature.kind}; only tensors are "
-                "probed yet."
+                f"{subject}: input {feature.name!r} is of kind {feature.kind}; tensors and images "
+                "are probed."
             )
     ends = _ends(inputs)
 
@@ -152,7 +154,7 @@ def _ends(inputs: tuple[Feature, ...]) -> dict[str, float]:
 
 
 def _shape_of(feature: Feature, subject: Path | str, at: float) -> tuple[int, ...]:
-    shape = _shape(feature, at)
+    shape = (*_shape(feature, at), *((3,) if is_color(feature) else ()))
     if 0 in shape:
         raise ProgramError(
             f"{subject}: input {feature.name!r} has the shape {list(shape)}, which is empty, so "

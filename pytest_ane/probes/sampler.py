@@ -12,11 +12,13 @@ import numpy as np
 
 from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ProgramError
+from pytest_ane.manifest import Input
 from pytest_ane.mil.records import Feature
 from pytest_ane.probes.domains import FLOATS
 from pytest_ane.probes.inputs import COVERED, POSITIONAL, Call, Domain, Shape, draw, position_axis
 from pytest_ane.probes.seeded import KINDS
 
+_BYTE = 255
 SAMPLER = 1
 """Version of what is drawn for a package's inputs, raised when the same table gives others."""
 
@@ -46,7 +48,7 @@ class Sampler:
         number: int,
         start: int = 0,
     ) -> dict[str, Array]:
-        """The inputs of one call, float32 or int32, by name.
+        """The inputs of one call by name: float32, int32, or bytes of an image.
 
         Args:
             shapes: of the inputs, by name.
@@ -100,14 +102,10 @@ class Sampler:
         if spec is None:
             return KINDS[kind](call.bits, shape or (1,)).reshape(shape)
         with self._of(name):
-            values = draw(spec, shape, call)
+            values = _typed(feature, spec, draw(spec, shape, call))
         if spec.kind == "ids":
             self._drawn[name] += values.size
-        if feature.dtype in FLOATS:
-            return values.astype(np.float32)
-        # A positive value does not become 0.
-        whole = np.ceil(values) if spec.kind == "positive" else np.rint(values)
-        return whole.astype(np.int32)
+        return values
 
     @contextmanager
     def _of(self, name: str) -> Iterator[None]:
@@ -115,6 +113,19 @@ class Sampler:
             yield
         except ValueError as error:
             raise ProgramError(f"{self.subject}: input {name!r} {error}.") from None
+
+
+def _typed(feature: Feature, spec: Input, values: Array) -> Array:
+    """Values in the type that a feature takes: bytes of an image, float32, or int32."""
+    if feature.dtype in FLOATS:
+        return values.astype(np.float32)
+    # A positive value does not become 0.
+    whole = np.ceil(values) if spec.kind == "positive" else np.rint(values)
+    if feature.kind != "image":
+        return whole.astype(np.int32)
+    if whole.min() < 0 or whole.max() > _BYTE:
+        raise ValueError(f"is an image, whose pixels are 0 to 255; {spec.kind} goes beyond")
+    return whole.astype(np.uint8)
 
 
 def flexible_axis(feature: Feature) -> int | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, get_args
 
 import numpy as np
@@ -103,18 +102,15 @@ class Session:
             return inputs
         return {name: x for name, x in inputs.items() if name in self._features}
 
-    def make_state(self, values: Mapping[str, Array] = MappingProxyType({})) -> States:
-        """Fresh states, to be passed to `predict` again and again: zero, but for these values."""
-        states = States(
+    def make_state(self) -> States:
+        """Fresh states, all zero, to be passed to `predict` again and again."""
+        return States(
             {
                 named.name: State(named.type.wrapped, self.precision)
                 for named in self.model.main.inputs
                 if isinstance(named.type, StateType)
             }
         )
-        for name, value in values.items():
-            states[name].write(value)
-        return states
 
     def predict(
         self,

@@ -136,7 +136,8 @@ def test_slots_are_written_again_from_the_middle_and_from_the_first() -> None:
         6: ((6, 8), (14, 2)),
         0: ((0, 8), (8, 2)),
     }
-    assert all(calls[:2] == ((0, 8), (8, 4)) for calls in twice.values())
+    assert all(calls[:2] == ((0, 6), (6, 6)) for calls in twice.values())
+    assert {*rewrite_calls(4, 64)} == {4, 0}
     assert [kept_rows(calls)[-1] for calls in twice.values()] == [21, 21]
     assert rewrite_calls(8, 1) == {0: ((0, 1), (0, 1))}
 
@@ -145,7 +146,7 @@ def test_slots_are_written_again_from_the_middle_and_from_the_first() -> None:
     ("model", "name", "kinds"),
     [
         (llama(context=64), "L00", {"ragged", "rewrite"}),
-        (zaya(), "L00", {"ragged"}),  # Its convolutions' tail cannot go back.
+        (zaya(), "L00", {"ragged", "rewrite"}),
         (zaya(), "L01", set()),
         (llama(), "L00", set()),
     ],
@@ -153,6 +154,19 @@ def test_slots_are_written_again_from_the_middle_and_from_the_first() -> None:
 def test_which_shards_are_called_how(model: Any, name: str, kinds: set[str]) -> None:
     drawn = draw_probes(shard(name, "ragged", "rewrite"), model.layout(name), no_states)
     assert {probe.kind for probe in drawn} == kinds
+
+
+def test_recurrent_states_are_restored_where_a_call_goes_back() -> None:
+    model = zaya()
+    for probe in answered_probes(model, shard("L00", "rewrite", context=CONTEXT), no_states):
+        case = probe.case(model.layout("L00"))
+        assert case.recurrent == model.layout("L00").recurrent != ()
+        starts = [start for start, _ in probe.calls]
+        ((again, first),) = case.restored.items()
+        assert starts[again] == starts[first] <= starts[again - 1]
+    cached = llama(context=64)
+    (probe, _) = answered_probes(cached, shard("L00", "rewrite", context=64), no_states)
+    assert probe.case(cached.layout("L00")).restored == {}
 
 
 def test_the_reference_of_a_rewritten_sequence_is_that_of_how_it_stands() -> None:

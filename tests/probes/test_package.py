@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.backends import CpuBackend
+from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.gates.fidelity import judge, measure
 from pytest_ane.manifest import Input, Policy, Probes
@@ -49,6 +50,30 @@ def loudness(path: Path, weight: np.ndarray) -> Path:
         "fp32",
         lambda mb, x: mb.matmul(x=mb.log(x=x, name="level"), y=weight, name="y"),
     )
+
+
+def picture(path: Path, color: str, scale: float = 0.5, bias: float = 0.0) -> Path:
+    """A package of one image input `x` of 6 by 8 pixels."""
+    import torch
+
+    ct = import_coremltools()
+
+    class Scaled(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.avg_pool2d(x * scale + bias, 2)
+
+    shape = (1, 3 if color == "RGB" else 1, 6, 8)
+    with converter_notes():
+        traced = torch.jit.trace(Scaled().eval(), torch.zeros(shape))
+        layout = ct.colorlayout.RGB if color == "RGB" else ct.colorlayout.GRAYSCALE
+        ct.convert(
+            traced,
+            inputs=[ct.ImageType("x", shape, color_layout=layout)],
+            outputs=[ct.TensorType("y")],
+            minimum_deployment_target=ct.target.iOS18,
+            skip_model_load=True,
+        ).save(str(path))
+    return path
 
 
 def status(
@@ -132,6 +157,27 @@ def test_a_call_of_several_positions_is_followed_by_the_next(tmp_path: Path) -> 
     later = sampler.call(shapes, "gaussian", (0,), 0, start=2)
     assert later["p"].tolist() == [2, 3]
     assert (later["m"][0, 0] == 0).sum(axis=1).tolist() == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("color", "shape", "dtype"),
+    [("RGB", (6, 8, 3), np.uint8), ("GRAYSCALE", (6, 8), np.uint8)],
+)
+def test_an_image_is_drawn_as_pixels(
+    tmp_path: Path, color: str, shape: tuple[int, ...], dtype: type
+) -> None:
+    package = picture(tmp_path / "m.mlpackage", color)
+    gradient, noise = package_cases(CpuBackend(), package, None, PROBES)
+    pixels = gradient.calls[0]["x"]
+    assert (pixels.shape, pixels.dtype) == (shape, dtype)
+    assert (pixels.min(), pixels.max()) == (0, 255)
+    assert not np.array_equal(pixels, noise.calls[0]["x"])
+    assert str(exercised([gradient])[0]) == "image: gradients and noise from 0 to 255"
+    assert status(package, picture(tmp_path / "right.mlpackage", color, scale=0.5004)) == "passed"
+    assert status(package, picture(tmp_path / "bad.mlpackage", color, bias=90)) == "failed"
+    beyond = {"x": Input(kind="uniform", high=900.0)}
+    with pytest.raises(ProgramError, match="is an image, whose pixels are 0 to 255; uniform goes"):
+        package_cases(CpuBackend(), package, None, PROBES, beyond)
 
 
 def test_options_that_do_not_fit_are_told_of_the_input(tmp_path: Path) -> None:

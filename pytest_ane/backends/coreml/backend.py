@@ -221,7 +221,7 @@ class CoreMLRunner:
             for name, array in bind_inputs(self._tensors, arrays, "as-typed").items()
         }
         images = (f.name for f in self._model.inputs if f.kind == "image")
-        return arguments | {name: inputs[name] for name in images if name in inputs}
+        return arguments | {name: _picture(inputs[name]) for name in images if name in inputs}
 
     @contextmanager
     def _explained(self, failure: str) -> Iterator[None]:
@@ -239,6 +239,17 @@ def _load(model: MLModel, compiled: Path, units: str, coremltools: Any) -> CoreM
         str(compiled), coremltools.ComputeUnit[units], model.function or None
     )
     return CoreMLRunner(model, loaded)
+
+
+def _picture(pixels: Any) -> Any:
+    """Pixels as coremltools takes them, a PIL image; anything but an array as it is."""
+    if not isinstance(pixels, np.ndarray):
+        return pixels
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ExecutionError("image inputs need Pillow, run: pip install pillow") from None
+    return Image.fromarray(pixels)
 
 
 def _returned(value: Any) -> Any:

@@ -130,7 +130,7 @@ def _groups(fidelity: Fidelity, policy: FidelityPolicy) -> Groups:
     groups: dict[OutputPolicy, list[Comparison]] = {}
     pool = fidelity.budget is not None
     for c in fidelity.comparisons if fidelity.compared else ():
-        if _is_finite(c, policy):
+        if _is_finite(c, policy) and not c.undefined:
             spoilt = {*c.spoilt}
             finite = c.at(lambda p, spoilt=spoilt: p not in spoilt) if spoilt else c  # type: ignore[misc]
             groups.setdefault(policy.of_output(c.output), []).append(finite)
@@ -197,6 +197,16 @@ def _findings(fidelity: Fidelity, policy: FidelityPolicy, groups: Groups) -> Ite
 def _single(c: Comparison, fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[Finding]:
     """What is wrong with one output of one probe, whatever the thresholds."""
     where = Where(probe=c.probe, output=c.output)
+    if c.undefined:
+        yield Finding(
+            "unproven",
+            f"{c.probe}: {_share(c.undefined)} of the reference's own {c.output} is NaN or "
+            "infinite, so the inputs are none that it takes, and nothing was compared",
+            where,
+            remedy="say what the inputs hold, [models.NAME.inputs.INPUT] in shards.toml",
+            kind="are none that the reference takes: it gives NaN or infinity",
+        )
+        return
     if not _is_finite(c, policy):
         yield Finding(
             "failed",
@@ -228,7 +238,8 @@ def _too_little(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[Finding]
     infinite = [c for c in fidelity.comparisons if not _is_finite(c, policy)]
     parts = [*infinite, *(c for group in judged.values() for c in group.comparisons)]
     live, total = probes([c for c in parts if c.rest.live]), probes(fidelity.comparisons)
-    if live < policy.min_live_probes:
+    undefined = probes([c for c in fidelity.comparisons if c.undefined])
+    if live + undefined < policy.min_live_probes:
         yield Finding(
             "failed",
             f"{live} of {total} probes are live (the rest gave zeros, or are position 0 alone), "

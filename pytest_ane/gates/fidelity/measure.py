@@ -6,6 +6,7 @@ Every metric is computed in float64.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,8 @@ def compare(
     path = case.residual[name] if exact else residual
     if case.kind == "extreme":
         path = None
+    if undefined := 1.0 - finite_fraction(expected):
+        return replace(alone(case, name, actual), undefined=undefined)
     spoilt = ~np.isfinite(actual).all(axis=1)
     a, b = (case.compared(rows).astype(np.float64) for rows in (actual, expected))
     path = None if path is None else case.compared(path)
@@ -132,7 +135,7 @@ def compare(
     added = contributions if exact else contributions_off_input
     return Comparison(
         **_named(case, name, actual),
-        cosines=tuple(round(x, 9) for x in cosine(a, b).tolist()),
+        cosines=tuple(round(x, 9) for x in _cosines(a, b).tolist()),
         positions=tuple(positions.tolist()),
         both_zero=_indices(zero.both & ~undecided, case.start),
         one_zero=_indices(zero.one, case.start),
@@ -144,6 +147,17 @@ def compare(
         errors=_errors(a, b, absolute, ratio, case.start) if len(a) else None,
         **({} if path is None else _contributed(added(a, b, path), positions)),
     )
+
+
+def _cosines(a: DoubleArray, b: DoubleArray) -> DoubleArray:
+    """By row.
+
+    A single number has no angle but its sign: its relative error counts as the angle between two
+    vectors of one length that are so far apart, |a - b|^2 = 2 |b|^2 (1 - cosine).
+    """
+    if a.shape[1] > 1:
+        return cosine(a, b)
+    return np.maximum(1 - np.square(relative_l2(a, b)) / 2, -1.0)
 
 
 def alone(case: Case, name: str, actual: FloatArray) -> Comparison:

@@ -70,6 +70,8 @@ class Comparison:
         spoilt: positions with a value that is not finite.
         experts: those active in the reference at each position of `one_zero`, of a routed shard.
         errors: further numbers; None where nothing was live.
+        undefined: share of the reference's values that are NaN or infinite: the inputs are none
+            that it takes, and nothing is compared.
         undecided: positions that were not compared: rounding to fp16 decides which experts are
             chosen there.
     """
@@ -94,6 +96,7 @@ class Comparison:
     errors: Errors | None = None
     one_adds: tuple[int, ...] = ()
     undecided: tuple[int, ...] = ()
+    undefined: float = 0.0
 
     def __post_init__(self) -> None:
         if len(self.cosines) != len(self.positions):
@@ -117,8 +120,9 @@ class Comparison:
             raise ValueError("positions do not ascend from 0 on")
         if any(value < 0 for value in (*self.relative, self.residual or 0)):
             raise ValueError("a relative error or a ratio of norms is negative")
-        if not 0 <= self.finite <= 1:
-            raise ValueError(f"{self.finite} is no share of finite values")
+        for share in (self.finite, self.undefined):
+            if not 0 <= share <= 1:
+                raise ValueError(f"{share} is no share of finite values")
 
     @property
     def live(self) -> bool:

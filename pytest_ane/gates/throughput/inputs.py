@@ -70,6 +70,6 @@ def package_inputs(
 
 def _is_flexible(feature: Feature, axis: int) -> bool:
     if feature.enumerated:
-        return len({shape[axis] for shape in feature.enumerated}) > 1
-    low, high = feature.ranges[axis] if feature.ranges else (0, 0)
-    return low != high
+        return len({shape[axis : axis + 1] for shape in feature.enumerated}) > 1
+    # The channels of an image are no axis of its range.
+    return any(low != high for low, high in feature.ranges[axis : axis + 1])

@@ -89,7 +89,7 @@ def test_what_does_not_fit_is_one_sentence_as_on_every_backend(
         CoreMLRunner(read_model(mixed(tmp_path)), Native()).predict(inputs)
 
 
-def test_images_are_handed_over_as_they_are(tmp_path: Path) -> None:
+def test_images_are_handed_over_as_they_are_and_pixels_as_images(tmp_path: Path) -> None:
     program = doubling()
     image = program.model.description.input.add()
     image.name = "picture"
@@ -101,10 +101,14 @@ def test_images_are_handed_over_as_they_are(tmp_path: Path) -> None:
     for dimension, size in zip(named.type.tensorType.dimensions, (3, 2), strict=False):
         dimension.constant.size = size
     native, picture = Native(y=np.zeros((2, 3), np.float32)), object()
-    CoreMLRunner(read_model(program.save(tmp_path)), native).predict(
-        {"x": np.zeros((2, 3), np.float32), "picture": picture}
-    )
+    runner = CoreMLRunner(read_model(program.save(tmp_path)), native)
+    x = np.zeros((2, 3), np.float32)
+    runner.predict({"x": x, "picture": picture})
     assert native.given["picture"] is picture
+    pixels = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    runner.predict({"x": x, "picture": pixels})
+    assert native.given["picture"].mode == "RGB"
+    assert np.array_equal(np.asarray(native.given["picture"]), pixels)
 
 
 def test_a_failed_prediction_is_explained(backend: Backend, tmp_path: Path) -> None:

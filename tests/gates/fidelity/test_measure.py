@@ -338,6 +338,20 @@ def test_a_position_at_which_rounding_chooses_is_not_compared_but_counted() -> N
     assert (spoilt.finite, spoilt.spoilt) == (0, (0, 1, 2))
 
 
+def test_where_the_reference_itself_is_nan_nothing_is_proven() -> None:
+    """Inputs that a model does not take, such as a magnitude below zero, are no fault of its."""
+    undefined = X * np.array([[1], [np.nan], [1]], np.float32)
+    found = comparison(undefined, undefined)
+    assert (found.undefined, found.live) == (pytest.approx(1 / 3), False)
+    verdict = judge(Fidelity((found,), True, {}), FidelityPolicy(), "m:L01")
+    assert verdict.status == "unproven"
+    assert "of the reference's own y is NaN or infinite" in verdict.findings[0].reason
+    both = Fidelity((found, comparison(X, X)), True, {})
+    assert judge(both, FidelityPolicy(), "m:L01").status == "unproven"
+    wrong = Fidelity((found, comparison(-X, X)), True, {})
+    assert judge(wrong, FidelityPolicy(), "m:L01").status == "failed"
+
+
 def test_many_rows_are_compared_as_few_are() -> None:
     """More than one block of the wide rows of a head."""
     expected = RNG.standard_normal((5, 9000)).astype(np.float32)
