@@ -11,8 +11,10 @@ from pytest_ane.cli.output import Output
 from pytest_ane.core.errors import GoldenError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pytest_ane.backends import Backend, Runner
-    from pytest_ane.manifest import Manifest, Probes, Shard
+    from pytest_ane.manifest import Input, Manifest, Probes, Shard
     from pytest_ane.probes.cases import Case
     from pytest_ane.project.models import OpenModel
 
@@ -82,7 +84,7 @@ def _of_shard(options: argparse.Namespace) -> Recorded:
     if isinstance(model, OpenModel) and shard.family:
         return _of_family(model, shard, package, options.backend)
     if package is not None:
-        return _of_package(_backend(options.backend), package, shard.probes)
+        return _of_package(_backend(options.backend), package, shard.probes, shard.inputs)
     if isinstance(model, OpenModel):
         raise GoldenError(
             f"{shard.qualified}: has no float32 module; name a package to run with --package."
@@ -128,12 +130,14 @@ def _answer(runner: Runner, case: Case) -> Any:
     return run.rows["y"]
 
 
-def _of_package(backend: Backend, package: Path, probes: Probes) -> Recorded:
+def _of_package(
+    backend: Backend, package: Path, probes: Probes, tables: Mapping[str, Input] | None = None
+) -> Recorded:
     """A package's own inputs and outputs."""
     from pytest_ane.probes.cases import as_array
     from pytest_ane.probes.package import package_cases
 
-    cases, runner = package_cases(backend, package, None, probes), backend.load(package)
+    cases, runner = package_cases(backend, package, None, probes, tables), backend.load(package)
     tensors: dict[str, Any] = {}
     for i, case in enumerate(cases):
         state = runner.make_state()

@@ -139,20 +139,12 @@ def shard_problems(
     if table.uncompressed is not None and table.artifact is None:
         message = "'uncompressed' needs an 'artifact'; a shard that is built has its own"
         yield at_key(own.origin(("uncompressed",)), message)
-    if table.inputs and (problem := _undrawn(model, table)) is not None:
-        yield at_table(own.origin(("inputs",)), problem)
+    if table.inputs and model.family and table.reference in (None, "float32"):
+        message = "has no effect, for the family says what its inputs are; take it out"
+        yield at_table(own.origin(("inputs",)), message)
     if table.reference == "float32" and not made:
         message = "needs a family; name an uncompressed .mlpackage, golden .safetensors, or 'none'"
         yield at_value(own.origin(("reference",)), "float32", message)
-
-
-def _undrawn(model: ModelTable, table: ShardTable) -> str | None:
-    """Why a shard's inputs are not drawn as a table of `inputs` says, if so."""
-    if (table.reference or "").endswith(".safetensors"):
-        return "has no effect, for golden tensors hold their own inputs; take it out"
-    if model.family and table.reference in (None, "float32"):
-        return "has no effect, for the family says what its inputs are; take it out"
-    return None
 
 
 def setting_problems(model: ModelTable, settings: Common, layers: Layers) -> Iterator[Problem]:

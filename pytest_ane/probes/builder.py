@@ -21,7 +21,7 @@ from pytest_ane.manifest import Input, Shard
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.mil.records import DType, Feature
 from pytest_ane.probes.cases import CALLS, Case, flexible_axis, package_case, with_prefix
-from pytest_ane.probes.domains import as_given, check_names
+from pytest_ane.probes.domains import check_names, from_manifest
 from pytest_ane.probes.recording import RECORDING_VERSION, load, load_ports, save
 from pytest_ane.probes.sampler import SAMPLER, Sampler
 from pytest_ane.probes.seeded import KINDS, generator, lengths
@@ -30,14 +30,14 @@ BuilderProbe: TypeAlias = tuple[str, str, int, Sequence[Inputs]]
 """Kind, name, T, and the inputs by port of each call."""
 
 
-def builder_cases(folder: Path, given: Mapping[str, Input] = MappingProxyType({})) -> list[Case]:
+def builder_cases(folder: Path, tables: Mapping[str, Input] = MappingProxyType({})) -> list[Case]:
     """A shard's seeded probes, at several T where it is flexible, with its reference's outputs.
 
-    `given` are the manifest's inputs, which were drawn when they were recorded.
+    `tables` are the manifest's, of inputs that were drawn so when the probes were recorded.
     """
     tensors, metadata = load(folder)
     ports = load_ports(folder).outputs
-    domains = {name: as_given(spec) for name, spec in given.items()}
+    domains = {name: from_manifest(spec) for name, spec in tables.items()}
     cases = [
         package_case(
             kind,
@@ -126,7 +126,7 @@ def _sampler(shard: Shard, ports: Sequence[Port]) -> Sampler:
         for port in ports
         if port.name in shard.inputs
     )
-    domains = {name: as_given(spec) for name, spec in shard.inputs.items()}
+    domains = {name: from_manifest(spec) for name, spec in shard.inputs.items()}
     return Sampler(tuple(features), shard.qualified, domains)
 
 

@@ -9,7 +9,7 @@ or 1, which is inside every vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -42,7 +42,7 @@ FLOATS = (DType.FP16, DType.FP32, DType.FP64)
 
 def domains(
     features: Sequence[Feature],
-    given: Mapping[str, Input],
+    tables: Mapping[str, Input],
     artifact: Path,
     reference: Path | None = None,
 ) -> dict[str, Domain]:
@@ -50,7 +50,7 @@ def domains(
 
     Args:
         features: the artifact's inputs.
-        given: the manifest's, by name.
+        tables: the manifest's, by input.
         artifact: the package.
         reference: the package that it is compared with; what both imply, this one decides.
 
@@ -58,18 +58,18 @@ def domains(
         ProgramError: the manifest names an input that the package does not have, or a package
             cannot be read.
     """
-    check_names(artifact, given, [feature.name for feature in features])
+    check_names(artifact, tables, [feature.name for feature in features])
     implied = derived(artifact) | (derived(reference) if reference else {})
-    return {f.name: _domain(f, given.get(f.name), implied.get(f.name)) for f in features}
+    return {f.name: _domain(f, tables.get(f.name), implied.get(f.name)) for f in features}
 
 
-def check_names(subject: Path | str, given: Iterable[str], names: Sequence[str]) -> None:
+def check_names(subject: Path | str, tables: Iterable[str], names: Sequence[str]) -> None:
     """Check that the inputs that the manifest names are inputs of a package or shard.
 
     Raises:
         ProgramError: one is not.
     """
-    for name in given:
+    for name in tables:
         if name not in names:
             close = get_close_matches(name, names, n=1)
             hint = f"did you mean {close[0]!r}?" if close else "correct the name or take it out."
@@ -79,14 +79,14 @@ def check_names(subject: Path | str, given: Iterable[str], names: Sequence[str])
             )
 
 
-def as_given(spec: Input) -> Domain:
+def from_manifest(spec: Input) -> Domain:
     """What an input is drawn from because the manifest says so."""
     return Domain("manifest", spec, f"{spec.kind}: as the manifest says")
 
 
-def _domain(feature: Feature, given: Input | None, implied: Domain | None) -> Domain:
-    if given is not None:
-        return as_given(given)
+def _domain(feature: Feature, table: Input | None, implied: Domain | None) -> Domain:
+    if table is not None:
+        return from_manifest(table)
     if implied is not None and feature.kind == "tensor":
         return implied
     if feature.kind == "image":
@@ -142,21 +142,18 @@ def derived(package: Path) -> dict[str, Domain]:
     return {name: d for part in reversed(parts) for name, d in implied(part.main).items()}
 
 
-Implication: TypeAlias = Callable[["_Graph", Operation], "Domain | None"]
-
-
 def implied(function: Function) -> dict[str, Domain]:
     """What a function implies about its inputs, by input; nothing of the others.
 
     Where several operations imply something, ids below the smallest count decide.
     """
     graph = _Graph(function)
-    found: dict[str, Domain] = {}
+    result: dict[str, Domain] = {}
     for named in function.inputs:
         reasons = [d for use in graph.uses_of(named.name) if (d := graph.domain(*use)) is not None]
         if reasons:
-            found[named.name] = min(reasons, key=lambda d: d.count or math.inf)
-    return found
+            result[named.name] = min(reasons, key=lambda d: d.count or math.inf)
+    return result
 
 
 _MOVES = {
@@ -202,8 +199,9 @@ class _Graph:
             value, own = waiting.pop(0)
             for operation, parameter in self._users.get(value, ()):
                 yield operation, parameter, own
-                after = own and self._moves(operation, parameter)
-                if after or self._moves(operation, parameter) or self._scales(operation, parameter):
+                moved = self._moves(operation, parameter)
+                if moved or self._scales(operation, parameter):
+                    after = own and moved
                     following = [(output.name, after) for output in operation.outputs]
                     waiting += [step for step in following if step not in visited]
                     visited.update(following)

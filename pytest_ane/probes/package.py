@@ -39,11 +39,11 @@ def package_cases(
     artifact: Path,
     reference: Path | None,
     probes: Probes,
-    inputs: Mapping[str, Input] | None = None,
+    tables: Mapping[str, Input] | None = None,
 ) -> list[Case]:
     """Seeded probes of a package's own inputs, with a reference package's outputs for them.
 
-    Inputs are drawn as `inputs` says, which is the manifest's, else as the programs imply
+    Inputs are drawn as `tables` says, which is the manifest's, else as the programs imply
     (`pytest_ane.probes.domains`). Flexible axes are probed at their smallest, a middle and their
     largest length; further probes of that draw the ids that are left, where 64 calls can.
     A package with states is probed over sequences of calls on one state.
@@ -56,7 +56,7 @@ def package_cases(
     runner = backend.load(artifact)
     model = read_any(artifact, weights=False)
     calls = CALLS if isinstance(model, MLModel) and model.states else 1
-    known = domains(runner.inputs, inputs or {}, artifact, reference)
+    known = domains(runner.inputs, tables or {}, artifact, reference)
     cases = list(_cases(Sampler(runner.inputs, artifact, known), probes, calls, cover=True))
     if reference is None:
         return cases
@@ -92,19 +92,19 @@ def seeded_inputs(
     inputs: tuple[Feature, ...],
     artifact: Path,
     seed: int,
-    given: Mapping[str, Input] | None = None,
+    tables: Mapping[str, Input] | None = None,
     *,
     smallest: bool = False,
 ) -> dict[str, Array]:
     """One Gaussian probe by input name, of the largest shape or of the smallest.
 
-    Inputs are drawn as `given` says, which is the manifest's, else as the program implies.
+    Inputs are drawn as `tables` says, which is the manifest's, else as the program implies.
 
     Raises:
         ProgramError: as `package_cases`.
     """
     probes = Probes(kinds=("gaussian",), count=1, seed=seed)
-    sampler = Sampler(inputs, artifact, domains(inputs, given or {}, artifact))
+    sampler = Sampler(inputs, artifact, domains(inputs, tables or {}, artifact))
     first, *more = _cases(sampler, probes)
     case = first if smallest or not more else more[-1]
     return dict(*case.calls)

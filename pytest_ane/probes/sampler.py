@@ -73,7 +73,7 @@ class Sampler:
             spec, shape = self.domains[feature.name].input, shapes[feature.name]
             if spec is not None and spec.kind in POSITIONAL:
                 with self._of(feature.name):
-                    axis = position_axis(spec, shape, flexible_axis(feature))
+                    axis = position_axis(spec, shape, _flexible_axis(feature))
                 if axis is not None:
                     return shape[axis]
         return 1
@@ -98,7 +98,7 @@ class Sampler:
     ) -> Array:
         name, spec = feature.name, self.domains[feature.name].input
         first = self._drawn[name]
-        call = Call(probe, name, number, start, first, flexible_axis(feature))
+        call = Call(probe, name, number, start, first, _flexible_axis(feature))
         if spec is None:
             return KINDS[kind](call.bits, shape or (1,)).reshape(shape)
         with self._of(name):
@@ -128,7 +128,7 @@ def _typed(feature: Feature, spec: Input, values: Array) -> Array:
     return whole.astype(np.uint8)
 
 
-def flexible_axis(feature: Feature) -> int | None:
+def _flexible_axis(feature: Feature) -> int | None:
     """An input's only flexible axis; None where none or several are flexible."""
     ranges = feature.ranges or [(min(e), max(e)) for e in zip(*feature.enumerated, strict=True)]
     axes = [axis for axis, (low, high) in enumerate(ranges) if low != high]

@@ -42,3 +42,18 @@ def test_bad_options_are_one_sentence(
     assert main(["golden", "record", *words]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"pytest-ane: {says}")
+
+
+def test_an_own_shard_is_recorded_at_the_manifest_s_inputs(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(package.parent)
+    Path("shards.toml").write_text(
+        '[models.mine.shard.a]\nartifact = "conv.mlpackage"\nreference = "a.safetensors"\n'
+        '[models.mine.inputs.x]\nkind = "uniform"\nlow = 3.0\nhigh = 4.0\n'
+    )
+    record = ["golden", "record", "mine:a", "--package", str(package), "--out", "a.safetensors"]
+    assert main([*record, "--backend", "cpu"]) == 0
+    drawn = [x for name, x in load_file("a.safetensors").items() if ".in." in name]
+    assert drawn
+    assert all(x.min() >= 3 and x.max() <= 4 for x in drawn)

@@ -91,23 +91,12 @@ def test_what_is_wrong_is_one_sentence(complaints: Complaints, table: str, compl
     assert complaint in line
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "reason"),
-    [
-        (FAMILY + '[models.mini.inputs.x]\nkind = "normal"\n', 5, "for the family says"),
-        (
-            OWN.replace("L01-fp16.mlpackage", "golden.safetensors"),
-            1,
-            "for golden tensors hold their own inputs",
-        ),
-    ],
-)
-def test_inputs_without_effect_are_an_error(
-    complaints: Complaints, text: str, line: int, reason: str
-) -> None:
-    (complaint,) = complaints(text)
-    assert complaint.startswith(f"shards.toml:{line}: [models.")
-    assert f".inputs] has no effect, {reason}" in complaint
+def test_inputs_of_a_family_s_shards_are_an_error(complaints: Complaints) -> None:
+    (complaint,) = complaints(FAMILY + '[models.mini.inputs.x]\nkind = "normal"\n')
+    assert complaint == (
+        "shards.toml:5: [models.mini.inputs] has no effect, for the family says what its inputs "
+        "are; take it out."
+    )
 
 
 def test_every_option_belongs_to_a_kind() -> None:

@@ -41,9 +41,9 @@ def package_inputs(
     features: tuple[Feature, ...],
     artifact: Path,
     tokens: Tokens,
-    given: Mapping[str, Input] | None = None,
+    tables: Mapping[str, Input] | None = None,
 ) -> CallInputs:
-    """Seeded inputs of a package without a family, at an end of its range, as `given` says.
+    """Seeded inputs of a package without a family, at an end of its range, as `tables` says.
 
     Where all its flexible axes have one length, that is taken to be T. A package of fixed shapes
     is called as it is, with `max`.
@@ -52,7 +52,7 @@ def package_inputs(
         ExecutionError: it is of fixed shapes, or has no such T.
         ProgramError: it takes something else than tensors.
     """
-    inputs = seeded_inputs(features, artifact, _SEED, given, smallest=tokens != "max")
+    inputs = seeded_inputs(features, artifact, _SEED, tables, smallest=tokens != "max")
     lengths = {
         extent
         for feature in features
