@@ -31,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--full", action="store_true", help="ZAYA and Gemma as the examples have them"
     )
+    parser.add_argument("--update", action="store_true", help="keep the other results of before")
     parser.add_argument("--write", type=Path, help="write the page, docs/battery.md")
     options = parser.parse_args(arguments)
     pairs = [
@@ -42,21 +43,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ][:: options.every]
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
-    results = run(pairs, options.jobs, options.full)
+    before = kept(pairs) if options.update else []
+    results = run(pairs, options.jobs, options.full, before)
     minutes = (time.perf_counter() - start) / 60
-    text = page(results)
+    text = page(sorted(results, key=lambda each: [*FAULTS].index(each.fault)))
     print(text)
-    print(f"{len(results)} runs in {minutes:.1f} minutes; {RESULTS.relative_to(ROOT)} has them.")
+    print(f"{len(pairs)} runs in {minutes:.1f} minutes; {RESULTS.relative_to(ROOT)} has them.")
     if options.write:
         options.write.write_text(text)
     return 0
 
 
-def run(pairs: Sequence[tuple[str, str]], jobs: int, full: bool) -> list[Result]:
+def kept(pairs: Sequence[tuple[str, str]]) -> list[Result]:
+    """The results of the last run, of other faults and shards than are run now."""
+    stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    results = [Result(**{**each, "effect": float(each["effect"])}) for each in stored]
+    return [r for r in results if (r.fault, r.shard) not in {*pairs} and r.fault in FAULTS]
+
+
+def run(
+    pairs: Sequence[tuple[str, str]], jobs: int, full: bool, before: Sequence[Result]
+) -> list[Result]:
     """The results of faults and shards, in order; all there are so far are in the file."""
     with ProcessPoolExecutor(jobs, get_context("spawn"), quiet, (full,)) as pool:
         futures = [pool.submit(result, *pair) for pair in pairs]
-        done = []
+        done = [*before]
         for i, (future, pair) in enumerate(zip(futures, pairs, strict=True), 1):
             done.append(future.result())
             if i % 10 == 0 or i == len(pairs):
