@@ -145,15 +145,20 @@ def derived(package: Path) -> dict[str, Domain]:
 def implied(function: Function) -> dict[str, Domain]:
     """What a function implies about its inputs, by input; nothing of the others.
 
-    Where several operations imply something, ids below the smallest count decide.
+    Where several operations imply something, the beginning of a slice decides, for a table of
+    positions is often longer than what is left of a state; then ids below the smallest count.
     """
     graph = _Graph(function)
     result: dict[str, Domain] = {}
     for named in function.inputs:
         reasons = [d for use in graph.uses_of(named.name) if (d := graph.domain(*use)) is not None]
         if reasons:
-            result[named.name] = min(reasons, key=lambda d: d.count or math.inf)
+            result[named.name] = min(reasons, key=_precedence)
     return result
+
+
+def _precedence(domain: Domain) -> float:
+    return 0 if domain.kind == "positions" else domain.count or math.inf
 
 
 _MOVES = {
@@ -166,6 +171,7 @@ _INDICES = {
     "gather": "x", "gather_along_axis": "x", "scatter": "data", "scatter_along_axis": "data",
 }  # fmt: skip
 """Operations whose `indices` count along one axis of this parameter."""
+_SLICES = ("slice_by_index", "slice_by_size", "slice_update")
 _POSITIVE = {
     "inverse": "x", "log": "x", "real_div": "y", "rsqrt": "x", "sqrt": "x",
 }  # fmt: skip
@@ -180,6 +186,7 @@ class _Graph:
     """The operations of a function by what they take."""
 
     def __init__(self, function: Function) -> None:
+        self._stateful = any(isinstance(named.type, StateType) for named in function.inputs)
         self._types: dict[str, ValueType] = {n.name: n.type for n in function.inputs}
         self._constants: dict[str, Value] = {}
         self._users: dict[str, list[tuple[Operation, str]]] = {}
@@ -224,6 +231,8 @@ class _Graph:
         op = operation.op
         if parameter == "indices" and own:
             return self._indices(operation)
+        if parameter == "begin" and own and op in _SLICES:
+            return self._begin(operation)
         if _POSITIVE.get(op) == parameter or (parameter == "x" and self._is_root(operation)):
             return _positive(operation)
         if op in _WITHIN and parameter == "x" and own:
@@ -259,6 +268,13 @@ class _Graph:
         argument = _argument(operation, parameter)
         table = argument.name if isinstance(argument, Ref) else operation.name
         return _below(extent, f"rows of the table `{table}`")
+
+    def _begin(self, operation: Operation) -> Domain:
+        begins = f"{operation.op} `{operation.name}` begins there"
+        if self._stateful:
+            return Domain("derived", Input(kind="positions"), f"positions: {begins}")
+        sentence = f"ids: 0 and 1, for {begins} and nothing implies how far it may go"
+        return Domain("derived", Input(kind="ids", count=2), sentence)
 
     def _shape(self, operation: Operation, parameter: str) -> tuple[int | None, ...]:
         argument = _argument(operation, parameter)

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_ane.backends import CpuBackend
 from pytest_ane.core.errors import ProgramError
-from pytest_ane.manifest import Input
+from pytest_ane.manifest import Input, Probes
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import DType, Feature
 from pytest_ane.probes.domains import derived, domains, implied
+from pytest_ane.probes.package import package_cases
 from tests.reference.programs import build
 
 
@@ -143,6 +145,46 @@ def test_the_sentence_names_the_operation(tmp_path: Path) -> None:
     path = floats(tmp_path, lambda mb, x: mb.log(x=x, name="loudness"))
     (domain,) = implied(read_model(path).main).values()
     assert domain.sentence == "positive: log `loudness` takes it"
+
+
+def test_a_slice_s_beginning_is_no_row_of_a_table(tmp_path: Path) -> None:
+    """Row 6 of the table is there, but no slice of three rows from there on."""
+
+    def body(mb: Any, x: Any) -> Any:
+        rows = mb.slice_by_size(x=table(7), begin=mb.concat(values=[x, [0]], axis=0), size=[3, 3])
+        return mb.add(x=rows, y=mb.gather(x=table(7), indices=x))
+
+    path = package(
+        tmp_path, lambda mb, types: (mb.TensorSpec((1,), types.int32), lambda x: body(mb, x))
+    )
+    (domain,) = derived(path).values()
+    assert domain.input == Input(kind="ids", count=2)
+    assert domain.sentence.startswith("ids: 0 and 1, for slice_by_size `")
+
+
+def test_a_state_s_slices_begin_at_positions(tmp_path: Path) -> None:
+    from coremltools.converters.mil import Builder as mb
+    from coremltools.converters.mil.mil import types
+
+    def body(pos: Any, x: Any, cache: Any) -> Any:
+        begin = mb.concat(values=[pos, [0]], axis=0)
+        end = mb.concat(values=[mb.add(x=pos, y=1), [3]], axis=0)
+        rows = mb.slice_update(x=mb.read_state(input=cache), update=x, begin=begin, end=end)
+        mb.coreml_update_state(state=cache, value=rows)
+        return mb.add(x=rows, y=mb.gather(x=table(7).astype(np.float16), indices=pos))
+
+    specs = [
+        mb.TensorSpec((1,), types.int32),
+        mb.TensorSpec((1, 3), types.fp16),
+        mb.StateTensorSpec((7, 3), types.fp16),
+    ]
+    path = build(tmp_path / "m.mlpackage", specs, lambda pos, x, cache: body(pos, x, cache))
+    known = derived(path)
+    assert [*known] == ["pos"]
+    assert known["pos"].input == Input(kind="positions")
+    assert known["pos"].sentence.startswith("positions: slice_update `")
+    cases = package_cases(CpuBackend(), path, None, Probes(kinds=("gaussian",), count=1))
+    assert [call["pos"].tolist() for call in cases[0].calls] == [[0], [1], [2]]
 
 
 def features(path: Path) -> tuple[Feature, ...]:
