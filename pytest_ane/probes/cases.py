@@ -21,8 +21,8 @@ Rows: TypeAlias = Mapping[str, FloatArray]
 CALLS = 3
 """Calls of a seeded sequence on the states of a package or a builder's shard: what one writes is
 read in those after it. Few, because random numbers in a mask's place let a state grow."""
-_LABEL = 256
-"""Numbers that stand for a label: the cosines of two labels have a deviation of 1/16."""
+_LABEL = 16
+"""Numbers that stand for a label: the cosine of two has a deviation of 1/4, and is far from 1."""
 Float = TypeVar("Float", bound=np.floating[Any])
 
 
@@ -146,21 +146,24 @@ def largest_input(inputs: Arrays) -> float:
 def as_array(output: Any) -> Array:
     """An output as numbers: of a classifier, its probabilities in the order of their labels.
 
-    Its label, a text or a number, becomes a direction of its own, so that equal labels have the
-    cosine 1 and others one near 0.
+    A label, a text or an integer, becomes 16 numbers along a last axis of their own: a direction,
+    so that equal labels have the cosine 1 and others one near 0.
     """
     if isinstance(output, Mapping):
         return np.array([output[key] for key in sorted(output, key=str)], np.float32)
-    if isinstance(output, str | int):
-        return gaussian(generator("label", str(output)), (_LABEL,))
-    return np.asarray(output)
+    array = np.asarray(output)
+    if array.dtype.kind == "f":
+        return array
+    labels, at = np.unique(array, return_inverse=True)
+    directions = [gaussian(generator("label", str(label)), (_LABEL,)) for label in labels]
+    return np.stack(directions)[at.reshape(array.shape)]
 
 
 def port_rows(output: Any, port: Port | None) -> FloatArray:
     """An output as float32 `[T, C]` where one axis is known to be flexible, else `[1, size]`."""
     array = as_array(output)
     axis = None if port is None else flexible_axis(port)
-    if axis is None or port is None or array.ndim != len(port.shape):
+    if axis is None or port is None or np.ndim(output) != len(port.shape):
         return np.asarray(array, dtype=np.float32).reshape(1, -1)
     moved = np.moveaxis(np.asarray(array, dtype=np.float32), axis, 0)
     return moved.reshape(len(moved), -1)

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from pytest_ane.backends import CpuBackend
 from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.families import Port
 from pytest_ane.gates.fidelity import measure
 from pytest_ane.manifest import Probes
-from pytest_ane.probes.cases import as_array
+from pytest_ane.probes.cases import as_array, port_rows
 from pytest_ane.probes.package import package_cases
 
 PROBES = Probes(kinds=("gaussian",), count=4)
@@ -85,7 +86,12 @@ def test_a_single_number_is_more_than_its_sign(tmp_path: Path) -> None:
 def test_labels_are_directions_and_probabilities_go_by_label() -> None:
     cat, dog = as_array("cat"), as_array("dog")
     assert np.array_equal(cat, as_array("cat"))
-    assert abs(cat @ dog) / np.linalg.norm(cat) / np.linalg.norm(dog) < 0.3
-    assert not np.array_equal(as_array(3), as_array(4))
+    assert abs(cat @ dog) / np.linalg.norm(cat) / np.linalg.norm(dog) < 0.9
+    ids = as_array(np.array([[3, 4, 3]], np.int32))
+    assert ids.shape == (1, 3, 16)
+    assert np.array_equal(ids[0, 0], ids[0, 2])
+    assert not np.array_equal(ids[0, 0], ids[0, 1])
+    assert np.array_equal(as_array(3), as_array(np.int64(3)))
+    assert port_rows(np.ones((1, 5), int), Port("y", (1, "T"))).shape == (5, 16)
     assert as_array({"b": 0.25, "a": 0.75}).tolist() == [0.75, 0.25]
     assert as_array(np.float32(3)).shape == ()
