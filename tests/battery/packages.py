@@ -118,7 +118,7 @@ def _flipped(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _package(
     name: str, what: str, put: Put, shards: tuple[str, ...] = BLOCKS, **more: Any
 ) -> Fault:
-    return Fault(name, "package", what, put, shards, "package", cause="compression", **more)
+    return Fault(name, "package", what, put, shards, "package", **{"cause": "compression"} | more)
 
 
 FAULTS = unique([
@@ -182,7 +182,7 @@ FAULTS = unique([
     _package("constants-exchanged", "the two norms' weights are exchanged",
              exchange("attention_norm_weight_to_fp16.val", "ffn_norm_weight_to_fp16.val")),
     _package("file-cut", "the last quarter of the weights file is missing", _cut,
-             gate="compression"),
+             gate="compression", cause="build"),
     _package("head-table-zero", "one table of the head is zero",
              tables("head_weight_to_fp16_palettized.lut", _set(7, lambda t: t * 0)), HEAD),
     _package("head-page", "a page of the head's indices is zero",

@@ -53,7 +53,7 @@ def test_a_spoilt_table_is_named(project: Project, small: Path) -> None:
     result = project.gate("-k", "compression")
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.re_match_lines(
-        [r"  - third rows 16 to 31 cost [\d.,]+ times what 4-bit k-means needs.*"]
+        [r"  - compression: third rows 16 to 31 cost [\d.,]+ times what 4-bit k-means needs.*"]
     )
 
 

@@ -116,19 +116,19 @@ def _lost(d: Distortion, policy: CompressionPolicy) -> Iterator[Finding]:
     elif row > (limit := policy.max_weight_row_error):
         yield Finding(
             "failed",
-            f"{d.name} {rows} cost {_times(row)} times what {d.scheme} needs "
+            f"compression: {d.name} {rows} cost {_times(row)} times what {d.scheme} needs "
             f"(max-weight-row-error = {limit:g})",
             where,
-            kind=f"have rows that cost over {limit:g} times what their schemes need",
+            kind=f"have rows that cost over {limit:g} times what their compression needs",
             figure="max_weight_row_error",
         )
     elif total > (limit := policy.max_weight_error):
         yield Finding(
             "failed",
-            f"{d.name} costs {_times(total)} times what {d.scheme} needs (max-weight-error = "
-            f"{limit:g})",
+            f"compression: {d.name} costs {_times(total)} times what {d.scheme} needs "
+            f"(max-weight-error = {limit:g})",
             where,
-            kind=f"cost over {limit:g} times what their schemes need",
+            kind=f"cost over {limit:g} times what their compression needs",
             figure="max_weight_error",
         )
 

@@ -41,7 +41,9 @@ def judge(fidelity: Fidelity, policy: FidelityPolicy, subject: str) -> Verdict:
     groups = _groups(fidelity, policy)
     split = tuple(split_findings(fidelity, policy, subject))
     findings = tuple(_findings(fidelity, policy, groups))
-    if not split and any(f.figure.startswith("cosine") for f in findings):
+    cost = fidelity.budget and fidelity.budget.compression
+    beyond = any(f.figure.startswith("cosine") for f in findings)
+    if not split and (beyond or (cost and not math.isfinite(cost.rms))):
         split = tuple(filter(None, (compression_finding(fidelity, subject),)))
     return Verdict(
         gate="fidelity",

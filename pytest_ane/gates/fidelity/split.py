@@ -90,12 +90,21 @@ def compression_finding(fidelity: Fidelity, subject: str) -> Finding | None:
     budget = fidelity.budget
     if budget is None or (e := budget.compression) is None:
         return None
+    where = Where(probe=e.probe, output=e.output, position=e.position)
+    if not math.isfinite(e.rms):
+        return Finding(
+            "failed",
+            "compression: the compressed program gives NaN or infinity, and the uncompressed one "
+            "does not",
+            where,
+            "compress it again; a table of its weights holds NaN, infinity, or what overflows",
+        )
     others = ", ".join(f"{n} {value:.2g}" for n, value in _parts(fidelity) if n != "compression")
     shard = subject.rpartition(":")[2]
     return Finding(
         "failed",
         f"compression: it costs {e.rms:.2g} of {_what(e, shard)} (rms), {others}",
-        Where(probe=e.probe, output=e.output, position=e.position),
+        where,
         "compress less, weight by weight as pytest-ane blame ranks them",
     )
 

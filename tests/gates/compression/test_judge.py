@@ -341,11 +341,12 @@ def test_errors_that_the_scheme_explains_pass() -> None:
 
 def test_rows_that_cost_more_than_the_scheme_needs() -> None:
     assert reasons(lost("q_proj_weight", 2.0, 28.04)) == [
-        "q_proj_weight rows 16 to 31 cost 28 times what 6-bit k-means needs "
+        "compression: q_proj_weight rows 16 to 31 cost 28 times what 6-bit k-means needs "
         "(max-weight-row-error = 4)"
     ]
     assert reasons(lost("q_proj_weight", 2.0, 28.0), **{"max-weight-row-error": 30}) == [
-        "q_proj_weight costs 2 times what 6-bit k-means needs (max-weight-error = 1.25)"
+        "compression: q_proj_weight costs 2 times what 6-bit k-means needs "
+        "(max-weight-error = 1.25)"
     ]
     loose = {"max-weight-row-error": 30, "max-weight-error": 2}
     assert reasons(lost("q_proj_weight", 2.0, 28.0), **loose) == []
@@ -353,7 +354,7 @@ def test_rows_that_cost_more_than_the_scheme_needs() -> None:
 
 def test_the_worst_weight_comes_first() -> None:
     errors = (lost("a", 2, 5), lost("b", 1, 500), lost("c", 1, 50))
-    assert [reason.split()[0] for reason in reasons(*errors)] == ["b", "c", "a"]
+    assert [reason.split()[1] for reason in reasons(*errors)] == ["b", "c", "a"]
 
 
 def test_what_is_not_compressed_is_equal() -> None:

@@ -237,7 +237,7 @@ def test_spoilt_bytes_fail(
     path = save(weights, KMEANS, tmp_path / "m.mlpackage")
     edit(path, "gate", key, change)
     (finding,) = verdict_of(path).reasons
-    assert finding.reason.startswith(f"gate {rows} cost ")
+    assert finding.reason.startswith(f"compression: gate {rows} cost ")
     assert finding.reason.endswith(" times what 6-bit k-means needs (max-weight-row-error = 4)")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -100,6 +101,15 @@ def test_a_low_cosine_of_a_right_function_is_compression() -> None:
         "compression: it costs 0.05 of what L01 adds (rms), function 0.0005, fp16 0.0015"
     )
     assert "cosine 0.91" in reasons[1]
+
+
+def test_nan_of_the_compressed_program_alone_is_compression() -> None:
+    nan = wrong(math.inf, math.inf)
+    spoilt = replace(GOOD, finite=0.5)
+    budget = replace(BUDGET, compression=nan)
+    reasons = [f.reason for f in verdict(budget, nan, spoilt).reasons]
+    assert reasons[0].startswith("compression: the compressed program gives NaN or infinity, and")
+    assert "is NaN or infinite" in reasons[1]
 
 
 def test_one_position_of_one_seed_does_not_decide() -> None:
