@@ -189,8 +189,9 @@ class FidelityPolicy(GatePolicy, OutputPolicy):
     require: Literal["any", "device"] = "any"
     """Where it must have been measured: on `any` machine, or on a `device`, now or recorded."""
     min_cosine: Cosine = 0.97
-    """Lowest cosine of any position of captured probes, and mean over all positions of each seeded
-    kind but `unit-norm`; without an error budget of any position of any live probe."""
+    """Lowest cosine of any position of captured and golden probes, and mean over all positions of
+    seeded ones, `extreme` apart and `unit-norm` left out; without an error budget of any position
+    of any live probe."""
     min_cosine_first: Cosine = 0.9
     """The same for position 0 of captured probes, which is reported apart: there the attention sink
     makes one channel carry nearly the whole norm."""

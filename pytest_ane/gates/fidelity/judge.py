@@ -262,8 +262,7 @@ def _broken(
     c = min(bad, key=metric.rank)
     value, position = metric.worst(c)
     output = f", output {c.output}" if several else ""
-    pooled = group.pool and metric is MIN_COSINE and c.kind != "captured"
-    place = "mean of their positions" if pooled else metric.place.format(position)
+    place = "mean of their positions" if group.pools(metric, c) else metric.place.format(position)
     side = "below" if metric.least else "above"
     unit = f" {metric.unit}" if metric.unit else ""
     hidden = ""

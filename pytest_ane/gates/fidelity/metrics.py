@@ -138,7 +138,7 @@ class Group:
 
     Attributes:
         comparisons: of the outputs with these thresholds.
-        pool: whether `min-cosine` takes all positions of a seeded kind together. An error budget
+        pool: whether `min-cosine` takes all positions of seeded probes together. An error budget
             sees each position better, and a cosine's minimum over random positions hangs on the
             seed: 15 of 600 right blocks were red for it. Without a budget nothing else sees one
             position, so that each is held to the threshold.
@@ -152,24 +152,30 @@ class Group:
         parts = metric.of_part(self.comparisons)
         if not (self.pool and metric is MIN_COSINE):
             return parts
-        kinds = dict.fromkeys((c.kind, c.output) for c in parts if c.kind not in _NOT_POOLED)
-        return [
-            *(c for c in parts if c.kind == "captured"),
-            *(_pooled([c for c in parts if (c.kind, c.output) == kind]) for kind in kinds),
-        ]
+        pools: dict[tuple[bool, str], list[Comparison]] = {}
+        for c in parts:
+            if c.kind not in (*_REAL, "unit-norm"):
+                pools.setdefault((c.kind == "extreme", c.output), []).append(c)
+        return [*(c for c in parts if c.kind in _REAL), *map(_pooled, pools.values())]
+
+    def pools(self, metric: Metric, comparison: Comparison) -> bool:
+        """Whether a part that a metric is held against stands for several probes."""
+        return self.pool and metric is MIN_COSINE and comparison.kind not in _REAL
 
 
-_NOT_POOLED = ("captured", "unit-norm")
-"""Kinds of which no pool decides: real states are held to the threshold by position, and of rows of
-norm 1 the residual path, a thousandth of a real one's, hides nothing and tells nothing."""
+_REAL = ("captured", "golden")
+"""Kinds that are held to `min-cosine` by position: what the model really meets. Of all others the
+mean decides: of `extreme` by itself, for there the residual path hides everything, and of rows of
+norm 1 none, for theirs is a thousandth of a real one's."""
 
 
 def _pooled(comparisons: Sequence[Comparison]) -> Comparison:
-    """All probes of a seeded kind as one, whose cosine is the mean over their positions."""
+    """Seeded probes as one, whose cosine is the mean over all positions."""
     worst = min(comparisons, key=MIN_COSINE.rank)
     mean = float(np.mean([x for c in comparisons for x in c.cosines]))
+    name = "extreme" if worst.kind == "extreme" else "seeded"
     return replace(
         worst.at(lambda position: position == worst.positions[0]),
-        probe=f"all {worst.kind} probes",
+        probe=f"all {name} probes",
         cosines=(mean,),
     )

@@ -126,7 +126,7 @@ def test_a_seeded_kind_that_is_low_everywhere_decides() -> None:
     low = replace(GOOD, cosines=tuple(0.9 for _ in GOOD.cosines))
     v = verdict(BUDGET, TOTAL, low, CAPTURED)
     assert v.status == "failed"
-    assert "all gaussian probes" in v.reasons[1].reason
+    assert "all seeded probes" in v.reasons[1].reason
 
 
 def test_rows_of_norm_one_tell_and_do_not_decide() -> None:
@@ -146,3 +146,14 @@ def test_bounds_are_policy() -> None:
     assert verdict(budget).status == "failed"
     assert verdict(budget, TOTAL, max_algebra=0.05).status == "passed"
     assert verdict(BUDGET, replace(TOTAL, rms=0.07), max_total_ratio=1.5).status == "passed"
+
+
+def test_few_positions_of_one_kind_do_not_decide_but_golden_and_extreme_ones_do() -> None:
+    """`massive` has 12 positions, which differ by the seed where 4 bits cost much."""
+    low = replace(GOOD, cosines=tuple(0.95 for _ in GOOD.cosines))
+    seeded = [replace(GOOD, probe=f"gaussian T=2 #{i}") for i in range(4)]
+    massive = replace(low, kind="massive", probe="massive T=2")
+    assert verdict(BUDGET, TOTAL, *seeded, massive).status == "passed"
+    for kind in ("golden", "extreme"):
+        alone = replace(low, kind=kind, probe=f"{kind} T=2")
+        assert verdict(BUDGET, TOTAL, *seeded, alone).status == "failed"
