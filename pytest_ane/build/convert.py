@@ -74,15 +74,18 @@ def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: st
         raise
     # Whatever the tracer or the converter raises, the person needs to know which shard it was.
     except Exception as error:
-        cause = _not_a_number(conversion.module) or error
+        cause = _not_a_number(conversion) or error
         why = " ".join(str(cause).split())
         raise BuildError(f"{subject} could not be converted: {why}") from error
 
 
-def _not_a_number(module: Any) -> str | None:
-    """That a weight holds NaN, which the converter takes for weights that do not match."""
+def _not_a_number(conversion: Conversion) -> str | None:
+    """That a weight or state holds NaN, which the converter takes for weights that do not match."""
+    module = conversion.module
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     name = next((name for name, tensor in tensors.items() if bool(tensor.isnan().any())), None)
+    if name in {state.name for state in conversion.states}:
+        return f"its state {name} is NaN after a call with zeros; let the module take zeros."
     return name and f"its weight {name} holds NaN; repair the source of its weights."
 
 

@@ -133,8 +133,8 @@ FAULTS = unique([
     _benign("mixed-transposed", "weights times values, then transposed", edit(
         "attention", MIXED, "mixed = (weights @ v.transpose(2, 3)).transpose(2, 3)")),
     _benign("merged-by-heads", "heads are joined by concatenation", edit(
-        "attention", MERGED, "torch.cat([mixed[i : i + 1].reshape(1, -1, mixed.shape[3], 1) "
-        "for i in range(c.kv_heads)], dim=1)")),
+        "attention", MERGED, "torch.cat([mixed[i : i + 1].reshape(1, "
+        "c.heads // c.kv_heads * c.head, -1, 1) for i in range(c.kv_heads)], dim=1)")),
     _benign("values-late", "values are computed before keys", both(
         edit("attention", f"q = {TURN_Q}", f"v = {V}\n    q = {TURN_Q}"),
         edit("attention", f"k = {TURN_K}\n    v = {V}", f"k = {TURN_K}"))),
@@ -182,7 +182,7 @@ FAULTS = unique([
     _benign("zaya-merge", "the residual is merged in another order", edit(
         "forward", "x * self.residual_scale + self.residual_bias + given * self.scale + self.bias",
         "given * self.scale + (self.bias + self.residual_bias) + x * self.residual_scale",
-        "merge"), (*_ZAYA, *_EXPERTS)),
+        "merge"), _ZAYA),  # Of experts, coremltools fuses it into a batch_norm of two types.
     _benign("zaya-scale-late", "scores are scaled, not queries", both(
         edit("forward", " * c.head**-0.5", ""),
         edit("forward", "q.transpose(2, 3) @ keys.transpose(2, 3)",
