@@ -165,11 +165,12 @@ def _spoiling(fault: Fault) -> Iterator[None]:
 def project_of(fault: Fault, qualified: str, cache: Path = CACHE) -> Iterator[Project]:
     """A project of one shard that carries a fault; what is built for it is removed afterwards."""
     cache.mkdir(parents=True, exist_ok=True)
-    model = qualified.partition(":")[0]
+    model, _, part = qualified.partition(":")
     right = read_project(MANIFESTS[model], cache, builds=1)
     if cache == CACHE:
-        right.model(model).__dict__["language_model"] = _source(model)
-    shard = next(s for s in right.shards if s.qualified == qualified)
+        right.model(_name(model)).__dict__["language_model"] = _source(model)
+    name = f"{_name(model)}:{part}"
+    shard = next(s for s in right.shards if s.qualified == name)
     project = FaultyProject(right, fault, shard)
     with project.use():
         try:
@@ -257,7 +258,13 @@ def _effects(qualified: str) -> Effects:
 @cache
 def _source(name: str) -> Any:
     """A model opened once in a process: a GGUF file takes seconds."""
-    return read_project(MANIFESTS[name], CACHE).model(name).language_model
+    return read_project(MANIFESTS[name], CACHE).model(_name(name)).language_model
+
+
+def _name(model: str) -> str:
+    """A model's name in its manifest: the published examples have longer ones."""
+    names = [each.name for each in read_project(MANIFESTS[model], CACHE).manifest.models]
+    return next(name for name in names if name.startswith(model))
 
 
 def fault_of(name: str) -> Fault:
