@@ -19,7 +19,6 @@ from pytest_ane.mil import read_model
 from pytest_ane.probes.cases import Case
 from pytest_ane.reference import Session
 from pytest_ane.reference.dtypes import Precision
-from pytest_ane.reference.replay import run_step
 
 BUDGET_VERSION = 2
 """Raised whenever the same programs and probes give another budget: part of every cache key."""
@@ -255,21 +254,18 @@ def _channels(difference: DoubleArray) -> tuple[int, ...]:
 def _overflow(package: Path, cases: Sequence[Case]) -> str:
     """The first operation whose result fp16 does not hold, on the probes."""
     session = Session(read_model(package), "float32")
-    names = {slot: name for name, slot in session.slots.items()}
+    names = session.computed
     largest: dict[str, float] = {}
     for case in cases:
         states = CaseState(CpuRunner(session), case)
         for turn, call in enumerate(case.calls):
-            values = session.table(session.known(call), states.before(turn))
-            for index, step in enumerate(session.block.steps):
-                run_step(session, index, [values])
-                for slot, _ in step.outputs:
-                    value = values[slot]
-                    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
-                        size = float(np.abs(value).max(initial=0.0))
-                        largest[names[slot]] = max(largest.get(names[slot], 0.0), size)
+            results = session.predict(session.known(call), states.before(turn), names)
+            for name, value in results.items():
+                if np.issubdtype(np.asarray(value).dtype, np.floating):
+                    size = float(np.abs(value).max(initial=0.0))
+                    largest[name] = max(largest.get(name, 0.0), size)
     by_name = {out.name: op.op for op in session.model.main.block.operations for out in op.outputs}
-    beyond = (name for name in session.computed if largest.get(name, 0.0) > fp16.MAX)
+    beyond = (name for name in names if largest.get(name, 0.0) > fp16.MAX)
     return next((f"{by_name[name]} {name}: {largest[name]:.2g}" for name in beyond), "")
 
 

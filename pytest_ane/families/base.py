@@ -242,28 +242,34 @@ def ports_of(model: Buildable, shard: str) -> Ports:
     return ports
 
 
+def _told(model: LanguageModel, what: str, shard: str) -> Any:
+    """What a family tells of a shard by a method that it may leave out; None without one."""
+    tell = getattr(model, what, None)
+    return tell(shard) if tell is not None else None
+
+
 def residual_of(model: LanguageModel, shard: str) -> Reference | None:
     """A shard's residual path, where its family tells it."""
-    tell = getattr(model, "residual", None)
-    return tell(shard) if tell is not None else None
+    residual: Reference | None = _told(model, "residual", shard)
+    return residual
 
 
 def routing_of(model: LanguageModel, shard: str) -> Routing | None:
     """A shard's router, where its family tells it."""
-    tell = getattr(model, "routed", None)
-    return tell(shard) if tell is not None else None
+    routing: Routing | None = _told(model, "routed", shard)
+    return routing
 
 
 def undecided_of(model: LanguageModel, shard: str) -> Undecided | None:
     """Where a shard's choice of experts is rounding's, where its family tells it."""
-    tell = getattr(model, "undecided", None)
-    return tell(shard) if tell is not None else None
+    undecided: Undecided | None = _told(model, "undecided", shard)
+    return undecided
 
 
 def filling_of(model: LanguageModel, shard: str) -> Filling | None:
     """How a shard's states are filled, where its family tells it."""
-    tell = getattr(model, "filling", None)
-    return tell(shard) if tell is not None else None
+    filling: Filling | None = _told(model, "filling", shard)
+    return filling
 
 
 def recurrent_of(layout: Layout) -> tuple[str, ...] | None:

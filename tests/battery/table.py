@@ -15,7 +15,7 @@ CAUSES: Mapping[str, str] = {
     "wrong function": r"wrong function",
     "fp16": r"fp16|overflow|NaN|infinite",
     "compression": r"^(?!.*wrong function).*(compress|palett|tables|bits? inst|were to be|k-means)",
-    "interface": r"interface|declare|gives|input|output|state|range of T|T from|T of",
+    "interface": r"interface|declare|input|output|state|range of T|T from|T of",
     "reference": r"reference",
     "build": r"could not be|cut short",
 }

@@ -247,3 +247,14 @@ def test_a_result_of_another_shape_than_declared(tmp_path: Path) -> None:
     program.output("y")
     with pytest.raises(ExecutionError, match=r"'y' came out with shape \[1, 3\], the program decl"):
         session(program, tmp_path).predict({"x": X})
+
+
+def test_a_result_inside_may_have_another_shape_than_coremltools_declares(tmp_path: Path) -> None:
+    """Of `select` over a flexible axis it declares the shape of one operand."""
+    program = Program()
+    program.input("x", (1, 3))
+    program.op("abs", "inner", shape=(1, 1), x="x")
+    program.op("abs", "y", shape=(1, 3), x="inner")
+    program.output("y")
+    found = session(program, tmp_path).predict({"x": X}, outputs=("inner", "y"))
+    assert found["inner"].shape == found["y"].shape == (1, 3)

@@ -10,10 +10,9 @@ from typing import Any
 from pytest_ane.core.digests import file_digest, key_digest, tree_files
 from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.gates.base import Gate, ShardContext, Subject
-from pytest_ane.gates.fidelity.coverage import coverage
 from pytest_ane.gates.fidelity.interface import differences
 from pytest_ane.gates.fidelity.judge import figures, judge
-from pytest_ane.gates.fidelity.measure import measure
+from pytest_ane.gates.fidelity.measure import coverage, measure
 from pytest_ane.gates.fidelity.records import Comparison, Errors, Fidelity
 from pytest_ane.manifest import Model, Shard
 from pytest_ane.manifest.inputs import questions
