@@ -11,9 +11,9 @@ import numpy as np
 import pytest_ane
 from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Feature
-from pytest_ane.reference import Session
+from pytest_ane.mil import read_any
+from pytest_ane.mil.records import Feature, Pipeline
+from pytest_ane.reference import PipelineSession, Session, open_session
 from pytest_ane.reference.dtypes import Precision
 from pytest_ane.reference.state import States
 
@@ -24,8 +24,14 @@ MEMORY_BUDGET = 64 << 20
 class CpuRunner:
     """A package prepared for the executor."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session | PipelineSession) -> None:
         self.session, self._model = session, session.model
+        raw = [
+            name
+            for part in (session.model.suppressions if isinstance(session.model, Pipeline) else ())
+            for name in (part.confidence[0], part.coordinates[0])
+        ]
+        self._names = tuple(dict.fromkeys((*session.model.output_names, *raw))) if raw else None
 
     @property
     def inputs(self) -> tuple[Feature, ...]:
@@ -58,14 +64,19 @@ class CpuRunner:
                 raise ExecutionError(f"{self._model.path}: {name!r}: {error}.") from None
 
     def predict(self, inputs: Arrays, state: States | None = None) -> dict[str, Array]:
-        """Run once; every fp16 result is rounded as the program's types say."""
-        return self.session.predict(self.session.known(inputs), state)
+        """Run once; every fp16 result is rounded as the program's types say.
+
+        Of a detector's pipeline the numbers before suppression come with its outputs.
+        """
+        return self.session.predict(self.session.known(inputs), state, self._names)
 
     def predict_all(
         self, inputs: Sequence[Arrays], states: Sequence[States | None]
     ) -> list[dict[str, Array]]:
         """Run once on each input; weights that are not held are decoded once for all."""
-        return self.session.predict_all([self.session.known(x) for x in inputs], states)
+        return self.session.predict_all(
+            [self.session.known(x) for x in inputs], states, self._names
+        )
 
 
 class CpuBackend:
@@ -83,7 +94,7 @@ class CpuBackend:
 
     def load(self, artifact: Path) -> CpuRunner:
         """Read a package or a compiled model and prepare it; `ProgramError` if unreadable."""
-        return CpuRunner(Session(read_model(artifact), self._precision, MEMORY_BUDGET))
+        return CpuRunner(open_session(read_any(artifact), self._precision, MEMORY_BUDGET))
 
     def provenance(self) -> dict[str, str]:
         """Versions of pytest-ane and numpy, and the machine's system and processor."""

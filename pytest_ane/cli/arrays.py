@@ -10,6 +10,7 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 
 from pytest_ane.core.errors import ExecutionError
+from pytest_ane.reference.images import open_picture
 
 
 def read_inputs(texts: Iterable[str]) -> dict[str, Any]:
@@ -36,17 +37,9 @@ def _read(path: Path) -> Any:
     if path.suffix == ".npy":
         return _load(path)
     try:
-        from PIL import Image
-    except ImportError:
-        raise ExecutionError(
-            f"{path}: is no .npy file; pictures need Pillow, run: pip install pillow"
-        ) from None
-    try:
-        with Image.open(path) as image:
-            image.load()
-            return image.copy()
-    except (OSError, ValueError) as error:
-        raise ExecutionError(f"{path}: is neither a .npy file nor a picture ({error}).") from None
+        return open_picture(path)
+    except ValueError as error:
+        raise ExecutionError(f"{path}: is no .npy file, and {error}.") from None
 
 
 def _load(path: Path) -> Any:

@@ -45,16 +45,10 @@ def run(options: argparse.Namespace) -> Output:
     """Run a model once; write the outputs to files, and summarise their values."""
     from pytest_ane.cli.arrays import output_files, read_inputs, write_outputs
     from pytest_ane.mil import read_any
-    from pytest_ane.mil.records import MLModel
     from pytest_ane.reference import open_session
 
     session = open_session(read_any(options.package, function=options.function), options.precision)
-    model = session.model
-    outputs = (
-        model.main.block.outputs
-        if isinstance(model, MLModel)
-        else tuple(f.name for f in model.outputs)
-    )
+    outputs = session.model.output_names
     files = output_files(options.out, outputs)
     state = session.make_state() or None
     results = session.predict(read_inputs(options.input), state, outputs=_names(outputs, files))

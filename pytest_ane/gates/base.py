@@ -17,7 +17,7 @@ from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.error_budget import ErrorBudget
 from pytest_ane.families import Ports
 from pytest_ane.manifest import Model, Policy, Shard
-from pytest_ane.mil.records import MLModel
+from pytest_ane.mil.records import MLModel, Pipeline
 from pytest_ane.probes.cases import Case
 
 M = TypeVar("M")
@@ -37,8 +37,8 @@ class ShardContext(Protocol):
         """Its package: the user's own, or built."""
 
     @property
-    def program(self) -> MLModel:
-        """The package's program, weights not decoded."""
+    def program(self) -> MLModel | Pipeline:
+        """The package's program, or pipeline of such; weights are not decoded."""
 
     @property
     def backend(self) -> Backend:

@@ -22,6 +22,7 @@ from pytest_ane.core.errors import ProgramError
 from pytest_ane.manifest import Input
 from pytest_ane.mil import read_any
 from pytest_ane.mil.records import (
+    NUMBERS,
     Argument,
     DType,
     Feature,
@@ -81,6 +82,9 @@ def check_names(subject: Path | str, tables: Iterable[str], names: Sequence[str]
 
 def from_manifest(spec: Input) -> Domain:
     """What an input is drawn from because the manifest says so."""
+    if spec.files:
+        names = ", ".join(Path(file).name for file in spec.files)
+        return Domain("manifest", spec, f"image: {names}, as the manifest says")
     return Domain("manifest", spec, f"{spec.kind}: as the manifest says")
 
 
@@ -89,11 +93,19 @@ def _domain(feature: Feature, table: Input | None, implied: Domain | None) -> Do
         return from_manifest(table)
     if implied is not None and feature.kind == "tensor":
         return implied
+    if may_be_left_out(feature):
+        sentence = "uniform: from 0 to 1, in every second probe; it is optional"
+        return Domain("default", Input(kind="uniform"), sentence)
     if feature.kind == "image":
         return Domain("default", Input(kind="image"), "image: gradients and noise from 0 to 255")
     if feature.dtype in FLOATS:
         return Domain("default", None, "floats of the probe's kind: its program implies nothing")
     return Domain("default", Input(kind="ids", count=2), "ids: 0 and 1, for nothing implies more")
+
+
+def may_be_left_out(feature: Feature) -> bool:
+    """Whether an input is an optional number, such as a threshold of a suppression."""
+    return feature.optional and feature.kind in NUMBERS
 
 
 @dataclass(frozen=True)
@@ -138,8 +150,8 @@ def derived(package: Path) -> dict[str, Domain]:
         ProgramError: it cannot be read.
     """
     model = read_any(package, weights=False)
-    parts = model.parts if isinstance(model, Pipeline) else (model,)
-    return {name: d for part in reversed(parts) for name, d in implied(part.main).items()}
+    programs = [*model.programs.values()] if isinstance(model, Pipeline) else [model]
+    return {name: d for part in reversed(programs) for name, d in implied(part.main).items()}
 
 
 def implied(function: Function) -> dict[str, Domain]:

@@ -16,9 +16,10 @@ from pytest_ane.core.digests import tree_digest
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.manifest import Input, Probes
 from pytest_ane.mil import read_any
-from pytest_ane.mil.records import Feature, MLModel
+from pytest_ane.mil.records import NUMBERS, Feature
 from pytest_ane.probes.cases import CALLS, Case, as_array, package_case
 from pytest_ane.probes.domains import domains
+from pytest_ane.probes.outputs import Kinds, output_kinds
 from pytest_ane.probes.sampler import Sampler
 from pytest_ane.probes.seeded import KINDS
 from pytest_ane.reference.budget import current_budget
@@ -55,9 +56,10 @@ def package_cases(
     """
     runner = backend.load(artifact)
     model = read_any(artifact, weights=False)
-    calls = CALLS if isinstance(model, MLModel) and model.states else 1
+    calls = CALLS if model.states else 1
     known = domains(runner.inputs, tables or {}, artifact, reference)
-    cases = list(_cases(Sampler(runner.inputs, artifact, known), probes, calls, cover=True))
+    sampler, kinds = Sampler(runner.inputs, artifact, known), output_kinds(model)
+    cases = list(_cases(sampler, probes, calls, kinds, cover=True))
     if reference is None:
         return cases
     if tree_digest(artifact) == tree_digest(reference):
@@ -111,14 +113,19 @@ def seeded_inputs(
 
 
 def _cases(
-    sampler: Sampler, probes: Probes, calls: int = 1, *, cover: bool = False
+    sampler: Sampler,
+    probes: Probes,
+    calls: int = 1,
+    kinds: Kinds = Kinds(),  # noqa: B008 - frozen
+    *,
+    cover: bool = False,
 ) -> Iterator[Case]:
     subject, inputs = sampler.subject, sampler.features
     for feature in inputs:
-        if feature.kind != "tensor" and not mode(feature):
+        if feature.kind not in ("tensor", *NUMBERS) and not mode(feature):
             raise ProgramError(
-                f"{subject}: input {feature.name!r} is of kind {feature.kind}; tensors and images "
-                "are probed."
+                f"{subject}: input {feature.name!r} is of kind {feature.kind}; tensors, numbers "
+                "and images are probed."
             )
     ends = _ends(inputs)
 
@@ -132,11 +139,11 @@ def _cases(
             sampler.call(extents, kind, probe, number, start=turn * step) for turn in range(calls)
         ]
         length = max((int(np.prod(a.shape)) for a in sequence[0].values()), default=0)
-        drawn = package_case(kind, f"{kind} {label} #{number}", sequence, (), length=length)
+        name = f"{kind} {label} #{number}"
+        drawn = package_case(kind, name, sequence, (), length=length, kinds=kinds)
         return replace(drawn, domains=sampler.domains)
 
-    kinds = [kind for kind in probes.kinds if kind in KINDS]
-    plan = [*product(kinds, ends, range(probes.count))]
+    plan = [*product([kind for kind in probes.kinds if kind in KINDS], ends, range(probes.count))]
     yield from starmap(case, plan)
     if cover and plan:
         kind, label, last = plan[-1]

@@ -28,8 +28,9 @@ from pytest_ane.families import Buildable, Ports, make_importable
 from pytest_ane.gates import GATES
 from pytest_ane.manifest import Manifest, Policy, Shard, load
 from pytest_ane.manifest.problems import label
-from pytest_ane.mil import read_model
+from pytest_ane.mil import read_any
 from pytest_ane.mil.records import MLModel as Program
+from pytest_ane.mil.records import Pipeline
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.golden import golden_cases, read_golden
 from pytest_ane.probes.package import package_cases
@@ -300,9 +301,9 @@ class OpenShard:
         return self.project.artifact(self.shard)
 
     @cached_property
-    def program(self) -> Program:
-        """The package's program, its structure only: weights are not decoded."""
-        return read_model(self.artifact.path)
+    def program(self) -> Program | Pipeline:
+        """The package's program, or pipeline of such; weights are not decoded."""
+        return read_any(self.artifact.path)
 
     @property
     def backend(self) -> Backend:

@@ -72,7 +72,10 @@ def test_what_is_not_finite_is_counted(folder: Path, capsys: pytest.CaptureFixtu
         (["one.mlpackage"], "input 'x' is missing; it takes fp32 [1, 3]"),
         (["one.mlpackage", "--input", "x=gone.npy"], "gone.npy: cannot be read as arrays"),
         (["one.mlpackage", "--input", "x.npy"], "give NAME=FILE.npy"),
-        (["one.mlpackage", "--input", "x=notes.txt"], "notes.txt: is neither a .npy file nor"),
+        (
+            ["one.mlpackage", "--input", "x=notes.txt"],
+            "notes.txt: is no .npy file, and is no picture",
+        ),
         (["one.mlpackage", "--input", "x=pickled.npy"], "pickled.npy: cannot be read as arrays"),
         (["two.mlpackage", "--input", "x=x.npy", "--out", "y.npy"], "the model gives y, z; say"),
         (["one.mlpackage", "--input", "x=x.npy", "--out", "q=y.npy"], "no value 'q'; outputs are"),

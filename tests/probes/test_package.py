@@ -180,6 +180,21 @@ def test_an_image_is_drawn_as_pixels(
         package_cases(CpuBackend(), package, None, PROBES, beyond)
 
 
+def test_every_picture_is_taken_once_at_least(tmp_path: Path) -> None:
+    from PIL import Image
+
+    package = picture(tmp_path / "m.mlpackage", "RGB")
+    for i in range(5):
+        Image.new("RGB", (20, 30), (10 * i, 0, 0)).save(tmp_path / f"{i}.png")
+    files = [str(tmp_path / f"{i}.png") for i in range(5)]
+    cases = package_cases(
+        CpuBackend(), package, None, PROBES, {"x": Input(kind="image", files=files)}
+    )
+    assert [int(case.calls[0]["x"][0, 0, 0]) for case in cases] == [0, 10, 20, 30, 40]
+    assert all(case.calls[0]["x"].shape == (6, 8, 3) for case in cases)
+    assert str(exercised(cases)[0]).startswith("image: 0.png, 1.png, 2.png, 3.png, 4.png, as the")
+
+
 def test_options_that_do_not_fit_are_told_of_the_input(tmp_path: Path) -> None:
     package = loudness(tmp_path / "m.mlpackage", WEIGHT)
     inputs = {"x": Input(kind="routing", active=9)}

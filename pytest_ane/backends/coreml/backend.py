@@ -21,9 +21,9 @@ from pytest_ane.build.cache import Cache
 from pytest_ane.core.arrays import Array, Arrays, FloatArray
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.manifest import ComputeUnits
-from pytest_ane.mil import read_model
+from pytest_ane.mil import read_any
 from pytest_ane.mil.compiled import is_compiled
-from pytest_ane.mil.records import Feature, MLModel
+from pytest_ane.mil.records import NUMBERS, Feature, MLModel, Pipeline
 from pytest_ane.reference.interface import bind_inputs
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class CoreMLBackend:
             ProgramError: it cannot be read.
             ExecutionError: Core ML refuses it.
         """
-        model, ct = read_model(artifact), coremltools()
+        model, ct = read_any(artifact), coremltools()
         return self.with_compiled(artifact, lambda compiled: _load(model, compiled, self.units, ct))
 
     def with_compiled(self, artifact: Path, use: Callable[[Path], T]) -> T:
@@ -140,9 +140,6 @@ def _failed(artifact: Path, error: RuntimeError) -> ExecutionError:
     return ExecutionError(f"{artifact}: Core ML failed{again}: {explain(error)}.")
 
 
-_SCALARS = ("doubleType", "int64Type")
-
-
 class CoreMLRunner:
     """A loaded model.
 
@@ -151,7 +148,7 @@ class CoreMLRunner:
         loaded: a `coremltools.models.CompiledMLModel` of the same function.
     """
 
-    def __init__(self, model: MLModel, loaded: Any) -> None:
+    def __init__(self, model: MLModel | Pipeline, loaded: Any) -> None:
         self._model = model
         self._loaded = loaded
         self._tensors = replace(model, inputs=tuple(f for f in model.inputs if f.kind != "image"))
@@ -198,7 +195,7 @@ class CoreMLRunner:
         arguments = self._arguments(inputs)
         with self._explained("could not predict"):
             outputs = self._loaded.predict(arguments, state)
-        names = self._model.main.block.outputs
+        names = self._model.output_names
         if missing := [name for name in names if name not in outputs]:
             raise ExecutionError(
                 f"{self._model.path}: Core ML gave no output {missing[0]!r}, but "
@@ -217,7 +214,7 @@ class CoreMLRunner:
         tensors = {f.name: f for f in self._tensors.inputs}
         arrays = {name: value for name, value in inputs.items() if name in tensors}
         arguments: dict[str, Any] = {
-            name: array.item() if tensors[name].kind in _SCALARS else np.array(array, order="C")
+            name: array.item() if tensors[name].kind in NUMBERS else np.array(array, order="C")
             for name, array in bind_inputs(self._tensors, arrays, "as-typed").items()
         }
         images = (f.name for f in self._model.inputs if f.kind == "image")
@@ -233,10 +230,10 @@ class CoreMLRunner:
             ) from None
 
 
-def _load(model: MLModel, compiled: Path, units: str, coremltools: Any) -> CoreMLRunner:
+def _load(model: MLModel | Pipeline, compiled: Path, units: str, coremltools: Any) -> CoreMLRunner:
     """Load a compiled model on compute units; Core ML's `RuntimeError` where it refuses."""
     loaded = coremltools.models.CompiledMLModel(
-        str(compiled), coremltools.ComputeUnit[units], model.function or None
+        str(compiled), coremltools.ComputeUnit[units], getattr(model, "function", "") or None
     )
     return CoreMLRunner(model, loaded)
 

@@ -13,6 +13,7 @@ from pytest_ane.gates.compression.judge import figures, judge, weights_table
 from pytest_ane.gates.compression.measure import CompressionMeasurement, measure
 from pytest_ane.manifest import GOLDEN, Model, Shard
 from pytest_ane.manifest.policy import CompressionPolicy
+from pytest_ane.mil import only_program
 
 __all__ = ["COMPRESSION", "CompressionMeasurement", "judge", "measure", "weights_table"]
 
@@ -40,7 +41,7 @@ class CompressionGate(Gate[CompressionMeasurement]):
 
     def measure(self, context: ShardContext) -> CompressionMeasurement:
         """Take the census of the artifact; nothing is run."""
-        return measure(context.shard, context.artifact, context.program)
+        return measure(context.shard, context.artifact, only_program(context.program))
 
     def judge(
         self, measurement: CompressionMeasurement, policy: CompressionPolicy, subject: Subject

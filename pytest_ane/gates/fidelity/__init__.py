@@ -10,13 +10,15 @@ from typing import Any
 from pytest_ane.core.digests import file_digest, key_digest, tree_files
 from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.gates.base import Gate, ShardContext, Subject
-from pytest_ane.gates.fidelity.interface import differences
+from pytest_ane.gates.fidelity.interface import differences, other_settings
 from pytest_ane.gates.fidelity.judge import figures, judge
 from pytest_ane.gates.fidelity.measure import coverage, measure
 from pytest_ane.gates.fidelity.records import Comparison, Errors, Fidelity
 from pytest_ane.manifest import Model, Shard
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.manifest.policy import FidelityPolicy
+from pytest_ane.mil import only_program, read_any
+from pytest_ane.mil.records import Pipeline
 from pytest_ane.probes.sampler import SAMPLER
 from pytest_ane.probes.seeded import GENERATOR, MASSIVE
 from pytest_ane.probes.seeded import KINDS as SEEDED
@@ -55,7 +57,7 @@ class FidelityGate(Gate[Fidelity]):
 
     def measure(self, context: ShardContext) -> Fidelity:
         """Run every probe on the artifact and compare; without a reference only run it."""
-        ports, cases = context.ports(), context.cases()
+        program, ports, cases = context.program, context.ports(), context.cases()
         measurement = measure(
             context.backend.load(context.artifact.path),
             cases,
@@ -63,10 +65,14 @@ class FidelityGate(Gate[Fidelity]):
             provenance=context.backend.provenance() | {"artifact": context.artifact.digest},
             budget=context.budget(),
         )
-        measurement = replace(measurement, coverage=coverage(context.program, cases))
+        measurement = replace(measurement, coverage=coverage(program, cases))
+        reference = context.shard.reference
+        if isinstance(program, Pipeline) and isinstance(reference, Path) and reference.is_dir():
+            changed = other_settings(program, read_any(reference, weights=False))
+            return replace(measurement, interface=changed)
         if ports is None:
             return measurement
-        declared = differences(context.program, ports, context.shard.max_tokens)
+        declared = differences(only_program(program), ports, context.shard.max_tokens)
         return replace(measurement, interface=declared)
 
     def judge(self, measurement: Fidelity, policy: FidelityPolicy, subject: Subject) -> Verdict:
