@@ -7,23 +7,35 @@ from pathlib import Path
 from pytest_ane.core.digests import check_links
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.blob import byte_size, load
-from pytest_ane.mil.compiled import compiled_functions, is_compiled, read_compiled
-from pytest_ane.mil.package import package_functions, read_package
+from pytest_ane.mil.compiled import (
+    compiled_functions,
+    is_compiled,
+    is_compiled_pipeline,
+    read_compiled,
+)
+from pytest_ane.mil.package import is_pipeline_package, package_functions, read_package
 from pytest_ane.mil.records import MLModel, Pipeline
 
-__all__ = ["byte_size", "counterpart", "entry_points", "load", "only_program", "read_any",
-           "read_functions", "read_model"]  # fmt: skip
+__all__ = ["byte_size", "counterpart", "entry_points", "is_pipeline", "load", "only_program",
+           "read_any", "read_functions", "read_model"]  # fmt: skip
 
 
 def entry_points(path: Path) -> tuple[str, ...]:
     """Names of a model's functions where it has several, else none; weights are not looked at.
+
+    Of a pipeline, names of its ML Programs, even of a single one.
 
     Raises:
         ProgramError: missing or damaged.
     """
     check_links(path)
     names = (compiled_functions if is_compiled(path) else package_functions)(path)
-    return names if len(names) > 1 else ()
+    return names if len(names) > 1 or is_pipeline(path) else ()
+
+
+def is_pipeline(path: Path) -> bool:
+    """Whether a model is a pipeline; errors as of `entry_points`."""
+    return (is_compiled_pipeline if is_compiled(path) else is_pipeline_package)(path)
 
 
 def counterpart(path: Path, function: str | None) -> str | None:

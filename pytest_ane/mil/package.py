@@ -138,11 +138,21 @@ def _declared(description: Any, function: str | None, file: Path) -> Any:
 def package_functions(path: Path) -> tuple[str, ...]:
     """Names of the functions that an `.mlpackage` declares; none where it has its main alone.
 
+    Of a pipeline, those of its ML Programs.
+
     Raises:
         ProgramError: missing or damaged.
     """
     _, message = parse_package(path)
+    if (body := _pipeline(message)) is not None:
+        named = zip(part_names(len(body.models), body.names), body.models, strict=True)
+        return tuple(name for name, part in named if part.WhichOneof("Type") == "mlProgram")
     return tuple(function.name for function in message.description.functions)
+
+
+def is_pipeline_package(path: Path) -> bool:
+    """Whether an `.mlpackage` holds a pipeline; errors as of `package_functions`."""
+    return _pipeline(parse_package(path)[1]) is not None
 
 
 _MOST_MANIFEST = 1 << 26

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pytest_ane.core.errors import ProgramError
+from pytest_ane.manifest.ids import ID
 from pytest_ane.mil.features import read_features
 from pytest_ane.mil.records import (
     DType,
@@ -88,8 +90,11 @@ def _optional(features: Iterable[Feature], names: Iterable[str]) -> tuple[Featur
 
 
 def part_names(count: int, names: Sequence[str] = ()) -> tuple[str, ...]:
-    """The names of a pipeline's parts: its own where each part has one, else `part1`, `part2`..."""
-    if len({*names}) == count and all(names):
+    """The names of a pipeline's parts: its own where each has one, else `part1`, `part2`...
+
+    Names that are no ids of functions, such as those with spaces, count as none.
+    """
+    if len({*names}) == count and all(re.fullmatch(ID, name) for name in names):
         return tuple(names)
     return tuple(f"part{i}" for i in range(1, count + 1))
 
@@ -101,8 +106,13 @@ def chosen_part(pipeline: Pipeline, name: str, file: Path) -> MLModel:
         ProgramError: there is none; names those there are.
     """
     if (part := pipeline.programs.get(name)) is None:
-        raise ProgramError(
-            f"{file}: is a pipeline without an ML Program {name!r}; it has "
-            f"{', '.join(pipeline.programs) or 'none'}."
-        )
+        raise no_such_part(file, name, pipeline.programs)
     return part
+
+
+def no_such_part(file: Path, name: str, programs: Iterable[str]) -> ProgramError:
+    """The error of a name that no ML Program of a pipeline has."""
+    return ProgramError(
+        f"{file}: is a pipeline without an ML Program {name!r}; it has "
+        f"{', '.join(programs) or 'none'}."
+    )
