@@ -30,6 +30,7 @@ def _decoder() -> tuple[Any, str]:
             self.register_buffer("centres", torch.tensor((centres + 0.5) / 8).float())
 
         def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            image = image / 255
             confidence = torch.sigmoid(self.classes(image)).flatten(2)[0].transpose(0, 1)
             sizes = 0.1 + 0.3 * torch.sigmoid(self.sizes(image)).flatten(2)[0].transpose(0, 1)
             return confidence, torch.cat([self.centres, sizes], 1)
@@ -43,7 +44,7 @@ def _decoder() -> tuple[Any, str]:
         traced = torch.jit.trace(module, torch.zeros(shape), check_trace=False)
         model = ct.convert(
             traced,
-            inputs=[ct.ImageType("image", shape, scale=1 / 255)],
+            inputs=[ct.ImageType("image", shape)],
             outputs=[ct.TensorType("raw_confidence"), ct.TensorType("raw_coordinates")],
             minimum_deployment_target=ct.target.iOS16,
             skip_model_load=True,

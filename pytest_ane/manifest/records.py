@@ -174,6 +174,7 @@ class Shard(Record):
         artifact: the user's own package, absolute; `None` where one is built.
         function: which function of the artifact it is; `None` for the only one, or the default.
         ungated: functions of the artifact that no shard of the manifest is.
+        pipeline: whether it is a whole pipeline, whose ML Programs are shards of their own.
         reference: what it is held against: the family's float32 module, nothing (only finite
             output is required), or, absolute, another package or golden tensors.
         uncompressed: the artifact's program before compression, absolute; `None` where the
@@ -195,6 +196,7 @@ class Shard(Record):
     artifact: Path | None = None
     function: str | None = None
     ungated: tuple[str, ...] = ()
+    pipeline: bool = False
     reference: Literal["float32", "none"] | Path = "float32"
     uncompressed: Path | None = None
     compression: Compression | None = None

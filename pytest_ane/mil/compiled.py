@@ -14,6 +14,7 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
@@ -82,12 +83,12 @@ def _pipeline(path: Path, *, weights: bool, part: str | None) -> MLModel | Pipel
     if part is not None:
         if part not in programs:
             raise no_such_part(path, part, programs)
-        return _model(folders[names.index(part)], weights=weights)
+        return _part(folders[names.index(part)], weights=weights)
     for i, folder in enumerate(folders, 1):
         if not (folder / _PROGRAM).exists():
             raise ProgramError(_refused(path, i, folder))
     metadata = _described_in(path)
-    parts = tuple(_model(folder, weights=weights) for folder in folders)
+    parts = tuple(_part(folder, weights=weights) for folder in folders)
     pipeline = Pipeline(
         path=str(path),
         specification_version=metadata.specification_version,
@@ -98,6 +99,10 @@ def _pipeline(path: Path, *, weights: bool, part: str | None) -> MLModel | Pipel
     )
     check_pipeline(pipeline, metadata.file)
     return pipeline
+
+
+def _part(folder: Path, *, weights: bool) -> MLModel:
+    return replace(_model(folder, weights=weights), part=folder.name)
 
 
 def _names(path: Path, folders: Sequence[Path]) -> tuple[str, ...]:

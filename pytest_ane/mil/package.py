@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,7 @@ def read_package(
         return _model(message, str(path), file, weights=weights, function=function)
     description = message.description
     parts = tuple(
-        _part(part, f"{path}, part {i}", file, i, weights=weights)
-        for i, part in enumerate(body.models, 1)
+        _part(part, path, file, i, weights=weights) for i, part in enumerate(body.models, 1)
     )
     pipeline = Pipeline(
         path=str(path),
@@ -53,10 +53,12 @@ def read_package(
     return pipeline if function is None else chosen_part(pipeline, function, file)
 
 
-def _part(message: Any, path: str, file: Path, number: int, *, weights: bool) -> Part:
+def _part(message: Any, path: Path, file: Path, number: int, *, weights: bool) -> Part:
+    name = f"{path}, part {number}"
     if message.WhichOneof("Type") == "nonMaximumSuppression":
-        return read_suppression(message, path, file)
-    return _model(message, path, file, weights=weights, part=f"part {number} of the pipeline ")
+        return read_suppression(message, name, file)
+    model = _model(message, name, file, weights=weights, part=f"part {number} of the pipeline ")
+    return replace(model, part=f"model{number - 1}")
 
 
 def parse_package(path: Path) -> tuple[Path, Any]:

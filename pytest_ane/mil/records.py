@@ -238,6 +238,8 @@ class MLModel:
         inputs, outputs, states: what Core ML declares of the function that was chosen.
         program: with the chosen function alone, where one was chosen by name.
         function: the chosen function's name, of several; empty where there is only one.
+        part: of a pipeline's part, its folder in the compiled pipeline, such as `model0`; else
+            empty.
     """
 
     path: str
@@ -249,6 +251,7 @@ class MLModel:
     program: Program
     metadata: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     function: str = ""
+    part: str = ""
 
     @property
     def main(self) -> Function:

@@ -64,7 +64,8 @@ def domains(
     """
     names = {feature.name for feature in features}
     if function is not None and not names.issuperset(tables):
-        names |= {f.name for other in read_functions(artifact) for f in other.inputs}
+        others = (read_any(artifact, weights=False), *read_functions(artifact))
+        names |= {feature.name for other in others for feature in other.inputs}
     check_names(artifact, tables, sorted(names))
     implied = derived(artifact, function)
     if reference is not None:

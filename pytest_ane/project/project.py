@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -25,7 +25,7 @@ from pytest_ane.core.digests import key_digest, remembered
 from pytest_ane.core.errors import AneError, ManifestError
 from pytest_ane.error_budget import ErrorBudget
 from pytest_ane.families import Buildable, Ports, make_importable
-from pytest_ane.gates import GATES
+from pytest_ane.gates import GATES, Subject
 from pytest_ane.manifest import Manifest, Policy, Shard
 from pytest_ane.manifest.problems import label
 from pytest_ane.mil import read_any
@@ -141,15 +141,16 @@ class Project:
 
     def due(self, markers: Collection[str]) -> list[tuple[str, str]]:
         """Gate and subject: every gate with one of these markers, of every shard or whole stack."""
-        subjects = {
-            "shard": [shard.qualified for shard in self.shards],
-            "model": self.complete_models,
+        subjects: dict[str, Sequence[Subject]] = {
+            "shard": self.shards,
+            "model": [self.manifest.model_of(name) for name in self.complete_models],
         }
         return [
-            (gate.name, subject)
+            (gate.name, subject.qualified)
             for gate in GATES.values()
             if gate.marker in markers
             for subject in subjects[gate.scope]
+            if gate.asks(subject)
         ]
 
     def policy_of(self, subject: str) -> Policy:
@@ -232,6 +233,8 @@ class Project:
         """
         if shard.reference == "none":
             return "nothing is compared with a reference"
+        if shard.pipeline:
+            return "it is a pipeline, whose ML Programs have error budgets of their own"
         if shard.artifact is None:
             return self._built_budget(shard, artifact.path, None)
         identity = self.model(shard.model).identity if shard.reference == "float32" else {}

@@ -49,6 +49,8 @@ def test_its_parts_are_chosen_by_name(twins: tuple[Path, Path]) -> None:
     package, compiled = twins
     assert entry_points(compiled) == entry_points(package) == ("first", "second", "third")
     assert [f.name for f in read_model(compiled, function="second").outputs] == ["c"]
+    parts = [read_model(path, function="second").part for path in (package, compiled)]
+    assert parts == ["model1", "model1"]
     with pytest.raises(ProgramError, match="without an ML Program 'half'; it has first, second"):
         read_any(compiled, function="half")
     with pytest.raises(ProgramError, match="is a pipeline of 3 models, not one ML Program"):

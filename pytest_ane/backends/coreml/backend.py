@@ -231,9 +231,14 @@ class CoreMLRunner:
 
 
 def _load(model: MLModel | Pipeline, compiled: Path, units: str, coremltools: Any) -> CoreMLRunner:
-    """Load a compiled model on compute units; Core ML's `RuntimeError` where it refuses."""
+    """Load a compiled model, or a part of a pipeline, on compute units.
+
+    Raises:
+        RuntimeError: Core ML's own, where it refuses.
+    """
+    part = getattr(model, "part", "")
     loaded = coremltools.models.CompiledMLModel(
-        str(compiled), coremltools.ComputeUnit[units], getattr(model, "function", "") or None
+        str(compiled / part), coremltools.ComputeUnit[units], getattr(model, "function", "") or None
     )
     return CoreMLRunner(model, loaded)
 

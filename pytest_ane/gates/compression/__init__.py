@@ -25,6 +25,7 @@ class CompressionGate(Gate[CompressionMeasurement]):
     measurement = CompressionMeasurement
     by_device = False
     static = True
+    of_pipelines = False
 
     def question(self, subject: Subject, model: Model, source: Callable[[], str]) -> dict[str, Any]:
         """Of a package of the user's: how it was compressed, and what it is compared with."""
