@@ -20,7 +20,8 @@ def make(folder: Path) -> dict[str, Path]:
 
     `reference` and `right` have nearly the same weights. `other` has other weights in `verify4`,
     `swapped` the weights of each function in the other, `ineligible` an operation in `verify4` that
-    the ANE does not have. `single` is `verify4` alone, `foreign` has functions of other names.
+    the ANE does not have. `verify4` of `ports` and `near-ports` takes `h` in place of `x`. `single`
+    is `verify4` alone, `foreign` has functions of other names.
     """
     with converter_notes():
         ones = {
@@ -33,6 +34,7 @@ def make(folder: Path) -> dict[str, Path]:
                 "swapped-decode": {"seed": 1, "length": 1},
                 "swapped-verify": {"seed": 0, "length": 4},
                 "tan-verify": {"seed": 1, "length": 4, "tangent": True},
+                "h-verify": {"seed": 1, "length": 4, "takes": "h"},
             }.items()
         }
         pairs = {
@@ -41,6 +43,8 @@ def make(folder: Path) -> dict[str, Path]:
             "other": ("near-decode", "swapped-verify"),
             "swapped": ("swapped-decode", "swapped-verify"),
             "ineligible": ("near-decode", "tan-verify"),
+            "ports": ("decode", "h-verify"),
+            "near-ports": ("near-decode", "h-verify"),
         }
         packages = {
             name: save(folder / f"multi-{name}.mlpackage", {"decode": ones[a], "verify4": ones[b]})
@@ -73,24 +77,33 @@ def compiled(package: Path) -> Path:
     )
 
 
-def _one(path: Path, *, seed: int, length: int, factor: float = 1.0, tangent: bool = False) -> Path:
-    """A 1x1 convolution of 8 channels on `x [1, 8, 1, length]`."""
+def _one(
+    path: Path,
+    *,
+    seed: int,
+    length: int,
+    factor: float = 1.0,
+    tangent: bool = False,
+    takes: str = "x",
+) -> Path:
+    """A 1x1 convolution of 8 channels on `x [1, 8, 1, length]`, or on `h`."""
     ct = import_coremltools()
     from coremltools.converters.mil import Builder as mb
 
     weight = np.random.default_rng(seed).standard_normal((8, 8, 1, 1)) * factor
 
-    @mb.program(  # type: ignore[untyped-decorator]
-        input_specs=[mb.TensorSpec((1, 8, 1, length))], opset_version=ct.target.iOS18
-    )
-    def program(x: Any) -> Any:
+    def of_x(x: Any) -> Any:
         y = mb.conv(x=x, weight=weight.astype(np.float32), name="projection")
         return mb.tan(x=y, name="tangent") if tangent else mb.identity(x=y, name="y")
 
+    def of_h(h: Any) -> Any:
+        return of_x(h)
+
+    ports, opset = [mb.TensorSpec((1, 8, 1, length))], ct.target.iOS18
     ct.convert(
-        program,
+        mb.program(input_specs=ports, opset_version=opset)(of_x if takes == "x" else of_h),
         convert_to="mlprogram",
-        minimum_deployment_target=ct.target.iOS18,
+        minimum_deployment_target=opset,
         skip_model_load=True,
     ).save(str(path))
     return path

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PACKAGE",
         help="its uncompressed form, for errors (default: as measured when it was built)",
     )
-    add_function(parser, "all")
+    add_function(parser)
 
 
 def run(options: argparse.Namespace) -> Output:
@@ -46,11 +46,14 @@ def run(options: argparse.Namespace) -> Output:
 
     against: Path | None = options.against
     model = read_model(options.package, function=options.function)
+    if len(functions := model.program.functions) > 1:
+        yield f"function {model.function} of {', '.join(functions)}; --function names another"
+        model = replace(model, program=model.program.only(model.function))
     census, record = take_census(model), _record(options.package)
     if against is not None:
         errors = compare_weights(
             model,
-            read_model(against, function=counterpart(against, options.function)),
+            read_model(against, function=counterpart(against, model.function or None)),
             _settings(record),
         ).distortions
     else:
