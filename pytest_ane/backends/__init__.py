@@ -87,12 +87,14 @@ def of_function(backend: Backend, function: str | None) -> Backend:
 
     So a gate that loads a shard's package runs the shard's function, not the package's default.
     """
-    if function is None:
+    if (mine := function) is None:
         return backend
+
+    def load(artifact: Path, function: str | None = None) -> Runner:
+        return backend.load(artifact, function or counterpart(artifact, mine))
+
     bound = copy(backend)
-    bound.load = lambda artifact, name=None: backend.load(  # type: ignore[method-assign]
-        artifact, name or counterpart(artifact, function)
-    )
+    bound.load = load  # type: ignore[method-assign]
     return bound
 
 
