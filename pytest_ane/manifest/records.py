@@ -9,6 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, Strict, model_validator
 
 from pytest_ane.manifest.base import Form, Record
+from pytest_ane.manifest.chain import ChainEntry, Embedding
 from pytest_ane.manifest.compression import Compression, Uncompressed
 from pytest_ane.manifest.inputs import Input
 from pytest_ane.manifest.policy import Policy
@@ -226,7 +227,7 @@ class Model(Record):
         family: architecture; `None` for packages of the user's own.
         source: where the weights come from, its path absolute.
         builder: in place of a family, `module:function` of the user's.
-        depends: what the builder reads, absolute.
+        depends: what the builder, or the chain's reference, reads, absolute.
         shards: the resolved shards in the manifest's order.
         canary: ids of the shards that must pass before others are built, in order.
         prompts: golden prompts.
@@ -236,6 +237,10 @@ class Model(Record):
         max_tokens: the largest T of its flexible shards.
         context: positions that its key-value states hold.
         stateful: whether its attention keeps states, where the family has both forms.
+        chain: in place of a family, how the user's own packages follow one another.
+        embedding: the table that begins a chain, its path absolute.
+        tokenizer: of a chain, a `tokenizer.json`, absolute.
+        reference: what a chain is held against: `packages`, `module:function`, or an absolute path.
     """
 
     name: str
@@ -252,6 +257,10 @@ class Model(Record):
     max_tokens: int = 64
     context: int = 2048
     stateful: bool = False
+    chain: tuple[ChainEntry, ...] = ()
+    embedding: Embedding | None = None
+    tokenizer: Path | None = None
+    reference: Literal["packages"] | str | Path = "packages"
 
     @property
     def qualified(self) -> str:

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field, Strict, WithJsonSchema
 
 from pytest_ane.manifest.base import Form, Record
+from pytest_ane.manifest.chain import ChainEntry, Embedding
 from pytest_ane.manifest.compression import Compression
 from pytest_ane.manifest.ids import GLOB, ID, MODEL, as_range, expand
 from pytest_ane.manifest.inputs import Input
@@ -90,6 +91,16 @@ Builder = Annotated[
 ]
 
 
+ChainReference = Annotated[
+    str,
+    Form(
+        rf"packages|{_MODULE}:[A-Za-z_]\w*|.*\.safetensors",
+        "must be 'packages', a function of yours, 'module:function', or golden logits, a "
+        ".safetensors",
+    ),
+]
+
+
 class Common(Record):
     """Keys that `[defaults]`, a model and its shards share; the nearer table wins, key by key."""
 
@@ -136,12 +147,15 @@ class ModelTable(Common):
             "dependentRequired": {
                 "family": ["source", "shards"],
                 "source": ["family"],
-                "prompts": ["family"],
                 "builder": ["shards"],
-                "depends": ["builder"],
+                "embedding": ["chain"],
+                "tokenizer": ["chain"],
+                "reference": ["chain"],
             },
             "dependentSchemas": {
-                "shards": {"oneOf": [{"required": ["family"]}, {"required": ["builder"]}]}
+                "shards": {"oneOf": [{"required": ["family"]}, {"required": ["builder"]}]},
+                "prompts": {"oneOf": [{"required": ["family"]}, {"required": ["chain"]}]},
+                "depends": {"oneOf": [{"required": ["builder"]}, {"required": ["reference"]}]},
             },
         }
     )
@@ -159,7 +173,7 @@ class ModelTable(Common):
     torch module. It is the only code that a manifest runs, a family of your own apart."""
     depends: Annotated[tuple[Annotated[Path, Strict(False)], ...], Strict(False)] = ()
     """Files and folders that a builder reads, such as weights: when they change, its shards are
-    built again."""
+    built again. Of a chain, what the function named as its `reference` reads."""
     shards: Ids | None = None
     """Shard ids and ranges, such as `"L00-L29, head.0-head.3"`; needed with a family or builder."""
     canary: Terms = ()
@@ -174,6 +188,18 @@ class ModelTable(Common):
     manifest; absent: `.benchmarks` in the folder that pytest is started in."""
     inputs: dict[InputName, Input] = Field(default_factory=dict)
     """What the inputs of your own packages and builder's shards are drawn from, by input."""
+    chain: Annotated[tuple[ChainEntry, ...], Strict(False)] = ()
+    """How packages of your own follow one another, in running order, up to the stream `logits`:
+    then behaviour is gated, as it is of a family."""
+    embedding: Embedding | None = None
+    """The table whose rows begin a chain, in the stream `x`; absent: `x` begins as the token ids,
+    one channel, for a package that embeds them."""
+    tokenizer: Annotated[Path, Strict(False)] | None = None
+    """Of a chain: a `tokenizer.json`, relative to the manifest; without it prompts are ids."""
+    reference: ChainReference = "packages"
+    """What a chain's logits are held against: `packages`, each shard's own `reference` or
+    `uncompressed` package in its place; `module:function`, a function of yours from token ids to
+    logits `[T, V]`; or golden logits, a `.safetensors`."""
     shard: dict[ShardKey, ShardTable] = Field(default_factory=dict)
     """Settings by shard id or glob; without a family these tables are the shards."""
 
