@@ -220,8 +220,9 @@ class Resolver:
 
     def _common(self, here: KeyPath, raw: Table) -> Layers:
         """What the model's shards share; by default they have the kinds of probes that they can."""
-        kinds = ["gaussian", *(["outlier", "captured"] if raw.get("prompts") and raw.get("family") else [])]
-        kinds += OF_FAMILIES if raw.get("family") else []
+        kinds = ["gaussian"]
+        if raw.get("family"):
+            kinds += [*(["outlier", "captured"] if raw.get("prompts") else []), *OF_FAMILIES]
         layers = Layers((((), {"probes": {"kinds": kinds}}),))
         layers = layers.over(("defaults",), only(self._document.get("defaults"), _SHARED))
         return layers.over(here, only(raw, _SHARED))

@@ -7,10 +7,13 @@ from dataclasses import asdict
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
+
+import numpy as np
 
 from pytest_ane.build import Cache
-from pytest_ane.chain.golden import GoldenPrompt, record_golden
+from pytest_ane.chain.chain import Chain, ChainStep
+from pytest_ane.chain.golden import GoldenPrompt, record_golden, reference_chain
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import SourceError, UnprovenError
 from pytest_ane.families import (
@@ -27,10 +30,12 @@ from pytest_ane.families import (
 from pytest_ane.families.user_code import BuilderModel
 from pytest_ane.manifest import Model, Shard, SourceTable
 from pytest_ane.manifest import Prompt as ManifestPrompt
+from pytest_ane.manifest.chain import LOGITS
 from pytest_ane.probes.builder import builder_cases, record_builder
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.hidden import HiddenProbe
 from pytest_ane.probes.recording import (
+    Embeds,
     TokenPrompt,
     load,
     load_hidden,
@@ -39,6 +44,7 @@ from pytest_ane.probes.recording import (
     record_hidden,
     record_probes,
 )
+from pytest_ane.project.own_chain import GoldenLogits, OwnReference, PackageChain, ToldBlocks
 from pytest_ane.sources import identify, open_source
 
 _READERS = ("gguf", "numpy", "tokenizers", "torch")
@@ -75,7 +81,7 @@ class OpenModel:
         return {
             "source": identify(self._origin, self.cache.root),
             "family": identify_family(self.model.family or ""),
-            "heads": [wire.shard for wire in self.wiring if wire.mode == "append"],
+            "heads": [wire.shard for wire in self.wiring if wire.is_head],
             "cut": {k: v for k, v in asdict(self.cut).items() if k != "shards"},
             "versions": {name: version(name) for name in _READERS},
         }
@@ -143,7 +149,7 @@ class OpenModel:
 
     def _captured(self, shard: Shard) -> list[tuple[str, FloatArray]]:
         wire = next(wire for wire in self.wiring if wire.shard == shard.id)
-        if wire.mode == "append":
+        if wire.is_head:
             self.check_whole()
         return [(p.name, load_hidden(self._hidden, p.name, shard.id)) for p in self.prompts]
 
@@ -153,6 +159,11 @@ class OpenModel:
             return None
         self._check_start()
         return [self.prompt_spec, shard.id, [wire.shard for wire in self.wiring]]
+
+    @property
+    def has_states(self) -> bool:
+        """Whether the reference tells what enters and leaves every shard."""
+        return True
 
     def states(self, prompt: str, shard: str) -> tuple[FloatArray, FloatArray]:
         """The reference's hidden states `[T, C]` of a prompt entering and leaving a block."""
@@ -169,10 +180,14 @@ class OpenModel:
             prompts=lambda: list(zip(self.prompts, greedy, strict=True)),
             spec=self.prompt_spec,
             wiring=self.wiring,
-            model=lambda: self.language_model,
+            reference=self._reference,
             decode=self.decode,
             name=self.model.name,
         )
+
+    def _reference(self) -> Chain:
+        """What logits are recorded from."""
+        return reference_chain(self.language_model, self.wiring)
 
     @cached_property
     def _hidden(self) -> Path:
@@ -182,9 +197,13 @@ class OpenModel:
             prompts=lambda: self.prompts,
             spec=self.prompt_spec,
             wiring=self.wiring,
-            model=lambda: self.language_model,
+            model=self._blocks,
             name=self.model.name,
         )
+
+    def _blocks(self) -> Embeds:
+        """What hidden states are recorded from."""
+        return self.language_model
 
     def check_whole(self) -> None:
         """Raise `SourceError` unless the manifest lists every shard of the model."""
@@ -277,9 +296,98 @@ class OpenBuilder:
         )
 
 
+class OpenChain(OpenModel):
+    """A chain of the user's own packages."""
+
+    def __init__(self, model: Model, cache: Cache) -> None:
+        super().__init__(model, cache)
+        self.packages = PackageChain(model)
+
+    @property
+    def language_model(self) -> LanguageModel:
+        """Its packages, which have no more than a model must."""
+        return cast("LanguageModel", self.packages)
+
+    @property
+    def wiring(self) -> tuple[Wire, ...]:
+        """The packages in running order."""
+        return self.packages.wiring
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What reference and streams depend on."""
+        return self.packages.identity(self.cache.root)
+
+    @cached_property
+    def golden(self) -> list[GoldenPrompt]:
+        """The reference's logits and greedy text for the golden prompts."""
+        if isinstance(self._answers, GoldenLogits):
+            return self._answers.prompts(self.model, self.prompts, self.decode)
+        return super().golden
+
+    @cached_property
+    def has_states(self) -> bool:
+        """Whether function, file or packages tell what every shard gives."""
+        return self._told is not None or not self.packages.without_reference
+
+    def check_compared(self) -> None:
+        """Raise `UnprovenError` unless prompts can be compared, shard by shard.
+
+        Drift and bisect put references in shards' places, so each shard needs one.
+        """
+        super().check_compared()
+        for shard in self.packages.without_reference[:1]:
+            self.packages.reference(shard)
+
+    @cached_property
+    def _answers(self) -> OwnReference | GoldenLogits | None:
+        reference = self.model.reference
+        if isinstance(reference, Path):
+            return GoldenLogits(reference)
+        return OwnReference(self.model) if ":" in reference else None
+
+    def _reference(self) -> Chain:
+        if not isinstance(self._answers, OwnReference):
+            return super()._reference()
+        own = self._answers
+
+        def run(ids: FloatArray) -> FloatArray:
+            return own.logits(ids[:, 0].astype(int).tolist())
+
+        def embed(ids: Sequence[int]) -> FloatArray:
+            return np.asarray(ids, np.float32).reshape(-1, 1)
+
+        # A block, for the logits of a position depend on all tokens before it; a head is given
+        # the last rows only.
+        whole = ChainStep(Wire("reference"), lambda: run, sees="call")
+        logits = ChainStep(Wire("logits", gives=LOGITS), lambda: lambda rows: rows, sees="itself")
+        return Chain(embed, (whole, logits))
+
+    @cached_property
+    def _told(self) -> dict[str, dict[str, FloatArray]] | None:
+        """Outputs of every shard by prompt, where function or file tells those of all blocks."""
+        if self._answers is None:
+            return None
+        blocks = {wire.shard for wire in self.wiring if not wire.is_head}
+        told = {prompt.name: self._answers.states(prompt) for prompt in self.prompts}
+        if any(blocks - states.keys() for states in told.values()):
+            return None
+        for prompt in self.prompts:
+            for shard, rows in told[prompt.name].items():
+                self.packages.check_rows(shard, rows, len(prompt.ids), prompt.name)
+        return told
+
+    def _blocks(self) -> Embeds:
+        if self._told is None:
+            return super()._blocks()
+        return ToldBlocks(self.packages.embed, list(self._told.values()))
+
+
 Opened: TypeAlias = OpenModel | OpenBuilder
 
 
 def open_model(model: Model, cache: Cache) -> Opened:
-    """A model by its family or its builder; one of packages alone has neither."""
+    """A model by its family, its chain or its builder; one of packages alone has none."""
+    if model.chain:
+        return OpenChain(model, cache)
     return OpenBuilder(model, cache) if model.builder else OpenModel(model, cache)
