@@ -208,16 +208,18 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "embedding.npy", model.embedding.detach().numpy().astype(np.float16))
     attention = {"x": WIDTH, "rope_cos": 0, "rope_sin": 0, "attn_mask": 0, "kv_write_mask": 0}
-    for name, module, inputs, outputs in (
+    conv_outputs = ["hidden", "new_conv_state", "gate", "mixed"]
+    pack_inputs = {"ffn_normed": WIDTH, "routing_weights": 2}
+    parts: list[tuple[str, nn.Module, dict[str, int], list[str]]] = [
         ("attention", model.attention, attention, ["hidden"]),
         ("router", model.router, {"x": WIDTH}, ["ffn_normed", "routing_weights"]),
-        *(
-            (f"experts.{i}", pack, {"ffn_normed": WIDTH, "routing_weights": 2}, ["moe_contribution"])
-            for i, pack in enumerate(model.experts)
-        ),
-        ("conv", model.conv, {"x": WIDTH, "conv_state": -1}, ["hidden", "new_conv_state", "gate", "mixed"]),
-        *((f"head.{i}", head, {"x": WIDTH}, ["logits"]) for i, head in enumerate(model.heads)),
-    ):  # fmt: skip
+        ("conv", model.conv, {"x": WIDTH, "conv_state": WIDTH}, conv_outputs),
+    ]
+    for i, pack in enumerate(model.experts):
+        parts.append((f"experts.{i}", pack, pack_inputs, ["moe_contribution"]))
+    for i, head in enumerate(model.heads):
+        parts.append((f"head.{i}", head, {"x": WIDTH}, ["logits"]))
+    for name, module, inputs, outputs in parts:
         for kind, package in _converted(module, inputs, outputs).items():
             package.save(str(folder / f"{name}{kind}.mlpackage"))
     _save_decoder(folder, model.decoder, attention)
