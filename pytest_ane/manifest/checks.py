@@ -179,6 +179,9 @@ def shard_problems(
     if table.uncompressed is not None and table.artifact is None:
         message = "'uncompressed' needs an 'artifact'; a shard that is built has its own"
         yield at_key(own.origin(("uncompressed",)), message)
+    if table.function is not None and table.artifact is None:
+        message = "'function' needs an 'artifact'; a shard that is built has one function"
+        yield at_key(own.origin(("function",)), message)
     if table.inputs and model.family and table.reference in (None, "float32"):
         message = "has no effect, for the family says what its inputs are; take it out"
         yield at_table(own.origin(("inputs",)), message)

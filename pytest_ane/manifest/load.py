@@ -279,6 +279,7 @@ class Resolver:
             family=model.family,
             source=self._source(model),
             artifact=self._absolute(table.artifact) if table.artifact else None,
+            function=table.function,
             reference=self._reference(table.reference),
             uncompressed=self._absolute(table.uncompressed) if table.uncompressed else None,
             compression=None if unknown else settings.compression or Uncompressed(),

@@ -173,6 +173,8 @@ class Shard(Record):
         family: architecture it is cut from; `None` for a package of unknown making.
         source: where the family's weights come from, its path absolute.
         artifact: the user's own package, absolute; `None` where one is built.
+        function: which function of the artifact it is; `None` for the only one, or the default.
+        ungated: functions of the artifact that no shard of the manifest is.
         reference: what it is held against: the family's float32 module, nothing (only finite
             output is required), or, absolute, another package or golden tensors.
         uncompressed: the artifact's program before compression, absolute; `None` where the
@@ -192,6 +194,8 @@ class Shard(Record):
     family: str | None = None
     source: SourceTable | None = None
     artifact: Path | None = None
+    function: str | None = None
+    ungated: tuple[str, ...] = ()
     reference: Literal["float32", "none"] | Path = "float32"
     uncompressed: Path | None = None
     compression: Compression | None = None

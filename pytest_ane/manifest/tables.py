@@ -127,6 +127,8 @@ class ShardTable(Common):
 
     artifact: Package | None = None
     """The user's own `.mlpackage`, relative to the manifest, in place of one that is built."""
+    function: Annotated[str, Field(min_length=1)] | None = None
+    """The function of an artifact that has several; absent: each is gated, as `ID[function]`."""
     reference: Reference | None = None
     """What the shard is held against: `float32` (the family's or the builder's module), `none`
     (only that it runs, with finite output), an uncompressed `.mlpackage`, or golden tensors

@@ -15,7 +15,7 @@ from pytest_ane.core.arrays import Array
 from pytest_ane.core.digests import tree_digest
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.manifest import Input, Probes
-from pytest_ane.mil import read_any
+from pytest_ane.mil import counterpart, read_any
 from pytest_ane.mil.records import Feature, MLModel
 from pytest_ane.probes.cases import CALLS, Case, as_array, package_case
 from pytest_ane.probes.domains import domains
@@ -40,23 +40,25 @@ def package_cases(
     reference: Path | None,
     probes: Probes,
     tables: Mapping[str, Input] | None = None,
+    function: str | None = None,
 ) -> list[Case]:
     """Seeded probes of a package's own inputs, with a reference package's outputs for them.
 
     Inputs are drawn as `tables` says, which is the manifest's, else as the programs imply
     (`pytest_ane.probes.domains`). Flexible axes are probed at their smallest, a middle and their
     largest length; further probes of that draw the ids that are left, where 64 calls can.
-    A package with states is probed over sequences of calls on one state.
+    A package with states is probed over sequences of calls on one state. A function of several is
+    compared with that of the same name, or the reference's only one.
 
     Raises:
         BudgetError: an input is larger than the memory allowed.
         ProgramError: a package cannot be read, or takes something else than tensors and images;
             it has no such input, or an input's options do not fit it.
     """
-    runner = backend.load(artifact)
-    model = read_any(artifact, weights=False)
+    runner = backend.load(artifact, function)
+    model = read_any(artifact, weights=False, function=function)
     calls = CALLS if isinstance(model, MLModel) and model.states else 1
-    known = domains(runner.inputs, tables or {}, artifact, reference)
+    known = domains(runner.inputs, tables or {}, artifact, reference, function)
     cases = list(_cases(Sampler(runner.inputs, artifact, known), probes, calls, cover=True))
     if reference is None:
         return cases
@@ -65,7 +67,7 @@ def package_cases(
             f"{reference}: the reference is the artifact itself, so comparing proves nothing; "
             "name an uncompressed package, or 'none'."
         )
-    oracle = backend.load(reference)
+    oracle = backend.load(reference, counterpart(reference, function))
     return [_answered(oracle, case) for case in cases]
 
 
@@ -94,6 +96,7 @@ def seeded_inputs(
     seed: int,
     tables: Mapping[str, Input] | None = None,
     *,
+    function: str | None = None,
     smallest: bool = False,
 ) -> dict[str, Array]:
     """One Gaussian probe by input name, of the largest shape or of the smallest.
@@ -104,7 +107,7 @@ def seeded_inputs(
         ProgramError: as `package_cases`.
     """
     probes = Probes(kinds=("gaussian",), count=1, seed=seed)
-    sampler = Sampler(inputs, artifact, domains(inputs, tables or {}, artifact))
+    sampler = Sampler(inputs, artifact, domains(inputs, tables or {}, artifact, function=function))
     first, *more = _cases(sampler, probes)
     case = first if smallest or not more else more[-1]
     return dict(*case.calls)

@@ -46,7 +46,7 @@ class Stack:
         """All artifacts, loaded and chained in running order."""
         self._opened.check_whole()
         model = self._opened.language_model
-        by_id = {shard.id: artifact for shard, artifact in self.artifacts}
+        by_id = {shard.id: (a.path, shard.function) for shard, a in self.artifacts}
         limit = self._opened.model.max_tokens
 
         def step(wire: Wire) -> ChainStep:
@@ -56,7 +56,7 @@ class Stack:
                 path = residual_of(model, wire.shard)
                 return path(hidden) if path is not None else None
 
-            step = _step(wire, self._backend, by_id[wire.shard], layout, limit)
+            step = _step(wire, self._backend.load(*by_id[wire.shard]), layout, limit)
             return replace(step, residual=residual)
 
         steps = tuple(map(step, self._opened.wiring))
@@ -100,9 +100,6 @@ class Stack:
         return self._backend.provenance() | {s.id: a.digest for s, a in self.artifacts}
 
 
-def _step(
-    wire: Wire, backend: Backend, artifact: Artifact, layout: Layout, limit: int
-) -> ChainStep:
+def _step(wire: Wire, runner: Runner, layout: Layout, limit: int) -> ChainStep:
     """A shard that takes up to `limit` positions a call, as many calls as a sequence needs."""
-    runner = backend.load(artifact.path)
     return ChainStep(wire, lambda: ShardSequence(runner, layout, limit), layout.sees)

@@ -57,7 +57,7 @@ class FidelityGate(Gate[Fidelity]):
         """Run every probe on the artifact and compare; without a reference only run it."""
         ports, cases = context.ports(), context.cases()
         measurement = measure(
-            context.backend.load(context.artifact.path),
+            context.backend.load(context.artifact.path, context.shard.function),
             cases,
             compared=context.shard.reference != "none",
             provenance=context.backend.provenance() | {"artifact": context.artifact.digest},
