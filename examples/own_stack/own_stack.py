@@ -110,12 +110,12 @@ class ShortConv(nn.Module):
         self.taps = nn.Parameter(torch.randn(1, WIDTH, 1, TAPS) / 2)
 
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """`[1, C, 1, 1]` and `[1, C, 1, 3]` to x, the new state, the gate and the mixed rows."""
+        """`[1, C, 1, 1]` and `[1, C, 1, 3]` to x, the new state, the old one and the gate."""
         y = norm(x)
         window = torch.cat([state, self.inner(y)], 3)
         mixed = (window * self.taps).sum(3, keepdim=True)
         gate = torch.sigmoid(self.gate(y))
-        return x + self.outer(gate * mixed), window[:, :, :, 1:], gate, mixed
+        return x + self.outer(gate * mixed), window[:, :, :, 1:], window[:, :, :, :-1], gate
 
 
 class Head(nn.Module):
@@ -208,7 +208,7 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "embedding.npy", model.embedding.detach().numpy().astype(np.float16))
     attention = {"x": WIDTH, "rope_cos": 0, "rope_sin": 0, "attn_mask": 0, "kv_write_mask": 0}
-    conv_outputs = ["hidden", "new_conv_state", "gate", "mixed"]
+    conv_outputs = ["hidden", "new_conv_state", "old_conv_state", "gate"]
     pack_inputs = {"ffn_normed": WIDTH, "routing_weights": 2}
     parts: list[tuple[str, nn.Module, dict[str, int], list[str]]] = [
         ("attention", model.attention, attention, ["hidden"]),

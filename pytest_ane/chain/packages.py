@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
+from pytest_ane.backends import Backend, Runner
 from pytest_ane.core.arrays import Array, Arrays, FloatArray
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.families import Branch, Wire
@@ -153,9 +155,16 @@ class PackageLayout:
             times=self._chain.times,
         )
 
-    def function(self, count: int) -> str | None:
-        """Which function takes a call of so many positions."""
-        return self._fitting(count).function
+    def load(self, backend: Backend, package: Path) -> Runner:
+        """A package, which runs the function that takes the call."""
+        runners = {e.function: backend.load(package, e.function) for e in self._entries}
+        one = runners[self._entries[0].function]
+        return one if len(runners) == 1 else _ByLength(one, runners, self._function)
+
+    def _function(self, inputs: Arrays) -> str | None:
+        """Which function takes these inputs, by their positions."""
+        port = self._entries[0].takes[0]
+        return self._fitting(len(port.rows(inputs[port.feature.name]))).function
 
     def call_lengths(self, count: int) -> list[int]:
         """Positions of each call of a sequence, the longest calls first.
@@ -299,6 +308,32 @@ class PackageLayout:
                 f"the axes {' and '.join(map(str, axes))}; give position-axis."
             )
         return axes[0] if axes else None
+
+
+class _ByLength:
+    """Functions of one package that share its states, each for calls of its own length."""
+
+    def __init__(
+        self,
+        first: Runner,
+        runners: Mapping[str | None, Runner],
+        function: Callable[[Arrays], str | None],
+    ) -> None:
+        self._runners, self._function = runners, function
+        self.inputs = first.inputs
+        self.make_state = first.make_state
+        self.read_states = first.read_states
+        self.write_states = first.write_states
+
+    def predict(self, inputs: Arrays, state: Any = None) -> dict[str, FloatArray]:
+        """One call of the function that takes it."""
+        return self._runners[self._function(inputs)].predict(inputs, state)
+
+    def predict_all(
+        self, inputs: Sequence[Arrays], states: Sequence[Any]
+    ) -> list[dict[str, FloatArray]]:
+        """`predict` on each of several inputs."""
+        return [self.predict(*each) for each in zip(inputs, states, strict=True)]
 
 
 def _width(reference: str, widths: Mapping[str, int]) -> int:

@@ -11,10 +11,12 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from pytest_ane.build import Cache
+from pytest_ane.backends import Backend, Runner
+from pytest_ane.build import Artifact, Cache
 from pytest_ane.chain.chain import Chain, ChainStep
 from pytest_ane.chain.golden import GoldenPrompt, record_golden, reference_chain
 from pytest_ane.core.arrays import FloatArray
+from pytest_ane.core.digests import key_digest
 from pytest_ane.core.errors import SourceError, UnprovenError
 from pytest_ane.families import (
     Cut,
@@ -31,18 +33,22 @@ from pytest_ane.families.user_code import BuilderModel
 from pytest_ane.manifest import Model, Shard, SourceTable
 from pytest_ane.manifest import Prompt as ManifestPrompt
 from pytest_ane.manifest.chain import LOGITS
+from pytest_ane.manifest.ids import without_function
 from pytest_ane.probes.builder import builder_cases, record_builder
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.hidden import HiddenProbe
 from pytest_ane.probes.recording import (
+    RECORDING_VERSION,
     Embeds,
     TokenPrompt,
+    check_finite,
     load,
     load_hidden,
     load_ports,
     load_probes,
     record_hidden,
     record_probes,
+    save,
 )
 from pytest_ane.project.own_chain import GoldenLogits, OwnReference, PackageChain, ToldBlocks
 from pytest_ane.sources import identify, open_source
@@ -123,6 +129,10 @@ class OpenModel:
     def layout(self, shard: Shard) -> Layout:
         """How hidden states enter and leave a shard."""
         return self.language_model.layout(shard.id)
+
+    def load(self, backend: Backend, shard: Shard, artifact: Artifact) -> Runner:
+        """A shard's package, ready for the stack."""
+        return backend.load(artifact.path, shard.function)
 
     def cases(self, shard: Shard) -> list[Case]:
         """A shard's recorded cases."""
@@ -318,6 +328,10 @@ class OpenChain(OpenModel):
         """What reference and streams depend on."""
         return self.packages.identity(self.cache.root)
 
+    def load(self, backend: Backend, shard: Shard, artifact: Artifact) -> Runner:
+        """A package, with the functions that its place in the chain names."""
+        return self.packages.layout(without_function(shard.id)[0]).load(backend, artifact.path)
+
     @cached_property
     def golden(self) -> list[GoldenPrompt]:
         """The reference's logits and greedy text for the golden prompts."""
@@ -366,21 +380,33 @@ class OpenChain(OpenModel):
     @cached_property
     def _told(self) -> dict[str, dict[str, FloatArray]] | None:
         """Outputs of every shard by prompt, where function or file tells those of all blocks."""
-        if self._answers is None:
+        answers = self._answers
+        if answers is None:
             return None
+
+        def make(folder: Path) -> None:
+            tensors = {
+                f"{prompt.name}/{shard}": rows
+                for prompt in self.prompts
+                for shard, rows in answers.states(prompt).items()
+            }
+            for name, rows in tensors.items():
+                check_finite(rows, name.partition("/")[2], f"golden prompt {name!r}")
+            save(folder, tensors, {})
+
+        key = {**self.identity, "recording": RECORDING_VERSION, "told": self.prompt_spec}
+        folder = self.cache.get_or_make("recordings", key_digest(key), make, self.model.name)
+        told: dict[str, dict[str, FloatArray]] = {prompt.name: {} for prompt in self.prompts}
+        for name, rows in load(folder)[0].items():
+            prompt, _, shard = name.partition("/")
+            self.packages.check_rows(shard, rows, prompt)
+            told[prompt][shard] = rows
         blocks = {wire.shard for wire in self.wiring if not wire.is_head}
-        told = {prompt.name: self._answers.states(prompt) for prompt in self.prompts}
-        if any(blocks - states.keys() for states in told.values()):
-            return None
-        for prompt in self.prompts:
-            for shard, rows in told[prompt.name].items():
-                self.packages.check_rows(shard, rows, len(prompt.ids), prompt.name)
-        return told
+        complete = not any(blocks - states.keys() for states in told.values())
+        return told if complete else None
 
     def _blocks(self) -> Embeds:
-        if self._told is None:
-            return super()._blocks()
-        return ToldBlocks(self.packages.embed, list(self._told.values()))
+        return super()._blocks() if self._told is None else ToldBlocks(self.packages, self._told)
 
 
 Opened: TypeAlias = OpenModel | OpenBuilder

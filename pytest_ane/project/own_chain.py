@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -23,15 +24,21 @@ from pytest_ane.core.errors import BuildError, GoldenError, SourceError, Unprove
 from pytest_ane.families import Conversion, Reference, Wire
 from pytest_ane.families.user_code import code_digests, error_line, import_code
 from pytest_ane.manifest import GOLDEN, Model, Shard
-from pytest_ane.manifest.chain import FIRST, LOGITS, ChainEntry
+from pytest_ane.manifest.chain import FIRST, LOGITS, ChainEntry, channels
+from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.inputs import questions
-from pytest_ane.mil import read_model
+from pytest_ane.mil import counterpart, read_model
 from pytest_ane.probes.domains import domains
 from pytest_ane.probes.recording import TokenPrompt
 from pytest_ane.sources.base import Source, Tokenizer
 from pytest_ane.sources.identity import digests
 from pytest_ane.sources.rows import RowTable, open_rows
 from pytest_ane.sources.tokenizer import read_tokenizer
+
+_SAME_FUNCTION = 0.1
+"""Relative L2 that fp16 weights and another order of sums stay far below, and no other function."""
+_NEAR = 4
+"""Shards before one that are named with it."""
 
 
 class PackageChain:
@@ -41,7 +48,7 @@ class PackageChain:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._shards = {shard.id: shard for shard in model.shards}
+        self._shards = {without_function(shard.id)[0]: shard for shard in model.shards}
         self.source: Source = ChainSource(model)
 
     @property
@@ -78,10 +85,10 @@ class PackageChain:
             UnprovenError: it has none.
         """
         layout = self._reference_layouts[shard]
-        runners = load_functions(CpuBackend("float32"), self._package(shard), layout)
+        runner = layout.load(CpuBackend("float32"), self._package(shard))
 
         def run(sequences: Sequence[FloatArray]) -> list[FloatArray]:
-            return [ShardSequence(runners, layout, layout.most)(each) for each in sequences]
+            return [ShardSequence(runner, layout, layout.most)(each) for each in sequences]
 
         return run
 
@@ -89,7 +96,7 @@ class PackageChain:
         """Never: its packages are the user's."""
         raise BuildError(f"{self._model.name}:{shard}: is a package, and nothing is built of it.")
 
-    def check_rows(self, shard: str, rows: FloatArray, count: int, prompt: str) -> None:
+    def check_rows(self, shard: str, rows: FloatArray, prompt: str) -> None:
         """Raise `SourceError` where a reference's outputs of a shard have not its shape."""
         if shard not in self._layouts:
             known = ", ".join(self._layouts)
@@ -97,12 +104,50 @@ class PackageChain:
                 f"{self._model.name}: the reference tells outputs of {shard!r}, which is no shard "
                 f"of the chain; there are: {known}."
             )
-        shape = [count, sum(self._layouts[shard].branches)]
-        if list(rows.shape) != shape:
+        width = sum(self._layouts[shard].branches)
+        if rows.ndim != 2 or rows.shape[1] != width:
             raise SourceError(
                 f"{self._model.name}: the reference's outputs of {shard} have the shape "
-                f"{list(rows.shape)} for the prompt {prompt!r}; they must be {shape}."
+                f"{list(rows.shape)} for the prompt {prompt!r}; they must be [T, {width}]."
             )
+
+    def check_place(
+        self, shard: str, entering: Sequence[FloatArray], told: Sequence[FloatArray]
+    ) -> None:
+        """Check that the chain leads to a shard what the reference has there.
+
+        Its uncompressed package, given what enters it by the chain, gives what the reference tells
+        of it; else the chain, or that package, is another function.
+
+        Raises:
+            UnprovenError: it does not.
+        """
+        if not self._stands_for(shard):
+            return
+        own = self.reference(shard)(entering)
+        error, norm = (
+            math.hypot(*(float(np.linalg.norm(x)) for x in rows))
+            for rows in ([a - b for a, b in zip(own, told, strict=True)], told)
+        )
+        if not error <= _SAME_FUNCTION * norm:
+            takes = sorted({channels(each)[0] for each in self._wire(shard).takes})
+            giving = ", ".join(self._giving(shard, takes)) or "the embedding"
+            raise UnprovenError(
+                f"{self._model.name}:{shard}: its uncompressed package gives other outputs than "
+                f"the reference tells (relative L2 {error / (norm or 1):.3g}), on what enters it "
+                f"by the chain ({', '.join(takes)}, from {giving}); correct the chain there, or "
+                "the package."
+            )
+
+    def _wire(self, shard: str) -> Wire:
+        return next(wire for wire in self.wiring if wire.shard == shard)
+
+    def _giving(self, shard: str, streams: Sequence[str]) -> Iterator[str]:
+        """The shards before one that give to its streams last."""
+        before = [wire.shard for wire in self.wiring]
+        for wire in self.wiring[: before.index(shard)][-_NEAR:]:
+            if {wire.gives, *(branch.gives for branch in wire.more)} & set(streams):
+                yield wire.shard
 
     @property
     def without_reference(self) -> list[str]:
@@ -155,19 +200,19 @@ class PackageChain:
 
     @cached_property
     def _layouts(self) -> dict[str, PackageLayout]:
-        return self._laid_out(lambda shard: shard.artifact)
+        return self._laid_out(lambda name: self._shards[name].artifact)
 
     @cached_property
     def _reference_layouts(self) -> dict[str, PackageLayout]:
-        return self._laid_out(lambda shard: self._package(shard.id))
+        return self._laid_out(self._package)
 
-    def _laid_out(self, package: Callable[[Shard], Path | None]) -> dict[str, PackageLayout]:
+    def _laid_out(self, package: Callable[[str], Path | None]) -> dict[str, PackageLayout]:
         """The layouts of all packages; each tells the streams of those after it."""
         widths = {FIRST: 1 if self._table is None else self._table.width}
         layouts: dict[str, PackageLayout] = {}
         for entry in self._model.chain:
             shard = self._shards[entry.shard]
-            path = package(shard)
+            path = package(entry.shard)
             assert path is not None  # A model without a family has artifacts.
             layouts[entry.shard] = layout = self._layout(entry, shard, path, widths)
             widths |= dict(stream_widths(layout.wire(), layout, widths))
@@ -176,7 +221,8 @@ class PackageChain:
     def _layout(
         self, entry: ChainEntry, shard: Shard, path: Path, widths: dict[str, int]
     ) -> PackageLayout:
-        names = entry.functions or (None,)
+        chosen = shard.function if shard.id == entry.shard else None
+        names = [counterpart(path, name) for name in entry.functions or (chosen,)]
         programs = [(name, read_model(path, weights=False, function=name)) for name in names]
         features = {each.name: each for _, model in programs for each in model.inputs}
         known = domains(tuple(features.values()), shard.inputs, path)
@@ -198,11 +244,6 @@ class PackageChain:
                 "reference or uncompressed, or let the model's reference be a function."
             )
         return path
-
-
-def load_functions(backend: Any, path: Path, layout: PackageLayout) -> Any:
-    """A package's runner."""
-    return backend.load(path)
 
 
 class ChainSource:
@@ -365,16 +406,28 @@ class GoldenLogits:
 
 
 class ToldBlocks:
-    """Recorded outputs in the place of references, of all prompts in their order."""
+    """Outputs that the reference tells, in the place of each shard's own reference.
+
+    Args:
+        packages: the chain.
+        told: outputs `[T, C]` by prompt and shard.
+    """
 
     def __init__(
-        self, embed: Callable[[Sequence[int]], FloatArray], told: Sequence[Mapping[str, FloatArray]]
+        self, packages: PackageChain, told: Mapping[str, Mapping[str, FloatArray]]
     ) -> None:
-        self.embed, self._told = embed, told
+        self.embed = packages.embed
+        self._packages, self._told = packages, told
 
     def reference(self, shard: str) -> Reference:
-        """The recorded outputs of a shard, whatever enters it."""
-        return lambda sequences: [states[shard] for states in self._told]
+        """The outputs of a shard that are told for all prompts, in their order."""
+        rows = [states[shard] for states in self._told.values()]
+
+        def run(sequences: Sequence[FloatArray]) -> list[FloatArray]:
+            self._packages.check_place(shard, sequences, rows)
+            return rows
+
+        return run
 
 
 def _rows(value: Any) -> FloatArray:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from pytest_ane.backends import Backend
+from pytest_ane.backends import Backend, Runner
 from pytest_ane.build import Artifact
 from pytest_ane.chain.chain import Chain, ChainStep
 from pytest_ane.chain.exact import lazy_reference
@@ -16,6 +16,7 @@ from pytest_ane.chain.sequence import ShardSequence
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import Layout, Wire, residual_of
 from pytest_ane.manifest import Shard
+from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.probes.recording import TokenPrompt
 from pytest_ane.project.models import OpenModel
@@ -46,7 +47,7 @@ class Stack:
         """All artifacts, loaded and chained in running order."""
         self._opened.check_whole()
         model = self._opened.language_model
-        by_id = {shard.id: (a.path, shard.function) for shard, a in self.artifacts}
+        packages = {without_function(s.id)[0]: (s, a) for s, a in self.artifacts}
         limit = self._opened.model.max_tokens
 
         def step(wire: Wire) -> ChainStep:
@@ -56,7 +57,8 @@ class Stack:
                 path = residual_of(model, wire.shard)
                 return path(hidden) if path is not None else None
 
-            step = _step(wire, self._backend.load(*by_id[wire.shard]), layout, limit)
+            runner = self._opened.load(self._backend, *packages[wire.shard])
+            step = _step(wire, runner, layout, limit)
             return replace(step, residual=residual)
 
         steps = tuple(map(step, self._opened.wiring))
