@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -55,17 +55,26 @@ class Attention(nn.Module):
         """
         y = norm(x)
         q, k, v = (layer(y).reshape(1, HEADS, HEAD, -1) for layer in (self.q, self.k, self.v))
-        q, k = (z * cos + torch.cat([-z[:, :, HEAD // 2 :], z[:, :, : HEAD // 2]], 2) * sin
-                for z in (q, k))  # fmt: skip
+        q, k = (turned(z, cos, sin) for z in (q, k))
         kept = 1 - write.sum(2, keepdim=True)
         keys = self.k_cache * kept + k @ write
         values = self.v_cache * kept + v @ write
         self.k_cache[:] = keys
         self.v_cache[:] = values
+        return x + self.seen(q, keys, values, mask)
+
+    def seen(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """What queries `[1, heads, head, T]` see of `[1, heads, head, slots]`."""
         scores = q.transpose(2, 3) @ keys / math.sqrt(HEAD) + mask
-        seen = values @ torch.softmax(scores, -1).transpose(2, 3)
-        result: Tensor = x + self.o(seen.reshape(1, WIDTH, 1, -1))
+        rows = values @ torch.softmax(scores, -1).transpose(2, 3)
+        result: Tensor = self.o(rows.reshape(1, WIDTH, 1, -1))
         return result
+
+
+def turned(z: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """RoPE of `[1, heads, head, T]`, channel i with i + head / 2."""
+    half = HEAD // 2
+    return z * cos + torch.cat([-z[:, :, half:], z[:, :, :half]], 2) * sin
 
 
 class Router(nn.Module):
@@ -266,18 +275,22 @@ def _shape(name: str, channels: int, count: int) -> tuple[int, ...]:
 
 def _save_decoder(folder: Path, module: nn.Module, inputs: dict[str, int]) -> None:
     """One package of two functions: a token, and four to verify a draft."""
-    import coremltools as ct
-
     functions = {"decode": 1, "verify4": 4}
     made = {f: _converted(module, inputs, ["hidden"], count) for f, count in functions.items()}
     for kind in ("-fp16", ""):
-        descriptor = ct.utils.MultiFunctionDescriptor()
         for function, packages in made.items():
-            part = folder / f"{function}{kind}.mlpackage"
-            packages[kind].save(str(part))
-            descriptor.add_function(str(part), "main", function)
-        descriptor.default_function_name = "decode"
-        ct.utils.save_multifunction(descriptor, str(folder / f"decoder{kind}.mlpackage"))
+            packages[kind].save(str(folder / f"{function}{kind}.mlpackage"))
+        _save_functions(folder, kind, functions)
+
+
+def _save_functions(folder: Path, kind: str, functions: Iterable[str]) -> None:
+    import coremltools as ct
+
+    descriptor = ct.utils.MultiFunctionDescriptor()
+    for function in functions:
+        descriptor.add_function(str(folder / f"{function}{kind}.mlpackage"), "main", function)
+    descriptor.default_function_name = "decode"
+    ct.utils.save_multifunction(descriptor, str(folder / f"decoder{kind}.mlpackage"))
 
 
 if __name__ == "__main__":
