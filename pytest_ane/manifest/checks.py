@@ -182,6 +182,9 @@ def shard_problems(
     if table.function is not None and table.artifact is None:
         message = "'function' needs an 'artifact'; a shard that is built has one function"
         yield at_key(own.origin(("function",)), message)
+    if table.ports and not (model.family and table.artifact):
+        message = "needs a family and an artifact, whose ports have other names; take it out"
+        yield at_table(own.origin(("ports",)), message)
     if table.inputs and model.family and table.reference in (None, "float32"):
         message = "has no effect, for the family says what its inputs are; take it out"
         yield at_table(own.origin(("inputs",)), message)

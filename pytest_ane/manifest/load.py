@@ -285,6 +285,7 @@ class Resolver:
             compression=None if unknown else settings.compression or Uncompressed(),
             probes=settings.probes,
             inputs={name: spec.below(self._folder) for name, spec in table.inputs.items()},
+            ports=table.ports,
             policy=settings.policy.anchored(self._folder),
             max_tokens=settings.max_tokens,
             context=settings.context,

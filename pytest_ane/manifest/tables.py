@@ -21,7 +21,7 @@ from pytest_ane.manifest.compression import Compression
 from pytest_ane.manifest.ids import GLOB, ID, MODEL, as_range, expand
 from pytest_ane.manifest.inputs import Input
 from pytest_ane.manifest.policy import Policy
-from pytest_ane.manifest.records import Probes, Prompt, SourceTable, Target
+from pytest_ane.manifest.records import OwnPort, Probes, Prompt, SourceTable, Target
 
 
 def _texts(value: object, message: str) -> list[str]:
@@ -139,6 +139,9 @@ class ShardTable(Common):
     their own; an artifact without compressed weights needs none."""
     inputs: dict[InputName, Input] = Field(default_factory=dict)
     """What the inputs of your own packages and builder's shards are drawn from, by input."""
+    ports: dict[InputName, OwnPort] = Field(default_factory=dict)
+    """What an artifact in the place of a family's shard calls the family's inputs, outputs and
+    states: a name, `x = "hidden_in"`, or a table with the order of axes too."""
 
 
 class ModelTable(Common):

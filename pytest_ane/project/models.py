@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +28,9 @@ from pytest_ane.families import (
     Wire,
     get_family,
     identify_family,
+    ports_of,
 )
+from pytest_ane.families.ports import RenamedLayout, Renaming, renaming
 from pytest_ane.families.user_code import BuilderModel
 from pytest_ane.manifest import Model, Shard, SourceTable
 from pytest_ane.manifest import Prompt as ManifestPrompt
@@ -127,8 +129,15 @@ class OpenModel:
         return [prompt.question for prompt in self.model.prompts]
 
     def layout(self, shard: Shard) -> Layout:
-        """How hidden states enter and leave a shard."""
-        return self.language_model.layout(shard.id)
+        """How hidden states enter and leave a shard, or the package that stands for it."""
+        return self._renamed(shard, self.language_model.layout(without_function(shard.id)[0]))
+
+    def _renamed(self, shard: Shard, layout: Layout) -> Layout:
+        return RenamedLayout(layout, self._renaming(shard)) if shard.ports else layout
+
+    def _renaming(self, shard: Shard) -> Renaming:
+        ports = ports_of(self.language_model, shard.id)
+        return renaming(shard.qualified, ports, shard.ports)
 
     def load(self, backend: Backend, shard: Shard, artifact: Artifact) -> Runner:
         """A shard's package, ready for the stack."""
@@ -137,15 +146,24 @@ class OpenModel:
     def cases(self, shard: Shard) -> list[Case]:
         """A shard's recorded cases."""
         probes, layout = self.probes(shard)
-        return [probe.case(layout) for probe in probes]
+        cases = [probe.case(layout) for probe in probes]
+        if not shard.ports:
+            return cases
+        names = self._renaming(shard)
+        return [replace(case, states=names.arrays(case.states)) for case in cases]
 
     def probes(self, shard: Shard) -> tuple[list[HiddenProbe], Layout]:
         """A shard's recorded probes, and how the artifact takes them."""
-        return load_probes(self._recording(shard), shard)
+        probes, layout = load_probes(self._recording(shard), shard)
+        return probes, self._renamed(shard, layout)
 
     def ports(self, shard: Shard) -> Ports:
         """A shard's ports, as recorded with its probes."""
-        return load_ports(self._recording(shard))
+        return self.declared(shard, load_ports(self._recording(shard)))
+
+    def declared(self, shard: Shard, ports: Ports) -> Ports:
+        """A shard's ports as the package that stands for it calls them."""
+        return renaming(shard.qualified, ports, shard.ports).declared()
 
     def _recording(self, shard: Shard) -> Path:
         return record_probes(

@@ -51,7 +51,7 @@ class Stack:
         limit = self._opened.model.max_tokens
 
         def step(wire: Wire) -> ChainStep:
-            layout = model.layout(wire.shard)
+            layout = self._opened.layout(packages[wire.shard][0])
 
             def residual(hidden: Sequence[FloatArray]) -> list[FloatArray] | None:
                 path = residual_of(model, wire.shard)
