@@ -273,7 +273,10 @@ class Project:
             return self.model(shard.model).ports(shard)
         model = self.model(shard.model) if shard.golden and shard.family else None
         tell = getattr(model and model.language_model, "ports", None)
-        return tell(shard.id) if tell is not None else None
+        if tell is None:
+            return None
+        assert isinstance(model, OpenModel)
+        return model.declared(shard, tell(shard.id))
 
     def open_shard(self, shard: Shard) -> OpenShard:
         """A shard as gates measure it."""

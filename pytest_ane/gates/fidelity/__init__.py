@@ -50,6 +50,8 @@ class FidelityGate(Gate[Fidelity]):
             asked["reference"] = key_digest(tree_files(subject.reference))
         elif subject.reference == "float32":
             asked["source"] = source()
+        if subject.ports:
+            asked["ports"] = {name: p.model_dump(mode="json") for name, p in subject.ports.items()}
         if subject.uncompressed is not None:
             asked["uncompressed"] = key_digest(tree_files(subject.uncompressed))
         if subject.probes.of_prompts:
