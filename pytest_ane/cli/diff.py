@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ane.cli.options import add_budget
+from pytest_ane.cli.options import add_budget, add_function
 from pytest_ane.cli.output import Failed, Output
 from pytest_ane.core.errors import ExecutionError
 
@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="relative difference |a - b| / |b| of a result (default: 0.01)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of Gaussian inputs (default: 0)")
+    add_function(parser)
     add_budget(parser)
 
 
@@ -44,14 +45,15 @@ def run(options: argparse.Namespace) -> Output:
     """
     from pytest_ane.analysis.operations import diff_pipelines, diff_programs
     from pytest_ane.cli.arrays import read_inputs
-    from pytest_ane.mil import only_program, read_any
+    from pytest_ane.mil import counterpart, only_program, read_any
     from pytest_ane.mil.records import Pipeline
 
     tolerance: float = options.tolerance
     if not tolerance >= 0:
         raise ExecutionError(f"--tolerance {tolerance:g}: give a number from 0.")
-    a, b = read_any(options.first), read_any(options.second)
-    inputs = read_inputs(options.input) if options.input else _seeded(a, options.seed)
+    a = read_any(options.first, function=options.function)
+    b = read_any(options.second, function=counterpart(options.second, options.function))
+    inputs = read_inputs(options.input) if options.input else _seeded(a, options)
     if isinstance(a, Pipeline) and isinstance(b, Pipeline):
         diff = diff_pipelines(a, b, inputs)
     else:
@@ -67,10 +69,10 @@ def run(options: argparse.Namespace) -> Output:
     return diff
 
 
-def _seeded(model: MLModel | Pipeline, seed: int) -> dict[str, Any]:
+def _seeded(model: MLModel | Pipeline, options: argparse.Namespace) -> dict[str, Any]:
     from pytest_ane.probes.package import seeded_inputs
 
-    return seeded_inputs(model.inputs, Path(model.path), seed)
+    return seeded_inputs(model.inputs, options.first, options.seed, function=options.function)
 
 
 def _table(diff: ProgramDiff, tolerance: float) -> Iterator[str]:

@@ -131,6 +131,7 @@ def _probed(shard: Shard) -> dict[str, Any]:
         "probes": shard.probes.model_dump(mode="json"),
         "inputs": [SAMPLER, questions(shard.inputs)],
         "shape": [shard.max_tokens, shard.context],
+        **({"ports": shard.model_dump(mode="json", include={"ports"})} if shard.ports else {}),
     }
 
 

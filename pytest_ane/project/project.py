@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from pytest_ane.backends import Backend, ComputeUnits, CpuBackend, get_backend
+from pytest_ane.backends import Backend, ComputeUnits, CpuBackend, get_backend, of_function
 from pytest_ane.backends.coreml import Machine
 from pytest_ane.build import Artifact, Cache, build_shard
 from pytest_ane.build.cache import default_root, to_stderr
@@ -277,7 +277,10 @@ class Project:
             return self.model(shard.model).ports(shard)
         model = self.model(shard.model) if shard.golden and shard.family else None
         tell = getattr(model and model.language_model, "ports", None)
-        return tell(shard.id) if tell is not None else None
+        if tell is None:
+            return None
+        assert isinstance(model, OpenModel)
+        return model.declared(shard, tell(shard.id))
 
     def open_shard(self, shard: Shard) -> OpenShard:
         """A shard as gates measure it."""
@@ -313,8 +316,8 @@ class OpenShard:
 
     @property
     def backend(self) -> Backend:
-        """What runs artifacts."""
-        return self.project.backend
+        """What runs artifacts: of a package of several functions, the shard's."""
+        return of_function(self.project.backend, self.shard.function)
 
     def cases(self) -> list[Case]:
         """Every probe with what the shard's reference makes of it."""

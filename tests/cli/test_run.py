@@ -83,7 +83,10 @@ def test_what_is_not_finite_is_counted(folder: Path, capsys: pytest.CaptureFixtu
         (["one.mlpackage", "--input", "x=x.npy", "--out", "y=o.png"], "ending in .npy or .npz"),
         (["one.mlpackage", "--input", "cut.npz"], "cut.npz: cannot be read as arrays"),
         (["one.mlpackage", "--input", "objects.npz"], "objects.npz: cannot be read as arrays"),
-        (["one.mlpackage", "--input", "x=x.npy", "--function", "f"], "has one function, main; 'f'"),
+        (
+            ["one.mlpackage", "--input", "x=x.npy", "--function", "f"],
+            "has no function 'f'; it has main",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(
