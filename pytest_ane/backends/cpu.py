@@ -25,7 +25,7 @@ class CpuRunner:
     """A package prepared for the executor."""
 
     def __init__(self, session: Session | PipelineSession) -> None:
-        self.session, self._model = session, session.model
+        self.session, self.model = session, session.model
         raw = [
             name
             for part in (session.model.suppressions if isinstance(session.model, Pipeline) else ())
@@ -36,11 +36,11 @@ class CpuRunner:
     @property
     def inputs(self) -> tuple[Feature, ...]:
         """The inputs that the package declares, images and scalars among them."""
-        return self._model.inputs
+        return self.model.inputs
 
     def make_state(self) -> States | None:
         """Fresh states, all zero; None where the package keeps none."""
-        return self.session.make_state() if self._model.states else None
+        return self.session.make_state() if self.model.states else None
 
     def read_states(
         self, state: States | None, names: Collection[str] | None = None
@@ -56,12 +56,12 @@ class CpuRunner:
             if state is None or name not in state:
                 listed = ", ".join(state or ()) or "none"
                 raise ExecutionError(
-                    f"{self._model.path}: there is no state {name!r}; states are: {listed}."
+                    f"{self.model.path}: there is no state {name!r}; states are: {listed}."
                 )
             try:
                 state[name].write(value)
             except ValueError as error:
-                raise ExecutionError(f"{self._model.path}: {name!r}: {error}.") from None
+                raise ExecutionError(f"{self.model.path}: {name!r}: {error}.") from None
 
     def predict(self, inputs: Arrays, state: States | None = None) -> dict[str, Array]:
         """Run once; every fp16 result is rounded as the program's types say.

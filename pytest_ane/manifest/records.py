@@ -75,7 +75,7 @@ class SourceTable(Record):
         return self
 
 
-GOLDEN = ".safetensors"
+GOLDEN = (".safetensors", ".npz")
 OF_PROMPTS = ("captured", "outlier", "extreme")
 ProbeKind: TypeAlias = Literal[
     "gaussian", "unit-norm", "captured", "outlier", "extreme", "massive", "ragged", "rewrite"
@@ -244,7 +244,7 @@ class Shard(Record):
     def golden(self) -> Path | None:
         """The golden tensors that are its reference, if any."""
         reference = self.reference
-        return reference if isinstance(reference, Path) and reference.suffix == GOLDEN else None
+        return reference if isinstance(reference, Path) and reference.suffix in GOLDEN else None
 
     @property
     def requested(self) -> Compression:

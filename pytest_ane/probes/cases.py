@@ -165,13 +165,15 @@ def largest_input(inputs: Arrays) -> float:
 
 
 def as_array(output: Any) -> Array:
-    """An output as numbers: of a classifier, its probabilities in the order of their labels.
+    """An output as numbers: a classifier's probabilities by label, a PIL image's pixels.
 
     A label, a text or an integer, becomes 16 numbers along a last axis of their own: a direction,
     so that equal labels have the cosine 1 and others one near 0.
     """
     if isinstance(output, Mapping):
         return np.array([output[key] for key in sorted(output, key=str)], np.float32)
+    if (mode := getattr(output, "mode", None)) is not None:
+        return np.asarray(output.convert("RGB") if mode == "RGBA" else output, np.float32)
     array = np.asarray(output)
     if array.dtype.kind == "f":
         return array

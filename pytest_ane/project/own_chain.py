@@ -233,7 +233,7 @@ class PackageChain:
     def _stands_for(self, shard: str) -> Path | None:
         """The package that is a shard's reference, its program before compression otherwise."""
         own = self._shards[shard]
-        if isinstance(own.reference, Path) and own.reference.suffix != GOLDEN:
+        if isinstance(own.reference, Path) and own.reference.suffix not in GOLDEN:
             return own.reference
         return own.uncompressed
 

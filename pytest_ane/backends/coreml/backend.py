@@ -149,18 +149,18 @@ class CoreMLRunner:
     """
 
     def __init__(self, model: MLModel | Pipeline, loaded: Any) -> None:
-        self._model = model
+        self.model = model
         self._loaded = loaded
         self._tensors = replace(model, inputs=tuple(f for f in model.inputs if f.kind != "image"))
 
     @property
     def inputs(self) -> tuple[Feature, ...]:
         """The inputs that the artifact declares, images and scalars among them."""
-        return self._model.inputs
+        return self.model.inputs
 
     def make_state(self) -> Any:
         """Fresh states, all zero; None where the model keeps none."""
-        if not self._model.states:
+        if not self.model.states:
             return None
         with self._explained("made no states"):
             return self._loaded.make_state()
@@ -173,7 +173,7 @@ class CoreMLRunner:
         """
         if state is None:
             return {}
-        wanted = [f.name for f in self._model.states] if names is None else names
+        wanted = [f.name for f in self.model.states] if names is None else names
         with self._explained("could not read a state"):
             return {name: np.array(state.read_state(name)) for name in wanted}
 
@@ -195,10 +195,10 @@ class CoreMLRunner:
         arguments = self._arguments(inputs)
         with self._explained("could not predict"):
             outputs = self._loaded.predict(arguments, state)
-        names = self._model.output_names
+        names = self.model.output_names
         if missing := [name for name in names if name not in outputs]:
             raise ExecutionError(
-                f"{self._model.path}: Core ML gave no output {missing[0]!r}, but "
+                f"{self.model.path}: Core ML gave no output {missing[0]!r}, but "
                 f"{', '.join(outputs) or 'nothing'}; the compiled model is not of this package."
             )
         return {name: _returned(outputs[name]) for name in names}
@@ -217,7 +217,7 @@ class CoreMLRunner:
             name: array.item() if tensors[name].kind in NUMBERS else np.array(array, order="C")
             for name, array in bind_inputs(self._tensors, arrays, "as-typed").items()
         }
-        images = (f.name for f in self._model.inputs if f.kind == "image")
+        images = (f.name for f in self.model.inputs if f.kind == "image")
         return arguments | {name: _picture(inputs[name]) for name in images if name in inputs}
 
     @contextmanager
@@ -226,7 +226,7 @@ class CoreMLRunner:
             yield
         except RuntimeError as error:
             raise ExecutionError(
-                f"{self._model.path}: Core ML {failure}: {explain(error)}."
+                f"{self.model.path}: Core ML {failure}: {explain(error)}."
             ) from None
 
 

@@ -36,7 +36,7 @@ class CompressionGate(Gate[CompressionMeasurement]):
         if subject.compression is not None:
             asked["compression"] = subject.compression.model_dump(mode="json")
         plain = subject.uncompressed or subject.reference
-        if isinstance(plain, Path) and plain.suffix != GOLDEN:
+        if isinstance(plain, Path) and plain.suffix not in GOLDEN:
             asked["uncompressed"] = key_digest(tree_files(plain))
         return asked
 
