@@ -21,7 +21,7 @@ OPTIONS: dict[InputKind, tuple[str, ...]] = {
     "normal": ("mean", "deviation"),
     "uniform": ("low", "high"),
     "positive": ("deviation",),
-    "ids": ("count",),
+    "ids": ("count", "sample"),
     "causal-mask": ("masked", "window", *_AXES),
     "one-hot": _AXES,
     "positions": ("position_axis",),
@@ -57,6 +57,9 @@ class Input(Record):
     """Of `uniform` and `image`: the greatest value; absent: 1, or an image's 255."""
     count: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
     """Of `ids`: how many there are, such as a table's rows; needed."""
+    sample: bool = False
+    """Of `ids`: whether a sample of them is enough, those that the probes draw; else a shard whose
+    probes do not draw each of them is unproven."""
     masked: Annotated[float, Field(lt=0)] = -10_000.0
     """Of `causal-mask`: the number added to the scores of keys that are not seen."""
     window: Annotated[int, Field(ge=1)] | None = None
@@ -131,7 +134,9 @@ class Input(Record):
         if self.file is not None:
             path, _, name = self.file.partition("#")
             asked["file"] = [_digest(path), name]
-        # Evidence from before there were pictures still answers.
+        # Evidence from before there were these options still answers.
+        if not self.sample:
+            asked.pop("sample", None)
         if asked.pop("files", None):
             asked["files"] = [_digest(file) for file in self.files]
         return asked

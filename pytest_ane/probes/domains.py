@@ -131,6 +131,12 @@ class Exercised:
     domain: Domain
     count: int | None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every id was drawn, or a sample is enough."""
+        spec = self.domain.input
+        return self.count == self.domain.count or (spec is not None and spec.sample)
+
     def __str__(self) -> str:
         """As a sentence: what it was drawn from, and how many ids of how many were drawn."""
         if self.count is None:

@@ -31,8 +31,8 @@ _LARGEST = 1 << 14
 
 _WORDS = 8
 """Numbers of 4 bytes that are held for each one that is drawn."""
-_MOST_CALLS = 64
-"""Calls over which all ids of an input are drawn, where they suffice."""
+_MOST_CALLS = 256
+"""Calls over which all ids of an input are drawn, where they suffice: bytes one by one do."""
 
 
 def package_cases(
@@ -47,7 +47,7 @@ def package_cases(
 
     Inputs are drawn as `tables` says, which is the manifest's, else as the programs imply
     (`pytest_ane.probes.domains`). Flexible axes are probed at their smallest, a middle and their
-    largest length; further probes of that draw the ids that are left, where 64 calls can.
+    largest length; further probes of that draw the ids that are left, where 256 calls can.
     A package with states is probed over sequences of calls on one state. A function of several is
     compared with that of the same name, or the reference's only one.
 

@@ -115,6 +115,7 @@ def test_every_option_belongs_to_a_kind() -> None:
 
 def test_a_question_holds_the_options_of_the_kind_alone() -> None:
     assert Input(kind="ids", count=3).question == {"kind": "ids", "count": 3}
+    assert Input(kind="ids", count=3, sample=True).question["sample"] is True
     assert Input(kind="positive").question == {"kind": "positive", "deviation": 1.0}
 
 

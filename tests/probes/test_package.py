@@ -13,7 +13,10 @@ from pytest_ane.backends import CpuBackend
 from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.gates.fidelity import judge, measure
+from pytest_ane.gates.fidelity.measure import coverage
+from pytest_ane.gates.fidelity.records import Covered
 from pytest_ane.manifest import Input, Policy, Probes
+from pytest_ane.mil import read_model
 from pytest_ane.mil.records import DType, Feature
 from pytest_ane.probes.domains import exercised
 from pytest_ane.probes.inputs import Domain
@@ -120,10 +123,31 @@ def test_ids_are_all_drawn_where_64_calls_can(tmp_path: Path) -> None:
     assert exercised(cases[:2])[0].count == 16
 
 
-def test_no_call_is_added_where_64_do_not_suffice(tmp_path: Path) -> None:
-    package = embedding(tmp_path / "m.mlpackage", TABLE, length=1)
-    cases = package_cases(CpuBackend(), package, None, PROBES)
-    assert [coverage.count for coverage in exercised(cases)] == [2]
+def test_bytes_are_drawn_one_by_one(tmp_path: Path) -> None:
+    right = embedding(tmp_path / "right.mlpackage", TABLE, length=1)
+    table = TABLE.copy()
+    table[131] = 0
+    wrong = embedding(tmp_path / "wrong.mlpackage", table, length=1)
+    cases = package_cases(CpuBackend(), wrong, right, PROBES)
+    assert [coverage.count for coverage in exercised(cases)] == [256]
+    assert status(wrong, right) == "failed"
+
+
+def test_ids_that_do_not_fit_are_unproven_unless_a_sample_is_enough(tmp_path: Path) -> None:
+    table = np.concatenate([TABLE, TABLE[:1]])
+    package = embedding(tmp_path / "m.mlpackage", table, length=1)
+    program = read_model(package)
+
+    def covered(**inputs: Input) -> Covered:
+        cases = package_cases(CpuBackend(), package, None, PROBES, inputs)
+        return next(c for c in coverage(program, cases) if c.what == "input x")
+
+    left = covered()
+    assert not left.exercised
+    assert left.how.endswith("; 2 of 257 drawn")
+    assert 'kind = "ids", count = 257, sample = true' in left.remedy
+    assert covered(x=Input(kind="ids", count=257, sample=True)).exercised
+    assert covered(x=Input(kind="ids", count=256)).exercised
 
 
 def test_the_manifest_s_inputs_are_drawn(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from pytest_ane.metrics.error import (
 )
 from pytest_ane.mil.records import MLModel, Pipeline
 from pytest_ane.probes.cases import Case, Rows
-from pytest_ane.probes.domains import exercised
+from pytest_ane.probes.domains import Exercised, exercised
 
 
 def measure(
@@ -225,7 +225,7 @@ def _indices(mask: npt.ArrayLike, start: int) -> tuple[int, ...]:
 
 def coverage(program: MLModel | Pipeline, cases: Sequence[Case]) -> tuple[Covered, ...]:
     """What cases exercise of a program: each function, state and input, and lengths."""
-    inputs = (Covered(f"input {each.name}", str(each)) for each in exercised(cases))
+    inputs = map(_drawn, exercised(cases))
     if isinstance(program, Pipeline):
         parts = (Covered(f"part {name}", "run") for name in program.names)
         return (*parts, *_detected(cases), *inputs, _lengths(cases))
@@ -267,6 +267,20 @@ def _states(program: MLModel, cases: Sequence[Case]) -> Iterator[Covered]:
             )
         else:
             yield Covered(what, f"carried over up to {calls} calls")
+
+
+def _drawn(each: Exercised) -> Covered:
+    """An input, which is not exercised where some of its ids were never drawn."""
+    what, count = f"input {each.name}", each.domain.count
+    if each.is_whole:
+        return Covered(what, str(each))
+    return Covered(
+        what,
+        str(each),
+        exercised=False,
+        remedy="give the package longer calls, or say that a sample is enough: "
+        f'[models.NAME.inputs.{each.name}] kind = "ids", count = {count}, sample = true',
+    )
 
 
 def _detected(cases: Sequence[Case]) -> Iterator[Covered]:
