@@ -18,7 +18,6 @@ from pytest_ane.families import Branch, Wire
 from pytest_ane.manifest import Input
 from pytest_ane.manifest.chain import ChainEntry, channels
 from pytest_ane.mil.records import DType, Feature, Function, MLModel, TensorType
-from pytest_ane.probes.cases import as_array
 from pytest_ane.probes.inputs import Call, Domain, draw
 
 _BY_POSITION = ("causal-mask", "one-hot", "positions", "rope-cos", "rope-sin", "constant")
@@ -52,7 +51,7 @@ class StreamPort:
 
     def rows(self, array: Array) -> FloatArray:
         """Float32 rows `[T, C]` of the port's array."""
-        values = np.asarray(as_array(array), np.float32)
+        values = np.asarray(array, np.float32)
         if self.axis is None:
             return values.reshape(1, -1)
         return np.moveaxis(values, self.axis, 0).reshape(values.shape[self.axis], -1)
