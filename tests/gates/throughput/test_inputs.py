@@ -18,7 +18,7 @@ FILE = Path("some.mlpackage")
 @pytest.fixture(autouse=True)
 def _no_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no package behind these inputs that could imply anything."""
-    monkeypatch.setattr("pytest_ane.probes.domains.derived", lambda _: {})
+    monkeypatch.setattr("pytest_ane.probes.domains.derived", lambda *_: {})
 
 
 def feature(name: str = "x", shape: tuple[int, ...] = (1, 8, 4, 1), high: int = 0) -> Feature:
