@@ -91,7 +91,8 @@ class PackageLayout:
         width: channels of what enters at a position.
         sees: what a position's output depends on besides itself.
         feedback: outputs that enter the next call, with the inputs that they enter.
-        branches: channels of each output, in the order of the manifest's.
+        outputs: port, stream and mode of each.
+        branches: channels of each output.
         recurrent: all states, for nobody tells which have a place for every position.
     """
 
@@ -126,6 +127,7 @@ class PackageLayout:
             key=lambda each: -each.most,
         )
         self.width = sum(port.channels for port in self._entries[0].takes)
+        self.outputs = tuple(entry.outputs)
         self.branches = tuple(port.channels for port in self._entries[0].gives)
         states = {state.name for _, model in programs for state in model.states}
         self.recurrent = tuple(sorted(states))
@@ -141,7 +143,7 @@ class PackageLayout:
 
     def wire(self) -> Wire:
         """Its place in the chain: the first output, and further ones with their channels."""
-        outputs = [(stream, mode) for _, stream, mode in self._chain.outputs]
+        outputs = [(stream, mode) for _, stream, mode in self.outputs]
         (gives, mode), *others = outputs
         more = zip(others, self.branches[1:], strict=True)
         return Wire(

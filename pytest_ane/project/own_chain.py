@@ -63,6 +63,16 @@ class PackageChain:
         longest = [layout.most for layout in layouts if layout.sees == "call"]
         return min([self._model.context, *longest])
 
+    @property
+    def vocabulary(self) -> int:
+        """How many logits the chain gives for a position."""
+        return sum(
+            width
+            for layout in self._layouts.values()
+            for (_, stream, _), width in zip(layout.outputs, layout.branches, strict=True)
+            if stream == LOGITS
+        )
+
     @cached_property
     def wiring(self) -> tuple[Wire, ...]:
         """The packages in running order."""
