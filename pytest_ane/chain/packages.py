@@ -237,7 +237,7 @@ class PackageLayout:
         self._check(inputs, (*chain.takes, *chain.feedback.values()), "input")
         self._check(outputs, (*(p for p, _, _ in chain.outputs), *chain.feedback), "output")
         takes = tuple(
-            self._port(inputs[port], sum(_width(each, widths) for each in streams))
+            self._port(inputs[port], sum(self._width(each, widths) for each in streams))
             for port, streams in chain.takes.items()
         )
         lengths = self._lengths(takes, limit)
@@ -245,6 +245,16 @@ class PackageLayout:
         gives = tuple(self._port(each, None, lengths[-1]) for each in shaped.values())
         self._check_inputs(inputs)
         return Entry(function, inputs, takes, gives, lengths)
+
+    def _width(self, reference: str, widths: Mapping[str, int]) -> int:
+        """Channels of a stream, or of the part that is taken."""
+        stream, part = channels(reference)
+        if part.stop is not None and not part.start < part.stop <= widths[stream]:
+            raise ExecutionError(
+                f"{self._label}: {reference!r} is no part of the stream {stream!r}, whose channels "
+                f"are 0 to {widths[stream] - 1}."
+            )
+        return len(range(*part.indices(widths[stream])))
 
     def _check(self, features: Mapping[str, Feature], names: Sequence[str], what: str) -> None:
         for name in names:
@@ -335,12 +345,6 @@ class _ByLength:
     ) -> list[dict[str, FloatArray]]:
         """`predict` on each of several inputs."""
         return [self.predict(*each) for each in zip(inputs, states, strict=True)]
-
-
-def _width(reference: str, widths: Mapping[str, int]) -> int:
-    """Channels of a stream, or of the part that is taken."""
-    stream, part = channels(reference)
-    return len(range(*part.indices(widths[stream])))
 
 
 def _extents(feature: Feature) -> list[tuple[int, int]]:

@@ -232,7 +232,9 @@ class PackageChain:
         self, entry: ChainEntry, shard: Shard, path: Path, widths: dict[str, int]
     ) -> PackageLayout:
         chosen = shard.function if shard.id == entry.shard else None
-        names = [counterpart(path, name) for name in entry.functions or (chosen,)]
+        names = entry.functions or (chosen,)
+        if path != shard.artifact:
+            names = tuple(counterpart(path, name) for name in names)
         programs = [(name, read_model(path, weights=False, function=name)) for name in names]
         features = {each.name: each for _, model in programs for each in model.inputs}
         known = domains(tuple(features.values()), shard.inputs, path)
