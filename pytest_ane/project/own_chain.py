@@ -232,7 +232,7 @@ class PackageChain:
         self, entry: ChainEntry, shard: Shard, path: Path, widths: dict[str, int]
     ) -> PackageLayout:
         chosen = shard.function if shard.id == entry.shard else None
-        names = entry.functions or (chosen,)
+        names: tuple[str | None, ...] = entry.functions or (chosen,)
         if path != shard.artifact:
             names = tuple(counterpart(path, name) for name in names)
         programs = [(name, read_model(path, weights=False, function=name)) for name in names]
