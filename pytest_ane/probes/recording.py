@@ -41,7 +41,7 @@ from pytest_ane.probes.hidden import (
     to_tensors,
 )
 
-RECORDING_VERSION = 9
+RECORDING_VERSION = 10
 _FILE = "recording.safetensors"
 
 
