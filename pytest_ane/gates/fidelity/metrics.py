@@ -182,7 +182,7 @@ class Group:
         if metric is MAX_RELATIVE_L2 and limits.min_snr is None:  # One says what the other does.
             return round(greatest_l2(cosine), 4)
         if metric is MIN_CONTRIBUTION and any(metric.of(c)[0] for c in self.parts(metric)):
-            return round(2 * cosine**2 - 1, 4)
+            return max(round(2 * cosine * abs(cosine) - 1, 4), -1.0)
         return None
 
     def pools(self, metric: Metric, comparison: Comparison) -> bool:

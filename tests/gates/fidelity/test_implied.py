@@ -21,6 +21,10 @@ def test_another_scale_is_red_though_the_cosine_is_1() -> None:
     assert figure.limit == pytest.approx(2 * 0.03**0.5, abs=1e-4)
 
 
+def test_a_cosine_that_allows_everything_allows_any_contribution() -> None:
+    assert of(replace(BLOCK, contributions=(0.9, -0.9)), **{"min-cosine": -1}).status == "passed"
+
+
 @pytest.mark.parametrize("policy", [{"max-relative-l2": 1}, {"min-snr": 0}, {"min-cosine": 0.5}])
 def test_a_policy_that_allows_it_decides(policy: dict[str, float]) -> None:
     assert of(replace(GOOD, relative=(0.75, 0.75)), **policy).status == "passed"
