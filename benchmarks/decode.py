@@ -101,9 +101,9 @@ class RecordingBackend(CpuBackend):
     def __init__(self) -> None:
         self.sessions: list[Session] = []
 
-    def load(self, artifact: Path) -> CpuRunner:
+    def load(self, artifact: Path, function: str | None = None) -> CpuRunner:
         """Prepare a package, and remember its session."""
-        runner = super().load(artifact)
+        runner = super().load(artifact, function)
         self.sessions.append(runner.session)
         return runner
 

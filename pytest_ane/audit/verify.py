@@ -29,6 +29,7 @@ from pytest_ane.evidence.verify import verify
 from pytest_ane.families import make_importable
 from pytest_ane.gates import GATES, Gate, Subject
 from pytest_ane.manifest import Manifest, Shard, load
+from pytest_ane.project.entries import expanded
 from pytest_ane.project.project import Project
 
 _SHARE, _LEAST = 0.01, 1e-3
@@ -75,7 +76,7 @@ class Auditor:
     ) -> None:
         self._ledger, self._base = ledger, base
         self._reviewed, self._recheck = reviewed, recheck
-        self._manifest: Manifest = load(base.head) if reviewed else base.manifest
+        self._manifest: Manifest = expanded(load(base.head) if reviewed else base.manifest)
         make_importable(self._manifest if reviewed else load(base.path))
         self._project = Project(
             self._manifest,

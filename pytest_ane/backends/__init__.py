@@ -58,8 +58,13 @@ class Backend(Protocol):
     on_device: bool
     """Whether it runs artifacts on the hardware they are for, so that it may prove placement."""
 
-    def load(self, artifact: Path) -> Runner:
-        """Load a package or a compiled model; `ProgramError` where it cannot be read."""
+    def load(self, artifact: Path, function: str | None = None) -> Runner:
+        """Load a package or a compiled model; `ProgramError` where it cannot be read.
+
+        Args:
+            artifact: the model.
+            function: which function of several; None for the default one.
+        """
         ...
 
     def provenance(self) -> dict[str, str]:

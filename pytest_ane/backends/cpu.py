@@ -81,9 +81,14 @@ class CpuBackend:
     def __init__(self, precision: Precision = "as-typed") -> None:
         self._precision = precision
 
-    def load(self, artifact: Path) -> CpuRunner:
-        """Read a package or a compiled model and prepare it; `ProgramError` if unreadable."""
-        return CpuRunner(Session(read_model(artifact), self._precision, MEMORY_BUDGET))
+    def load(self, artifact: Path, function: str | None = None) -> CpuRunner:
+        """Read a function of a model, by default its own, and prepare it.
+
+        Raises:
+            ProgramError: it cannot be read, or has no such function.
+        """
+        model = read_model(artifact, function=function)
+        return CpuRunner(Session(model, self._precision, MEMORY_BUDGET))
 
     def provenance(self) -> dict[str, str]:
         """Versions of pytest-ane and numpy, and the machine's system and processor."""

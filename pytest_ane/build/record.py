@@ -13,7 +13,7 @@ from pytest_ane.build.distortion import Distortion, WeightComparison, compare_we
 from pytest_ane.core.digests import tree_bytes, tree_digest
 from pytest_ane.core.errors import BuildError, CacheError
 from pytest_ane.manifest import GOLDEN, Shard
-from pytest_ane.mil import read_model
+from pytest_ane.mil import counterpart, read_model
 from pytest_ane.mil.records import MLModel
 
 RECORD = "build.json"
@@ -119,10 +119,16 @@ def weights_against(
     plain, reference = uncompressed_package(shard, artifact, program), shard.reference
     if plain is not None and plain != artifact.path:
         against: Against = "reference" if shard.uncompressed is None else "uncompressed"
-        return against, compare_weights(program, read_model(plain), shard.compression)
-    other = isinstance(reference, Path) and reference.suffix != GOLDEN and reference.exists()
-    weights = compare_weights(program, read_model(reference)) if other else WeightComparison()
+        return against, compare_weights(program, _read(plain, shard), shard.compression)
+    weights = WeightComparison()
+    if isinstance(reference, Path) and reference.suffix != GOLDEN and reference.exists():
+        weights = compare_weights(program, _read(reference, shard))
     return ("nothing" if plain is None else "itself"), WeightComparison(weights.distortions)
+
+
+def _read(package: Path, shard: Shard) -> MLModel:
+    """What a shard is compared with of a package: the function of its own name, or the only one."""
+    return read_model(package, function=counterpart(package, shard.function))
 
 
 def uncompressed_package(shard: Shard, artifact: Artifact, program: MLModel) -> Path | None:
@@ -146,7 +152,7 @@ def uncompressed_package(shard: Shard, artifact: Artifact, program: MLModel) -> 
         BuildError: what is named as uncompressed is not.
     """
     if (plain := shard.uncompressed) is not None:
-        for weight in take_census(read_model(plain)).weights:
+        for weight in take_census(_read(plain, shard)).weights:
             if weight.stages:
                 raise BuildError(
                     f"{shard.qualified}: 'uncompressed' names {plain}, but its {weight.name} is "
@@ -159,7 +165,7 @@ def uncompressed_package(shard: Shard, artifact: Artifact, program: MLModel) -> 
     reference = shard.reference
     if not isinstance(reference, Path) or reference.suffix == GOLDEN or not reference.exists():
         return None
-    others = take_census(read_model(reference)).weights
+    others = take_census(_read(reference, shard)).weights
     if any(weight.stages for weight in others):
         return None
     mine, its = ({(typeless(w.name), w.shape) for w in of} for of in (weights, others))

@@ -72,8 +72,8 @@ class ChainStep:
 
     @property
     def is_head(self) -> bool:
-        """Whether it gives a slice of the logits."""
-        return self.wire.mode == "append"
+        """Whether it gives the logits, or a slice of them."""
+        return self.wire.is_head
 
 
 class Answer(NamedTuple):

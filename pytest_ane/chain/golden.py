@@ -45,24 +45,24 @@ def record_golden(
     prompts: Callable[[], Sequence[tuple[TokenPrompt, int]]],
     spec: Any,
     wiring: Sequence[Wire],
-    model: Callable[[], LanguageModel],
+    reference: Callable[[], Chain],
     decode: Callable[[Sequence[int]], str],
     name: str = "",
 ) -> list[GoldenPrompt]:
-    """Recorded references of `(prompt, greedy tokens)` pairs, made from the float32 modules once.
+    """Recorded references of `(prompt, greedy tokens)` pairs, made once.
 
     `spec` is what the prompts depend on besides the identity; `name` is the model's, for messages.
-    `model` and `prompts` are called only when there is no recording yet.
+    `reference` and `prompts` are called only when there is no recording yet.
     """
     key = {**identity, "recording": RECORDING_VERSION, "logits": _VERSION, "golden": spec}
     key["wiring"] = [asdict(wire) for wire in wiring]
 
     def make(folder: Path) -> None:
-        reference = reference_chain(model(), wiring)
+        chain = reference()
         tensors: dict[str, Any] = {}
         metadata = []
         for i, (prompt, count) in enumerate(prompts()):
-            logits, tokens, leads = reference.answer(prompt.ids, count)
+            logits, tokens, leads = chain.answer(prompt.ids, count)
             check_finite(logits, "the whole model", f"golden prompt {prompt.name!r}")
             tensors[f"{i}.best"], tensors[f"{i}.below"] = pack(logits)
             check_finite(np.asarray(leads), "the whole model", f"the text after {prompt.name!r}")

@@ -54,10 +54,11 @@ def _project(
 ) -> Project:
     from pytest_ane.core.errors import ManifestError
     from pytest_ane.manifest import package_manifest, select
+    from pytest_ane.project.entries import expanded
     from pytest_ane.project.project import Project, read_project
 
     if (package := Path(shards)).suffix in (".mlpackage", ".mlmodelc"):
-        alone = package_manifest(package.absolute())
+        alone = expanded(package_manifest(package.absolute()))
         plain = against and against.absolute()
         update = {"reference": plain, "uncompressed": plain} if plain else {}
         held = tuple(shard.model_copy(update=update) for shard in alone.shards)

@@ -15,7 +15,7 @@ from pytest_ane.core import fp16
 from pytest_ane.core.arrays import DoubleArray
 from pytest_ane.error_budget.runs import CaseState, Run, nearest, run_cases
 from pytest_ane.metrics.cosine import along
-from pytest_ane.mil import read_model
+from pytest_ane.mil import counterpart, read_model
 from pytest_ane.probes.cases import Case
 from pytest_ane.reference import Session
 from pytest_ane.reference.dtypes import Precision
@@ -86,7 +86,12 @@ class ErrorBudget:
 
 
 def measure_budget(
-    plain: Path, compressed: Path | None, cases: Sequence[Case], *, against_itself: bool = False
+    plain: Path,
+    compressed: Path | None,
+    cases: Sequence[Case],
+    *,
+    function: str | None = None,
+    against_itself: bool = False,
 ) -> ErrorBudget:
     """The error budget of a shard on its probes, by three runs of the CPU executor.
 
@@ -94,6 +99,7 @@ def measure_budget(
         plain: the uncompressed package.
         compressed: the artifact; None where it is the uncompressed package.
         cases: with the reference's rows.
+        function: which of the packages' functions; None for the only one, or the default.
         against_itself: whether the reference is the uncompressed package, so that there is no
             algebra to judge.
 
@@ -101,8 +107,9 @@ def measure_budget(
         ExecutionError: a package cannot be run.
         ProgramError: a package cannot be read.
     """
-    exact = _runs(plain, cases, "float32")
-    typed = _runs(plain, cases, "as-typed")
+    plainly = counterpart(plain, function)
+    exact = _runs(plain, plainly, cases, "float32")
+    typed = _runs(plain, plainly, cases, "as-typed")
     reference = [_Reference.of(*pair) for pair in zip(cases, exact, strict=True)]
     rounding = _error(reference, typed, exact, _HALF)
     return ErrorBudget(
@@ -110,8 +117,8 @@ def measure_budget(
         rounding=rounding,
         compression=None
         if compressed is None
-        else _error(reference, _runs(compressed, cases, "float32"), exact, _FLOAT32),
-        overflow=_overflow(plain, cases) if rounding.greatest > _LARGE else "",
+        else _error(reference, _runs(compressed, function, cases, "float32"), exact, _FLOAT32),
+        overflow=_overflow(plain, plainly, cases) if rounding.greatest > _LARGE else "",
     )
 
 
@@ -121,8 +128,10 @@ def total_error(cases: Sequence[Case], runs: Sequence[Run]) -> Error:
     return _error(reference, runs, None, _HALF)
 
 
-def _runs(package: Path, cases: Sequence[Case], precision: Precision) -> list[Run]:
-    return list(run_cases(CpuBackend(precision).load(package), cases))
+def _runs(
+    package: Path, function: str | None, cases: Sequence[Case], precision: Precision
+) -> list[Run]:
+    return list(run_cases(CpuBackend(precision).load(package, function), cases))
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,9 +260,9 @@ def _channels(difference: DoubleArray) -> tuple[int, ...]:
     return (first, last) if (last - first + 1) * _NARROW <= len(squares) else ()
 
 
-def _overflow(package: Path, cases: Sequence[Case]) -> str:
+def _overflow(package: Path, function: str | None, cases: Sequence[Case]) -> str:
     """The first operation whose result fp16 does not hold, on the probes."""
-    session = Session(read_model(package), "float32")
+    session = Session(read_model(package, function=function), "float32")
     names = session.computed
     largest: dict[str, float] = {}
     for case in cases:

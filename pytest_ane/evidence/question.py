@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_ane.core.digests import key_digest, tree_files
 from pytest_ane.gates import GATES, Subject
-from pytest_ane.manifest import Model
+from pytest_ane.manifest import Model, Shard
 
 _OF_MACHINE = ("versions",)
 """What a model's identity says of the machine it is read on, not of the model."""
@@ -43,7 +43,11 @@ def question(
             the reference. Versions of packages and folders are left out of it, for they differ
             between a Mac and the machine that verifies.
     """
-    return GATES[gate].question(subject, model, lambda: _source(identity()))
+    function = subject.function if isinstance(subject, Shard) else None
+    return {
+        **({"function": function} if function else {}),
+        **GATES[gate].question(subject, model, lambda: _source(identity())),
+    }
 
 
 def _source(identity: Mapping[str, Any]) -> str:

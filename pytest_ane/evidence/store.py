@@ -11,7 +11,7 @@ from pytest_ane.core.errors import EvidenceError
 from pytest_ane.core.files import write_atomically
 from pytest_ane.evidence.statement import TYPE, Statement
 from pytest_ane.evidence.strict_json import MOST_BYTES, parse
-from pytest_ane.manifest.ids import MODEL, is_id
+from pytest_ane.manifest.ids import MODEL, is_subject
 
 FOLDER = "evidence"
 """The folder's name, beside the manifest, unless another is given."""
@@ -32,7 +32,7 @@ class Store:
             EvidenceError: the subject is none, so that it could lead out of the folder.
         """
         model, colon, shard = subject.partition(":")
-        if not re.fullmatch(MODEL, model) or (colon and not is_id(shard)):
+        if not re.fullmatch(MODEL, model) or (colon and not is_subject(shard)):
             raise EvidenceError(f"{subject!r} is neither a model nor a shard.")
         return self.folder / model / (f"{shard}.{gate}.json" if shard else f"{gate}.json")
 

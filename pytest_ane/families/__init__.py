@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from pytest_ane.core.errors import ManifestError
 from pytest_ane.families.base import (
+    Branch,
     Buildable,
     Conversion,
     Cut,
@@ -23,7 +24,10 @@ from pytest_ane.families.base import (
     Undecided,
     Wire,
     apply_output,
+    calls_of,
+    feedback_of,
     filling_of,
+    first_feedback,
     ports_of,
     recurrent_of,
     residual_of,
@@ -41,6 +45,7 @@ _FUNCTIONS = ("open_model", "layout", "wiring", "starts_whole", "spread")
 
 __all__ = [
     "FAMILIES",
+    "Branch",
     "Buildable",
     "Conversion",
     "Cut",
@@ -58,7 +63,10 @@ __all__ = [
     "Undecided",
     "Wire",
     "apply_output",
+    "calls_of",
+    "feedback_of",
     "filling_of",
+    "first_feedback",
     "get_family",
     "identify_family",
     "make_importable",

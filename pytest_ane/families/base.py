@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from pytest_ane.core.arrays import Array, FloatArray
+from pytest_ane.manifest.chain import LOGITS, Mode, channels
 from pytest_ane.sources import Source, Spread
 
 Inputs = Mapping[str, Array]
@@ -90,6 +91,14 @@ class Conversion:
         return Ports(self.inputs, self.outputs, self.states)
 
 
+class Branch(NamedTuple):
+    """One of several outputs of a shard: the stream that it goes to, how, and its channels."""
+
+    gives: str
+    mode: Mode
+    channels: int
+
+
 @dataclass(frozen=True)
 class Wire:
     """Where a shard stands in the stack: which streams it takes, and what becomes of its output.
@@ -97,17 +106,27 @@ class Wire:
     A stream is a named array `[T, C]`. `x` is the residual stream and starts as the embedding.
 
     Attributes:
-        takes: the streams that enter, side by side along the channels.
+        takes: the streams that enter, or channels of them such as `x[0:8]`, side by side along the
+            channels.
         gives: the stream that its output replaces (`set`), is added to (`add`), or is appended to
             along the channels (`append`, the vocabulary slices of `logits`).
         kind: what shards that cost alike are counted under: `block`, `attention`, `head`...
+        more: further outputs, which follow the first along the channels.
+        times: one channel of a stream that the output is multiplied by.
     """
 
     shard: str
     takes: tuple[str, ...] = ("x",)
     gives: str = "x"
-    mode: Literal["set", "add", "append"] = "set"
+    mode: Mode = "set"
     kind: str = "block"
+    more: tuple[Branch, ...] = ()
+    times: str | None = None
+
+    @property
+    def is_head(self) -> bool:
+        """Whether it gives the logits, or a slice of them, and nothing else."""
+        return self.gives == LOGITS and not self.more
 
 
 class Layout(Protocol):
@@ -282,6 +301,29 @@ def window_of(layout: Layout) -> int | None:
     return getattr(layout, "window", None)
 
 
+def feedback_of(layout: Layout) -> Mapping[str, str]:
+    """Outputs that enter the next call, with the inputs they enter; of a manifest's chain only."""
+    return getattr(layout, "feedback", {})
+
+
+def first_feedback(layout: Layout) -> Inputs:
+    """What enters the inputs of feedback in a sequence's first call."""
+    return getattr(layout, "begin", {})
+
+
+def calls_of(layout: Layout, count: int, limit: int) -> Sequence[int]:
+    """Positions of each call that a sequence of `count` positions takes, each at most `limit`.
+
+    Raises:
+        ExecutionError: a package of fixed lengths cannot take so many.
+    """
+    split = getattr(layout, "call_lengths", None)
+    if split is not None:
+        calls: Sequence[int] = split(count)
+        return calls
+    return [min(limit, count - start) for start in range(0, count, limit)]
+
+
 def shifts(layout: Layout) -> bool:
     """Whether a shard's sequences may begin at any position; not where its family does not tell."""
     return getattr(layout, "shifts", False)
@@ -319,14 +361,29 @@ Streams: TypeAlias = "dict[str, FloatArray]"
 
 def shard_input(streams: Streams, wire: Wire) -> FloatArray:
     """A shard's input `[T, C]`: its streams side by side along the channels."""
-    return np.concatenate([streams[name] for name in wire.takes], axis=1)
+    return np.concatenate([_taken(streams, name) for name in wire.takes], axis=1)
 
 
 def apply_output(streams: Streams, wire: Wire, given: FloatArray) -> None:
     """Store a shard's output as its wire says: it replaces, adds to, or lengthens a stream."""
-    before = streams.get(wire.gives)
-    if before is not None and wire.mode == "add":
-        given = before + given
-    elif before is not None and wire.mode == "append":
-        given = np.concatenate([before, given], axis=1)
-    streams[wire.gives] = given
+    if wire.times is not None:
+        given = given * _taken(streams, wire.times)
+    first = given.shape[1] - sum(branch.channels for branch in wire.more)
+    start = 0
+    for stream, mode, width in (Branch(wire.gives, wire.mode, first), *wire.more):
+        rows = given[:, start : start + width]
+        before = streams.get(stream)
+        if before is not None and mode == "add":
+            rows = before + rows
+        elif before is not None and mode == "append":
+            rows = np.concatenate([before, rows], axis=1)
+        streams[stream] = rows
+        start += width
+
+
+def _taken(streams: Streams, reference: str) -> FloatArray:
+    """A stream, or channels of it."""
+    if reference in streams:
+        return streams[reference]
+    name, part = channels(reference)
+    return streams[name][:, part]

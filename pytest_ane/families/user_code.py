@@ -26,7 +26,12 @@ from pytest_ane.sources.identity import digests
 def make_importable(manifest: Manifest) -> None:
     """Put a manifest's folder first on `sys.path`, if the manifest names a module of the user's."""
     models = manifest.models
-    own = any(model.builder or (model.family or FAMILIES[0]) not in FAMILIES for model in models)
+    own = any(
+        model.builder
+        or (model.family or FAMILIES[0]) not in FAMILIES
+        or ":" in str(model.reference)
+        for model in models
+    )
     folder = str(manifest.path.absolute().parent)
     if own and folder not in sys.path:
         sys.path.insert(0, folder)

@@ -70,6 +70,10 @@ class ModelContext(Protocol):
         """The reference's hidden states of a prompt entering and leaving a block."""
 
     @property
+    def has_states(self) -> bool:
+        """Whether the reference tells these."""
+
+    @property
     def decode(self) -> Callable[[Sequence[int]], str]:
         """The text of token ids."""
 

@@ -9,11 +9,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pytest_ane.manifest.base import KeyPath, Table
+from pytest_ane.manifest.chain import FIRST, LOGITS, unknown_stream
 from pytest_ane.manifest.evidence import EvidencePolicy, under
 from pytest_ane.manifest.ids import nearest
 from pytest_ane.manifest.layers import Layers
 from pytest_ane.manifest.policy import GATES, Policy
-from pytest_ane.manifest.problems import Problem, at_key, at_table, at_value
+from pytest_ane.manifest.problems import Problem, at_key, at_table, at_value, dotted
 from pytest_ane.manifest.steps import unsupported
 from pytest_ane.manifest.tables import FAMILIES, Common, ModelTable, ShardTable
 
@@ -26,10 +27,10 @@ def model_problems(here: KeyPath, model: ModelTable, folder: Path) -> Iterator[P
     if model.builder is not None:
         yield from _builder(here, model, model.builder, folder)
         return
-    if model.depends:
+    if model.depends and ":" not in model.reference:
         yield at_key((*here, "depends"), "'depends' needs a builder; a family's VERSION says it")
     if model.family is None:
-        for key in ("source", "shards", "prompts"):
+        for key in ("source", "shards", *(() if model.chain else ("prompts",))):
             if getattr(model, key):
                 yield at_key((*here, key), f'{key!r} needs a family; add family = "llama"')
         return
@@ -60,6 +61,41 @@ def _builder(here: KeyPath, model: ModelTable, builder: str, folder: Path) -> It
     module = builder.partition(":")[0]
     if not importable(module, folder):
         yield at_value((*here, "builder"), builder, f"{module!r} is not {_CODE}")
+
+
+def chain_problems(
+    here: KeyPath, model: ModelTable, ids: tuple[str, ...], folder: Path
+) -> Iterator[Problem]:
+    """A chain whose shards, streams or files are not there, and its keys without one."""
+    if not model.chain:
+        for key in ("embedding", "tokenizer", "reference"):
+            if key in model.model_fields_set:
+                message = f"{key!r} needs a chain; say how the packages follow in [[{{}}]]"
+                yield at_key((*here, key), message.format(dotted((*here, "chain"))))
+        return
+    at = (*here, "chain")
+    if made := model.family or model.builder:
+        which = "a family wires its shards" if made == model.family else "a builder's are no chain"
+        yield at_key(at, f"'chain' is for packages of your own; {which}")
+        return
+    names = [entry.shard for entry in model.chain]
+    for index, name in enumerate(names):
+        if name not in ids:
+            message = f"is none of this model's shards; {nearest(name, ids)}"
+            yield at_value((*at, index, "shard"), name, message)
+        elif name in names[:index]:
+            yield at_value((*at, index, "shard"), name, "is in the chain already; name it once")
+    if (unknown := unknown_stream(model.chain)) is not None:
+        index, port, stream = unknown
+        known = f"a chain begins with {FIRST!r}, and others are what packages before it give"
+        path = (*at, index, *(("times",) if port == "times" else ("takes", port)))
+        yield at_value(path, stream, f"no package before it gives the stream {stream!r}; {known}")
+    if not any(stream == LOGITS for entry in model.chain for _, stream, _ in entry.outputs):
+        message = "never gives the stream 'logits'; let the last package give it, or slices append"
+        yield at_key(at, f"'chain' {message}")
+    module = model.reference.partition(":")[0]
+    if ":" in model.reference and not importable(module, folder):
+        yield at_value((*here, "reference"), model.reference, f"{module!r} is not {_CODE}")
 
 
 def _family(here: KeyPath, family: str, folder: Path) -> Iterator[Problem]:
@@ -96,8 +132,12 @@ def signer_problems(policy: Policy, layers: Layers, folder: Path) -> Iterator[Pr
 def behaviour_problems(here: KeyPath, model: ModelTable, raw: Table) -> Iterator[Problem]:
     """A model's own policy of behaviour where nothing chains its shards."""
     policy = raw.get("policy")
-    if model.family is None and isinstance(policy, dict) and "behaviour" in policy:
-        message = "is never asked: only a family knows how shards follow one another; take it out"
+    chained = model.family or model.chain
+    if not chained and isinstance(policy, dict) and "behaviour" in policy:
+        message = (
+            "is never asked: nothing says how shards follow one another; add a chain, or take it "
+            "out"
+        )
         yield at_table((*here, "policy", "behaviour"), message)
 
 
@@ -139,6 +179,12 @@ def shard_problems(
     if table.uncompressed is not None and table.artifact is None:
         message = "'uncompressed' needs an 'artifact'; a shard that is built has its own"
         yield at_key(own.origin(("uncompressed",)), message)
+    if table.function is not None and table.artifact is None:
+        message = "'function' needs an 'artifact'; a shard that is built has one function"
+        yield at_key(own.origin(("function",)), message)
+    if table.ports and not (model.family and table.artifact):
+        message = "needs a family and an artifact, whose ports have other names; take it out"
+        yield at_table(own.origin(("ports",)), message)
     if table.inputs and model.family and table.reference in (None, "float32"):
         message = "has no effect, for the family says what its inputs are; take it out"
         yield at_table(own.origin(("inputs",)), message)
@@ -151,7 +197,9 @@ def setting_problems(model: ModelTable, settings: Common, layers: Layers) -> Ite
     """Probes without prompts or family, and compression that the target does not know."""
     probes = settings.probes
     lacking = {
-        "golden prompts to capture from; add prompts": () if model.prompts else probes.of_prompts,
+        "golden prompts to capture from; add prompts": (
+            () if model.prompts and model.family else probes.of_prompts
+        ),
         "a family; name one": () if model.family else probes.of_families,
     }
     for what, kinds in lacking.items():

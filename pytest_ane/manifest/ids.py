@@ -27,6 +27,26 @@ _BRACES = re.compile(r"\{(\d{1,9})-(\d{1,9})\}")
 _NUMBERED = re.compile(r"(?P<prefix>.*?)(?P<number>\d{1,9})")
 
 
+_FUNCTION = re.compile(r"(?P<shard>.+)\[(?P<function>[^\[\]]+)\]")
+
+
+def of_function(shard: str, function: str) -> str:
+    """The id of a function of a shard's package: `decoder[verify4]`."""
+    return f"{shard}[{function}]"
+
+
+def without_function(text: str) -> tuple[str, str]:
+    """An id and its function, `decoder` and `verify4`; an empty text where it names none."""
+    match = _FUNCTION.fullmatch(text)
+    return (match["shard"], match["function"]) if match else (text, "")
+
+
+def is_subject(text: str) -> bool:
+    """Whether a text may be a shard id, or that of a function of its package."""
+    shard, function = without_function(text)
+    return is_id(shard) and (not function or re.fullmatch(ID, function) is not None)
+
+
 def is_id(text: str) -> bool:
     """Whether a text may be a shard id."""
     return re.fullmatch(ID, text) is not None and text != ALL

@@ -15,6 +15,7 @@ from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest.base import KeyPath, Record, Table, TOMLDecodeError, loads
 from pytest_ane.manifest.checks import (
     behaviour_problems,
+    chain_problems,
     concerns,
     evidence_problems,
     model_problems,
@@ -36,7 +37,7 @@ from pytest_ane.manifest.problems import (
     problem,
     report,
 )
-from pytest_ane.manifest.records import OF_FAMILIES, Manifest, Model, Shard, SourceTable
+from pytest_ane.manifest.records import GOLDEN, OF_FAMILIES, Manifest, Model, Shard, SourceTable
 from pytest_ane.manifest.selection import canaries, canary_problems
 from pytest_ane.manifest.tables import Common, Defaults, ManifestTable, ModelTable, ShardTable
 
@@ -190,6 +191,7 @@ class Resolver:
             return None
         self.problems += behaviour_problems(here, model, raw)
         ids = self._ids(here, model, tables)
+        self.problems += chain_problems(here, model, ids, self._folder)
         self.problems += canary_problems(here, model.canary, ids) if ids else ()
         own = Layers(((here, only(raw, ("inputs",))),))
         shards = [self._shard(here, model, shard, common, own, tables) for shard in ids]
@@ -210,12 +212,17 @@ class Resolver:
             max_tokens=settings.max_tokens,
             context=settings.context,
             stateful=model.stateful,
+            chain=model.chain,
+            embedding=model.embedding.below(self._folder) if model.embedding else None,
+            tokenizer=self._absolute(model.tokenizer) if model.tokenizer else None,
+            reference=self._golden_logits(model.reference),
         )
 
     def _common(self, here: KeyPath, raw: Table) -> Layers:
         """What the model's shards share; by default they have the kinds of probes that they can."""
-        kinds = ["gaussian", *(["outlier", "captured"] if raw.get("prompts") else [])]
-        kinds += OF_FAMILIES if raw.get("family") else []
+        kinds = ["gaussian"]
+        if raw.get("family"):
+            kinds += [*(["outlier", "captured"] if raw.get("prompts") else []), *OF_FAMILIES]
         layers = Layers((((), {"probes": {"kinds": kinds}}),))
         layers = layers.over(("defaults",), only(self._document.get("defaults"), _SHARED))
         return layers.over(here, only(raw, _SHARED))
@@ -272,11 +279,13 @@ class Resolver:
             family=model.family,
             source=self._source(model),
             artifact=self._absolute(table.artifact) if table.artifact else None,
+            function=table.function,
             reference=self._reference(table.reference),
             uncompressed=self._absolute(table.uncompressed) if table.uncompressed else None,
             compression=None if unknown else settings.compression or Uncompressed(),
             probes=settings.probes,
             inputs={name: spec.below(self._folder) for name, spec in table.inputs.items()},
+            ports=table.ports,
             policy=settings.policy.anchored(self._folder),
             max_tokens=settings.max_tokens,
             context=settings.context,
@@ -301,6 +310,9 @@ class Resolver:
         if text is None or text == "float32":
             return "float32"
         return "none" if text == "none" else self._absolute(text)
+
+    def _golden_logits(self, text: str) -> str | Path:
+        return self._absolute(text) if text.endswith(GOLDEN) else text
 
     def _absolute(self, path: str | Path) -> Path:
         """A path of the manifest; `..` is kept, for symbolic links may lead anywhere."""

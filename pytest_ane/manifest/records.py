@@ -9,6 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, Strict, model_validator
 
 from pytest_ane.manifest.base import Form, Record
+from pytest_ane.manifest.chain import ChainEntry, Embedding
 from pytest_ane.manifest.compression import Compression, Uncompressed
 from pytest_ane.manifest.inputs import Input
 from pytest_ane.manifest.policy import Policy
@@ -163,6 +164,31 @@ class Prompt(Record):
         return self.model_dump(mode="json", exclude={"expect"}, exclude_none=True)
 
 
+class OwnPort(Record):
+    """What an own package calls a port of its family, and how its axes lie."""
+
+    name: Annotated[str, Field(min_length=1)] | None = None
+    """The package's name; absent: the family's."""
+    axes: Annotated[
+        tuple[Annotated[int, Field(ge=0, le=7)], ...], Strict(False), Field(min_length=1)
+    ] | (None) = None
+    """The family's axes in the order that the package has them, such as `[0, 3, 2, 1]`; axes of 1
+    may be left out. Absent: the same."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: object) -> object:
+        return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _says_something(self) -> OwnPort:
+        if self.name is None and self.axes is None:
+            raise ValueError("give a name, or axes")
+        if self.axes is not None and len(set(self.axes)) < len(self.axes):
+            raise ValueError("axes names one twice; give each once")
+        return self
+
+
 class Shard(Record):
     """One shard, fully resolved: what the rest of the product works with.
 
@@ -172,6 +198,8 @@ class Shard(Record):
         family: architecture it is cut from; `None` for a package of unknown making.
         source: where the family's weights come from, its path absolute.
         artifact: the user's own package, absolute; `None` where one is built.
+        function: which function of the artifact it is; `None` for the only one, or the default.
+        ungated: functions of the artifact that no shard of the manifest is.
         reference: what it is held against: the family's float32 module, nothing (only finite
             output is required), or, absolute, another package or golden tensors.
         uncompressed: the artifact's program before compression, absolute; `None` where the
@@ -180,6 +208,7 @@ class Shard(Record):
             says nothing.
         probes: inputs of the comparison.
         inputs: what a package's inputs are drawn from, by name, their files absolute.
+        ports: what an artifact calls its family's ports, by the family's names.
         policy: what it must reach.
         max_tokens: the largest T of a flexible shard; the smallest is 1.
         context: positions that a key-value state holds.
@@ -191,11 +220,14 @@ class Shard(Record):
     family: str | None = None
     source: SourceTable | None = None
     artifact: Path | None = None
+    function: str | None = None
+    ungated: tuple[str, ...] = ()
     reference: Literal["float32", "none"] | Path = "float32"
     uncompressed: Path | None = None
     compression: Compression | None = None
     probes: Probes = Probes()
     inputs: dict[str, Input] = Field(default_factory=dict)
+    ports: dict[str, OwnPort] = Field(default_factory=dict)
     policy: Policy = Policy()
     max_tokens: int = 64
     context: int = 2048
@@ -226,7 +258,7 @@ class Model(Record):
         family: architecture; `None` for packages of the user's own.
         source: where the weights come from, its path absolute.
         builder: in place of a family, `module:function` of the user's.
-        depends: what the builder reads, absolute.
+        depends: what the builder, or the chain's reference, reads, absolute.
         shards: the resolved shards in the manifest's order.
         canary: ids of the shards that must pass before others are built, in order.
         prompts: golden prompts.
@@ -236,6 +268,10 @@ class Model(Record):
         max_tokens: the largest T of its flexible shards.
         context: positions that its key-value states hold.
         stateful: whether its attention keeps states, where the family has both forms.
+        chain: in place of a family, how the user's own packages follow one another.
+        embedding: the table that begins a chain, its path absolute.
+        tokenizer: of a chain, a `tokenizer.json`, absolute.
+        reference: what a chain is held against: `packages`, `module:function`, or an absolute path.
     """
 
     name: str
@@ -252,6 +288,10 @@ class Model(Record):
     max_tokens: int = 64
     context: int = 2048
     stateful: bool = False
+    chain: tuple[ChainEntry, ...] = ()
+    embedding: Embedding | None = None
+    tokenizer: Path | None = None
+    reference: Literal["packages"] | str | Path = "packages"
 
     @property
     def qualified(self) -> str:

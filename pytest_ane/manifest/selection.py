@@ -8,7 +8,7 @@ from random import Random
 
 from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest.base import KeyPath
-from pytest_ane.manifest.ids import ALL, as_range, is_glob, nearest
+from pytest_ane.manifest.ids import ALL, as_range, is_glob, nearest, without_function
 from pytest_ane.manifest.problems import Problem, at_value, label
 from pytest_ane.manifest.records import Manifest, Shard
 
@@ -99,9 +99,24 @@ def _fault(term: str, ids: Sequence[str]) -> str | None:
 
 
 def _named(term: str, ids: Sequence[str]) -> list[str]:
-    """The ids that an id, a glob or a range names; those of a range may not exist."""
+    """The ids that an id, a glob or a range names; those of a range may not exist.
+
+    A shard's id names all functions of its package. In a glob, brackets at the end are a function,
+    `*[verify*]`, and only where none has such a name a set of characters, `L0[12]`.
+    """
     if term in ids:
         return [term]
+    functions: dict[str, list[str]] = {}
+    for shard in ids:
+        functions.setdefault(without_function(shard)[0], []).append(shard)
     if is_glob(term):
-        return [shard for shard in ids if fnmatchcase(shard, term)]
-    return as_range(term) or []
+        return [id for id in ids if _matches(without_function(id), without_function(term))] or [
+            id for shard in functions if fnmatchcase(shard, term) for id in functions[shard]
+        ]
+    names = [term] if term in functions else as_range(term) or []
+    return [id for shard in names for id in functions.get(shard, [shard])]
+
+
+def _matches(id: tuple[str, str], glob: tuple[str, str]) -> bool:
+    """Whether a glob for a function of a package matches one."""
+    return bool(glob[1]) and all(map(fnmatchcase, id, glob))

@@ -16,11 +16,12 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field, Strict, WithJsonSchema
 
 from pytest_ane.manifest.base import Form, Record
+from pytest_ane.manifest.chain import ChainEntry, Embedding
 from pytest_ane.manifest.compression import Compression
 from pytest_ane.manifest.ids import GLOB, ID, MODEL, as_range, expand
 from pytest_ane.manifest.inputs import Input
 from pytest_ane.manifest.policy import Policy
-from pytest_ane.manifest.records import Probes, Prompt, SourceTable, Target
+from pytest_ane.manifest.records import OwnPort, Probes, Prompt, SourceTable, Target
 
 
 def _texts(value: object, message: str) -> list[str]:
@@ -90,6 +91,16 @@ Builder = Annotated[
 ]
 
 
+ChainReference = Annotated[
+    str,
+    Form(
+        rf"packages|{_MODULE}:[A-Za-z_]\w*|.*\.safetensors",
+        "must be 'packages', a function of yours, 'module:function', or golden logits, a "
+        ".safetensors",
+    ),
+]
+
+
 class Common(Record):
     """Keys that `[defaults]`, a model and its shards share; the nearer table wins, key by key."""
 
@@ -116,6 +127,8 @@ class ShardTable(Common):
 
     artifact: Package | None = None
     """The user's own `.mlpackage`, relative to the manifest, in place of one that is built."""
+    function: Annotated[str, Field(min_length=1)] | None = None
+    """The function of an artifact that has several; absent: each is gated, as `ID[function]`."""
     reference: Reference | None = None
     """What the shard is held against: `float32` (the family's or the builder's module), `none`
     (only that it runs, with finite output), an uncompressed `.mlpackage`, or golden tensors
@@ -126,6 +139,9 @@ class ShardTable(Common):
     their own; an artifact without compressed weights needs none."""
     inputs: dict[InputName, Input] = Field(default_factory=dict)
     """What the inputs of your own packages and builder's shards are drawn from, by input."""
+    ports: dict[InputName, OwnPort] = Field(default_factory=dict)
+    """What an artifact in the place of a family's shard calls the family's inputs, outputs and
+    states: a name, `x = "hidden_in"`, or a table with the order of axes too."""
 
 
 class ModelTable(Common):
@@ -136,12 +152,15 @@ class ModelTable(Common):
             "dependentRequired": {
                 "family": ["source", "shards"],
                 "source": ["family"],
-                "prompts": ["family"],
                 "builder": ["shards"],
-                "depends": ["builder"],
+                "embedding": ["chain"],
+                "tokenizer": ["chain"],
+                "reference": ["chain"],
             },
             "dependentSchemas": {
-                "shards": {"oneOf": [{"required": ["family"]}, {"required": ["builder"]}]}
+                "shards": {"oneOf": [{"required": ["family"]}, {"required": ["builder"]}]},
+                "prompts": {"oneOf": [{"required": ["family"]}, {"required": ["chain"]}]},
+                "depends": {"oneOf": [{"required": ["builder"]}, {"required": ["reference"]}]},
             },
         }
     )
@@ -159,7 +178,7 @@ class ModelTable(Common):
     torch module. It is the only code that a manifest runs, a family of your own apart."""
     depends: Annotated[tuple[Annotated[Path, Strict(False)], ...], Strict(False)] = ()
     """Files and folders that a builder reads, such as weights: when they change, its shards are
-    built again."""
+    built again. Of a chain, what the function named as its `reference` reads."""
     shards: Ids | None = None
     """Shard ids and ranges, such as `"L00-L29, head.0-head.3"`; needed with a family or builder."""
     canary: Terms = ()
@@ -174,6 +193,18 @@ class ModelTable(Common):
     manifest; absent: `.benchmarks` in the folder that pytest is started in."""
     inputs: dict[InputName, Input] = Field(default_factory=dict)
     """What the inputs of your own packages and builder's shards are drawn from, by input."""
+    chain: Annotated[tuple[ChainEntry, ...], Strict(False)] = ()
+    """How packages of your own follow one another, in running order, up to the stream `logits`:
+    then behaviour is gated, as it is of a family."""
+    embedding: Embedding | None = None
+    """The table whose rows begin a chain, in the stream `x`; absent: `x` begins as the token ids,
+    one channel, for a package that embeds them."""
+    tokenizer: Annotated[Path, Strict(False)] | None = None
+    """Of a chain: a `tokenizer.json`, relative to the manifest; without it prompts are ids."""
+    reference: ChainReference = "packages"
+    """What a chain's logits are held against: `packages`, each shard's own `reference` or
+    `uncompressed` package in its place; `module:function`, a function of yours from token ids to
+    logits `[T, V]`; or golden logits, a `.safetensors`."""
     shard: dict[ShardKey, ShardTable] = Field(default_factory=dict)
     """Settings by shard id or glob; without a family these tables are the shards."""
 

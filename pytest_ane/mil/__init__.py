@@ -7,11 +7,46 @@ from pathlib import Path
 from pytest_ane.core.digests import check_links
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.blob import byte_size, load
-from pytest_ane.mil.compiled import is_compiled, read_compiled
-from pytest_ane.mil.package import read_package
+from pytest_ane.mil.compiled import compiled_functions, is_compiled, read_compiled
+from pytest_ane.mil.package import package_functions, read_package
 from pytest_ane.mil.records import MLModel, Pipeline
 
-__all__ = ["byte_size", "load", "read_any", "read_model"]
+__all__ = ["byte_size", "counterpart", "entry_points", "load", "read_any", "read_functions",
+           "read_model"]  # fmt: skip
+
+
+def entry_points(path: Path) -> tuple[str, ...]:
+    """Names of a model's functions where it has several, else none; weights are not looked at.
+
+    Raises:
+        ProgramError: missing or damaged.
+    """
+    check_links(path)
+    names = (compiled_functions if is_compiled(path) else package_functions)(path)
+    return names if len(names) > 1 else ()
+
+
+def counterpart(path: Path, function: str | None) -> str | None:
+    """The function of a model that another model's function is compared with.
+
+    It is the one of the same name of several, and the only one where there are no others.
+
+    Raises:
+        ProgramError: missing or damaged, or none of several has the name.
+    """
+    names = entry_points(path)
+    if function is None or not names:
+        return None
+    if function not in names:
+        raise ProgramError(
+            f"{path}: has no function {function!r} to compare with; it has {', '.join(names)}."
+        )
+    return function
+
+
+def read_functions(path: Path) -> tuple[MLModel, ...]:
+    """A model of several functions, read for each of them; nothing where there is one."""
+    return tuple(read_model(path, weights=False, function=name) for name in entry_points(path))
 
 
 def read_model(path: Path | str, *, weights: bool = True, function: str | None = None) -> MLModel:
@@ -19,7 +54,8 @@ def read_model(path: Path | str, *, weights: bool = True, function: str | None =
 
     Args:
         path: the model's folder.
-        function: which function of several; None for the default one.
+        function: which function of several, read without the others; None for all of them, of
+            which the default one runs.
         weights: check that every weight lies inside its file; False reads structure only, so
             that a model whose weights are absent can still be forecast.
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ def read_compiled(path: Path, *, weights: bool = True, function: str | None = No
 
     Args:
         path: the compiled model's folder.
-        function: which function of several; None for the default one.
+        function: which function of several, read without the others; None for all of them, of
+            which the default one runs.
         weights: check that every weight lies inside its file.
 
     Raises:
@@ -53,10 +55,16 @@ def read_compiled(path: Path, *, weights: bool = True, function: str | None = No
         raise ProgramError(f"{path}: not an .mlmodelc ({hint}).")
     metadata = _metadata(path)
     program = _program(path / _PROGRAM)
-    name = function or program.main.name
+    several = len(program.functions) > 1
+    name = function or metadata.default or program.main.name
     if name not in program.functions:
         raise ProgramError(
             f"{path / _PROGRAM}: has no function {name!r}; it has {', '.join(program.functions)}."
+        )
+    if several and not metadata.describes(name):
+        raise ProgramError(
+            f"{metadata.file}: does not describe the function {name!r} of {_PROGRAM}; compile the "
+            "package again."
         )
     model = MLModel(
         path=str(path),
@@ -65,14 +73,32 @@ def read_compiled(path: Path, *, weights: bool = True, function: str | None = No
         inputs=metadata.features(name, "inputSchema"),
         outputs=metadata.features(name, "outputSchema"),
         states=metadata.features(name, "stateSchema"),
-        program=program,
+        program=program.only(name) if function else program,
         metadata=metadata.user_defined,
-        function=name if len(program.functions) > 1 else "",
+        function=name if several else "",
     )
     check_boundary(model, metadata.file)
     if weights:
         check_blobs(model)
     return model
+
+
+def compiled_functions(path: Path) -> tuple[str, ...]:
+    """Names of the functions of an `.mlmodelc`, by the lines of its program that begin them.
+
+    Raises:
+        ProgramError: its program is missing or cannot be read.
+    """
+    try:
+        text = read_file(path / _PROGRAM)
+    except FileNotFoundError:
+        raise ProgramError(
+            f"{path / _PROGRAM}: missing; the compiled model is incomplete."
+        ) from None
+    return tuple(name.decode() for name in _FUNCTION.findall(text))
+
+
+_FUNCTION = re.compile(rb"^ *func +([A-Za-z_]\w*) *<", re.MULTILINE)
 
 
 def _metadata(path: Path) -> Metadata:
@@ -133,8 +159,14 @@ class Metadata:
             self.specification_version = int(self._content.get("specificationVersion", 0))
             user = self._content.get("userDefinedMetadata", {})
             self.user_defined = {str(key): str(value) for key, value in user.items()}
+            self.default = str(self._content.get("defaultFunctionName", ""))
+            self._functions = {str(f["name"]): f for f in self._content.get("functions", ())}
         except _DAMAGED as error:
             raise self._damaged(error) from None
+
+    def describes(self, function: str) -> bool:
+        """Whether it holds a function's features: in a table, or as the default function's."""
+        return function in self._functions or function == (self.default or "main")
 
     def features(self, function: str, schema: str) -> tuple[Feature, ...]:
         """The features of `inputSchema`, `outputSchema` or `stateSchema` of a function.
@@ -142,8 +174,7 @@ class Metadata:
         A model of several functions has a table for each of them; others have one for all.
         """
         try:
-            tables = {f["name"]: f for f in self._content.get("functions", ())}
-            entries = tables.get(function, self._content).get(schema, ())
+            entries = self._functions.get(function, self._content).get(schema, ())
             return tuple(checked(self._feature(entry), self.file) for entry in entries)
         except _DAMAGED as error:
             raise self._damaged(error) from None
@@ -185,8 +216,13 @@ def _extents(shape: Any) -> tuple[int, ...]:
     return tuple(int(d) for d in shape)
 
 
-def write_compiled(model: MLModel, folder: Path) -> Path:
+def write_compiled(model: MLModel, folder: Path, functions: Sequence[MLModel] = ()) -> Path:
     """Write `folder`, an `.mlmodelc` that `read_model` reads as the same model.
+
+    Args:
+        model: with all of its functions.
+        folder: to be made.
+        functions: of several, the same model read for each of them.
 
     Raises:
         ProgramError: the folder cannot be written.
@@ -194,7 +230,7 @@ def write_compiled(model: MLModel, folder: Path) -> Path:
     try:
         (folder / "weights").mkdir(parents=True)
         (folder / "model.mil").write_text(write(model.program), encoding="utf-8")
-        (folder / "metadata.json").write_text(json.dumps([_described(model)], indent=2))
+        (folder / "metadata.json").write_text(json.dumps([_described(model, functions)], indent=2))
         weights = Path(model.weights)
         for file in weights.iterdir() if weights.is_dir() else ():
             _place(file, folder / "weights" / file.name)
@@ -211,22 +247,26 @@ def _place(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _described(model: MLModel) -> dict[str, Any]:
-    schemas = {
-        "inputSchema": [_entry(f) for f in model.inputs],
-        "outputSchema": [_entry(f) for f in model.outputs],
-        "stateSchema": [_entry(f) for f in model.states],
-    }
+def _described(model: MLModel, functions: Sequence[MLModel]) -> dict[str, Any]:
     described: dict[str, Any] = {
         "metadataOutputVersion": "3.0",
         "specificationVersion": model.specification_version,
         "modelType": {"name": "MLModelType_mlProgram"},
         "userDefinedMetadata": dict(model.metadata),
-        **schemas,
+        **_schemas(model),
     }
     if model.function:
-        described["functions"] = [{"name": model.function, **schemas}]
+        described["defaultFunctionName"] = model.function
+        described["functions"] = [{"name": each.function, **_schemas(each)} for each in functions]
     return described
+
+
+def _schemas(model: MLModel) -> dict[str, Any]:
+    return {
+        "inputSchema": [_entry(f) for f in model.inputs],
+        "outputSchema": [_entry(f) for f in model.outputs],
+        "stateSchema": [_entry(f) for f in model.states],
+    }
 
 
 def _entry(feature: Feature) -> dict[str, Any]:

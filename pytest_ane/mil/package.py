@@ -24,7 +24,8 @@ def read_package(
 
     Args:
         path: the package's folder.
-        function: which function of several; None for the default one.
+        function: which function of several, read without the others; None for all of them, of
+            which the default one runs.
         weights: check that every weight lies inside its file; False reads structure only, so
             that a package whose weights are absent can still be forecast.
 
@@ -96,6 +97,8 @@ def _model(
             'with convert_to="mlprogram".'
         )
     declared = _declared(message.description, function, file)
+    name = getattr(declared, "name", "")
+    program = read_program(message.mlProgram, file)
     model = MLModel(
         path=path,
         weights=str(file.parent / "weights"),
@@ -103,9 +106,9 @@ def _model(
         inputs=read_features(declared.input, file),
         outputs=read_features(declared.output, file),
         states=read_features(declared.state, file),
-        program=read_program(message.mlProgram, file),
+        program=program.only(name) if function and name else program,
         metadata=dict(message.description.metadata.userDefined),
-        function=getattr(declared, "name", ""),
+        function=name,
     )
     check_boundary(model, file)
     if weights:
@@ -118,12 +121,22 @@ def _declared(description: Any, function: str | None, file: Path) -> Any:
     several = {f.name: f for f in description.functions}
     if not several:
         if function not in (None, "main"):
-            raise ProgramError(f"{file}: has one function, main; {function!r} is none of it.")
+            raise ProgramError(f"{file}: has no function {function!r}; it has main.")
         return description
     name = function or description.defaultFunctionName
     if name not in several:
         raise ProgramError(f"{file}: has no function {name!r}; it has {', '.join(several)}.")
     return several[name]
+
+
+def package_functions(path: Path) -> tuple[str, ...]:
+    """Names of the functions that an `.mlpackage` declares; none where it has its main alone.
+
+    Raises:
+        ProgramError: missing or damaged.
+    """
+    _, message = parse_package(path)
+    return tuple(function.name for function in message.description.functions)
 
 
 _MOST_MANIFEST = 1 << 26

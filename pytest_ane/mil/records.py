@@ -182,6 +182,10 @@ class Program:
         """The function `main`, or the only function there is."""
         return self.functions.get("main") or next(iter(self.functions.values()))
 
+    def only(self, name: str) -> Program:
+        """The program with one of its functions, or with none if it has none of the name."""
+        return Program({n: function for n, function in self.functions.items() if n == name})
+
     def walk(self) -> Iterator[Operation]:
         """Every operation of every function, nested blocks included."""
         for function in self.functions.values():
@@ -228,7 +232,8 @@ class MLModel:
         weights: folder that `Blob.file`'s `@model_path` stands for.
         specification_version: Core ML's, 9 for iOS 18.
         inputs, outputs, states: what Core ML declares of the function that was chosen.
-        function: the chosen function's name; empty for the program's `main`.
+        program: with the chosen function alone, where one was chosen by name.
+        function: the chosen function's name, of several; empty where there is only one.
     """
 
     path: str

@@ -103,10 +103,10 @@ def wake(config: pytest.Config) -> None:
     if wanted(config) or not nodes or not file.is_file():
         return
     from pytest_ane.core.errors import ManifestError
-    from pytest_ane.manifest import load
     from pytest_ane.manifest.ids import nearest
+    from pytest_ane.project.entries import read_manifest
 
-    manifest = load(file)
+    manifest = read_manifest(file)
     known = {shard.qualified: shard.qualified for shard in manifest.shards}
     known |= {model.name: f"{model.name}:all" for model in manifest.models}
     terms: dict[str, None] = {}

@@ -54,9 +54,9 @@ def select(config: pytest.Config, *, named: bool) -> None:
     from pytest_ane.backends import get_backend
     from pytest_ane.build import Cache
     from pytest_ane.gates.throughput.machine import identity
-    from pytest_ane.manifest import load
+    from pytest_ane.project.entries import read_manifest
 
-    manifest = load(file)
+    manifest = read_manifest(file)
     backend = get_backend(
         options.backend(config),
         cache=Cache(options.path(config, "ane_cache")),

@@ -36,11 +36,11 @@ def ane_artifact(request: pytest.FixtureRequest, ane_shard: Shard) -> Artifact:
 
 
 @pytest.fixture
-def ane_program(ane_artifact: Artifact) -> MLModel:
+def ane_program(ane_shard: Shard, ane_artifact: Artifact) -> MLModel:
     """The artifact's program, its structure only: weights are not decoded."""
     from pytest_ane.mil import read_model
 
-    return read_model(ane_artifact.path)
+    return read_model(ane_artifact.path, function=ane_shard.function)
 
 
 @pytest.fixture

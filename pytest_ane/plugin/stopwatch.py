@@ -63,18 +63,20 @@ class Stopwatch:
         if (model := self._opened(shard)) is not None:
             inputs: Any = hidden_inputs(model.layout(shard), 1).inputs
         else:
-            features = backend.load(artifact.path).inputs
-            inputs = seeded_inputs(features, artifact.path, 0, shard.inputs, smallest=True)
+            features = backend.load(artifact.path, shard.function).inputs
+            inputs = seeded_inputs(
+                features, artifact.path, 0, shard.inputs, function=shard.function, smallest=True
+            )
 
         def load() -> None:
-            runner = backend.load(artifact.path)
+            runner = backend.load(artifact.path, shard.function)
             runner.predict(inputs, runner.make_state())
 
         return self._of_shard("load", shard, artifact, load)
 
     def call(self, shard: Shard, artifact: Artifact, tokens: Tokens = 1) -> Speed:
         """Time predicting `tokens` positions at the start of a sequence."""
-        runner = self.space.backend.load(artifact.path)
+        runner = self.space.backend.load(artifact.path, shard.function)
         call = self._inputs(shard, artifact, runner, tokens)
         state = runner.make_state()
         return self._of_shard(
@@ -187,7 +189,9 @@ class Stopwatch:
     ) -> CallInputs:
         if (model := self._opened(shard)) is None:
             try:
-                return package_inputs(runner.inputs, artifact.path, tokens, shard.inputs)
+                return package_inputs(
+                    runner.inputs, artifact.path, tokens, shard.inputs, shard.function
+                )
             except ExecutionError as error:
                 if tokens != 1:
                     raise

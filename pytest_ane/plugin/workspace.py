@@ -18,11 +18,12 @@ from pytest_ane.evidence.unused import unused
 from pytest_ane.families import make_importable
 from pytest_ane.gates.throughput.machine import identity
 from pytest_ane.gates.throughput.speed import Speed
-from pytest_ane.manifest import Manifest, Shard, load, package_manifest, select
+from pytest_ane.manifest import Manifest, Shard, package_manifest, select
 from pytest_ane.plugin import options
 from pytest_ane.plugin.progress import progress_of
 from pytest_ane.plugin.run import run_id
 from pytest_ane.project.choose import check_behaviour
+from pytest_ane.project.entries import expanded, read_manifest
 from pytest_ane.project.project import Project
 from pytest_ane.project.run_folder import RunFolder
 from pytest_ane.project.thresholds import Threshold, overridden, read_threshold
@@ -151,9 +152,11 @@ def _selected(config: pytest.Config) -> tuple[Manifest, tuple[Shard, ...], str]:
     if package is not None and selection is not None:
         raise ManifestError("Give either --ane-shards or --ane-package, not both.")
     if package is not None:
-        manifest = package_manifest(package)
+        manifest = expanded(package_manifest(package))
         return manifest, manifest.shards, package.name
-    manifest = load(options.path(config, "ane_manifest") or config.rootpath / "shards.toml")
+    manifest = read_manifest(
+        options.path(config, "ane_manifest") or config.rootpath / "shards.toml"
+    )
     shards = select(manifest, selection)
     make_importable(manifest)
     return manifest, shards, selection

@@ -22,7 +22,7 @@ from uuid import uuid4
 import numpy as np
 
 from pytest_ane.core.errors import AneError, ExecutionError, ProgramError
-from pytest_ane.mil import read_any, read_model
+from pytest_ane.mil import read_any, read_functions, read_model
 from pytest_ane.mil.compiled import write_compiled
 from pytest_ane.mil.files import stays_inside
 from pytest_ane.mil.records import DType, Feature, MLModel, Pipeline
@@ -140,7 +140,7 @@ class _MLModelProxy:
     @staticmethod
     def _compile(path: Path, target: Path) -> Path:
         try:
-            return write_compiled(read_model(path), target)
+            return write_compiled(read_model(path), target, read_functions(path))
         except AneError as error:
             raise RuntimeError(f"Error compiling model: {error}") from error
 

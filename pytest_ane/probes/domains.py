@@ -20,7 +20,7 @@ import numpy as np
 from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.manifest import Input
-from pytest_ane.mil import read_any
+from pytest_ane.mil import counterpart, read_any, read_functions
 from pytest_ane.mil.records import (
     Argument,
     DType,
@@ -45,21 +45,29 @@ def domains(
     tables: Mapping[str, Input],
     artifact: Path,
     reference: Path | None = None,
+    function: str | None = None,
 ) -> dict[str, Domain]:
     """What each input is drawn from, by name: the manifest first, then the programs.
 
     Args:
         features: the artifact's inputs.
-        tables: the manifest's, by input.
+        tables: the manifest's, by input; those of inputs that only other functions have are left
+            out.
         artifact: the package.
         reference: the package that it is compared with; what both imply, this one decides.
+        function: which of the artifact's functions; None for the only one, or the default.
 
     Raises:
         ProgramError: the manifest names an input that the package does not have, or a package
             cannot be read.
     """
-    check_names(artifact, tables, [feature.name for feature in features])
-    implied = derived(artifact) | (derived(reference) if reference else {})
+    names = {feature.name for feature in features}
+    if function is not None and not names.issuperset(tables):
+        names |= {f.name for other in read_functions(artifact) for f in other.inputs}
+    check_names(artifact, tables, sorted(names))
+    implied = derived(artifact, function)
+    if reference is not None:
+        implied |= derived(reference, counterpart(reference, function))
     return {f.name: _domain(f, tables.get(f.name), implied.get(f.name)) for f in features}
 
 
@@ -131,13 +139,13 @@ def _distinct(name: str, cases: Sequence[Case]) -> int:
     return len(np.unique(np.concatenate(drawn))) if drawn else 0
 
 
-def derived(package: Path) -> dict[str, Domain]:
-    """What a package's programs imply about their inputs, by input.
+def derived(package: Path, function: str | None = None) -> dict[str, Domain]:
+    """What a package's programs, or one function, imply about their inputs, by input.
 
     Raises:
         ProgramError: it cannot be read.
     """
-    model = read_any(package, weights=False)
+    model = read_any(package, weights=False, function=function)
     parts = model.parts if isinstance(model, Pipeline) else (model,)
     return {name: d for part in reversed(parts) for name, d in implied(part.main).items()}
 

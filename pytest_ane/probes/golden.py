@@ -168,7 +168,7 @@ def golden_cases(
         ProgramError: the artifact cannot be read.
     """
     if not golden.hidden:
-        return _package_cases(golden, backend.load(artifact), artifact)
+        return _package_cases(golden, backend.load(artifact, shard.function), artifact)
     if layout is None:
         raise GoldenError(
             f"{golden.path}: holds hidden states of a family's shard, and {shard.qualified} has no "

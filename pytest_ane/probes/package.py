@@ -16,7 +16,7 @@ from pytest_ane.core.digests import tree_digest
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.families import Port
 from pytest_ane.manifest import Input, Probes
-from pytest_ane.mil import read_any
+from pytest_ane.mil import counterpart, read_any
 from pytest_ane.mil.records import Feature, MLModel
 from pytest_ane.probes.cases import TURNS, Case, as_array, package_case
 from pytest_ane.probes.domains import domains
@@ -41,6 +41,7 @@ def package_cases(
     reference: Path | None,
     probes: Probes,
     tables: Mapping[str, Input] | None = None,
+    function: str | None = None,
 ) -> list[Case]:
     """Seeded probes of a package's own inputs, with a reference package's outputs for them.
 
@@ -50,17 +51,18 @@ def package_cases(
     probed. Further probes of the largest draw the ids that are left, where 64 calls can.
     A package with states is probed over sequences of calls on one state, the last of which goes
     back. Where one axis of an output is as long as the call has positions, these are compared one
-    by one.
+    by one. A function of several is compared with that of the same name, or the reference's only
+    one.
 
     Raises:
         BudgetError: an input is larger than the memory allowed.
         ProgramError: a package cannot be read, or takes something else than tensors and images;
             it has no such input, or an input's options do not fit it.
     """
-    runner = backend.load(artifact)
-    model = read_any(artifact, weights=False)
+    runner = backend.load(artifact, function)
+    model = read_any(artifact, weights=False, function=function)
     turns = TURNS if isinstance(model, MLModel) and model.states else TURNS[:1]
-    known = domains(runner.inputs, tables or {}, artifact, reference)
+    known = domains(runner.inputs, tables or {}, artifact, reference, function)
     sampler = Sampler(runner.inputs, artifact, known)
     cases = list(_cases(sampler, probes, turns, cover=True))
     if reference is None:
@@ -70,7 +72,7 @@ def package_cases(
             f"{reference}: the reference is the artifact itself, so comparing proves nothing; "
             "name an uncompressed package, or 'none'."
         )
-    oracle = backend.load(reference)
+    oracle = backend.load(reference, counterpart(reference, function))
     answers = [_answers(oracle, case) for case in cases]
     rows = [sampler.rows({n: x.shape for n, x in case.calls[0].items()}) for case in cases]
     ports = _ports(rows, [outputs[0] for outputs, _ in answers])
@@ -128,6 +130,7 @@ def seeded_inputs(
     seed: int,
     tables: Mapping[str, Input] | None = None,
     *,
+    function: str | None = None,
     smallest: bool = False,
 ) -> dict[str, Array]:
     """One Gaussian probe by input name, of the largest shape or of the smallest.
@@ -138,7 +141,7 @@ def seeded_inputs(
         ProgramError: as `package_cases`.
     """
     probes = Probes(kinds=("gaussian",), count=1, seed=seed)
-    sampler = Sampler(inputs, artifact, domains(inputs, tables or {}, artifact))
+    sampler = Sampler(inputs, artifact, domains(inputs, tables or {}, artifact, function=function))
     first, *more = _cases(sampler, probes)
     case = first if smallest or not more else more[-1]
     return dict(*case.calls)

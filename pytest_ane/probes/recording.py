@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -26,6 +26,7 @@ from pytest_ane.families import (
     Layout,
     Port,
     Ports,
+    Reference,
     Wire,
     apply_output,
     get_family,
@@ -53,13 +54,25 @@ class TokenPrompt:
     ids: tuple[int, ...]
 
 
+class Embeds(Protocol):
+    """What hidden states are recorded from: an embedding, and each shard's reference."""
+
+    def embed(self, ids: Sequence[int]) -> FloatArray:
+        """Hidden states `[T, C]` that enter the first shard."""
+        ...
+
+    def reference(self, shard: str) -> Reference:
+        """What a shard gives of whole sequences `[T, C]`."""
+        ...
+
+
 def record_hidden(
     cache: Cache,
     identity: dict[str, Any],
     prompts: Callable[[], Sequence[TokenPrompt]],
     spec: Any,
     wiring: Sequence[Wire],
-    model: Callable[[], LanguageModel],
+    model: Callable[[], Embeds],
     name: str = "",
 ) -> Path:
     """Hidden states of the golden prompts entering and leaving every shard, once per model.
@@ -80,7 +93,7 @@ def record_hidden(
         for wire in wiring:
             for prompt, state in streams.items():
                 tensors[f"{prompt}/{wire.shard}/in"] = shard_input(state, wire)
-            if wire.mode == "append":
+            if wire.is_head:
                 continue
             inputs = [tensors[f"{prompt}/{wire.shard}/in"] for prompt in streams]
             for prompt, output in zip(streams, opened.reference(wire.shard)(inputs), strict=True):

@@ -8,7 +8,7 @@ from pytest_ane.analysis.blame import Blame, blame
 from pytest_ane.backends import CpuBackend
 from pytest_ane.build import Artifact, uncompressed_package
 from pytest_ane.manifest import Shard, Uncompressed
-from pytest_ane.mil import read_model
+from pytest_ane.mil import counterpart, read_model
 from pytest_ane.mil.records import MLModel
 from pytest_ane.project.project import Project
 
@@ -23,11 +23,11 @@ def blame_shard(project: Project, shard: Shard) -> Blame:
         AneError: the packages or the reference cannot be had or run.
     """
     artifact = project.artifact(shard)
-    program = read_model(artifact.path)
+    program = read_model(artifact.path, function=shard.function)
     plain, why_none = _uncompressed(project, shard, artifact, program)
     return blame(
         program,
-        None if plain is None else read_model(plain),
+        None if plain is None else read_model(plain, function=counterpart(plain, shard.function)),
         project.cases(shard, artifact, CpuBackend()),
         without=why_none,
     )

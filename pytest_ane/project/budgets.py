@@ -108,6 +108,7 @@ def _own(
         "uncompressed": digest,
         "reference": reference and tree_digest(reference),
         "source": identity,
+        **({"function": shard.function} if shard.function else {}),
         **_probed(shard),
     }
 
@@ -115,7 +116,9 @@ def _own(
         compressed = None if digest == artifact.digest else artifact.path
         # A reference in fp16 is rounded too: in float32 it is held to the same bound.
         answered = cases(CpuBackend("float32"))
-        return measure_budget(plain, compressed, answered, against_itself=itself)
+        return measure_budget(
+            plain, compressed, answered, function=shard.function, against_itself=itself
+        )
 
     return _kept(cache, key, measured, shard.qualified)
 
@@ -128,6 +131,7 @@ def _probed(shard: Shard) -> dict[str, Any]:
         "probes": shard.probes.model_dump(mode="json"),
         "inputs": [SAMPLER, questions(shard.inputs)],
         "shape": [shard.max_tokens, shard.context],
+        **({"ports": shard.model_dump(mode="json", include={"ports"})} if shard.ports else {}),
     }
 
 

@@ -23,7 +23,7 @@ def choose_model(manifest: Manifest, name: str | None, *, stacks: bool = False) 
     """
     models = [model for model in manifest.models if not stacks or is_stack(model)]
     names, file = [model.name for model in models], manifest.path.name
-    kind = " with blocks and a head that a family wires together" if stacks else ""
+    kind = " that a family or a chain wires together up to the logits" if stacks else ""
     if name is None:
         if len(models) == 1:
             return models[0]
@@ -38,15 +38,15 @@ def choose_model(manifest: Manifest, name: str | None, *, stacks: bool = False) 
 
 
 def is_stack(model: Model) -> bool:
-    """Whether a family wires the model's shards together up to a head.
+    """Whether a family, or a chain of the manifest, wires the model's shards up to a head.
 
     Raises:
         ManifestError: the family has no such shard.
     """
     if not model.family:
-        return False
+        return bool(model.chain)
     try:
-        return any(wire.mode == "append" for wire in get_family(model.family).wiring(model.ids))
+        return any(wire.is_head for wire in get_family(model.family).wiring(model.ids))
     except ManifestError as error:
         raise ManifestError(f"{model.name}: {error}") from None
 

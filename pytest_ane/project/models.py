@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
-from pytest_ane.build import Cache
-from pytest_ane.chain.golden import GoldenPrompt, record_golden
+import numpy as np
+
+from pytest_ane.backends import Backend, Runner
+from pytest_ane.build import Artifact, Cache
+from pytest_ane.chain.chain import Chain, ChainStep
+from pytest_ane.chain.golden import GoldenPrompt, record_golden, reference_chain
 from pytest_ane.core.arrays import FloatArray
+from pytest_ane.core.digests import key_digest
 from pytest_ane.core.errors import SourceError, UnprovenError
 from pytest_ane.families import (
     Cut,
@@ -23,22 +28,31 @@ from pytest_ane.families import (
     Wire,
     get_family,
     identify_family,
+    ports_of,
 )
+from pytest_ane.families.ports import RenamedLayout, Renaming, renaming
 from pytest_ane.families.user_code import BuilderModel
 from pytest_ane.manifest import Model, Shard, SourceTable
 from pytest_ane.manifest import Prompt as ManifestPrompt
+from pytest_ane.manifest.chain import LOGITS
+from pytest_ane.manifest.ids import without_function
 from pytest_ane.probes.builder import builder_cases, record_builder
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.hidden import HiddenProbe
 from pytest_ane.probes.recording import (
+    RECORDING_VERSION,
+    Embeds,
     TokenPrompt,
+    check_finite,
     load,
     load_hidden,
     load_ports,
     load_probes,
     record_hidden,
     record_probes,
+    save,
 )
+from pytest_ane.project.own_chain import GoldenLogits, OwnReference, PackageChain, ToldBlocks
 from pytest_ane.sources import identify, open_source
 
 _READERS = ("gguf", "numpy", "tokenizers", "torch")
@@ -75,7 +89,7 @@ class OpenModel:
         return {
             "source": identify(self._origin, self.cache.root),
             "family": identify_family(self.model.family or ""),
-            "heads": [wire.shard for wire in self.wiring if wire.mode == "append"],
+            "heads": [wire.shard for wire in self.wiring if wire.is_head],
             "cut": {k: v for k, v in asdict(self.cut).items() if k != "shards"},
             "versions": {name: version(name) for name in _READERS},
         }
@@ -115,21 +129,41 @@ class OpenModel:
         return [prompt.question for prompt in self.model.prompts]
 
     def layout(self, shard: Shard) -> Layout:
-        """How hidden states enter and leave a shard."""
-        return self.language_model.layout(shard.id)
+        """How hidden states enter and leave a shard, or the package that stands for it."""
+        return self._renamed(shard, self.language_model.layout(without_function(shard.id)[0]))
+
+    def _renamed(self, shard: Shard, layout: Layout) -> Layout:
+        return RenamedLayout(layout, self._renaming(shard)) if shard.ports else layout
+
+    def _renaming(self, shard: Shard) -> Renaming:
+        ports = ports_of(self.language_model, shard.id)
+        return renaming(shard.qualified, ports, shard.ports)
+
+    def load(self, backend: Backend, shard: Shard, artifact: Artifact) -> Runner:
+        """A shard's package, ready for the stack."""
+        return backend.load(artifact.path, shard.function)
 
     def cases(self, shard: Shard) -> list[Case]:
         """A shard's recorded cases."""
         probes, layout = self.probes(shard)
-        return [probe.case(layout) for probe in probes]
+        cases = [probe.case(layout) for probe in probes]
+        if not shard.ports:
+            return cases
+        names = self._renaming(shard)
+        return [replace(case, states=names.arrays(case.states)) for case in cases]
 
     def probes(self, shard: Shard) -> tuple[list[HiddenProbe], Layout]:
         """A shard's recorded probes, and how the artifact takes them."""
-        return load_probes(self._recording(shard), shard)
+        probes, layout = load_probes(self._recording(shard), shard)
+        return probes, self._renamed(shard, layout)
 
     def ports(self, shard: Shard) -> Ports:
         """A shard's ports, as recorded with its probes."""
-        return load_ports(self._recording(shard))
+        return self.declared(shard, load_ports(self._recording(shard)))
+
+    def declared(self, shard: Shard, ports: Ports) -> Ports:
+        """A shard's ports as the package that stands for it calls them."""
+        return renaming(shard.qualified, ports, shard.ports).declared()
 
     def _recording(self, shard: Shard) -> Path:
         return record_probes(
@@ -143,7 +177,7 @@ class OpenModel:
 
     def _captured(self, shard: Shard) -> list[tuple[str, FloatArray]]:
         wire = next(wire for wire in self.wiring if wire.shard == shard.id)
-        if wire.mode == "append":
+        if wire.is_head:
             self.check_whole()
         return [(p.name, load_hidden(self._hidden, p.name, shard.id)) for p in self.prompts]
 
@@ -153,6 +187,11 @@ class OpenModel:
             return None
         self._check_start()
         return [self.prompt_spec, shard.id, [wire.shard for wire in self.wiring]]
+
+    @property
+    def has_states(self) -> bool:
+        """Whether the reference tells what enters and leaves every shard."""
+        return True
 
     def states(self, prompt: str, shard: str) -> tuple[FloatArray, FloatArray]:
         """The reference's hidden states `[T, C]` of a prompt entering and leaving a block."""
@@ -169,10 +208,14 @@ class OpenModel:
             prompts=lambda: list(zip(self.prompts, greedy, strict=True)),
             spec=self.prompt_spec,
             wiring=self.wiring,
-            model=lambda: self.language_model,
+            reference=self._reference,
             decode=self.decode,
             name=self.model.name,
         )
+
+    def _reference(self) -> Chain:
+        """What logits are recorded from."""
+        return reference_chain(self.language_model, self.wiring)
 
     @cached_property
     def _hidden(self) -> Path:
@@ -182,9 +225,13 @@ class OpenModel:
             prompts=lambda: self.prompts,
             spec=self.prompt_spec,
             wiring=self.wiring,
-            model=lambda: self.language_model,
+            model=self._blocks,
             name=self.model.name,
         )
+
+    def _blocks(self) -> Embeds:
+        """What hidden states are recorded from."""
+        return self.language_model
 
     def check_whole(self) -> None:
         """Raise `SourceError` unless the manifest lists every shard of the model."""
@@ -277,9 +324,114 @@ class OpenBuilder:
         )
 
 
+class OpenChain(OpenModel):
+    """A chain of the user's own packages."""
+
+    def __init__(self, model: Model, cache: Cache) -> None:
+        super().__init__(model, cache)
+        self.packages = PackageChain(model)
+
+    @property
+    def language_model(self) -> LanguageModel:
+        """Its packages, which have no more than a model must."""
+        return cast("LanguageModel", self.packages)
+
+    @property
+    def wiring(self) -> tuple[Wire, ...]:
+        """The packages in running order."""
+        return self.packages.wiring
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What reference and streams depend on."""
+        return self.packages.identity(self.cache.root)
+
+    def load(self, backend: Backend, shard: Shard, artifact: Artifact) -> Runner:
+        """A package, with the functions that its place in the chain names."""
+        return self.packages.layout(without_function(shard.id)[0]).load(backend, artifact.path)
+
+    @cached_property
+    def golden(self) -> list[GoldenPrompt]:
+        """The reference's logits and greedy text for the golden prompts."""
+        if isinstance(self._answers, GoldenLogits):
+            return self._answers.prompts(self.model, self.prompts, self.decode)
+        return super().golden
+
+    @cached_property
+    def has_states(self) -> bool:
+        """Whether function, file or packages tell what every shard gives."""
+        return self._told is not None or not self.packages.without_reference
+
+    def check_compared(self) -> None:
+        """Raise `UnprovenError` unless prompts can be compared, shard by shard.
+
+        Drift and bisect put references in shards' places, so each shard needs one.
+        """
+        super().check_compared()
+        for shard in self.packages.without_reference[:1]:
+            self.packages.reference(shard)
+
+    @cached_property
+    def _answers(self) -> OwnReference | GoldenLogits | None:
+        reference = self.model.reference
+        if isinstance(reference, Path):
+            return GoldenLogits(reference)
+        return OwnReference(self.model) if ":" in reference else None
+
+    def _reference(self) -> Chain:
+        if not isinstance(self._answers, OwnReference):
+            return super()._reference()
+        own = self._answers
+
+        def run(ids: FloatArray) -> FloatArray:
+            return own.logits(ids[:, 0].astype(int).tolist())
+
+        def embed(ids: Sequence[int]) -> FloatArray:
+            return np.asarray(ids, np.float32).reshape(-1, 1)
+
+        # A block, for the logits of a position depend on all tokens before it; a head is given
+        # the last rows only.
+        whole = ChainStep(Wire("reference"), lambda: run, sees="call")
+        logits = ChainStep(Wire("logits", gives=LOGITS), lambda: lambda rows: rows, sees="itself")
+        return Chain(embed, (whole, logits))
+
+    @cached_property
+    def _told(self) -> dict[str, dict[str, FloatArray]] | None:
+        """Outputs of every shard by prompt, where function or file tells those of all blocks."""
+        answers = self._answers
+        if answers is None:
+            return None
+
+        def make(folder: Path) -> None:
+            tensors = {
+                f"{prompt.name}/{shard}": rows
+                for prompt in self.prompts
+                for shard, rows in answers.states(prompt).items()
+            }
+            for name, rows in tensors.items():
+                check_finite(rows, name.partition("/")[2], f"golden prompt {name!r}")
+            save(folder, tensors, {})
+
+        key = {**self.identity, "recording": RECORDING_VERSION, "told": self.prompt_spec}
+        folder = self.cache.get_or_make("recordings", key_digest(key), make, self.model.name)
+        told: dict[str, dict[str, FloatArray]] = {prompt.name: {} for prompt in self.prompts}
+        for name, rows in load(folder)[0].items():
+            prompt, _, shard = name.partition("/")
+            self.packages.check_rows(shard, rows, prompt)
+            told[prompt][shard] = rows
+        blocks = {wire.shard for wire in self.wiring if not wire.is_head}
+        complete = not any(blocks - states.keys() for states in told.values())
+        return told if complete else None
+
+    def _blocks(self) -> Embeds:
+        return super()._blocks() if self._told is None else ToldBlocks(self.packages, self._told)
+
+
 Opened: TypeAlias = OpenModel | OpenBuilder
 
 
 def open_model(model: Model, cache: Cache) -> Opened:
-    """A model by its family or its builder; one of packages alone has neither."""
+    """A model by its family, its chain or its builder; one of packages alone has none."""
+    if model.chain:
+        return OpenChain(model, cache)
     return OpenBuilder(model, cache) if model.builder else OpenModel(model, cache)

@@ -26,7 +26,7 @@ from pytest_ane.core.errors import AneError, ManifestError
 from pytest_ane.error_budget import ErrorBudget
 from pytest_ane.families import Buildable, Ports, make_importable
 from pytest_ane.gates import GATES
-from pytest_ane.manifest import Manifest, Policy, Shard, load
+from pytest_ane.manifest import Manifest, Policy, Shard
 from pytest_ane.manifest.problems import label
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import MLModel as Program
@@ -35,6 +35,7 @@ from pytest_ane.probes.golden import golden_cases, read_golden
 from pytest_ane.probes.package import package_cases
 from pytest_ane.project.budgets import built_budget, own_budget
 from pytest_ane.project.choose import is_complete
+from pytest_ane.project.entries import read_manifest
 from pytest_ane.project.models import Opened, OpenModel, open_model
 from pytest_ane.project.preflight import Preflight
 from pytest_ane.project.progress import Progress
@@ -258,7 +259,9 @@ class Project:
             layout = model.layout(shard) if isinstance(model, OpenModel) else None
             return golden_cases(read_golden(shard.golden), shard, layout, backend, artifact.path)
         reference = shard.reference if isinstance(shard.reference, Path) else None
-        return package_cases(backend, artifact.path, reference, shard.probes, shard.inputs)
+        return package_cases(
+            backend, artifact.path, reference, shard.probes, shard.inputs, shard.function
+        )
 
     def ports(self, shard: Shard) -> Ports | None:
         """Inputs, outputs and states that a shard's family or builder declares.
@@ -270,7 +273,10 @@ class Project:
             return self.model(shard.model).ports(shard)
         model = self.model(shard.model) if shard.golden and shard.family else None
         tell = getattr(model and model.language_model, "ports", None)
-        return tell(shard.id) if tell is not None else None
+        if tell is None:
+            return None
+        assert isinstance(model, OpenModel)
+        return model.declared(shard, tell(shard.id))
 
     def open_shard(self, shard: Shard) -> OpenShard:
         """A shard as gates measure it."""
@@ -302,7 +308,7 @@ class OpenShard:
     @cached_property
     def program(self) -> Program:
         """The package's program, its structure only: weights are not decoded."""
-        return read_model(self.artifact.path)
+        return read_model(self.artifact.path, function=self.shard.function)
 
     @property
     def backend(self) -> Backend:
@@ -333,7 +339,7 @@ def read_project(manifest: Path | None, cache: Path | None, **options: Any) -> P
     Raises:
         ManifestError: the manifest is wrong.
     """
-    read = load(manifest or Path("shards.toml"))
+    read = read_manifest(manifest or Path("shards.toml"))
     make_importable(read)
     return Project(read, read.shards, cache, **options)
 

@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ class RunFolder:
     def read(self, prefix: str) -> list[Any]:
         """All values whose names begin with `prefix`, in the order of their names."""
         values = []
-        for path in sorted(self.folder.glob(f"{prefix}*.json")):
+        for path in sorted(self.folder.glob(f"{escape(prefix)}*.json")):
             with suppress(OSError, ValueError):
                 values.append(json.loads(path.read_text()))
         return values

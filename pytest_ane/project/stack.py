@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from pytest_ane.backends import Backend, Runner
 from pytest_ane.build import Artifact
 from pytest_ane.chain.chain import Chain, ChainStep
 from pytest_ane.chain.exact import lazy_reference
 from pytest_ane.chain.golden import GoldenPrompt
+from pytest_ane.chain.sequence import ShardSequence
 from pytest_ane.core.arrays import FloatArray
-from pytest_ane.families import Layout, Wire, recurrent_of, residual_of
+from pytest_ane.families import Layout, Wire, residual_of
 from pytest_ane.manifest import Shard
+from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.probes.recording import TokenPrompt
 from pytest_ane.project.models import OpenModel
@@ -47,17 +47,18 @@ class Stack:
         """All artifacts, loaded and chained in running order."""
         self._opened.check_whole()
         model = self._opened.language_model
-        by_id = {shard.id: artifact for shard, artifact in self.artifacts}
+        packages = {without_function(s.id)[0]: (s, a) for s, a in self.artifacts}
         limit = self._opened.model.max_tokens
 
         def step(wire: Wire) -> ChainStep:
-            layout = model.layout(wire.shard)
+            layout = self._opened.layout(packages[wire.shard][0])
 
             def residual(hidden: Sequence[FloatArray]) -> list[FloatArray] | None:
                 path = residual_of(model, wire.shard)
                 return path(hidden) if path is not None else None
 
-            step = _step(wire, self._backend, by_id[wire.shard], layout, limit)
+            runner = self._opened.load(self._backend, *packages[wire.shard])
+            step = _step(wire, runner, layout, limit)
             return replace(step, residual=residual)
 
         steps = tuple(map(step, self._opened.wiring))
@@ -78,6 +79,11 @@ class Stack:
         """The golden prompts as token ids; no reference runs."""
         return self._opened.prompts
 
+    @property
+    def has_states(self) -> bool:
+        """Whether the reference tells what enters and leaves every shard."""
+        return self._opened.has_states
+
     def states(self, prompt: str, shard: str) -> tuple[FloatArray, FloatArray]:
         """The reference's hidden states of a prompt entering and leaving a block."""
         return self._opened.states(prompt, shard)
@@ -96,57 +102,6 @@ class Stack:
         return self._backend.provenance() | {s.id: a.digest for s, a in self.artifacts}
 
 
-def _step(
-    wire: Wire, backend: Backend, artifact: Artifact, layout: Layout, limit: int
-) -> ChainStep:
+def _step(wire: Wire, runner: Runner, layout: Layout, limit: int) -> ChainStep:
     """A shard that takes up to `limit` positions a call, as many calls as a sequence needs."""
-    runner = backend.load(artifact.path)
     return ChainStep(wire, lambda: ShardSequence(runner, layout, limit), layout.sees)
-
-
-class ShardSequence:
-    """A sequence through one shard, from position 0 on; `chain.chain.Rewinding`.
-
-    Going back is an earlier `start` for a key-value cache. Recurrent states are copied with every
-    mark, and what is kept runs through this shard again.
-
-    Args:
-        limit: the largest T of a call.
-    """
-
-    def __init__(self, runner: Runner, layout: Layout, limit: int) -> None:
-        self._runner, self._layout, self._limit = runner, layout, limit
-        self._state, self._start = runner.make_state(), 0
-        self._latest: FloatArray | None = None
-
-    def __call__(self, hidden: FloatArray) -> FloatArray:
-        """The next positions `[T, C]`, in as many calls as they need."""
-        parts = []
-        for i in range(0, len(hidden), self._limit):
-            inputs = self._layout.inputs(hidden[i : i + self._limit], self._start)
-            parts.append(self._layout.output(self._runner.predict(inputs, self._state)))
-            self._start += len(parts[-1])
-        self._latest = hidden
-        return np.concatenate(parts)
-
-    def mark(self) -> Mark:
-        """Save the current position, with copies of the recurrent states."""
-        names = recurrent_of(self._layout)
-        return Mark(self._start, self._runner.read_states(self._state, names))
-
-    def back(self, mark: Mark, keep: int = 0) -> None:
-        """Restore the state saved by `mark`, keeping the first `keep` positions run since."""
-        self._start = mark.start
-        self._runner.write_states(self._state, mark.states)
-        if keep and mark.states:
-            assert self._latest is not None
-            self(self._latest[:keep])
-        else:
-            self._start += keep
-
-
-class Mark(NamedTuple):
-    """A position, and the recurrent states before it by name."""
-
-    start: int
-    states: Mapping[str, Any]

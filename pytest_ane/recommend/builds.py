@@ -89,18 +89,19 @@ class LoadedBackend:
         self.name, self.on_device = backend.name, backend.on_device
         self._backend = backend
         self._kept: frozenset[Path] = frozenset()
-        self._runners: dict[Path, Runner] = {}
+        self._runners: dict[tuple[Path, str | None], Runner] = {}
 
     def keep(self, artifacts: Iterable[Path]) -> None:
         """Let the runners of these artifacts stay from now on; all others are dropped."""
         self._kept = frozenset(artifacts)
-        self._runners = {path: run for path, run in self._runners.items() if path in self._kept}
+        self._runners = {key: run for key, run in self._runners.items() if key[0] in self._kept}
 
-    def load(self, artifact: Path) -> Runner:
+    def load(self, artifact: Path, function: str | None = None) -> Runner:
         """A runner, from memory or loaded now."""
-        runner = self._runners.get(artifact) or self._backend.load(artifact)
+        key = artifact, function
+        runner = self._runners.get(key) or self._backend.load(artifact, function)
         if artifact in self._kept:
-            self._runners[artifact] = runner
+            self._runners[key] = runner
         return runner
 
     def provenance(self) -> dict[str, str]:

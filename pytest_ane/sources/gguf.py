@@ -37,9 +37,9 @@ class GGUFSource:
         self._reader = _open(path)
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
         for name in self._tensors:
-            if 0 in self._shape(name):
+            if 0 in self.shape(name):
                 raise SourceError(
-                    f"{path}: tensor {name!r} has shape {self._shape(name)}, an axis of 0; fetch "
+                    f"{path}: tensor {name!r} has shape {self.shape(name)}, an axis of 0; fetch "
                     "the file again."
                 )
 
@@ -80,7 +80,7 @@ class GGUFSource:
         dtype: npt.DTypeLike = np.float32,
     ) -> Array:
         """Rows of a matrix, dequantizing only those."""
-        rows = next(iter(self._shape(name)), 0)
+        rows = next(iter(self.shape(name)), 0)
         for row in index:
             if not 0 <= row < rows:
                 raise SourceError(f"{self._path}: {name} has rows 0 to {rows - 1}, not {row}.")
@@ -100,14 +100,14 @@ class GGUFSource:
             )
         return self._tensors[name]
 
-    def _shape(self, name: str) -> tuple[int, ...]:
+    def shape(self, name: str) -> tuple[int, ...]:
         """Rows outermost; GGUF lists the innermost axis first."""
         return tuple(int(n) for n in reversed(self._get(name).shape))
 
     def _dequantize(
         self, name: str, shape: tuple[int, ...], rows: Any, dtype: npt.DTypeLike
     ) -> Array:
-        tensor, stored = self._get(name), self._shape(name)
+        tensor, stored = self._get(name), self.shape(name)
         if stored != shape:
             raise SourceError(
                 f"{self._path}: tensor {name!r} has shape {stored}, expected {shape}."

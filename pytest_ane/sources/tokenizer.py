@@ -190,19 +190,20 @@ def _optional(value: Callable[[str], Any], key: str) -> str | None:
         return None
 
 
-def read_tokenizer(folder: Path) -> SourceTokenizer:
-    """Read `tokenizer.json`, and from `tokenizer_config.json` the special tokens and the template.
+def read_tokenizer(path: Path) -> SourceTokenizer:
+    """Read a folder's `tokenizer.json`, or a file of that kind.
 
-    A template in a file of its own, `chat_template.jinja`, wins.
+    Special tokens and the template are those of `tokenizer_config.json` in its folder; a template
+    in a file of its own, `chat_template.jinja`, wins.
 
     Raises:
         SourceError: there is no `tokenizer.json`, or it is damaged.
     """
-    path, settings = folder / "tokenizer.json", folder / "tokenizer_config.json"
+    folder = path if path.is_dir() else path.parent
+    path = path / "tokenizer.json" if path.is_dir() else path
+    settings = folder / "tokenizer_config.json"
     if not path.is_file():
-        raise SourceError(
-            f"{folder}: no tokenizer.json in the weights' folder; add it, or give prompts as ids."
-        )
+        raise SourceError(f"{path}: no such file; add the tokenizer, or give prompts as ids.")
     with _refusing(
         f"{path}: the tokenizer is damaged or of a kind that is not known ({{}}); fetch "
         "it again, or give prompts as ids."

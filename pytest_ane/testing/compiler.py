@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from pytest_ane.core.errors import AneError
-from pytest_ane.mil import read_model
+from pytest_ane.mil import read_functions, read_model
 from pytest_ane.mil.compiled import write_compiled
 from pytest_ane.testing.script import BUILT_BY, Failure, Point, Script
 
@@ -24,7 +24,7 @@ def compile_model(package: Path, target: Path, script: Script, failures: Failure
     """
     failures.raise_due("compile", str(package))
     try:
-        write_compiled(read_model(package), target)
+        write_compiled(read_model(package), target, read_functions(package))
     except AneError as error:
         raise RuntimeError(f"Error compiling model: {error}") from error
     (target / BUILT_BY).write_text(json.dumps({"build": script.machine.build}) + "\n")

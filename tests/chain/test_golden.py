@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from pytest_ane.build import Cache
-from pytest_ane.chain.golden import pack, record_golden, unpack
+from pytest_ane.chain.golden import pack, record_golden, reference_chain, unpack
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import Wire
 from pytest_ane.metrics.logits import compare_logits
@@ -96,7 +96,7 @@ def test_a_reference_that_is_not_finite_is_none(tmp_path: Path, first: int, wher
     with pytest.raises(SourceError) as error:
         record_golden(
             Cache(tmp_path), {}, lambda: [(TokenPrompt("p", (1, 2)), 3)], [], WIRING,
-            lambda: broken_from(first), str,
+            lambda: reference_chain(broken_from(first), WIRING), str,
         )  # fmt: skip
     assert str(error.value) == (
         f"The float32 reference of the whole model is NaN or infinite for {where}, so nothing can "

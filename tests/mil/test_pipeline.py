@@ -108,5 +108,5 @@ def test_states(tmp_path: Path) -> None:
 
 def test_a_function_of_a_pipeline(tmp_path: Path) -> None:
     package = saved(three(), tmp_path)
-    with pytest.raises(ProgramError, match="has one function, main; 'half' is none of it"):
+    with pytest.raises(ProgramError, match="has no function 'half'; it has main"):
         read_any(package, function="half")

@@ -17,8 +17,13 @@ reference = "{reference}"
 """
 
 
-def convert_block(project: Project, dtype: Any, longest: int) -> None:
-    """L00 as its family converts it, but for types and lengths."""
+def convert_block(
+    project: Project, dtype: Any, longest: int, rename: Any = lambda module: (module, {}, "y")
+) -> None:
+    """L00 as its family converts it, but for types, lengths, and what `rename` does to it.
+
+    `rename` gives another module, shapes and names of its inputs, and the output's name.
+    """
     import coremltools as ct
     import torch
 
@@ -33,15 +38,16 @@ def convert_block(project: Project, dtype: Any, longest: int) -> None:
     def shape(port: Any, flexible: Any) -> list[Any]:
         return [flexible if size == "T" else size for size in port.shape]
 
-    examples = tuple(torch.zeros(shape(port, 2)) for port in conversion.inputs)
+    module, own, output = rename(conversion.module.float().eval())
+    ports = [own.get(port.name, port) for port in conversion.inputs]
+    examples = tuple(torch.zeros(shape(port, 2)) for port in ports)
     with torch.no_grad(), converter_notes():
         ct.convert(
-            torch.jit.trace(conversion.module.float().eval(), examples, check_trace=False),
+            torch.jit.trace(module, examples, check_trace=False),
             inputs=[
-                ct.TensorType(port.name, tuple(shape(port, length)), dtype=dtype)
-                for port in conversion.inputs
+                ct.TensorType(port.name, tuple(shape(port, length)), dtype=dtype) for port in ports
             ],
-            outputs=[ct.TensorType("y", dtype=dtype)],
+            outputs=[ct.TensorType(output, dtype=dtype)],
             minimum_deployment_target=ct.target.iOS18,
             skip_model_load=True,
         ).save(str(project.path / "own.mlpackage"))
@@ -77,3 +83,52 @@ def test_the_declared_interface_is_green(project: Project) -> None:
     convert_block(project, np.float16, 16)
     project.llama(_OWN.format(reference="float32"))
     project.gate("-k", "fidelity", shards="L00").assert_outcomes(passed=1, deselected=3)
+
+
+def _rows_first(module: Any) -> Any:
+    """The block on `hidden_in [1, T, C]`, which gives `hidden_out [1, C, T, 1]`."""
+    import torch
+
+    from pytest_ane.families import Port
+
+    class RowsFirst(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = module
+
+        def forward(self, hidden: Any, *others: Any) -> Any:
+            return self.block(hidden.transpose(1, 2)[..., None], *others)
+
+    return RowsFirst().eval(), {"x": Port("hidden_in", (1, "T", 64))}, "hidden_out"
+
+
+_PORTS = """
+[models.mini.shard.L00.ports]
+x = {{ name = "hidden_in", axes = {axes} }}
+y = "hidden_out"
+"""
+
+
+def test_a_package_may_call_its_ports_otherwise_and_turn_their_axes(project: Project) -> None:
+    convert_block(project, np.float16, 16, _rows_first)
+    project.llama(_OWN.format(reference="float32") + _PORTS.format(axes=[0, 2, 1]))
+    project.gate("-k", "fidelity", shards="L00").assert_outcomes(passed=1, deselected=3)
+    project.llama(_OWN.format(reference="float32"))
+    result = project.gate("-k", "fidelity", shards="L00")
+    result.assert_outcomes(failed=1, deselected=3)
+
+
+@pytest.mark.parametrize(
+    ("ports", "sentence"),
+    [
+        ('x = "hidden_in"\nz = "a"', "ports names 'z', which its family does not have"),
+        ("x = { axes = [0, 1, 3] }", "ports.x gives the axes [0, 1, 3]; x has the shape"),
+        ("x = { axes = [0, 1, 1] }", "axes names one twice; give each once"),
+        ("x = {}", "give a name, or axes"),
+    ],
+)
+def test_ports_that_the_family_has_not(project: Project, ports: str, sentence: str) -> None:
+    project.llama(_OWN.format(reference="float32") + f"[models.mini.shard.L00.ports]\n{ports}\n")
+    (project.path / "own.mlpackage").mkdir()
+    result = project.gate("-k", "fidelity", shards="L00")
+    assert sentence in " ".join((result.stdout.str() + result.stderr.str()).split())

@@ -75,7 +75,7 @@ def test_a_file_of_the_older_kind(tmp_path: Path) -> None:
 def test_a_function_that_is_not_there(tmp_path: Path) -> None:
     package = doubling().save(tmp_path)
     assert proxy(package, "main").predict({"x": X})["y"][0, 0] == 2
-    with pytest.raises(AneError, match="has one function, main; 'half' is none of it"):
+    with pytest.raises(AneError, match="has no function 'half'; it has main"):
         proxy(package, "half").predict({"x": X})
 
 

@@ -26,7 +26,7 @@ class Double:
 
     inputs = (Feature("x", "tensor", DType.FP16, (1, 2, 4, 1)),)
 
-    def load(self, artifact: Path) -> Double:
+    def load(self, artifact: Path, function: str | None = None) -> Double:
         return self
 
     def predict(self, inputs: Any, state: Any = None) -> Any:

@@ -36,7 +36,7 @@ def test_the_only_one_needs_no_name() -> None:
     [
         (None, False, "has 2 models; name one of them: blocks, stack."),
         ("stak", False, "has no model 'stak'; nearest: stack."),
-        ("blocks", True, "has no model 'blocks' with blocks and a head that a family wires"),
+        ("blocks", True, "has no model 'blocks' that a family or a chain wires"),
     ],
 )
 def test_what_is_wrong(name: str | None, stacks: bool, message: str) -> None:
@@ -46,7 +46,9 @@ def test_what_is_wrong(name: str | None, stacks: bool, message: str) -> None:
 
 
 def test_none_at_all() -> None:
-    with pytest.raises(ManifestError, match=r"shards.toml has no model with blocks and a head"):
+    with pytest.raises(
+        ManifestError, match=r"shards.toml has no model that a family or a chain wires"
+    ):
         choose_model(manifest(OWN, BLOCKS), None, stacks=True)
 
 

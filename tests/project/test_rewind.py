@@ -12,7 +12,7 @@ import pytest
 from pytest_ane.backends import CpuBackend
 from pytest_ane.build.convert import convert
 from pytest_ane.build.coremltools_quiet import converter_notes
-from pytest_ane.project.stack import ShardSequence
+from pytest_ane.chain.sequence import ShardSequence
 from tests.families.gemma4.tiny import tiny_model as tiny_gemma
 from tests.families.llama.tiny import tiny_model as tiny_llama
 from tests.families.zaya.tiny import tiny_model as tiny_zaya

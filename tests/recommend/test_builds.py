@@ -16,7 +16,7 @@ class Backend:
     def __init__(self) -> None:
         self.loaded: list[Path] = []
 
-    def load(self, artifact: Path) -> Any:
+    def load(self, artifact: Path, function: str | None = None) -> Any:
         self.loaded.append(artifact)
         return object()
 

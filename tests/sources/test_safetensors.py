@@ -187,7 +187,7 @@ def test_what_is_missing_is_named(source: SafetensorsSource, folder: Path) -> No
         (lambda: source.rows("round", [-1], 3), f"{first}: round has rows 0 to 1, not -1."),
         (
             lambda: source.tokenizer,
-            f"{folder}: no tokenizer.json in the weights' folder; add it, or give prompts as ids.",
+            f"{folder}/tokenizer.json: no such file; add the tokenizer, or give prompts as ids.",
         ),
     ):
         assert complaint(call) == said

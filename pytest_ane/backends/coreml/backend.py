@@ -64,14 +64,14 @@ class CoreMLBackend:
         """This Mac; `BackendError` where its tools do not say."""
         return self._machine or Machine.detect()
 
-    def load(self, artifact: Path) -> CoreMLRunner:
-        """Load a package or a compiled model; the default function of several.
+    def load(self, artifact: Path, function: str | None = None) -> CoreMLRunner:
+        """Load a function of a model, by default its own.
 
         Raises:
-            ProgramError: it cannot be read.
+            ProgramError: it cannot be read, or has no such function.
             ExecutionError: Core ML refuses it.
         """
-        model, ct = read_model(artifact), coremltools()
+        model, ct = read_model(artifact, function=function), coremltools()
         return self.with_compiled(artifact, lambda compiled: _load(model, compiled, self.units, ct))
 
     def with_compiled(self, artifact: Path, use: Callable[[Path], T]) -> T:

@@ -31,9 +31,8 @@ class BehaviourGate(Gate[Behaviour]):
 
     def measure(self, context: ModelContext) -> Behaviour:
         """Run every golden prompt through the chain, and every shard alone."""
-        return measure(
-            context.chain, context.golden, context.states, context.decode, context.provenance
-        )
+        states = context.states if context.has_states else None
+        return measure(context.chain, context.golden, states, context.decode, context.provenance)
 
     def judge(self, measurement: Behaviour, policy: BehaviourPolicy, subject: Subject) -> Verdict:
         """Passed only if the reference is right and every threshold is kept."""

@@ -13,6 +13,9 @@ _STANDS_OUT = 2.5
 """Times the median error of the other shards of its kind, from which a shard alone is named. Shards
 of one kind and one compression differ less: the largest of the default model has 1.24."""
 
+_HALF = 0.5
+"""Relative L2 of a shard alone that no compression costs which is of any use."""
+
 
 def worst_first(shards: Sequence[ShardAlone]) -> list[ShardAlone]:
     """The largest relative L2 first; an undefined one is worse than any number."""
@@ -24,7 +27,8 @@ def outstanding(shards: Sequence[ShardAlone]) -> ShardAlone | None:
 
     Compression gives every shard an error, so the largest of them proves nothing. One stands out
     that has several times the median of the others of its kind (of all, if it is the only one),
-    and no less than the median of all.
+    and no less than the median of all. So does one that loses half of what it contributes, where
+    most shards lose far less: all of its kind may have one fault.
     """
     usual = statistics.median([a.error for a in shards if not a.undefined] or [0.0])
     for alone in worst_first(shards):
@@ -32,6 +36,8 @@ def outstanding(shards: Sequence[ShardAlone]) -> ShardAlone | None:
             return alone
         median = _median(shards, alone)
         if median is not None and alone.error and alone.error >= max(usual, _STANDS_OUT * median):
+            return alone
+        if alone.error >= max(_HALF, _STANDS_OUT * usual):
             return alone
     return None
 

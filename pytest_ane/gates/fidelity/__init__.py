@@ -47,6 +47,8 @@ class FidelityGate(Gate[Fidelity]):
             asked["reference"] = key_digest(tree_files(subject.reference))
         elif subject.reference == "float32":
             asked["source"] = source()
+        if subject.ports:
+            asked["ports"] = {name: p.model_dump(mode="json") for name, p in subject.ports.items()}
         if subject.uncompressed is not None:
             asked["uncompressed"] = key_digest(tree_files(subject.uncompressed))
         if subject.probes.of_prompts:
@@ -57,7 +59,7 @@ class FidelityGate(Gate[Fidelity]):
         """Run every probe on the artifact and compare; without a reference only run it."""
         ports, cases = context.ports(), context.cases()
         measurement = measure(
-            context.backend.load(context.artifact.path),
+            context.backend.load(context.artifact.path, context.shard.function),
             cases,
             compared=context.shard.reference != "none",
             provenance=context.backend.provenance() | {"artifact": context.artifact.digest},

@@ -254,7 +254,7 @@ def _functions(program: MLModel) -> Iterator[Covered]:
                 f"function {name}",
                 "not run",
                 exercised=False,
-                remedy="save each function as a package of its own and gate these",
+                remedy=f'choose it with function = "{name}" in a table of a shard',
             )
 
 

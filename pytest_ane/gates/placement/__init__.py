@@ -15,6 +15,7 @@ from pytest_ane.gates.placement.forecast import Forecast, Match, forecast
 from pytest_ane.gates.placement.judge import figures, judge
 from pytest_ane.gates.placement.measure import Placement, measure
 from pytest_ane.gates.placement.plans import Plan
+from pytest_ane.manifest import Shard
 from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.mil import read_model
 
@@ -33,7 +34,7 @@ class PlacementGate(Gate[Placement]):
     def measure(self, context: ShardContext) -> Placement:
         """Core ML's plan where the backend runs on a device, else a forecast."""
         # Some rules read weights, which `context.program` leaves out.
-        program = read_model(context.artifact.path)
+        program = read_model(context.artifact.path, function=context.shard.function)
         size = context.artifact.size
         return measure(context.backend, context.artifact.path, program, size_bytes=size)
 
@@ -70,7 +71,8 @@ class PlacementGate(Gate[Placement]):
             return
         # It was joined with its program when it was recorded.
         held = Counter(operation.op or "" for _, operation in measurement.walk())
-        program = read_model(artifact, weights=False).program
+        assert isinstance(subject, Shard)
+        program = read_model(artifact, weights=False, function=subject.function).program
         there = Counter(operation.op for operation in program.walk())
         for kind in (kind for kind in there | held if there[kind] != held[kind]):
             yield f"holds a plan of {held[kind]} {kind}, and the program has {there[kind]}"

@@ -38,7 +38,7 @@ def measure(backend: Backend, artifact: Path, program: MLModel, *, size_bytes: i
     Args:
         backend: decides which: one on a device is asked for its plan.
         artifact: the package.
-        program: what it holds.
+        program: what it holds, or one function of it.
         size_bytes: its size on disk.
 
     Raises:
@@ -50,7 +50,7 @@ def measure(backend: Backend, artifact: Path, program: MLModel, *, size_bytes: i
 
 
 def plan_on_device(backend: CoreMLBackend, artifact: Path, program: MLModel) -> Plan:
-    """Core ML's plan of an artifact, joined with its program.
+    """Core ML's plan of an artifact, or of the function read of it, joined with its program.
 
     A plan without any device is a broken cache: it is read once more from a copy of the compiled
     model at another path. `summarise` calls it inconclusive where that has none either.
@@ -64,6 +64,11 @@ def plan_on_device(backend: CoreMLBackend, artifact: Path, program: MLModel) -> 
             f"{sys.version_info.major}.{sys.version_info.minor}."
         )
     plan = backend.with_compiled(artifact, lambda path: _settled(backend, artifact, path))
+    if program.function:
+        # Core ML plans all functions of a model.
+        plan = replace(
+            plan, functions=tuple(f for f in plan.functions if f.name in program.program.functions)
+        )
     return join(plan, program)
 
 

@@ -42,6 +42,7 @@ def package_inputs(
     artifact: Path,
     tokens: Tokens,
     tables: Mapping[str, Input] | None = None,
+    function: str | None = None,
 ) -> CallInputs:
     """Seeded inputs of a package without a family, at an end of its range, as `tables` says.
 
@@ -52,7 +53,9 @@ def package_inputs(
         ExecutionError: it is of fixed shapes, or has no such T.
         ProgramError: it takes something else than tensors.
     """
-    inputs = seeded_inputs(features, artifact, _SEED, tables, smallest=tokens != "max")
+    inputs = seeded_inputs(
+        features, artifact, _SEED, tables, function=function, smallest=tokens != "max"
+    )
     lengths = {
         extent
         for feature in features

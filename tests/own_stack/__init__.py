@@ -1,0 +1,1 @@
+"""The example of a stack of one's own packages, and faults in it."""

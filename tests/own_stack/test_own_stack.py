@@ -1,0 +1,78 @@
+"""The example of a stack of one's own packages: green as it is, and red with each of ten faults."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_ane.core.errors import AneError
+from pytest_ane.core.verdict import Verdict
+from pytest_ane.gates import GATES
+from pytest_ane.project.project import Project, read_project
+from tests.own_stack.faults import EXAMPLE, FAULTS, Fault
+
+pytestmark = [
+    pytest.mark.slow,
+    # The example traces modules, as coremltools asks.
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
+    # coremltools leaves its temporary folders to Python.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example's packages."""
+    folder = tmp_path_factory.mktemp("own_stack") / "packages"
+    subprocess.run([sys.executable, EXAMPLE / "own_stack.py", folder], check=True)
+    return folder
+
+
+@pytest.fixture
+def stack(packages: Path, tmp_path: Path) -> Path:
+    """A copy of the example to break."""
+    shutil.copytree(packages, tmp_path / "packages")
+    shutil.copy(EXAMPLE / "shards.toml", tmp_path)
+    return tmp_path
+
+
+def verdicts(project: Project) -> dict[str, str]:
+    """By gate and subject the first reason of what is not green; empty for what is."""
+    found = {}
+    for gate_name, subject in project.due(("gate",)):
+        gate = GATES[gate_name]
+        if gate.scope == "model":
+            model = project.manifest.model_of(subject)
+            context, asked = project.stack(subject), model
+        else:
+            asked = project.manifest.shard(subject)
+            context = project.open_shard(asked)
+        try:
+            verdict: Verdict = gate.judge(gate.measure(context), gate.policy(asked.policy), asked)
+        except AneError as error:
+            found[f"{gate_name} {subject}"] = str(error)
+            continue
+        texts = [finding.reason for finding in verdict.findings]
+        found[f"{gate_name} {subject}"] = "" if verdict.status == "passed" else " ".join(texts)
+    return found
+
+
+def test_the_example_is_green(stack: Path) -> None:
+    with read_project(stack / "shards.toml", stack / "cache").use() as project:
+        found = verdicts(project)
+    assert len(found) == 28
+    assert not any(found.values())
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_every_fault_is_red_and_its_package_is_named(stack: Path, fault: Fault) -> None:
+    fault.write(stack)
+    with read_project(stack / "shards.toml", stack / "cache").use() as project:
+        found = {what: text for what, text in verdicts(project).items() if text}
+        assert "behaviour mine" in found
+        assert fault.shard in found["behaviour mine"]
