@@ -103,18 +103,19 @@ def counted(
     middle = len(shards) // 2
     if not paths:
         shard = shards[middle]
-        return [Group(kind, shard.id, len(shards), costs_of(build(shard)))]
+        return [Group(kind, shard.id, len(shards), costs_of(build(shard), shard.function))]
     places = [i for i, shard in enumerate(shards) if shard.id in paths]
     chosen = shards[min(places, key=lambda i: abs(i - middle))].id
     others = len(shards) - len(paths)
+    functions = {shard.id: shard.function for shard in shards}
     return [
-        Group(kind, name, 1 + (others if name == chosen else 0), costs_of(path))
+        Group(kind, name, 1 + (others if name == chosen else 0), costs_of(path, functions[name]))
         for name, path in paths.items()
     ]
 
 
-def costs_of(package: Path) -> Callable[[int], Costs]:
-    """Costs of a package by T.
+def costs_of(package: Path, function: str | None = None) -> Callable[[int], Costs]:
+    """Costs of a package, or of one of its functions, by T.
 
     Raises:
         ProgramError: when called, where it cannot be read.
@@ -122,7 +123,7 @@ def costs_of(package: Path) -> Callable[[int], Costs]:
 
     @lru_cache
     def at(tokens: int) -> Costs:
-        return count_costs(read_model(package, weights=False), tokens)
+        return count_costs(read_model(package, weights=False, function=function), tokens)
 
     return at
 

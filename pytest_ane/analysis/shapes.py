@@ -35,13 +35,13 @@ def input_shapes(model: MLModel, tokens: int) -> tuple[dict[str, Shape], bool]:
     return shapes, flexible
 
 
-def largest_tokens(package: Path, most: int) -> int:
-    """The largest T that a package takes on every flexible axis, up to `most`; 1 if it has none.
+def largest_tokens(package: Path, most: int, function: str | None = None) -> int:
+    """The largest T, up to `most`, that every flexible axis of a function takes; 1 without any.
 
     Raises:
         ProgramError: it cannot be read.
     """
-    return largest(read_model(package, weights=False), most)
+    return largest(read_model(package, weights=False, function=function), most)
 
 
 def largest(model: MLModel, most: int) -> int:

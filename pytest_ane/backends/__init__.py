@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,9 +12,18 @@ from pytest_ane.backends.cpu import CpuBackend
 from pytest_ane.build import Cache
 from pytest_ane.core.arrays import Array, Arrays, FloatArray
 from pytest_ane.manifest import ComputeUnits
+from pytest_ane.mil import counterpart
 from pytest_ane.mil.records import Feature
 
-__all__ = ["Backend", "ComputeUnits", "CoreMLBackend", "CpuBackend", "Runner", "get_backend"]
+__all__ = [
+    "Backend",
+    "ComputeUnits",
+    "CoreMLBackend",
+    "CpuBackend",
+    "Runner",
+    "get_backend",
+    "of_function",
+]
 
 
 class Runner(Protocol):
@@ -70,6 +80,22 @@ class Backend(Protocol):
     def provenance(self) -> dict[str, str]:
         """Backend, versions and machine: numbers of different provenance are never compared."""
         ...
+
+
+def of_function(backend: Backend, function: str | None) -> Backend:
+    """A backend that loads this function, or its counterpart, where its caller names none.
+
+    So a gate that loads a shard's package runs the shard's function, not the package's default.
+    """
+    if (mine := function) is None:
+        return backend
+
+    def load(artifact: Path, function: str | None = None) -> Runner:
+        return backend.load(artifact, function or counterpart(artifact, mine))
+
+    bound = copy(backend)
+    bound.load = load  # type: ignore[method-assign]
+    return bound
 
 
 def get_backend(

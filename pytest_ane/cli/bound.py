@@ -176,7 +176,7 @@ def _model(path: Path, name: str | None, cache: Path | None) -> tuple[str, list[
             return family.layout(shard) if family else shard.id
 
         groups = []
-        in_order = sorted(model.shards, key=lambda shard: order.get(shard.id, len(order)))
+        in_order = sorted(_running(model), key=lambda shard: order.get(shard.id, len(order)))
         for shards in same_costs(in_order, kind, layout):
             tell(f"{kind(shards[0])}: {len(shards)} shards")
             groups += counted(
@@ -186,10 +186,21 @@ def _model(path: Path, name: str | None, cache: Path | None) -> tuple[str, list[
     return model.name, groups, _largest(model)
 
 
+def _running(model: Model) -> list[Shard]:
+    """The shards that one call runs: of the functions of a package, the first."""
+    running: dict[object, Shard] = {}
+    for shard in model.shards:
+        running.setdefault(shard.artifact if shard.function else shard.id, shard)
+    return list(running.values())
+
+
 def _largest(model: Model) -> int:
     """The largest T that all shards take: the manifest's, or less where own packages take less."""
     from pytest_ane.analysis.shapes import largest_tokens
 
-    own = [shard.artifact for shard in model.shards if shard.artifact is not None]
-    known = [largest_tokens(path, model.max_tokens) for path in own]
+    known = [
+        largest_tokens(shard.artifact, model.max_tokens, shard.function)
+        for shard in _running(model)
+        if shard.artifact is not None
+    ]
     return min((t for t in known if t > 1), default=1 if known else model.max_tokens)

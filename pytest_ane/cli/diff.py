@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ane.cli.options import add_budget
+from pytest_ane.cli.options import add_budget, add_function
 from pytest_ane.cli.output import Failed, Output
 from pytest_ane.core.errors import ExecutionError
 
@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="relative difference |a - b| / |b| of a result (default: 0.01)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of Gaussian inputs (default: 0)")
+    add_function(parser)
     add_budget(parser)
 
 
@@ -44,12 +45,13 @@ def run(options: argparse.Namespace) -> Output:
     """
     from pytest_ane.analysis.operations import diff_programs
     from pytest_ane.cli.arrays import read_inputs
-    from pytest_ane.mil import read_model
+    from pytest_ane.mil import counterpart, read_model
 
     tolerance: float = options.tolerance
     if not tolerance >= 0:
         raise ExecutionError(f"--tolerance {tolerance:g}: give a number from 0.")
-    a, b = read_model(options.first), read_model(options.second)
+    a = read_model(options.first, function=options.function)
+    b = read_model(options.second, function=counterpart(options.second, options.function))
     inputs = read_inputs(options.input) if options.input else _seeded(a, options.seed)
     diff = diff_programs(a, b, inputs)
     yield from _table(diff, tolerance)
@@ -66,7 +68,8 @@ def run(options: argparse.Namespace) -> Output:
 def _seeded(model: MLModel, seed: int) -> dict[str, Any]:
     from pytest_ane.probes.package import seeded_inputs
 
-    return seeded_inputs(model.inputs, Path(model.path), seed)
+    function = model.function or None
+    return seeded_inputs(model.inputs, Path(model.path), seed, function=function)
 
 
 def _table(diff: ProgramDiff, tolerance: float) -> Iterator[str]:

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from pytest_ane.cli.options import add_function
 from pytest_ane.cli.output import Output
 from pytest_ane.cli.terminal import terminal_width
 
@@ -20,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "package", type=Path, help="an .mlpackage or .mlmodelc; weights may be absent"
     )
+    add_function(parser, "all")
     parser.add_argument("--os", default="macOS 26", help="target system (default: macOS 26)")
 
 
@@ -30,7 +32,8 @@ def run(options: argparse.Namespace) -> Output:
     from pytest_ane.mil import read_model
     from pytest_ane.report.placement import explain
 
-    model, width = read_model(options.package, weights=False), terminal_width()
+    model = read_model(options.package, weights=False, function=options.function)
+    width = terminal_width()
     placement = forecast(model, size_bytes=tree_bytes(options.package))
     lines = explain(placement, options.os, width)
     # In a pipe a finding stays on one line, for grep.

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ane.cli.options import add_backend, add_budget, add_project
+from pytest_ane.cli.options import add_backend, add_budget, add_function, add_project
 from pytest_ane.cli.output import Output
 from pytest_ane.core.errors import GoldenError
 
@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--package", type=Path, help="for a shard: run this in place of its float32 module"
     )
+    add_function(parser)
     add_project(parser)
     add_budget(parser)
     add_backend(
@@ -64,7 +65,8 @@ def run(options: argparse.Namespace) -> Output:
         if options.package is not None:
             raise GoldenError("--package is for a shard of the manifest; name one package.")
         package, probes = Path(options.what), Probes(kinds=("gaussian",))
-        tensors, metadata = _of_package(_backend(options.backend), package, probes)
+        runs_package = _backend(options.backend)
+        tensors, metadata = _of_package(runs_package, package, probes, function=options.function)
     else:
         tensors, metadata = _of_shard(options)
     write_golden(out, tensors, metadata)
@@ -75,16 +77,20 @@ def run(options: argparse.Namespace) -> Output:
 
 
 def _of_shard(options: argparse.Namespace) -> Recorded:
+    from pytest_ane.mil import counterpart
     from pytest_ane.project.models import OpenModel
     from pytest_ane.project.project import read_project
 
     project, package = read_project(options.manifest, options.cache), options.package
+    if options.function is not None:
+        raise GoldenError("--function is for a package; name a shard's as SHARD[FUNCTION].")
     shard = _only_shard(project.manifest, options.what)
     model = project.model(shard.model)
     if isinstance(model, OpenModel) and shard.family:
         return _of_family(model, shard, package, options.backend)
     if package is not None:
-        return _of_package(_backend(options.backend), package, shard.probes, shard.inputs)
+        function = counterpart(package, shard.function)
+        return _of_package(_backend(options.backend), package, shard.probes, shard.inputs, function)
     if isinstance(model, OpenModel):
         raise GoldenError(
             f"{shard.qualified}: has no float32 module; name a package to run with --package."
@@ -131,13 +137,18 @@ def _answer(runner: Runner, case: Case) -> Any:
 
 
 def _of_package(
-    backend: Backend, package: Path, probes: Probes, tables: Mapping[str, Input] | None = None
+    backend: Backend,
+    package: Path,
+    probes: Probes,
+    tables: Mapping[str, Input] | None = None,
+    function: str | None = None,
 ) -> Recorded:
     """A package's own inputs and outputs."""
     from pytest_ane.probes.cases import as_array
     from pytest_ane.probes.package import package_cases
 
-    cases, runner = package_cases(backend, package, None, probes, tables), backend.load(package)
+    cases = package_cases(backend, package, None, probes, tables, function)
+    runner = backend.load(package, function)
     tensors: dict[str, Any] = {}
     for i, case in enumerate(cases):
         state = runner.make_state()

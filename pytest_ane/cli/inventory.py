@@ -17,6 +17,7 @@ from pytest_ane.evidence.unused import unused, used
 from pytest_ane.evidence.verify import verify
 from pytest_ane.gates import Subject, recordable
 from pytest_ane.manifest import Model, Shard, select
+from pytest_ane.manifest.ids import without_function
 from pytest_ane.project.choose import is_complete
 from pytest_ane.project.project import read_project
 
@@ -138,7 +139,9 @@ class Inventory:
 def _names(subject: Subject) -> tuple[str, ...]:
     """What a shard or model may be called."""
     name = subject.qualified
-    return (name, subject.id) if isinstance(subject, Shard) else (name,)
+    if not isinstance(subject, Shard):
+        return (name,)
+    return (name, subject.id, *(without_function(each)[0] for each in (name, subject.id)))
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -45,6 +45,11 @@ def add_shards(parser: argparse.ArgumentParser, help: str) -> None:
     parser.add_argument("--shards", "--ane-shards", default="all", metavar="SHARDS", help=help)
 
 
+def add_function(parser: argparse.ArgumentParser, default: str = "the model's own") -> None:
+    """`--function`."""
+    parser.add_argument("--function", help=f"a function of several (default: {default})")
+
+
 def add_backend(parser: argparse.ArgumentParser, help: str, default: str | None = None) -> None:
     """`--backend`, `--ane-backend`."""
     parser.add_argument(

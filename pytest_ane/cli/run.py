@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.cli.options import add_budget
+from pytest_ane.cli.options import add_budget, add_function
 from pytest_ane.cli.output import Output
 
 HELP = "run a model on this machine's CPU, without Core ML"
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="as-typed",
         help="round fp16 results as their types say (default), or compute wider throughout",
     )
-    parser.add_argument("--function", help="a function of several (default: the model's own)")
+    add_function(parser)
     add_budget(parser)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_ane.cli.options import add_function
 from pytest_ane.cli.output import Output
 from pytest_ane.cli.terminal import terminal_width
 
@@ -28,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PACKAGE",
         help="its uncompressed form, for errors (default: as measured when it was built)",
     )
+    add_function(parser)
 
 
 def run(options: argparse.Namespace) -> Output:
@@ -39,14 +41,21 @@ def run(options: argparse.Namespace) -> Output:
     from pytest_ane.build import compare_weights, take_census
     from pytest_ane.core.digests import tree_digest
     from pytest_ane.gates.compression import weights_table
-    from pytest_ane.mil import read_model
+    from pytest_ane.mil import counterpart, read_model
     from pytest_ane.report.table import table
 
     against: Path | None = options.against
-    model = read_model(options.package)
+    model = read_model(options.package, function=options.function)
+    if len(functions := model.program.functions) > 1:
+        yield f"function {model.function} of {', '.join(functions)}; --function names another"
+        model = replace(model, program=model.program.only(model.function))
     census, record = take_census(model), _record(options.package)
     if against is not None:
-        errors = compare_weights(model, read_model(against), _settings(record)).distortions
+        errors = compare_weights(
+            model,
+            read_model(against, function=counterpart(against, model.function or None)),
+            _settings(record),
+        ).distortions
     else:
         as_built = record is not None and record.digest == tree_digest(options.package)
         errors = record.weights.distortions if record and as_built else ()

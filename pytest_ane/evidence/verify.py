@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from pytest_ane.core.errors import EvidenceError, UnprovenError, UnprovenKind
@@ -136,7 +137,7 @@ class Record:
 
 def recording_command(subject: str, kind: UnprovenKind) -> str:
     """What records the evidence of a shard, or of a model, that is not there or no good."""
-    shards = subject if ":" in subject else f"'{subject}:*'"
+    shards = quote(subject if ":" in subject else f"{subject}:*")
     which = "missing" if kind == "missing" else "stale"
     return f"pytest --ane-shards={shards} -m gate --ane-record={which}"
 

@@ -75,6 +75,13 @@ def byte_size(value: Value) -> int:
     return -(-elements(kind, "constant") * bits(kind.dtype) // 8)
 
 
+def blob_bytes(model: MLModel) -> dict[Blob, int]:
+    """Bytes of every blob that a program names, as stored."""
+    functions = model.program.functions.values()
+    values = (value for function in functions for value in _constants(function))
+    return {v.data: byte_size(v) for v in values if isinstance(v.data, Blob)}
+
+
 def check_blobs(model: MLModel) -> None:
     """Check that every blob the program names is whole; raises `ProgramError` at the first."""
     for function in model.program.functions.values():

@@ -57,7 +57,7 @@ def add(parser: pytest.Parser) -> None:
         "--ane-shards",
         metavar="SELECTION",
         help="shards to gate: ids, ranges and globs such as 'L00-L04,head*', 'smollm2:L01', "
-        "'sample:5' or 'all'; without it no gate runs",
+        "'decoder[verify4]', 'sample:5' or 'all'; without it no gate runs",
     )
     group.addoption(
         "--ane-package",

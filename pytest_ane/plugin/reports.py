@@ -13,6 +13,7 @@ import pytest
 from pytest_ane.core.files import write_atomically
 from pytest_ane.core.text import LONGEST, printable
 from pytest_ane.manifest import Manifest
+from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.problems import key_lines, line_of
 from pytest_ane.plugin import options, workspace
 from pytest_ane.plugin.run import is_worker
@@ -172,6 +173,7 @@ def places(manifest: Manifest, rootdir: Path) -> Callable[[Row], Place | None]:
         if not known:
             return None
         model, _, shard = row.subject.partition(" ")[0].partition(":")
-        return Place(file, line_of(lines, ("models", model, "shard", shard))) if row.gate else None
+        table = ("models", model, "shard", without_function(shard)[0])
+        return Place(file, line_of(lines, table)) if row.gate else None
 
     return place

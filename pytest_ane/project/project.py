@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from pytest_ane.backends import Backend, ComputeUnits, CpuBackend, get_backend
+from pytest_ane.backends import Backend, ComputeUnits, CpuBackend, get_backend, of_function
 from pytest_ane.backends.coreml import Machine
 from pytest_ane.build import Artifact, Cache, build_shard
 from pytest_ane.build.cache import default_root, to_stderr
@@ -312,8 +312,8 @@ class OpenShard:
 
     @property
     def backend(self) -> Backend:
-        """What runs artifacts."""
-        return self.project.backend
+        """What runs artifacts: of a package of several functions, the shard's."""
+        return of_function(self.project.backend, self.shard.function)
 
     def cases(self) -> list[Case]:
         """Every probe with what the shard's reference makes of it."""

@@ -330,7 +330,7 @@ SENTENCES = [
     (
         MODEL + "[models.m.shard.L00]\nfamily = 'llama'",
         "6: [models.m.shard.L00] unknown key 'family': the keys here are artifact, compression, "
-        "context, function, inputs, max-tokens, policy, probes, reference, target, "
+        "context, function, inputs, max-tokens, policy, ports, probes, reference, target, "
         "uncompressed.",
     ),
     (

@@ -219,3 +219,36 @@ def test_an_empty_folder_name_is_refused(complaints: Complaints) -> None:
 def test_a_run_that_is_no_table_is_refused(complaints: Complaints) -> None:
     (line,) = complaints(f"run = 3\n{SHARDS}")
     assert line.startswith("shards.toml:1: run = 3: ")
+
+
+OWN = manifest(
+    m=["decoder[decode]", "decoder[verify4]", "head", "L01[decode]", "L01[prefill]", "L02"]
+)
+
+
+@pytest.mark.parametrize(
+    ("expression", "ids"),
+    [
+        ("decoder", ["decoder[decode]", "decoder[verify4]"]),
+        ("m:decoder", ["decoder[decode]", "decoder[verify4]"]),
+        ("decoder[verify4]", ["decoder[verify4]"]),
+        ("m:decoder[verify4],head", ["decoder[verify4]", "head"]),
+        ("dec*", ["decoder[decode]", "decoder[verify4]"]),
+        ("*[decode]", ["decoder[decode]", "L01[decode]"]),
+        ("*[verify*]", ["decoder[verify4]"]),
+        ("hea[d]", ["head"]),
+        ("L0[12]", ["L01[decode]", "L01[prefill]", "L02"]),
+        ("L01-L02", ["L01[decode]", "L01[prefill]", "L02"]),
+    ],
+)
+def test_functions_of_packages(expression: str, ids: list[str]) -> None:
+    assert chosen(expression, OWN) == ids
+
+
+def test_brackets_that_are_an_id_are_no_set_of_characters() -> None:
+    assert chosen("x[ab]", manifest(m=["xa", "x[ab]", "xb"])) == ["x[ab]"]
+
+
+def test_a_function_that_is_not_there() -> None:
+    with pytest.raises(ManifestError, match=r"'decoder\[verify5\]' matches no shard; nearest: dec"):
+        select(OWN, "decoder[verify5]")

@@ -65,7 +65,8 @@ def figures(measurement: CompressionMeasurement) -> tuple[Figure, ...]:
 def _figures(measurement: CompressionMeasurement, policy: CompressionPolicy) -> Iterator[Figure]:
     census, size = measurement.census, measurement.size
     compressed = [weight for weight in census.weights if weight.stages]
-    ratio = round(census.dense_bytes / size, 4) if size else 0.0
+    own = size - measurement.others
+    ratio = round(census.dense_bytes / own, 4) if own else 0.0
     yield Figure("size_bytes", size, "bytes", limit=policy.max_bytes, good="below", shown=True)
     yield Figure("ratio", ratio, "x smaller than fp16", limit=policy.min_ratio, good="above",
                  shown=True)  # fmt: skip
@@ -127,6 +128,7 @@ def _not_finite(distortions: Sequence[Distortion]) -> Iterator[Finding]:
 
 def _budget(measurement: CompressionMeasurement, policy: CompressionPolicy) -> Iterator[Finding]:
     size, dense = measurement.size, measurement.census.dense_bytes
+    own = size - measurement.others
     if policy.max_bytes is not None and size > policy.max_bytes:
         yield Finding(
             "failed",
@@ -134,10 +136,10 @@ def _budget(measurement: CompressionMeasurement, policy: CompressionPolicy) -> I
             remedy=f"max-bytes = {size} would have passed",
             figure="size_bytes",
         )
-    if policy.min_ratio is not None and dense < policy.min_ratio * size:
+    if policy.min_ratio is not None and dense < policy.min_ratio * own:
         yield Finding(
             "failed",
-            f"The package is {dense / size:.3f}x smaller than fp16, below min-ratio = "
+            f"The package is {dense / own:.3f}x smaller than fp16, below min-ratio = "
             f"{policy.min_ratio:g}",
             figure="ratio",
         )

@@ -8,6 +8,8 @@ from pytest_ane.build.census import Census, take_census
 from pytest_ane.build.distortion import Distortion
 from pytest_ane.build.record import Against, Artifact, weights_against
 from pytest_ane.manifest import Shard
+from pytest_ane.mil import read_model
+from pytest_ane.mil.blob import blob_bytes
 from pytest_ane.mil.records import MLModel
 
 
@@ -17,6 +19,7 @@ class CompressionMeasurement:
 
     Attributes:
         size: bytes of the package, all files.
+        others: of these, weights that only other functions of the package have.
         notes: what the converter said of single weights, such as declining one.
         distortions: what compression did to each weight, where there is a package to compare with.
         against: what the weights were compared with, see `weights_against`.
@@ -33,10 +36,11 @@ class CompressionMeasurement:
     missing: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+    others: int = 0
 
     def __post_init__(self) -> None:
-        if self.size < 0:
-            raise ValueError(f"a package of {self.size} bytes")
+        if not 0 <= self.others <= self.size:
+            raise ValueError(f"a package of {self.size} bytes, {self.others} of other functions")
 
 
 def measure(shard: Shard, artifact: Artifact, program: MLModel) -> CompressionMeasurement:
@@ -56,4 +60,11 @@ def measure(shard: Shard, artifact: Artifact, program: MLModel) -> CompressionMe
         weights.missing,
         weights.extra,
         weights.changed,
+        _others(artifact, program) if shard.function else 0,
     )
+
+
+def _others(artifact: Artifact, function: MLModel) -> int:
+    """Bytes of weights that only other functions of a package have."""
+    every, mine = blob_bytes(read_model(artifact.path, weights=False)), blob_bytes(function)
+    return sum(size for blob, size in every.items() if blob not in mine)

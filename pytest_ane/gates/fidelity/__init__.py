@@ -13,7 +13,7 @@ from pytest_ane.gates.base import Gate, ShardContext, Subject
 from pytest_ane.gates.fidelity.interface import differences
 from pytest_ane.gates.fidelity.judge import figures, judge
 from pytest_ane.gates.fidelity.measure import coverage, measure
-from pytest_ane.gates.fidelity.records import Comparison, Errors, Fidelity
+from pytest_ane.gates.fidelity.records import Comparison, Covered, Errors, Fidelity
 from pytest_ane.manifest import Model, Shard
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.manifest.policy import FidelityPolicy
@@ -22,6 +22,9 @@ from pytest_ane.probes.seeded import GENERATOR, MASSIVE
 from pytest_ane.probes.seeded import KINDS as SEEDED
 
 __all__ = ["FIDELITY", "Comparison", "Errors", "Fidelity", "judge", "measure"]
+
+
+_LEFT_OUT = "no shard of the manifest is this function, for 'function' chooses another"
 
 
 class FidelityGate(Gate[Fidelity]):
@@ -73,6 +76,10 @@ class FidelityGate(Gate[Fidelity]):
 
     def judge(self, measurement: Fidelity, policy: FidelityPolicy, subject: Subject) -> Verdict:
         """Passed only if something was compared, and everything compared is close and finite."""
+        if isinstance(subject, Shard) and subject.ungated:
+            left = (Covered(f"function {name}", _LEFT_OUT) for name in subject.ungated)
+            covered = (*(measurement.coverage or ()), *left)
+            measurement = replace(measurement, coverage=covered)
         return judge(measurement, policy, subject.qualified)
 
     def figures(self, measurement: Fidelity) -> tuple[Figure, ...]:

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.build import Artifact, BuildRecord, Distortion, WeightComparison, take_census
-from pytest_ane.build.census import Census
-from pytest_ane.gates.compression import measure
+from pytest_ane.build.census import Census, Weight
+from pytest_ane.gates.compression import judge, measure
+from pytest_ane.gates.compression.judge import figures
 from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.manifest import Shard
+from pytest_ane.manifest.policy import CompressionPolicy
 from pytest_ane.mil import read_model
+from tests import multifunction
 from tests.build.test_distortion import package
 
 ERRORS = (Distortion("u", 1.5, 25.0),)
@@ -41,3 +44,23 @@ def test_of_a_package_of_unknown_making(tmp_path: Path) -> None:
 def test_no_package_has_fewer_bytes_than_none() -> None:
     with pytest.raises(ValueError, match="a package of -1 bytes"):
         CompressionMeasurement(Census(()), -1)
+
+
+def test_weights_of_other_functions_count_apart(tmp_path: Path) -> None:
+    """What a ratio is of: `decode` and `verify4` have 64 weights of their own each, in fp16."""
+    path = multifunction.make(tmp_path)["reference"]
+    model = read_model(path, function="verify4")
+    shard = Shard(model="m", id="a", artifact=path, function="verify4", reference="none")
+    measurement = measure(shard, Artifact(path), model)
+    assert len(measurement.census.weights) == 1
+    assert measurement.others == 128
+    ratio = {figure.name: figure.value for figure in figures(measurement)}["ratio"]
+    assert ratio == round(128 / (measurement.size - 128), 4)
+
+
+@pytest.mark.parametrize(("limit", "passes"), [(0.999, True), (1.001, False)])
+def test_a_ratio_leaves_other_functions_out(limit: float, passes: bool) -> None:
+    weight = Weight("w", (500,), 1000, 16)
+    measurement = CompressionMeasurement(Census((weight,)), 3000, others=2000)
+    verdict = judge(measurement, CompressionPolicy(min_ratio=limit), "m:a[f]", None)
+    assert (verdict.status == "passed") is passes

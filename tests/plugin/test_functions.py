@@ -1,0 +1,310 @@
+"""Packages of several functions: each is gated under its own name, and none stands for another."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from pytest_ane.backends import CpuBackend
+from pytest_ane.testing import DeviceRule, Replayer, Script
+from tests import multifunction
+from tests.multifunction import FUNCTIONS
+from tests.plugin.conftest import Project, Workshop
+
+CORE_ML = "--ane-backend=coreml"
+BACKENDS = ["--ane-backend=cpu", CORE_ML]
+REFERENCE = "reference"
+TABLE = '[models.own.shard.decoder]\nartifact = "{artifact}"\nreference = "{reference}"\n'
+
+
+@pytest.fixture(scope="session")
+def packages(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    made = multifunction.make(tmp_path_factory.mktemp("functions"))
+    twins = {f"{name}.mlmodelc": multifunction.compiled(path) for name, path in made.items()}
+    return made | twins
+
+
+class Functions:
+    """A project with one shard `decoder`, and what its gates say of each function."""
+
+    def __init__(self, project: Project, packages: dict[str, Path]) -> None:
+        self.project, self.packages = project, packages
+
+    def manifest(self, artifact: str, reference: str = REFERENCE, more: str = "") -> Functions:
+        held = self.packages.get(reference, reference)
+        table = TABLE.format(artifact=self.packages[artifact], reference=held)
+        self.project.manifest(table + more)
+        return self
+
+    def gate(self, *options: str, shards: str = "all") -> pytest.RunResult:
+        if CORE_ML not in options:
+            return self.project.gate("-v", *options, shards=shards)
+        with Replayer(Script()):
+            return self.project.gate("-v", *options, shards=shards)
+
+
+@pytest.fixture
+def functions(project: Project, packages: dict[str, Path]) -> Functions:
+    return Functions(project, packages)
+
+
+def red(result: pytest.RunResult) -> list[str]:
+    """What failed: subject and gate."""
+    marks = ("FAILED   own:", "UNPROVEN own:")
+    rows = (line.split() for line in result.outlines if line.startswith(marks))
+    return sorted({f"{subject} {gate}" for _, subject, gate, *_ in rows})
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("form", ["", ".mlmodelc"])
+@pytest.mark.parametrize(
+    ("artifact", "wrong"),
+    [
+        ("right", []),
+        ("other", ["own:decoder[verify4] fidelity"]),
+        ("swapped", ["own:decoder[decode] fidelity", "own:decoder[verify4] fidelity"]),
+    ],
+)
+def test_each_function_has_a_verdict(
+    functions: Functions, backend: str, form: str, artifact: str, wrong: list[str]
+) -> None:
+    result = functions.manifest(f"{artifact}{form}").gate(backend)
+    assert red(result) == wrong
+    result.assert_outcomes(passed=6 - len(wrong), failed=len(wrong), deselected=1)
+
+
+def test_placement_is_of_the_function(functions: Functions) -> None:
+    assert red(functions.manifest("ineligible").gate("-k", "placement")) == [
+        "own:decoder[verify4] placement"
+    ]
+
+
+def test_a_plan_is_of_the_function(functions: Functions) -> None:
+    functions.manifest("right")
+    with Replayer(Script(devices=(DeviceRule(preferred="CPU", function="verify4", op="conv"),))):
+        result = functions.project.gate(CORE_ML, "-k", "placement")
+    assert red(result) == ["own:decoder[verify4] placement"]
+
+
+@pytest.mark.parametrize("reference", ["single", "single.mlmodelc"])
+def test_a_reference_of_one_function_is_every_functions(
+    functions: Functions, reference: str
+) -> None:
+    """So another interface shows, where it has one."""
+    result = functions.manifest("right", reference).gate("-k", "fidelity")
+    result.assert_outcomes(passed=1, failed=1, deselected=5)
+    result.stdout.fnmatch_lines(
+        ["ERROR    own:decoder[[]decode]   fidelity    verify.ml*: input 'x'*"]
+    )
+
+
+def test_a_reference_without_the_function(functions: Functions) -> None:
+    result = functions.manifest("right", "foreign").gate("-k", "fidelity")
+    result.assert_outcomes(failed=2, deselected=5)
+    result.stdout.fnmatch_lines(
+        ["*has no function 'verify4' to compare with; it has first, second*"]
+    )
+
+
+def test_the_uncompressed_function_makes_the_error_budget(functions: Functions) -> None:
+    functions.manifest("right", more=f'uncompressed = "{functions.packages[REFERENCE]}"\n')
+    result = functions.gate("-k", "fidelity or compression")
+    result.assert_outcomes(passed=4, deselected=3)
+    text = result.stdout.str()
+    assert "cannot be told apart" not in text
+    assert "lowest SNR" in text
+
+
+def test_a_table_may_choose_one_and_the_verdict_says_what_it_leaves_out(
+    functions: Functions,
+) -> None:
+    result = functions.manifest("other", more='function = "decode"\n').gate("-rP")
+    result.assert_outcomes(passed=3, deselected=1)
+    result.stdout.fnmatch_lines(
+        [
+            "function decode   run",
+            "function verify4  no shard of the manifest is this function*",
+            "passed   own:decoder  fidelity *",
+        ]
+    )
+
+
+def test_a_function_that_the_package_does_not_have(functions: Functions) -> None:
+    result = functions.manifest("right", more='function = "verify5"\n').gate()
+    result.assert_outcomes(failed=3, deselected=1)
+    result.stdout.fnmatch_lines(["*has no function 'verify5'; it has decode, verify4.*"])
+
+
+def test_an_input_table_is_for_the_functions_that_have_the_input(functions: Functions) -> None:
+    inputs = '[models.own.inputs.{}]\nkind = "constant"\nfile = "{}"\n'
+    np.save(functions.project.path / "h.npy", np.ones((1, 8, 1, 4), np.float16))
+    for name, failed in (("h", 0), ("z", 2)):
+        table = inputs.format(name, "h.npy")
+        result = functions.manifest("ports", "near-ports", table).gate("-k", "fidelity")
+        result.assert_outcomes(passed=2 - failed, failed=failed, deselected=5)
+    result.stdout.fnmatch_lines(["*has no input 'z', which the manifest names; inputs: h, x; *"])
+
+
+@pytest.mark.parametrize(
+    ("shards", "count"),
+    [("own:decoder", 6), ("decoder[verify4]", 3), ("own:decoder[verify4]", 3), ("*[dec*]", 3)],
+)
+def test_selections(functions: Functions, shards: str, count: int) -> None:
+    functions.manifest("right").gate(shards=shards).assert_outcomes(passed=count, deselected=1)
+
+
+def test_an_id_of_the_report_can_be_pasted(functions: Functions) -> None:
+    functions.manifest("other")
+    node = "gates/test_fidelity.py::test_fidelity[own:decoder[verify4]]"
+    result = functions.project.run(node)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"FAILED {node.replace('[', '[[]')}*"])
+    assert red(result) == ["own:decoder[verify4] fidelity"]
+
+
+def test_without_a_manifest(functions: Functions) -> None:
+    package = functions.packages["right"]
+    result = functions.project.run(f"--ane-package={package}", "-m", "gate", "-v")
+    result.assert_outcomes(passed=6, deselected=1)
+    result.stdout.fnmatch_lines(["passed   package:multi-right[[]verify4]  fidelity *"])
+
+
+def test_junit_and_github_name_the_function(
+    functions: Functions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(functions.project.path))
+    functions.manifest("other")
+    result = functions.gate("--junitxml=junit.xml", "-k", "fidelity")
+    junit = ElementTree.parse(functions.project.path / "junit.xml")
+    names = {case.get("name") for case in junit.iter("testcase")}
+    assert names == {f"test_fidelity[own:decoder[{name}]]" for name in FUNCTIONS}
+    subjects = {p.get("value") for p in junit.iter("property") if p.get("name") == "ane.subject"}
+    assert subjects == {f"own:decoder[{name}]" for name in FUNCTIONS}
+    result.stdout.fnmatch_lines(
+        ["::error file=shards.toml,line=1,title=own%3Adecoder[[]verify4] *"]
+    )
+
+
+def test_all_functions_of_a_canary_must_pass(functions: Functions) -> None:
+    table = TABLE.format(artifact=functions.packages["single"], reference="none")
+    more = table.replace("decoder", "head")
+    canary = '[models.own]\ncanary = "decoder"\n'
+    functions.project.manifest(
+        canary
+        + TABLE.format(
+            artifact=functions.packages["other"], reference=functions.packages[REFERENCE]
+        )
+        + more
+    )
+    result = functions.gate("-n0")
+    result.assert_outcomes(passed=5, failed=1, errors=3, deselected=1)
+    result.stdout.fnmatch_lines(["*not run: canary decoder[[]verify4] failed fidelity*"])
+
+
+def test_golden_tensors_of_a_function(functions: Functions, packages: dict[str, Path]) -> None:
+    from pytest_ane.cli import main
+
+    golden = functions.project.path / "verify4.safetensors"
+    source, out = str(packages[REFERENCE]), f"--out={golden}"
+    assert main(["golden", "record", source, "--function=verify4", out, "--backend=cpu"]) == 0
+    chosen = 'function = "verify4"\n'
+    for artifact, failed in (("right", 0), ("other", 1)):
+        result = functions.manifest(artifact, str(golden), chosen).gate("-k", "fidelity")
+        result.assert_outcomes(passed=1 - failed, failed=failed, deselected=3)
+
+
+def test_throughput_of_each_function(functions: Functions) -> None:
+    functions.manifest("right")
+    result = functions.project.run(
+        "--ane-shards=decoder", "-m", "bench", "-k", "load", "--benchmark-json=speed.json"
+    )
+    result.assert_outcomes(passed=2, deselected=12)
+    runs = json.loads((functions.project.path / "speed.json").read_text())["benchmarks"]
+    assert {run["params"]["ane_shard"] for run in runs} == {
+        f"own:decoder[{name}]" for name in FUNCTIONS
+    }
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_runs_is_the_function(packages: dict[str, Path], name: str) -> None:
+    x = np.random.default_rng(0).standard_normal((1, 8, 1, FUNCTIONS[name])).astype(np.float32)
+    loaded = CpuBackend().load(packages[REFERENCE], name)
+    alone = {"decode": packages[REFERENCE].with_name("decode.mlpackage")}
+    alone["verify4"] = packages["single"]
+    np.testing.assert_array_equal(
+        loaded.predict({"x": x})["y"], CpuBackend().load(alone[name]).predict({"x": x})["y"]
+    )
+
+
+REQUIRED = '[models.own.policy.fidelity]\nrequire = "device"\n'
+
+
+@pytest.fixture
+def recorded(functions: Functions, genuine: None, monkeypatch: pytest.MonkeyPatch) -> Functions:
+    """Evidence of both functions, as a Mac recorded it."""
+    monkeypatch.delenv("CI", raising=False)
+    functions.manifest("right", more=REQUIRED)
+    functions.gate(CORE_ML, "--ane-record").assert_outcomes(passed=6, deselected=1)
+    return functions
+
+
+def test_evidence_is_kept_by_function(recorded: Functions) -> None:
+    folder = recorded.project.path / "evidence" / "own"
+    assert len(list(folder.iterdir())) == 6
+    assert (folder / "decoder[verify4].fidelity.json").is_file()
+    result = recorded.gate("--ane-backend=cpu")
+    result.assert_outcomes(passed=6, deselected=1)
+    result.stdout.fnmatch_lines(["evidence: 4 verified *"])
+
+
+def test_evidence_of_one_function_is_none_of_another(recorded: Functions) -> None:
+    folder = recorded.project.path / "evidence" / "own"
+    (folder / "decoder[decode].fidelity.json").unlink()
+    other = folder / "decoder[verify4].fidelity.json"
+    shutil.copy(other, folder / "decoder[decode].fidelity.json")
+    result = recorded.gate("--ane-backend=cpu", "-k", "fidelity")
+    result.assert_outcomes(passed=1, failed=1, deselected=5)
+    assert red(result) == ["own:decoder[decode] fidelity"]
+
+
+def test_evidence_of_a_table_that_now_chooses_another_function(recorded: Functions) -> None:
+    chosen = TABLE.format(
+        artifact=recorded.packages["right"], reference=recorded.packages[REFERENCE]
+    )
+    recorded.project.manifest(chosen + 'function = "decode"\n' + REQUIRED)
+    recorded.gate(CORE_ML, "--ane-record").assert_outcomes(passed=3, deselected=1)
+    recorded.project.manifest(chosen + 'function = "verify4"\n' + REQUIRED)
+    result = recorded.gate("--ane-backend=cpu", "-k", "fidelity")
+    assert red(result) == ["own:decoder fidelity"]
+    result.stdout.fnmatch_lines(["*function*"])
+
+
+def test_a_missing_record_says_how_to_make_it(functions: Functions) -> None:
+    result = functions.manifest("right", more=REQUIRED).gate("-k", "fidelity")
+    result.assert_outcomes(failed=2, deselected=5)
+    text = result.stdout.str()
+    assert "pytest --ane-shards='own:decoder[verify4]' -m gate --ane-record=missing" in text
+
+
+OWN_GATE = """
+import numpy as np
+import pytest
+pytestmark = pytest.mark.gate
+def test_length(ane_shard, ane_artifact, ane_backend, ane_program):
+    runner = ane_backend.load(ane_artifact.path)
+    length = {"decode": 1, "verify4": 4}[ane_shard.function]
+    assert [f.shape for f in runner.inputs] == [(1, 8, 1, length)]
+    assert list(ane_program.program.functions) == [ane_shard.function]
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_gate_of_ones_own_runs_the_shards_function(functions: Functions, backend: str) -> None:
+    functions.manifest("right").project.pytester.makepyfile(test_own=OWN_GATE)
+    functions.gate(backend, "test_own.py").assert_outcomes(passed=2)
