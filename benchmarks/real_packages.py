@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, files, version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -170,17 +171,22 @@ def judged(package: Path) -> tuple[str, str]:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     verdicts = dict.fromkeys(("placement", "compression", "fidelity"), "no verdict")
-    why = ""
+    reasons = {}
     for word, gate, line in _VERDICT.findall(done.stdout):
         verdicts[gate] = word.lower()
-        if word != "passed" and not why:
+        if word != "passed":
             line = line.replace(f"{package.name}: ", "").removeprefix("forecast: ")
-            why = re.split(r"(?<=\)): |[;·]", re.sub(r"\((R\d+): [^)]*\)", r"(\1)", line))[
-                0
-            ].strip()
+            line = re.sub(r"\((R\d+): [^)]*\)", r"(\1)", line)
+            reasons[gate] = re.split(r"(?<=\)): |[;·]", line)[0].strip()
     good = [gate for gate, status in verdicts.items() if status == "passed"]
     bad = [f"{gate} {status}" for gate, status in verdicts.items() if status != "passed"]
-    return ", ".join([*bad, *([f"{' and '.join(good)} passed"] if good else [])]), why
+    verdict = "; ".join([*bad, *([f"{', '.join(good)} passed"] if good else [])])
+    return verdict, "; ".join(reasons[gate] for gate in verdicts if gate in reasons)
+
+
+def line(cells: tuple[str, ...]) -> str:
+    """A row of the table in Markdown."""
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -189,8 +195,8 @@ def main() -> None:
     parser.add_argument("folders", nargs="*", type=Path, help="folders of further packages")
     folders = parser.parse_args().folders
     every = [*installed(), *(each for folder in folders for each in of_folder(folder))]
-    for cells in (COLUMNS, ("---",) * len(COLUMNS), *map(row, every)):
-        print(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |", flush=True)
+    for cells in chain((COLUMNS, ("---",) * len(COLUMNS)), map(row, every)):
+        print(line(cells), flush=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -35,11 +35,13 @@ class Variant:
         subject: whose program is built.
         fault: the one it has; empty for none.
         noise: relative error of its weights.
+        function: the one of several that is built.
     """
 
     subject: Subject
     fault: str = ""
     noise: float = 0.0
+    function: str = ""
     _drawn: int = 0
 
     def __getitem__(self, fault: str) -> bool:
@@ -74,6 +76,7 @@ class Subject:
         right: the verdict of the right package.
         shard: further keys of the shards' tables; `{package}` is the shard's own.
         model: further keys of the model's table.
+        functions: by name, the inputs of each function, in place of `specs`.
         prepare: writes further files into the folder of the manifest.
         noise: relative error of the right package's weights.
     """
@@ -90,14 +93,29 @@ class Subject:
     right: Status = "passed"
     shard: str = ""
     model: str = ""
+    functions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     prepare: Callable[[Subject, Path], None] = lambda subject, folder: None
     noise: float = NOISE
 
     def save(self, variant: Variant, path: Path) -> None:
-        """Convert a variant and save it."""
+        """Convert a variant and save it, its functions in one package."""
+        if not self.functions:
+            self._convert(variant, self.specs, path)
+            return
+        several = ct.utils.MultiFunctionDescriptor()
+        several.default_function_name = next(iter(self.functions))
+        for name, specs in self.functions.items():
+            if "missing" not in variant.fault or name == several.default_function_name:
+                part = path.with_name(f"{path.stem}-{name}.mlpackage")
+                self._convert(replace(variant, function=name), specs, part)
+                several.add_function(str(part), "main", name)
+        with converter_notes():
+            ct.utils.save_multifunction(several, str(path))
+
+    def _convert(self, variant: Variant, specs: Mapping[str, Any], path: Path) -> None:
         target = ct.target.iOS18
         with converter_notes():
-            with Function({name: spec() for name, spec in self.specs.items()}, target) as function:
+            with Function({name: spec() for name, spec in specs.items()}, target) as function:
                 outputs = self.body(variant, *function.inputs.values())
                 function.set_outputs([*outputs] if isinstance(outputs, tuple) else [outputs])
             program = Program()

@@ -11,9 +11,11 @@ from safetensors.numpy import save_file
 from pytest_ane.core.errors import AneError
 from pytest_ane.gates import GATES
 from pytest_ane.project.project import Project, read_project
-from tests.own_packages import inputs, outputs, references, states  # noqa: F401
+from tests.own_packages import functions, inputs, outputs, references, states  # noqa: F401
 from tests.own_packages.subjects import SUBJECTS, Status, Subject, Variant
 
+STATUSES: tuple[Status, ...] = ("failed", "unproven", "passed")
+"""The worst first."""
 ROWS = [(name, fault) for name, each in SUBJECTS.items() for fault in each.faults]
 
 
@@ -37,6 +39,9 @@ def _write(path: Path) -> None:
     save_file({"basis": basis}, path / "basis.safetensors")
     for each in SUBJECTS.values():
         each.prepare(each, path)
+        # The names of functions are read with the manifest.
+        for fault in ("", *each.faults) if each.functions else ():
+            _save(each, fault, path)
     (path / "shards.toml").write_text("".join(map(_model, SUBJECTS.values())))
 
 
@@ -62,26 +67,33 @@ def project(folder: Path) -> Project:
     return read_project(folder / "shards.toml", folder / "cache")
 
 
-def verdict(project: Project, name: str, fault: str = "") -> tuple[Status, str]:
-    each = SUBJECTS[name]
-    shard = f"{name}:{_slug(fault) or 'right'}"
+def _save(each: Subject, fault: str, folder: Path) -> None:
     packages = {
         "reference": Variant(each),
         _slug(fault) or "right": Variant(each, fault, 0.0 if fault else each.noise),
     }
+    (folder / each.name).mkdir(exist_ok=True)
     for stem, variant in packages.items():
-        path = project.manifest.path.parent / name / f"{stem}.mlpackage"
+        path = folder / each.name / f"{stem}.mlpackage"
         if not path.exists():
-            path.parent.mkdir(exist_ok=True)
             each.save(variant, path)
-    selected = next(s for s in project.shards if s.qualified == shard)
-    gate = GATES["fidelity"]
-    try:
-        measurement = gate.measure(project.open_shard(selected))
-    except AneError as error:
-        return "failed", str(error)
-    judged = gate.judge(measurement, selected.policy.fidelity, selected)
-    return judged.status, " | ".join(finding.reason for finding in judged.reasons)
+
+
+def verdict(project: Project, name: str, fault: str = "") -> tuple[Status, str]:
+    _save(SUBJECTS[name], fault, project.manifest.path.parent)
+    subject = f"{name}:{_slug(fault) or 'right'}"
+    gate, statuses, reasons = GATES["fidelity"], set(), []
+    shards = [s for s in project.shards if s.qualified.partition("[")[0] == subject]
+    for shard in shards:
+        try:
+            measurement = gate.measure(project.open_shard(shard))
+        except AneError as error:
+            return "failed", str(error)
+        judged = gate.judge(measurement, shard.policy.fidelity, shard)
+        statuses.add(judged.status)
+        reasons += [finding.reason for finding in judged.reasons]
+    assert len(shards) == max(1, len(SUBJECTS[name].functions) - ("missing" in fault))
+    return next(s for s in STATUSES if s in statuses), " | ".join(reasons)
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
