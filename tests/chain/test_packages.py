@@ -194,6 +194,7 @@ def test_what_follows_from_the_position_needs_a_table(tmp_path: Path) -> None:
     [
         ({"takes": {"z": "x"}, "gives": {"b": "x"}}, "has no input 'z', which its place in"),
         ({"takes": {"a": "x"}, "gives": {"z": "x"}}, "has no output 'z', which its place in"),
+        ({"takes": {"a": "y[4:8]"}, "gives": {"b": "x"}}, "'y\\[4:8\\]' is no part of the stream"),
         ({"takes": {"a": "y"}, "gives": {"b": "x"}}, "that enters 'a' has 6 channels, and its"),
     ],
 )
