@@ -91,8 +91,8 @@ def lowest(packages: dict[str, Path], artifact: str) -> tuple[float, list[Case]]
 def test_a_right_package_agrees_over_a_sequence(packages: dict[str, Path]) -> None:
     cosine, cases = lowest(packages, "twin")
     assert cosine > 0.9999
-    assert {len(case.calls) for case in cases} == {3}
-    assert {len(case.expected["y"]) for case in cases} == {3}
+    assert {len(case.calls) for case in cases} == {4}
+    assert {len(case.expected["y"]) for case in cases} == {4}
     assert [dict(case.carried) for case in cases] == [{"keys": True, "values": True}]
 
 

@@ -17,6 +17,7 @@ from pytest_ane.gates.fidelity.records import Comparison, Covered, Errors, Fidel
 from pytest_ane.manifest import Model, Shard
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.manifest.policy import FidelityPolicy
+from pytest_ane.mil import entry_points
 from pytest_ane.probes.sampler import SAMPLER
 from pytest_ane.probes.seeded import GENERATOR, MASSIVE
 from pytest_ane.probes.seeded import KINDS as SEEDED
@@ -68,7 +69,8 @@ class FidelityGate(Gate[Fidelity]):
             provenance=context.backend.provenance() | {"artifact": context.artifact.digest},
             budget=context.budget(),
         )
-        measurement = replace(measurement, coverage=coverage(context.program, cases))
+        covered = (*coverage(context.program, cases), *_lost(context))
+        measurement = replace(measurement, coverage=covered)
         if ports is None:
             return measurement
         declared = differences(context.program, ports, context.shard.max_tokens)
@@ -119,6 +121,21 @@ class FidelityGate(Gate[Fidelity]):
             # An output that the reference does not have has no positions at all.
             if not any(map(_is_whole, outputs)):
                 yield f"leaves out positions of {probe}"
+
+
+def _lost(context: ShardContext) -> Iterator[Covered]:
+    """Functions of a reference package that the artifact does not have."""
+    shard = context.shard
+    if isinstance(shard.reference, Path) and shard.golden is None:
+        own = {*context.program.program.functions, *entry_points(context.artifact.path)}
+        for name in entry_points(shard.reference):
+            if name not in own:
+                yield Covered(
+                    f"function {name}",
+                    "the reference has it, and the package does not",
+                    exercised=False,
+                    remedy="convert it, or name a reference with the package's functions alone",
+                )
 
 
 def _is_whole(c: Comparison) -> bool:

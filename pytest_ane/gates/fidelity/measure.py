@@ -37,7 +37,7 @@ from pytest_ane.metrics.error import (
 )
 from pytest_ane.mil.records import MLModel
 from pytest_ane.probes.cases import Case, Rows
-from pytest_ane.probes.domains import exercised
+from pytest_ane.probes.domains import Exercised, exercised
 
 
 def measure(
@@ -225,8 +225,23 @@ def _indices(mask: npt.ArrayLike, start: int) -> tuple[int, ...]:
 
 def coverage(program: MLModel, cases: Sequence[Case]) -> tuple[Covered, ...]:
     """What cases exercise of a program: each function, state and input, and lengths."""
-    inputs = (Covered(f"input {each.name}", str(each)) for each in exercised(cases))
+    inputs = map(_input, exercised(cases))
     return (*_functions(program), *_states(program, cases), *inputs, _lengths(cases))
+
+
+def _input(each: Exercised) -> Covered:
+    """Of integers that may be anything, two were drawn."""
+    guessed = each.domain.source == "default" and each.domain.kind == "ids"
+    remedy = (
+        f'say what it holds, such as [models.NAME.inputs.{each.name}] kind = "ids", count = ... '
+        "in shards.toml"
+    )
+    return Covered(
+        f"input {each.name}",
+        str(each),
+        exercised=not guessed,
+        remedy=remedy if guessed else "",
+    )
 
 
 def _functions(program: MLModel) -> Iterator[Covered]:
