@@ -15,10 +15,12 @@ gate: $(STAMP)
 gate-all: $(STAMP)
 	$(BIN)/pytest --ane-shards=all -m gate
 
-# Shards of the two mixtures of experts at full size, and attention with states.
+# Shards of the two mixtures of experts at full size, attention with states, and a stack of packages.
 examples: $(STAMP)
 	$(BIN)/pytest --ane-manifest=examples/zaya1-8b.toml --ane-shards=L00,L01 -m gate
 	$(BIN)/pytest --ane-manifest=examples/gemma4.toml --ane-shards=L00.attn,L00.p0 -m gate
+	$(BIN)/python examples/own_stack/own_stack.py
+	$(BIN)/pytest --ane-manifest=examples/own_stack/shards.toml --ane-shards=all -m gate
 
 test: $(STAMP)
 	$(BIN)/pytest -n 2 --dist worksteal -m "not heavy and not slow"

@@ -144,8 +144,8 @@ def _files(manifest: Manifest) -> Mapping[str, str]:
     """Digests of files below a manifest's folder that decide a verdict, by name.
 
     Keys of signers, references, uncompressed packages, golden tensors, sources of weights, modules
-    of families and builders with what they read, and the project's own gates; the packages that are
-    judged are not among them.
+    of families and builders with what they read, a chain's embedding, tokenizer and reference, and
+    the project's own gates; the packages that are judged are not among them.
     """
     folder = manifest.path.absolute().parent
     named: set[Path] = set()
@@ -153,6 +153,8 @@ def _files(manifest: Manifest) -> Mapping[str, str]:
         named |= set(model.depends) | set(_modules(model, folder))
         if model.source is not None and model.source.path is not None:
             named.add(model.source.path)
+        table = model.embedding and model.embedding.path
+        named |= {p for p in (model.reference, model.tokenizer, table) if isinstance(p, Path)}
         for shard in model.shards:
             packages = shard.reference, shard.uncompressed
             named |= {path for path in packages if isinstance(path, Path)}
@@ -170,7 +172,8 @@ def _files(manifest: Manifest) -> Mapping[str, str]:
 
 
 def _modules(model: Model, folder: Path) -> Iterator[Path]:
-    names = [name for name in (model.family, model.builder) if name and name not in FAMILIES]
+    own = str(model.reference) if ":" in str(model.reference) else ""
+    names = [name for name in (model.family, model.builder, own) if name and name not in FAMILIES]
     for name in names:
         top = name.partition(":")[0].partition(".")[0]
         yield from (path for path in (folder / f"{top}.py", folder / top) if path.exists())

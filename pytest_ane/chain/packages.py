@@ -18,7 +18,6 @@ from pytest_ane.families import Branch, Wire
 from pytest_ane.manifest import Input
 from pytest_ane.manifest.chain import ChainEntry, channels
 from pytest_ane.mil.records import DType, Feature, Function, MLModel, TensorType
-from pytest_ane.probes.cases import as_array
 from pytest_ane.probes.inputs import Call, Domain, draw
 
 _BY_POSITION = ("causal-mask", "one-hot", "positions", "rope-cos", "rope-sin", "constant")
@@ -52,7 +51,7 @@ class StreamPort:
 
     def rows(self, array: Array) -> FloatArray:
         """Float32 rows `[T, C]` of the port's array."""
-        values = np.asarray(as_array(array), np.float32)
+        values = np.asarray(array, np.float32)
         if self.axis is None:
             return values.reshape(1, -1)
         return np.moveaxis(values, self.axis, 0).reshape(values.shape[self.axis], -1)
@@ -92,7 +91,8 @@ class PackageLayout:
         width: channels of what enters at a position.
         sees: what a position's output depends on besides itself.
         feedback: outputs that enter the next call, with the inputs that they enter.
-        branches: channels of each output, in the order of the manifest's.
+        outputs: port, stream and mode of each.
+        branches: channels of each output.
         recurrent: all states, for nobody tells which have a place for every position.
     """
 
@@ -127,6 +127,7 @@ class PackageLayout:
             key=lambda each: -each.most,
         )
         self.width = sum(port.channels for port in self._entries[0].takes)
+        self.outputs = tuple(entry.outputs)
         self.branches = tuple(port.channels for port in self._entries[0].gives)
         states = {state.name for _, model in programs for state in model.states}
         self.recurrent = tuple(sorted(states))
@@ -142,7 +143,7 @@ class PackageLayout:
 
     def wire(self) -> Wire:
         """Its place in the chain: the first output, and further ones with their channels."""
-        outputs = [(stream, mode) for _, stream, mode in self._chain.outputs]
+        outputs = [(stream, mode) for _, stream, mode in self.outputs]
         (gives, mode), *others = outputs
         more = zip(others, self.branches[1:], strict=True)
         return Wire(
@@ -236,7 +237,7 @@ class PackageLayout:
         self._check(inputs, (*chain.takes, *chain.feedback.values()), "input")
         self._check(outputs, (*(p for p, _, _ in chain.outputs), *chain.feedback), "output")
         takes = tuple(
-            self._port(inputs[port], sum(_width(each, widths) for each in streams))
+            self._port(inputs[port], sum(self._width(each, widths) for each in streams))
             for port, streams in chain.takes.items()
         )
         lengths = self._lengths(takes, limit)
@@ -244,6 +245,16 @@ class PackageLayout:
         gives = tuple(self._port(each, None, lengths[-1]) for each in shaped.values())
         self._check_inputs(inputs)
         return Entry(function, inputs, takes, gives, lengths)
+
+    def _width(self, reference: str, widths: Mapping[str, int]) -> int:
+        """Channels of a stream, or of the part that is taken."""
+        stream, part = channels(reference)
+        if part.stop is not None and not part.start < part.stop <= widths[stream]:
+            raise ExecutionError(
+                f"{self._label}: {reference!r} is no part of the stream {stream!r}, whose channels "
+                f"are 0 to {widths[stream] - 1}."
+            )
+        return len(range(*part.indices(widths[stream])))
 
     def _check(self, features: Mapping[str, Feature], names: Sequence[str], what: str) -> None:
         for name in names:
@@ -334,12 +345,6 @@ class _ByLength:
     ) -> list[dict[str, FloatArray]]:
         """`predict` on each of several inputs."""
         return [self.predict(*each) for each in zip(inputs, states, strict=True)]
-
-
-def _width(reference: str, widths: Mapping[str, int]) -> int:
-    """Channels of a stream, or of the part that is taken."""
-    stream, part = channels(reference)
-    return len(range(*part.indices(widths[stream])))
 
 
 def _extents(feature: Feature) -> list[tuple[int, int]]:

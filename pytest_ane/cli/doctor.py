@@ -110,14 +110,14 @@ def _manifest(
 ) -> tuple[Manifest | None, str]:
     """The manifest, its folder for temporary files in use; and a text about it."""
     from pytest_ane.families import make_importable
-    from pytest_ane.manifest import load
+    from pytest_ane.project.entries import read_manifest
     from pytest_ane.project.project import scratch_of
 
     file = path or Path("shards.toml")
     if path is None and not file.exists():
         return None, "no shards.toml here; 'pytest-ane init' writes one"
     try:
-        manifest = load(file)
+        manifest = read_manifest(file)
     except AneError as error:
         problems += str(error).splitlines()
         return None, f"{file}, which cannot be used"

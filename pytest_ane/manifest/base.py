@@ -88,6 +88,23 @@ class Form:
         return text
 
 
+@dataclass(frozen=True)
+class OrText:
+    """Annotation of a list or table that may be written as one text; for JSON Schema alone.
+
+    Attributes:
+        pattern: what the text must match.
+    """
+
+    pattern: str = ".+"
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """The type's JSON Schema, or a text."""
+        return {"anyOf": [{"type": "string", "pattern": f"^(?:{self.pattern})$"}, handler(schema)]}
+
+
 def misplaced(path: KeyPath, message: str) -> PydanticCustomError:
     """An error of a whole table whose cause is one key in it, at a path relative to the table."""
     # Braces would be read as placeholders of pydantic's template, so the text goes in as one.

@@ -9,11 +9,11 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
-from pytest_ane.manifest.base import Form, Record
+from pytest_ane.manifest.base import Form, OrText, Record
 from pytest_ane.manifest.ids import ID
 
 STREAM = r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}"
-_SLICE = rf"(?P<stream>{STREAM})(\[(?P<first>\d{{1,9}})(?P<range>:(?P<end>\d{{1,9}}))?\])?"
+_SLICE = rf"({STREAM})(?:\[(\d{{1,9}})(?::(\d{{1,9}}))?\])?"
 LOGITS = "logits"
 """The stream in which a chain ends."""
 FIRST = "x"
@@ -32,7 +32,11 @@ Channels = Annotated[
     str, Form(_SLICE, "must be a stream such as 'x', or channels of it: 'x[3]' or 'x[0:8]'")
 ]
 Taken = Annotated[
-    tuple[Channels, ...], Strict(False), BeforeValidator(_listed), Field(min_length=1)
+    tuple[Channels, ...],
+    Strict(False),
+    BeforeValidator(_listed),
+    Field(min_length=1),
+    OrText(_SLICE),
 ]
 
 
@@ -137,10 +141,10 @@ def channels(reference: str) -> tuple[str, slice]:
     """Stream and channels of `x`, `x[3]` or `x[0:8]`."""
     match = re.fullmatch(_SLICE, reference)
     assert match is not None, reference
-    if match["first"] is None:
-        return match["stream"], slice(None)
-    first = int(match["first"])
-    return match["stream"], slice(first, int(match["end"]) if match["range"] else first + 1)
+    stream, first, end = match.groups()
+    if first is None:
+        return stream, slice(None)
+    return stream, slice(int(first), int(first) + 1 if end is None else int(end))
 
 
 def unknown_stream(chain: Sequence[ChainEntry]) -> tuple[int, str, str] | None:

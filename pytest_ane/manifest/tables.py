@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, Strict, WithJsonSchema
 
-from pytest_ane.manifest.base import Form, Record
+from pytest_ane.manifest.base import Form, OrText, Record
 from pytest_ane.manifest.chain import ChainEntry, Embedding
 from pytest_ane.manifest.compression import Compression
 from pytest_ane.manifest.ids import GLOB, ID, MODEL, as_range, expand
@@ -139,7 +139,7 @@ class ShardTable(Common):
     their own; an artifact without compressed weights needs none."""
     inputs: dict[InputName, Input] = Field(default_factory=dict)
     """What the inputs of your own packages and builder's shards are drawn from, by input."""
-    ports: dict[InputName, OwnPort] = Field(default_factory=dict)
+    ports: dict[InputName, Annotated[OwnPort, OrText()]] = Field(default_factory=dict)
     """What an artifact in the place of a family's shard calls the family's inputs, outputs and
     states: a name, `x = "hidden_in"`, or a table with the order of axes too."""
 

@@ -20,7 +20,7 @@ from pytest_ane.families.user_code import error_line
 from pytest_ane.manifest import Input, Shard
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.mil.records import DType, Feature
-from pytest_ane.probes.cases import CALLS, Case, flexible_axis, package_case, with_prefix
+from pytest_ane.probes.cases import TURNS, Case, flexible_axis, package_case, with_prefix
 from pytest_ane.probes.domains import check_names, from_manifest
 from pytest_ane.probes.recording import RECORDING_VERSION, load, load_ports, save
 from pytest_ane.probes.sampler import SAMPLER, Sampler
@@ -105,11 +105,11 @@ def _probes(shard: Shard, built: Conversion) -> Iterator[BuilderProbe]:
                 seed = (probes.seed, kind, length, number)
                 shapes = {port.name: _shape(port, length) for port in ports}
                 step = length if flexible else sampler.positions(shapes)
-                turns = ((), *((i,) for i in range(1, CALLS if built.states else 1)))
                 yield kind, f"{kind} T={length} #{number}", length, [
-                    {p.name: _array(p, kind, length, (*seed, p.name, *turn)) for p in ports}
-                    | sampler.call(shapes, kind, seed[:3], number, start=i * step)
-                    for i, turn in enumerate(turns)
+                    {p.name: _array(p, kind, length, (*seed, p.name, *filter(None, [i])))
+                     for p in ports}
+                    | sampler.call(shapes, kind, seed[:3], number, start=turn * step, call=i)
+                    for i, turn in enumerate(TURNS if built.states else TURNS[:1])
                 ]  # fmt: skip
 
 

@@ -19,9 +19,10 @@ from pytest_ane.probes.seeded import gaussian, generator
 Rows: TypeAlias = Mapping[str, FloatArray]
 """`[positions, channels]` by output name."""
 
-CALLS = 3
-"""Calls of a seeded sequence on the states of a package or a builder's shard: what one writes is
-read in those after it. Few, because random numbers in a mask's place let a state grow."""
+TURNS = (0, 1, 2, 1)
+"""Where each call of a seeded sequence begins, in calls, on the states of a package or a builder's
+shard: what one writes is read in those after it, and the last writes over what the second wrote.
+Few, because random numbers in a mask's place let a state grow."""
 _LABEL = 16
 """Numbers that stand for a label: the cosine of two has a deviation of 1/4, and is far from 1."""
 Float = TypeVar("Float", bound=np.floating[Any])

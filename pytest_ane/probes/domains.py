@@ -301,7 +301,7 @@ class _Graph:
         if self._stateful:
             return Domain("derived", Input(kind="positions"), f"positions: {begins}")
         sentence = f"ids: 0 and 1, for {begins} and nothing implies how far it may go"
-        return Domain("derived", Input(kind="ids", count=2), sentence)
+        return Domain("default", Input(kind="ids", count=2), sentence)
 
     def _shape(self, operation: Operation, parameter: str) -> tuple[int | None, ...]:
         argument = _argument(operation, parameter)

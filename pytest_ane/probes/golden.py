@@ -261,7 +261,6 @@ def _package_cases(golden: GoldenTensors, runner: Runner, artifact: Path) -> lis
                 outputs,
                 ports,
                 start=note.start,
-                residual_unknown=False,
                 kinds=kinds,
             )
         )

@@ -75,6 +75,7 @@ class Call:
         start: position of the call's first row.
         first: how many ids, or pictures, earlier calls took.
         flexible: the input's only flexible axis; None for none or several.
+        turn: its number in a sequence of calls on one state.
     """
 
     probe: tuple[object, ...]
@@ -83,11 +84,12 @@ class Call:
     start: int = 0
     first: int = 0
     flexible: int | None = None
+    turn: int = 0
 
     @property
     def bits(self) -> np.random.PCG64:
         """Random words of this call alone."""
-        return generator(*self.probe, self.name, self.number, *filter(None, [self.start]))
+        return generator(*self.probe, self.name, self.number, *filter(None, [self.turn]))
 
     @property
     def order(self) -> np.random.PCG64:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product, starmap
 from pathlib import Path
@@ -11,24 +11,25 @@ from pathlib import Path
 import numpy as np
 
 from pytest_ane.backends import Backend, Runner
-from pytest_ane.core.arrays import Array
+from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.core.digests import tree_digest
 from pytest_ane.core.errors import ProgramError
+from pytest_ane.families import Port
 from pytest_ane.manifest import Input, Probes
 from pytest_ane.mil import counterpart, read_any
 from pytest_ane.mil.records import NUMBERS, Feature
-from pytest_ane.probes.cases import CALLS, Case, as_array, package_case
+from pytest_ane.probes.cases import TURNS, Case, as_array, package_case
 from pytest_ane.probes.domains import domains
 from pytest_ane.probes.outputs import Kinds, output_kinds
 from pytest_ane.probes.sampler import Sampler
-from pytest_ane.probes.seeded import KINDS
+from pytest_ane.probes.seeded import KINDS, lengths
 from pytest_ane.reference.budget import current_budget
 from pytest_ane.reference.images import is_color, mode
 
 _LARGEST = 1 << 14
 """Longest flexible axis that is probed; the default shape is where the range is open."""
-
-
+_SLIGHT = 1e-9
+"""What a share of a range may be off by rounding."""
 _WORDS = 8
 """Numbers of 4 bytes that are held for each one that is drawn."""
 _MOST_CALLS = 256
@@ -47,9 +48,12 @@ def package_cases(
 
     Inputs are drawn as `tables` says, which is the manifest's, else as the programs imply
     (`pytest_ane.probes.domains`). Flexible axes are probed at their smallest, a middle and their
-    largest length; further probes of that draw the ids that are left, where 256 calls can.
-    A package with states is probed over sequences of calls on one state. A function of several is
-    compared with that of the same name, or the reference's only one.
+    largest length, and once at lengths between these (`seeded.lengths`); enumerated shapes are all
+    probed. Further probes of the largest draw the ids that are left, where 256 calls can.
+    A package with states is probed over sequences of calls on one state, the last of which goes
+    back. Where one axis of an output is as long as the call has positions, these are compared one
+    by one. A function of several is compared with that of the same name, or the reference's only
+    one.
 
     Raises:
         BudgetError: an input is larger than the memory allowed.
@@ -58,10 +62,10 @@ def package_cases(
     """
     runner = backend.load(artifact, function)
     model = read_any(artifact, weights=False, function=function)
-    calls = CALLS if model.states else 1
+    turns = TURNS if model.states else TURNS[:1]
     known = domains(runner.inputs, tables or {}, artifact, reference, function)
     sampler, kinds = Sampler(runner.inputs, artifact, known), output_kinds(model)
-    cases = list(_cases(sampler, probes, calls, kinds, cover=True))
+    cases = list(_cases(sampler, probes, turns, kinds, cover=True))
     if reference is None:
         return cases
     if tree_digest(artifact) == tree_digest(reference):
@@ -70,11 +74,17 @@ def package_cases(
             "name an uncompressed package, or 'none'."
         )
     oracle = backend.load(reference, counterpart(reference, function))
-    return [_answered(oracle, case) for case in cases]
+    answers = [_answers(oracle, case) for case in cases]
+    rows = [sampler.rows({n: x.shape for n, x in case.calls[0].items()}) for case in cases]
+    ports = _ports(rows, [outputs[0] for outputs, _ in answers])
+    return [
+        _answered(case, outputs, ports, kinds, carried)
+        for case, (outputs, carried) in zip(cases, answers, strict=True)
+    ]
 
 
-def _answered(oracle: Runner, case: Case) -> Case:
-    """A case with a package's outputs for it, and which states they depend on."""
+def _answers(oracle: Runner, case: Case) -> tuple[Sequence[Arrays], dict[str, bool]]:
+    """A package's outputs of each call, and which states the last call's depend on."""
     state = oracle.make_state()
     *before, last = case.calls
     outputs = [oracle.predict(call, state) for call in before]
@@ -88,8 +98,37 @@ def _answered(oracle: Runner, case: Case) -> Case:
         pairs = ((as_array(again[n]), as_array(x)) for n, x in outputs[-1].items())
         return all(np.array_equal(*pair, equal_nan=True) for pair in pairs)
 
-    expected = case.joined([case.rows(each) for each in outputs])
-    return replace(case, expected=expected, carried={name: not forgets(name) for name in kept})
+    return outputs, {name: not forgets(name) for name in kept}
+
+
+def _ports(rows: Sequence[int], outputs: Sequence[Arrays]) -> list[Port]:
+    """The outputs of which exactly one axis is as long as each call has positions."""
+    ports = []
+    for name in outputs[0] if max(rows) > 1 else ():
+        shapes = [np.shape(each[name]) for each in outputs]
+        axes = [
+            axis
+            for axis in range(len(shapes[0]))
+            if all(shape[axis] == count for shape, count in zip(shapes, rows, strict=True))
+        ]
+        if len(axes) == 1:
+            ports.append(
+                Port(name, tuple("T" if i in axes else n for i, n in enumerate(shapes[0])))
+            )
+    return ports
+
+
+def _answered(
+    case: Case,
+    outputs: Sequence[Arrays],
+    ports: Sequence[Port],
+    kinds: Kinds,
+    carried: Mapping[str, bool],
+) -> Case:
+    answered = package_case(
+        case.kind, case.name, case.calls, outputs, ports, carried=carried, kinds=kinds
+    )
+    return replace(answered, domains=case.domains)
 
 
 def seeded_inputs(
@@ -118,7 +157,7 @@ def seeded_inputs(
 def _cases(
     sampler: Sampler,
     probes: Probes,
-    calls: int = 1,
+    turns: Sequence[int] = (0,),
     kinds: Kinds = Kinds(),  # noqa: B008 - frozen
     *,
     cover: bool = False,
@@ -139,7 +178,8 @@ def _cases(
         extents, probe = shapes(label), (probes.seed, kind, label)
         step = sampler.positions(extents)
         sequence = [
-            sampler.call(extents, kind, probe, number, start=turn * step) for turn in range(calls)
+            sampler.call(extents, kind, probe, number, start=turn * step, call=i)
+            for i, turn in enumerate(turns)
         ]
         length = max((int(np.prod(a.shape)) for a in sequence[0].values()), default=0)
         name = f"{kind} {label} #{number}"
@@ -150,8 +190,12 @@ def _cases(
     yield from starmap(case, plan)
     if cover and plan:
         kind, label, last = plan[-1]
-        left = sampler.calls_left(shapes(label), _MOST_CALLS - len(plan) * calls)
-        more = range(last + 1, last + 1 + math.ceil(left / calls))
+        between = _between(inputs)
+        ends |= between
+        yield from (case(kind, name, 0) for name in between)
+        done = (len(plan) + len(between)) * len(turns)
+        left = sampler.calls_left(shapes(label), _MOST_CALLS - done)
+        more = range(last + 1, last + 1 + math.ceil(left / len(turns)))
         yield from (case(kind, label, number) for number in more)
 
 
@@ -161,6 +205,25 @@ def _ends(inputs: tuple[Feature, ...]) -> dict[str, float]:
         f.enumerated for f in inputs
     )
     return {"smallest": 0.0, "middle": 0.5, "largest": 1.0} if flexible else {"fixed shape": 0.0}
+
+
+def _between(inputs: tuple[Feature, ...]) -> dict[str, float]:
+    """Every other enumerated shape, or further lengths of the axis that reaches furthest."""
+    ends = _ends(inputs).values()
+    shapes = max(len(f.enumerated) for f in inputs)
+    if shapes > 1:
+        steps = {f"shape {i + 1} of {shapes}": i / (shapes - 1) for i in range(shapes)}
+    else:
+        smallest, largest = ([_shape(f, at) for f in inputs] for at in (0.0, 1.0))
+        axes = [
+            (high - low, low)
+            for shape, other in zip(smallest, largest, strict=True)
+            for low, high in zip(shape, other, strict=True)
+        ]
+        extent, low = max(axes, default=(0, 0))
+        inner = (n for n in lengths(low + extent) if low < n < low + extent)
+        steps = {f"T={n}": (n - low) / extent for n in inner}
+    return {name: at for name, at in steps.items() if at not in ends}
 
 
 def _shape_of(feature: Feature, subject: Path | str, at: float) -> tuple[int, ...]:
@@ -177,7 +240,7 @@ def _shape_of(feature: Feature, subject: Path | str, at: float) -> tuple[int, ..
 def _shape(feature: Feature, at: float) -> tuple[int, ...]:
     if feature.enumerated:
         sizes = sorted(feature.enumerated, key=lambda shape: int(np.prod(shape)))
-        return sizes[int(at * (len(sizes) - 1))]
+        return sizes[math.floor(at * (len(sizes) - 1) + _SLIGHT)]
     if not feature.ranges:
         return feature.shape
     defaults = feature.shape or (1,) * len(feature.ranges)
@@ -186,6 +249,6 @@ def _shape(feature: Feature, at: float) -> tuple[int, ...]:
         for default, (low, high) in zip(defaults, feature.ranges, strict=True)
     )
     return tuple(
-        low + math.ceil(at * (high - low))
+        low + math.ceil(at * (high - low) - _SLIGHT)
         for (low, _), high in zip(feature.ranges, highest, strict=True)
     )

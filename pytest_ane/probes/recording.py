@@ -42,7 +42,7 @@ from pytest_ane.probes.hidden import (
     to_tensors,
 )
 
-RECORDING_VERSION = 9
+RECORDING_VERSION = 10
 _FILE = "recording.safetensors"
 
 

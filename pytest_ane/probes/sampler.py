@@ -19,7 +19,7 @@ from pytest_ane.probes.inputs import COVERED, POSITIONAL, Call, Domain, Shape, d
 from pytest_ane.probes.seeded import KINDS
 
 _BYTE = 255
-SAMPLER = 1
+SAMPLER = 2
 """Version of what is drawn for a package's inputs, raised when the same table gives others."""
 
 
@@ -47,6 +47,7 @@ class Sampler:
         probe: tuple[object, ...],
         number: int,
         start: int = 0,
+        call: int = 0,
     ) -> dict[str, Array]:
         """The inputs of one call by name: float32, int32, or bytes of an image.
 
@@ -58,12 +59,13 @@ class Sampler:
             probe: parts of the seed, the manifest's first.
             number: the probe's number among those of the same parts.
             start: position of the call's first row.
+            call: which of its sequence, for a later one may begin where an earlier one did.
 
         Raises:
             ProgramError: an input's options do not fit its shape, or a file cannot be used.
         """
         features = [f for f in self.features if not (number % 2 == 0 and may_be_left_out(f))]
-        return {f.name: self._input(f, shapes[f.name], kind, probe, number, start)
+        return {f.name: self._input(f, shapes[f.name], kind, probe, number, start, call)
                 for f in features}  # fmt: skip
 
     def positions(self, shapes: Mapping[str, Shape]) -> int:
@@ -73,13 +75,30 @@ class Sampler:
             ProgramError: as `call`.
         """
         for feature in self.features:
-            spec, shape = self.domains[feature.name].input, shapes[feature.name]
+            spec = self.domains[feature.name].input
             if spec is not None and spec.kind in POSITIONAL:
+                shape = shapes[feature.name]
                 with self._of(feature.name):
                     axis = position_axis(spec, shape, _flexible_axis(feature))
                 if axis is not None:
                     return shape[axis]
         return 1
+
+    def rows(self, shapes: Mapping[str, Shape]) -> int:
+        """Positions T of a call: along the only flexible axis, else as `positions`, else of ids.
+
+        Raises:
+            ProgramError: as `call`.
+        """
+        extents = {
+            shapes[f.name][axis] for f in self.features if (axis := _flexible_axis(f)) is not None
+        }
+        if len(extents) == 1:
+            return extents.pop()
+        if (known := self.positions(shapes)) > 1:
+            return known
+        ids = (shapes[name] for name, domain in self.domains.items() if domain.count is not None)
+        return max((extent for shape in ids for extent in shape[-1:]), default=1)
 
     def calls_left(self, shapes: Mapping[str, Shape], most: int) -> int:
         """Further calls after which each id, and each picture, was drawn.
@@ -103,10 +122,11 @@ class Sampler:
         probe: tuple[object, ...],
         number: int,
         start: int,
+        turn: int,
     ) -> Array:
         name, spec = feature.name, self.domains[feature.name].input
         first = self._drawn[name]
-        call = Call(probe, name, number, start, first, _flexible_axis(feature))
+        call = Call(probe, name, number, start, first, _flexible_axis(feature), turn)
         if spec is None:
             return KINDS[kind](call.bits, shape or (1,)).reshape(shape)
         with self._of(name):

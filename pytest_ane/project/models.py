@@ -354,8 +354,16 @@ class OpenChain(OpenModel):
     def golden(self) -> list[GoldenPrompt]:
         """The reference's logits and greedy text for the golden prompts."""
         if isinstance(self._answers, GoldenLogits):
-            return self._answers.prompts(self.model, self.prompts, self.decode)
-        return super().golden
+            golden = self._answers.prompts(self.model, self.prompts, self.decode)
+        else:
+            golden = super().golden
+        for prompt in golden:
+            if (words := prompt.logits.shape[1]) != self.packages.vocabulary:
+                raise SourceError(
+                    f"{self.model.name}: the reference gives {words} logits for a position of "
+                    f"{prompt.name!r}, and the chain {self.packages.vocabulary}."
+                )
+        return golden
 
     @cached_property
     def has_states(self) -> bool:

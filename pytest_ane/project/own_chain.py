@@ -63,6 +63,16 @@ class PackageChain:
         longest = [layout.most for layout in layouts if layout.sees == "call"]
         return min([self._model.context, *longest])
 
+    @property
+    def vocabulary(self) -> int:
+        """How many logits the chain gives for a position."""
+        return sum(
+            width
+            for layout in self._layouts.values()
+            for (_, stream, _), width in zip(layout.outputs, layout.branches, strict=True)
+            if stream == LOGITS
+        )
+
     @cached_property
     def wiring(self) -> tuple[Wire, ...]:
         """The packages in running order."""
@@ -222,7 +232,9 @@ class PackageChain:
         self, entry: ChainEntry, shard: Shard, path: Path, widths: dict[str, int]
     ) -> PackageLayout:
         chosen = shard.function if shard.id == entry.shard else None
-        names = [counterpart(path, name) for name in entry.functions or (chosen,)]
+        names: tuple[str | None, ...] = entry.functions or (chosen,)
+        if path != shard.artifact:
+            names = tuple(counterpart(path, name) for name in names)
         programs = [(name, read_model(path, weights=False, function=name)) for name in names]
         features = {each.name: each for _, model in programs for each in model.inputs}
         known = domains(tuple(features.values()), shard.inputs, path)

@@ -53,8 +53,8 @@ def slowed(seconds: Mapping[str, float]) -> Iterator[None]:
 
 
 def _slow(load: Callable[..., Any], seconds: Mapping[str, float]) -> Callable[..., Any]:
-    def slow(backend: Any, artifact: Path) -> Any:
-        runner, name = load(backend, artifact), _name(artifact)
+    def slow(backend: Any, artifact: Path, function: str | None = None) -> Any:
+        runner, name = load(backend, artifact, function), _name(artifact)
         added = sum(more for pattern, more in seconds.items() if fnmatchcase(name, pattern))
         return SlowRunner(runner, added) if added else runner
 

@@ -222,7 +222,7 @@ def test_a_policy_of_behaviour_over_packages_is_an_error(project: Project) -> No
     result = project.gate()
     assert result.ret == 4
     result.stderr.fnmatch_lines(
-        ["*[[]models.own.policy.behaviour[]] is never asked: only a family*"]
+        ["*[[]models.own.policy.behaviour[]] is never asked: nothing says how*"]
     )
 
 

@@ -96,7 +96,7 @@ def test_states_are_carried_from_call_to_call_and_start_at_zero(
     states = (Port("total", (1, 2, 1, 1)),)
     for case in cases(tmp_path, conversion(module=module, states=states)):
         sums = np.array([call["x"][0, :2, :, 0].sum(axis=1) for call in case.calls])
-        assert len(case.calls) == 3
+        assert len(case.calls) == 4
         last = case.expected["y"][-1]
         np.testing.assert_allclose(last, sums.sum(axis=0) if reads else sums[-1], atol=1e-5)
         assert dict(case.carried) == {"total": reads}

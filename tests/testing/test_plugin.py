@@ -136,7 +136,7 @@ class Instant:
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(CpuBackend, "load", lambda self, artifact: Instant())
+    monkeypatch.setattr(CpuBackend, "load", lambda self, artifact, function=None: Instant())
     return CpuBackend().load
 
 

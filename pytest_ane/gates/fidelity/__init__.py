@@ -17,7 +17,7 @@ from pytest_ane.gates.fidelity.records import Comparison, Covered, Errors, Fidel
 from pytest_ane.manifest import Model, Shard
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.manifest.policy import FidelityPolicy
-from pytest_ane.mil import only_program, read_any
+from pytest_ane.mil import entry_points, only_program, read_any
 from pytest_ane.mil.records import Pipeline
 from pytest_ane.probes.sampler import SAMPLER
 from pytest_ane.probes.seeded import GENERATOR, MASSIVE
@@ -70,7 +70,8 @@ class FidelityGate(Gate[Fidelity]):
             provenance=context.backend.provenance() | {"artifact": context.artifact.digest},
             budget=context.budget(),
         )
-        measurement = replace(measurement, coverage=coverage(program, cases))
+        covered = (*coverage(program, cases), *_lost(context))
+        measurement = replace(measurement, coverage=covered)
         reference = context.shard.reference
         if isinstance(program, Pipeline) and isinstance(reference, Path) and reference.is_dir():
             changed = other_settings(program, read_any(reference, weights=False))
@@ -125,6 +126,23 @@ class FidelityGate(Gate[Fidelity]):
             # An output that the reference does not have has no positions at all.
             if not any(map(_is_whole, outputs)):
                 yield f"leaves out positions of {probe}"
+
+
+def _lost(context: ShardContext) -> Iterator[Covered]:
+    """Functions of a reference package that the artifact does not have."""
+    shard = context.shard
+    if isinstance(shard.reference, Path) and shard.golden is None:
+        own = {*entry_points(context.artifact.path)}
+        if not isinstance(context.program, Pipeline):
+            own |= {*context.program.program.functions}
+        for name in entry_points(shard.reference):
+            if name not in own:
+                yield Covered(
+                    f"function {name}",
+                    "the reference has it, and the package does not",
+                    exercised=False,
+                    remedy="convert it, or name a reference with the package's functions alone",
+                )
 
 
 def _is_whole(c: Comparison) -> bool:

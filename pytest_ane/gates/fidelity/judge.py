@@ -19,6 +19,7 @@ from pytest_ane.gates.fidelity.metrics import (
     MIN_COSINE,
     Group,
     Metric,
+    greatest_l2,
     values_of,
 )
 from pytest_ane.gates.fidelity.records import Comparison, Fidelity
@@ -27,6 +28,8 @@ from pytest_ane.manifest.policy import FidelityPolicy, OutputPolicy
 
 _BINS = 8
 """Bins of the histogram of the worst probe's cosines, and the positions it takes at least."""
+_BURIED = 256
+"""How many times larger a residual path may be; beyond, what is left is fp16's rounding."""
 _NAMED = 5
 """Positions that are named; the rest is counted."""
 
@@ -146,7 +149,7 @@ def _with_limits(fidelity: Fidelity, groups: Groups) -> tuple[Figure, ...]:
     for limits, group in groups.items():
         outputs = ", ".join(dict.fromkeys(c.output for c in group.comparisons))
         for metric in METRICS:
-            limit, parts = metric.limit(limits), group.parts(metric)
+            limit, parts = group.limit(metric, limits), group.parts(metric)
             measured = [c for c in parts if metric.of(c)[0]]
             if limit is None or not measured:
                 continue
@@ -180,7 +183,7 @@ def _findings(fidelity: Fidelity, policy: FidelityPolicy, groups: Groups) -> Ite
     outputs = list(dict.fromkeys(c.output for c in fidelity.comparisons))
     for limits, group in groups.items():
         for metric in METRICS:
-            limit = metric.limit(limits)
+            limit = group.limit(metric, limits)
             if limit is not None:
                 names = ", ".join(dict.fromkeys(c.output for c in group.comparisons))
                 figure = _name(metric, groups, names)
@@ -193,6 +196,8 @@ def _findings(fidelity: Fidelity, policy: FidelityPolicy, groups: Groups) -> Ite
         )
     for c in fidelity.comparisons:
         yield from _single(c, fidelity, policy)
+    for limits, group in groups.items():
+        yield from _rescaled(group, limits)
     if fidelity.compared:
         yield from _too_little(fidelity, policy)
 
@@ -234,6 +239,27 @@ def _single(c: Comparison, fidelity: Fidelity, policy: FidelityPolicy) -> Iterat
             where,
             kind="add to the residual path on one side only",
         )
+
+
+def _rescaled(group: Group, limits: OutputPolicy) -> Iterator[Finding]:
+    """What adds to a residual path too much or too little, which no cosine shows."""
+    if (limit := group.limit(MIN_CONTRIBUTION, limits)) is None or limits.min_contribution:
+        return
+    most = greatest_l2(limit)
+    for c in group.comparisons:
+        part = c.rest
+        if part.contributions and c.residual is not None and c.residual < _BURIED:
+            # |b| over the norm of what b adds: the path is at right angles to it, or taken to be.
+            error = float(np.median(part.relative)) * math.hypot(1, c.residual)
+            if error > most:
+                yield Finding(
+                    "failed",
+                    f"{c.probe}: what output {c.output} adds to its residual path is off by "
+                    f"{error:.2g} of itself, at most {most:.2g} follows from min-cosine = "
+                    f"{limits.min_cosine:g}; the path is {c.residual:.3g} times as large",
+                    Where(probe=c.probe, output=c.output),
+                    kind="add too much or too little to the residual path",
+                )
 
 
 def _too_little(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[Finding]:
@@ -308,15 +334,18 @@ def _is_finite(c: Comparison, policy: FidelityPolicy) -> bool:
 
 def _tables(fidelity: Fidelity, groups: Groups) -> Iterator[Table]:
     """All comparisons, how the cosines of the worst are spread, and what probes exercise."""
-    limits = next(iter(groups)) if len(groups) == 1 else OutputPolicy()
+    limits = {}
+    if len(groups) == 1:
+        ((policy, group),) = groups.items()
+        limits = {metric: group.limit(metric, policy) for metric in METRICS}
     ranked = sorted(fidelity.comparisons, key=_rank)
     metrics = [m for m in METRICS if m.part != "first" and any(m.of(c)[0] for c in ranked)]
-    metrics.sort(key=lambda m: m.limit(limits) is None)
+    metrics.sort(key=lambda m: limits.get(m) is None)
     several = len({c.output for c in ranked}) > 1
     columns = [Column("probe"), *([Column("output")] if several else [])]
     for metric in metrics:
         side: Literal["above", "below"] = "above" if metric.least else "below"
-        columns.append(Column(metric.label, metric.unit, metric.limit(limits), side))
+        columns.append(Column(metric.label, metric.unit, limits.get(metric), side))
         columns += [Column("at")] if metric is MIN_COSINE else []
     columns += [Column("zeros"), Column("max |x|")]
     rows = []

@@ -225,11 +225,25 @@ def _indices(mask: npt.ArrayLike, start: int) -> tuple[int, ...]:
 
 def coverage(program: MLModel | Pipeline, cases: Sequence[Case]) -> tuple[Covered, ...]:
     """What cases exercise of a program: each function, state and input, and lengths."""
-    inputs = map(_drawn, exercised(cases))
+    inputs = map(_input, exercised(cases))
     if isinstance(program, Pipeline):
         parts = (Covered(f"part {name}", "run") for name in program.names)
         return (*parts, *_detected(cases), *inputs, _lengths(cases))
     return (*_functions(program), *_states(program, cases), *inputs, _lengths(cases))
+
+
+def _input(each: Exercised) -> Covered:
+    """Of integers that may be anything, two were drawn; of others, perhaps not every id."""
+    table, known = f'[models.NAME.inputs.{each.name}] kind = "ids"', each.domain.count
+    remedy = ""
+    if each.domain.source == "default" and each.domain.kind == "ids":
+        remedy = f"say what it holds, such as {table}, count = ... in shards.toml"
+    elif not each.is_whole:
+        remedy = (
+            "give the package longer calls, or say that a sample is enough: "
+            f"{table}, count = {known}, sample = true"
+        )
+    return Covered(f"input {each.name}", str(each), exercised=not remedy, remedy=remedy)
 
 
 def _functions(program: MLModel) -> Iterator[Covered]:
@@ -267,20 +281,6 @@ def _states(program: MLModel, cases: Sequence[Case]) -> Iterator[Covered]:
             )
         else:
             yield Covered(what, f"carried over up to {calls} calls")
-
-
-def _drawn(each: Exercised) -> Covered:
-    """An input, which is not exercised where some of its ids were never drawn."""
-    what, count = f"input {each.name}", each.domain.count
-    if each.is_whole:
-        return Covered(what, str(each))
-    return Covered(
-        what,
-        str(each),
-        exercised=False,
-        remedy="give the package longer calls, or say that a sample is enough: "
-        f'[models.NAME.inputs.{each.name}] kind = "ids", count = {count}, sample = true',
-    )
 
 
 def _detected(cases: Sequence[Case]) -> Iterator[Covered]:

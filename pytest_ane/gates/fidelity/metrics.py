@@ -108,12 +108,15 @@ COSINES = attrgetter("cosines", "positions")
 CONTRIBUTIONS = attrgetter("contributions", "contributing")
 MIN_COSINE = Metric("min-cosine", "cosine.min", "cosine", COSINES)
 MIN_CONTRIBUTION = Metric("min-contribution", "contribution.min", "contribution", CONTRIBUTIONS)
+MAX_RELATIVE_L2 = Metric(
+    "max-relative-l2", "relative_l2.max", "relative L2", attrgetter("relative", "positions"),
+    least=False, step=None, worth=0.5,
+)  # fmt: skip
 METRICS = (
     MIN_COSINE,
     Metric("min-cosine-first", "cosine.first.min", "cosine at position 0", COSINES, "first"),
     MIN_CONTRIBUTION,
-    Metric("max-relative-l2", "relative_l2.max", "relative L2", attrgetter("relative", "positions"),
-           least=False, step=None, worth=0.5),
+    MAX_RELATIVE_L2,
     Metric("min-snr", "snr.min", "SNR", _ratios, step=0.01, unit="dB", worth=6.0),
     Metric("min-cosine-flat", "cosine.flat.min", "flat cosine", _flat, "all",
            place="all positions"),
@@ -125,6 +128,15 @@ METRICS = (
            least=False, step=None, worth=None),
 )  # fmt: skip
 """Every metric, in the order of the columns of reports."""
+
+
+def greatest_l2(cosine: float) -> float:
+    """The relative L2 error that a least cosine allows where none is set.
+
+    Vectors of one length at this angle are sqrt(2 - 2 cosine) apart, and they may differ as much in
+    their lengths.
+    """
+    return 2 * math.sqrt(1 - cosine)
 
 
 def values_of(comparisons: Iterable[Comparison], of: Callable[[Comparison], Series]) -> list[float]:
@@ -157,6 +169,21 @@ class Group:
             if c.kind not in (*_REAL, "unit-norm"):
                 pools.setdefault((c.kind == "extreme", c.output), []).append(c)
         return [*(c for c in parts if c.kind in _REAL), *map(_pooled, pools.values())]
+
+    def limit(self, metric: Metric, limits: OutputPolicy) -> float | None:
+        """A metric's threshold; without an error budget two that are not set follow from a cosine.
+
+        A cosine sees neither the size of an output nor what is small beside its residual path. The
+        contribution's angle may be twice the one that `min-cosine` allows.
+        """
+        limit, cosine = metric.limit(limits), limits.min_cosine
+        if limit is not None or cosine is None or self.pool:
+            return limit
+        if metric is MAX_RELATIVE_L2 and limits.min_snr is None:  # One says what the other does.
+            return round(greatest_l2(cosine), 4)
+        if metric is MIN_CONTRIBUTION and any(metric.of(c)[0] for c in self.parts(metric)):
+            return max(round(2 * cosine * abs(cosine) - 1, 4), -1.0)
+        return None
 
     def pools(self, metric: Metric, comparison: Comparison) -> bool:
         """Whether a part that a metric is held against stands for several probes."""

@@ -53,9 +53,8 @@ def test_what_is_asked_decides(key: str, limit: float, kept: float, figure: str)
 )
 def test_what_is_undefined_keeps_no_threshold(key: str, values: dict[str, Any]) -> None:
     mildest = -1e9 if key == "min-snr" else -1 if key.startswith("min-") else 1e9
-    (finding,) = of(replace(BLOCK, **values), **{key: mildest}).reasons
-    assert finding.figure
-    assert finding.remedy == f"no {key} would have passed"
+    verdict = of(replace(BLOCK, **values), **{key: mildest})
+    assert f"no {key} would have passed" in {f.remedy for f in verdict.reasons if f.figure}
 
 
 def test_no_limit_is_offered_beyond_half_of_the_signal() -> None:
@@ -64,7 +63,7 @@ def test_no_limit_is_offered_beyond_half_of_the_signal() -> None:
     assert of(lost, **{"min-snr": 30}).reasons[0].remedy == ""
 
 
-@given(st.floats(1e-6, 0.5))
+@given(st.floats(1e-6, 0.2))
 def test_the_limit_of_the_remedy_passes(error: float) -> None:
     bad = replace(BLOCK, relative=(0.0, error), error_max=error)
     for key in ("max-relative-l2", "max-error"):

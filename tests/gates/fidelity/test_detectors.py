@@ -38,7 +38,9 @@ def verdict(
         cases=lambda: package_cases(backend, artifact, reference, probes, inputs),
         backend=backend,
         artifact=SimpleNamespace(path=artifact, digest="d"),
-        shard=SimpleNamespace(reference=reference or "none", max_tokens=1, function=None),
+        shard=SimpleNamespace(
+            reference=reference or "none", golden=None, function=None, max_tokens=1
+        ),
         budget=lambda: "none",
     )
     subject: Any = SimpleNamespace(qualified="mine:yolo")

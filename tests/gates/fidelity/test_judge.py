@@ -189,7 +189,7 @@ def test_the_contribution_is_shown_and_does_not_decide() -> None:
             "contribution.min": 0.9,
             "contribution.mean": pytest.approx(0.925),
             "contribution.captured.min": 0.9,
-            "contribution.residual": 20,
+            "contribution.residual": 5,
             "relative_l2.max": 0.1,
             "snr.min": pytest.approx(20),
             "cosine.group.min": 0.95,
@@ -202,7 +202,7 @@ def test_the_contribution_is_shown_and_does_not_decide() -> None:
 def test_the_table_has_a_column_a_metric_and_the_limits() -> None:
     (table,) = of(GOOD, BLOCK, **{"min-snr": 10}).tables
     assert [(c.title, c.limit) for c in table.columns[:4]] == [
-        ("probe", None), ("cosine", 0.97), ("at", None), ("SNR", 10)
+        ("probe", None), ("cosine", 0.97), ("at", None), ("contribution", 0.8818)
     ]  # fmt: skip
     assert table.rows[1][:3] == ("captured chat T=2", 0.998, 2)
 

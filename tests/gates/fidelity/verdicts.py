@@ -31,7 +31,7 @@ CAPTURED = replace(
     GOOD, kind="captured", probe="captured chat T=2", positions=(1, 2), input_max=21953.4
 )
 
-BLOCK = replace(CAPTURED, contributions=(0.95, 0.9), residual=20.0)
+BLOCK = replace(CAPTURED, contributions=(0.95, 0.9), residual=5.0)
 
 
 def comparison(*cosines: float, **changes: Any) -> Comparison:

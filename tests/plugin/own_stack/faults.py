@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "own_stack"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "own_stack"
 sys.path.insert(0, str(EXAMPLE))
 import own_stack  # noqa: E402
 

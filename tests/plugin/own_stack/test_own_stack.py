@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,7 @@ from pytest_ane.core.errors import AneError
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates import GATES
 from pytest_ane.project.project import Project, read_project
-from tests.own_stack.faults import EXAMPLE, FAULTS, Fault
+from tests.plugin.own_stack.faults import FAULTS, Fault
 
 pytestmark = [
     pytest.mark.slow,
@@ -23,22 +20,6 @@ pytestmark = [
     # coremltools leaves its temporary folders to Python.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-
-
-@pytest.fixture(scope="session")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example's packages."""
-    folder = tmp_path_factory.mktemp("own_stack") / "packages"
-    subprocess.run([sys.executable, EXAMPLE / "own_stack.py", folder], check=True)
-    return folder
-
-
-@pytest.fixture
-def stack(packages: Path, tmp_path: Path) -> Path:
-    """A copy of the example to break."""
-    shutil.copytree(packages, tmp_path / "packages")
-    shutil.copy(EXAMPLE / "shards.toml", tmp_path)
-    return tmp_path
 
 
 def verdicts(project: Project) -> dict[str, str]:

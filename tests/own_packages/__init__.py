@@ -1,0 +1,1 @@
+"""Pairs of packages as users convert them, one right and one wrong, through the fidelity gate."""

@@ -1,0 +1,68 @@
+"""Forms of functions: several in one package, each compared with that of its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from coremltools.converters.mil import Builder as mb
+
+from tests.own_packages.subjects import Variant, half, state, subject
+
+C = 16
+F16 = np.float16
+
+
+@subject(
+    "functions of several lengths",
+    {"second function of other weights": "failed", "second function reads one position": "failed",
+     "both functions wrong": "failed", "second function missing": "unproven"},
+    functions={"decode": {"x": half(1, 1, C)}, "verify4": {"x": half(1, 4, C)}},
+)  # fmt: skip
+def lengths(v: Variant, x: Any) -> Any:
+    weight, second = v.weight(C, C), v.function == "verify4"
+    if v["both functions wrong"] or (v["second function of other weights"] and second):
+        weight = weight.T.copy()
+    y = mb.tanh(x=mb.matmul(x=x, y=weight))
+    if v["second function reads one position"] and second:
+        y = mb.mul(x=mb.reduce_mean(x=y, axes=[1], keep_dims=True), y=np.ones((1, 4, 1), F16))
+    return mb.mul(x=y, y=F16(1), name="y")
+
+
+@subject(
+    "functions of one shape, as adapters are",
+    ["functions exchanged", "one adapter for both", "adapter scaled twice"],
+    functions={"base": {"x": half(1, C)}, "french": {"x": half(1, C)}},
+)
+def adapters(v: Variant, x: Any) -> Any:
+    weight, down, up = v.weight(C, C), v.weight(C, 4), v.weight(4, C)
+    adapted = v.function == "french"
+    if v["functions exchanged"]:
+        adapted = not adapted
+    if v["one adapter for both"]:
+        adapted = True
+    y = mb.matmul(x=x, y=weight)
+    if adapted:
+        scale = F16(4 if v["adapter scaled twice"] else 2)
+        y = mb.add(x=y, y=mb.mul(x=mb.matmul(x=mb.matmul(x=x, y=down), y=up), y=scale))
+    return mb.tanh(x=y, name="y")
+
+
+@subject(
+    "functions on a state",
+    ["second function forgets", "second function never writes"],
+    functions={
+        name: {"x": half(1, length, C), "total": state(1, 1, C)}
+        for name, length in (("decode", 1), ("verify4", 4))
+    },
+)
+def on_a_state(v: Variant, x: Any, total: Any) -> Any:
+    second = v.function == "verify4"
+    before = mb.read_state(input=total)
+    if v["second function forgets"] and second:
+        before = mb.mul(x=before, y=F16(0))
+    after = mb.add(x=mb.mul(x=before, y=F16(0.75)), y=mb.reduce_sum(x=x, axes=[1], keep_dims=True))
+    lost = v["second function never writes"] and second
+    mb.coreml_update_state(state=total, value=before if lost else after)
+    y = mb.tanh(x=mb.add(x=x, y=after))
+    return mb.matmul(x=y, y=v.weight(C, C), name="y")
