@@ -137,13 +137,14 @@ def package_case(
         return {key: row(key, output) for key, output in arrays.items()}
 
     expected = _joined([rows(each) for each in outputs])
+    lengths = [len(array) for key, array in expected.items() if key not in objects]
     return Case(
         kind=kind,
         name=name,
         calls=tuple(calls),
         rows=rows,
         expected=expected,
-        length=max(map(len, expected.values())) if length is None else length,
+        length=max(lengths, default=1) if length is None else length,
         input_max=max(map(largest_input, calls)),
         start=start,
         residual_unknown=residual_unknown,
