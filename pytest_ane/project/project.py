@@ -26,7 +26,7 @@ from pytest_ane.core.errors import AneError, ManifestError
 from pytest_ane.error_budget import ErrorBudget
 from pytest_ane.families import Buildable, Ports, make_importable
 from pytest_ane.gates import GATES, Subject
-from pytest_ane.manifest import Manifest, Policy, Shard
+from pytest_ane.manifest import Manifest, Model, Policy, Shard
 from pytest_ane.manifest.problems import label
 from pytest_ane.mil import read_any
 from pytest_ane.mil.records import MLModel as Program
@@ -37,7 +37,8 @@ from pytest_ane.probes.package import package_cases
 from pytest_ane.project.budgets import built_budget, own_budget
 from pytest_ane.project.choose import is_complete
 from pytest_ane.project.entries import read_manifest
-from pytest_ane.project.models import Opened, OpenModel, open_model
+from pytest_ane.project.models import OpenBuilder, Opened, OpenModel
+from pytest_ane.project.own_chain import OpenChain
 from pytest_ane.project.preflight import Preflight
 from pytest_ane.project.progress import Progress
 from pytest_ane.project.stack import Stack
@@ -295,6 +296,13 @@ class Project:
             artifacts = [(shard, self.artifact(shard)) for shard in shards]
             self._stacks[name] = Stack(model, artifacts, self.backend)
         return self._stacks[name]
+
+
+def open_model(model: Model, cache: Cache) -> Opened:
+    """A model by its family, its chain or its builder; one of packages alone has none."""
+    if model.chain:
+        return OpenChain(model, cache)
+    return OpenBuilder(model, cache) if model.builder else OpenModel(model, cache)
 
 
 @dataclass(frozen=True)
