@@ -259,7 +259,9 @@ def _converted(
         minimum_deployment_target=ct.target.iOS18,
         skip_model_load=True,
     )
-    config = cto.OptimizationConfig(cto.OpPalettizerConfig(nbits=8, weight_threshold=256))
+    config = cto.OptimizationConfig(
+        cto.OpPalettizerConfig(mode="uniform", nbits=8, weight_threshold=256)
+    )
     return {"-fp16": plain, "": cto.palettize_weights(plain, config)}
 
 

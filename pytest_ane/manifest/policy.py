@@ -166,15 +166,15 @@ class OutputPolicy(Record):
     """The same for position 0 of captured probes."""
     min_contribution: Cosine | None = None
     """Lowest cosine with the residual path taken out, position 0 of captured probes apart; it
-    fails for a shard that has no residual path. Absent and without an error budget:
+    fails for a shard that has no residual path. Absent, for a package of your own:
     2 min-cosine^2 - 1, twice the angle that `min-cosine` allows."""
     min_cosine_flat: Cosine | None = None
     """Lowest cosine of all positions of a probe as one vector."""
     min_cosine_group: Cosine | None = None
     """Lowest cosine of 32 channels over all positions of a probe."""
     max_relative_l2: NotNegative | None = None
-    """Greatest |a - b| / |b| of any position, position 0 of captured probes apart. Absent, without
-    `min-snr` and without an error budget: 2 sqrt(1 - min-cosine), for a cosine sees no scale."""
+    """Greatest |a - b| / |b| of any position, position 0 of captured probes apart. Absent and without
+    `min-snr`, for a package of your own: 2 sqrt(1 - min-cosine), for a cosine sees no scale."""
     min_snr: float | None = None
     """Lowest signal-to-noise ratio of any position in dB, position 0 of captured probes apart."""
     max_error: NotNegative | None = None

@@ -279,3 +279,19 @@ def compressed(v: Variant, x: Any) -> Any:
     y = mb.gelu(x=mb.matmul(x=x, y=weight), mode="TANH_APPROXIMATION")
     y = mb.mul(x=y, y=np.where(np.arange(4 * C) == 0, 0.1, 1).astype(F16))
     return mb.matmul(x=y, y=down, name="y")
+
+
+@subject(
+    "the program before compression is another one",
+    ["contribution lost", "contribution negated", "keys exchanged for values"],
+    x=half(1, T, C),
+    shard='uncompressed = "replaced/reference.mlpackage"',
+)
+def replaced(v: Variant, x: Any) -> Any:
+    """What compression costs excuses no other function: its cosine is above 0.97 all the same."""
+    keys, values = (mb.matmul(x=x, y=v.weight(C, C, scale=0.02)) for _ in range(2))
+    if v["keys exchanged for values"]:
+        keys, values = values, keys
+    z = mb.mul(x=mb.sigmoid(x=keys), y=values)
+    gain = 0 if v["contribution lost"] else -1 if v["contribution negated"] else 1
+    return mb.add(x=x, y=mb.mul(x=z, y=F16(gain)), name="y")

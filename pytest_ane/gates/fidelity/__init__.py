@@ -87,7 +87,8 @@ class FidelityGate(Gate[Fidelity]):
             left = (Covered(f"function {name}", _LEFT_OUT) for name in subject.ungated)
             covered = (*(measurement.coverage or ()), *left)
             measurement = replace(measurement, coverage=covered)
-        return judge(measurement, policy, subject.qualified)
+        own = isinstance(subject, Shard) and subject.artifact is not None
+        return judge(measurement, policy, subject.qualified, own=own)
 
     def figures(self, measurement: Fidelity) -> tuple[Figure, ...]:
         """Numbers of all probes."""

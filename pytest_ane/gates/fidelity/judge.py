@@ -34,14 +34,24 @@ _NAMED = 5
 """Positions that are named; the rest is counted."""
 
 
-def judge(fidelity: Fidelity, policy: FidelityPolicy, subject: str) -> Verdict:
-    """Passed only if something was compared, and everything compared is close and finite."""
+def judge(
+    fidelity: Fidelity, policy: FidelityPolicy, subject: str, *, own: bool = False
+) -> Verdict:
+    """Passed only if something was compared, and everything compared is close and finite.
+
+    Args:
+        fidelity: the measurement.
+        policy: its thresholds.
+        subject: the shard.
+        own: whether the artifact is the user's own, so that what an error budget calls compression
+            may be another function: nobody knows that it was compressed from what is named.
+    """
     if not fidelity.comparisons:
         return nothing(
             "fidelity", subject, "No probe was run, so nothing was compared",
             "name probe kinds in shards.toml", provenance=fidelity.provenance,
         )  # fmt: skip
-    groups = _groups(fidelity, policy)
+    groups = _groups(fidelity, policy, own=own)
     split = tuple(split_findings(fidelity, policy, subject))
     findings = tuple(_findings(fidelity, policy, groups))
     cost = fidelity.budget and fidelity.budget.compression
@@ -130,7 +140,7 @@ Groups = Mapping[OutputPolicy, Group]
 """Comparisons that are judged, by the thresholds of their outputs."""
 
 
-def _groups(fidelity: Fidelity, policy: FidelityPolicy) -> Groups:
+def _groups(fidelity: Fidelity, policy: FidelityPolicy, *, own: bool = False) -> Groups:
     """Without positions that are not finite where the policy allows those."""
     groups: dict[OutputPolicy, list[Comparison]] = {}
     pool = fidelity.budget is not None
@@ -139,7 +149,10 @@ def _groups(fidelity: Fidelity, policy: FidelityPolicy) -> Groups:
             spoilt = {*c.spoilt}
             finite = c.at(lambda p, spoilt=spoilt: p not in spoilt) if spoilt else c  # type: ignore[misc]
             groups.setdefault(policy.of_output(c.output), []).append(finite)
-    return {limits: Group(tuple(group), pool) for limits, group in groups.items()}
+    return {
+        limits: Group(tuple(group), pool, implied=own or not pool)
+        for limits, group in groups.items()
+    }
 
 
 def _with_limits(fidelity: Fidelity, groups: Groups) -> tuple[Figure, ...]:

@@ -154,10 +154,12 @@ class Group:
             sees each position better, and a cosine's minimum over random positions hangs on the
             seed: 15 of 600 right blocks were red for it. Without a budget nothing else sees one
             position, so that each is held to the threshold.
+        implied: whether two thresholds that are not set follow from a cosine.
     """
 
     comparisons: tuple[Comparison, ...]
     pool: bool
+    implied: bool = True
 
     def parts(self, metric: Metric) -> list[Comparison]:
         """What a metric is held against."""
@@ -171,13 +173,13 @@ class Group:
         return [*(c for c in parts if c.kind in _REAL), *map(_pooled, pools.values())]
 
     def limit(self, metric: Metric, limits: OutputPolicy) -> float | None:
-        """A metric's threshold; without an error budget two that are not set follow from a cosine.
+        """A metric's threshold; for an own package two that are not set follow from a cosine.
 
         A cosine sees neither the size of an output nor what is small beside its residual path. The
         contribution's angle may be twice the one that `min-cosine` allows.
         """
         limit, cosine = metric.limit(limits), limits.min_cosine
-        if limit is not None or cosine is None or self.pool:
+        if limit is not None or cosine is None or not self.implied:
             return limit
         if metric is MAX_RELATIVE_L2 and limits.min_snr is None:  # One says what the other does.
             return round(greatest_l2(cosine), 4)

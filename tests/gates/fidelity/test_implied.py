@@ -45,7 +45,7 @@ def test_a_contribution_that_is_added_twice_is_red() -> None:
 
 
 def test_an_error_budget_decides_by_itself() -> None:
-    pooled = Group((BLOCK,), pool=True)
+    pooled = Group((BLOCK,), pool=True, implied=False)
     assert pooled.limit(MAX_RELATIVE_L2, POLICY) is pooled.limit(MIN_CONTRIBUTION, POLICY) is None
     plain = Group((GOOD,), pool=False)
     assert plain.limit(MIN_CONTRIBUTION, POLICY) is None
