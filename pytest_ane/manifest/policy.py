@@ -173,8 +173,9 @@ class OutputPolicy(Record):
     min_cosine_group: Cosine | None = None
     """Lowest cosine of 32 channels over all positions of a probe."""
     max_relative_l2: NotNegative | None = None
-    """Greatest |a - b| / |b| of any position, position 0 of captured probes apart. Absent and without
-    `min-snr`, for a package of your own: 2 sqrt(1 - min-cosine), for a cosine sees no scale."""
+    """Greatest |a - b| / |b| of any position, position 0 of captured probes apart. Absent and
+    without `min-snr`, for a package of your own: 2 sqrt(1 - min-cosine), for a cosine sees no
+    scale."""
     min_snr: float | None = None
     """Lowest signal-to-noise ratio of any position in dB, position 0 of captured probes apart."""
     max_error: NotNegative | None = None
