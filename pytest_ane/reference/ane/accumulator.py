@@ -78,10 +78,17 @@ class Sums:
     Attributes:
         values: fp16 numbers `[B, O, P]` as float32.
         may_overflow: where some orders of summation overflow and others do not; None for nowhere.
+        products: how many were summed.
     """
 
     values: FloatArray
     may_overflow: BoolArray | None
+    products: int
+
+    def map(self, arrange: Callable[[Array], Array]) -> Sums:
+        """The same with its arrays in another shape."""
+        mask = self.may_overflow
+        return Sums(arrange(self.values), None if mask is None else arrange(mask), self.products)
 
 
 def sums(weight: Weight, vectors: Array, bias: Array | None = None) -> Sums:
@@ -101,7 +108,7 @@ def sums(weight: Weight, vectors: Array, bias: Array | None = None) -> Sums:
     _scale(x, scaled, least)
     safe = _cannot_overflow(weight, x, start)
     _products(weight.factors, scaled, least, start, safe, values, mask)
-    return Sums(values, mask if mask.any() else None)
+    return Sums(values, mask if mask.any() else None, values.size * x.shape[-1])
 
 
 def _cannot_overflow(weight: Weight, x: FloatArray, start: DoubleArray) -> BoolArray:
@@ -113,13 +120,14 @@ def _cannot_overflow(weight: Weight, x: FloatArray, start: DoubleArray) -> BoolA
     largest = np.abs(x).max(-1, initial=0).astype(np.float64)[:, None]
     length = np.sqrt(np.einsum("bpk,bpk->bp", x, x, dtype=np.float64))[:, None] * _MORE
     size = np.minimum(weight.totals[..., None] * largest, weight.norms[..., None] * length) / LSB
-    return size + np.abs(start)[..., None] + x.shape[-1] < LIMIT
+    safe: BoolArray = size + np.abs(start)[..., None] + x.shape[-1] < LIMIT
+    return safe
 
 
 def starts(bias: Array) -> DoubleArray:
     """What an accumulator starts with: a bias in whole LSB, ties away from zero, as float64."""
     steps = np.abs(decode(bias).astype(np.float64)) / LSB
-    return np.copysign(np.floor(steps + 0.5), decode(bias)) + 0.0
+    return np.asarray(np.copysign(np.floor(steps + 0.5), decode(bias)) + 0.0)
 
 
 def _wide(context: Any, factor: Any) -> Any:
@@ -299,15 +307,8 @@ def _scale(vectors: Any, x: Any, least: Any) -> None:
                 least[b, p, k] = 0 if e >= -2 else of_bits((1023 - 16 - e) << 52)
 
 
-@_compiled(
-    *[
-        [factors, *[_VECTORS] * 2, _ROWS, _FLAGS, _VECTORS, _FLAGS]
-        for factors in _FACTORS
-    ]
-)
-def _products(
-    factors: Any, x: Any, least: Any, start: Any, safe: Any, out: Any, mask: Any
-) -> None:
+@_compiled(*[[factors, *[_VECTORS] * 2, _ROWS, _FLAGS, _VECTORS, _FLAGS] for factors in _FACTORS])
+def _products(factors: Any, x: Any, least: Any, start: Any, safe: Any, out: Any, mask: Any) -> None:
     """Every output as an fp16 number, and where it may overflow.
 
     `safe [B, O, P]`: no order of summation overflows.

@@ -16,11 +16,12 @@ import numpy as np
 
 from pytest_ane.core.arrays import DoubleArray, FloatArray
 from pytest_ane.reference.ane.accumulator import LIMIT, LSB, starts
-from pytest_ane.reference.ane.fp16 import decode, patterns
 from pytest_ane.reference.ane.grades import Grade, rule
 from pytest_ane.reference.ane.tables import LookUp, Table, fitted, rounded
 from pytest_ane.reference.ops.elementwise import error_function
 
+SIGMOID_SLOPE, ERF_SLOPE, SILU_SLOPE, GELU_SLOPE = 1.733e-4, 0.0129, 1.25e-3, 7.8e-4
+"""Of the lines beyond the tables' ends. The last two are inferred: places of least error."""
 INFINITE = 65536.0
 """What an infinity is decoded as."""
 LOG2_E = float(np.float16(math.log2(math.e)))
@@ -49,7 +50,7 @@ _ERF = Table.of(lambda x: error_function(x, exact=True), 0, 1 / 16)
 @rule(Grade.FITTED, "sqrt")
 @LookUp
 def sqrt(x: DoubleArray) -> DoubleArray:
-    """`x = m 4^k`, m in [.5, 2): table of sqrt(m) at steps of 1/16, times 2^k. sqrt(x <= 0) is 0."""
+    """`x = m 4^k`, m in [.5, 2): table of sqrt(m) at steps of 1/16, times 2^k; 0 for x <= 0."""
     m, k = reduced(x, 4)
     y = np.ldexp(_SQRT.at(m), k)
     return np.where(x > 0, np.where(x == INFINITE, np.inf, y), 0)
@@ -88,7 +89,7 @@ def log(x: Any, epsilon: float = 1e-45) -> FloatArray:
 def _exp2(t: DoubleArray) -> DoubleArray:
     i = np.floor(t)
     power = np.clip(i, -100, 100).astype(int)
-    return np.ldexp(_EXP2.at(t - i, mirrored=t < 0), power)
+    return np.asarray(np.ldexp(_EXP2.at(t - i, mirrored=t < 0), power))
 
 
 @rule(Grade.INFERRED, "exp2")
@@ -101,7 +102,8 @@ def exp2(x: Any) -> FloatArray:
 @LookUp
 def exp(x: DoubleArray) -> DoubleArray:
     """`t = r16(x r16(log2 e))`, i = floor(t): table of 2^f on the fraction, times 2^i."""
-    return _exp2(rounded(x * LOG2_E)).astype(np.float64)
+    t = rounded(x * LOG2_E)
+    return np.asarray(_exp2(t), np.float64)
 
 
 @LookUp
@@ -109,7 +111,7 @@ def _inverse(x: DoubleArray) -> DoubleArray:
     m, k = reduced(np.abs(x), 2)
     y = np.ldexp(_INVERSE.at(m), -k)
     y = np.where(np.abs(x) == INFINITE, 0, np.where(x == 0, np.inf, y))
-    return np.copysign(y, x)
+    return np.asarray(np.copysign(y, x))
 
 
 @rule(Grade.FITTED, "inverse")
@@ -122,7 +124,7 @@ def inverse(x: Any, epsilon: float = 1e-4) -> FloatArray:
 
 
 def biased(x: Any, epsilon: float) -> FloatArray:
-    """`x + epsilon`, the epsilon as an accumulator's bias; x as it is where that is below an LSB."""
+    """`x + epsilon`, the epsilon as an accumulator's bias; x alone where that is below an LSB."""
     steps = math.floor(epsilon / LSB + 0.5)
     if steps == 0:
         return np.asarray(x, np.float32)
@@ -136,7 +138,7 @@ def biased(x: Any, epsilon: float) -> FloatArray:
 def tanh(x: DoubleArray) -> DoubleArray:
     """|x| up to 4 in steps of 1/8, and 1 beyond, with the sign. The tail is unknown."""
     y = np.where(np.abs(x) <= _TANH.last, _TANH.at(np.abs(x)), 1)
-    return np.copysign(y, x)
+    return np.asarray(np.copysign(y, x))
 
 
 @rule(Grade.FITTED, "sigmoid")
@@ -149,21 +151,17 @@ def sigmoid(x: DoubleArray) -> DoubleArray:
     return np.where(x < -8, left, np.where(x > 8, right, inner))
 
 
-SIGMOID_SLOPE = 1.733e-4
-ERF_SLOPE = 0.0129
-
-
 @rule(Grade.FITTED, "erf")
 @LookUp
 def erf(x: DoubleArray) -> DoubleArray:
     """|x| up to 2 in steps of 1/16, then a line to 1, with the sign."""
     size = np.abs(x)
     tail = np.minimum(rounded(_ERF.values[-1] + rounded(ERF_SLOPE * (size - 2))), 1)
-    return np.copysign(np.where(size <= 2, _ERF.at(size), tail), x)
+    return np.asarray(np.copysign(np.where(size <= 2, _ERF.at(size), tail), x))
 
 
 def _silu(x: DoubleArray) -> DoubleArray:
-    return x / (1 + np.exp(-x))
+    return np.asarray(x / (1 + np.exp(-x)))
 
 
 def _gelu(x: DoubleArray) -> DoubleArray:
@@ -172,31 +170,32 @@ def _gelu(x: DoubleArray) -> DoubleArray:
 
 
 @cache
-def _fitted_tables() -> tuple[Table, Table]:
-    return fitted(_silu, -8, 1 / 2), fitted(_gelu, -4, 1 / 4)
+def _silu_table() -> Table:
+    return fitted(_silu, -8, 1 / 2, -1787 * 2.0**-20)
+
+
+@cache
+def _gelu_table() -> Table:
+    return fitted(_gelu, -4, 1 / 4, -1581 * 2.0**-21)
+
+
+def _fitted(table: Table, x: DoubleArray, slope: float) -> DoubleArray:
+    """A fitted table; x itself on the right of it, a line up to 0 on the left."""
+    tail = np.minimum(rounded(table.values[0] + rounded(slope * (table.first - x))), 0)
+    inner = table.at(x, mirrored=x < 0)
+    return np.where(x > table.last, x, np.where(x < table.first, tail, inner))
 
 
 @rule(Grade.FITTED, "silu")
 @LookUp
 def silu(x: DoubleArray) -> DoubleArray:
     """[-8, 8] in steps of 1/2, knots fitted to the function; x on the right, on the left a line."""
-    table = _fitted_tables()[0]
-    inner = table.at(x, mirrored=x < 0)
-    return np.where(x > 8, x, np.where(x < -8, _towards_zero(table, x), inner))
-
-
-def _towards_zero(table: Table, x: DoubleArray) -> DoubleArray:
-    """The left tail: the line through the first two knots, until it reaches 0."""
-    slope = (table.values[1] - table.values[0]) / table.step
-    y = rounded(table.values[0] - rounded(slope * (table.first - x)))
-    return np.minimum(y, 0)
+    return _fitted(_silu_table(), x, SILU_SLOPE)
 
 
 @LookUp
-def _gelu_table(x: DoubleArray) -> DoubleArray:
-    table = _fitted_tables()[1]
-    inner = table.at(x, mirrored=x < 0)
-    return np.where(x > 4, x, np.where(x < -4, _towards_zero(table, x), inner))
+def _gelu_values(x: DoubleArray) -> DoubleArray:
+    return _fitted(_gelu_table(), x, GELU_SLOPE)
 
 
 @rule(Grade.FITTED, "gelu")
@@ -205,4 +204,4 @@ def gelu(x: Any, mode: str = "EXACT") -> FloatArray | None:
 
     EXACT and TANH_APPROXIMATION share one table; the third mode is a composition, so unknown.
     """
-    return None if mode == "SIGMOID_APPROXIMATION" else _gelu_table(x)
+    return None if mode == "SIGMOID_APPROXIMATION" else _gelu_values(x)

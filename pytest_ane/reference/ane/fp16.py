@@ -97,9 +97,17 @@ def round_half_away(y: Any) -> Any:
 
 
 _vectorize: Any = numba.vectorize
-r16: Any = cached(lambda cache: _vectorize(["float32(float64)"], cache=cache)(round_half_away)).ufunc
-"""A ufunc: the fp16 number nearest to a double, as float32.
+_r16: Any = cached(
+    lambda cache: _vectorize(["float32(float64)"], cache=cache)(round_half_away)
+).ufunc
 
-Ties go away from zero (2049 becomes 2050), subnormals stay, -0 becomes +0, and what rounds to more
-than 65504 becomes infinite. Recorded: every output of section 2 of docs/explanations/arithmetic.
-"""
+
+def r16(y: Array | float) -> FloatArray:
+    """The fp16 number nearest to each double, as float32.
+
+    Ties go away from zero (2049 becomes 2050), subnormals stay, -0 becomes +0, and what rounds to
+    more than 65504 becomes infinite. Recorded: every output of a sum or of an element-wise
+    operation.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(_r16(y))

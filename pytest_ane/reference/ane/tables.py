@@ -65,10 +65,11 @@ class Table:
         return np.where(mirrored, rounded(high - rounded((high - low) * (1 - f))), upward)
 
 
-def fitted(function: Any, first: float, step: float, intervals: int = 32) -> Table:
+def fitted(function: Any, first: float, step: float, centre: float, intervals: int = 32) -> Table:
     """Knots whose interpolation is nearest to a function over all normal fp16 inputs.
 
     In least squares. Every fp16 input counts once, so those near zero, which are many, weigh most.
+    The knot at zero is `centre`, which the largest recorded error in ulp gives.
     """
     x = decode(EVERY.view(np.float16)).astype(np.float64)
     last = first + step * intervals
@@ -80,6 +81,7 @@ def fitted(function: Any, first: float, step: float, intervals: int = 32) -> Tab
     rows = np.arange(len(x))
     design[rows, i], design[rows, i + 1] = 1 - f, f
     knots = np.linalg.lstsq(design, function(x), rcond=None)[0]
+    knots[intervals // 2] = centre
     return Table(first, step, knots.astype(np.float16).astype(np.float64))
 
 
