@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import Feature, MLModel, Pipeline
-from pytest_ane.reference.dtypes import Precision
+from pytest_ane.reference.dtypes import Arithmetic, Precision
 from pytest_ane.reference.images import to_pixels
 from pytest_ane.reference.interface import check_names, present
 from pytest_ane.reference.session import Session
@@ -20,15 +20,21 @@ class PipelineSession:
     Args:
         model: a pipeline as `mil.read_any` gives it.
         precision: that of `Session`, for all parts.
+        arithmetic: likewise.
 
     Raises:
         ExecutionError: a part cannot be prepared.
     """
 
-    def __init__(self, model: Pipeline, precision: Precision = "as-typed") -> None:
+    def __init__(
+        self,
+        model: Pipeline,
+        precision: Precision = "as-typed",
+        arithmetic: Arithmetic = "typed",
+    ) -> None:
         self.model = model
         self.precision = precision
-        self.parts = tuple(Session(part, precision) for part in model.parts)
+        self.parts = tuple(Session(part, precision, arithmetic=arithmetic) for part in model.parts)
 
     def make_state(self) -> States:
         """Empty: a pipeline has no states."""
@@ -78,7 +84,9 @@ class PipelineSession:
 
 
 def open_session(
-    model: MLModel | Pipeline, precision: Precision = "as-typed"
+    model: MLModel | Pipeline,
+    precision: Precision = "as-typed",
+    arithmetic: Arithmetic = "typed",
 ) -> Session | PipelineSession:
     """The session that runs what `mil.read_any` gives.
 
@@ -86,8 +94,8 @@ def open_session(
         ExecutionError: as `Session`.
     """
     if isinstance(model, Pipeline):
-        return PipelineSession(model, precision)
-    return Session(model, precision)
+        return PipelineSession(model, precision, arithmetic)
+    return Session(model, precision, arithmetic=arithmetic)
 
 
 def _passed(model: MLModel, feature: Feature, value: Any) -> Any:

@@ -50,7 +50,7 @@ _ERF = Table.of(lambda x: error_function(x, exact=True), 0, 1 / 16)
 @rule(Grade.FITTED, "sqrt")
 @LookUp
 def sqrt(x: DoubleArray) -> DoubleArray:
-    """`x = m 4^k`, m in [.5, 2): table of sqrt(m) at steps of 1/16, times 2^k; 0 for x <= 0."""
+    """With `x = m 4^k`, m in [.5, 2): a table in steps of 1/16 at m, times 2^k; 0 for x <= 0."""
     m, k = reduced(x, 4)
     y = np.ldexp(_SQRT.at(m), k)
     return np.where(x > 0, np.where(x == INFINITE, np.inf, y), 0)

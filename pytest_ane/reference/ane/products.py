@@ -8,6 +8,8 @@ palettes count as fp16 weights, which is inferred from M1 (sbryngelson/ane-guide
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,15 +19,52 @@ from pytest_ane.reference.ane.accumulator import Sums, Weight, sums
 from pytest_ane.reference.ane.grades import Grade, rule
 from pytest_ane.reference.ops.conv import check_channels
 from pytest_ane.reference.ops.spatial import ints, padding
-from pytest_ane.reference.weights import HalfWeight
+from pytest_ane.reference.weights import HalfWeight, StreamedWeight
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A constant weight `[O, K, ...]`, which is prepared once where it is held.
+
+    Attributes:
+        source: an array, or a weight that is held in fp16 or streamed.
+        groups: of its rows.
+    """
+
+    source: Any
+    groups: int = 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the source."""
+        return tuple(self.source.shape)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    def factors(self) -> Weight:
+        """Rows by group; of a streamed weight they are decoded anew each time."""
+        is_streamed = isinstance(self.source, StreamedWeight)
+        return (
+            self._made() if is_streamed and not isinstance(self.source, HalfWeight) else self._held
+        )
+
+    @cached_property
+    def _held(self) -> Weight:
+        return self._made()
+
+    def _made(self) -> Weight:
+        source = self.source
+        factors = source.patterns if isinstance(source, HalfWeight) else np.asarray(source)
+        return Weight.of(factors.reshape(self.groups, len(factors) // self.groups, -1))
 
 
 def prepared(weight: Any, groups: int = 1) -> Weight:
     """A weight `[O, K, 1...]` as `[G, O / G, K]`; one that is held in fp16 is not copied."""
-    if isinstance(weight, Weight):
-        return weight
-    factors = weight.patterns if isinstance(weight, HalfWeight) else np.asarray(weight)
-    return Weight.of(factors.reshape(groups, len(factors) // groups, -1))
+    source: Prepared = weight if isinstance(weight, Prepared) else Prepared(weight, groups)
+    return source.factors()
 
 
 @rule(Grade.RECORDED, "conv")
