@@ -1,6 +1,6 @@
 """The arithmetic of the ANE from M4 on (h16+), operation by operation, as far as it is known.
 
-`grades.rules()` has a rule for each operation that is known, with its grade: recorded, fitted or
+`simulation.rules()` has a rule for each operation that is known, with its grade: recorded, fitted or
 inferred. All else is unknown and computes as the program's types say. One file per family:
 
 - `fp16`: how inputs are read, and results rounded;
@@ -8,5 +8,6 @@ inferred. All else is unknown and computes as the program's types say. One file 
 - `integers`: 8-bit activations and weights, and scales after accumulation;
 - `elementwise`: add, sub, mul;
 - `tables`, `activations`: functions by look-up and interpolation;
-- `compositions`: softplus and log-sum-exp, with the cliffs that follow.
+- `compositions`: softplus and log-sum-exp, with the cliffs that follow;
+- `simulation`: a program's operations bound to these rules, and counted by grade.
 """

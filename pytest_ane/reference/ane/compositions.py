@@ -37,6 +37,6 @@ def logsumexp(x: Any, axes: Any = None, keep_dims: bool = False) -> FloatArray:
     rows = y.transpose(*kept, *axes).reshape(*(y.shape[a] for a in kept), -1)
     total = np.zeros(rows.shape[:-1], np.float32)
     for k in range(rows.shape[-1]):
-        total = np.asarray(r16(total.astype(np.float64) + rows[..., k]))
+        total = r16(total.astype(np.float64) + rows[..., k])
     result = log(total)
     return np.expand_dims(result, axes) if keep_dims else result

@@ -45,33 +45,15 @@ class Rule:
     compute: Callable[..., Any]
 
 
-_RULES: dict[str, Rule] = {}
+REGISTERED: dict[str, Rule] = {}
+"""Rules of the modules that are imported; `simulation.rules` imports them all."""
 
 
 def rule(grade: Grade, *ops: str) -> Callable[[F], F]:
     """Register a function as the rule of these operations."""
 
     def decorate(function: F) -> F:
-        _RULES.update({op: Rule(op, grade, function) for op in ops})
+        REGISTERED.update({op: Rule(op, grade, function) for op in ops})
         return function
 
     return decorate
-
-
-def rules() -> dict[str, Rule]:
-    """All rules by operation; what is not among them is of unknown arithmetic."""
-    from pytest_ane.reference.ane import (  # noqa: F401 - they register themselves
-        activations,
-        compositions,
-        elementwise,
-        integers,
-        products,
-    )
-
-    return dict(_RULES)
-
-
-def grade_of(op: str) -> Grade:
-    """The grade of an operation's rule."""
-    found = rules().get(op)
-    return Grade.UNKNOWN if found is None else found.grade

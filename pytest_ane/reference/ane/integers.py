@@ -51,7 +51,7 @@ def w8a8(codes: Array, weight: Array, scale: Any, weight_scale: Any) -> FloatArr
     total = weight.astype(np.int64) @ codes.astype(np.int64).T
     factor = np.float64(scale) * np.reshape(np.asarray(weight_scale, np.float64), (-1, 1))
     overflowed = np.abs(total) >= LIMIT
-    return np.asarray(r16(np.where(overflowed, np.sign(total) * np.inf, total * factor)))
+    return r16(np.where(overflowed, np.sign(total) * np.inf, total * factor))
 
 
 def scaled_after(codes: Array, vectors: Array, scale: Array) -> FloatArray:
@@ -63,4 +63,4 @@ def scaled_after(codes: Array, vectors: Array, scale: Array) -> FloatArray:
     cross-model-validation.json); for int8 weights of Core ML unknown. Off by default.
     """
     total = sums(Weight.of(codes.astype(np.float32)[None]), vectors[None]).values[0]
-    return np.asarray(r16(total.astype(np.float64) * decode(scale).astype(np.float64)[:, None]))
+    return r16(total.astype(np.float64) * decode(scale).astype(np.float64)[:, None])

@@ -12,13 +12,29 @@ import numpy as np
 
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import DType, Operation, Ref, TensorType
-from pytest_ane.reference import kernels
 from pytest_ane.reference.ane.accumulator import Sums
-from pytest_ane.reference.ane.grades import Grade, Rule, rules
+from pytest_ane.reference.ane import (  # noqa: F401 - their rules register themselves
+    activations,
+    compositions,
+    elementwise,
+    integers,
+)
+from pytest_ane.reference.ane.grades import REGISTERED, Grade, Rule
 from pytest_ane.reference.ane.products import Prepared
+from pytest_ane.reference.dtypes import load_kernels
 from pytest_ane.reference.weights import HalfWeight
 
 _CONSTANT_WEIGHT = frozenset(("conv", "linear"))
+
+
+def rules() -> Mapping[str, Rule]:
+    """All rules by operation; what is not among them is of unknown arithmetic."""
+    return REGISTERED
+
+
+def grade_of(op: str) -> Grade:
+    """The grade of an operation's rule."""
+    return REGISTERED[op].grade if op in REGISTERED else Grade.UNKNOWN
 
 
 @dataclass
@@ -63,7 +79,7 @@ class Simulation:
     """
 
     def __init__(self, operations: Mapping[str, Operation]) -> None:
-        if not kernels.available():
+        if load_kernels() is None:
             raise ExecutionError(
                 "arithmetic 'ane' needs a processor that converts fp16 numbers (f16c, or arm64); "
                 "use arithmetic 'typed'."

@@ -13,9 +13,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numba.core import types
 
 from pytest_ane.core.arrays import DoubleArray, FloatArray
-from pytest_ane.reference.ane.fp16 import decode, patterns, r16
+from pytest_ane.reference.ane.fp16 import decode, pattern_of, r16
+from pytest_ane.reference.kernels import compiled
 
 EVERY = np.arange(1 << 16, dtype=np.uint16)
 """All fp16 numbers, as patterns."""
@@ -23,7 +25,7 @@ EVERY = np.arange(1 << 16, dtype=np.uint16)
 
 def rounded(y: Any) -> DoubleArray:
     """`r16` that stays in float64, for steps inside a rule."""
-    return np.asarray(r16(np.asarray(y, np.float64))).astype(np.float64)
+    return r16(np.asarray(y, np.float64)).astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +87,13 @@ def fitted(function: Any, first: float, step: float, centre: float, intervals: i
     return Table(first, step, knots.astype(np.float16).astype(np.float64))
 
 
+@compiled(types.Array(types.float32, 1, "C", readonly=True), types.float32[::1], types.float32[::1])
+def _look_up(x: Any, values: Any, out: Any) -> None:
+    """The value of each fp16 number, by its pattern."""
+    for i in range(len(x)):
+        out[i] = values[pattern_of(x[i])]
+
+
 class LookUp:
     """A function of one fp16 number, computed once for each of the 65,536."""
 
@@ -97,8 +106,11 @@ class LookUp:
         """By pattern."""
         x = decode(EVERY.view(np.float16)).astype(np.float64)
         with np.errstate(all="ignore"):
-            return np.asarray(r16(self._function(x)))
+            return r16(self._function(x))
 
     def __call__(self, x: Any) -> FloatArray:
         """fp16 numbers of any shape, to fp16 numbers as float32."""
-        return np.asarray(self.values[patterns(np.asarray(x))])
+        numbers = np.ascontiguousarray(x, np.float32)
+        out = np.empty(np.shape(x), np.float32)
+        _look_up(numbers.reshape(-1), self.values, out.reshape(-1))
+        return out
