@@ -32,6 +32,7 @@ ROWS = Path(__file__).parents[1] / "tests/reference/ane/recorded.csv"
 NOT_SCORED = {"act_": "a summary of a whole curve", "_cliff": "a summary of a sweep"}
 OTHER_GENERATIONS = ("M1", "M2", "M3")
 NO_EVIDENCE = "not counted as ANE evidence"
+_NO_VECTORS = ("b", "K", "n", "N")
 UNREADABLE = (
     ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
 )  # fmt: skip
@@ -88,13 +89,16 @@ def numbers(value: Any, count: int = 1) -> FloatArray:
 
 
 def dot(operands: Mapping[str, Any]) -> float:
-    """`w`, `x` and the bias `b`: one output of a 1x1 convolution or of a matrix product."""
-    count = int(operands.get("K", operands.get("n", 1)))
-    lengths = [len(v) for v in (operands["w"], operands["x"]) if isinstance(v, list)]
-    count = max([count, *lengths])
-    if not 0 < count <= LARGEST:
+    """Two vectors, usually `w` and `x`, and the bias `b`: an output of a 1x1 convolution or matmul.
+
+    A vector may be one number, which is then repeated `K` times.
+    """
+    first, second = (value for key, value in operands.items() if key not in _NO_VECTORS)
+    counts = [int(operands[key]) for key in ("K", "n", "N") if key in operands]
+    count = max([1, *counts, *(len(v) for v in (first, second) if isinstance(v, list))])
+    if count > LARGEST:
         raise ValueError(f"{count} operands")
-    w, x = numbers(operands["w"], count), numbers(operands["x"], count)
+    w, x = numbers(first, count), numbers(second, count)
     if len(w) != len(x):
         raise ValueError(f"{len(w)} weights and {len(x)} inputs")
     bias = numbers(operands.get("b") or 0)[:1]

@@ -1,7 +1,7 @@
 """The arithmetic of the ANE from M4 on (h16+), operation by operation, as far as it is known.
 
-`simulation.rules()` has a rule for each operation that is known, with its grade: recorded, fitted or
-inferred. All else is unknown and computes as the program's types say. One file per family:
+`simulation.rules()` has a rule for each operation that is known, with its grade: recorded, fitted
+or inferred. All else is unknown and computes as the program's types say. One file per family:
 
 - `fp16`: how inputs are read, and results rounded;
 - `accumulator`, `products`: sums of products in Q15.16: convolutions 1x1, linear, matmul;

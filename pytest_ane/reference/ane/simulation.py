@@ -12,13 +12,13 @@ import numpy as np
 
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import DType, Operation, Ref, TensorType
-from pytest_ane.reference.ane.accumulator import Sums
 from pytest_ane.reference.ane import (  # noqa: F401 - their rules register themselves
     activations,
     compositions,
     elementwise,
     integers,
 )
+from pytest_ane.reference.ane.accumulator import Sums
 from pytest_ane.reference.ane.grades import REGISTERED, Grade, Rule
 from pytest_ane.reference.ane.products import Prepared
 from pytest_ane.reference.dtypes import load_kernels
