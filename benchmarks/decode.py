@@ -104,6 +104,7 @@ class RecordingBackend(CpuBackend):
     def load(self, artifact: Path, function: str | None = None) -> CpuRunner:
         """Prepare a package, and remember its session."""
         runner = super().load(artifact, function)
+        assert isinstance(runner.session, Session)  # No shard here is a pipeline.
         self.sessions.append(runner.session)
         return runner
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,16 @@ from pytest_ane.core import fp16
 from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.error_budget.runs import CaseState
-from pytest_ane.mil.records import MLModel, Operation
+from pytest_ane.mil.records import (
+    Feature,
+    MLModel,
+    NonMaximumSuppression,
+    Operation,
+    Pipeline,
+)
 from pytest_ane.probes.cases import Case
-from pytest_ane.reference import Session
+from pytest_ane.reference import PipelineSession, Session
+from pytest_ane.reference.images import to_pixels
 from pytest_ane.reference.prepare import uses
 from pytest_ane.reference.replay import run_step
 from pytest_ane.reference.state import State
@@ -189,6 +197,14 @@ class ProgramDiff:
         """The first operation whose result differs by more than a relative tolerance."""
         return next((d for d in self.differences if d.beyond(tolerance)), None)
 
+    def within(self, part: str) -> ProgramDiff:
+        """The same with names below a part's of a pipeline."""
+        return ProgramDiff(
+            tuple(replace(d, name=f"{part}/{d.name}") for d in self.differences),
+            tuple(f"{part}/{name}" for name in self.only_first),
+            tuple(f"{part}/{name}" for name in self.only_second),
+        )
+
 
 def diff_programs(a: MLModel, b: MLModel, inputs: Arrays) -> ProgramDiff:
     """Run both on the same inputs and compare results of the same name.
@@ -211,6 +227,52 @@ def diff_programs(a: MLModel, b: MLModel, inputs: Arrays) -> ProgramDiff:
         tuple(n for n in first.computed if n not in common),
         tuple(n for n in second.computed if n not in set(common.values())),
     )
+
+
+def diff_pipelines(a: Pipeline, b: Pipeline, inputs: Arrays) -> ProgramDiff:
+    """Compare two pipelines part by part, each part of both on what enters it in the first.
+
+    Results are named `PART/NAME`. A suppression is one operation, named as its part, whose settings
+    are compared.
+
+    Raises:
+        ExecutionError: their parts are of other kinds, or one cannot be run on these inputs.
+    """
+    kinds = [[type(part) for part in pipeline.parts] for pipeline in (a, b)]
+    if kinds[0] != kinds[1]:
+        raise ExecutionError(
+            f"{a.path} and {b.path} are pipelines of other parts, so there is little to compare."
+        )
+    names = [f.name for part in a.parts for f in part.outputs]
+    values = {**inputs, **PipelineSession(a).predict(inputs, outputs=names)}
+    diffs = []
+    for name, first, second in zip(a.names, a.parts, b.parts, strict=True):
+        if isinstance(first, MLModel) and isinstance(second, MLModel):
+            entering = [f for f in first.inputs if f.name in values]
+            given = {f.name: _entering(f, values[f.name]) for f in entering}
+            diffs.append(diff_programs(first, second, given).within(name))
+        elif not isinstance(first, MLModel) and not isinstance(second, MLModel):
+            diffs.append(ProgramDiff((_suppressions(name, first, second),), (), ()))
+    return ProgramDiff(
+        *(tuple(chain.from_iterable(getattr(diff, f.name) for diff in diffs))
+          for f in fields(ProgramDiff))
+    )  # fmt: skip
+
+
+def _entering(feature: Feature, value: Any) -> Any:
+    """A part's result as the next part takes it; what enters the whole is so already."""
+    tensor = feature.kind == "image" and getattr(value, "ndim", 0) == 4
+    return to_pixels(feature, value) if tensor else value
+
+
+def _suppressions(name: str, a: NonMaximumSuppression, b: NonMaximumSuppression) -> OpDifference:
+    changed = [
+        f"{key} {value} in place of {b.settings[key]}"
+        for key, value in a.settings.items()
+        if value != b.settings[key]
+    ]
+    gap = float("inf") if changed else 0.0
+    return OpDifference("nonMaximumSuppression", name, gap, gap, ", ".join(changed))
 
 
 def _plain(name: str) -> str:

@@ -13,7 +13,7 @@ from pytest_ane.build import Cache
 from pytest_ane.core.arrays import Array, Arrays, FloatArray
 from pytest_ane.manifest import ComputeUnits
 from pytest_ane.mil import counterpart
-from pytest_ane.mil.records import Feature
+from pytest_ane.mil.records import Feature, MLModel, Pipeline
 
 __all__ = [
     "Backend",
@@ -28,6 +28,11 @@ __all__ = [
 
 class Runner(Protocol):
     """A loaded artifact, ready to predict."""
+
+    @property
+    def model(self) -> MLModel | Pipeline:
+        """The artifact as read from disk: what it declares."""
+        ...
 
     @property
     def inputs(self) -> tuple[Feature, ...]:

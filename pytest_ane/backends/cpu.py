@@ -11,9 +11,9 @@ import numpy as np
 import pytest_ane
 from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Feature
-from pytest_ane.reference import Session
+from pytest_ane.mil import read_any
+from pytest_ane.mil.records import Feature, Pipeline
+from pytest_ane.reference import PipelineSession, Session, open_session
 from pytest_ane.reference.dtypes import Precision
 from pytest_ane.reference.state import States
 
@@ -24,17 +24,23 @@ MEMORY_BUDGET = 64 << 20
 class CpuRunner:
     """A package prepared for the executor."""
 
-    def __init__(self, session: Session) -> None:
-        self.session, self._model = session, session.model
+    def __init__(self, session: Session | PipelineSession) -> None:
+        self.session, self.model = session, session.model
+        raw = [
+            name
+            for part in (session.model.suppressions if isinstance(session.model, Pipeline) else ())
+            for name in (part.confidence[0], part.coordinates[0])
+        ]
+        self._names = tuple(dict.fromkeys((*session.model.output_names, *raw))) if raw else None
 
     @property
     def inputs(self) -> tuple[Feature, ...]:
         """The inputs that the package declares, images and scalars among them."""
-        return self._model.inputs
+        return self.model.inputs
 
     def make_state(self) -> States | None:
         """Fresh states, all zero; None where the package keeps none."""
-        return self.session.make_state() if self._model.states else None
+        return self.session.make_state() if self.model.states else None
 
     def read_states(
         self, state: States | None, names: Collection[str] | None = None
@@ -50,22 +56,27 @@ class CpuRunner:
             if state is None or name not in state:
                 listed = ", ".join(state or ()) or "none"
                 raise ExecutionError(
-                    f"{self._model.path}: there is no state {name!r}; states are: {listed}."
+                    f"{self.model.path}: there is no state {name!r}; states are: {listed}."
                 )
             try:
                 state[name].write(value)
             except ValueError as error:
-                raise ExecutionError(f"{self._model.path}: {name!r}: {error}.") from None
+                raise ExecutionError(f"{self.model.path}: {name!r}: {error}.") from None
 
     def predict(self, inputs: Arrays, state: States | None = None) -> dict[str, Array]:
-        """Run once; every fp16 result is rounded as the program's types say."""
-        return self.session.predict(self.session.known(inputs), state)
+        """Run once; every fp16 result is rounded as the program's types say.
+
+        Of a detector's pipeline the numbers before suppression come with its outputs.
+        """
+        return self.session.predict(self.session.known(inputs), state, self._names)
 
     def predict_all(
         self, inputs: Sequence[Arrays], states: Sequence[States | None]
     ) -> list[dict[str, Array]]:
         """Run once on each input; weights that are not held are decoded once for all."""
-        return self.session.predict_all([self.session.known(x) for x in inputs], states)
+        return self.session.predict_all(
+            [self.session.known(x) for x in inputs], states, self._names
+        )
 
 
 class CpuBackend:
@@ -87,8 +98,8 @@ class CpuBackend:
         Raises:
             ProgramError: it cannot be read, or has no such function.
         """
-        model = read_model(artifact, function=function)
-        return CpuRunner(Session(model, self._precision, MEMORY_BUDGET))
+        model = read_any(artifact, function=function)
+        return CpuRunner(open_session(model, self._precision, MEMORY_BUDGET))
 
     def provenance(self) -> dict[str, str]:
         """Versions of pytest-ane and numpy, and the machine's system and processor."""

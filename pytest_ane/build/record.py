@@ -121,7 +121,7 @@ def weights_against(
         against: Against = "reference" if shard.uncompressed is None else "uncompressed"
         return against, compare_weights(program, _read(plain, shard), shard.compression)
     weights = WeightComparison()
-    if isinstance(reference, Path) and reference.suffix != GOLDEN and reference.exists():
+    if isinstance(reference, Path) and reference.suffix not in GOLDEN and reference.exists():
         weights = compare_weights(program, _read(reference, shard))
     return ("nothing" if plain is None else "itself"), WeightComparison(weights.distortions)
 
@@ -163,7 +163,7 @@ def uncompressed_package(shard: Shard, artifact: Artifact, program: MLModel) -> 
     if not any(weight.stages for weight in weights):
         return artifact.path
     reference = shard.reference
-    if not isinstance(reference, Path) or reference.suffix == GOLDEN or not reference.exists():
+    if not isinstance(reference, Path) or reference.suffix in GOLDEN or not reference.exists():
         return None
     others = take_census(_read(reference, shard)).weights
     if any(weight.stages for weight in others):

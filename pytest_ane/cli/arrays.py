@@ -10,6 +10,10 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 
 from pytest_ane.core.errors import ExecutionError
+from pytest_ane.mil.records import MLModel, Pipeline
+from pytest_ane.reference.images import open_picture, to_pixels
+
+_PICTURE = ".png"
 
 
 def read_inputs(texts: Iterable[str]) -> dict[str, Any]:
@@ -36,17 +40,9 @@ def _read(path: Path) -> Any:
     if path.suffix == ".npy":
         return _load(path)
     try:
-        from PIL import Image
-    except ImportError:
-        raise ExecutionError(
-            f"{path}: is no .npy file; pictures need Pillow, run: pip install pillow"
-        ) from None
-    try:
-        with Image.open(path) as image:
-            image.load()
-            return image.copy()
-    except (OSError, ValueError) as error:
-        raise ExecutionError(f"{path}: is neither a .npy file nor a picture ({error}).") from None
+        return open_picture(path)
+    except ValueError as error:
+        raise ExecutionError(f"{path}: is no .npy file, and {error}.") from None
 
 
 def _load(path: Path) -> Any:
@@ -68,9 +64,11 @@ def output_files(targets: Sequence[str], outputs: Sequence[str]) -> dict[str, li
     for target in targets:
         name, separator, file = target.partition("=")
         path = Path(file if separator else target)
-        if path.suffix not in (".npy", ".npz"):
-            raise ExecutionError(f"--out {target}: give a file ending in .npy or .npz.")
-        if separator or (path.suffix == ".npy" and len(outputs) == 1):
+        if path.suffix not in (".npy", ".npz", _PICTURE):
+            raise ExecutionError(
+                f"--out {target}: give a file ending in .npy or .npz, or {_PICTURE} for an image."
+            )
+        if separator or (path.suffix != ".npz" and len(outputs) == 1):
             files.setdefault(name if separator else outputs[0], []).append(path)
         elif path.suffix == ".npz":
             for output in outputs:
@@ -95,13 +93,45 @@ def write_outputs(files: Mapping[str, list[Path]], results: Mapping[str, Any]) -
             together.setdefault(path, {})[name] = results[name]
     for path, arrays in together.items():
         try:
+            *_, array = arrays.values()
             if path.suffix == ".npz":
                 _write_all(path, arrays)
+            elif path.suffix == _PICTURE:
+                _write_picture(path, array)
             else:
-                *_, array = arrays.values()
                 np.save(path, array, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise ExecutionError(f"{path}: cannot be written ({error}).") from None
+
+
+def shown_output(model: MLModel | Pipeline, name: str, value: Any) -> Any:
+    """A result as Core ML gives it to a caller: of an image its pixels, any other as it is.
+
+    Raises:
+        ExecutionError: an image output is no single image.
+    """
+    feature = next((f for f in model.outputs if f.name == name), None)
+    if feature is None or feature.kind != "image":
+        return value
+    try:
+        return to_pixels(feature, value)
+    except ValueError as error:
+        raise ExecutionError(f"{model.path}: output {name!r} has {error}.") from None
+
+
+def _write_picture(path: Path, pixels: Any) -> None:
+    """A PNG of pixels `[H, W, 3]` or `[H, W]`.
+
+    Raises:
+        ValueError: they are none of an image of 8 bits.
+    """
+    if getattr(pixels, "dtype", None) != np.uint8:
+        raise ValueError("it is no image of 8 bits; write it as .npy")
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ValueError("pictures need Pillow, run: pip install pillow") from None
+    Image.fromarray(pixels).save(path)
 
 
 def _write_all(path: Path, arrays: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from pytest_ane.core.errors import ExecutionError
 
 if TYPE_CHECKING:
     from pytest_ane.analysis.operations import ProgramDiff
-    from pytest_ane.mil.records import MLModel
+    from pytest_ane.mil.records import MLModel, Pipeline
 
 HELP = "compare two packages op by op on the same inputs"
 EXAMPLE = "pytest-ane diff int4.mlpackage fp16.mlpackage --tolerance 0.05"
@@ -43,17 +43,21 @@ def run(options: argparse.Namespace) -> Output:
 
     It fails where an operation differs beyond the tolerance.
     """
-    from pytest_ane.analysis.operations import diff_programs
+    from pytest_ane.analysis.operations import diff_pipelines, diff_programs
     from pytest_ane.cli.arrays import read_inputs
-    from pytest_ane.mil import counterpart, read_model
+    from pytest_ane.mil import counterpart, only_program, read_any
+    from pytest_ane.mil.records import Pipeline
 
     tolerance: float = options.tolerance
     if not tolerance >= 0:
         raise ExecutionError(f"--tolerance {tolerance:g}: give a number from 0.")
-    a = read_model(options.first, function=options.function)
-    b = read_model(options.second, function=counterpart(options.second, options.function))
-    inputs = read_inputs(options.input) if options.input else _seeded(a, options.seed)
-    diff = diff_programs(a, b, inputs)
+    a = read_any(options.first, function=options.function)
+    b = read_any(options.second, function=counterpart(options.second, options.function))
+    inputs = read_inputs(options.input) if options.input else _seeded(a, options)
+    if isinstance(a, Pipeline) and isinstance(b, Pipeline):
+        diff = diff_pipelines(a, b, inputs)
+    else:
+        diff = diff_programs(only_program(a), only_program(b), inputs)
     yield from _table(diff, tolerance)
     if (worst := diff.first_beyond(tolerance)) is not None:
         error = (
@@ -65,11 +69,10 @@ def run(options: argparse.Namespace) -> Output:
     return diff
 
 
-def _seeded(model: MLModel, seed: int) -> dict[str, Any]:
+def _seeded(model: MLModel | Pipeline, options: argparse.Namespace) -> dict[str, Any]:
     from pytest_ane.probes.package import seeded_inputs
 
-    function = model.function or None
-    return seeded_inputs(model.inputs, Path(model.path), seed, function=function)
+    return seeded_inputs(model.inputs, options.first, options.seed, function=options.function)
 
 
 def _table(diff: ProgramDiff, tolerance: float) -> Iterator[str]:

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("what", help="a shard of the manifest, or a package")
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="FILE.safetensors", help="the file to write"
+        "--out", type=Path, required=True, metavar="FILE", help="the .safetensors or .npz to write"
     )
     parser.add_argument(
         "--package", type=Path, help="for a shard: run this in place of its float32 module"
@@ -55,12 +55,12 @@ def run(options: argparse.Namespace) -> Output:
     Raises:
         AneError: one sentence; nothing is written then.
     """
-    from pytest_ane.manifest import Probes
+    from pytest_ane.manifest import GOLDEN, Probes
     from pytest_ane.probes.golden import write_golden
 
     out: Path = options.out
-    if out.suffix != ".safetensors":
-        raise GoldenError(f"--out {out}: golden tensors are a .safetensors file.")
+    if out.suffix not in GOLDEN:
+        raise GoldenError(f"--out {out}: golden tensors are a .safetensors or an .npz file.")
     if options.what.rstrip("/").endswith(_PACKAGES):
         if options.package is not None:
             raise GoldenError("--package is for a shard of the manifest; name one package.")

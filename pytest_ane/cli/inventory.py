@@ -86,7 +86,10 @@ class Inventory:
         shards = select(self.manifest, selection)
         chosen = {shard.qualified for shard in shards}
         wanted: list[tuple[str, Subject]] = [
-            (gate.name, shard) for shard in shards for gate in recordable("shard")
+            (gate.name, shard)
+            for shard in shards
+            for gate in recordable("shard")
+            if gate.asks(shard)
         ]
         complete = [model for model in self.manifest.models if is_complete(model, chosen)]
         wanted += [(gate.name, model) for model in complete for gate in recordable("model")]

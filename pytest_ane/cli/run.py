@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="y.npy for the only output, NAME=y.npy for any value, all.npz for all outputs",
+        help="y.npy for the only output, NAME=y.npy for any value, all.npz for all outputs; "
+        "y.png for an image",
     )
     parser.add_argument(
         "--precision",
@@ -43,21 +44,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Output:
     """Run a model once; write the outputs to files, and summarise their values."""
-    from pytest_ane.cli.arrays import output_files, read_inputs, write_outputs
+    from pytest_ane.cli.arrays import output_files, read_inputs, shown_output, write_outputs
     from pytest_ane.mil import read_any
-    from pytest_ane.mil.records import MLModel
     from pytest_ane.reference import open_session
 
     session = open_session(read_any(options.package, function=options.function), options.precision)
-    model = session.model
-    outputs = (
-        model.main.block.outputs
-        if isinstance(model, MLModel)
-        else tuple(f.name for f in model.outputs)
-    )
+    outputs = session.model.output_names
     files = output_files(options.out, outputs)
     state = session.make_state() or None
     results = session.predict(read_inputs(options.input), state, outputs=_names(outputs, files))
+    results = {name: shown_output(session.model, name, x) for name, x in results.items()}
     write_outputs(files, results)
     data = {name: _statistics(value) for name, value in results.items()}
     for name, statistics in data.items():

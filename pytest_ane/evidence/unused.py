@@ -16,7 +16,10 @@ from pytest_ane.manifest import Manifest
 def used(store: Store, manifest: Manifest) -> Mapping[Path, tuple[str, Subject]]:
     """Where evidence of the manifest's shards and models is or would be: gate and subject."""
     asked: list[tuple[str, Subject]] = [
-        (gate.name, shard) for shard in manifest.shards for gate in recordable("shard")
+        (gate.name, shard)
+        for shard in manifest.shards
+        for gate in recordable("shard")
+        if gate.asks(shard)
     ]
     asked += [(gate.name, model) for model in manifest.models for gate in recordable("model")]
     return {store.path(gate, subject.qualified): (gate, subject) for gate, subject in asked}

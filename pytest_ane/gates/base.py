@@ -17,7 +17,7 @@ from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.error_budget import ErrorBudget
 from pytest_ane.families import Ports
 from pytest_ane.manifest import Model, Policy, Shard
-from pytest_ane.mil.records import MLModel
+from pytest_ane.mil.records import MLModel, Pipeline
 from pytest_ane.probes.cases import Case
 
 M = TypeVar("M")
@@ -37,8 +37,8 @@ class ShardContext(Protocol):
         """Its package: the user's own, or built."""
 
     @property
-    def program(self) -> MLModel:
-        """The package's program, weights not decoded."""
+    def program(self) -> MLModel | Pipeline:
+        """The package's program, or pipeline of such; weights are not decoded."""
 
     @property
     def backend(self) -> Backend:
@@ -95,6 +95,7 @@ class Gate(ABC, Generic[M]):
         by_device: whether its answer depends on the device; else any machine's evidence counts.
         static: whether it takes no run of the artifact, so that anybody measures it quickly.
         recorded_first: whether recorded evidence goes before what can be measured without a device.
+        of_pipelines: whether it is asked about a whole pipeline, besides each ML Program in it.
         requires: what `policy.<name>.require` asks for, in words: `a device`.
         fixtures: of the test that asks it.
     """
@@ -107,6 +108,7 @@ class Gate(ABC, Generic[M]):
     by_device: ClassVar[bool] = True
     static: ClassVar[bool] = False
     recorded_first: ClassVar[bool] = False
+    of_pipelines: ClassVar[bool] = True
     requires: ClassVar[str] = "a device"
     fixtures: ClassVar[tuple[str, ...]] = ("shard", "evidence", "gate")
 
@@ -114,6 +116,10 @@ class Gate(ABC, Generic[M]):
     def aliases(self) -> tuple[str, ...]:
         """The users' other words for it."""
         return GATE_WORDS.get(self.name, ())
+
+    def asks(self, subject: Subject) -> bool:
+        """Whether it has a question about a shard or model of its scope."""
+        return self.of_pipelines or not getattr(subject, "pipeline", False)
 
     def policy(self, policy: Policy) -> Any:
         """Its table of a subject's policy."""

@@ -171,7 +171,7 @@ def shard_problems(
     if table.artifact is None and not made:
         yield at_table(here, "'artifact' is missing; name the shard's .mlpackage")
     if table.artifact is not None and table.reference is None:
-        choices = "a .mlpackage, golden .safetensors" + (", 'float32'" if made else "")
+        choices = "a .mlpackage, golden .safetensors or .npz" + (", 'float32'" if made else "")
         yield at_table(
             own.origin(("artifact",))[:-1],
             f"'reference' is missing; add what the artifact is held against: {choices} or 'none'",
@@ -189,7 +189,8 @@ def shard_problems(
         message = "has no effect, for the family says what its inputs are; take it out"
         yield at_table(own.origin(("inputs",)), message)
     if table.reference == "float32" and not made:
-        message = "needs a family; name an uncompressed .mlpackage, golden .safetensors, or 'none'"
+        choices = "an uncompressed .mlpackage, golden .safetensors or .npz, or 'none'"
+        message = f"needs a family; name {choices}"
         yield at_value(own.origin(("reference",)), "float32", message)
 
 

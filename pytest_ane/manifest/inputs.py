@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, Strict, model_validator
 
 from pytest_ane.core.digests import file_digest
 from pytest_ane.manifest.base import Form, Record, kebab, misplaced
@@ -21,14 +21,14 @@ OPTIONS: dict[InputKind, tuple[str, ...]] = {
     "normal": ("mean", "deviation"),
     "uniform": ("low", "high"),
     "positive": ("deviation",),
-    "ids": ("count",),
+    "ids": ("count", "sample"),
     "causal-mask": ("masked", "window", *_AXES),
     "one-hot": _AXES,
     "positions": ("position_axis",),
     "rope-cos": ("theta", "head", "interleaved", *_AXES),
     "rope-sin": ("theta", "head", "interleaved", *_AXES),
     "routing": ("active", *_AXES),
-    "image": ("low", "high"),
+    "image": ("low", "high", "files"),
     "constant": ("file",),
 }
 """The options that each kind has."""
@@ -44,7 +44,8 @@ class Input(Record):
     `count`; `causal-mask`, 0 for keys that a position sees and `masked` for others; `one-hot`, for
     each position a 1 at its slot, such as a cache's write mask; `positions`, counted from the
     call's first; `rope-cos` and `rope-sin` of RoPE's angles; `routing`, weights of experts that sum
-    to 1 where any is chosen; `image`, gradients and noise in steps of 1/255; `constant`, a file."""
+    to 1 where any is chosen; `image`, gradients and noise in steps of 1/255, or pictures;
+    `constant`, a file."""
     mean: float = 0.0
     """Of `normal`: the mean."""
     deviation: Annotated[float, Field(gt=0)] = 1.0
@@ -56,6 +57,9 @@ class Input(Record):
     """Of `uniform` and `image`: the greatest value; absent: 1, or an image's 255."""
     count: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
     """Of `ids`: how many there are, such as a table's rows; needed."""
+    sample: bool = False
+    """Of `ids`: whether a sample of them is enough, those that the probes draw; else a shard whose
+    probes do not draw each of them is unproven."""
     masked: Annotated[float, Field(lt=0)] = -10_000.0
     """Of `causal-mask`: the number added to the scores of keys that are not seen."""
     window: Annotated[int, Field(ge=1)] | None = None
@@ -74,6 +78,14 @@ class Input(Record):
         str, Form(_ARRAY, "must be FILE.npy, FILE.npz#NAME or FILE.safetensors#NAME")
     ] | (None) = None
     """Of `constant`: an array, relative to the manifest; needed."""
+    files: Annotated[
+        tuple[Annotated[str, Form(r".*\S.*", "must be the name of a picture")], ...],
+        Strict(False),
+        Field(max_length=64),
+    ] = ()
+    """Of `image`: pictures, relative to the manifest, that are taken in turn in place of gradients
+    and noise, each of them once at least; resized to the input's size, and from `low` to `high`
+    where the input is a tensor."""
     axis: int | None = None
     """The kind's own axis: keys of a mask, slots of a one-hot row, channels of RoPE, experts;
     negative ones count from the end. Absent: the last axis longer than 1 that is not
@@ -105,20 +117,33 @@ class Input(Record):
         return self.low or 0.0, high if self.high is None else self.high
 
     def below(self, folder: Path) -> Input:
-        """The input with its file's path from a folder on."""
-        if self.file is None:
-            return self
-        return self.model_copy(update={"file": str(folder / Path(self.file).expanduser())})
+        """The input with its files' paths from a folder on."""
+
+        def anchored(file: str) -> str:
+            return str(folder / Path(file).expanduser())
+
+        update: dict[str, object] = {"file": anchored(self.file)} if self.file else {}
+        update |= {"files": tuple(map(anchored, self.files))} if self.files else {}
+        return self.model_copy(update=update) if update else self
 
     @property
     def question(self) -> dict[str, JsonValue]:
-        """What its values depend on, as JSON: its options, and a file's bytes whatever its name."""
+        """What its values depend on, as JSON: its options, and files' bytes, not their names."""
         options = ("kind", *OPTIONS[self.kind])
         asked: dict[str, JsonValue] = self.model_dump(mode="json", include=set(options))
         if self.file is not None:
             path, _, name = self.file.partition("#")
-            asked["file"] = [file_digest(Path(path)) if Path(path).is_file() else "missing", name]
+            asked["file"] = [_digest(path), name]
+        # Evidence from before there were these options still answers.
+        if not self.sample:
+            asked.pop("sample", None)
+        if asked.pop("files", None):
+            asked["files"] = [_digest(file) for file in self.files]
         return asked
+
+
+def _digest(file: str) -> str:
+    return file_digest(Path(file)) if Path(file).is_file() else "missing"
 
 
 def questions(inputs: Mapping[str, Input]) -> dict[str, JsonValue]:

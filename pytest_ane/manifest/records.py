@@ -75,7 +75,7 @@ class SourceTable(Record):
         return self
 
 
-GOLDEN = ".safetensors"
+GOLDEN = (".safetensors", ".npz")
 OF_PROMPTS = ("captured", "outlier", "extreme")
 ProbeKind: TypeAlias = Literal[
     "gaussian", "unit-norm", "captured", "outlier", "extreme", "massive", "ragged", "rewrite"
@@ -200,6 +200,7 @@ class Shard(Record):
         artifact: the user's own package, absolute; `None` where one is built.
         function: which function of the artifact it is; `None` for the only one, or the default.
         ungated: functions of the artifact that no shard of the manifest is.
+        pipeline: whether it is a whole pipeline, whose ML Programs are shards of their own.
         reference: what it is held against: the family's float32 module, nothing (only finite
             output is required), or, absolute, another package or golden tensors.
         uncompressed: the artifact's program before compression, absolute; `None` where the
@@ -222,6 +223,7 @@ class Shard(Record):
     artifact: Path | None = None
     function: str | None = None
     ungated: tuple[str, ...] = ()
+    pipeline: bool = False
     reference: Literal["float32", "none"] | Path = "float32"
     uncompressed: Path | None = None
     compression: Compression | None = None
@@ -242,7 +244,7 @@ class Shard(Record):
     def golden(self) -> Path | None:
         """The golden tensors that are its reference, if any."""
         reference = self.reference
-        return reference if isinstance(reference, Path) and reference.suffix == GOLDEN else None
+        return reference if isinstance(reference, Path) and reference.suffix in GOLDEN else None
 
     @property
     def requested(self) -> Compression:

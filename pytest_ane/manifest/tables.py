@@ -56,9 +56,9 @@ Package = Annotated[
 Reference = Annotated[
     str,
     Form(
-        r"float32|none|.*\.(mlpackage|mlmodelc)/?|.*\.safetensors",
+        r"float32|none|.*\.(mlpackage|mlmodelc)/?|.*\.(safetensors|npz)",
         "must be 'float32' (needs a family), 'none', or the path of a .mlpackage, a .mlmodelc or "
-        "golden .safetensors",
+        "golden .safetensors or .npz",
     ),
 ]
 _TERMS = rf"^\s*{ID}(\s*,\s*{ID})*\s*$"
@@ -132,7 +132,7 @@ class ShardTable(Common):
     reference: Reference | None = None
     """What the shard is held against: `float32` (the family's or the builder's module), `none`
     (only that it runs, with finite output), an uncompressed `.mlpackage`, or golden tensors
-    recorded before, a `.safetensors`. Needed with an artifact."""
+    recorded before, a `.safetensors` or `.npz`. Needed with an artifact."""
     uncompressed: Package | None = None
     """The artifact's program before compression, a `.mlpackage`: what compression did to each
     weight, and errors of the program itself, are measured against it. Shards that are built have

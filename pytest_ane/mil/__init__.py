@@ -7,23 +7,35 @@ from pathlib import Path
 from pytest_ane.core.digests import check_links
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.blob import byte_size, load
-from pytest_ane.mil.compiled import compiled_functions, is_compiled, read_compiled
-from pytest_ane.mil.package import package_functions, read_package
+from pytest_ane.mil.compiled import (
+    compiled_functions,
+    is_compiled,
+    is_compiled_pipeline,
+    read_compiled,
+)
+from pytest_ane.mil.package import is_pipeline_package, package_functions, read_package
 from pytest_ane.mil.records import MLModel, Pipeline
 
-__all__ = ["byte_size", "counterpart", "entry_points", "load", "read_any", "read_functions",
-           "read_model"]  # fmt: skip
+__all__ = ["byte_size", "counterpart", "entry_points", "is_pipeline", "load", "only_program",
+           "read_any", "read_functions", "read_model"]  # fmt: skip
 
 
 def entry_points(path: Path) -> tuple[str, ...]:
     """Names of a model's functions where it has several, else none; weights are not looked at.
+
+    Of a pipeline, names of its ML Programs, even of a single one.
 
     Raises:
         ProgramError: missing or damaged.
     """
     check_links(path)
     names = (compiled_functions if is_compiled(path) else package_functions)(path)
-    return names if len(names) > 1 else ()
+    return names if len(names) > 1 or is_pipeline(path) else ()
+
+
+def is_pipeline(path: Path) -> bool:
+    """Whether a model is a pipeline; errors as of `entry_points`."""
+    return (is_compiled_pipeline if is_compiled(path) else is_pipeline_package)(path)
 
 
 def counterpart(path: Path, function: str | None) -> str | None:
@@ -54,20 +66,27 @@ def read_model(path: Path | str, *, weights: bool = True, function: str | None =
 
     Args:
         path: the model's folder.
-        function: which function of several, read without the others; None for all of them, of
-            which the default one runs.
+        function: which function of several, read without the others, or which program of a
+            pipeline; None for all of them, of which the default one runs, and the whole pipeline.
         weights: check that every weight lies inside its file; False reads structure only, so
             that a model whose weights are absent can still be forecast.
 
     Raises:
         ProgramError: missing, damaged, hostile, or not an ML Program; says which file and where.
     """
-    path = Path(path)
-    model = read_any(path, weights=weights, function=function)
+    return only_program(read_any(Path(path), weights=weights, function=function))
+
+
+def only_program(model: MLModel | Pipeline) -> MLModel:
+    """A model that is one ML Program.
+
+    Raises:
+        ProgramError: it is a pipeline.
+    """
     if isinstance(model, Pipeline):
         raise ProgramError(
-            f"{path}: is a pipeline of {len(model.parts)} models, not one ML Program; "
-            "save its models one by one."
+            f"{model.path}: is a pipeline of {len(model.parts)} models, not one ML Program; "
+            f"choose one of {', '.join(model.programs)}."
         )
     return model
 
@@ -75,7 +94,7 @@ def read_model(path: Path | str, *, weights: bool = True, function: str | None =
 def read_any(
     path: Path, *, weights: bool = True, function: str | None = None
 ) -> MLModel | Pipeline:
-    """Read what `read_model` reads, or an `.mlpackage` of a pipeline of ML Programs.
+    """Read what `read_model` reads, or a whole pipeline.
 
     Raises:
         ProgramError: as `read_model`; in a pipeline, of a part too.

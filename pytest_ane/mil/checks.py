@@ -129,7 +129,7 @@ def check_pipeline(pipeline: Pipeline, file: Path) -> None:
         raise ProgramError(f"{file}: is a pipeline of no models.")
     available = {feature.name for feature in pipeline.inputs}
     for i, part in enumerate(pipeline.parts, 1):
-        if part.states:
+        if isinstance(part, MLModel) and part.states:
             raise ProgramError(
                 f"{file}: part {i} of the pipeline keeps states, which pipelines cannot pass on."
             )

@@ -1,9 +1,9 @@
 """Compiled models on disk: the program's text, its weights, and what the compiler says of it.
 
 A `.mlmodelc` folder holds `model.mil` (the program), `weights/weight.bin` (as in a package) and
-`metadata.json` (inputs, outputs, states). `coremldata.bin`, whose format is not published, is
-neither read nor written. What is written here is not optimised, as Core ML's compiler would, and
-only tools that read `model.mil` can use it.
+`metadata.json` (inputs, outputs, states), or only `coremldata.bin` for these. That of a pipeline
+holds such a folder for each part, `model0`, `model1` and so on. What is written here is not
+optimised, as Core ML's compiler would, and only tools that read `model.mil` can use it.
 """
 
 from __future__ import annotations
@@ -13,20 +13,27 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.mil.blob import check_blobs
-from pytest_ane.mil.checks import check_boundary
+from pytest_ane.mil.checks import check_boundary, check_pipeline
+from pytest_ane.mil.coremldata import NAME as COREMLDATA
+from pytest_ane.mil.coremldata import ModelData, read_names
 from pytest_ane.mil.features import checked, image_dtype
 from pytest_ane.mil.files import read_file
-from pytest_ane.mil.records import DType, Feature, MLModel, Program
+from pytest_ane.mil.pipeline import no_such_part, part_names
+from pytest_ane.mil.records import DType, Feature, MLModel, Pipeline, Program
 from pytest_ane.mil.text.write import write
 
 _PROGRAM = "model.mil"
 _NETWORK = "model.espresso.net"
 _KIND = "mlProgram"
+_PART = "model"
 
 
 def is_compiled(path: Path) -> bool:
@@ -34,17 +41,19 @@ def is_compiled(path: Path) -> bool:
     if path.suffix == ".mlmodelc":
         return True
     return not (path / "Manifest.json").exists() and any(
-        (path / name).is_file() for name in (_PROGRAM, _NETWORK)
+        (path / name).is_file() for name in (_PROGRAM, _NETWORK, f"{_PART}0/{_PROGRAM}")
     )
 
 
-def read_compiled(path: Path, *, weights: bool = True, function: str | None = None) -> MLModel:
+def read_compiled(
+    path: Path, *, weights: bool = True, function: str | None = None
+) -> MLModel | Pipeline:
     """Read an `.mlmodelc`.
 
     Args:
         path: the compiled model's folder.
-        function: which function of several, read without the others; None for all of them, of
-            which the default one runs.
+        function: which function of several, read without the others, or which program of a
+            pipeline; None for all of them, of which the default one runs, and the whole pipeline.
         weights: check that every weight lies inside its file.
 
     Raises:
@@ -53,6 +62,74 @@ def read_compiled(path: Path, *, weights: bool = True, function: str | None = No
     if not path.is_dir():
         hint = "it is a file" if path.exists() else "no such folder"
         raise ProgramError(f"{path}: not an .mlmodelc ({hint}).")
+    if _parts(path):
+        return _pipeline(path, weights=weights, part=function)
+    return _model(path, weights=weights, function=function)
+
+
+def _parts(path: Path) -> list[Path]:
+    """The folders of a pipeline's models, in order; none of a single model."""
+    if (path / _PROGRAM).exists() or (path / _NETWORK).exists():
+        return []
+    folders = (path / f"{_PART}{i}" for i in count())
+    return list(takewhile(Path.is_dir, folders))
+
+
+def _pipeline(path: Path, *, weights: bool, part: str | None) -> MLModel | Pipeline:
+    """A pipeline, or one of its programs, whatever the other parts are."""
+    folders = _parts(path)
+    names = _names(path, folders)
+    programs = [name for name, f in zip(names, folders, strict=True) if (f / _PROGRAM).exists()]
+    if part is not None:
+        if part not in programs:
+            raise no_such_part(path, part, programs)
+        return _part(folders[names.index(part)], weights=weights)
+    for i, folder in enumerate(folders, 1):
+        if not (folder / _PROGRAM).exists():
+            raise ProgramError(_refused(path, i, folder))
+    metadata = _described_in(path)
+    parts = tuple(_part(folder, weights=weights) for folder in folders)
+    pipeline = Pipeline(
+        path=str(path),
+        specification_version=metadata.specification_version,
+        inputs=metadata.features("", "inputSchema"),
+        outputs=metadata.features("", "outputSchema"),
+        parts=parts,
+        names=names,
+    )
+    check_pipeline(pipeline, metadata.file)
+    return pipeline
+
+
+def _part(folder: Path, *, weights: bool) -> MLModel:
+    return replace(_model(folder, weights=weights), part=folder.name)
+
+
+def _names(path: Path, folders: Sequence[Path]) -> tuple[str, ...]:
+    return part_names(len(folders), read_names(path / "modelNames" / COREMLDATA))
+
+
+def _refused(path: Path, number: int, folder: Path) -> str:
+    """Why a part cannot be read, and what to do."""
+    kind = "neuralNetwork" if (folder / _NETWORK).exists() else ""
+    with suppress(FileNotFoundError, ProgramError):
+        kind = kind or ModelData(folder / COREMLDATA).kind
+    if kind == "nonMaximumSuppression":
+        return (
+            f"{path}: part {number} of the pipeline is a nonMaximumSuppression, whose thresholds a "
+            "compiled model keeps in a form that is not published; name the .mlpackage that it was "
+            "compiled from."
+        )
+    if kind in ("", _KIND):
+        return f"{folder / _PROGRAM}: missing; the compiled model is incomplete."
+    return (
+        f"{path}: part {number} of the pipeline is a {kind}, not an ML Program; convert it again "
+        'with convert_to="mlprogram".'
+    )
+
+
+def _model(path: Path, *, weights: bool = True, function: str | None = None) -> MLModel:
+    """One ML Program."""
     metadata = _metadata(path)
     program = _program(path / _PROGRAM)
     several = len(program.functions) > 1
@@ -86,9 +163,14 @@ def read_compiled(path: Path, *, weights: bool = True, function: str | None = No
 def compiled_functions(path: Path) -> tuple[str, ...]:
     """Names of the functions of an `.mlmodelc`, by the lines of its program that begin them.
 
+    Of a pipeline, those of its ML Programs.
+
     Raises:
         ProgramError: its program is missing or cannot be read.
     """
+    if folders := _parts(path):
+        named = zip(_names(path, folders), folders, strict=True)
+        return tuple(name for name, folder in named if (folder / _PROGRAM).exists())
     try:
         text = read_file(path / _PROGRAM)
     except FileNotFoundError:
@@ -98,18 +180,30 @@ def compiled_functions(path: Path) -> tuple[str, ...]:
     return tuple(name.decode() for name in _FUNCTION.findall(text))
 
 
+def is_compiled_pipeline(path: Path) -> bool:
+    """Whether an `.mlmodelc` holds a pipeline."""
+    return bool(_parts(path))
+
+
 _FUNCTION = re.compile(rb"^ *func +([A-Za-z_]\w*) *<", re.MULTILINE)
 
 
-def _metadata(path: Path) -> Metadata:
+def _described_in(path: Path) -> Metadata | ModelData:
+    """What a compiled model declares: `metadata.json`, which some compilers leave out, or else."""
     file = path / "metadata.json"
-    kind = "neuralNetwork" if (path / _NETWORK).exists() else _KIND
+    with suppress(FileNotFoundError):
+        return Metadata(file)
     try:
-        metadata = Metadata(file)
-        kind = metadata.kind or kind
+        return ModelData(path / COREMLDATA)
     except FileNotFoundError:
-        if kind == _KIND:
-            raise ProgramError(f"{file}: missing; the compiled model is incomplete.") from None
+        raise ProgramError(f"{file}: missing; the compiled model is incomplete.") from None
+
+
+def _metadata(path: Path) -> Metadata | ModelData:
+    kind = "neuralNetwork"
+    if (path / "metadata.json").exists() or not (path / _NETWORK).exists():
+        metadata = _described_in(path)
+        kind = metadata.kind or ("neuralNetwork" if (path / _NETWORK).exists() else _KIND)
     if kind != _KIND:
         raise ProgramError(
             f'{path}: is a {kind}, not an ML Program; convert it again with convert_to="mlprogram".'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +12,21 @@ from pytest_ane.mil.blob import check_blobs
 from pytest_ane.mil.checks import check_boundary, check_pipeline
 from pytest_ane.mil.features import read_features
 from pytest_ane.mil.files import read_file, stays_inside
+from pytest_ane.mil.pipeline import chosen_part, optional_thresholds, part_names, read_suppression
 from pytest_ane.mil.proto import definitions
 from pytest_ane.mil.read import read_program
-from pytest_ane.mil.records import MLModel, Pipeline
+from pytest_ane.mil.records import MLModel, Part, Pipeline
 
 
 def read_package(
     path: Path, *, weights: bool = True, function: str | None = None
 ) -> MLModel | Pipeline:
-    """Read an `.mlpackage` of one ML Program, or of a pipeline of them.
+    """Read an `.mlpackage` of one ML Program, or of a pipeline of such and of suppressions.
 
     Args:
         path: the package's folder.
-        function: which function of several, read without the others; None for all of them, of
-            which the default one runs.
+        function: which function of several, read without the others, or which program of a
+            pipeline; None for all of them, of which the default one runs, and the whole pipeline.
         weights: check that every weight lies inside its file; False reads structure only, so
             that a package whose weights are absent can still be forecast.
 
@@ -33,24 +34,31 @@ def read_package(
         ProgramError: missing, damaged, hostile, or not an ML Program; says which file and where.
     """
     file, message = parse_package(path)
-    parts = _pipeline_parts(message)
-    if parts is None:
+    body = _pipeline(message)
+    if body is None:
         return _model(message, str(path), file, weights=weights, function=function)
-    declared = _declared(message.description, function, file)
+    description = message.description
+    parts = tuple(
+        _part(part, path, file, i, weights=weights) for i, part in enumerate(body.models, 1)
+    )
     pipeline = Pipeline(
         path=str(path),
         specification_version=message.specificationVersion,
-        inputs=read_features(declared.input, file),
-        outputs=read_features(declared.output, file),
-        parts=tuple(
-            _model(
-                part, f"{path}, part {i}", file, weights=weights, part=f"part {i} of the pipeline "
-            )
-            for i, part in enumerate(parts, 1)
-        ),
+        inputs=optional_thresholds(read_features(description.input, file), parts),
+        outputs=read_features(description.output, file),
+        parts=parts,
+        names=part_names(len(parts), body.names),
     )
     check_pipeline(pipeline, file)
-    return pipeline
+    return pipeline if function is None else chosen_part(pipeline, function, file)
+
+
+def _part(message: Any, path: Path, file: Path, number: int, *, weights: bool) -> Part:
+    name = f"{path}, part {number}"
+    if message.WhichOneof("Type") == "nonMaximumSuppression":
+        return read_suppression(message, name, file)
+    model = _model(message, name, file, weights=weights, part=f"part {number} of the pipeline ")
+    return replace(model, part=f"model{number - 1}")
 
 
 def parse_package(path: Path) -> tuple[Path, Any]:
@@ -71,13 +79,13 @@ def parse_package(path: Path) -> tuple[Path, Any]:
     return file, _parse(file)
 
 
-def _pipeline_parts(message: Any) -> Sequence[Any] | None:
-    """The models of a pipeline, whatever its result is called; None where there is one model."""
+def _pipeline(message: Any) -> Any:
+    """The message of a pipeline, whatever its result is called; None where there is one model."""
     kind = message.WhichOneof("Type")
     if kind == "pipeline":
-        return list(message.pipeline.models)
+        return message.pipeline
     if kind in ("pipelineClassifier", "pipelineRegressor"):
-        return list(getattr(message, kind).pipeline.models)
+        return getattr(message, kind).pipeline
     return None
 
 
@@ -132,11 +140,21 @@ def _declared(description: Any, function: str | None, file: Path) -> Any:
 def package_functions(path: Path) -> tuple[str, ...]:
     """Names of the functions that an `.mlpackage` declares; none where it has its main alone.
 
+    Of a pipeline, those of its ML Programs.
+
     Raises:
         ProgramError: missing or damaged.
     """
     _, message = parse_package(path)
+    if (body := _pipeline(message)) is not None:
+        named = zip(part_names(len(body.models), body.names), body.models, strict=True)
+        return tuple(name for name, part in named if part.WhichOneof("Type") == "mlProgram")
     return tuple(function.name for function in message.description.functions)
+
+
+def is_pipeline_package(path: Path) -> bool:
+    """Whether an `.mlpackage` holds a pipeline; errors as of `package_functions`."""
+    return _pipeline(parse_package(path)[1]) is not None
 
 
 _MOST_MANIFEST = 1 << 26

@@ -199,6 +199,10 @@ def _walk(block: Block) -> Iterator[Operation]:
             yield from _walk(nested)
 
 
+NUMBERS = ("doubleType", "int64Type")
+"""Kinds of features that are one number, by Core ML's names."""
+
+
 @dataclass(frozen=True)
 class Feature:
     """A model's declared input, output or state: the type it has at the Core ML boundary.
@@ -234,6 +238,8 @@ class MLModel:
         inputs, outputs, states: what Core ML declares of the function that was chosen.
         program: with the chosen function alone, where one was chosen by name.
         function: the chosen function's name, of several; empty where there is only one.
+        part: of a pipeline's part, its folder in the compiled pipeline, such as `model0`; else
+            empty.
     """
 
     path: str
@@ -245,11 +251,61 @@ class MLModel:
     program: Program
     metadata: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     function: str = ""
+    part: str = ""
 
     @property
     def main(self) -> Function:
         """The chosen function, `main` unless another was chosen."""
         return self.program.functions.get(self.function) or self.program.main
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the chosen function's outputs."""
+        return self.main.block.outputs
+
+
+@dataclass(frozen=True, eq=False)
+class NonMaximumSuppression:
+    """Core ML's own model of this name, a part of pipelines (NonMaximumSuppression.proto).
+
+    Attributes:
+        path: the pipeline's, with the part's number.
+        inputs, outputs: confidences `[N, C]` and boxes `[N, 4]` by the names below; an output's
+            first axis tells how many rows it may have.
+        iou_threshold: boxes whose intersection over union with a better one is greater are left
+            out.
+        confidence_threshold: boxes are left out whose greatest confidence is lower.
+        per_class: whether only boxes of one class suppress each other.
+        labels: of the classes, texts or integers.
+        confidence, coordinates: names of the two inputs, and of the two outputs.
+        iou_input, confidence_threshold_input: optional inputs in place of the thresholds, or empty.
+    """
+
+    path: str
+    specification_version: int
+    inputs: tuple[Feature, ...]
+    outputs: tuple[Feature, ...]
+    iou_threshold: float
+    confidence_threshold: float
+    per_class: bool
+    labels: tuple[str | int, ...]
+    confidence: tuple[str, str]
+    coordinates: tuple[str, str]
+    iou_input: str = ""
+    confidence_threshold_input: str = ""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What decides the result besides the inputs, by the specification's names."""
+        return {
+            "iouThreshold": self.iou_threshold,
+            "confidenceThreshold": self.confidence_threshold,
+            "perClass": self.per_class,
+            "classLabels": self.labels,
+        }
+
+
+Part: TypeAlias = "MLModel | NonMaximumSuppression"
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,13 +313,41 @@ class Pipeline:
     """Models run one after the other; values pass from one to the next by feature names.
 
     Attributes:
-        path: the `.mlpackage` on disk.
+        path: the `.mlpackage` or `.mlmodelc` on disk.
         inputs, outputs: what Core ML declares of the whole.
-        parts: the models in the order they run; their weights lie in one folder.
+        parts: the models in the order they run.
+        names: of the parts; `part1`, `part2`, ... where the pipeline does not name them.
     """
 
     path: str
     specification_version: int
     inputs: tuple[Feature, ...]
     outputs: tuple[Feature, ...]
-    parts: tuple[MLModel, ...]
+    parts: tuple[Part, ...]
+    names: tuple[str, ...] = ()
+
+    @property
+    def states(self) -> tuple[Feature, ...]:
+        """None: pipelines pass no states on."""
+        return ()
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the outputs that are declared."""
+        return tuple(feature.name for feature in self.outputs)
+
+    @property
+    def programs(self) -> Mapping[str, MLModel]:
+        """The parts that are ML Programs, by name."""
+        named = zip(self.names, self.parts, strict=True)
+        return {name: part for name, part in named if isinstance(part, MLModel)}
+
+    @property
+    def suppressions(self) -> tuple[NonMaximumSuppression, ...]:
+        """The parts that are suppressions and whose outputs are the pipeline's."""
+        parts = (part for part in self.parts if isinstance(part, NonMaximumSuppression))
+        return tuple(
+            part
+            for part in parts
+            if {part.confidence[1], part.coordinates[1]} <= {*self.output_names}
+        )

@@ -107,6 +107,7 @@ class Canaries:
         suite = [
             gate.name for gate in GATES.values()
             if gate.scope == "shard" and gate.marker == "gate" and self._file(gate.name).is_file()
+            and gate.asks(canary)
         ]  # fmt: skip
         own = [gate for subject, gate in self._collected if subject == canary.qualified]
         return list(dict.fromkeys((*suite, *own)))

@@ -129,7 +129,8 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     for fixture in _FIXTURES:
         if fixture in metafunc.fixturenames:
             # An empty list would make pytest report a skip; this way the item can be deselected.
-            values = _values(metafunc.config, fixture) or [(_NOTHING, None)]
+            values = _values(metafunc.config, fixture, gate_of(metafunc.definition))
+            values = values or [(_NOTHING, None)]
             params = [pytest.param(value, id=name) for name, value in values]
             metafunc.parametrize(fixture, params, indirect=True)
 
@@ -223,14 +224,17 @@ def _is_gate_file(config: pytest.Config, file: str) -> bool:
     return path.parent in (folder, shipped())
 
 
-def _values(config: pytest.Config, fixture: str) -> list[tuple[str, object]]:
+def _values(config: pytest.Config, fixture: str, gate: str) -> list[tuple[str, object]]:
     if not wanted(config):
         return []
+    from pytest_ane.gates import GATES
     from pytest_ane.plugin import workspace
 
     space = workspace.of(config)
     if fixture == "ane_shard":
-        return [(shard.qualified, shard) for shard in space.shards]
+        known = GATES.get(gate)
+        asked = [shard for shard in space.shards if known is None or known.asks(shard)]
+        return [(shard.qualified, shard) for shard in asked]
     return [(name, name) for name in space.complete_models]
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_ane.error_budget import ErrorBudget
     from pytest_ane.families import Ports
     from pytest_ane.manifest import Probes, Shard
-    from pytest_ane.mil.records import MLModel
+    from pytest_ane.mil.records import MLModel, Pipeline
     from pytest_ane.plugin.outcome import VerdictRecorder
     from pytest_ane.plugin.recording import MeasurementSource
     from pytest_ane.plugin.workspace import Workspace
@@ -36,11 +36,11 @@ def ane_artifact(request: pytest.FixtureRequest, ane_shard: Shard) -> Artifact:
 
 
 @pytest.fixture
-def ane_program(ane_shard: Shard, ane_artifact: Artifact) -> MLModel:
+def ane_program(ane_shard: Shard, ane_artifact: Artifact) -> MLModel | Pipeline:
     """The artifact's program, its structure only: weights are not decoded."""
-    from pytest_ane.mil import read_model
+    from pytest_ane.mil import read_any
 
-    return read_model(ane_artifact.path, function=ane_shard.function)
+    return read_any(ane_artifact.path, function=ane_shard.function)
 
 
 @pytest.fixture
@@ -108,9 +108,9 @@ class ShardFixtures:
         return _workspace(self._request).ports(self.shard)
 
     @property
-    def program(self) -> MLModel:
-        """The artifact's program."""
-        model: MLModel = self._request.getfixturevalue("ane_program")
+    def program(self) -> MLModel | Pipeline:
+        """The artifact's program, or pipeline of such."""
+        model: MLModel | Pipeline = self._request.getfixturevalue("ane_program")
         return model
 
 

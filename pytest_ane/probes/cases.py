@@ -13,6 +13,7 @@ import numpy.typing as npt
 from pytest_ane.core.arrays import Array, Arrays, FloatArray
 from pytest_ane.families import Inputs, Port, Routes
 from pytest_ane.probes.inputs import Domain
+from pytest_ane.probes.outputs import Detection, Kinds, aligned, pixel_row
 from pytest_ane.probes.seeded import gaussian, generator
 
 Rows: TypeAlias = Mapping[str, FloatArray]
@@ -54,6 +55,7 @@ class Case:
         carried: by state, whether what earlier calls left in it changes the reference's last
             outputs; empty where nobody asked.
         domains: what a package's inputs were drawn from, by name.
+        detections: outputs that are objects which a detector finds.
     """
 
     kind: str
@@ -75,6 +77,17 @@ class Case:
     restored: Mapping[int, int] = field(default_factory=dict)
     carried: Mapping[str, bool] = field(default_factory=dict)
     domains: Mapping[str, Domain] = field(default_factory=dict)
+    detections: tuple[Detection, ...] = ()
+
+    def paired(self, actual: Rows) -> tuple[Rows, Rows]:
+        """An artifact's rows and the reference's, of which detected objects are matched."""
+        return aligned(actual, self.expected, self.detections, pictures=self.pictures)
+
+    @property
+    def pictures(self) -> bool:
+        """Whether detectors may find objects: not in gradients and noise."""
+        drawn = [domain.input for domain in self.domains.values()]
+        return not drawn or any(each is not None and each.files for each in drawn)
 
     def joined(self, parts: Sequence[Rows]) -> Rows:
         """The rows of all calls as one sequence, without those that were overwritten."""
@@ -104,30 +117,39 @@ def package_case(
     start: int = 0,
     residual_unknown: bool = True,
     carried: Mapping[str, bool] = MappingProxyType({}),
+    kinds: Kinds = Kinds(),  # noqa: B008 - frozen
 ) -> Case:
     """A case in a package's own inputs and outputs.
 
     `outputs` are the reference's of each call, none where there is no reference. Those of `ports`
-    have positions along their flexible axis, any other is one row. `length` is that of the longest
-    output by default.
+    have positions along their flexible axis, detected objects a row each, any other is one row.
+    `length` is that of the longest output by default.
     """
     known = {port.name: port for port in ports}
+    objects = {name for each in kinds.detections for name in each.outputs}
+
+    def row(key: str, output: Any) -> FloatArray:
+        if key in kinds.images:
+            return pixel_row(kinds.images[key], output)
+        return as_array(output) if key in objects else port_rows(output, known.get(key))
 
     def rows(arrays: Arrays) -> Rows:
-        return {key: port_rows(array, known.get(key)) for key, array in arrays.items()}
+        return {key: row(key, output) for key, output in arrays.items()}
 
     expected = _joined([rows(each) for each in outputs])
+    lengths = [len(array) for key, array in expected.items() if key not in objects]
     return Case(
         kind=kind,
         name=name,
         calls=tuple(calls),
         rows=rows,
         expected=expected,
-        length=max(map(len, expected.values())) if length is None else length,
+        length=max(lengths, default=1) if length is None else length,
         input_max=max(map(largest_input, calls)),
         start=start,
         residual_unknown=residual_unknown,
         carried=carried,
+        detections=kinds.detections,
     )
 
 
@@ -145,13 +167,15 @@ def largest_input(inputs: Arrays) -> float:
 
 
 def as_array(output: Any) -> Array:
-    """An output as numbers: of a classifier, its probabilities in the order of their labels.
+    """An output as numbers: a classifier's probabilities by label, a PIL image's pixels.
 
     A label, a text or an integer, becomes 16 numbers along a last axis of their own: a direction,
     so that equal labels have the cosine 1 and others one near 0.
     """
     if isinstance(output, Mapping):
         return np.array([output[key] for key in sorted(output, key=str)], np.float32)
+    if (mode := getattr(output, "mode", None)) is not None:
+        return np.asarray(output.convert("RGB") if mode == "RGBA" else output, np.float32)
     array = np.asarray(output)
     if array.dtype.kind == "f":
         return array

@@ -22,6 +22,7 @@ from pytest_ane.core.errors import ProgramError
 from pytest_ane.manifest import Input
 from pytest_ane.mil import counterpart, read_any, read_functions
 from pytest_ane.mil.records import (
+    NUMBERS,
     Argument,
     DType,
     Feature,
@@ -63,7 +64,8 @@ def domains(
     """
     names = {feature.name for feature in features}
     if function is not None and not names.issuperset(tables):
-        names |= {f.name for other in read_functions(artifact) for f in other.inputs}
+        others = (read_any(artifact, weights=False), *read_functions(artifact))
+        names |= {feature.name for other in others for feature in other.inputs}
     check_names(artifact, tables, sorted(names))
     implied = derived(artifact, function)
     if reference is not None:
@@ -89,6 +91,9 @@ def check_names(subject: Path | str, tables: Iterable[str], names: Sequence[str]
 
 def from_manifest(spec: Input) -> Domain:
     """What an input is drawn from because the manifest says so."""
+    if spec.files:
+        names = ", ".join(Path(file).name for file in spec.files)
+        return Domain("manifest", spec, f"image: {names}, as the manifest says")
     return Domain("manifest", spec, f"{spec.kind}: as the manifest says")
 
 
@@ -97,11 +102,19 @@ def _domain(feature: Feature, table: Input | None, implied: Domain | None) -> Do
         return from_manifest(table)
     if implied is not None and feature.kind == "tensor":
         return implied
+    if may_be_left_out(feature):
+        sentence = "uniform: from 0 to 1, in every second probe; it is optional"
+        return Domain("default", Input(kind="uniform"), sentence)
     if feature.kind == "image":
         return Domain("default", Input(kind="image"), "image: gradients and noise from 0 to 255")
     if feature.dtype in FLOATS:
         return Domain("default", None, "floats of the probe's kind: its program implies nothing")
     return Domain("default", Input(kind="ids", count=2), "ids: 0 and 1, for nothing implies more")
+
+
+def may_be_left_out(feature: Feature) -> bool:
+    """Whether an input is an optional number, such as a threshold of a suppression."""
+    return feature.optional and feature.kind in NUMBERS
 
 
 @dataclass(frozen=True)
@@ -117,6 +130,12 @@ class Exercised:
     name: str
     domain: Domain
     count: int | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every id was drawn, or a sample is enough."""
+        spec = self.domain.input
+        return self.count == self.domain.count or (spec is not None and spec.sample)
 
     def __str__(self) -> str:
         """As a sentence: what it was drawn from, and how many ids of how many were drawn."""
@@ -146,8 +165,8 @@ def derived(package: Path, function: str | None = None) -> dict[str, Domain]:
         ProgramError: it cannot be read.
     """
     model = read_any(package, weights=False, function=function)
-    parts = model.parts if isinstance(model, Pipeline) else (model,)
-    return {name: d for part in reversed(parts) for name, d in implied(part.main).items()}
+    programs = [*model.programs.values()] if isinstance(model, Pipeline) else [model]
+    return {name: d for part in reversed(programs) for name, d in implied(part.main).items()}
 
 
 def implied(function: Function) -> dict[str, Domain]:

@@ -1,9 +1,10 @@
-"""Golden tensors: probes and expected outputs in a safetensors file, recorded here or elsewhere.
+"""Golden tensors: probes and expected outputs in one file, recorded here or elsewhere.
 
 Each probe i has either `{i}.input [T, C]` and `{i}.expected [T, C']`, hidden states of a family's
 shard, and perhaps `{i}.residual [T, C']` and `{i}.state.NAME`; or `{i}.in.NAME` and `{i}.out.NAME`
 for every input and output of a package, and `{i}.{call}.in.NAME` where a probe is several calls on
-one state. Metadata, JSON under `json`, name and describe the probes.
+one state. Metadata, JSON under `json`, name and describe the probes: of a safetensors file in its
+header, of an `.npz` file a text among the arrays.
 The file may come from anywhere, so nothing in it is taken on trust.
 """
 
@@ -29,7 +30,10 @@ from pytest_ane.families import Layout, Port, recurrent_of, shifts
 from pytest_ane.manifest import Shard
 from pytest_ane.manifest.records import ProbeKind
 from pytest_ane.probes.cases import Case, package_case, with_prefix
+from pytest_ane.probes.domains import may_be_left_out
 from pytest_ane.probes.hidden import Calls, HiddenProbe, goes_back_to_calls, in_steps, kept_rows
+from pytest_ane.probes.npz import read_npz, write_npz
+from pytest_ane.probes.outputs import output_kinds
 
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
 Positive = Annotated[int, Field(ge=1, le=1 << 20)]
@@ -37,7 +41,10 @@ Positive = Annotated[int, Field(ge=1, le=1 << 20)]
 _NAME = re.compile(
     r"(0|[1-9]\d{0,4})\.(?:input|expected|residual|state\.(.+)|((?:0|[1-9]\d{0,3})\.)?(in|out)\.(.+))"
 )
-_FLOATS = ("F16", "F32")
+_FLOATS, _INTEGERS = ("F16", "F32"), ("I32", "U8")
+_TYPES = {"float16": "F16", "float32": "F32", "int32": "I32", "uint8": "U8"}
+NPZ = ".npz"
+_JSON = "json"
 _LARGEST = 4 << 30
 """Bytes of a file: what is read is held in memory."""
 
@@ -105,13 +112,16 @@ class GoldenTensors:
 
 
 def read_golden(path: Path) -> GoldenTensors:
-    """Read and check golden tensors.
+    """Read and check golden tensors, an `.npz` file or else one of safetensors.
 
     Raises:
         GoldenError: the file is missing, damaged, or not what its names and shapes must be; or a
             value is NaN or infinite.
     """
-    tensors, notes = _read(path)
+    return _checked(path, *_read(path, npz=path.suffix == NPZ))
+
+
+def _checked(path: Path, tensors: Arrays, notes: Notes) -> GoldenTensors:
     try:
         probes = _by_probe(tensors)
         for i, probe in enumerate(probes):
@@ -137,14 +147,17 @@ def write_golden(path: Path, tensors: Arrays, metadata: Mapping[str, Any]) -> No
     Raises:
         GoldenError: the file cannot be written, or not be read again: a value is not finite.
     """
-    contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     text = json.dumps({"golden": 1, **metadata}, allow_nan=False)
     new = path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as new:
-            new.write_bytes(save(contiguous, {"json": text}))
-            read_golden(new)
+            if npz := path.suffix == NPZ:
+                write_npz(new, {**tensors, _JSON: np.array(text)})
+            else:
+                arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+                new.write_bytes(save(arrays, {_JSON: text}))
+            _checked(new, *_read(new, npz=npz))
     except OSError as error:
         raise GoldenError(f"{path}: cannot be written ({error.strerror or error}).") from error
     except GoldenError as error:
@@ -224,14 +237,16 @@ def _calls(note: ProbeNote, rows: int) -> Calls:
 
 def _package_cases(golden: GoldenTensors, runner: Runner, artifact: Path) -> list[Case]:
     """In the artifact's own inputs and outputs."""
+    kinds = output_kinds(runner.model)
     declared = {feature.name for feature in runner.inputs}
+    needed = {feature.name for feature in runner.inputs if not may_be_left_out(feature)}
     ports = [Port(port.name, tuple(port.shape)) for port in golden.outputs]
     cases = []
     for i, (probe, note) in enumerate(zip(golden.probes, golden.notes, strict=True)):
         calls = [with_prefix(probe, f"{call}in.") for call in _prefixes(probe)]
         outputs = [with_prefix(probe, f"{call}out.") for call in _prefixes(probe)]
         for inputs in calls:
-            if inputs.keys() != declared:
+            if not needed <= inputs.keys() <= declared:
                 raise GoldenError(
                     f"{golden.path}: probe {i} has inputs {_listed(inputs)}, and {artifact} takes "
                     f"{_listed(declared)}; are they another package's?"
@@ -246,27 +261,21 @@ def _package_cases(golden: GoldenTensors, runner: Runner, artifact: Path) -> lis
                 outputs,
                 ports,
                 start=note.start,
+                kinds=kinds,
             )
         )
     return cases
 
 
-def _read(path: Path) -> tuple[dict[str, Array], Notes]:
+def _read(path: Path, *, npz: bool) -> tuple[dict[str, Array], Notes]:
     try:
         if (size := path.stat().st_size) > _LARGEST:
             raise GoldenError(f"{path}: has {size:,} bytes; golden tensors have at most 4 GiB.")
-        with safe_open(path, framework="numpy") as file:
-            notes = Notes.model_validate(json.loads((file.metadata() or {}).get("json", "{}")))
-            tensors = {}
-            for name in file.keys():  # noqa: SIM118 - a file is no mapping
-                dtype = file.get_slice(name).get_dtype()
-                integers = ".in." in name and dtype in ("I32", "U8")
-                if dtype not in _FLOATS and not integers:
-                    more = " and, as inputs, I32 and U8" if ".in." in name else ""
-                    raise ValueError(f"{name} is {dtype}; read are F16, F32{more}")
-                array = file.get_tensor(name)
-                tensors[name] = array if integers else array.astype(np.float32)
-            return tensors, notes
+        arrays, text = (_of_npz if npz else _of_safetensors)(path)
+        notes = Notes.model_validate(json.loads(text))
+        # Integers are inputs alone.
+        floats = {name: x.astype(np.float32) for name, x in arrays.items() if x.dtype.kind == "f"}
+        return arrays | floats, notes
     except FileNotFoundError:
         raise GoldenError(
             f"{path}: there are no golden tensors; record them: pytest-ane golden record."
@@ -276,6 +285,35 @@ def _read(path: Path) -> tuple[dict[str, Array], Notes]:
             f"{path}: no golden tensors can be read ({_message(error)}); record them again: "
             "pytest-ane golden record."
         ) from None
+
+
+def _of_safetensors(path: Path) -> tuple[dict[str, Array], str]:
+    with safe_open(path, framework="numpy") as file:
+        arrays = {}
+        for name in file.keys():  # noqa: SIM118 - a file is no mapping
+            _check_type(name, file.get_slice(name).get_dtype())
+            arrays[name] = file.get_tensor(name)
+        return arrays, (file.metadata() or {}).get(_JSON, "{}")
+
+
+def _of_npz(path: Path) -> tuple[dict[str, Array], str]:
+    arrays, text = {}, "{}"
+    for name, array in read_npz(path, _LARGEST):
+        if name == _JSON:
+            if array.ndim or array.dtype.kind not in "US":
+                raise ValueError(f"{name} is no text")
+            text = str(array.astype(str))
+            continue
+        _check_type(name, _TYPES.get(array.dtype.name, array.dtype.name))
+        arrays[name] = array
+    return arrays, text
+
+
+def _check_type(name: str, dtype: str) -> None:
+    """Check that a tensor is of a type that is read, by safetensors' names of types."""
+    if dtype not in _FLOATS and not (".in." in name and dtype in _INTEGERS):
+        more = " and, as inputs, I32 and U8" if ".in." in name else ""
+        raise ValueError(f"{name} is {dtype}; read are F16, F32{more}")
 
 
 def _message(error: Exception) -> str:

@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from pytest_ane.core.arrays import Array, DoubleArray, FloatArray
 from pytest_ane.manifest.inputs import Input, InputKind
 from pytest_ane.probes.seeded import generator, normals
+from pytest_ane.reference.images import open_picture
 
 Shape = tuple[int, ...]
 COVERED = 1 << 16
@@ -72,7 +73,7 @@ class Call:
         name: the input's.
         number: the probe's; images alternate by it, and so does what `routing` leaves out.
         start: position of the call's first row.
-        first: how many ids earlier calls took.
+        first: how many ids, or pictures, earlier calls took.
         flexible: the input's only flexible axis; None for none or several.
         turn: its number in a sequence of calls on one state.
     """
@@ -114,6 +115,8 @@ def draw(spec: Input, shape: Shape, call: Call) -> FloatArray | Array:
         case "ids":
             assert spec.count is not None
             return ids(call.order, bits, shape, spec.count, call.first)
+        case "image" if spec.files:
+            return picture(spec.files[call.first % len(spec.files)], shape, *spec.bounds)
         case "image":
             return image(bits, shape, *spec.bounds, noise=call.number % 2 == 1)
         case "constant":
@@ -344,8 +347,38 @@ def image(
     return _single(low + (high - low) * steps / _STEPS)
 
 
+def picture(file: str, shape: Shape, low: float = 0.0, high: float = 255.0) -> FloatArray:
+    """A picture in an input's shape and colours, its 256 steps from `low` to `high`.
+
+    It is resized to the rows and columns of the shape by Pillow's bilinear filter, whatever its own
+    proportions are. These are the axes that `image` takes; any axes before the channels repeat it.
+
+    Raises:
+        ValueError: it cannot be read, or the shape has other channels than 1, 3 or 4.
+    """
+    last = _channels_last(shape)
+    height, width = (1, 1, *(shape[-3:-1] if last else shape))[-2:]
+    channels = shape[-1] if last else (1, *shape[:-2])[-1]
+    modes = {1: "L", 3: "RGB", 4: "RGBA"}
+    if channels not in modes:
+        raise ValueError(f"has the shape {list(shape)}, and pictures have 1, 3 or 4 channels")
+    try:
+        opened = open_picture(Path(file))
+    except ValueError as error:
+        raise ValueError(f"is the picture {file}, which {error}") from None
+    resized = opened.convert(modes[channels]).resize((width, height), 2)  # 2 is bilinear.
+    steps = np.asarray(resized, np.float64).reshape(height, width, channels)
+    planes = steps if last else np.moveaxis(steps, -1, 0)
+    planes = np.broadcast_to(planes.reshape(planes.shape[-len(shape) :]), shape)
+    return _single(low + (high - low) * planes / _STEPS)
+
+
+def _channels_last(shape: Shape) -> bool:
+    return len(shape) > 2 and shape[-1] <= 4 < min(shape[-3:-1])
+
+
 def _gradient(bits: np.random.PCG64, shape: Shape) -> DoubleArray:
-    last = len(shape) > 2 and shape[-1] <= 4 < min(shape[-3:-1])
+    last = _channels_last(shape)
     planes = (*shape[:-3], shape[-1], *shape[-3:-1]) if last else shape
     height, width = (1, 1, *planes)[-2:]
     corners = (_words(bits, (math.prod(planes[:-2]), 4)) >> np.uint64(56)).astype(np.float64)

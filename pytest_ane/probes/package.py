@@ -17,9 +17,10 @@ from pytest_ane.core.errors import ProgramError
 from pytest_ane.families import Port
 from pytest_ane.manifest import Input, Probes
 from pytest_ane.mil import counterpart, read_any
-from pytest_ane.mil.records import Feature, MLModel
+from pytest_ane.mil.records import NUMBERS, Feature
 from pytest_ane.probes.cases import TURNS, Case, as_array, package_case
 from pytest_ane.probes.domains import domains
+from pytest_ane.probes.outputs import Kinds, output_kinds
 from pytest_ane.probes.sampler import Sampler
 from pytest_ane.probes.seeded import KINDS, lengths
 from pytest_ane.reference.budget import current_budget
@@ -31,8 +32,8 @@ _SLIGHT = 1e-9
 """What a share of a range may be off by rounding."""
 _WORDS = 8
 """Numbers of 4 bytes that are held for each one that is drawn."""
-_MOST_CALLS = 64
-"""Calls over which all ids of an input are drawn, where they suffice."""
+_MOST_CALLS = 256
+"""Calls over which all ids of an input are drawn, where they suffice: bytes one by one do."""
 
 
 def package_cases(
@@ -48,7 +49,7 @@ def package_cases(
     Inputs are drawn as `tables` says, which is the manifest's, else as the programs imply
     (`pytest_ane.probes.domains`). Flexible axes are probed at their smallest, a middle and their
     largest length, and once at lengths between these (`seeded.lengths`); enumerated shapes are all
-    probed. Further probes of the largest draw the ids that are left, where 64 calls can.
+    probed. Further probes of the largest draw the ids that are left, where 256 calls can.
     A package with states is probed over sequences of calls on one state, the last of which goes
     back. Where one axis of an output is as long as the call has positions, these are compared one
     by one. A function of several is compared with that of the same name, or the reference's only
@@ -61,10 +62,10 @@ def package_cases(
     """
     runner = backend.load(artifact, function)
     model = read_any(artifact, weights=False, function=function)
-    turns = TURNS if isinstance(model, MLModel) and model.states else TURNS[:1]
+    turns = TURNS if model.states else TURNS[:1]
     known = domains(runner.inputs, tables or {}, artifact, reference, function)
-    sampler = Sampler(runner.inputs, artifact, known)
-    cases = list(_cases(sampler, probes, turns, cover=True))
+    sampler, kinds = Sampler(runner.inputs, artifact, known), output_kinds(model)
+    cases = list(_cases(sampler, probes, turns, kinds, cover=True))
     if reference is None:
         return cases
     if tree_digest(artifact) == tree_digest(reference):
@@ -77,7 +78,7 @@ def package_cases(
     rows = [sampler.rows({n: x.shape for n, x in case.calls[0].items()}) for case in cases]
     ports = _ports(rows, [outputs[0] for outputs, _ in answers])
     return [
-        _answered(case, outputs, ports, carried)
+        _answered(case, outputs, ports, kinds, carried)
         for case, (outputs, carried) in zip(cases, answers, strict=True)
     ]
 
@@ -118,9 +119,15 @@ def _ports(rows: Sequence[int], outputs: Sequence[Arrays]) -> list[Port]:
 
 
 def _answered(
-    case: Case, outputs: Sequence[Arrays], ports: Sequence[Port], carried: Mapping[str, bool]
+    case: Case,
+    outputs: Sequence[Arrays],
+    ports: Sequence[Port],
+    kinds: Kinds,
+    carried: Mapping[str, bool],
 ) -> Case:
-    answered = package_case(case.kind, case.name, case.calls, outputs, ports, carried=carried)
+    answered = package_case(
+        case.kind, case.name, case.calls, outputs, ports, carried=carried, kinds=kinds
+    )
     return replace(answered, domains=case.domains)
 
 
@@ -148,14 +155,19 @@ def seeded_inputs(
 
 
 def _cases(
-    sampler: Sampler, probes: Probes, turns: Sequence[int] = (0,), *, cover: bool = False
+    sampler: Sampler,
+    probes: Probes,
+    turns: Sequence[int] = (0,),
+    kinds: Kinds = Kinds(),  # noqa: B008 - frozen
+    *,
+    cover: bool = False,
 ) -> Iterator[Case]:
     subject, inputs = sampler.subject, sampler.features
     for feature in inputs:
-        if feature.kind != "tensor" and not mode(feature):
+        if feature.kind not in ("tensor", *NUMBERS) and not mode(feature):
             raise ProgramError(
-                f"{subject}: input {feature.name!r} is of kind {feature.kind}; tensors and images "
-                "are probed."
+                f"{subject}: input {feature.name!r} is of kind {feature.kind}; tensors, numbers "
+                "and images are probed."
             )
     ends = _ends(inputs)
 
@@ -170,11 +182,11 @@ def _cases(
             for i, turn in enumerate(turns)
         ]
         length = max((int(np.prod(a.shape)) for a in sequence[0].values()), default=0)
-        drawn = package_case(kind, f"{kind} {label} #{number}", sequence, (), length=length)
+        name = f"{kind} {label} #{number}"
+        drawn = package_case(kind, name, sequence, (), length=length, kinds=kinds)
         return replace(drawn, domains=sampler.domains)
 
-    kinds = [kind for kind in probes.kinds if kind in KINDS]
-    plan = [*product(kinds, ends, range(probes.count))]
+    plan = [*product([kind for kind in probes.kinds if kind in KINDS], ends, range(probes.count))]
     yield from starmap(case, plan)
     if cover and plan:
         kind, label, last = plan[-1]

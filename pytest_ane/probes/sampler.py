@@ -14,7 +14,7 @@ from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.manifest import Input
 from pytest_ane.mil.records import Feature
-from pytest_ane.probes.domains import FLOATS
+from pytest_ane.probes.domains import FLOATS, may_be_left_out
 from pytest_ane.probes.inputs import COVERED, POSITIONAL, Call, Domain, Shape, draw, position_axis
 from pytest_ane.probes.seeded import KINDS
 
@@ -51,6 +51,8 @@ class Sampler:
     ) -> dict[str, Array]:
         """The inputs of one call by name: float32, int32, or bytes of an image.
 
+        A number that is optional is left out of every second probe, the first one's too.
+
         Args:
             shapes: of the inputs, by name.
             kind: of floats of which nobody says more, `gaussian` or `unit-norm`.
@@ -62,8 +64,9 @@ class Sampler:
         Raises:
             ProgramError: an input's options do not fit its shape, or a file cannot be used.
         """
+        features = [f for f in self.features if not (number % 2 == 0 and may_be_left_out(f))]
         return {f.name: self._input(f, shapes[f.name], kind, probe, number, start, call)
-                for f in self.features}  # fmt: skip
+                for f in features}  # fmt: skip
 
     def positions(self, shapes: Mapping[str, Shape]) -> int:
         """Positions T of a call, by the first input of a kind that depends on them; else 1.
@@ -72,8 +75,9 @@ class Sampler:
             ProgramError: as `call`.
         """
         for feature in self.features:
-            spec, shape = self.domains[feature.name].input, shapes[feature.name]
+            spec = self.domains[feature.name].input
             if spec is not None and spec.kind in POSITIONAL:
+                shape = shapes[feature.name]
                 with self._of(feature.name):
                     axis = position_axis(spec, shape, _flexible_axis(feature))
                 if axis is not None:
@@ -97,9 +101,14 @@ class Sampler:
         return max((extent for shape in ids for extent in shape[-1:]), default=1)
 
     def calls_left(self, shapes: Mapping[str, Shape], most: int) -> int:
-        """Further calls after which each id was drawn, of those inputs that need at most `most`."""
+        """Further calls after which each id, and each picture, was drawn.
+
+        Inputs that need more than `most` calls do not count.
+        """
         needed = [0]
         for name, domain in self.domains.items():
+            if domain.input is not None and domain.input.files:
+                needed.append(len(domain.input.files) - self._drawn[name])
             if domain.count is not None and domain.count <= COVERED:
                 left = domain.count - self._drawn[name]
                 needed.append(math.ceil(max(left, 0) / math.prod(shapes[name])))
@@ -124,6 +133,8 @@ class Sampler:
             values = _typed(feature, spec, draw(spec, shape, call))
         if spec.kind == "ids":
             self._drawn[name] += values.size
+        elif spec.files:
+            self._drawn[name] += 1
         return values
 
     @contextmanager

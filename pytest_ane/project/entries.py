@@ -1,4 +1,4 @@
-"""A manifest with a shard for each function of packages that have several."""
+"""A manifest with a shard for each function of packages that have several, and of pipelines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.manifest import Manifest, Model, Shard, load
 from pytest_ane.manifest.ids import is_subject, of_function
-from pytest_ane.mil import entry_points
+from pytest_ane.mil import entry_points, is_pipeline
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -24,6 +24,7 @@ def expanded(manifest: Manifest) -> Manifest:
     """A manifest with a shard for each function of packages that have several.
 
     `decoder` becomes `decoder[decode]` and `decoder[verify4]`, unless its table chooses a function.
+    A pipeline `yolo` stays, and `yolo[NAME]` of each ML Program in it follows.
     A shard of a family or a builder stays one, because it stands in their chain. So does one whose
     package is missing or damaged: its gates say what is wrong.
     """
@@ -57,8 +58,31 @@ def _functions(shard: Shard, names: tuple[str, ...]) -> Iterator[Shard]:
     if shard.function is not None or not names:
         yield shard
         return
+    assert shard.artifact is not None
+    update: dict[str, object] = {}
+    if is_pipeline(shard.artifact):
+        yield shard.model_copy(update={"pipeline": True})
+        update = _without_wholes(shard)
     for name in names:
-        yield shard.model_copy(update={"id": of_function(shard.id, name), "function": name})
+        id = of_function(shard.id, name)
+        yield shard.model_copy(update={**update, "id": id, "function": name})
+
+
+def _without_wholes(shard: Shard) -> dict[str, object]:
+    """A part is compared with that of a pipeline alone: what is of the whole is the whole's."""
+    update: dict[str, object] = {}
+    if shard.reference != "none" and not _is_pipeline(shard.reference):
+        update["reference"] = "none"
+    if shard.uncompressed is not None and not _is_pipeline(shard.uncompressed):
+        update["uncompressed"] = None
+    return update
+
+
+def _is_pipeline(package: Path | str) -> bool:
+    try:
+        return isinstance(package, Path) and is_pipeline(package)
+    except ProgramError:
+        return False
 
 
 def _entry_points(shard: Shard) -> tuple[str, ...]:

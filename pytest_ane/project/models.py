@@ -7,16 +7,13 @@ from dataclasses import asdict, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeAlias, cast
-
-import numpy as np
+from typing import Any, TypeAlias
 
 from pytest_ane.backends import Backend, Runner
 from pytest_ane.build import Artifact, Cache
-from pytest_ane.chain.chain import Chain, ChainStep
+from pytest_ane.chain.chain import Chain
 from pytest_ane.chain.golden import GoldenPrompt, record_golden, reference_chain
 from pytest_ane.core.arrays import FloatArray
-from pytest_ane.core.digests import key_digest
 from pytest_ane.core.errors import SourceError, UnprovenError
 from pytest_ane.families import (
     Cut,
@@ -34,25 +31,20 @@ from pytest_ane.families.ports import RenamedLayout, Renaming, renaming
 from pytest_ane.families.user_code import BuilderModel
 from pytest_ane.manifest import Model, Shard, SourceTable
 from pytest_ane.manifest import Prompt as ManifestPrompt
-from pytest_ane.manifest.chain import LOGITS
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.probes.builder import builder_cases, record_builder
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.hidden import HiddenProbe
 from pytest_ane.probes.recording import (
-    RECORDING_VERSION,
     Embeds,
     TokenPrompt,
-    check_finite,
     load,
     load_hidden,
     load_ports,
     load_probes,
     record_hidden,
     record_probes,
-    save,
 )
-from pytest_ane.project.own_chain import GoldenLogits, OwnReference, PackageChain, ToldBlocks
 from pytest_ane.sources import identify, open_source
 
 _READERS = ("gguf", "numpy", "tokenizers", "torch")
@@ -324,122 +316,4 @@ class OpenBuilder:
         )
 
 
-class OpenChain(OpenModel):
-    """A chain of the user's own packages."""
-
-    def __init__(self, model: Model, cache: Cache) -> None:
-        super().__init__(model, cache)
-        self.packages = PackageChain(model)
-
-    @property
-    def language_model(self) -> LanguageModel:
-        """Its packages, which have no more than a model must."""
-        return cast("LanguageModel", self.packages)
-
-    @property
-    def wiring(self) -> tuple[Wire, ...]:
-        """The packages in running order."""
-        return self.packages.wiring
-
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """What reference and streams depend on."""
-        return self.packages.identity(self.cache.root)
-
-    def load(self, backend: Backend, shard: Shard, artifact: Artifact) -> Runner:
-        """A package, with the functions that its place in the chain names."""
-        return self.packages.layout(without_function(shard.id)[0]).load(backend, artifact.path)
-
-    @cached_property
-    def golden(self) -> list[GoldenPrompt]:
-        """The reference's logits and greedy text for the golden prompts."""
-        if isinstance(self._answers, GoldenLogits):
-            golden = self._answers.prompts(self.model, self.prompts, self.decode)
-        else:
-            golden = super().golden
-        for prompt in golden:
-            if (words := prompt.logits.shape[1]) != self.packages.vocabulary:
-                raise SourceError(
-                    f"{self.model.name}: the reference gives {words} logits for a position of "
-                    f"{prompt.name!r}, and the chain {self.packages.vocabulary}."
-                )
-        return golden
-
-    @cached_property
-    def has_states(self) -> bool:
-        """Whether function, file or packages tell what every shard gives."""
-        return self._told is not None or not self.packages.without_reference
-
-    def check_compared(self) -> None:
-        """Raise `UnprovenError` unless prompts can be compared, shard by shard.
-
-        Drift and bisect put references in shards' places, so each shard needs one.
-        """
-        super().check_compared()
-        for shard in self.packages.without_reference[:1]:
-            self.packages.reference(shard)
-
-    @cached_property
-    def _answers(self) -> OwnReference | GoldenLogits | None:
-        reference = self.model.reference
-        if isinstance(reference, Path):
-            return GoldenLogits(reference)
-        return OwnReference(self.model) if ":" in reference else None
-
-    def _reference(self) -> Chain:
-        if not isinstance(self._answers, OwnReference):
-            return super()._reference()
-        own = self._answers
-
-        def run(ids: FloatArray) -> FloatArray:
-            return own.logits(ids[:, 0].astype(int).tolist())
-
-        def embed(ids: Sequence[int]) -> FloatArray:
-            return np.asarray(ids, np.float32).reshape(-1, 1)
-
-        # A block, for the logits of a position depend on all tokens before it; a head is given
-        # the last rows only.
-        whole = ChainStep(Wire("reference"), lambda: run, sees="call")
-        logits = ChainStep(Wire("logits", gives=LOGITS), lambda: lambda rows: rows, sees="itself")
-        return Chain(embed, (whole, logits))
-
-    @cached_property
-    def _told(self) -> dict[str, dict[str, FloatArray]] | None:
-        """Outputs of every shard by prompt, where function or file tells those of all blocks."""
-        answers = self._answers
-        if answers is None:
-            return None
-
-        def make(folder: Path) -> None:
-            tensors = {
-                f"{prompt.name}/{shard}": rows
-                for prompt in self.prompts
-                for shard, rows in answers.states(prompt).items()
-            }
-            for name, rows in tensors.items():
-                check_finite(rows, name.partition("/")[2], f"golden prompt {name!r}")
-            save(folder, tensors, {})
-
-        key = {**self.identity, "recording": RECORDING_VERSION, "told": self.prompt_spec}
-        folder = self.cache.get_or_make("recordings", key_digest(key), make, self.model.name)
-        told: dict[str, dict[str, FloatArray]] = {prompt.name: {} for prompt in self.prompts}
-        for name, rows in load(folder)[0].items():
-            prompt, _, shard = name.partition("/")
-            self.packages.check_rows(shard, rows, prompt)
-            told[prompt][shard] = rows
-        blocks = {wire.shard for wire in self.wiring if not wire.is_head}
-        complete = not any(blocks - states.keys() for states in told.values())
-        return told if complete else None
-
-    def _blocks(self) -> Embeds:
-        return super()._blocks() if self._told is None else ToldBlocks(self.packages, self._told)
-
-
 Opened: TypeAlias = OpenModel | OpenBuilder
-
-
-def open_model(model: Model, cache: Cache) -> Opened:
-    """A model by its family, its chain or its builder; one of packages alone has none."""
-    if model.chain:
-        return OpenChain(model, cache)
-    return OpenBuilder(model, cache) if model.builder else OpenModel(model, cache)

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 import pytest_ane
-from pytest_ane.backends import CpuBackend
-from pytest_ane.chain.chain import lead, likeliest_token
+from pytest_ane.backends import Backend, CpuBackend, Runner
+from pytest_ane.build import Artifact, Cache
+from pytest_ane.chain.chain import Chain, ChainStep
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.chain.packages import PackageLayout, stream_widths
 from pytest_ane.chain.sequence import ShardSequence
 from pytest_ane.core.arrays import FloatArray
-from pytest_ane.core.digests import file_digest, tree_digest
-from pytest_ane.core.errors import BuildError, GoldenError, SourceError, UnprovenError
-from pytest_ane.families import Conversion, Reference, Wire
-from pytest_ane.families.user_code import code_digests, error_line, import_code
+from pytest_ane.core.digests import file_digest, key_digest, tree_digest
+from pytest_ane.core.errors import BuildError, SourceError, UnprovenError
+from pytest_ane.families import Conversion, LanguageModel, Reference, Wire
+from pytest_ane.families.user_code import code_digests
 from pytest_ane.manifest import GOLDEN, Model, Shard
 from pytest_ane.manifest.chain import FIRST, LOGITS, ChainEntry, channels
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.mil import counterpart, read_model
 from pytest_ane.probes.domains import domains
-from pytest_ane.probes.recording import TokenPrompt
+from pytest_ane.probes.recording import RECORDING_VERSION, Embeds, check_finite, load, save
+from pytest_ane.project.chain_reference import GoldenLogits, OwnReference
+from pytest_ane.project.models import OpenModel
 from pytest_ane.sources.base import Source, Tokenizer
 from pytest_ane.sources.identity import digests
 from pytest_ane.sources.rows import RowTable, open_rows
@@ -245,7 +246,7 @@ class PackageChain:
     def _stands_for(self, shard: str) -> Path | None:
         """The package that is a shard's reference, its program before compression otherwise."""
         own = self._shards[shard]
-        if isinstance(own.reference, Path) and own.reference.suffix != GOLDEN:
+        if isinstance(own.reference, Path) and own.reference.suffix not in GOLDEN:
             return own.reference
         return own.uncompressed
 
@@ -294,129 +295,6 @@ class ChainSource:
         return read_tokenizer(self._file)
 
 
-class OwnReference:
-    """A function of the user's from token ids to logits, and perhaps to each shard's outputs.
-
-    Args:
-        model: whose `reference` is `module:function`.
-    """
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        assert isinstance(model.reference, str)
-        self._module, _, self._name = model.reference.partition(":")
-
-    def logits(self, ids: Sequence[int]) -> FloatArray:
-        """Float32 logits `[T, V]` of a text.
-
-        Raises:
-            BuildError: the function fails, or gives something else.
-        """
-        answer = self._answer(ids)
-        logits = answer.get(LOGITS)
-        if logits is None or logits.ndim != 2 or len(logits) != len(ids):
-            shape = "nothing" if logits is None else list(logits.shape)
-            raise BuildError(
-                f"{self._label} gave logits of the shape {shape} for {len(ids)} tokens; return "
-                f"[{len(ids)}, V]."
-            )
-        return logits
-
-    def states(self, prompt: TokenPrompt) -> dict[str, FloatArray]:
-        """Each shard's outputs `[T, C]` side by side, of the shards that the function tells."""
-        answer = self._answer(prompt.ids)
-        return {name: rows for name, rows in answer.items() if name != LOGITS}
-
-    @property
-    def _label(self) -> str:
-        return f"{self._model.name}: reference {self._model.reference!r}"
-
-    def _answer(self, ids: Sequence[int]) -> dict[str, FloatArray]:
-        function = getattr(import_code(self._module, self._label), self._name, None)
-        if not callable(function):
-            raise BuildError(f"{self._label}: {self._module} has no function {self._name!r}.")
-        try:
-            answer = function(list(ids))
-            tables = answer if isinstance(answer, dict) else {LOGITS: answer}
-            return {name: _rows(value) for name, value in tables.items()}
-        # It is the user's code, which may raise anything, SystemExit included.
-        except (Exception, SystemExit) as error:
-            raise BuildError(f"{self._label} failed: {error_line(error, self._module)}.") from error
-
-
-class GoldenLogits:
-    """Logits of the golden prompts, and perhaps outputs of shards, in a safetensors file.
-
-    Of each prompt `{prompt}.logits [T + n, V]`: after the prompt's own T rows those of the n
-    likeliest tokens, one after another. `{prompt}.ids [T]` are checked where they are there, and
-    `{prompt}/{shard} [T, C]` are a shard's outputs, side by side.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def prompts(
-        self, model: Model, prompts: Sequence[TokenPrompt], decode: Callable[[Sequence[int]], str]
-    ) -> list[GoldenPrompt]:
-        """The golden prompts with what the file says of them.
-
-        Raises:
-            GoldenError: it is missing or damaged, or of other prompts.
-        """
-        asked = {prompt.name: prompt.greedy for prompt in model.prompts}
-        return [self._prompt(prompt, asked[prompt.name], decode) for prompt in prompts]
-
-    def states(self, prompt: TokenPrompt) -> dict[str, FloatArray]:
-        """Each shard's outputs `[T, C]`, of those that are in the file."""
-        prefix = f"{prompt.name}/"
-        names = [name for name in self._names if name.startswith(prefix)]
-        return {name.removeprefix(prefix): self._tensor(name) for name in names}
-
-    def _prompt(
-        self, prompt: TokenPrompt, greedy: int, decode: Callable[[Sequence[int]], str]
-    ) -> GoldenPrompt:
-        label = f"{self._path}: {prompt.name!r}"
-        ids, count = f"{prompt.name}.ids", len(prompt.ids)
-        if ids in self._names and tuple(self._tensor(ids).astype(int)) != prompt.ids:
-            raise GoldenError(f"{label} is of other token ids; record it again.")
-        logits = self._tensor(f"{prompt.name}.logits")
-        if logits.ndim != 2 or len(logits) < count or not np.isfinite(logits).all():
-            raise GoldenError(
-                f"{label} has logits {list(logits.shape)}; they must be finite, [T + n, V], with "
-                f"T = {count}."
-            )
-        rows = logits[count - 1 :][:greedy]
-        if len(rows) < greedy:
-            raise GoldenError(
-                f"{label} has logits for {len(rows)} greedy tokens, and greedy = {greedy} asks for "
-                "more; record more rows, or ask for fewer."
-            )
-        tokens = tuple(map(likeliest_token, rows))
-        leads = tuple(map(lead, rows))
-        return GoldenPrompt(prompt.name, prompt.ids, logits[:count], tokens, leads, decode(tokens))
-
-    @cached_property
-    def _names(self) -> list[str]:
-        with self._opened() as file:
-            return list(file.keys())
-
-    def _tensor(self, name: str) -> FloatArray:
-        if name not in self._names:
-            raise GoldenError(f"{self._path}: has no tensor {name!r}; record it again.")
-        with self._opened() as file:
-            return np.asarray(file.get_tensor(name), np.float32)
-
-    @contextmanager
-    def _opened(self) -> Iterator[Any]:
-        try:
-            with safe_open(self._path, framework="numpy") as file:
-                yield file
-        except FileNotFoundError:
-            raise GoldenError(f"{self._path}: no such file; check the chain's reference.") from None
-        except (OSError, SafetensorError, TypeError, ValueError) as error:
-            raise GoldenError(f"{self._path}: cannot be read ({error}).") from None
-
-
 class ToldBlocks:
     """Outputs that the reference tells, in the place of each shard's own reference.
 
@@ -442,13 +320,115 @@ class ToldBlocks:
         return run
 
 
-def _rows(value: Any) -> FloatArray:
-    """Rows `[T, C]` of an array, a torch tensor, or of several by port, side by side."""
-    if isinstance(value, dict):
-        return np.concatenate([_rows(each) for each in value.values()], axis=1)
-    if hasattr(value, "detach"):
-        value = value.detach().float().numpy()
-    return np.asarray(value, np.float32)
+class OpenChain(OpenModel):
+    """A chain of the user's own packages."""
+
+    def __init__(self, model: Model, cache: Cache) -> None:
+        super().__init__(model, cache)
+        self.packages = PackageChain(model)
+
+    @property
+    def language_model(self) -> LanguageModel:
+        """Its packages, which have no more than a model must."""
+        return cast("LanguageModel", self.packages)
+
+    @property
+    def wiring(self) -> tuple[Wire, ...]:
+        """The packages in running order."""
+        return self.packages.wiring
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What reference and streams depend on."""
+        return self.packages.identity(self.cache.root)
+
+    def load(self, backend: Backend, shard: Shard, artifact: Artifact) -> Runner:
+        """A package, with the functions that its place in the chain names."""
+        return self.packages.layout(without_function(shard.id)[0]).load(backend, artifact.path)
+
+    @cached_property
+    def golden(self) -> list[GoldenPrompt]:
+        """The reference's logits and greedy text for the golden prompts."""
+        if isinstance(self._answers, GoldenLogits):
+            golden = self._answers.prompts(self.model, self.prompts, self.decode)
+        else:
+            golden = super().golden
+        for prompt in golden:
+            if (words := prompt.logits.shape[1]) != self.packages.vocabulary:
+                raise SourceError(
+                    f"{self.model.name}: the reference gives {words} logits for a position of "
+                    f"{prompt.name!r}, and the chain {self.packages.vocabulary}."
+                )
+        return golden
+
+    @cached_property
+    def has_states(self) -> bool:
+        """Whether function, file or packages tell what every shard gives."""
+        return self._told is not None or not self.packages.without_reference
+
+    def check_compared(self) -> None:
+        """Raise `UnprovenError` unless prompts can be compared, shard by shard.
+
+        Drift and bisect put references in shards' places, so each shard needs one.
+        """
+        super().check_compared()
+        for shard in self.packages.without_reference[:1]:
+            self.packages.reference(shard)
+
+    @cached_property
+    def _answers(self) -> OwnReference | GoldenLogits | None:
+        reference = self.model.reference
+        if isinstance(reference, Path):
+            return GoldenLogits(reference)
+        return OwnReference(self.model) if ":" in reference else None
+
+    def _reference(self) -> Chain:
+        if not isinstance(self._answers, OwnReference):
+            return super()._reference()
+        own = self._answers
+
+        def run(ids: FloatArray) -> FloatArray:
+            return own.logits(ids[:, 0].astype(int).tolist())
+
+        def embed(ids: Sequence[int]) -> FloatArray:
+            return np.asarray(ids, np.float32).reshape(-1, 1)
+
+        # A block, for the logits of a position depend on all tokens before it; a head is given
+        # the last rows only.
+        whole = ChainStep(Wire("reference"), lambda: run, sees="call")
+        logits = ChainStep(Wire("logits", gives=LOGITS), lambda: lambda rows: rows, sees="itself")
+        return Chain(embed, (whole, logits))
+
+    @cached_property
+    def _told(self) -> dict[str, dict[str, FloatArray]] | None:
+        """Outputs of every shard by prompt, where function or file tells those of all blocks."""
+        answers = self._answers
+        if answers is None:
+            return None
+
+        def make(folder: Path) -> None:
+            tensors = {
+                f"{prompt.name}/{shard}": rows
+                for prompt in self.prompts
+                for shard, rows in answers.states(prompt).items()
+            }
+            for name, rows in tensors.items():
+                check_finite(rows, name.partition("/")[2], f"golden prompt {name!r}")
+            save(folder, tensors, {})
+
+        key = {**self.identity, "recording": RECORDING_VERSION, "told": self.prompt_spec}
+        folder = self.cache.get_or_make("recordings", key_digest(key), make, self.model.name)
+        told: dict[str, dict[str, FloatArray]] = {prompt.name: {} for prompt in self.prompts}
+        for name, rows in load(folder)[0].items():
+            prompt, _, shard = name.partition("/")
+            self.packages.check_rows(shard, rows, prompt)
+            told[prompt][shard] = rows
+        blocks = {wire.shard for wire in self.wiring if not wire.is_head}
+        complete = not any(blocks - states.keys() for states in told.values())
+        return told if complete else None
+
+    def _blocks(self) -> Embeds:
+        return super()._blocks() if self._told is None else ToldBlocks(self.packages, self._told)
 
 
 def _digest(path: Path | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -25,18 +25,20 @@ from pytest_ane.core.digests import key_digest, remembered
 from pytest_ane.core.errors import AneError, ManifestError
 from pytest_ane.error_budget import ErrorBudget
 from pytest_ane.families import Buildable, Ports, make_importable
-from pytest_ane.gates import GATES
-from pytest_ane.manifest import Manifest, Policy, Shard
+from pytest_ane.gates import GATES, Subject
+from pytest_ane.manifest import Manifest, Model, Policy, Shard
 from pytest_ane.manifest.problems import label
-from pytest_ane.mil import read_model
+from pytest_ane.mil import read_any
 from pytest_ane.mil.records import MLModel as Program
+from pytest_ane.mil.records import Pipeline
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.golden import golden_cases, read_golden
 from pytest_ane.probes.package import package_cases
 from pytest_ane.project.budgets import built_budget, own_budget
 from pytest_ane.project.choose import is_complete
 from pytest_ane.project.entries import read_manifest
-from pytest_ane.project.models import Opened, OpenModel, open_model
+from pytest_ane.project.models import OpenBuilder, Opened, OpenModel
+from pytest_ane.project.own_chain import OpenChain
 from pytest_ane.project.preflight import Preflight
 from pytest_ane.project.progress import Progress
 from pytest_ane.project.stack import Stack
@@ -140,15 +142,16 @@ class Project:
 
     def due(self, markers: Collection[str]) -> list[tuple[str, str]]:
         """Gate and subject: every gate with one of these markers, of every shard or whole stack."""
-        subjects = {
-            "shard": [shard.qualified for shard in self.shards],
-            "model": self.complete_models,
+        subjects: dict[str, Sequence[Subject]] = {
+            "shard": self.shards,
+            "model": [self.manifest.model_of(name) for name in self.complete_models],
         }
         return [
-            (gate.name, subject)
+            (gate.name, subject.qualified)
             for gate in GATES.values()
             if gate.marker in markers
             for subject in subjects[gate.scope]
+            if gate.asks(subject)
         ]
 
     def policy_of(self, subject: str) -> Policy:
@@ -231,6 +234,8 @@ class Project:
         """
         if shard.reference == "none":
             return "nothing is compared with a reference"
+        if shard.pipeline:
+            return "it is a pipeline, whose ML Programs have error budgets of their own"
         if shard.artifact is None:
             return self._built_budget(shard, artifact.path, None)
         identity = self.model(shard.model).identity if shard.reference == "float32" else {}
@@ -293,6 +298,13 @@ class Project:
         return self._stacks[name]
 
 
+def open_model(model: Model, cache: Cache) -> Opened:
+    """A model by its family, its chain or its builder; one of packages alone has none."""
+    if model.chain:
+        return OpenChain(model, cache)
+    return OpenBuilder(model, cache) if model.builder else OpenModel(model, cache)
+
+
 @dataclass(frozen=True)
 class OpenShard:
     """A shard as gates measure it; everything is made when first used."""
@@ -306,9 +318,9 @@ class OpenShard:
         return self.project.artifact(self.shard)
 
     @cached_property
-    def program(self) -> Program:
-        """The package's program, its structure only: weights are not decoded."""
-        return read_model(self.artifact.path, function=self.shard.function)
+    def program(self) -> Program | Pipeline:
+        """The package's program, or pipeline of such; weights are not decoded."""
+        return read_any(self.artifact.path, function=self.shard.function)
 
     @property
     def backend(self) -> Backend:

@@ -8,6 +8,7 @@ blue, or `[H, W]`.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,27 @@ def mode(feature: Feature) -> str:
 def is_color(feature: Feature) -> bool:
     """Whether pixels have three channels, in any order."""
     return mode(feature) == "RGB"
+
+
+def open_picture(path: Path) -> Any:
+    """A picture of any format that Pillow reads, as a PIL image.
+
+    Raises:
+        ValueError: there is none, it is damaged or absurdly large, or Pillow is not installed; the
+            message is a part of a sentence that follows the file's name.
+    """
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ValueError("needs Pillow, run: pip install pillow") from None
+    try:
+        with Image.open(path) as image:
+            image.load()
+            return image.copy()
+    except FileNotFoundError:
+        raise ValueError("does not exist") from None
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ValueError(f"is no picture ({error})") from None
 
 
 def to_tensor(feature: Feature, image: Any) -> Array:

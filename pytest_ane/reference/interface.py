@@ -9,31 +9,35 @@ import numpy as np
 
 from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.mil.records import DType, Feature, MLModel, TensorType
+from pytest_ane.mil.records import DType, Feature, MLModel, Pipeline, TensorType
 from pytest_ane.reference.budget import Budget
 from pytest_ane.reference.dtypes import FLOATS, Precision, carried, convert, itemsize
 from pytest_ane.reference.images import is_color, mode, shape_fits, to_tensor
 
 
 def bind_inputs(
-    model: MLModel, inputs: Mapping[str, Any], precision: Precision
+    model: MLModel | Pipeline, inputs: Mapping[str, Any], precision: Precision
 ) -> dict[str, Array]:
     """Inputs in the form operations take them, checked against the declared features.
 
     Floating-point arrays of any width are accepted for floating-point features, as Core ML's
     Python interface does; so are integers for integers where no value changes. Images are PIL
-    images or arrays of pixels. An optional input left out has its default in every element.
+    images or arrays of pixels. An optional input left out has its default in every element; of a
+    pipeline it stays out.
 
     Raises:
         ExecutionError: one sentence with what is accepted.
     """
     check_names(model.path, model.inputs, inputs)
-    types = {named.name: named.type for named in model.main.inputs}
+    whole = isinstance(model, Pipeline)
+    types = {} if isinstance(model, Pipeline) else {n.name: n.type for n in model.main.inputs}
     bound = {}
     with np.errstate(all="ignore"):
         for feature in model.inputs:
             kind = types.get(feature.name)
             dtype = kind.dtype if isinstance(kind, TensorType) else feature.dtype
+            if feature.name not in inputs and whole and feature.optional:
+                continue
             if feature.name not in inputs:
                 array = _default(model, feature)
             elif feature.kind == "image":
@@ -92,20 +96,20 @@ def _extents(feature: Feature, last: tuple[int, ...]) -> str:
     return f"[{', '.join([*shown, *map(str, last)])}]"
 
 
-def _refusal(model: MLModel, feature: Feature, problem: str) -> ExecutionError:
+def _refusal(model: MLModel | Pipeline, feature: Feature, problem: str) -> ExecutionError:
     return ExecutionError(
         f"{model.path}: input {feature.name!r} {problem}; it takes {present(feature)}."
     )
 
 
-def _default(model: MLModel, feature: Feature) -> Array:
+def _default(model: MLModel | Pipeline, feature: Feature) -> Array:
     """The default of an optional input in every element."""
     if not feature.optional or feature.default is None:
         raise _refusal(model, feature, "is missing")
     return np.full(feature.shape, feature.default, carried(feature.dtype))
 
 
-def _image(model: MLModel, feature: Feature, image: Any) -> Array:
+def _image(model: MLModel | Pipeline, feature: Feature, image: Any) -> Array:
     """The pixels of an image input, as `images.to_tensor` gives them."""
     if not mode(feature):
         raise ExecutionError(
@@ -118,7 +122,7 @@ def _image(model: MLModel, feature: Feature, image: Any) -> Array:
         raise _refusal(model, feature, f"has {error}") from None
 
 
-def _tensor(model: MLModel, feature: Feature, value: Any, dtype: DType) -> Array:
+def _tensor(model: MLModel | Pipeline, feature: Feature, value: Any, dtype: DType) -> Array:
     """An array of an allowed shape; floats of any width, integers where no value changes."""
     try:
         array = np.asarray(value)

@@ -5,13 +5,82 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.mil.records import Feature, MLModel, Pipeline
-from pytest_ane.reference.dtypes import Arithmetic, Precision
+from pytest_ane.mil.records import Feature, MLModel, NonMaximumSuppression, Part, Pipeline
+from pytest_ane.reference.dtypes import Arithmetic, Precision, carried
 from pytest_ane.reference.images import to_pixels
 from pytest_ane.reference.interface import check_names, present
+from pytest_ane.reference.ops.suppression import select_boxes
 from pytest_ane.reference.session import Session
 from pytest_ane.reference.state import States
+
+
+class SuppressionSession:
+    """Runs Core ML's own non-maximum suppression, in float64 whatever the inputs are."""
+
+    def __init__(self, model: NonMaximumSuppression) -> None:
+        self.model = model
+
+    def predict(self, inputs: Arrays) -> dict[str, Array]:
+        """Confidences `[K, C]` and boxes `[K, 4]` of those that are kept, the best first.
+
+        Args:
+            inputs: confidences `[N, C]`; boxes `[N, 4]`, each (x, y, width, height) with its
+                centre; and perhaps thresholds in place of the model's own.
+
+        Raises:
+            ExecutionError: shapes that do not belong together, NaN, or a threshold below 0.
+        """
+        model = self.model
+        scores = self._finite(inputs, model.confidence[0])
+        boxes = self._finite(inputs, model.coordinates[0])
+        of_classes = scores.ndim == 2 and scores.shape[1] == (len(model.labels) or scores.shape[1])
+        if not of_classes or boxes.shape != (len(scores), 4):
+            raise self._error(
+                f"takes confidences [N, {len(model.labels) or 'C'}] and coordinates [N, 4], and "
+                f"was given {list(scores.shape)} and {list(boxes.shape)}"
+            )
+        iou = self._threshold(inputs, model.iou_input, model.iou_threshold)
+        least = self._threshold(
+            inputs, model.confidence_threshold_input, model.confidence_threshold
+        )
+        low, high = self._rows
+        most = len(scores) if high is None else high
+        kept = select_boxes(boxes, scores, iou, least, most, model.per_class) if scores.size else []
+        outputs = {model.confidence[1]: scores[kept], model.coordinates[1]: boxes[kept]}
+        missing = max(low - len(kept), 0)
+        return {f.name: np.pad(outputs[f.name], ((0, missing), (0, 0))).astype(carried(f.dtype))
+                for f in model.outputs if f.name in outputs}  # fmt: skip
+
+    @property
+    def _rows(self) -> tuple[int, int | None]:
+        """The fewest rows of the outputs, and the most; either output may declare them."""
+        for feature in self.model.outputs:
+            if feature.ranges:
+                low, high = feature.ranges[0]
+                if low or high is not None:
+                    return low, high
+            elif feature.shape:
+                return feature.shape[0], feature.shape[0]
+        return 0, None
+
+    def _finite(self, inputs: Arrays, name: str) -> Array:
+        values = np.asarray(inputs[name], np.float64)
+        if not np.isfinite(values).all():
+            raise self._error(f"was given NaN or infinite values of {name!r}, by the part before")
+        return values
+
+    def _threshold(self, inputs: Arrays, name: str, default: float) -> float:
+        value = np.asarray(inputs.get(name, default), np.float64)
+        if value.size != 1 or not value.item() >= 0:
+            raise self._error(f"takes one number from 0 on as {name!r}, and was given {value}")
+        return float(value.item())
+
+    def _error(self, problem: str) -> ExecutionError:
+        return ExecutionError(f"{self.model.path}: the suppression {problem}.")
 
 
 class PipelineSession:
@@ -19,8 +88,7 @@ class PipelineSession:
 
     Args:
         model: a pipeline as `mil.read_any` gives it.
-        precision: that of `Session`, for all parts.
-        arithmetic: likewise.
+        precision, memory_budget, arithmetic: those of `Session`, for all parts.
 
     Raises:
         ExecutionError: a part cannot be prepared.
@@ -30,11 +98,23 @@ class PipelineSession:
         self,
         model: Pipeline,
         precision: Precision = "as-typed",
+        memory_budget: int | None = None,
         arithmetic: Arithmetic = "typed",
     ) -> None:
         self.model = model
         self.precision = precision
-        self.parts = tuple(Session(part, precision, arithmetic=arithmetic) for part in model.parts)
+
+        def session(part: Part) -> Session | SuppressionSession:
+            if isinstance(part, MLModel):
+                return Session(part, precision, memory_budget, arithmetic=arithmetic)
+            return SuppressionSession(part)
+
+        self.parts = tuple(map(session, model.parts))
+
+    def known(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Of what a caller has ready, the inputs that the pipeline takes."""
+        names = {feature.name for feature in self.model.inputs}
+        return {name: x for name, x in inputs.items() if name in names}
 
     def make_state(self) -> States:
         """Empty: a pipeline has no states."""
@@ -64,14 +144,26 @@ class PipelineSession:
             features = part.model.inputs
             outcome = part.predict({f.name: values[f.name] for f in features if f.name in values})
             results |= outcome
-            values |= {f.name: _passed(part.model, f, outcome[f.name]) for f in part.model.outputs}
-        names = [f.name for f in self.model.outputs] if outputs is None else outputs
+            values |= {
+                f.name: _passed(part.model.path, f, outcome[f.name]) for f in part.model.outputs
+            }
+        names = self.model.output_names if outputs is None else outputs
         for name in names:
             if name not in results:
                 raise ExecutionError(
                     f"{self.model.path}: no value {name!r}; outputs are: {', '.join(results)}."
                 )
         return {name: results[name] for name in names}
+
+    def predict_all(
+        self,
+        inputs: Sequence[Mapping[str, Any]],
+        states: Sequence[States | None] | None = None,
+        outputs: Sequence[str] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Run once on each of several inputs, one after the other."""
+        del states
+        return [self.predict(x, outputs=outputs) for x in inputs]
 
     def _check(self, inputs: Mapping[str, Any]) -> None:
         check_names(self.model.path, self.model.inputs, inputs)
@@ -86,6 +178,7 @@ class PipelineSession:
 def open_session(
     model: MLModel | Pipeline,
     precision: Precision = "as-typed",
+    memory_budget: int | None = None,
     arithmetic: Arithmetic = "typed",
 ) -> Session | PipelineSession:
     """The session that runs what `mil.read_any` gives.
@@ -94,15 +187,15 @@ def open_session(
         ExecutionError: as `Session`.
     """
     if isinstance(model, Pipeline):
-        return PipelineSession(model, precision, arithmetic)
-    return Session(model, precision, arithmetic=arithmetic)
+        return PipelineSession(model, precision, memory_budget, arithmetic)
+    return Session(model, precision, memory_budget, arithmetic=arithmetic)
 
 
-def _passed(model: MLModel, feature: Feature, value: Any) -> Any:
+def _passed(path: str, feature: Feature, value: Any) -> Any:
     """An output in the form that a later part takes as input: an image as pixels."""
     if feature.kind != "image":
         return value
     try:
         return to_pixels(feature, value)
     except ValueError as error:
-        raise ExecutionError(f"{model.path}: output {feature.name!r} has {error}.") from None
+        raise ExecutionError(f"{path}: output {feature.name!r} has {error}.") from None

@@ -28,6 +28,7 @@ GOOD = dict.fromkeys(blocks.NAMES, 8)
 
 
 @pytest.mark.parametrize("name", blocks.NAMES)
+@pytest.mark.slow
 def test_the_spoilt_weight_is_named_first_and_its_mend_mends(name: str, tmp_path: Path) -> None:
     small, plain = blocks.models(tmp_path, GOOD | {name: 2})
     cases = blocks.cases(plain)

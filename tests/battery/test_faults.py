@@ -13,8 +13,8 @@ import torch
 
 from pytest_ane.families import Cut
 from pytest_ane.families.llama import open_model
-from pytest_ane.project.models import open_model as open_manifest_model
 from pytest_ane.project.project import Project, read_project
+from pytest_ane.project.project import open_model as open_manifest_model
 from tests.battery import FAULTS
 from tests.battery.effect import EFFECT, HARMLESS, Effects, every_probe
 from tests.battery.fault import Fault

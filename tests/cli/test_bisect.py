@@ -24,6 +24,7 @@ def evaluations(line: str) -> int:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.slow
 def test_the_spoilt_shard_is_named(run: Run, seed: int) -> None:
     guilty = random.Random(seed).choice(NAMES)
     *trials, says = run("bisect", spoilt=[guilty])
@@ -33,6 +34,7 @@ def test_the_spoilt_shard_is_named(run: Run, seed: int) -> None:
     assert trials[-1].startswith(f" {len(trials)}. exact: {guilty} - green (")
 
 
+@pytest.mark.slow
 def test_two_spoilt_shards_are_named(run: Run) -> None:
     guilty = sorted(random.Random(3).sample(NAMES, 2))
     *trials, says = run("bisect", spoilt=guilty)
@@ -57,6 +59,7 @@ def test_a_green_stack(run: Run) -> None:
     assert says == "deep is green as it is: no shard is to blame (1 stack evaluation)."
 
 
+@pytest.mark.slow
 def test_many_to_blame(run: Run) -> None:
     says = run("bisect", "--most", "2", spoilt=NAMES)[-1]
     assert says.startswith("More than 2 shards are to blame, so a search for a few ends here: the")

@@ -10,6 +10,7 @@ import pytest
 from pytest_ane.cli import main
 from tests.analysis.test_operations import chain
 from tests.cli.conftest import AsJson
+from tests.detectors import detector
 
 
 @pytest.fixture
@@ -67,3 +68,37 @@ def test_a_tolerance_that_is_none(
 ) -> None:
     assert main(["diff", "a.mlpackage", "b.mlpackage", f"--tolerance={tolerance}"]) == 1
     assert "give a number from 0" in capsys.readouterr().err
+
+
+def test_pipelines_part_by_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    detector(Path("a.mlpackage"), names=True)
+    detector(Path("same.mlpackage"), names=True)
+    assert main(["diff", "a.mlpackage", "same.mlpackage"]) == 0
+    assert "no operation differs by more than 0.01" in capsys.readouterr().out
+    detector(Path("b.mlpackage"), names=True, spoilt=0.5)
+    assert main(["diff", "b.mlpackage", "a.mlpackage"]) == 1
+    out, err = capsys.readouterr()
+    assert "! decoder/raw_confidence" in out
+    assert "1 only in the first" in out
+    assert err.startswith("pytest-ane: sigmoid 'decoder/")
+    detector(Path("c.mlpackage"), names=True, iou=0.5, labels=("a", "b", "c"))
+    assert main(["diff", "c.mlpackage", "a.mlpackage"]) == 1
+    err = capsys.readouterr().err
+    assert err == (
+        "pytest-ane: nonMaximumSuppression 'nms' is the first operation that differs by more than "
+        "0.01: iouThreshold 0.5 in place of 0.3, classLabels ('a', 'b', 'c') in place of ('cat', "
+        "'dog', 'bird').\n"
+    )
+
+
+def test_a_pipeline_and_a_program(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    detector(Path("d.mlpackage"))
+    assert main(["diff", "d.mlpackage", "a.mlpackage"]) == 1
+    assert "d.mlpackage: is a pipeline of 2 models, not one ML Program; choose one of part1" in (
+        capsys.readouterr().err
+    )

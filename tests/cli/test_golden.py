@@ -30,7 +30,10 @@ def test_as_json(package: Path, as_json: AsJson) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["{package}", "--out", "conv.npz"], "--out conv.npz: golden tensors are a .safetensors"),
+        (
+            ["{package}", "--out", "conv.txt"],
+            "--out conv.txt: golden tensors are a .safetensors or an",
+        ),
         (["{package}", "--out", "x.safetensors", "--package", "y"], "--package is for a shard"),
         (["L01", "--out", "x.safetensors", "--manifest", "no.toml"], "no.toml does not exist"),
     ],

@@ -165,6 +165,7 @@ def test_what_cannot_be_searched(change: tuple[str, str], says: str, tmp_path: P
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_prompts_of_a_single_token(searched: tuple[Path, str], tmp_path: Path) -> None:
     folder, _ = searched
     text = re.sub(r"ids = .*", "ids = [5]", (folder / "shards.toml").read_text())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from pytest_ane.cli import main
 from tests.cli.conftest import AsJson
@@ -72,15 +73,21 @@ def test_what_is_not_finite_is_counted(folder: Path, capsys: pytest.CaptureFixtu
         (["one.mlpackage"], "input 'x' is missing; it takes fp32 [1, 3]"),
         (["one.mlpackage", "--input", "x=gone.npy"], "gone.npy: cannot be read as arrays"),
         (["one.mlpackage", "--input", "x.npy"], "give NAME=FILE.npy"),
-        (["one.mlpackage", "--input", "x=notes.txt"], "notes.txt: is neither a .npy file nor"),
+        (
+            ["one.mlpackage", "--input", "x=notes.txt"],
+            "notes.txt: is no .npy file, and is no picture",
+        ),
         (["one.mlpackage", "--input", "x=pickled.npy"], "pickled.npy: cannot be read as arrays"),
         (["two.mlpackage", "--input", "x=x.npy", "--out", "y.npy"], "the model gives y, z; say"),
         (["one.mlpackage", "--input", "x=x.npy", "--out", "q=y.npy"], "no value 'q'; outputs are"),
         (["one.mlpackage", "--input", "x=x.npy", "--out", "no/y.npy"], "no/y.npy: cannot be writ"),
-        (["one.mlpackage", "--input", "x=x.npy", "--out", "y=o.png"], "ending in .npy or .npz"),
+        (["one.mlpackage", "--input", "x=x.npy", "--out", "y=o.txt"], "ending in .npy or .npz"),
         (["one.mlpackage", "--input", "cut.npz"], "cut.npz: cannot be read as arrays"),
         (["one.mlpackage", "--input", "objects.npz"], "objects.npz: cannot be read as arrays"),
-        (["one.mlpackage", "--input", "x=x.npy", "--function", "f"], "has one function, main; 'f'"),
+        (
+            ["one.mlpackage", "--input", "x=x.npy", "--function", "f"],
+            "has no function 'f'; it has main",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -100,3 +107,36 @@ def test_bad_input_is_one_sentence(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("pytest-ane: ")
     assert words in line
+
+
+@pytest.fixture
+def painter(tmp_path: Path) -> Path:
+    """`y = x + x` from picture to picture, and a picture of 2 by 3 pixels."""
+    program = Program()
+    program.input("x", (1, 3, 2, 3))
+    program.op("add", "y", shape=(1, 3, 2, 3), x="x", y="x")
+    program.output("y")
+    for side in (program.model.description.input, program.model.description.output):
+        image = side[0].type.imageType
+        image.width, image.height, image.colorSpace = 3, 2, 20
+    program.save(tmp_path).rename(tmp_path / "painter.mlpackage")
+    Image.new("RGB", (3, 2), (100, 50, 200)).save(tmp_path / "x.png")
+    return tmp_path
+
+
+def test_an_image_goes_in_and_comes_out(painter: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [f"{painter}/painter.mlpackage", "--input", f"x={painter}/x.png"]
+    targets = ["--out", f"{painter}/y.png", "--out", f"{painter}/y.npy"]
+    assert main(["run", *arguments, *targets]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == ("y: uint8 [2, 3, 3] · 100 to 255 · mean 185")
+    pixels = np.load(painter / "y.npy")
+    assert pixels[0, 0].tolist() == [200, 100, 255]
+    np.testing.assert_array_equal(np.asarray(Image.open(painter / "y.png")), pixels)
+
+
+def test_what_is_no_image_is_no_picture(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [f"{folder}/one.mlpackage", "--input", f"x={folder}/x.npy"]
+    assert main(["run", *arguments, "--out", f"{folder}/y.png"]) == 1
+    assert "y.png: cannot be written (it is no image of 8 bits; write it as .npy)" in (
+        capsys.readouterr().err
+    )

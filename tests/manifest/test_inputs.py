@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -61,6 +62,12 @@ def test_a_file_is_relative_to_the_manifest(read: Read, tmp_path: Path) -> None:
     assert read(OWN + more).shards[0].inputs["x"].file == str(tmp_path / "data/all.npz#x")
 
 
+def test_pictures_are_relative_to_the_manifest(read: Read, tmp_path: Path) -> None:
+    more = '[models.own.inputs.x]\nkind = "image"\nfiles = ["cat.png", "more/dog.png"]\n'
+    files = read(OWN + more).shards[0].inputs["x"].files
+    assert files == (str(tmp_path / "cat.png"), str(tmp_path / "more/dog.png"))
+
+
 @pytest.mark.parametrize(
     ("table", "complaint"),
     [
@@ -80,6 +87,8 @@ def test_a_file_is_relative_to_the_manifest(read: Read, tmp_path: Path) -> None:
         ('kind = "rope-cos"\nhead = 7', "head = 7: must be a multiple of 2."),
         ('kind = "uniform"\nlow = 2.0', "low is 2 and high 1; low must be less than high."),
         ('kind = "one-hot"\naxis = 1\nposition-axis = 1', "are the same; give two axes."),
+        ('kind = "image"\nfiles = [""]', "must be the name of a picture."),
+        ('kind = "uniform"\nfiles = ["a.png"]', "belongs to kind = 'image', not 'uniform'."),
         (
             'kind = "constant"\nfile = "x.npz"',
             'file = "x.npz": must be FILE.npy, FILE.npz#NAME or FILE.safetensors#NAME.',
@@ -106,6 +115,7 @@ def test_every_option_belongs_to_a_kind() -> None:
 
 def test_a_question_holds_the_options_of_the_kind_alone() -> None:
     assert Input(kind="ids", count=3).question == {"kind": "ids", "count": 3}
+    assert Input(kind="ids", count=3, sample=True).question["sample"] is True
     assert Input(kind="positive").question == {"kind": "positive", "deviation": 1.0}
 
 
@@ -118,6 +128,20 @@ def test_a_file_counts_by_its_bytes(tmp_path: Path) -> None:
     )
     assert a == b != none
     assert none["x"] == {"kind": "constant", "file": ["missing", ""]}
+
+
+def test_pictures_count_by_their_bytes(tmp_path: Path) -> None:
+    for name, data in (("a.png", b"one"), ("b.png", b"one"), ("c.png", b"two")):
+        (tmp_path / name).write_bytes(data)
+
+    def question(*names: str) -> Any:
+        files = tuple(str(tmp_path / name) for name in names)
+        return Input(kind="image", files=files).question
+
+    assert question("a.png") == question("b.png") != question("c.png")
+    assert question("a.png", "c.png") != question("c.png", "a.png")
+    assert question("no.png")["files"] == ["missing"]
+    assert "files" not in question()
 
 
 def test_options_of_another_kind_are_refused_in_code_too() -> None:

@@ -318,15 +318,15 @@ CONTRADICTIONS = [
     ]),
     ('[models.m.shard.x]\nartifact = "x.mlpackage"', [
         "1: [models.m.shard.x] 'reference' is missing; add what the artifact is held against: a "
-        ".mlpackage, golden .safetensors or 'none'.",
+        ".mlpackage, golden .safetensors or .npz or 'none'.",
     ]),
     ('[models.m.shard.x]\nartifact = "x.mlpackage"\nreference = "float32"', [
         "3: [models.m.shard.x] reference = \"float32\": needs a family; name an uncompressed "
-        ".mlpackage, golden .safetensors, or 'none'.",
+        ".mlpackage, golden .safetensors or .npz, or 'none'.",
     ]),
     (MODEL + '[models.m.shard.L00]\nartifact = "x.mlpackage"', [
         "5: [models.m.shard.L00] 'reference' is missing; add what the artifact is held against: a "
-        ".mlpackage, golden .safetensors, 'float32' or 'none'.",
+        ".mlpackage, golden .safetensors or .npz, 'float32' or 'none'.",
     ]),
     (MODEL + '[models.m.shard."L0*"]\nuncompressed = "x.mlpackage"', [
         "6: [models.m.shard.\"L0*\"] 'uncompressed' needs an 'artifact'; a shard that is built has "

@@ -286,7 +286,7 @@ SENTENCES = [
     (
         MODEL + '[models.m.shard.L00]\nreference = "float16"',
         "6: [models.m.shard.L00] reference = \"float16\": must be 'float32' (needs a family), "
-        "'none', or the path of a .mlpackage, a .mlmodelc or golden .safetensors.",
+        "'none', or the path of a .mlpackage, a .mlmodelc or golden .safetensors or .npz.",
     ),
     # Keys.
     (

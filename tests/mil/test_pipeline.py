@@ -48,7 +48,8 @@ def test_who_wants_one_model_is_told_there_are_several(tmp_path: Path) -> None:
     with pytest.raises(ProgramError) as caught:
         read_model(package)
     assert str(caught.value) == (
-        f"{package}: is a pipeline of 3 models, not one ML Program; save its models one by one."
+        f"{package}: is a pipeline of 3 models, not one ML Program; "
+        "choose one of part1, part2, part3."
     )
 
 
@@ -106,7 +107,22 @@ def test_states(tmp_path: Path) -> None:
     assert "part 1 of the pipeline keeps states" in complaint(program, tmp_path)
 
 
-def test_a_function_of_a_pipeline(tmp_path: Path) -> None:
-    package = saved(three(), tmp_path)
-    with pytest.raises(ProgramError, match="has no function 'half'; it has main"):
+def test_a_part_is_chosen_as_a_function_is(tmp_path: Path) -> None:
+    whole = three()
+    whole.model.pipeline.names.extend(["first", "second", "third"])
+    package = saved(whole, tmp_path)
+    assert [f.name for f in read_model(package, function="second").outputs] == ["c"]
+    sentence = "is a pipeline without an ML Program 'half'; it has first, second, third"
+    with pytest.raises(ProgramError, match=sentence):
         read_any(package, function="half")
+
+
+@pytest.mark.parametrize("names", [(), ("a", "b"), ("a", "b", "a"), ("a", "", "c")])
+def test_parts_without_names_of_their_own_are_numbered(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    whole = three()
+    whole.model.pipeline.names.extend(names)
+    pipeline = read_any(saved(whole, tmp_path))
+    assert isinstance(pipeline, Pipeline)
+    assert pipeline.names == ("part1", "part2", "part3")

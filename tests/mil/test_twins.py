@@ -7,6 +7,7 @@ The folder that PYTEST_ANE_MODELS names holds, at any depth, pairs `packages/<na
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,18 @@ twins = pytest.mark.parametrize(("package", "twin"), PAIRS, ids=lambda path: pat
 def test_a_twin_is_the_same_program(package: Path, twin: Path) -> None:
     a, b = read_model(package), read_model(twin)
     assert differences(a, b) == []
+    assert (a.inputs, a.outputs, a.states) == (b.inputs, b.outputs, b.states)
+    assert a.specification_version == b.specification_version
+    assert a.metadata == b.metadata
+
+
+@twins
+def test_what_a_twin_declares_stands_in_coremldata_too(
+    package: Path, twin: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(twin, bare := tmp_path / twin.name)
+    (bare / "metadata.json").unlink()
+    a, b = read_model(package), read_model(bare)
     assert (a.inputs, a.outputs, a.states) == (b.inputs, b.outputs, b.states)
     assert a.specification_version == b.specification_version
     assert a.metadata == b.metadata

@@ -14,6 +14,7 @@ from pytest_ane.project.project import Project, read_project
 from tests.own_packages import functions, inputs, outputs, references, states  # noqa: F401
 from tests.own_packages.subjects import SUBJECTS, Status, Subject, Variant
 
+pytestmark = pytest.mark.slow
 STATUSES: tuple[Status, ...] = ("failed", "unproven", "passed")
 """The worst first."""
 ROWS = [(name, fault) for name, each in SUBJECTS.items() for fault in each.faults]

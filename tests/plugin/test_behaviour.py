@@ -21,6 +21,7 @@ def remarks(result: pytest.RunResult) -> list[str]:
     return lines[end - 2 : end]
 
 
+@pytest.mark.slow
 def test_a_norm_that_squares_in_fp16_is_right_on_gaussian_probes_alone(project: Project) -> None:
     """Token 40, at position 2, overflows in every norm up to the head's, which gives zeros."""
     shutil.copy(NAIVE, project.path)
@@ -48,12 +49,14 @@ def test_nan_in_the_stack(project: Project) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_same_weights_with_the_family_s_own_norm_are_green(project: Project) -> None:
     project.llama(source=make_llama(project.path / "loud.gguf", loud=3000.0))
     result = project.gate("-k", "behaviour", "--ane-cache=cache")
     result.assert_outcomes(passed=1, deselected=12)
 
 
+@pytest.mark.slow
 def test_a_reference_that_does_not_say_what_is_expected(project: Project) -> None:
     """Shards that agree with it are red, and none of them is named."""
     project.llama('expect = "Paris"\n')

@@ -34,6 +34,7 @@ def flip(file: Path) -> None:
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
+@pytest.mark.slow
 def test_edited_entries_are_made_again_and_the_summary_says_so(
     project: Project, root: Path
 ) -> None:

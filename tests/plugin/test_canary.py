@@ -251,6 +251,7 @@ def test_changed_gates_are_asked_in_their_changed_form(project: Project) -> None
     project.gate("-k", "L00").assert_outcomes(passed=3, deselected=4)
 
 
+@pytest.mark.slow
 def test_nothing_else_is_built(project: Project) -> None:
     result = mini(project, 10).gate("--ane-cache=cache")
     assert result.parseoutcomes()["passed"] == 2

@@ -182,6 +182,7 @@ def test_a_lone_gate_of_ones_own_takes_the_place_of_that_one_only(two: Project) 
     result.assert_outcomes(passed=6, deselected=1)
 
 
+@pytest.mark.slow
 def test_with_xdist_a_skip_is_red_and_a_dead_worker_too(two: Project) -> None:
     plugin(
         two,

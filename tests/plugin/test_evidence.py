@@ -285,6 +285,7 @@ def test_rehash_reads_what_only_seems_unchanged(
 
 
 @pytest.mark.usefixtures("genuine")
+@pytest.mark.slow
 def test_behaviour_is_verified_for_the_whole_model(project: Project) -> None:
     project.llama('[models.mini.policy.behaviour]\nrequire = "device"\nmin-greedy = 3\n')
     text = (project.path / "shards.toml").read_text()

@@ -175,6 +175,7 @@ def test_a_package_without_a_manifest_has_no_place(project: Project, summary: Pa
     result.stdout.fnmatch_lines(["::error title=package%3Anan fidelity failed::*"])
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_not_left_out(project: Project, summary: Path) -> None:
     gates = project.path / "gates"
     gates.mkdir()

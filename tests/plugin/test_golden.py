@@ -98,7 +98,10 @@ def test_outputs_the_package_does_not_have(project: Project) -> None:
     [
         (("L00-L01", "--out", "a.safetensors"), "L00-L01 names 2 shards; record one at a time."),
         (("L09", "--out", "a.safetensors"), "--ane-shards: 'L09' matches no shard; "),
-        (("L00", "--out", "a.npz"), "--out a.npz: golden tensors are a .safetensors file."),
+        (
+            ("L00", "--out", "a.txt"),
+            "--out a.txt: golden tensors are a .safetensors or an .npz file.",
+        ),
         (("a.mlpackage", "--out", "a.safetensors"), "a.mlpackage"),
         (
             ("a.mlpackage", "--package", "b.mlpackage", "--out", "a.safetensors"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,6 @@ def test_a_package_may_call_its_ports_otherwise_and_turn_their_axes(project: Pro
 )
 def test_ports_that_the_family_has_not(project: Project, ports: str, sentence: str) -> None:
     project.llama(_OWN.format(reference="float32") + f"[models.mini.shard.L00.ports]\n{ports}\n")
-    (project.path / "own.mlpackage").mkdir()
+    shutil.copytree(project.workshop.packages["good"], project.path / "own.mlpackage")
     result = project.gate("-k", "fidelity", shards="L00")
     assert sentence in " ".join((result.stdout.str() + result.stderr.str()).split())

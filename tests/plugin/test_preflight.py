@@ -37,6 +37,7 @@ def _built_once(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
     monkeypatch.setattr(building, "_build", copied)
 
 
+@pytest.mark.slow
 def test_what_will_be_built_and_where(project: Project) -> None:
     project.llama(BUDGET.format('"0.4 MB"'))
     first = project.gate("--ane-cache=cache", "--ane-builds=3", "-k", "placement", shards="head*")

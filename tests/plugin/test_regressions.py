@@ -71,6 +71,7 @@ def test_half_a_run_is_one_sentence(project: Project, recorded: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_noise_that_was_measured_is_the_limit(project: Project, recorded: Path) -> None:
     project.packages(LIMIT.format('"calibrated"'), good="none")
     result = bench(project, "-k", "load")

@@ -18,6 +18,7 @@ def test_captured_probes_of_a_chain_with_a_gap_are_refused(project: Project) -> 
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
+@pytest.mark.slow
 def test_behaviour_of_a_model_with_blocks_missing_is_refused(project: Project) -> None:
     project.llama()
     manifest = project.path / "shards.toml"

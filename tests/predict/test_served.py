@@ -107,6 +107,7 @@ def test_installed_before_coremltools_is_imported(pytester: pytest.Pytester) -> 
     pytester.runpytest_subprocess("-p", "pytest_ane.predict").assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_installed_in_each_worker(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(INSTALLED)
     result = pytester.runpytest_subprocess("-p", "pytest_ane.predict", "-n", "1")

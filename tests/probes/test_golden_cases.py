@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ class Double:
     """A package that takes `x` and gives `y`, twice as much."""
 
     inputs = (Feature("x", "tensor", DType.FP16, (1, 2, 4, 1)),)
+    model = SimpleNamespace(inputs=inputs, outputs=())
 
     def load(self, artifact: Path, function: str | None = None) -> Double:
         return self

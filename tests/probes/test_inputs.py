@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from pytest_ane.manifest import Input
-from pytest_ane.probes.inputs import Axes, Call, draw, kind_axes
+from pytest_ane.probes.inputs import Axes, Call, Shape, draw, kind_axes, picture
 from pytest_ane.probes.seeded import generator
 
 CALL = Call((0, "gaussian", "fixed shape"), "x")
@@ -251,3 +253,56 @@ def test_normal_values_are_those_of_the_seed() -> None:
     assert values[:3].tolist() == LITERAL
     assert (values.mean(), values.std()) == pytest.approx((1, 2), abs=0.1)
     assert generator(*CALL.probe, "x", 0).random_raw() == CALL.bits.random_raw()
+
+
+def save_picture(folder: Path, mode: str = "RGB", name: str = "a.png") -> str:
+    """Red grows along the columns in steps of 60, blue along the rows; green is full."""
+    from PIL import Image
+
+    rows, columns = np.mgrid[0:4, 0:4] * 60
+    pixels = np.stack([columns, np.full_like(rows, 255), rows], -1).astype(np.uint8)
+    Image.fromarray(pixels).convert(mode).save(folder / name)
+    return str(folder / name)
+
+
+@pytest.mark.parametrize(
+    ("shape", "red"),
+    [
+        ((8, 6, 3), lambda a: a[..., 0]),
+        ((1, 3, 4, 4), lambda a: a[0, 0]),
+        ((3, 16, 16), lambda a: a[0]),
+        ((2, 8, 8, 4), lambda a: a[1, ..., 0]),
+    ],
+)
+def test_a_picture_has_the_shape_and_the_range_of_its_input(
+    tmp_path: Path, shape: Shape, red: Callable[[Any], Any]
+) -> None:
+    """Red grows along the columns alone, whatever the size, and green is full."""
+    drawn = picture(save_picture(tmp_path), shape, -1.0, 1.0)
+    assert (drawn.shape, drawn.dtype) == (shape, np.float32)
+    plane = red(drawn)
+    assert (np.diff(plane, axis=1) >= 0).all()
+    assert np.ptp(plane, axis=0).max() < 1e-6
+    assert plane[0, 0] == -1
+    assert abs(plane[0, -1] - (2 * 180 / 255 - 1)) < 1e-6
+    assert drawn.max() == 1
+
+
+def test_a_picture_of_one_channel_is_grey(tmp_path: Path) -> None:
+    file = save_picture(tmp_path)
+    grey = picture(file, (4, 4))
+    weights = 0.299 * 60 * np.mgrid[0:4, 0:4][1] + 0.587 * 255 + 0.114 * 60 * np.mgrid[0:4, 0:4][0]
+    np.testing.assert_allclose(grey, weights, atol=1)
+    np.testing.assert_array_equal(picture(file, (1, 1, 4, 4))[0, 0], grey)
+    alpha = save_picture(tmp_path, "RGBA", "b.png")
+    np.testing.assert_array_equal(picture(alpha, (4, 4)), grey)
+
+
+def test_a_picture_that_cannot_be_had_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"is the picture .*no\.png, which does not exist"):
+        picture(str(tmp_path / "no.png"), (4, 4))
+    (tmp_path / "text.png").write_text("no picture")
+    with pytest.raises(ValueError, match=r"text\.png, which is no picture"):
+        picture(str(tmp_path / "text.png"), (4, 4))
+    with pytest.raises(ValueError, match="and pictures have 1, 3 or 4 channels"):
+        picture(save_picture(tmp_path), (1, 7, 8, 8))

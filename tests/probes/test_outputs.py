@@ -1,4 +1,4 @@
-"""Outputs of packages: a classifier's label and probabilities, and single numbers."""
+"""Outputs of packages: a classifier's label and probabilities, single numbers, and pictures."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from pytest_ane.backends import CpuBackend
 from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.families import Port
-from pytest_ane.gates.fidelity import measure
-from pytest_ane.manifest import Probes
+from pytest_ane.gates.fidelity import judge, measure
+from pytest_ane.manifest import Policy, Probes
+from pytest_ane.mil.records import DType, Feature
 from pytest_ane.probes.cases import as_array, port_rows
+from pytest_ane.probes.outputs import pixel_row
 from pytest_ane.probes.package import package_cases
 
 PROBES = Probes(kinds=("gaussian",), count=4)
@@ -95,3 +99,92 @@ def test_labels_are_directions_and_probabilities_go_by_label() -> None:
     assert port_rows(np.ones((1, 5), int), Port("y", (1, "T"))).shape == (5, 16)
     assert as_array({"b": 0.25, "a": 0.75}).tolist() == [0.75, 0.25]
     assert as_array(np.float32(3)).shape == ()
+
+
+class Repainted(nn.Module):
+    """Half the brightness and a bias, in the channels' order given."""
+
+    def __init__(self, scale: float = 0.5, bias: float = 20.0, order: tuple[int, ...] = ()) -> None:
+        super().__init__()
+        self.scale, self.bias, self.order = scale, bias, list(order)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * self.scale + self.bias
+        return y[:, self.order] if self.order else y
+
+
+def repainted(path: Path, color: str, **options: Any) -> Path:
+    """A package from picture to picture, 6 by 8."""
+    ct = import_coremltools()
+    layout = getattr(ct.colorlayout, color)
+    shape = (1, 1 if "GRAY" in color else 3, 6, 8)
+    with converter_notes():
+        traced = torch.jit.trace(Repainted(**options).eval(), torch.zeros(shape))
+        ct.convert(
+            traced,
+            inputs=[ct.ImageType("x", shape, color_layout=layout)],
+            outputs=[ct.ImageType("y", color_layout=layout)],
+            minimum_deployment_target=ct.target.iOS18,
+            skip_model_load=True,
+        ).save(str(path))
+    return path
+
+
+COLOURS = ("RGB", "BGR", "GRAYSCALE", "GRAYSCALE_FLOAT16")
+
+
+@pytest.mark.parametrize("color", COLOURS)
+def test_an_image_output_is_held_against_its_pixels(tmp_path: Path, color: str) -> None:
+    plain = repainted(tmp_path / "plain.mlpackage", color)
+    right = repainted(tmp_path / "right.mlpackage", color, scale=0.502)
+    assert status(right, plain) == "passed"
+    faults = {"negative": {"scale": -0.5}, "dark": {"scale": 0.1}, "bright": {"bias": 120.0}}
+    if color == "GRAYSCALE_FLOAT16":  # Any numbers, of which a cosine sees no scale.
+        faults = {"negative": {"scale": -0.5}}
+    for name, wrong in faults.items():
+        assert status(repainted(tmp_path / f"{name}.mlpackage", color, **wrong), plain) == "failed"
+
+
+@pytest.mark.parametrize("color", ["RGB", "BGR"])
+def test_channels_in_another_order_are_red(tmp_path: Path, color: str) -> None:
+    plain = repainted(tmp_path / "plain.mlpackage", color)
+    turned = repainted(tmp_path / "turned.mlpackage", color, order=(2, 1, 0))
+    assert status(turned, plain) == "failed"
+
+
+def test_what_is_clipped_is_no_difference(tmp_path: Path) -> None:
+    """Beyond 0 to 255 no caller sees anything."""
+    plain = repainted(tmp_path / "plain.mlpackage", "RGB", scale=0.0, bias=300.0)
+    other = repainted(tmp_path / "other.mlpackage", "RGB", scale=0.01, bias=400.0)
+    assert status(other, plain) == "passed"
+
+
+@pytest.mark.parametrize("color", COLOURS)
+def test_nan_in_an_image_is_red(tmp_path: Path, color: str) -> None:
+    plain = repainted(tmp_path / "plain.mlpackage", color)
+    bad = repainted(tmp_path / "bad.mlpackage", color, bias=float("nan"))
+    assert status(bad, plain) == "failed"
+    assert status(bad, None) == "failed"
+
+
+def test_a_row_of_pixels() -> None:
+    """Rounded to whole steps, clipped, less 127.5; of whatever a backend gives."""
+    feature = Feature("y", DType.UINT8, (1, 2), kind="image", color="RGB")
+    tensor = np.float32([[[[0.4, 300.0]], [[0.6, -5.0]], [[7.0, 8.0]]]])
+    row = pixel_row(feature, tensor)
+    assert (row + 127.5).tolist() == [[0, 1, 7, 255, 0, 8]]
+    pixels = np.uint8([[[0, 1, 7], [255, 0, 8]]])
+    for given in (pixels, Image.fromarray(pixels), Image.fromarray(pixels).convert("RGBA")):
+        np.testing.assert_array_equal(pixel_row(feature, given), row)
+    grey = Feature("y", DType.FP16, (1, 2), kind="image", color="GRAYSCALE_FLOAT16")
+    assert pixel_row(grey, np.float32([[[[0.25, -3.0]]]])).tolist() == [[0.25, -3]]
+    with pytest.raises(ExecutionError, match=r"output 'y' has shape \[1, 2, 1, 2\], not \[1, 3, H"):
+        pixel_row(feature, tensor[:, :2])
+
+
+def status(artifact: Path, reference: Path | None) -> str:
+    """The fidelity gate's verdict under the default policy."""
+    cases = package_cases(CpuBackend(), artifact, reference, PROBES)
+    runner = CpuBackend().load(artifact)
+    measured = measure(runner, cases, compared=reference is not None, provenance={}, budget="none")
+    return judge(measured, Policy().fidelity, "mine:x").status

@@ -13,7 +13,10 @@ from pytest_ane.backends import CpuBackend
 from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.core.errors import ProgramError
 from pytest_ane.gates.fidelity import judge, measure
+from pytest_ane.gates.fidelity.measure import coverage
+from pytest_ane.gates.fidelity.records import Covered
 from pytest_ane.manifest import Input, Policy, Probes
+from pytest_ane.mil import read_model
 from pytest_ane.mil.records import DType, Feature
 from pytest_ane.probes.domains import exercised
 from pytest_ane.probes.inputs import Domain
@@ -120,10 +123,31 @@ def test_ids_are_all_drawn_where_64_calls_can(tmp_path: Path) -> None:
     assert exercised(cases[:2])[0].count == 16
 
 
-def test_no_call_is_added_where_64_do_not_suffice(tmp_path: Path) -> None:
-    package = embedding(tmp_path / "m.mlpackage", TABLE, length=1)
-    cases = package_cases(CpuBackend(), package, None, PROBES)
-    assert [coverage.count for coverage in exercised(cases)] == [2]
+def test_bytes_are_drawn_one_by_one(tmp_path: Path) -> None:
+    right = embedding(tmp_path / "right.mlpackage", TABLE, length=1)
+    table = TABLE.copy()
+    table[131] = 0
+    wrong = embedding(tmp_path / "wrong.mlpackage", table, length=1)
+    cases = package_cases(CpuBackend(), wrong, right, PROBES)
+    assert [coverage.count for coverage in exercised(cases)] == [256]
+    assert status(wrong, right) == "failed"
+
+
+def test_ids_that_do_not_fit_are_unproven_unless_a_sample_is_enough(tmp_path: Path) -> None:
+    table = np.concatenate([TABLE, TABLE[:1]])
+    package = embedding(tmp_path / "m.mlpackage", table, length=1)
+    program = read_model(package)
+
+    def covered(**inputs: Input) -> Covered:
+        cases = package_cases(CpuBackend(), package, None, PROBES, inputs)
+        return next(c for c in coverage(program, cases) if c.what == "input x")
+
+    left = covered()
+    assert not left.exercised
+    assert left.how.endswith("; 2 of 257 drawn")
+    assert 'kind = "ids", count = 257, sample = true' in left.remedy
+    assert covered(x=Input(kind="ids", count=257, sample=True)).exercised
+    assert covered(x=Input(kind="ids", count=256)).exercised
 
 
 def test_the_manifest_s_inputs_are_drawn(tmp_path: Path) -> None:
@@ -178,6 +202,21 @@ def test_an_image_is_drawn_as_pixels(
     beyond = {"x": Input(kind="uniform", high=900.0)}
     with pytest.raises(ProgramError, match="is an image, whose pixels are 0 to 255; uniform goes"):
         package_cases(CpuBackend(), package, None, PROBES, beyond)
+
+
+def test_every_picture_is_taken_once_at_least(tmp_path: Path) -> None:
+    from PIL import Image
+
+    package = picture(tmp_path / "m.mlpackage", "RGB")
+    for i in range(5):
+        Image.new("RGB", (20, 30), (10 * i, 0, 0)).save(tmp_path / f"{i}.png")
+    files = [str(tmp_path / f"{i}.png") for i in range(5)]
+    cases = package_cases(
+        CpuBackend(), package, None, PROBES, {"x": Input(kind="image", files=files)}
+    )
+    assert [int(case.calls[0]["x"][0, 0, 0]) for case in cases] == [0, 10, 20, 30, 40]
+    assert all(case.calls[0]["x"].shape == (6, 8, 3) for case in cases)
+    assert str(exercised(cases)[0]).startswith("image: 0.png, 1.png, 2.png, 3.png, 4.png, as the")
 
 
 def test_options_that_do_not_fit_are_told_of_the_input(tmp_path: Path) -> None:

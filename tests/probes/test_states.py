@@ -14,7 +14,7 @@ from pytest_ane.backends import CpuBackend
 from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.gates.fidelity import measure
 from pytest_ane.manifest import Probes
-from pytest_ane.probes.cases import Case
+from pytest_ane.probes.cases import TURNS, Case
 from pytest_ane.probes.package import package_cases
 from tests.multifunction import save
 
@@ -131,5 +131,5 @@ def test_each_function_is_probed_over_a_sequence_of_its_own(
         runner = backend.load(artifact, name)
         compared = measure(runner, cases, compared=True, provenance={}).comparisons
         lowest[name] = min(c for comparison in compared for c in comparison.cosines)
-        assert all(len(case.calls) == 3 for case in cases)
+        assert all(len(case.calls) == len(TURNS) for case in cases)
     assert lowest["decode"] > 0.999 > 0.97 > lowest["verify4"]

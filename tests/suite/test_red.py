@@ -36,6 +36,7 @@ def test_a_good_shard_is_green(gate: Gate) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_int4_blocks_of_32_leave_the_ane_though_their_numbers_are_right(gate: Gate) -> None:
     run = gate(INT4, "L03")
     assert run.code == 1
@@ -106,6 +107,7 @@ def test_a_norm_that_squares_in_fp16_fails_on_real_inputs_only(gate: Gate, tmp_p
     assert not fidelity.number("cosine.captured.min") >= 0.97
 
 
+@pytest.mark.slow
 def test_probes_that_are_all_zero_compare_nothing(
     gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,9 +21,9 @@ from pytest_ane.build.cache import Cache
 from pytest_ane.core.arrays import Array, Arrays, FloatArray
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.manifest import ComputeUnits
-from pytest_ane.mil import read_model
+from pytest_ane.mil import read_any
 from pytest_ane.mil.compiled import is_compiled
-from pytest_ane.mil.records import Feature, MLModel
+from pytest_ane.mil.records import NUMBERS, Feature, MLModel, Pipeline
 from pytest_ane.reference.interface import bind_inputs
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class CoreMLBackend:
             ProgramError: it cannot be read, or has no such function.
             ExecutionError: Core ML refuses it.
         """
-        model, ct = read_model(artifact, function=function), coremltools()
+        model, ct = read_any(artifact, function=function), coremltools()
         return self.with_compiled(artifact, lambda compiled: _load(model, compiled, self.units, ct))
 
     def with_compiled(self, artifact: Path, use: Callable[[Path], T]) -> T:
@@ -140,9 +140,6 @@ def _failed(artifact: Path, error: RuntimeError) -> ExecutionError:
     return ExecutionError(f"{artifact}: Core ML failed{again}: {explain(error)}.")
 
 
-_SCALARS = ("doubleType", "int64Type")
-
-
 class CoreMLRunner:
     """A loaded model.
 
@@ -151,19 +148,19 @@ class CoreMLRunner:
         loaded: a `coremltools.models.CompiledMLModel` of the same function.
     """
 
-    def __init__(self, model: MLModel, loaded: Any) -> None:
-        self._model = model
+    def __init__(self, model: MLModel | Pipeline, loaded: Any) -> None:
+        self.model = model
         self._loaded = loaded
         self._tensors = replace(model, inputs=tuple(f for f in model.inputs if f.kind != "image"))
 
     @property
     def inputs(self) -> tuple[Feature, ...]:
         """The inputs that the artifact declares, images and scalars among them."""
-        return self._model.inputs
+        return self.model.inputs
 
     def make_state(self) -> Any:
         """Fresh states, all zero; None where the model keeps none."""
-        if not self._model.states:
+        if not self.model.states:
             return None
         with self._explained("made no states"):
             return self._loaded.make_state()
@@ -176,7 +173,7 @@ class CoreMLRunner:
         """
         if state is None:
             return {}
-        wanted = [f.name for f in self._model.states] if names is None else names
+        wanted = [f.name for f in self.model.states] if names is None else names
         with self._explained("could not read a state"):
             return {name: np.array(state.read_state(name)) for name in wanted}
 
@@ -198,10 +195,10 @@ class CoreMLRunner:
         arguments = self._arguments(inputs)
         with self._explained("could not predict"):
             outputs = self._loaded.predict(arguments, state)
-        names = self._model.main.block.outputs
+        names = self.model.output_names
         if missing := [name for name in names if name not in outputs]:
             raise ExecutionError(
-                f"{self._model.path}: Core ML gave no output {missing[0]!r}, but "
+                f"{self.model.path}: Core ML gave no output {missing[0]!r}, but "
                 f"{', '.join(outputs) or 'nothing'}; the compiled model is not of this package."
             )
         return {name: _returned(outputs[name]) for name in names}
@@ -217,10 +214,10 @@ class CoreMLRunner:
         tensors = {f.name: f for f in self._tensors.inputs}
         arrays = {name: value for name, value in inputs.items() if name in tensors}
         arguments: dict[str, Any] = {
-            name: array.item() if tensors[name].kind in _SCALARS else np.array(array, order="C")
+            name: array.item() if tensors[name].kind in NUMBERS else np.array(array, order="C")
             for name, array in bind_inputs(self._tensors, arrays, "as-typed").items()
         }
-        images = (f.name for f in self._model.inputs if f.kind == "image")
+        images = (f.name for f in self.model.inputs if f.kind == "image")
         return arguments | {name: _picture(inputs[name]) for name in images if name in inputs}
 
     @contextmanager
@@ -229,14 +226,19 @@ class CoreMLRunner:
             yield
         except RuntimeError as error:
             raise ExecutionError(
-                f"{self._model.path}: Core ML {failure}: {explain(error)}."
+                f"{self.model.path}: Core ML {failure}: {explain(error)}."
             ) from None
 
 
-def _load(model: MLModel, compiled: Path, units: str, coremltools: Any) -> CoreMLRunner:
-    """Load a compiled model on compute units; Core ML's `RuntimeError` where it refuses."""
+def _load(model: MLModel | Pipeline, compiled: Path, units: str, coremltools: Any) -> CoreMLRunner:
+    """Load a compiled model, or a part of a pipeline, on compute units.
+
+    Raises:
+        RuntimeError: Core ML's own, where it refuses.
+    """
+    part = getattr(model, "part", "")
     loaded = coremltools.models.CompiledMLModel(
-        str(compiled), coremltools.ComputeUnit[units], model.function or None
+        str(compiled / part), coremltools.ComputeUnit[units], getattr(model, "function", "") or None
     )
     return CoreMLRunner(model, loaded)
 

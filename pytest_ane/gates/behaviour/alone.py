@@ -54,8 +54,9 @@ def note(shards: Sequence[ShardAlone]) -> Iterator[Finding]:
     if (alone := outstanding(shards)) is not None:
         how = "gives NaN or only zeros"
         if not alone.undefined:
-            median = _median(shards, alone)
-            how = f"relative L2 {alone.error:.4g}, the median of its kind {median:.4g}"
+            how = f"relative L2 {alone.error:.4g}"
+            if (median := _median(shards, alone)) is not None:
+                how = f"{how}, the median of its kind {median:.4g}"
         reason = f"The worst shard on the reference's own states is {alone.shard} ({how})"
         yield Finding("note", reason, Where(shard=alone.shard))
     elif shards:

@@ -13,6 +13,7 @@ from pytest_ane.gates.compression.judge import figures, judge, weights_table
 from pytest_ane.gates.compression.measure import CompressionMeasurement, measure
 from pytest_ane.manifest import GOLDEN, Model, Shard
 from pytest_ane.manifest.policy import CompressionPolicy
+from pytest_ane.mil import only_program
 
 __all__ = ["COMPRESSION", "CompressionMeasurement", "judge", "measure", "weights_table"]
 
@@ -24,6 +25,7 @@ class CompressionGate(Gate[CompressionMeasurement]):
     measurement = CompressionMeasurement
     by_device = False
     static = True
+    of_pipelines = False
 
     def question(self, subject: Subject, model: Model, source: Callable[[], str]) -> dict[str, Any]:
         """Of a package of the user's: how it was compressed, and what it is compared with."""
@@ -34,13 +36,13 @@ class CompressionGate(Gate[CompressionMeasurement]):
         if subject.compression is not None:
             asked["compression"] = subject.compression.model_dump(mode="json")
         plain = subject.uncompressed or subject.reference
-        if isinstance(plain, Path) and plain.suffix != GOLDEN:
+        if isinstance(plain, Path) and plain.suffix not in GOLDEN:
             asked["uncompressed"] = key_digest(tree_files(plain))
         return asked
 
     def measure(self, context: ShardContext) -> CompressionMeasurement:
         """Take the census of the artifact; nothing is run."""
-        return measure(context.shard, context.artifact, context.program)
+        return measure(context.shard, context.artifact, only_program(context.program))
 
     def judge(
         self, measurement: CompressionMeasurement, policy: CompressionPolicy, subject: Subject

@@ -8,9 +8,9 @@ from pytest_ane.build.census import Census, take_census
 from pytest_ane.build.distortion import Distortion
 from pytest_ane.build.record import Against, Artifact, weights_against
 from pytest_ane.manifest import Shard
-from pytest_ane.mil import read_model
+from pytest_ane.mil import read_functions
 from pytest_ane.mil.blob import blob_bytes
-from pytest_ane.mil.records import MLModel
+from pytest_ane.mil.records import Blob, MLModel
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,13 @@ def measure(shard: Shard, artifact: Artifact, program: MLModel) -> CompressionMe
 
 
 def _others(artifact: Artifact, function: MLModel) -> int:
-    """Bytes of weights that only other functions of a package have."""
-    every, mine = blob_bytes(read_model(artifact.path, weights=False)), blob_bytes(function)
-    return sum(size for blob, size in every.items() if blob not in mine)
+    """Bytes of weights that only other functions of a package, or other parts, have."""
+
+    def bytes_of(model: MLModel) -> dict[tuple[str, Blob], int]:
+        return {(model.weights, blob): size for blob, size in blob_bytes(model).items()}
+
+    others: dict[tuple[str, Blob], int] = {}
+    for other in read_functions(artifact.path):
+        others |= bytes_of(other)
+    mine = bytes_of(function)
+    return sum(size for blob, size in others.items() if blob not in mine)

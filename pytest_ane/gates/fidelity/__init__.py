@@ -10,14 +10,15 @@ from typing import Any
 from pytest_ane.core.digests import file_digest, key_digest, tree_files
 from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.gates.base import Gate, ShardContext, Subject
-from pytest_ane.gates.fidelity.interface import differences
+from pytest_ane.gates.fidelity.interface import differences, other_settings
 from pytest_ane.gates.fidelity.judge import figures, judge
 from pytest_ane.gates.fidelity.measure import coverage, measure
 from pytest_ane.gates.fidelity.records import Comparison, Covered, Errors, Fidelity
 from pytest_ane.manifest import Model, Shard
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.manifest.policy import FidelityPolicy
-from pytest_ane.mil import entry_points
+from pytest_ane.mil import entry_points, only_program, read_any
+from pytest_ane.mil.records import Pipeline
 from pytest_ane.probes.sampler import SAMPLER
 from pytest_ane.probes.seeded import GENERATOR, MASSIVE
 from pytest_ane.probes.seeded import KINDS as SEEDED
@@ -61,7 +62,7 @@ class FidelityGate(Gate[Fidelity]):
 
     def measure(self, context: ShardContext) -> Fidelity:
         """Run every probe on the artifact and compare; without a reference only run it."""
-        ports, cases = context.ports(), context.cases()
+        program, ports, cases = context.program, context.ports(), context.cases()
         measurement = measure(
             context.backend.load(context.artifact.path, context.shard.function),
             cases,
@@ -69,11 +70,15 @@ class FidelityGate(Gate[Fidelity]):
             provenance=context.backend.provenance() | {"artifact": context.artifact.digest},
             budget=context.budget(),
         )
-        covered = (*coverage(context.program, cases), *_lost(context))
+        covered = (*coverage(program, cases), *_lost(context))
         measurement = replace(measurement, coverage=covered)
+        reference = context.shard.reference
+        if isinstance(program, Pipeline) and isinstance(reference, Path) and reference.is_dir():
+            changed = other_settings(program, read_any(reference, weights=False))
+            return replace(measurement, interface=changed)
         if ports is None:
             return measurement
-        declared = differences(context.program, ports, context.shard.max_tokens)
+        declared = differences(only_program(program), ports, context.shard.max_tokens)
         return replace(measurement, interface=declared)
 
     def judge(self, measurement: Fidelity, policy: FidelityPolicy, subject: Subject) -> Verdict:
@@ -127,7 +132,9 @@ def _lost(context: ShardContext) -> Iterator[Covered]:
     """Functions of a reference package that the artifact does not have."""
     shard = context.shard
     if isinstance(shard.reference, Path) and shard.golden is None:
-        own = {*context.program.program.functions, *entry_points(context.artifact.path)}
+        own = {*entry_points(context.artifact.path)}
+        if not isinstance(context.program, Pipeline):
+            own |= {*context.program.program.functions}
         for name in entry_points(shard.reference):
             if name not in own:
                 yield Covered(

@@ -6,10 +6,11 @@ float32, which the executor converts, computes the same and copies twice as much
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from pytest_ane.families import Port, Ports
-from pytest_ane.mil.records import DType, Feature, MLModel
+from pytest_ane.mil.records import DType, Feature, MLModel, NonMaximumSuppression, Pipeline
 
 _NAMED = 3
 """Lengths that are named; the rest is counted."""
@@ -38,6 +39,32 @@ def differences(model: MLModel, ports: Ports, max_tokens: int) -> tuple[str, ...
         f"{kind}{'s' * (len(alike) > 1)} {', '.join(alike)}: {difference}"
         for (kind, difference), alike in names.items()
     )
+
+
+def other_settings(pipeline: Pipeline, reference: MLModel | Pipeline) -> tuple[str, ...]:
+    """Where a pipeline's suppressions are set otherwise than the reference's.
+
+    `part nms: iouThreshold 0.7 in place of 0.45`. Numbers show it only where a probe has boxes
+    between the two, and labels no number shows.
+    """
+    theirs = _settings(reference)
+    return tuple(
+        f"part {name}: {key} {_setting(value)} in place of {_setting(expected[key])}"
+        for (name, mine), expected in zip(
+            _settings(pipeline).items(), theirs.values(), strict=False
+        )
+        for key, value in mine.items()
+        if value != expected[key]
+    )
+
+
+def _settings(model: MLModel | Pipeline) -> dict[str, Mapping[str, Any]]:
+    parts = zip(model.names, model.parts, strict=True) if isinstance(model, Pipeline) else ()
+    return {name: part.settings for name, part in parts if isinstance(part, NonMaximumSuppression)}
+
+
+def _setting(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _differences(

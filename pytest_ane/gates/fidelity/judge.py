@@ -177,7 +177,8 @@ def _findings(fidelity: Fidelity, policy: FidelityPolicy, groups: Groups) -> Ite
         yield Finding(
             "failed",
             f"The interface is not the declared one: {'; '.join(fidelity.interface)}",
-            remedy="convert it with the names, types and ranges of its family or builder",
+            remedy="convert it with the names, types, ranges and settings of its family, builder "
+            "or reference",
         )
     outputs = list(dict.fromkeys(c.output for c in fidelity.comparisons))
     for limits, group in groups.items():

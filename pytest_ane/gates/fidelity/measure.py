@@ -35,7 +35,7 @@ from pytest_ane.metrics.error import (
     worst_abs_error,
     worst_rel_error,
 )
-from pytest_ane.mil.records import MLModel
+from pytest_ane.mil.records import MLModel, Pipeline
 from pytest_ane.probes.cases import Case, Rows
 from pytest_ane.probes.domains import Exercised, exercised
 
@@ -83,8 +83,8 @@ def _split(budget: ErrorBudget | str, cases: Sequence[Case], runs: Sequence[Run]
 
 
 def _compared(case: Case, run: Run, compared: bool) -> Iterator[Comparison]:
-    outputs = run.rows
-    for name, expected in case.expected.items() if compared else ():
+    outputs, answers = case.paired(run.rows) if compared else (run.rows, case.expected)
+    for name, expected in answers.items() if compared else ():
         actual = outputs.get(name)
         if actual is None or actual.shape != expected.shape:
             raise ExecutionError(_mismatch(case, name, outputs, expected))
@@ -223,25 +223,27 @@ def _indices(mask: npt.ArrayLike, start: int) -> tuple[int, ...]:
     return tuple((np.flatnonzero(mask) + start).tolist())
 
 
-def coverage(program: MLModel, cases: Sequence[Case]) -> tuple[Covered, ...]:
+def coverage(program: MLModel | Pipeline, cases: Sequence[Case]) -> tuple[Covered, ...]:
     """What cases exercise of a program: each function, state and input, and lengths."""
     inputs = map(_input, exercised(cases))
+    if isinstance(program, Pipeline):
+        parts = (Covered(f"part {name}", "run") for name in program.names)
+        return (*parts, *_detected(cases), *inputs, _lengths(cases))
     return (*_functions(program), *_states(program, cases), *inputs, _lengths(cases))
 
 
 def _input(each: Exercised) -> Covered:
-    """Of integers that may be anything, two were drawn."""
-    guessed = each.domain.source == "default" and each.domain.kind == "ids"
-    remedy = (
-        f'say what it holds, such as [models.NAME.inputs.{each.name}] kind = "ids", count = ... '
-        "in shards.toml"
-    )
-    return Covered(
-        f"input {each.name}",
-        str(each),
-        exercised=not guessed,
-        remedy=remedy if guessed else "",
-    )
+    """Of integers that may be anything, two were drawn; of others, perhaps not every id."""
+    table, known = f'[models.NAME.inputs.{each.name}] kind = "ids"', each.domain.count
+    remedy = ""
+    if each.domain.source == "default" and each.domain.kind == "ids":
+        remedy = f"say what it holds, such as {table}, count = ... in shards.toml"
+    elif not each.is_whole:
+        remedy = (
+            "give the package longer calls, or say that a sample is enough: "
+            f"{table}, count = {known}, sample = true"
+        )
+    return Covered(f"input {each.name}", str(each), exercised=not remedy, remedy=remedy)
 
 
 def _functions(program: MLModel) -> Iterator[Covered]:
@@ -279,6 +281,24 @@ def _states(program: MLModel, cases: Sequence[Case]) -> Iterator[Covered]:
             )
         else:
             yield Covered(what, f"carried over up to {calls} calls")
+
+
+def _detected(cases: Sequence[Case]) -> Iterator[Covered]:
+    """Outputs of detectors that no probe gave an object to."""
+    for pair, raw in dict.fromkeys(each for case in cases for each in case.detections):
+        answers = [case.expected for case in cases if pair[0] in case.expected]
+        if not answers:
+            continue
+        if not any(case.pictures for case in cases) and raw[0] in answers[0]:
+            yield Covered(f"outputs {', '.join(pair)}", f"compared as {', '.join(raw)}")
+        elif not any(len(rows[pair[0]]) for rows in answers):
+            yield Covered(
+                f"outputs {', '.join(pair)}",
+                "nothing was detected in any probe",
+                exercised=False,
+                remedy='give pictures of what it detects, kind = "image", files = ["cat.png"], in '
+                "[models.NAME.inputs.INPUT]",
+            )
 
 
 def _lengths(cases: Sequence[Case]) -> Covered:

@@ -28,6 +28,7 @@ class PlacementGate(Gate[Placement]):
     name = "placement"
     measurement = Plan
     static = True
+    of_pipelines = False
     recorded_first = True
     requires = "Core ML's plan"
 

@@ -63,7 +63,9 @@ def plan_on_device(backend: CoreMLBackend, artifact: Path, program: MLModel) -> 
             f"{artifact}: coremltools reads compute plans with Python 3.13 and older; this is "
             f"{sys.version_info.major}.{sys.version_info.minor}."
         )
-    plan = backend.with_compiled(artifact, lambda path: _settled(backend, artifact, path))
+    plan = backend.with_compiled(
+        artifact, lambda path: _settled(backend, artifact, path / program.part)
+    )
     if program.function:
         # Core ML plans all functions of a model.
         plan = replace(

@@ -9,7 +9,7 @@ import numpy as np
 from pytest_ane.reference.registry import register
 
 
-def _overlap(box: Any, boxes: Any) -> Any:
+def overlaps(box: Any, boxes: Any) -> Any:
     """Intersection over union of a box with others, each (x, y, width, height) with its centre.
 
     Boxes without area overlap nothing.
@@ -21,16 +21,22 @@ def _overlap(box: Any, boxes: Any) -> Any:
     return np.divide(intersection, union, out=np.zeros_like(union), where=intersection > 0)
 
 
-def _select(boxes: Any, scores: Any, iou: float, least: float, count: int, by_class: bool) -> Any:
-    """Indices of the boxes to keep, best score first, for boxes (B, 4) and scores (B, K)."""
+def select_boxes(
+    boxes: Any, scores: Any, iou: float, least: float, count: int, by_class: bool
+) -> list[int]:
+    """Indices of the boxes to keep, best score first, for boxes (B, 4) and scores (B, K).
+
+    The least score, and an overlap that is the threshold itself, still count. At most `count` are
+    kept; of equal scores the earlier one comes first.
+    """
     best, classes = scores.max(axis=1), scores.argmax(axis=1)
     waiting = np.argsort(-best, kind="stable")
-    waiting = waiting[best[waiting] >= least]
+    waiting = waiting[best[waiting] >= float(least)]
     chosen: list[int] = []
     while waiting.size and len(chosen) < count:
         first, waiting = waiting[0], waiting[1:]
         chosen.append(int(first))
-        beaten = _overlap(boxes[first], boxes[waiting]) > iou
+        beaten = overlaps(boxes[first], boxes[waiting]) > float(iou)
         if by_class:
             beaten &= classes[waiting] == classes[first]
         waiting = waiting[~beaten]
@@ -75,8 +81,9 @@ def non_maximum_suppression(
     out_scores = np.zeros((n, width, classes), scores.dtype)
     indices, counts = np.full((n, width), -1, np.int32), np.zeros(n, np.int32)
     for i in range(n if available and classes else 0):
-        kept = _select(boxes[i], scores[i], float(iou_threshold), float(score_threshold), width,
-                       bool(per_class_suppression))  # fmt: skip
+        kept = select_boxes(
+            boxes[i], scores[i], iou_threshold, score_threshold, width, per_class_suppression
+        )
         kept = kept or [int(np.argmax(scores[i].max(axis=1)))][:width]
         counts[i] = len(kept)
         indices[i, : len(kept)] = kept

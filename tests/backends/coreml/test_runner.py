@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from pytest_ane.backends.coreml.backend import CoreMLRunner
+from pytest_ane.backends.coreml.backend import CoreMLRunner, _load
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.mil import read_model
+from pytest_ane.mil import read_any, read_model
 from pytest_ane.testing import Failure
 from tests.backends.coreml.conftest import Backend
+from tests.detectors import detector
 from tests.mil.packages import Program, doubling
 
 FP16, INT32 = 65552, 131104
@@ -50,6 +53,32 @@ def test_inputs_have_the_declared_types_and_undeclared_ones_stay_out(tmp_path: P
     np.testing.assert_array_equal(
         native.given["h"], np.array([[np.float16(1 / 3), 0, np.inf, np.nan]], np.float32)
     )
+
+
+def test_a_pipeline_runs_whole_and_its_thresholds_may_be_left_out(tmp_path: Path) -> None:
+    native = Native(confidence=np.zeros((0, 3)), coordinates=np.zeros((0, 4)))
+    runner = CoreMLRunner(read_any(detector(tmp_path / "d.mlpackage")), native)
+    pixels = np.zeros((32, 32, 3), np.uint8)
+    outputs = runner.predict({"image": pixels})
+    assert [*outputs] == ["confidence", "coordinates"]
+    assert [*native.given] == ["image"]
+    runner.predict({"image": pixels, "iouThreshold": np.float32(0.25)})
+    assert native.given["iouThreshold"] == 0.25
+    assert runner.make_state() is None
+
+
+def test_a_part_is_the_folder_of_its_number() -> None:
+    opened: list[str] = []
+    coremltools = SimpleNamespace(
+        ComputeUnit={"ALL": 0},
+        models=SimpleNamespace(CompiledMLModel=lambda path, *rest: opened.append(path)),
+    )
+    part: Any = SimpleNamespace(part="model1", function="", inputs=())
+    whole: Any = SimpleNamespace(inputs=())
+    with patch("pytest_ane.backends.coreml.backend.CoreMLRunner"):
+        for model in (part, whole):
+            _load(model, Path("c.mlmodelc"), "ALL", coremltools)
+    assert opened == ["c.mlmodelc/model1", "c.mlmodelc"]
 
 
 def test_arrays_are_contiguous(tmp_path: Path) -> None:
