@@ -99,16 +99,24 @@ def sums(weight: Weight, vectors: Array, bias: Array | None = None) -> Sums:
         vectors: fp16 numbers in any floating type; infinities and NaN are decoded.
         bias: fp16 numbers.
     """
-    x = np.ascontiguousarray(decode(vectors))
+    x, least, start = prepare(weight, vectors, bias)
+    values = np.empty((*weight.factors.shape[:2], x.shape[1]), np.float32)
+    mask = np.zeros(values.shape, np.bool_)
+    safe = _cannot_overflow(weight, x, start)
+    _products(weight.factors, x, least, start, safe, values, mask)
+    return Sums(values, mask if mask.any() else None, values.size * x.shape[-1])
+
+
+def prepare(
+    weight: Weight, vectors: Array, bias: Array | None
+) -> tuple[FloatArray, FloatArray, DoubleArray]:
+    """Vectors in LSB, the least |factor| for each of their numbers, and what sums start with."""
+    decoded = np.ascontiguousarray(decode(vectors))
     rows = weight.factors.shape[:2]
     start = np.zeros(rows) if bias is None else starts(bias).reshape(rows)
-    values = np.empty((*rows, x.shape[1]), np.float32)
-    mask = np.zeros(values.shape, np.bool_)
-    scaled, least = np.empty_like(x), np.empty_like(x)
-    _scale(x, scaled, least)
-    safe = _cannot_overflow(weight, x, start)
-    _products(weight.factors, scaled, least, start, safe, values, mask)
-    return Sums(values, mask if mask.any() else None, values.size * x.shape[-1])
+    x, least = np.empty_like(decoded), np.empty_like(decoded)
+    _scale(decoded, x, least)
+    return x, least, start
 
 
 def _cannot_overflow(weight: Weight, x: FloatArray, start: DoubleArray) -> BoolArray:
@@ -119,7 +127,7 @@ def _cannot_overflow(weight: Weight, x: FloatArray, start: DoubleArray) -> BoolA
     """
     largest = np.abs(x).max(-1, initial=0).astype(np.float64)[:, None]
     length = np.sqrt(np.einsum("bpk,bpk->bp", x, x, dtype=np.float64))[:, None] * _MORE
-    size = np.minimum(weight.totals[..., None] * largest, weight.norms[..., None] * length) / LSB
+    size = np.minimum(weight.totals[..., None] * largest, weight.norms[..., None] * length)
     safe: BoolArray = size + np.abs(start)[..., None] + x.shape[-1] < LIMIT
     return safe
 
@@ -175,7 +183,7 @@ def _added(context: Any, total: Any, factor: Any, x: Any, half: Any, least: Any)
     return types.int32(types.int32, kind, kind, kind, kind), generate
 
 
-_number: Any = intrinsic(_wide)
+number_of: Any = intrinsic(_wide)
 _half: Any = intrinsic(_half_of)
 _add: Any = intrinsic(_added)
 
@@ -189,7 +197,7 @@ def _one(row: Any, x: Any, least: Any) -> Any:
     """Sum of a row's products with a vector, in LSB; right where no order overflows."""
     total = np.int32(0)
     for k in range(len(row)):
-        total = _add(total, _number(row[k]), x[k], _half(x[k]), least[k])
+        total = _add(total, number_of(row[k]), x[k], _half(x[k]), least[k])
     return total
 
 
@@ -199,8 +207,8 @@ def _tile(factors: Any, o: Any, x: Any, least: Any, b: Any, p: Any) -> Any:
     z = np.int32(0)
     s0, s1, s2, s3, s4, s5, s6, s7 = z, z, z, z, z, z, z, z
     for k in range(factors.shape[2]):
-        w0, w1 = _number(factors[b, o, k]), _number(factors[b, o + 1, k])
-        w2, w3 = _number(factors[b, o + 2, k]), _number(factors[b, o + 3, k])
+        w0, w1 = number_of(factors[b, o, k]), number_of(factors[b, o + 1, k])
+        w2, w3 = number_of(factors[b, o + 2, k]), number_of(factors[b, o + 3, k])
         u, u_half, u_least = x[b, p, k], _half(x[b, p, k]), least[b, p, k]
         v, v_half, v_least = x[b, p + 1, k], _half(x[b, p + 1, k]), least[b, p + 1, k]
         s0, s1 = _add(s0, w0, u, u_half, u_least), _add(s1, w0, v, v_half, v_least)
@@ -215,7 +223,7 @@ def _size(row: Any, x: Any) -> Any:
     """Upper bound of the sum of |products|, in LSB: what float32 loses in any order is added."""
     total = np.float32(0)
     for k in range(len(row)):
-        total += abs(_number(row[k]) * x[k])
+        total += abs(number_of(row[k]) * x[k])
     return np.float64(total) * (1 + len(row) * 2.0**-23) + len(row)
 
 
@@ -229,7 +237,7 @@ def _serial(row: Any, x: Any, least: Any, start: Any) -> Any:
     overflowed = 0 if abs(start) < LIMIT else int(np.sign(start))
     always = overflowed
     for k in range(len(row)):
-        factor = np.float64(_number(row[k]))
+        factor = np.float64(number_of(row[k]))
         if abs(factor) < least[k]:
             continue
         product = factor * np.float64(x[k])
@@ -262,13 +270,13 @@ def _lengths(row: Any) -> Any:
     """Sum of |w| and of w^2."""
     total, square = 0.0, 0.0
     for k in range(len(row)):
-        w = np.float64(_number(row[k]))
+        w = np.float64(number_of(row[k]))
         total += abs(w)
         square += w * w
     return total, square
 
 
-_FACTORS = [types.Array(kind, 3, "C", readonly=True) for kind in (types.uint16, types.float32)]
+FACTORS = [types.Array(kind, 3, "C", readonly=True) for kind in (types.uint16, types.float32)]
 _VECTORS, _ROWS = types.float32[:, :, ::1], types.float64[:, ::1]
 _FLAGS = types.boolean[:, :, ::1]
 
@@ -283,7 +291,7 @@ def _compiled(*kinds: list[Any]) -> Callable[[F], F]:
     return decorate
 
 
-@_compiled(*[[factors, _ROWS, _ROWS] for factors in _FACTORS])
+@_compiled(*[[factors, _ROWS, _ROWS] for factors in FACTORS])
 def _measure(factors: Any, totals: Any, norms: Any) -> None:
     """Sum of |w| and Euclidean norm of each row, enlarged by more than float64 loses."""
     for b in range(factors.shape[0]):
@@ -307,7 +315,7 @@ def _scale(vectors: Any, x: Any, least: Any) -> None:
                 least[b, p, k] = 0 if e >= -2 else of_bits((1023 - 16 - e) << 52)
 
 
-@_compiled(*[[factors, *[_VECTORS] * 2, _ROWS, _FLAGS, _VECTORS, _FLAGS] for factors in _FACTORS])
+@_compiled(*[[factors, *[_VECTORS] * 2, _ROWS, _FLAGS, _VECTORS, _FLAGS] for factors in FACTORS])
 def _products(factors: Any, x: Any, least: Any, start: Any, safe: Any, out: Any, mask: Any) -> None:
     """Every output as an fp16 number, and where it may overflow.
 
