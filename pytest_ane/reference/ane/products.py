@@ -87,13 +87,14 @@ def conv(
         x = np.pad(x, [(0, 0), (0, 0), *pads])
     strided: Any = (..., *(slice(None, None, step) for step in steps))
     x = x[strided]
-    count, size = len(x), x.shape[2:]
-    vectors = x.reshape(count, groups, -1, math.prod(size)).transpose(1, 0, 3, 2)
-    vectors = vectors.reshape(groups, count * math.prod(size), -1)
+    count, size, width = len(x), x.shape[2:], weight.shape[1]
+    positions, rows = math.prod(size), weight.shape[0] // groups
+    vectors = x.reshape(count, groups, width, positions).transpose(1, 0, 3, 2)
+    vectors = vectors.reshape(groups, count * positions, width)
     total = sums(prepared(weight, groups), vectors, _starts(bias, groups))
 
     def shaped(y: Array) -> Array:
-        y = y.reshape(groups, -1, count, math.prod(size)).transpose(2, 0, 1, 3)
+        y = y.reshape(groups, rows, count, positions).transpose(2, 0, 1, 3)
         return y.reshape(count, weight.shape[0], *size)
 
     return total.map(shaped)
@@ -108,7 +109,9 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Sums:
     """
     if weight.ndim != 2 or (bias is not None and np.shape(bias) != weight.shape[:1]):
         raise ValueError(f"a weight {weight.shape} and a bias {np.shape(bias)}")
-    total = sums(prepared(weight), x.reshape(1, -1, x.shape[-1]), _starts(bias, 1))
+    total = sums(
+        prepared(weight), x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1]), _starts(bias, 1)
+    )
     return total.map(lambda y: y[0].T.reshape(*x.shape[:-1], weight.shape[0]))
 
 

@@ -39,6 +39,13 @@ def test_conv(options: dict[str, Any]) -> None:
     assert total.products == total.values.size * weight.shape[1]
 
 
+def test_no_positions() -> None:
+    assert products.linear(codes(0, 3), codes(4, 3)).values.shape == (0, 4)
+    total = products.conv(codes(0, 2, 1, 5), codes(4, 2, 1, 1))
+    assert total is not None
+    assert total.values.shape == (0, 4, 1, 5)
+
+
 def test_larger_kernels_have_no_rule() -> None:
     assert products.conv(codes(1, 2, 4, 4), codes(2, 2, 3, 3)) is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import read_model
 from pytest_ane.reference import Session
 from pytest_ane.reference.ane.grades import Grade
+from pytest_ane.reference.ane.simulation import grade_of, rules
+from pytest_ane.reference.registry import lookup
 from tests.mil.packages import Program
 
 HALF = 65552
@@ -35,6 +38,17 @@ def program(kind: str, shape: tuple[int, ...], dtype: str = "FLOAT16", **inputs:
 def run(made: Program, folder: Path, x: Any, **options: Any) -> tuple[Any, Session]:
     session = Session(read_model(made.save(folder)), **options)
     return session.predict({"x": np.array(x, np.float32)})["y"], session
+
+
+@pytest.mark.parametrize("op", sorted(rules()))
+def test_rules_take_what_the_typed_operation_takes(op: str) -> None:
+    typed = signature(lookup(op, "iOS18").compute)
+    assert list(signature(rules()[op].compute).parameters) == list(typed.parameters)
+
+
+def test_grades() -> None:
+    grades = {op: grade_of(op) for op in ("conv", "silu", "softplus", "softmax")}
+    assert list(grades.values()) == list(Grade)
 
 
 def test_ties_are_rounded_as_the_ane_does(tmp_path: Path) -> None:
