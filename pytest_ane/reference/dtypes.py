@@ -5,7 +5,8 @@ operation computes in float32, and its result is rounded to fp16 where its type 
 exceeds fp16's range becomes infinite, as it would in fp16. Integers and booleans keep their types.
 Under `precision="float32"` nothing is rounded: an upper bound on what better arithmetic could give.
 `precision="float64"` carries all floating values as float64, for golden outputs.
-Bit equality with the ANE is not claimed: its order of summation is not documented.
+This is not the arithmetic of the ANE, which adds in fixed point and looks functions up in tables;
+a session with `arithmetic="ane"` computes in that, where it is known (see `reference.ane`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from pytest_ane.mil.records import DType, TensorType, ValueType
 from pytest_ane.mil.values import NUMPY
 
 Precision = Literal["as-typed", "float32", "float64"]
+Arithmetic = Literal["typed", "ane"]
+"""`typed`: float32 inside, rounded as types say; `ane`: as the ANE of M4 and later, where known."""
 
 FLOATS = frozenset((DType.FP16, DType.FP32, DType.FP64, DType.BF16))
 _CARRIED: dict[DType, Any] = NUMPY | {DType.FP16: np.float32, DType.BF16: np.float32}

@@ -31,7 +31,7 @@ def available() -> bool:
     return platform.machine() in ("arm64", "aarch64") or bool(features.get("f16c"))
 
 
-def _cached(build: Callable[[bool], Any]) -> Any:
+def cached(build: Callable[[bool], Any]) -> Any:
     """Call `build(cache=True)`, which keeps compiled code on disk, or without where it cannot."""
     try:
         return build(True)
@@ -47,7 +47,7 @@ def compiled(*arguments: Any, **options: Any) -> Callable[[F], F]:
         kind = types.void(*arguments)
         return cast(
             F,
-            _cached(lambda cache: numba.njit(kind, cache=cache, nogil=True, **options)(function)),
+            cached(lambda cache: numba.njit(kind, cache=cache, nogil=True, **options)(function)),
         )
 
     return decorate
@@ -88,7 +88,7 @@ def _rounded(x: Any) -> Any:
 
 
 _vectorize: Any = numba.vectorize
-_vectorized = _cached(lambda cache: _vectorize(["float32(float32)"], cache=cache)(_rounded))
+_vectorized = cached(lambda cache: _vectorize(["float32(float32)"], cache=cache)(_rounded))
 rounded: Any = _vectorized.ufunc
 """A ufunc: the nearest fp16 number of each float32 one, ties to even; overflow gives infinity.
 

@@ -10,7 +10,7 @@ import numpy as np
 from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import Feature, MLModel, NonMaximumSuppression, Part, Pipeline
-from pytest_ane.reference.dtypes import Precision, carried
+from pytest_ane.reference.dtypes import Arithmetic, Precision, carried
 from pytest_ane.reference.images import to_pixels
 from pytest_ane.reference.interface import check_names, present
 from pytest_ane.reference.ops.suppression import select_boxes
@@ -88,7 +88,7 @@ class PipelineSession:
 
     Args:
         model: a pipeline as `mil.read_any` gives it.
-        precision, memory_budget: those of `Session`, for all parts.
+        precision, memory_budget, arithmetic: those of `Session`, for all parts.
 
     Raises:
         ExecutionError: a part cannot be prepared.
@@ -99,13 +99,14 @@ class PipelineSession:
         model: Pipeline,
         precision: Precision = "as-typed",
         memory_budget: int | None = None,
+        arithmetic: Arithmetic = "typed",
     ) -> None:
         self.model = model
         self.precision = precision
 
         def session(part: Part) -> Session | SuppressionSession:
             if isinstance(part, MLModel):
-                return Session(part, precision, memory_budget)
+                return Session(part, precision, memory_budget, arithmetic=arithmetic)
             return SuppressionSession(part)
 
         self.parts = tuple(map(session, model.parts))
@@ -178,6 +179,7 @@ def open_session(
     model: MLModel | Pipeline,
     precision: Precision = "as-typed",
     memory_budget: int | None = None,
+    arithmetic: Arithmetic = "typed",
 ) -> Session | PipelineSession:
     """The session that runs what `mil.read_any` gives.
 
@@ -185,8 +187,8 @@ def open_session(
         ExecutionError: as `Session`.
     """
     if isinstance(model, Pipeline):
-        return PipelineSession(model, precision, memory_budget)
-    return Session(model, precision, memory_budget)
+        return PipelineSession(model, precision, memory_budget, arithmetic)
+    return Session(model, precision, memory_budget, arithmetic=arithmetic)
 
 
 def _passed(path: str, feature: Feature, value: Any) -> Any:

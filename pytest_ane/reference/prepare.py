@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import Argument, Block, MLModel, Named, Operation, Ref, TensorType
@@ -16,6 +16,9 @@ from pytest_ane.reference.lockstep import join_axis
 from pytest_ane.reference.registry import FAILURES, lookup
 from pytest_ane.reference.steps import Compute, Cond, Outputs, PreparedBlock, Step, WhileLoop
 from pytest_ane.reference.weights import HalfWeight
+
+if TYPE_CHECKING:
+    from pytest_ane.reference.ane.simulation import Simulation
 
 T = TypeVar("T")
 
@@ -44,7 +47,9 @@ class Preparer:
         memory_budget: int | None = None,
         overrides: Mapping[Operation, Any] | None = None,
         budget: Budget | None = None,
+        simulation: Simulation | None = None,
     ) -> None:
+        self._simulation = simulation
         function = model.main
         self._path, self._opset, self._precision = model.path, function.opset, precision
         self.slots: ChainMap[str, int] = ChainMap()
@@ -143,13 +148,15 @@ class Preparer:
                 several = len(slots) > 1 or key in SEQUENCES
                 computed.append((key, slots if several else slots[0]))
         joins = join_axis(op, constants)
+        moves, compute = implementation.moves, implementation.compute
+        if self._simulation is not None and not moves:
+            compute = self._simulation.bind(op, compute, constants)
         if joins is None and isinstance(weight := constants.get("weight"), HalfWeight):
             constants["weight"] = dense(weight)
-        moves = implementation.moves
         return Compute(
             op=op.op,
             what=f"{self._path}: {op.op} {op.name!r}",
-            compute=partial(implementation.compute, **constants),
+            compute=partial(compute, **constants),
             inputs=tuple(computed),
             outputs=self._outputs(op),
             converters=tuple(converter(out.type, self._precision, moves) for out in op.outputs),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import DType, MLModel, Operation, StateType, TensorType, ValueType
 from pytest_ane.reference.budget import Budget, Meter, current_budget
-from pytest_ane.reference.dtypes import Precision, converter
+from pytest_ane.reference.dtypes import Arithmetic, Precision, converter
 from pytest_ane.reference.folding import dense
 from pytest_ane.reference.interface import bind_inputs, check_interface
 from pytest_ane.reference.lockstep import run_all
@@ -25,6 +25,9 @@ from pytest_ane.reference.registry import FAILURES, lookup
 from pytest_ane.reference.state import State, States
 from pytest_ane.reference.steps import Values, shapes_decide
 from pytest_ane.reference.weights import LARGE, HalfWeight
+
+if TYPE_CHECKING:
+    from pytest_ane.reference.ane.simulation import Simulation
 
 
 class Session:
@@ -41,11 +44,14 @@ class Session:
             operations of the model that yield them.
         budget: memory, time and turns of loops that preparing and each call may take; None for
             the process's own, `current_budget()`.
+        arithmetic: `typed` computes in float32 and rounds as the program's types say; `ane` as the
+            ANE of M4 and later does (h16+), where that is known.
 
     Attributes:
         block: the steps of a run.
         template: values of all slots before the first step: constants where needed, else None.
         slots: slots of the outermost block's values by name.
+        tally: with arithmetic `ane`, which grades of rules computed what; else None.
 
     Raises:
         BudgetError: constants, inputs or states are larger than the budget.
@@ -59,13 +65,16 @@ class Session:
         memory_budget: int | None = None,
         overrides: Mapping[Operation, Any] | None = None,
         budget: Budget | None = None,
+        arithmetic: Arithmetic = "typed",
     ) -> None:
-        check_options(model, precision, memory_budget)
+        check_options(model, precision, memory_budget, arithmetic)
         self.model = model
         self.precision = precision
         self.budget = current_budget() if budget is None else budget.settled()
         check_interface(model, precision, self.budget)
-        prepared = Preparer(model, precision, memory_budget, overrides, self.budget)
+        simulation = simulate(model) if arithmetic == "ane" else None
+        self.arithmetic, self.tally = arithmetic, simulation and simulation.tally
+        prepared = Preparer(model, precision, memory_budget, overrides, self.budget, simulation)
         self.block, self.template = prepared.block, prepared.template
         self.slots, self._constants = dict(prepared.slots), dict(prepared.constants.values)
         self._inputs = frozenset(named.name for named in model.main.inputs)
@@ -251,7 +260,17 @@ class Session:
             )
 
 
-def check_options(model: object, precision: str, memory_budget: object) -> None:
+def simulate(model: MLModel) -> Simulation:
+    """The ANE's rules for a program's operations; imported here, for compiling takes a second."""
+    from pytest_ane.reference.ane.simulation import Simulation
+
+    makers = {out.name: op for op in model.program.walk() for out in op.outputs}
+    return Simulation(makers)
+
+
+def check_options(
+    model: object, precision: str, memory_budget: object, arithmetic: str = "typed"
+) -> None:
     """Refuse what a session cannot be opened with.
 
     Raises:
@@ -264,6 +283,15 @@ def check_options(model: object, precision: str, memory_budget: object) -> None:
     if precision not in get_args(Precision):
         raise ExecutionError(
             f"precision {precision!r} is none of {', '.join(get_args(Precision))}."
+        )
+    if arithmetic not in get_args(Arithmetic):
+        raise ExecutionError(
+            f"arithmetic {arithmetic!r} is none of {', '.join(get_args(Arithmetic))}."
+        )
+    if arithmetic == "ane" and precision != "as-typed":
+        raise ExecutionError(
+            f"arithmetic 'ane' rounds as the ANE does, so it excludes precision {precision!r}; "
+            "use 'as-typed'."
         )
     whole = isinstance(memory_budget, int) and memory_budget >= 0
     if memory_budget is not None and not whole:

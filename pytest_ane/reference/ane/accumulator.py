@@ -1,0 +1,343 @@
+"""Sums of products in the ANE's Q15.16 accumulator: convolutions 1x1, linear layers, matmul.
+
+Source: 751K/Apple-Neural-Engine-Microarchitecture-Study-M6, final_report/en.md chapter 8 and
+data/06_numerics; M6 (h18g), the basic set again on M4 (h16g). Grade: recorded (546 outputs).
+
+With an fp16 number as +-m * 2^(e - 10), m of 11 bits and e of a subnormal -14, and LSB = 2^-16:
+
+1. A product is exact: m_x m_w, exponent e = e_x + e_w.
+2. e <= -17: dropped whole; else rounded to whole LSB, ties away from zero.
+3. The accumulator starts with the bias, rounded in the same way, and adds 32-bit integers.
+4. |accumulator| >= 2^31 (32768.0) at any time gives an infinity of its sign, and it stays.
+5. The result is `r16(accumulator * LSB)`; an accumulator of 0 gives +0.
+
+The order of summation is unknown, and matters only where some orders overflow and others do not.
+Every partial sum lies between bias + all negative products and bias + all positive ones, so both
+within the limit means that no order overflows; a sum beyond the limit on one side, with the other
+within, that all do. Elsewhere the sum is taken in order of k, and named `may_overflow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from pytest_ane.core.arrays import Array, BoolArray, DoubleArray, FloatArray
+from pytest_ane.reference.ane.fp16 import bits_of, decode, of_bits, round_half_away
+from pytest_ane.reference.kernels import Patterns, cached
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+LIMIT = 2**31
+"""Of the accumulator, in LSB: 32768.0."""
+LSB = 2.0**-16
+_MORE = 1.000001
+"""More than float64 loses in any sum here."""
+
+
+@dataclass(frozen=True, eq=False)
+class Weight:
+    """Factors `[B, O, K]` prepared for `sums`: as fp16 patterns, or as float32 once decoded.
+
+    Attributes:
+        factors: uint16 patterns of fp16 numbers, or float32 that hold fp16 numbers.
+        totals: sum of |w| of each row `[B, O]`; not finite where a number is not.
+        norms: Euclidean norm of each row `[B, O]`, likewise.
+    """
+
+    factors: Patterns | FloatArray
+    totals: DoubleArray
+    norms: DoubleArray
+
+    @classmethod
+    def of(cls, factors: Array) -> Weight:
+        """Prepare patterns (uint16), fp16 or float32 numbers `[B, O, K]`."""
+        if factors.dtype == np.float16:
+            factors = factors.view(np.uint16)
+        if factors.dtype != np.uint16:
+            factors = decode(factors)
+        factors = np.require(factors, requirements=("C", "A"))
+        totals, norms = np.empty((2, *factors.shape[:2]))
+        _measure(factors, totals, norms)
+        if factors.dtype == np.uint16 and not np.isfinite(totals).all():
+            return cls.of(factors.view(np.float16).astype(np.float32))
+        return cls(factors, totals, norms)
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """What an accumulator gives.
+
+    Attributes:
+        values: fp16 numbers `[B, O, P]` as float32.
+        may_overflow: where some orders of summation overflow and others do not; None for nowhere.
+        products: how many were summed.
+    """
+
+    values: FloatArray
+    may_overflow: BoolArray | None
+    products: int
+
+    def map(self, arrange: Callable[[Array], Array]) -> Sums:
+        """The same with its arrays in another shape."""
+        mask = self.may_overflow
+        return Sums(arrange(self.values), None if mask is None else arrange(mask), self.products)
+
+
+def sums(weight: Weight, vectors: Array, bias: Array | None = None) -> Sums:
+    """`weight [B, O, K]` times `vectors [B, P, K]`, over K, plus `bias [B, O]`.
+
+    Args:
+        weight: prepared factors.
+        vectors: fp16 numbers in any floating type; infinities and NaN are decoded.
+        bias: fp16 numbers.
+    """
+    x, least, start = prepare(weight, vectors, bias)
+    values = np.empty((*weight.factors.shape[:2], x.shape[1]), np.float32)
+    mask = np.zeros(values.shape, np.bool_)
+    safe = _cannot_overflow(weight, x, start)
+    _products(weight.factors, x, least, start, safe, values, mask)
+    return Sums(values, mask if mask.any() else None, values.size * x.shape[-1])
+
+
+def prepare(
+    weight: Weight, vectors: Array, bias: Array | None
+) -> tuple[FloatArray, FloatArray, DoubleArray]:
+    """Vectors in LSB, the least |factor| for each of their numbers, and what sums start with."""
+    decoded = np.ascontiguousarray(decode(vectors))
+    rows = weight.factors.shape[:2]
+    start = np.zeros(rows) if bias is None else starts(bias).reshape(rows)
+    x, least = np.empty_like(decoded), np.empty_like(decoded)
+    _scale(decoded, x, least)
+    return x, least, start
+
+
+def _cannot_overflow(weight: Weight, x: FloatArray, start: DoubleArray) -> BoolArray:
+    """Outputs `[B, O, P]` whose every partial sum is within the limit, by bounds of sum |w x|.
+
+    It is at most sum |w| max |x|, and at most the product of both Euclidean norms; rounding adds at
+    most half an LSB a product.
+    """
+    largest = np.abs(x).max(-1, initial=0).astype(np.float64)[:, None]
+    length = np.sqrt(np.einsum("bpk,bpk->bp", x, x, dtype=np.float64))[:, None] * _MORE
+    size = np.minimum(weight.totals[..., None] * largest, weight.norms[..., None] * length)
+    safe: BoolArray = size + np.abs(start)[..., None] + x.shape[-1] < LIMIT
+    return safe
+
+
+def starts(bias: Array) -> DoubleArray:
+    """What an accumulator starts with: a bias in whole LSB, ties away from zero, as float64."""
+    steps = np.abs(decode(bias).astype(np.float64)) / LSB
+    return np.asarray(np.copysign(np.floor(steps + 0.5), decode(bias)) + 0.0)
+
+
+def _wide(context: Any, factor: Any) -> Any:
+    """A factor as float32: from an fp16 pattern, or as it is."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if isinstance(factor, types.Float):
+            return arguments[0]
+        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
+
+    return types.float32(factor), generate
+
+
+def _half_of(context: Any, x: Any) -> Any:
+    """0.5 with the sign of `x`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        integer = ir.IntType(32)
+        sign = builder.and_(builder.bitcast(arguments[0], integer), ir.Constant(integer, 1 << 31))
+        return builder.bitcast(builder.or_(sign, ir.Constant(integer, 0x3F000000)), ir.FloatType())
+
+    return types.float32(types.float32), generate
+
+
+def _added(context: Any, total: Any, factor: Any, x: Any, half: Any, least: Any) -> Any:
+    """`total` plus `round(factor x)`, ties away from zero, where |factor| is at least `least`.
+
+    A product has 22 significant bits, so float32 holds it, and its sum with 0.5 of its own sign:
+    cutting off the fraction of that is the rounding, whether or not the two are fused.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        total, factor, x, half, least = arguments
+        integer, real = ir.IntType(32), ir.FloatType()
+        bits = builder.bitcast(factor, integer)
+        sign = builder.and_(bits, ir.Constant(integer, 1 << 31))
+        own = builder.bitcast(builder.xor(sign, builder.bitcast(half, integer)), real)
+        product = builder.fmul(factor, x, flags=("contract",))
+        whole = builder.fptosi(builder.fadd(product, own, flags=("contract",)), integer)
+        magnitude = builder.and_(bits, ir.Constant(integer, (1 << 31) - 1))
+        kept = builder.fcmp_ordered(">=", builder.bitcast(magnitude, real), least)
+        return builder.add(total, builder.select(kept, whole, ir.Constant(integer, 0)))
+
+    kind = types.float32
+    return types.int32(types.int32, kind, kind, kind, kind), generate
+
+
+number_of: Any = intrinsic(_wide)
+_half: Any = intrinsic(_half_of)
+_add: Any = intrinsic(_added)
+
+_inner = numba.njit(nogil=True)
+_quick = numba.njit(nogil=True, fastmath={"reassoc", "contract"})
+_round: Any = numba.njit(nogil=True)(round_half_away)
+
+
+@_inner
+def _one(row: Any, x: Any, least: Any) -> Any:
+    """Sum of a row's products with a vector, in LSB; right where no order overflows."""
+    total = np.int32(0)
+    for k in range(len(row)):
+        total = _add(total, number_of(row[k]), x[k], _half(x[k]), least[k])
+    return total
+
+
+@_inner
+def _tile(factors: Any, o: Any, x: Any, least: Any, b: Any, p: Any) -> Any:
+    """The same for four rows and two vectors, row by row: every number read serves several."""
+    z = np.int32(0)
+    s0, s1, s2, s3, s4, s5, s6, s7 = z, z, z, z, z, z, z, z
+    for k in range(factors.shape[2]):
+        w0, w1 = number_of(factors[b, o, k]), number_of(factors[b, o + 1, k])
+        w2, w3 = number_of(factors[b, o + 2, k]), number_of(factors[b, o + 3, k])
+        u, u_half, u_least = x[b, p, k], _half(x[b, p, k]), least[b, p, k]
+        v, v_half, v_least = x[b, p + 1, k], _half(x[b, p + 1, k]), least[b, p + 1, k]
+        s0, s1 = _add(s0, w0, u, u_half, u_least), _add(s1, w0, v, v_half, v_least)
+        s2, s3 = _add(s2, w1, u, u_half, u_least), _add(s3, w1, v, v_half, v_least)
+        s4, s5 = _add(s4, w2, u, u_half, u_least), _add(s5, w2, v, v_half, v_least)
+        s6, s7 = _add(s6, w3, u, u_half, u_least), _add(s7, w3, v, v_half, v_least)
+    return s0, s1, s2, s3, s4, s5, s6, s7
+
+
+@_quick
+def _size(row: Any, x: Any) -> Any:
+    """Upper bound of the sum of |products|, in LSB: what float32 loses in any order is added."""
+    total = np.float32(0)
+    for k in range(len(row)):
+        total += abs(number_of(row[k]) * x[k])
+    return np.float64(total) * (1 + len(row) * 2.0**-23) + len(row)
+
+
+@_inner
+def _serial(row: Any, x: Any, least: Any, start: Any) -> Any:
+    """The sum in order of k with the sticky limit, and whether another order gives another one.
+
+    Products beyond 2^40, which exceed the limit by far, count as that, so that sums stay exact.
+    """
+    serial, low, high = start, start, start
+    overflowed = 0 if abs(start) < LIMIT else int(np.sign(start))
+    always = overflowed
+    for k in range(len(row)):
+        factor = np.float64(number_of(row[k]))
+        if abs(factor) < least[k]:
+            continue
+        product = factor * np.float64(x[k])
+        rounded = np.copysign(min(np.floor(abs(product) + 0.5), 2.0**40), product)
+        low += min(rounded, 0.0)
+        high += max(rounded, 0.0)
+        serial += rounded
+        if overflowed == 0 and abs(serial) >= LIMIT:
+            overflowed = int(np.sign(serial))
+    total = low + high - start
+    if always == 0 and low > -LIMIT and total >= LIMIT:
+        always = 1
+    if always == 0 and high < LIMIT and total <= -LIMIT:
+        always = -1
+    never = low > -LIMIT and high < LIMIT
+    result = total if overflowed == 0 else overflowed * np.inf
+    return result, always == 0 and not never
+
+
+@_inner
+def _output(row: Any, x: Any, least: Any, start: Any) -> Any:
+    """One output in LSB; by the quick sum where sum |w x| rules out overflow."""
+    if abs(start) + _size(row, x) < LIMIT:
+        return start + _one(row, x, least), False
+    return _serial(row, x, least, start)
+
+
+@_quick
+def _lengths(row: Any) -> Any:
+    """Sum of |w| and of w^2."""
+    total, square = 0.0, 0.0
+    for k in range(len(row)):
+        w = np.float64(number_of(row[k]))
+        total += abs(w)
+        square += w * w
+    return total, square
+
+
+FACTORS = [types.Array(kind, 3, "C", readonly=True) for kind in (types.uint16, types.float32)]
+_VECTORS, _ROWS = types.float32[:, :, ::1], types.float64[:, ::1]
+_FLAGS = types.boolean[:, :, ::1]
+
+
+def _compiled(*kinds: list[Any]) -> Callable[[F], F]:
+    """Compile for these types of arguments; an inner list for each combination."""
+
+    def decorate(function: F) -> F:
+        made = [types.void(*arguments) for arguments in kinds]
+        return cast(F, cached(lambda cache: numba.njit(made, cache=cache, nogil=True)(function)))
+
+    return decorate
+
+
+@_compiled(*[[factors, _ROWS, _ROWS] for factors in FACTORS])
+def _measure(factors: Any, totals: Any, norms: Any) -> None:
+    """Sum of |w| and Euclidean norm of each row, enlarged by more than float64 loses."""
+    for b in range(factors.shape[0]):
+        for o in range(factors.shape[1]):
+            total, square = _lengths(factors[b, o])
+            totals[b, o], norms[b, o] = total * _MORE, np.sqrt(square) * _MORE
+
+
+@_compiled([types.Array(types.float32, 3, "C", readonly=True), _VECTORS, _VECTORS])
+def _scale(vectors: Any, x: Any, least: Any) -> None:
+    """Vectors in LSB, and for each number the least |factor| whose product is not dropped.
+
+    e_x + e_w <= -17 is |w| < 2^(-16 - e_x); no product is dropped where e_x >= -2, as e_w >= -14.
+    """
+    for b in range(vectors.shape[0]):
+        for p in range(vectors.shape[1]):
+            for k in range(vectors.shape[2]):
+                number = np.float64(vectors[b, p, k])
+                x[b, p, k] = number * 65536
+                e = max((bits_of(abs(number)) >> 52) - 1023, -14)
+                least[b, p, k] = 0 if e >= -2 else of_bits((1023 - 16 - e) << 52)
+
+
+@_compiled(*[[factors, *[_VECTORS] * 2, _ROWS, _FLAGS, _VECTORS, _FLAGS] for factors in FACTORS])
+def _products(factors: Any, x: Any, least: Any, start: Any, safe: Any, out: Any, mask: Any) -> None:
+    """Every output as an fp16 number, and where it may overflow.
+
+    `safe [B, O, P]`: no order of summation overflows.
+    """
+    rows, count = factors.shape[1], x.shape[1]
+    for b in range(factors.shape[0]):
+        for o in range(0, rows, 4):
+            for p in range(0, count, 2):
+                whole = o + 4 <= rows and p + 2 <= count
+                if whole and safe[b, o : o + 4, p : p + 2].all():
+                    tile = _tile(factors, o, x, least, b, p)
+                    for i in range(8):
+                        row = o + i // 2
+                        out[b, row, p + i % 2] = _round((start[b, row] + tile[i]) * LSB)
+                    continue
+                for i in range(o, min(o + 4, rows)):
+                    for j in range(p, min(p + 2, count)):
+                        if safe[b, i, j]:
+                            y = start[b, i] + _one(factors[b, i], x[b, j], least[b, j])
+                        else:
+                            y, mask[b, i, j] = _output(
+                                factors[b, i], x[b, j], least[b, j], start[b, i]
+                            )
+                        out[b, i, j] = _round(y * LSB)

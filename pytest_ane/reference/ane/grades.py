@@ -1,0 +1,59 @@
+"""How well each rule is known, so that results can say by which rules they were computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+GENERATION = "h16+"
+"""Chips whose arithmetic this is: M4 and later. h13 to h15 (M1 to M3) sum in other ways."""
+
+
+class Grade(str, Enum):
+    """Where a rule comes from.
+
+    Attributes:
+        RECORDED: reproduces recorded device outputs, all of them bit for bit.
+        FITTED: reproduces statistics of whole recorded curves; single outputs may differ.
+        INFERRED: follows from other rules or from statistics; nothing was recorded on h16+.
+        UNKNOWN: no rule; computed as the program's types say.
+    """
+
+    RECORDED = "recorded"
+    FITTED = "fitted"
+    INFERRED = "inferred"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What computes an operation as the ANE does.
+
+    Attributes:
+        op: kind of the operation, as MIL names it.
+        grade: of the result, the worst of its parts.
+        compute: takes the operation's parameters by MIL's names, fp16 tensors as float32 that hold
+            fp16 numbers; gives fp16 numbers as float32, or None for a case it does not cover.
+    """
+
+    op: str
+    grade: Grade
+    compute: Callable[..., Any]
+
+
+REGISTERED: dict[str, Rule] = {}
+"""Rules of the modules that are imported; `simulation.rules` imports them all."""
+
+
+def rule(grade: Grade, *ops: str) -> Callable[[F], F]:
+    """Register a function as the rule of these operations."""
+
+    def decorate(function: F) -> F:
+        REGISTERED.update({op: Rule(op, grade, function) for op in ops})
+        return function
+
+    return decorate

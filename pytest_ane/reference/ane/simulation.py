@@ -1,0 +1,175 @@
+"""The executor's operations in the ANE's arithmetic, and by which rules they were computed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.core.errors import ExecutionError
+from pytest_ane.mil.records import DType, Operation, Ref, TensorType
+from pytest_ane.reference.ane import (  # noqa: F401 - their rules register themselves
+    activations,
+    compositions,
+    elementwise,
+    integers,
+)
+from pytest_ane.reference.ane.accumulator import Sums
+from pytest_ane.reference.ane.grades import REGISTERED, Grade, Rule
+from pytest_ane.reference.ane.products import Prepared
+from pytest_ane.reference.dtypes import load_kernels
+from pytest_ane.reference.weights import HalfWeight
+
+_CONSTANT_WEIGHT = frozenset(("conv", "linear"))
+
+
+def rules() -> Mapping[str, Rule]:
+    """All rules by operation; what is not among them is of unknown arithmetic."""
+    return REGISTERED
+
+
+def grade_of(op: str) -> Grade:
+    """The grade of an operation's rule."""
+    return REGISTERED[op].grade if op in REGISTERED else Grade.UNKNOWN
+
+
+@dataclass
+class Tally:
+    """What ran by which rules; it adds up over runs.
+
+    Attributes:
+        operations: runs of operations by grade; those that only move numbers are not counted.
+        products: multiply-accumulates by grade.
+        kinds: grade of each kind of operation, the worst of those that ran.
+        may_overflow: outputs that overflow in some orders of summation only, by operation's name.
+        infinite: outputs of sums that overflowed, by operation's name.
+    """
+
+    operations: Counter[Grade] = field(default_factory=Counter)
+    products: Counter[Grade] = field(default_factory=Counter)
+    kinds: dict[str, Grade] = field(default_factory=dict)
+    may_overflow: Counter[str] = field(default_factory=Counter)
+    infinite: Counter[str] = field(default_factory=Counter)
+
+    def add(self, op: str, grade: Grade, products: int) -> None:
+        """Count one run of an operation."""
+        self.operations[grade] += 1
+        self.products[grade] += products
+        order = list(Grade)
+        self.kinds[op] = max(self.kinds.get(op, grade), grade, key=order.index)
+
+    def shares(self, what: Counter[Grade]) -> dict[Grade, float]:
+        """Each grade's part of `operations` or of `products`; all 0 where nothing ran."""
+        total = what.total()
+        return {grade: what[grade] / total if total else 0.0 for grade in Grade}
+
+
+class Simulation:
+    """Binds a program's operations to the rules of the ANE.
+
+    Attributes:
+        tally: what ran.
+
+    Raises:
+        ExecutionError: this processor has no instructions for fp16.
+    """
+
+    def __init__(self, operations: Mapping[str, Operation]) -> None:
+        if load_kernels() is None:
+            raise ExecutionError(
+                "arithmetic 'ane' needs a processor that converts fp16 numbers (f16c, or arm64); "
+                "use arithmetic 'typed'."
+            )
+        self.tally = Tally()
+        self._rules = rules()
+        self._makers = operations
+
+    def bind(
+        self, op: Operation, typed: Callable[..., Any], constants: dict[str, Any]
+    ) -> Callable[..., Any]:
+        """The function that computes an operation, and counts it.
+
+        Args:
+            op: the operation.
+            typed: its function as the program's types say, for what has no rule.
+            constants: its constant parameters; a weight is replaced by a prepared one.
+        """
+        rule = self._rules.get(op.op) if _is_fp16(op) else None
+        if rule is None:
+            return self._counted(op.op, typed)
+        if op.op in _CONSTANT_WEIGHT and "weight" in constants:
+            constants["weight"] = Prepared(constants["weight"], int(constants.get("groups", 1)))
+        return self._ruled(op, rule, self._grade(op, rule), typed)
+
+    def _counted(self, op: str, typed: Callable[..., Any]) -> Callable[..., Any]:
+        """An operation without a rule."""
+
+        def compute(**parameters: Any) -> Any:
+            result = typed(**parameters)
+            self.tally.add(op, Grade.UNKNOWN, multiplications(op, parameters, result))
+            return result
+
+        return compute
+
+    def _ruled(
+        self, op: Operation, rule: Rule, grade: Grade, typed: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        unknown = self._counted(op.op, typed)
+
+        def compute(**parameters: Any) -> Any:
+            result = rule.compute(**parameters)
+            if result is None:
+                return unknown(**{key: _plain(value) for key, value in parameters.items()})
+            if not isinstance(result, Sums):
+                self.tally.add(op.op, grade, 0)
+                return result
+            self.tally.add(op.op, grade, result.products)
+            if result.may_overflow is not None:
+                self.tally.may_overflow[op.name] += int(result.may_overflow.sum())
+            if overflowed := int(np.isinf(result.values).sum()):
+                self.tally.infinite[op.name] += overflowed
+            return result.values
+
+        return compute
+
+    def _grade(self, op: Operation, rule: Rule) -> Grade:
+        """A rule's grade; inferred for sums with weights that are compressed."""
+        weights = (a for a in op.inputs.get("weight", ()) if isinstance(a, Ref))
+        makers = (self._makers.get(weight.name) for weight in weights)
+        packed = any(maker is not None and maker.op.startswith("constexpr_") for maker in makers)
+        return Grade.INFERRED if packed and rule.grade is Grade.RECORDED else rule.grade
+
+
+def _is_fp16(op: Operation) -> bool:
+    """Whether all results are fp16: what is of another type does not run on the ANE."""
+    kinds = [out.type for out in op.outputs]
+    return all(isinstance(kind, TensorType) and kind.dtype is DType.FP16 for kind in kinds)
+
+
+def _plain(value: Any) -> Any:
+    """A parameter as the typed functions take it."""
+    if not isinstance(value, Prepared):
+        return value
+    return np.asarray(value.source) if isinstance(value.source, HalfWeight) else value.source
+
+
+def multiplications(op: str, parameters: Mapping[str, Any], result: Any) -> int:
+    """Multiply-accumulates of an operation that sums products; 0 for any other."""
+    size = int(np.size(result)) if isinstance(result, (np.ndarray, np.generic)) else 0
+    if op in ("conv", "linear"):
+        return size * int(math.prod(parameters["weight"].shape[1:]))
+    if op == "matmul":
+        return size * int(parameters["x"].shape[-2 if parameters.get("transpose_x") else -1])
+    if op == "conv_transpose":
+        return int(np.size(parameters["x"])) * int(math.prod(parameters["weight"].shape[1:]))
+    if op == "einsum":
+        return size * int(parameters["values"][0].shape[-1])
+    if op == "scaled_dot_product_attention":
+        query, key = parameters["query"], parameters["key"]
+        scores = int(np.size(query)) * int(key.shape[-2])
+        return scores + size * int(key.shape[-2])
+    return 0

@@ -1,0 +1,37 @@
+"""Dropped products and the nearness of the limit, against plain integers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pytest_ane.reference.ane.accumulator import Weight
+from pytest_ane.reference.ane.losses import losses
+from tests.reference.ane import plain
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_all_products_are_counted(dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    w = (rng.standard_normal((2, 3, 20)) * 2.0**-8).astype(np.float16)
+    x = (rng.standard_normal((2, 2, 20)) * 2.0**-8).astype(np.float16)
+    w[0, 0, 0] = 0
+    measured = losses(Weight.of(w.astype(dtype)), x)
+    products = dropped = 0
+    size = lost = 0.0
+    for b, o, p, k in np.ndindex(2, 3, 2, 20):
+        product = abs(float(w[b, o, k]) * float(x[b, p, k]))
+        patterns = (int(n.view(np.uint16)) for n in (w[b, o, k], x[b, p, k]))
+        is_dropped = product > 0 and sum(plain.parts(n)[2] for n in patterns) <= -17
+        products, size = products + (product > 0), size + product
+        dropped, lost = dropped + is_dropped, lost + product * is_dropped
+    assert (measured.products, measured.dropped) == (products, dropped)
+    assert 0 < dropped < products
+    assert (measured.size, measured.lost) == pytest.approx((size, lost))
+
+
+def test_the_largest_sum_and_the_partial_ones() -> None:
+    """20000 - 16000 + 1 is 4001, but on the way 20001 is met."""
+    measured = losses(Weight.of(np.array([[[20000, -16000]]], np.float16)), np.ones((1, 1, 2)),
+                      np.ones((1, 1), np.float16))  # fmt: skip
+    assert (measured.largest, measured.reach) == (4001, 20001)
