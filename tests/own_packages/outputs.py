@@ -13,7 +13,13 @@ from tests.own_packages.subjects import Variant, ct, half, subject
 T, C = 8, 16
 F16 = np.float16
 LABELS = ["ant", "bee", "cat", "dog", "eel", "fox"]
-CLASSIFIER = ["labels permuted", "softmax forgotten", "softmax twice", "constant class"]
+CLASSIFIER = [
+    "labels permuted",
+    "labels of rare classes exchanged",
+    "softmax forgotten",
+    "softmax twice",
+    "constant class",
+]
 
 
 def _scores(v: Variant, x: Any) -> Any:
@@ -32,6 +38,8 @@ def _labels(texts: bool) -> Any:
         labels: list[Any] = [*LABELS] if texts else list(range(6))
         if v["labels permuted"]:
             labels = labels[1:] + labels[:1]
+        if v["labels of rare classes exchanged"]:
+            labels = [*labels[:-2], labels[-1], labels[-2]]
         return {"classifier_config": ct.ClassifierConfig(labels)}
 
     return convert

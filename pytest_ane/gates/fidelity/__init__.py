@@ -17,7 +17,7 @@ from pytest_ane.gates.fidelity.records import Comparison, Covered, Errors, Fidel
 from pytest_ane.manifest import Model, Shard
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.manifest.policy import FidelityPolicy
-from pytest_ane.mil import entry_points, only_program, read_any
+from pytest_ane.mil import counterpart, entry_points, only_program, read_any
 from pytest_ane.mil.records import Pipeline
 from pytest_ane.probes.sampler import SAMPLER
 from pytest_ane.probes.seeded import GENERATOR, MASSIVE
@@ -73,9 +73,10 @@ class FidelityGate(Gate[Fidelity]):
         covered = (*coverage(program, cases), *_lost(context))
         measurement = replace(measurement, coverage=covered)
         reference = context.shard.reference
-        if isinstance(program, Pipeline) and isinstance(reference, Path) and reference.is_dir():
-            changed = other_settings(program, read_any(reference, weights=False))
-            return replace(measurement, interface=changed)
+        if isinstance(reference, Path) and reference.is_dir():
+            function = counterpart(reference, context.shard.function)
+            theirs = read_any(reference, weights=False, function=function)
+            return replace(measurement, interface=other_settings(program, theirs))
         if ports is None:
             return measurement
         declared = differences(only_program(program), ports, context.shard.max_tokens)

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from pytest_ane.families import Port, Ports
-from pytest_ane.mil.records import DType, Feature, MLModel, NonMaximumSuppression, Pipeline
+from pytest_ane.mil.records import DType, Feature, MLModel, NonMaximumSuppression, Pipeline, Ref
 
 _NAMED = 3
-"""Lengths that are named; the rest is counted."""
+"""Lengths and labels that are named; the rest is counted."""
 
 
 def differences(model: MLModel, ports: Ports, max_tokens: int) -> tuple[str, ...]:
@@ -41,30 +43,62 @@ def differences(model: MLModel, ports: Ports, max_tokens: int) -> tuple[str, ...
     )
 
 
-def other_settings(pipeline: Pipeline, reference: MLModel | Pipeline) -> tuple[str, ...]:
-    """Where a pipeline's suppressions are set otherwise than the reference's.
+def other_settings(model: MLModel | Pipeline, reference: MLModel | Pipeline) -> tuple[str, ...]:
+    """Where suppressions and classifiers are set otherwise than the reference's.
 
     `part nms: iouThreshold 0.7 in place of 0.45`. Numbers show it only where a probe has boxes
-    between the two, and labels no number shows.
+    between the two, or where it is of a class whose label is another; labels no number shows.
     """
     theirs = _settings(reference)
     return tuple(
-        f"part {name}: {key} {_setting(value)} in place of {_setting(expected[key])}"
-        for (name, mine), expected in zip(
-            _settings(pipeline).items(), theirs.values(), strict=False
-        )
+        f"{name}{key} {_setting(value, expected[key])}"
+        for (name, mine), expected in zip(_settings(model).items(), theirs.values(), strict=False)
         for key, value in mine.items()
-        if value != expected[key]
+        if value != expected.get(key, value)
     )
 
 
 def _settings(model: MLModel | Pipeline) -> dict[str, Mapping[str, Any]]:
-    parts = zip(model.names, model.parts, strict=True) if isinstance(model, Pipeline) else ()
-    return {name: part.settings for name, part in parts if isinstance(part, NonMaximumSuppression)}
+    if isinstance(model, MLModel):
+        return {"": _labels(model)}
+    parts = zip(model.names, model.parts, strict=True)
+    return {
+        f"part {name}: ": part.settings
+        if isinstance(part, NonMaximumSuppression)
+        else _labels(part)
+        for name, part in parts
+    }
 
 
-def _setting(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+def _labels(model: MLModel) -> Mapping[str, Any]:
+    """A classifier's labels in the order of its probabilities."""
+    values = {op.name: op.attributes.get("val") for op in model.main.walk() if op.op == "const"}
+    for operation in model.main.walk():
+        if operation.op == "classify":
+            (classes,) = operation.inputs["classes"]
+            value = values.get(classes.name) if isinstance(classes, Ref) else classes
+            if value is not None:
+                return {"classLabels": tuple(np.ravel(np.asarray(value.data)).tolist())}
+    return {}
+
+
+def _setting(value: Any, expected: Any) -> str:
+    """Two values of a setting; of long lists the first that differ."""
+    if not (isinstance(value, tuple) and isinstance(expected, tuple)):
+        return f"{value} in place of {expected}"
+    if len(value) != len(expected):
+        return f"of {len(value)} classes in place of {len(expected)}"
+    if len(value) > _NAMED:
+        value, expected = zip(
+            *(pair for pair in zip(value, expected, strict=True) if pair[0] != pair[1]),
+            strict=True,
+        )
+    return f"{_short(value)} in place of {_short(expected)}"
+
+
+def _short(labels: Sequence[Any]) -> str:
+    more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
+    return ", ".join(map(str, labels[:_NAMED])) + more
 
 
 def _differences(
