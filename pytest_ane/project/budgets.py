@@ -27,8 +27,8 @@ from pytest_ane.project.models import Opened, OpenModel
 _FILE = "budget.json"
 _RECORD = TypeAdapter(ErrorBudget)
 _NO_PACKAGE = (
-    "its program before compression is not known, so algebra and compression could not be told "
-    'apart; name it as the shard\'s uncompressed = "x-fp16.mlpackage"'
+    "no uncompressed program is named, so algebra and compression could not be told apart; add "
+    'uncompressed = "x-fp16.mlpackage" to the shard, be it the reference once more'
 )
 
 
