@@ -10,6 +10,8 @@ from tests.detectors import detector
 from tests.mil.compiled_pipelines import save_compiled
 from tests.plugin.conftest import Project
 
+pytestmark = pytest.mark.slow
+
 MANIFEST = """\
 [models.mine.shard.yolo]
 artifact = "yolo.{suffix}"

@@ -21,6 +21,8 @@ from pytest_ane.project.project import Project, read_project
 from tests.permissions import permitted, tree
 from tests.plugin.projects import LLAMA, make_llama
 
+pytestmark = pytest.mark.slow
+
 TWO_BITS = """\
 [models.mini.compression]
 method = "palettize"

@@ -20,6 +20,8 @@ from pytest_ane.probes.outputs import Detection, aligned
 from pytest_ane.probes.package import package_cases
 from tests.detectors import detector
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
