@@ -16,6 +16,8 @@ from tests import multifunction
 from tests.multifunction import FUNCTIONS
 from tests.plugin.conftest import Project, Workshop
 
+pytestmark = pytest.mark.slow
+
 CORE_ML = "--ane-backend=coreml"
 BACKENDS = ["--ane-backend=cpu", CORE_ML]
 REFERENCE = "reference"
