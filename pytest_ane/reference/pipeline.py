@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ane.core.arithmetic import Arithmetic
 from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import Feature, MLModel, NonMaximumSuppression, Part, Pipeline
-from pytest_ane.reference.dtypes import Arithmetic, Precision, carried
+from pytest_ane.reference.dtypes import Precision, carried
 from pytest_ane.reference.images import to_pixels
 from pytest_ane.reference.interface import check_names, present
 from pytest_ane.reference.ops.suppression import select_boxes

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from pytest_ane.core.arithmetic import Arithmetic
 from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import DType, MLModel, Operation, StateType, TensorType, ValueType
 from pytest_ane.reference.budget import Budget, Meter, current_budget
-from pytest_ane.reference.dtypes import Arithmetic, Precision, converter
+from pytest_ane.reference.dtypes import Precision, converter
 from pytest_ane.reference.folding import dense
 from pytest_ane.reference.interface import bind_inputs, check_interface
 from pytest_ane.reference.lockstep import run_all
