@@ -62,6 +62,10 @@ class ModelContext(Protocol):
         """All artifacts, loaded and chained in running order."""
 
     @property
+    def simulated(self) -> Chain | None:
+        """The same in the ANE's arithmetic; None unless it is asked for, and the executor runs."""
+
+    @property
     def golden(self) -> Sequence[GoldenPrompt]:
         """What the reference says to the golden prompts."""
 

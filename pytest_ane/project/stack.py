@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from pytest_ane.backends import Backend, Runner
+from pytest_ane.backends import Backend, Runner, simulated
 from pytest_ane.build import Artifact
 from pytest_ane.chain.chain import Chain, ChainStep
 from pytest_ane.chain.exact import lazy_reference
@@ -45,6 +45,15 @@ class Stack:
     @cached_property
     def chain(self) -> Chain:
         """All artifacts, loaded and chained in running order."""
+        return self._chain(self._backend)
+
+    @cached_property
+    def simulated(self) -> Chain | None:
+        """The same in the ANE's arithmetic; None unless it is asked for, and the executor runs."""
+        backend = simulated(self._backend) if "ane" in self.subject.arithmetic else None
+        return None if backend is None else self._chain(backend)
+
+    def _chain(self, backend: Backend) -> Chain:
         self._opened.check_whole()
         model = self._opened.language_model
         packages = {without_function(s.id)[0]: (s, a) for s, a in self.artifacts}
@@ -57,7 +66,7 @@ class Stack:
                 path = residual_of(model, wire.shard)
                 return path(hidden) if path is not None else None
 
-            runner = self._opened.load(self._backend, *packages[wire.shard])
+            runner = self._opened.load(backend, *packages[wire.shard])
             step = _step(wire, runner, layout, limit)
             return replace(step, residual=residual)
 

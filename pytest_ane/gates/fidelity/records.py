@@ -184,6 +184,20 @@ class Covered:
 
 
 @dataclass(frozen=True)
+class Simulated:
+    """The same probes on the executor in the ANE's arithmetic (h16+).
+
+    Attributes:
+        comparisons: one for each output of each probe, as of the run in the program's own types.
+        engine: how far it is from that run: what the ANE's arithmetic itself costs; None without
+            a reference.
+    """
+
+    comparisons: tuple[Comparison, ...]
+    engine: Error | None = None
+
+
+@dataclass(frozen=True)
 class Fidelity:
     """All comparisons of one shard, or, without a reference, what is known of its outputs alone.
 
@@ -198,6 +212,7 @@ class Fidelity:
         interface: where its inputs, outputs and states are not those that family or builder
             declares; None where neither was asked.
         coverage: what the probes exercise; None where nobody looked.
+        ane: the same in the ANE's arithmetic; None where it was not asked for, or a device ran it.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -208,6 +223,7 @@ class Fidelity:
     unsplit: str = ""
     interface: tuple[str, ...] | None = None
     coverage: tuple[Covered, ...] | None = None
+    ane: Simulated | None = None
 
 
 def _kept(values: tuple[T, ...], kept: Sequence[bool]) -> tuple[T, ...]:
