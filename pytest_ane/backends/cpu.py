@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import pytest_ane
-from pytest_ane.core.arithmetic import SIMULATED, Arithmetic
+from pytest_ane.core.arithmetic import SIMULATED, Arithmetic, RuleShares
 from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import read_any
@@ -38,6 +38,11 @@ class CpuRunner:
     def inputs(self) -> tuple[Feature, ...]:
         """The inputs that the package declares, images and scalars among them."""
         return self.model.inputs
+
+    @property
+    def rule_shares(self) -> RuleShares | None:
+        """By which rules of the ANE all runs so far computed; None with arithmetic `typed`."""
+        return self.session.rule_shares
 
     def make_state(self) -> States | None:
         """Fresh states, all zero; None where the package keeps none."""
