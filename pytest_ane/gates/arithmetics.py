@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
-from pytest_ane.core.arithmetic import SIMULATED, Arithmetic
+from pytest_ane.core.arithmetic import SIMULATED, Arithmetic, RuleShares
 from pytest_ane.core.verdict import Figure, Finding, Verdict
 
 PREFIX = "ane."
@@ -13,7 +13,12 @@ PREFIX = "ane."
 
 
 def joined(
-    typed: Verdict, ane: Verdict, arithmetic: Collection[Arithmetic], common: tuple[str, ...]
+    typed: Verdict,
+    ane: Verdict,
+    arithmetic: Collection[Arithmetic],
+    common: tuple[str, ...],
+    rules: RuleShares,
+    costs: Iterable[Figure],
 ) -> Verdict:
     """The verdict in the arithmetics that are asked for; findings that both have stand once.
 
@@ -22,6 +27,8 @@ def joined(
         ane: of the same probes in the ANE's arithmetic.
         arithmetic: which of both are judged.
         common: how the names of figures begin that do not depend on the arithmetic.
+        rules: by which rules the second ran.
+        costs: how far it is from the first.
     """
     whole = "typed" in arithmetic
     return replace(
@@ -29,10 +36,13 @@ def joined(
         figures=(
             *(f for f in typed.figures if whole or f.name.startswith(common)),
             *(_simulated(f, whole) for f in ane.figures if not f.name.startswith(common)),
+            *costs,
+            *rule_figures(rules),
         ),
         findings=(
             *(f for f in typed.findings if whole or f in ane.findings),
             *(_prefixed(f, common) for f in ane.findings if f not in typed.findings),
+            *unknown_rules(rules),
         ),
         tables=(
             *(t for t in typed.tables if whole or t in ane.tables),
@@ -44,6 +54,26 @@ def joined(
         ),
         provenance={**typed.provenance, "arithmetic": ", ".join(map(_name, arithmetic))},
     )
+
+
+def rule_figures(rules: RuleShares) -> Iterator[Figure]:
+    """Shares of multiply-accumulates and of operations, by how well their rules are known."""
+    for grade, share in rules.shares_of_products.items():
+        label = f"multiply-accumulates by {grade} rules"
+        yield Figure(f"{PREFIX}products.{grade}", share, "%", label, shown=grade == "recorded")
+    for grade, share in rules.shares_of_operations.items():
+        yield Figure(f"{PREFIX}operations.{grade}", share, "%", f"operations by {grade} rules")
+
+
+def unknown_rules(rules: RuleShares) -> Iterator[Finding]:
+    """A note on what has no rule."""
+    if rules.unknown:
+        share = rules.shares_of_operations["unknown"]
+        yield Finding(
+            "note",
+            f"{SIMULATED}: {share:.0%} of the operations have no known rule and ran as typed: "
+            f"{', '.join(rules.unknown)}",
+        )
 
 
 def missing(verdict: Verdict) -> Verdict:

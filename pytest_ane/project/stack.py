@@ -13,6 +13,7 @@ from pytest_ane.chain.chain import Chain, ChainStep
 from pytest_ane.chain.exact import lazy_reference
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.chain.sequence import ShardSequence
+from pytest_ane.core.arithmetic import RuleShares
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import Layout, Wire, residual_of
 from pytest_ane.manifest import Shard
@@ -40,7 +41,7 @@ class Stack:
         self.policy: BehaviourPolicy = opened.model.policy.behaviour
         self.artifacts = tuple(artifacts)
         self._opened = opened
-        self._backend = backend
+        self._backend, self._simulator = backend, simulated(backend)
 
     @cached_property
     def chain(self) -> Chain:
@@ -50,8 +51,14 @@ class Stack:
     @cached_property
     def simulated(self) -> Chain | None:
         """The same in the ANE's arithmetic; None unless it is asked for, and the executor runs."""
-        backend = simulated(self._backend) if "ane" in self.subject.arithmetic else None
-        return None if backend is None else self._chain(backend)
+        if self._simulator is None or "ane" not in self.subject.arithmetic:
+            return None
+        return self._chain(self._simulator)
+
+    @property
+    def rules(self) -> RuleShares:
+        """By which rules `simulated` computed so far."""
+        return self._simulator.rule_shares if self._simulator else RuleShares()
 
     def _chain(self, backend: Backend) -> Chain:
         self._opened.check_whole()

@@ -39,6 +39,7 @@ class BehaviourGate(Gate[Behaviour]):
             context.decode,
             context.provenance,
             context.simulated,
+            lambda: context.rules,
         )
 
     def judge(self, measurement: Behaviour, policy: BehaviourPolicy, subject: Subject) -> Verdict:

@@ -49,13 +49,12 @@ def judge(
         return missing(typed)
     view = replace(behaviour, prompts=ane.prompts, alone=ane.alone)
     simulated = _judge(view, policy.in_ane, model, expect, trained=trained)
-    verdict = joined(typed, simulated, arithmetic, _COMMON)
     costs = f"{SIMULATED} costs"
     engine = (
         Figure("engine.kl", ane.kl, "nats", f"{costs}: KL to typed", shown=True),
         Figure("engine.top1", ane.top1, "%", f"{costs}: top-1 as typed"),
     )
-    return replace(verdict, figures=(*verdict.figures, *engine))
+    return joined(typed, simulated, arithmetic, _COMMON, ane.rules, engine)
 
 
 def _judge(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_ane.chain.chain import NO_TOKEN, Answer, Chain
 from pytest_ane.chain.exact import Forced, Head, ReferenceStates, ShardAlone, forced
 from pytest_ane.chain.golden import GoldenPrompt
+from pytest_ane.core.arithmetic import RuleShares
 from pytest_ane.metrics.logits import Likeliest, LogitSummary, Position, compare_logits, likeliest
 
 
@@ -64,12 +65,14 @@ class Simulated:
         kl: mean KL(typed || ane) in nats over all positions but the prompts' first ones: what the
             ANE's arithmetic itself costs.
         top1: share of these positions with the same likeliest token as typed.
+        rules: by which rules it computed.
     """
 
     prompts: tuple[PromptResult, ...]
     alone: tuple[ShardAlone, ...]
     kl: float
     top1: float
+    rules: RuleShares = field(default_factory=RuleShares)
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ def measure(
     decode: Callable[[Sequence[int]], str],
     provenance: Mapping[str, Any],
     simulated: Chain | None = None,
+    rules: Callable[[], RuleShares] = RuleShares,
 ) -> Behaviour:
     """Run every golden prompt through the chain, and every shard alone.
 
@@ -106,12 +110,13 @@ def measure(
         decode: spells token ids.
         provenance: of the measurement.
         simulated: the same artifacts in the ANE's arithmetic, where that is asked for.
+        rules: tells, after they ran, by which rules these computed.
     """
     answers, prompts, alone = _run(chain, golden, states, decode)
     ane = None
     if simulated is not None:
         theirs, ane_prompts, ane_alone = _run(simulated, golden, states, decode)
-        ane = Simulated(ane_prompts, ane_alone, *_engine(golden, answers, theirs))
+        ane = Simulated(ane_prompts, ane_alone, *_engine(golden, answers, theirs), rules())
     vocabulary = golden[0].logits.shape[1] if golden else None
     return Behaviour(prompts, alone, dict(provenance), vocabulary, ane)
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.backends import Runner, simulated
+from pytest_ane.backends import simulated
+from pytest_ane.backends.cpu import CpuRunner
 from pytest_ane.core.digests import file_digest, key_digest, tree_files
 from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.gates.base import Gate, ShardContext, Subject
@@ -30,7 +31,7 @@ __all__ = ["FIDELITY", "Comparison", "Errors", "Fidelity", "judge", "measure"]
 _LEFT_OUT = "no shard of the manifest is this function, for 'function' chooses another"
 
 
-def _simulated(context: ShardContext) -> Runner | None:
+def _simulated(context: ShardContext) -> CpuRunner | None:
     """The artifact in the ANE's arithmetic, where the shard asks for it and no device runs it."""
     backend = simulated(context.backend) if "ane" in context.shard.arithmetic else None
     if backend is None:

@@ -69,8 +69,7 @@ def judge(
         return missing(typed)
     view = replace(fidelity, comparisons=ane.comparisons)
     simulated = _judge(view, policy.in_ane, subject, own=own, engine=ane.engine)
-    verdict = joined(typed, simulated, arithmetic, _COMMON)
-    return replace(verdict, figures=(*verdict.figures, *engine_figures(ane)))
+    return joined(typed, simulated, arithmetic, _COMMON, ane.rules, engine_figures(ane))
 
 
 def _judge(

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.backends import Runner
+from pytest_ane.backends.cpu import CpuRunner
+from pytest_ane.core.arithmetic import RuleShares
 from pytest_ane.core.arrays import DoubleArray, FloatArray
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.error_budget import ErrorBudget, difference, total_error
@@ -54,7 +56,7 @@ def measure(
     compared: bool,
     provenance: Mapping[str, Any],
     budget: ErrorBudget | str = "",
-    simulated: Runner | None = None,
+    simulated: CpuRunner | None = None,
 ) -> Fidelity:
     """Run every case on the artifact and compare; `compared` is False without a reference.
 
@@ -82,11 +84,12 @@ def measure(
 
 
 def _simulated(
-    runner: Runner, cases: Sequence[Case], typed: Sequence[Run], compared: bool
+    runner: CpuRunner, cases: Sequence[Case], typed: Sequence[Run], compared: bool
 ) -> Simulated:
     runs = list(run_cases(runner, cases))
     engine = difference(cases, runs, typed) if compared else None
-    return Simulated(_comparisons(cases, runs, compared), engine)
+    rules = runner.rule_shares or RuleShares()
+    return Simulated(_comparisons(cases, runs, compared), engine, rules)
 
 
 def _comparisons(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
 
+from pytest_ane.core.arithmetic import RuleShares
 from pytest_ane.error_budget import Error, ErrorBudget
 from pytest_ane.metrics.cosine import is_cosine
 
@@ -191,10 +192,12 @@ class Simulated:
         comparisons: one for each output of each probe, as of the run in the program's own types.
         engine: how far it is from that run: what the ANE's arithmetic itself costs; None without
             a reference.
+        rules: by which rules it computed.
     """
 
     comparisons: tuple[Comparison, ...]
     engine: Error | None = None
+    rules: RuleShares = field(default_factory=RuleShares)
 
 
 @dataclass(frozen=True)
