@@ -10,15 +10,16 @@ weight that it takes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from pytest_ane.backends.cpu import CpuRunner
 from pytest_ane.core import fp16
+from pytest_ane.core.arithmetic import Arithmetic, RuleShares
 from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.error_budget.runs import CaseState
@@ -36,6 +37,9 @@ from pytest_ane.reference.prepare import uses
 from pytest_ane.reference.replay import run_step
 from pytest_ane.reference.state import State
 
+Arithmetics: TypeAlias = tuple[Arithmetic, Arithmetic]
+
+_TYPED: Arithmetics = ("typed", "typed")
 _SHOWS = 1e-2
 
 
@@ -187,11 +191,13 @@ class ProgramDiff:
 
     Attributes:
         only_first, only_second: results that only one of the packages computes.
+        rules: by which rules of the ANE either ran; None for one that ran as typed.
     """
 
     differences: tuple[OpDifference, ...]
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]
+    rules: tuple[RuleShares | None, RuleShares | None] = (None, None)
 
     def first_beyond(self, tolerance: float) -> OpDifference | None:
         """The first operation whose result differs by more than a relative tolerance."""
@@ -203,16 +209,25 @@ class ProgramDiff:
             tuple(replace(d, name=f"{part}/{d.name}") for d in self.differences),
             tuple(f"{part}/{name}" for name in self.only_first),
             tuple(f"{part}/{name}" for name in self.only_second),
+            self.rules,
         )
 
 
-def diff_programs(a: MLModel, b: MLModel, inputs: Arrays) -> ProgramDiff:
+def diff_programs(
+    a: MLModel, b: MLModel, inputs: Arrays, arithmetics: Arithmetics = _TYPED
+) -> ProgramDiff:
     """Run both on the same inputs and compare results of the same name.
+
+    Args:
+        a: the first.
+        b: the second.
+        inputs: of both.
+        arithmetics: in which the first and the second compute.
 
     Raises:
         ExecutionError: one of them cannot be run on these inputs, or they share no name.
     """
-    first, second = Session(a), Session(b)
+    first, second = (Session(m, arithmetic=how) for m, how in zip((a, b), arithmetics, strict=True))
     kinds = {out.name: op.op for op in a.main.block.operations for out in op.outputs}
     theirs = {_plain(name): name for name in second.computed}
     common = {name: theirs[_plain(name)] for name in first.computed if _plain(name) in theirs}
@@ -226,11 +241,16 @@ def diff_programs(a: MLModel, b: MLModel, inputs: Arrays) -> ProgramDiff:
         tuple(op_difference(kinds[n], n, x[n], y[other]) for n, other in common.items()),
         tuple(n for n in first.computed if n not in common),
         tuple(n for n in second.computed if n not in set(common.values())),
+        (first.rule_shares, second.rule_shares),
     )
 
 
-def diff_pipelines(a: Pipeline, b: Pipeline, inputs: Arrays) -> ProgramDiff:
+def diff_pipelines(
+    a: Pipeline, b: Pipeline, inputs: Arrays, arithmetics: Arithmetics = _TYPED
+) -> ProgramDiff:
     """Compare two pipelines part by part, each part of both on what enters it in the first.
+
+    Arguments are those of `diff_programs`.
 
     Results are named `PART/NAME`. A suppression is one operation, named as its part, whose settings
     are compared.
@@ -244,19 +264,29 @@ def diff_pipelines(a: Pipeline, b: Pipeline, inputs: Arrays) -> ProgramDiff:
             f"{a.path} and {b.path} are pipelines of other parts, so there is little to compare."
         )
     names = [f.name for part in a.parts for f in part.outputs]
-    values = {**inputs, **PipelineSession(a).predict(inputs, outputs=names)}
+    values = {
+        **inputs,
+        **PipelineSession(a, arithmetic=arithmetics[0]).predict(inputs, outputs=names),
+    }
     diffs = []
     for name, first, second in zip(a.names, a.parts, b.parts, strict=True):
         if isinstance(first, MLModel) and isinstance(second, MLModel):
             entering = [f for f in first.inputs if f.name in values]
             given = {f.name: _entering(f, values[f.name]) for f in entering}
-            diffs.append(diff_programs(first, second, given).within(name))
+            diffs.append(diff_programs(first, second, given, arithmetics).within(name))
         elif not isinstance(first, MLModel) and not isinstance(second, MLModel):
             diffs.append(ProgramDiff((_suppressions(name, first, second),), (), ()))
     return ProgramDiff(
-        *(tuple(chain.from_iterable(getattr(diff, f.name) for diff in diffs))
-          for f in fields(ProgramDiff))
-    )  # fmt: skip
+        tuple(chain.from_iterable(diff.differences for diff in diffs)),
+        tuple(chain.from_iterable(diff.only_first for diff in diffs)),
+        tuple(chain.from_iterable(diff.only_second for diff in diffs)),
+        (_all_rules(diff.rules[0] for diff in diffs), _all_rules(diff.rules[1] for diff in diffs)),
+    )
+
+
+def _all_rules(parts: Iterable[RuleShares | None]) -> RuleShares | None:
+    shares = [part for part in parts if part is not None]
+    return sum(shares, RuleShares()) if shares else None
 
 
 def _entering(feature: Feature, value: Any) -> Any:
