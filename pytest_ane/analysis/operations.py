@@ -55,6 +55,7 @@ class Suspect:
         output: relative difference of its result in the two runs.
         peak: largest magnitude of the float32 result.
         weights: compressed ones that it takes.
+        typed: `own` as typed, where `own` is of the ANE's arithmetic; else NaN.
     """
 
     op: str
@@ -64,6 +65,7 @@ class Suspect:
     output: float
     peak: float
     weights: tuple[str, ...] = ()
+    typed: float = math.nan
 
     @property
     def underflows(self) -> bool:
@@ -77,7 +79,11 @@ class Suspect:
 
 
 def suspect_operations(
-    now: Session, ideal: Session, cases: Sequence[Case], weights: Mapping[str, str]
+    now: Session,
+    ideal: Session,
+    cases: Sequence[Case],
+    weights: Mapping[str, str],
+    typed: Session | None = None,
 ) -> list[Suspect]:
     """All operations whose result is floating, those that do most by themselves first.
 
@@ -86,10 +92,11 @@ def suspect_operations(
         ideal: the same in float32, with exact weights.
         cases: inputs; for a program with states only those of the first case.
         weights: names of compressed weights by the values that hold them.
+        typed: the program computed as its types say, where `now` is not.
     """
     worst: dict[str, Suspect] = {}
     for calls, states in _rounds(now, ideal, cases):
-        for suspect in _walk(now, ideal, calls, states, weights):
+        for suspect in _walk(now, ideal, calls, states, weights, typed):
             before = worst.get(suspect.name)
             if before is None or rank(suspect.own) > rank(before.own):
                 worst[suspect.name] = suspect
@@ -119,6 +126,7 @@ def _walk(
     calls: Sequence[Mapping[str, Any]],
     states: tuple[Any, Any],
     weights: Mapping[str, str],
+    typed: Session | None,
 ) -> Iterator[Suspect]:
     inputs = [now.known(call) for call in calls]
     first = [now.table(each, states[0]) for each in inputs]
@@ -132,6 +140,9 @@ def _walk(
     names = {slot: name for name, slot in now.slots.items()}
     run: dict[str, float] = {}
     for index, step in enumerate(now.block.steps):
+        third = [list(table) for table in mixed] if typed is not None else []
+        if typed is not None:
+            run_step(typed, index, third)
         run_step(now, index, mixed)
         run_step(now, index, first)
         own = {slot: [table[slot] for table in mixed] for slot, _ in step.outputs}
@@ -153,6 +164,9 @@ def _walk(
                 output=both.relative,
                 peak=max(float(np.abs(x).max(initial=0.0)) for x in theirs),
                 weights=tuple(weights[n] for n in dict.fromkeys(uses(op)) if n in weights),
+                typed=_worst(op, name, [table[slot] for table in third], theirs).relative
+                if third
+                else math.nan,
             )
 
 

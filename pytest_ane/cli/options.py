@@ -110,13 +110,25 @@ def _parsed(parse: Callable[[object], object], value: object) -> object:
         raise argparse.ArgumentTypeError(f"{value}: {error}") from None
 
 
-def add_arithmetic(parser: argparse.ArgumentParser, help: str = "") -> None:
+def add_manifest_arithmetic(parser: argparse.ArgumentParser) -> None:
+    """`--arithmetic`, `--ane-arithmetic`, where a manifest may name the arithmetic: else None."""
+    add_arithmetic(
+        parser,
+        "how the CPU executor computes: as typed, or as the ANE of M4 and later does (default: "
+        "'ane' where the manifest names it)",
+        None,
+    )
+
+
+def add_arithmetic(
+    parser: argparse.ArgumentParser, help: str = "", default: Arithmetic | None = "typed"
+) -> None:
     """`--arithmetic`, `--ane-arithmetic`: how the CPU executor computes."""
     parser.add_argument(
         "--arithmetic",
         "--ane-arithmetic",
         type=_arithmetic,
-        default="typed",
+        default=default,
         metavar="typed|ane",
         help=help
         or "round as the program's types say (default), or compute as the ANE of M4 and later "

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_ane.cli import main
 from tests.cli.conftest import AsJson
+from tests.cli.stacks import Stacks
 from tests.reference.ane.test_simulation import program
 
 LABEL = "simulated ANE (h16+)"
@@ -21,6 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made = {
         "add": program("add", (1, 2), y=1.0),
         "sums": program("linear", (1, 2), weight=np.array([[1, 1], [1, -1]])),
+        "silu": program("silu", (1, 64)),
         "soft": program("softsign", (1, 2)),
     }
     for name, package in made.items():
@@ -93,6 +95,63 @@ def test_diff_of_a_package_with_itself_as_typed(
     assert data["arithmetic"] == [LABEL, "typed"]
     assert data["rules"][0]["operations"] == {"recorded": 1}
     assert data["rules"][1] is None
+
+
+def test_blame_of_the_engine(
+    folder: Path, capsys: pytest.CaptureFixture[str], as_json: AsJson
+) -> None:
+    arguments = ["blame", "silu.mlpackage", "--ane-cache", "cache", "--arithmetic", "ane"]
+    assert main(arguments) == 0
+    cause, _, errors, rules, _, header, operation, *_ = capsys.readouterr().out.splitlines()
+    assert cause == "the ANE's arithmetic: as typed, less than half of the error is left"
+    assert f" as {LABEL}, " in errors
+    assert " as typed" in errors
+    assert rules == f"{LABEL}: operations by rules 100% fitted"
+    assert header.split("  ")[3].strip() == "as typed"
+    assert operation.startswith("silu")
+    (blame,) = as_json(*arguments)["shards"].values()
+    assert blame["arithmetic"] == LABEL
+    (suspect,) = blame["operations"]
+    assert suspect["own"] > 10 * suspect["typed"] > 0
+    assert blame["error"] > 10 * blame["typed"] > 0
+    (typed,) = as_json(*arguments[:-1], "typed")["shards"].values()
+    assert typed["arithmetic"] == "typed"
+    assert typed["error"] == blame["typed"]
+    assert typed["typed"] == "NaN"
+
+
+def test_blame_takes_the_arithmetic_of_the_manifest(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("shards.toml").write_text(
+        '[models.own]\narithmetic = ["typed", "ane"]\n[models.own.shard.one]\n'
+        'artifact = "silu.mlpackage"\nreference = "none"\n'
+    )
+    assert main(["blame", "all", "--ane-cache", "cache"]) == 0
+    assert LABEL in capsys.readouterr().out
+
+
+def test_drift_in_the_arithmetic(
+    stacks: Stacks,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    as_json: AsJson,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stacks.write(tmp_path / "shards.toml")
+    arguments = ["drift", f"--ane-cache={stacks.cache}"]
+    typed = as_json(*arguments)
+    assert main([*arguments, "--arithmetic=ane"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith(f"{LABEL}: multiply-accumulates by rules 100% recorded; operations")
+    assert max(map(len, lines[:-2])) <= 80
+    ane = as_json(*arguments, "--arithmetic=ane")
+    assert (typed["arithmetic"], ane["arithmetic"]) == ("typed", LABEL)
+    assert ane["provenance"]["arithmetic"] == LABEL
+    assert "unknown" not in ane["rules"]["products"]
+    first, other = (d["shards"][0]["own"]["rest"]["relative_l2"] for d in (ane, typed))
+    assert first > other
 
 
 @pytest.mark.parametrize(
