@@ -1,7 +1,8 @@
 """The experiments: programs of one operation each, and inputs that tell apart how it may compute.
 
-Inputs are the same on every machine. Tensors are large enough to be worth the ANE's while, as far
-as that can be said without one; whether an operation ran there is for the plan to say.
+Inputs are the same on every machine. Core ML leaves small work on the CPU (on an M4 a product of
+matrices below some 100 million multiply-accumulates, placement rule R081), so tensors repeat their
+samples many times over. Whether that is enough, only the plan says.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from pytest_ane.core.arrays import DoubleArray, FloatArray
 from pytest_ane.experiments.rows import operand, pattern
 
 SEED = 20261122
-_LARGE = (1, 64, 32, 32)
-"""A tensor of 65,536 elements: every fp16 number once."""
-_COUNT = 64
-"""Vectors of an experiment whose operation takes vectors."""
+_LARGE = (1, 64, 256, 256)
+"""A tensor of 4 million elements: every fp16 number 64 times."""
+_VECTORS = 4096
+"""Vectors of an experiment whose operation takes vectors: its samples, repeated."""
+_ROWS = 1024
+"""Outputs of a convolution for each vector."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,11 @@ def _random(name: str) -> np.random.Generator:
     return np.random.default_rng([SEED, *name.encode()])
 
 
+def _repeated(columns: FloatArray, count: int = _VECTORS) -> FloatArray:
+    """Vectors `[K, n]` as `[K, count]`: the n over and over."""
+    return columns[:, np.arange(count) % columns.shape[1]]
+
+
 def _half(numbers: Any) -> FloatArray:
     """fp16 numbers as float32."""
     with np.errstate(over="ignore"):
@@ -104,8 +112,8 @@ def _curve(name: str, kind: str = "", **parameters: Any) -> Experiment:
         at = np.unravel_index(np.arange(first, first + 256), _LARGE)
         samples.append(Sample(start, operands, at))
     return Experiment(
-        name, kind, kind, f"the table of {name}, at every fp16 number",
-        {"x": every.astype(np.float32).reshape(_LARGE)},
+        name, kind, kind, f"the curve of {name}, at every fp16 number",
+        {"x": np.resize(every.astype(np.float32), _LARGE)},
         lambda mb, x: getattr(mb, kind)(x=x, **parameters), tuple(samples),
     )  # fmt: skip
 
@@ -141,17 +149,18 @@ def _cancelling(size: int, first: int, second: int) -> DoubleArray:
 
 
 def _reduction(op: str, axis: str) -> Experiment:
-    """A reduction of 576 numbers, over channels `[1, 576, 1, 64]` or along a row."""
+    """A reduction of 576 numbers, over channels `[1, 576, 1, P]` or along a row."""
     name = f"{op}_{axis}"
+    along = "over channels" if axis == "channels" else "along a row"
     vectors = [(n, _half(v)) for n, v in _addends(op)]
-    columns = np.stack([v for _, v in vectors], 1)
+    columns = _repeated(np.stack([v for _, v in vectors], 1))
     x, index = (columns[None, :, None], 1) if axis == "channels" else (columns.T[None, :, None], 3)
     samples = [
         Sample(n, {"x": operand(v), "axis": axis}, np.s_[0, 0, 0, i] if index == 1 else np.s_[0, i])
         for i, (n, v) in enumerate(vectors)
     ]
     return Experiment(
-        name, op, op, f"order and width of {op}'s partial sums, over {axis}",
+        name, op, op, f"order and width of partial sums, {along}",
         {"x": np.ascontiguousarray(x)},
         lambda mb, x: getattr(mb, op)(x=x, axes=[index], keep_dims=True), tuple(samples),
     )  # fmt: skip
@@ -193,7 +202,8 @@ def _softmax() -> Experiment:
     ]
     return Experiment(
         "softmax", "softmax", "softmax", "maximum, table, sum and quotient of softmax",
-        {"x": columns[None, :, None]}, lambda mb, x: mb.softmax(x=x, axis=1), tuple(samples),
+        {"x": _repeated(columns, 4 * _VECTORS)[None, :, None]},
+        lambda mb, x: mb.softmax(x=x, axis=1), tuple(samples),
     )  # fmt: skip
 
 
@@ -204,19 +214,19 @@ def _int8_conv() -> Experiment:
     are rounded before the scale.
     """
     size, random = 64, _random("conv_int8")
-    codes = random.integers(-127, 128, (size, size)).astype(np.int8)
-    codes[32:] = 125
-    scales = _half(np.where(np.arange(size) < 32, random.uniform(0.002, 0.02, size), 2.0**-8))
     constant = (3, 4, 4.0625, 4.09375, 4.125, 5, 6, -4, -4.125, -5)
-    columns = _half(random.integers(-127, 128, (size, _COUNT)) / 16)
-    columns[:, 32 : 32 + len(constant)] = constant
-    places = [(o, o) for o in range(32)] + [(32 + i, 32 + i) for i in range(len(constant))]
+    count = 32 + len(constant)
+    codes = random.integers(-127, 128, (_ROWS, size)).astype(np.int8)
+    codes[32:] = 125
+    scales = _half(np.where(np.arange(_ROWS) < 32, random.uniform(0.002, 0.02, _ROWS), 2.0**-8))
+    columns = _half(random.integers(-127, 128, (size, count)) / 16)
+    columns[:, 32:] = constant
     samples = [
         Sample(
-            f"{o}", {"codes": codes[o].tolist(), "x": operand(columns[:, p]),
-                     "scale": pattern(scales[o])}, np.s_[0, o, 0, p],
+            f"{i}", {"codes": codes[i].tolist(), "x": operand(columns[:, i]),
+                     "scale": pattern(scales[i])}, np.s_[0, i, 0, i],
         )
-        for o, p in places
+        for i in range(count)
     ]  # fmt: skip
 
     def body(mb: Any, x: Any) -> Any:
@@ -227,7 +237,7 @@ def _int8_conv() -> Experiment:
 
     return Experiment(
         "conv_int8", "conv_int8", "conv", "whether an 8-bit weight's scale comes after the sum",
-        {"x": columns[None, :, None]}, body, tuple(samples),
+        {"x": _repeated(columns)[None, :, None]}, body, tuple(samples),
     )  # fmt: skip
 
 
@@ -236,18 +246,18 @@ def _palette_conv() -> Experiment:
     size = 64
     palette = _half([2.0**-12, -(2.0**-12), 1.5 * 2.0**-11, 2.0**-10, 1.25 * 2.0**-9, 2.0**-8,
                      -1.75 * 2.0**-7, 2.0**-6, 0.1, -0.1, 0.75, 1, -1, 3, 30, -100])  # fmt: skip
-    indices = (np.arange(size)[:, None] + np.arange(size)) % len(palette)
+    indices = (np.arange(_ROWS)[:, None] + np.arange(size)) % len(palette)
     steps = _half([0.5, 0.75, 1, 1.25, 1.5, 1.98, 2.5, 3.5])
     values = _half([*(steps * 2.0**-4), *(steps * 2.0**-5), *(-steps * 2.0**-6)])
-    columns = np.zeros((size, _COUNT), np.float32)
+    columns = np.zeros((size, size), np.float32)
     columns[0, : len(values)] = values
     columns[:, len(values) :] = _half(
-        _random("conv_palette").standard_normal((size, _COUNT - len(values))) * 2.0**-5
+        _random("conv_palette").standard_normal((size, size - len(values))) * 2.0**-5
     )
     samples = []
     for o in range(len(palette)):
         weight = palette[indices[o]]
-        for p in range(_COUNT if o < 2 else len(values)):
+        for p in range(size if o < 2 else len(values)):
             kept = slice(0, 1 if p < len(values) else size)
             operands = {"w": operand(weight[kept]), "x": operand(columns[kept, p])}
             samples.append(Sample(f"{o}-{p}", operands, np.s_[0, o, 0, p]))
@@ -263,11 +273,11 @@ def _palette_conv() -> Experiment:
 
     return Experiment(
         "conv_palette", "conv_palette", "conv", "whether a palette's weight counts as an fp16 one",
-        {"x": columns[None, :, None]}, body, tuple(samples),
+        {"x": _repeated(columns)[None, :, None]}, body, tuple(samples),
     )  # fmt: skip
 
 
-_WIDTH = 16384
+_WIDTH, _OUTPUTS = 16384, 512
 _PASSES = "whether the passes over 16,384 inputs share one accumulator"
 _PLACES = sorted({0, *(2**i for i in range(14)), *range(1024, _WIDTH, 1024), _WIDTH - 1})
 
@@ -316,10 +326,10 @@ def _wide_linear(
     ]
 
     def body(mb: Any, x: Any) -> Any:
-        weight = np.ones((_COUNT, _WIDTH), np.float16)
+        weight = np.ones((_OUTPUTS, _WIDTH), np.float16)
         if not bias:
             return mb.linear(x=x, weight=weight)
-        return mb.linear(x=x, weight=weight, bias=np.full(_COUNT, bias, np.float16))
+        return mb.linear(x=x, weight=weight, bias=np.full(_OUTPUTS, bias, np.float16))
 
     return Experiment(
         name, "linear" if bias else name, "linear", question,

@@ -26,6 +26,8 @@ NO_EVIDENCE = "not counted as ANE evidence"
 """In a row's note; who scores rows leaves such a row out."""
 _REPLAYED = f"the native module is replaced by pytest-ane, no Core ML: {NO_EVIDENCE}"
 _SAME = f"every output of the program equals the CPU's, which may have run it: {NO_EVIDENCE}"
+_FOLDER = re.compile(r"[^\s'\"(]*/pytest-ane-[^/\s]*/")
+"""Of temporary files: a file that is shared names no folder of the user's."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def record(
         with TemporaryDirectory(prefix="pytest-ane-") as folder:
             outputs = _outputs(experiment, Path(folder), machine, say)
     except (AneError, OSError) as error:
-        return Recording(experiment.name, (), str(error))
+        return Recording(experiment.name, (), _FOLDER.sub("", str(error)))
     note = _REPLAYED if is_replaced() else _SAME if _same(*outputs) else ""
     return Recording(experiment.name, rows_of(experiment, *outputs, machine, note), note)
 

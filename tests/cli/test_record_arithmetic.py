@@ -102,11 +102,12 @@ def test_an_operation_elsewhere_is_left_out_and_named(
 def test_a_failure_of_core_ml_leaves_out_one_experiment(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with mac(failures=(Failure("predict", "Program Inference overflow"),)):
+    with mac(failures=(Failure("predict", "{path}: Program Inference overflow"),)):
         assert record(file) == 0
     assert "real_div: left out, " in (out := capsys.readouterr().out)
     assert "Program Inference overflow" in out
     assert "464 rows of 1 experiments" in out
+    assert "/pytest-ane-" not in file.read_text(), "no folder of the user's"
 
 
 def test_nothing_on_the_ane(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
