@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import TypeAdapter
 
-from pytest_ane.core.arithmetic import SIMULATED, read_arithmetic
+from pytest_ane.core.arithmetic import GRADES, SIMULATED, RuleShares, read_arithmetic
+from pytest_ane.reference.ane.grades import Grade
 
 
 @pytest.mark.parametrize("word", ["typed", "ane", " ane "])
@@ -26,3 +28,31 @@ def test_other_words_are_refused(word: str) -> None:
 
 def test_the_label_names_the_generation() -> None:
     assert SIMULATED == "simulated ANE (h16+)"
+
+
+def test_grades_are_those_of_the_rules() -> None:
+    assert tuple(grade.value for grade in Grade) == GRADES
+
+
+def test_shares_of_two_programs_add_up() -> None:
+    one = RuleShares({"recorded": 3}, {"recorded": 6, "unknown": 2}, ("conv",), {"y": 1})
+    both = one + RuleShares({"unknown": 1}, {}, ("conv", "softmax"), {"y": 2, "z": 1})
+    assert both.operations == {"recorded": 3, "unknown": 1}
+    assert both.unknown == ("conv", "softmax")
+    assert both.infinite == {"y": 3, "z": 1}
+    assert both.shares_of_products["recorded"] == 0.75
+    assert RuleShares().shares_of_products == {}
+
+
+@pytest.mark.parametrize("counts", [{"guessed": 1}, {"recorded": -1}])
+def test_shares_check_themselves(counts: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"'guessed' is no grade|below 0"):
+        RuleShares(counts)
+
+
+def test_shares_are_json() -> None:
+    adapter = TypeAdapter(RuleShares)
+    shares = RuleShares({"recorded": 3}, unknown=("conv",), may_overflow={"y": 1})
+    data = adapter.dump_python(shares, mode="json", exclude_defaults=True)
+    assert data == {"operations": {"recorded": 3}, "unknown": ["conv"], "may_overflow": {"y": 1}}
+    assert adapter.validate_python(data) == shares

@@ -319,8 +319,8 @@ SENTENCES = [
     ),
     (
         MODEL + "arithmetic = ['typed', 'h14']",
-        '5: [models.m] arithmetic = ["typed", "h14"]: h13 to h15 (M1 to M3) sum in other ways than M4 '
-        "and later, and their rules are not known; use 'ane', which is h16+.",
+        '5: [models.m] arithmetic = ["typed", "h14"]: h13 to h15 (M1 to M3) sum in other ways than '
+        "M4 and later, and their rules are not known; use 'ane', which is h16+.",
     ),
     (
         MODEL + "arithmetic = []",
@@ -343,8 +343,8 @@ SENTENCES = [
     (
         MODEL + "[models.m.shard.L00]\nfamily = 'llama'",
         "6: [models.m.shard.L00] unknown key 'family': the keys here are arithmetic, artifact, "
-        "compression, context, function, inputs, max-tokens, policy, ports, probes, reference, target, "
-        "uncompressed.",
+        "compression, context, function, inputs, max-tokens, policy, ports, probes, reference, "
+        "target, uncompressed.",
     ),
     (
         MODEL + "[[models.m.prompts]]\ntext = 'x'",
