@@ -23,6 +23,7 @@ __all__ = [
     "Runner",
     "get_backend",
     "of_function",
+    "simulated",
 ]
 
 
@@ -101,6 +102,11 @@ def of_function(backend: Backend, function: str | None) -> Backend:
     bound = copy(backend)
     bound.load = load  # type: ignore[method-assign]
     return bound
+
+
+def simulated(backend: Backend) -> CpuBackend | None:
+    """The executor in the ANE's arithmetic; None for a backend that is not the executor."""
+    return CpuBackend(arithmetic="ane") if isinstance(backend, CpuBackend) else None
 
 
 def get_backend(

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import pytest_ane
+from pytest_ane.core.arithmetic import SIMULATED, Arithmetic, RuleShares
 from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import read_any
@@ -37,6 +38,11 @@ class CpuRunner:
     def inputs(self) -> tuple[Feature, ...]:
         """The inputs that the package declares, images and scalars among them."""
         return self.model.inputs
+
+    @property
+    def rule_shares(self) -> RuleShares | None:
+        """By which rules of the ANE all runs so far computed; None with arithmetic `typed`."""
+        return self.session.rule_shares
 
     def make_state(self) -> States | None:
         """Fresh states, all zero; None where the package keeps none."""
@@ -83,14 +89,15 @@ class CpuBackend:
     """Runs packages op by op with numpy.
 
     Args:
-        precision: as in `Session`.
+        precision, arithmetic: as in `Session`.
     """
 
     name = "cpu"
     on_device = False
 
-    def __init__(self, precision: Precision = "as-typed") -> None:
-        self._precision = precision
+    def __init__(self, precision: Precision = "as-typed", arithmetic: Arithmetic = "typed") -> None:
+        self._precision, self._arithmetic = precision, arithmetic
+        self._simulated: list[CpuRunner] = []
 
     def load(self, artifact: Path, function: str | None = None) -> CpuRunner:
         """Read a function of a model, by default its own, and prepare it.
@@ -99,13 +106,24 @@ class CpuBackend:
             ProgramError: it cannot be read, or has no such function.
         """
         model = read_any(artifact, function=function)
-        return CpuRunner(open_session(model, self._precision, MEMORY_BUDGET))
+        session = open_session(model, self._precision, MEMORY_BUDGET, self._arithmetic)
+        runner = CpuRunner(session)
+        if self._arithmetic == "ane":
+            self._simulated.append(runner)
+        return runner
+
+    @property
+    def rule_shares(self) -> RuleShares:
+        """By which rules of the ANE all that this backend loaded has computed so far."""
+        return sum(filter(None, (r.rule_shares for r in self._simulated)), RuleShares())
 
     def provenance(self) -> dict[str, str]:
-        """Versions of pytest-ane and numpy, and the machine's system and processor."""
+        """Versions of pytest-ane and numpy, system and processor, and a simulated arithmetic."""
+        simulated = {"arithmetic": SIMULATED} if self._arithmetic == "ane" else {}
         return {
             "backend": self.name,
             "pytest-ane": pytest_ane.__version__,
             "numpy": np.__version__,
             "machine": f"{platform.system()} {platform.machine()}",
+            **simulated,
         }

@@ -18,8 +18,9 @@ from pytest_ane.error_budget.measure import (
     BUDGET_VERSION,
     Error,
     ErrorBudget,
+    difference,
     measure_budget,
     total_error,
 )
 
-__all__ = ["BUDGET_VERSION", "Error", "ErrorBudget", "measure_budget", "total_error"]
+__all__ = ["BUDGET_VERSION", "Error", "ErrorBudget", "difference", "measure_budget", "total_error"]

@@ -128,6 +128,12 @@ def total_error(cases: Sequence[Case], runs: Sequence[Run]) -> Error:
     return _error(reference, runs, None, _HALF)
 
 
+def difference(cases: Sequence[Case], runs: Sequence[Run], others: Sequence[Run]) -> Error:
+    """How far two runs of one artifact are apart, relative to what the reference adds."""
+    reference = [_Reference.of(*pair) for pair in zip(cases, others, strict=True)]
+    return _error(reference, runs, others, _HALF)
+
+
 def _runs(
     package: Path, function: str | None, cases: Sequence[Case], precision: Precision
 ) -> list[Run]:

@@ -12,6 +12,7 @@ from pytest_ane.build import Artifact
 from pytest_ane.chain.chain import Chain
 from pytest_ane.chain.exact import ReferenceStates
 from pytest_ane.chain.golden import GoldenPrompt
+from pytest_ane.core.arithmetic import RuleShares
 from pytest_ane.core.gate_words import GATE_WORDS
 from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.error_budget import ErrorBudget
@@ -60,6 +61,14 @@ class ModelContext(Protocol):
     @property
     def chain(self) -> Chain:
         """All artifacts, loaded and chained in running order."""
+
+    @property
+    def simulated(self) -> Chain | None:
+        """The same in the ANE's arithmetic; None unless it is asked for, and the executor runs."""
+
+    @property
+    def rules(self) -> RuleShares:
+        """By which rules `simulated` computed so far."""
 
     @property
     def golden(self) -> Sequence[GoldenPrompt]:

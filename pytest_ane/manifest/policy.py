@@ -186,6 +186,13 @@ class OutputPolicy(Record):
     """Share of values that may be NaN or infinite; positions that have one are not compared."""
 
 
+class EnginePolicy(OutputPolicy):
+    """Thresholds in the ANE's arithmetic; what is absent is as for the program's own types."""
+
+    outputs: dict[OutputName, OutputPolicy] = Field(default_factory=dict)
+    """Other thresholds for some outputs, by name."""
+
+
 class FidelityPolicy(GatePolicy, OutputPolicy):
     """How close a shard must be to its reference."""
 
@@ -221,12 +228,43 @@ class FidelityPolicy(GatePolicy, OutputPolicy):
     """Probes on which artifact and reference are not both zero."""
     outputs: dict[OutputName, OutputPolicy] = Field(default_factory=dict)
     """Other thresholds for some outputs, by name; a family's shards have one, `y`."""
+    ane: EnginePolicy = EnginePolicy()
+    """Other thresholds in the ANE's arithmetic, where `arithmetic` names it."""
+
+    @property
+    def in_ane(self) -> FidelityPolicy:
+        """The policy in the ANE's arithmetic."""
+        own = self.ane.model_dump(exclude_none=True, exclude={"outputs"})
+        outputs = {name: output.model_copy(update=own) for name, output in self.outputs.items()}
+        for name, output in self.ane.outputs.items():
+            known = outputs.get(name, OutputPolicy())
+            outputs[name] = known.model_copy(update=output.model_dump(exclude_none=True))
+        return self.model_copy(update={**own, "outputs": outputs})
 
     def of_output(self, name: str) -> OutputPolicy:
         """The thresholds of one output: its own, else those of all."""
         own = self.outputs.get(name, OutputPolicy()).model_dump(exclude_none=True)
         common = {key: getattr(self, key) for key in OutputPolicy.model_fields}
         return OutputPolicy.model_construct(**common | own)
+
+
+class EngineBehaviourPolicy(Record):
+    """Thresholds in the ANE's arithmetic; what is absent is as for the program's own types."""
+
+    min_top1: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Share of positions with the reference's likeliest token."""
+    max_kl: NotNegative | None = None
+    """Mean KL(reference || shards) in nats."""
+    max_kl_p95: NotNegative | None = None
+    """95th percentile of the same by position."""
+    max_perplexity_increase: NotNegative | None = None
+    """Perplexity of the shards on the prompts over the reference's, less 1."""
+    min_centred_cosine: Cosine | None = None
+    """Lowest cosine of mean-free logits at any position."""
+    min_greedy: Annotated[int, Field(ge=0)] | None = None
+    """Equal greedy tokens before the first difference, in every prompt."""
+    min_unchanged_prompts: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Share of prompts with no bad position, and no other greedy text but by a tie."""
 
 
 class BehaviourPolicy(GatePolicy):
@@ -254,6 +292,13 @@ class BehaviourPolicy(GatePolicy):
     """Share of prompts with no bad position, and no other greedy text but by a tie."""
     tie_margin: NotNegative = 0.5
     """A difference counts as a tie where the reference led by fewer logits than this."""
+    ane: EngineBehaviourPolicy = EngineBehaviourPolicy()
+    """Other thresholds in the ANE's arithmetic, where `arithmetic` names it."""
+
+    @property
+    def in_ane(self) -> BehaviourPolicy:
+        """The policy in the ANE's arithmetic."""
+        return self.model_copy(update=self.ane.model_dump(exclude_none=True))
 
 
 class ThroughputPolicy(Record):

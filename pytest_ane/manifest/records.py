@@ -6,8 +6,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, Strict, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    Strict,
+    WithJsonSchema,
+    model_validator,
+)
 
+from pytest_ane.core.arithmetic import Arithmetic, read_arithmetic
 from pytest_ane.manifest.base import Form, Record
 from pytest_ane.manifest.chain import ChainEntry, Embedding
 from pytest_ane.manifest.compression import Compression, Uncompressed
@@ -15,6 +24,33 @@ from pytest_ane.manifest.inputs import Input
 from pytest_ane.manifest.policy import Policy
 
 Target = Literal["iOS16", "iOS17", "iOS18"]
+
+
+def _arithmetics(value: object) -> object:
+    words = [value] if isinstance(value, str) else value
+    if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
+        raise ValueError("must be 'typed', 'ane' or a list of both")
+    return tuple(dict.fromkeys(map(read_arithmetic, words)))
+
+
+Arithmetics = Annotated[
+    tuple[Arithmetic, ...],
+    BeforeValidator(_arithmetics),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["typed", "ane"]},
+                {
+                    "type": "array",
+                    "items": {"enum": ["typed", "ane"]},
+                    "minItems": 1,
+                    "uniqueItems": True,
+                },
+            ]
+        }
+    ),
+]
+"""One arithmetic, or both."""
 
 
 def _lower(value: object) -> object:
@@ -210,6 +246,7 @@ class Shard(Record):
         probes: inputs of the comparison.
         inputs: what a package's inputs are drawn from, by name, their files absolute.
         ports: what an artifact calls its family's ports, by the family's names.
+        arithmetic: in which its executor's runs are judged.
         policy: what it must reach.
         max_tokens: the largest T of a flexible shard; the smallest is 1.
         context: positions that a key-value state holds.
@@ -230,6 +267,7 @@ class Shard(Record):
     probes: Probes = Probes()
     inputs: dict[str, Input] = Field(default_factory=dict)
     ports: dict[str, OwnPort] = Field(default_factory=dict)
+    arithmetic: tuple[Arithmetic, ...] = ("typed",)
     policy: Policy = Policy()
     max_tokens: int = 64
     context: int = 2048
@@ -266,6 +304,7 @@ class Model(Record):
         prompts: golden prompts.
         menu: settings to choose compression from, by name.
         baselines: folder of the stored benchmark runs, absolute; `None` for pytest-benchmark's own.
+        arithmetic: in which the executor's runs of the whole are judged.
         policy: the model's own policy, which behaviour is judged by.
         max_tokens: the largest T of its flexible shards.
         context: positions that its key-value states hold.
@@ -286,6 +325,7 @@ class Model(Record):
     prompts: tuple[Prompt, ...] = ()
     menu: dict[str, Compression] = Field(default_factory=dict)
     baselines: Path | None = None
+    arithmetic: tuple[Arithmetic, ...] = ("typed",)
     policy: Policy = Policy()
     max_tokens: int = 64
     context: int = 2048
@@ -323,6 +363,17 @@ class Manifest(Record):
     def shards(self) -> tuple[Shard, ...]:
         """All shards of all models, in the file's order."""
         return tuple(shard for model in self.models for shard in model.shards)
+
+    def in_arithmetic(self, arithmetic: tuple[Arithmetic, ...]) -> Manifest:
+        """The manifest with another `arithmetic` for all models and shards."""
+        update = {"arithmetic": arithmetic}
+        models = (
+            model.model_copy(
+                update=update | {"shards": tuple(s.model_copy(update=update) for s in model.shards)}
+            )
+            for model in self.models
+        )
+        return Manifest(path=self.path, models=tuple(models), tmpdir=self.tmpdir)
 
     def model_of(self, name: str) -> Model:
         """A model by name; `KeyError` if there is none."""

@@ -21,7 +21,7 @@ from pytest_ane.manifest.compression import Compression
 from pytest_ane.manifest.ids import GLOB, ID, MODEL, as_range, expand
 from pytest_ane.manifest.inputs import Input
 from pytest_ane.manifest.policy import Policy
-from pytest_ane.manifest.records import OwnPort, Probes, Prompt, SourceTable, Target
+from pytest_ane.manifest.records import Arithmetics, OwnPort, Probes, Prompt, SourceTable, Target
 
 
 def _texts(value: object, message: str) -> list[str]:
@@ -108,6 +108,10 @@ class Common(Record):
     """How weights are compressed; absent: not at all. Another `method` replaces the table below."""
     probes: Probes = Probes()
     """Inputs on which shards are compared with their reference."""
+    arithmetic: Arithmetics = ("typed",)
+    """How the CPU executor computes what is judged: `typed`, float32 inside and rounded as the
+    program's types say; `ane`, as the ANE of M4 and later does, where that is known; or both,
+    `["typed", "ane"]`. On a Mac the device computes, whatever stands here."""
     policy: Policy = Policy()
     """What a shard must reach to pass."""
     max_tokens: Annotated[int, Field(ge=1, le=65536)] = 64

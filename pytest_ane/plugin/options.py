@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
 
+from pytest_ane.core.arithmetic import Arithmetic, read_arithmetic
 from pytest_ane.core.ci import in_ci
 from pytest_ane.core.gate_words import GATE_WORDS
 
@@ -44,6 +45,7 @@ _INI = {
     "ane_time": "how long one call of a program may take, such as '10 min'",
     "ane_backend": "'auto', 'cpu' or 'coreml': what runs artifacts",
     "ane_compute_units": "where Core ML may run a model, with the backend coreml",
+    "ane_arithmetic": "'typed', 'ane' or 'typed,ane': overrides every model's arithmetic",
     "ane_unproven": "'fail' or 'allow': overrides what becomes of an unproven verdict",
     "ane_blame": "'always', 'failed' or 'never': which fidelity verdicts are explained",
     "ane_github": "'auto', 'on' or 'off': job summary and annotations for GitHub Actions",
@@ -103,6 +105,12 @@ def add(parser: pytest.Parser) -> None:
         metavar="TIME",
         help="how long one call of a program may take on the CPU executor, such as '90 s' or '2 h' "
         "(default: 10 min)",
+    )
+    group.addoption(
+        "--ane-arithmetic",
+        metavar="A[,B]",
+        help="override every model's arithmetic: 'typed', 'ane' (simulated ANE, M4 and later) or "
+        "'typed,ane'; for the CPU executor",
     )
     group.addoption(
         "--ane-unproven",
@@ -278,6 +286,20 @@ def seconds(config: pytest.Config) -> float | None:
     from pytest_ane.manifest.policy import seconds
 
     return cast("float | None", _measured(config, "ane_time", seconds))
+
+
+def arithmetic(config: pytest.Config) -> tuple[Arithmetic, ...]:
+    """The overriding arithmetic; empty to leave the manifest's.
+
+    Raises:
+        pytest.UsageError: it names another one, or a generation whose arithmetic is not known.
+    """
+    value = text(config, "ane_arithmetic")
+    try:
+        words = map(read_arithmetic, value.split(",") if value else ())
+        return tuple(dict.fromkeys(words))
+    except ValueError as error:
+        raise pytest.UsageError(f"{origin(config, 'ane_arithmetic')}={value}: {error}.") from None
 
 
 def unproven(config: pytest.Config) -> str:

@@ -152,14 +152,21 @@ def _selected(config: pytest.Config) -> tuple[Manifest, tuple[Shard, ...], str]:
     if package is not None and selection is not None:
         raise ManifestError("Give either --ane-shards or --ane-package, not both.")
     if package is not None:
-        manifest = expanded(package_manifest(package))
+        manifest = _in_arithmetic(expanded(package_manifest(package)), config)
         return manifest, manifest.shards, package.name
     manifest = read_manifest(
         options.path(config, "ane_manifest") or config.rootpath / "shards.toml"
     )
+    manifest = _in_arithmetic(manifest, config)
     shards = select(manifest, selection)
     make_importable(manifest)
     return manifest, shards, selection
+
+
+def _in_arithmetic(manifest: Manifest, config: pytest.Config) -> Manifest:
+    """The manifest, in the arithmetic that an option names."""
+    arithmetic = options.arithmetic(config)
+    return manifest.in_arithmetic(arithmetic) if arithmetic else manifest
 
 
 def _use(space: Workspace, config: pytest.Config) -> None:

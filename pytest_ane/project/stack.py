@@ -7,12 +7,13 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from pytest_ane.backends import Backend, Runner
+from pytest_ane.backends import Backend, Runner, simulated
 from pytest_ane.build import Artifact
 from pytest_ane.chain.chain import Chain, ChainStep
 from pytest_ane.chain.exact import lazy_reference
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.chain.sequence import ShardSequence
+from pytest_ane.core.arithmetic import RuleShares
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import Layout, Wire, residual_of
 from pytest_ane.manifest import Shard
@@ -40,11 +41,26 @@ class Stack:
         self.policy: BehaviourPolicy = opened.model.policy.behaviour
         self.artifacts = tuple(artifacts)
         self._opened = opened
-        self._backend = backend
+        self._backend, self._simulator = backend, simulated(backend)
 
     @cached_property
     def chain(self) -> Chain:
         """All artifacts, loaded and chained in running order."""
+        return self._chain(self._backend)
+
+    @cached_property
+    def simulated(self) -> Chain | None:
+        """The same in the ANE's arithmetic; None unless it is asked for, and the executor runs."""
+        if self._simulator is None or "ane" not in self.subject.arithmetic:
+            return None
+        return self._chain(self._simulator)
+
+    @property
+    def rules(self) -> RuleShares:
+        """By which rules `simulated` computed so far."""
+        return self._simulator.rule_shares if self._simulator else RuleShares()
+
+    def _chain(self, backend: Backend) -> Chain:
         self._opened.check_whole()
         model = self._opened.language_model
         packages = {without_function(s.id)[0]: (s, a) for s, a in self.artifacts}
@@ -57,7 +73,7 @@ class Stack:
                 path = residual_of(model, wire.shard)
                 return path(hidden) if path is not None else None
 
-            runner = self._opened.load(self._backend, *packages[wire.shard])
+            runner = self._opened.load(backend, *packages[wire.shard])
             step = _step(wire, runner, layout, limit)
             return replace(step, residual=residual)
 

@@ -23,8 +23,6 @@ from pytest_ane.mil.records import DType, TensorType, ValueType
 from pytest_ane.mil.values import NUMPY
 
 Precision = Literal["as-typed", "float32", "float64"]
-Arithmetic = Literal["typed", "ane"]
-"""`typed`: float32 inside, rounded as types say; `ane`: as the ANE of M4 and later, where known."""
 
 FLOATS = frozenset((DType.FP16, DType.FP32, DType.FP64, DType.BF16))
 _CARRIED: dict[DType, Any] = NUMPY | {DType.FP16: np.float32, DType.BF16: np.float32}

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ane.core.arithmetic import Arithmetic, RuleShares
 from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import Feature, MLModel, NonMaximumSuppression, Part, Pipeline
-from pytest_ane.reference.dtypes import Arithmetic, Precision, carried
+from pytest_ane.reference.dtypes import Precision, carried
 from pytest_ane.reference.images import to_pixels
 from pytest_ane.reference.interface import check_names, present
 from pytest_ane.reference.ops.suppression import select_boxes
@@ -110,6 +111,12 @@ class PipelineSession:
             return SuppressionSession(part)
 
         self.parts = tuple(map(session, model.parts))
+
+    @property
+    def rule_shares(self) -> RuleShares | None:
+        """By which rules all parts computed so far; None with arithmetic `typed`."""
+        parts = [p.rule_shares for p in self.parts if isinstance(p, Session) and p.rule_shares]
+        return sum(parts, RuleShares()) if parts else None
 
     def known(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Of what a caller has ready, the inputs that the pipeline takes."""

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from pytest_ane.core.arithmetic import GRADES, Arithmetic, RuleShares
 from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil.records import DType, MLModel, Operation, StateType, TensorType, ValueType
 from pytest_ane.reference.budget import Budget, Meter, current_budget
-from pytest_ane.reference.dtypes import Arithmetic, Precision, converter
+from pytest_ane.reference.dtypes import Precision, converter
 from pytest_ane.reference.folding import dense
 from pytest_ane.reference.interface import bind_inputs, check_interface
 from pytest_ane.reference.lockstep import run_all
@@ -27,7 +28,7 @@ from pytest_ane.reference.steps import Values, shapes_decide
 from pytest_ane.reference.weights import LARGE, HalfWeight
 
 if TYPE_CHECKING:
-    from pytest_ane.reference.ane.simulation import Simulation
+    from pytest_ane.reference.ane.simulation import Simulation, Tally
 
 
 class Session:
@@ -73,7 +74,8 @@ class Session:
         self.budget = current_budget() if budget is None else budget.settled()
         check_interface(model, precision, self.budget)
         simulation = simulate(model) if arithmetic == "ane" else None
-        self.arithmetic, self.tally = arithmetic, simulation and simulation.tally
+        self.arithmetic = arithmetic
+        self.tally = simulation.tally if simulation else None
         prepared = Preparer(model, precision, memory_budget, overrides, self.budget, simulation)
         self.block, self.template = prepared.block, prepared.template
         self.slots, self._constants = dict(prepared.slots), dict(prepared.constants.values)
@@ -104,6 +106,11 @@ class Session:
         )
         sizes = (array.nbytes for array in arrays if isinstance(array, np.ndarray))
         return sum(size for size in sizes if size >= LARGE)
+
+    @property
+    def rule_shares(self) -> RuleShares | None:
+        """By which rules all runs so far computed; None with arithmetic `typed`."""
+        return None if self.tally is None else rule_shares(self.tally)
 
     def known(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """Of what a caller has ready, the inputs that the program takes."""
@@ -266,6 +273,17 @@ def simulate(model: MLModel) -> Simulation:
 
     makers = {out.name: op for op in model.program.walk() for out in op.outputs}
     return Simulation(makers)
+
+
+def rule_shares(tally: Tally) -> RuleShares:
+    """A tally as a record."""
+    return RuleShares(
+        {grade.value: count for grade, count in tally.operations.items() if count},
+        {grade.value: count for grade, count in tally.products.items() if count},
+        tuple(sorted(op for op, grade in tally.kinds.items() if grade.value == GRADES[-1])),
+        {name: count for name, count in tally.infinite.items() if count},
+        {name: count for name, count in tally.may_overflow.items() if count},
+    )
 
 
 def check_options(

@@ -30,6 +30,16 @@ def test_a_package_of_one_s_own(read: Read) -> None:
     assert shard.qualified == "mine:encoder"
 
 
+def test_arithmetic_of_a_model_and_of_its_shards(read: Read) -> None:
+    text = '[defaults]\narithmetic = "ane"\n' + MINE + "[models.mine.shard.decoder]\n"
+    text += 'artifact = "d.mlpackage"\nreference = "none"\narithmetic = ["typed", "ane", "ane"]\n'
+    manifest = read(text)
+    assert manifest.models[0].arithmetic == ("ane",)
+    assert [shard.arithmetic for shard in manifest.shards] == [("ane",), ("typed", "ane")]
+    (model,) = manifest.in_arithmetic(("typed",)).models
+    assert {model.arithmetic, *(shard.arithmetic for shard in model.shards)} == {("typed",)}
+
+
 def test_a_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ManifestError) as caught:

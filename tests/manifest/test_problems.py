@@ -314,6 +314,19 @@ SENTENCES = [
         "5: [models.m] unknown key 'nbits': it belongs in [models.m.compression].",
     ),
     (
+        MODEL + "arithmetic = 'fp16'",
+        "5: [models.m] arithmetic = \"fp16\": must be 'typed' or 'ane'.",
+    ),
+    (
+        MODEL + "arithmetic = ['typed', 'h14']",
+        '5: [models.m] arithmetic = ["typed", "h14"]: h13 to h15 (M1 to M3) sum in other ways than '
+        "M4 and later, and their rules are not known; use 'ane', which is h16+.",
+    ),
+    (
+        MODEL + "arithmetic = []",
+        "5: [models.m] arithmetic = []: must be 'typed', 'ane' or a list of both.",
+    ),
+    (
         P + "size = 4",
         "6: [models.m.probes] unknown key 'size': the keys here are count, kinds, seed.",
     ),
@@ -329,9 +342,9 @@ SENTENCES = [
     ),
     (
         MODEL + "[models.m.shard.L00]\nfamily = 'llama'",
-        "6: [models.m.shard.L00] unknown key 'family': the keys here are artifact, compression, "
-        "context, function, inputs, max-tokens, policy, ports, probes, reference, target, "
-        "uncompressed.",
+        "6: [models.m.shard.L00] unknown key 'family': the keys here are arithmetic, artifact, "
+        "compression, context, function, inputs, max-tokens, policy, ports, probes, reference, "
+        "target, uncompressed.",
     ),
     (
         MODEL + "[[models.m.prompts]]\ntext = 'x'",

@@ -32,14 +32,29 @@ class BehaviourGate(Gate[Behaviour]):
     def measure(self, context: ModelContext) -> Behaviour:
         """Run every golden prompt through the chain, and every shard alone."""
         states = context.states if context.has_states else None
-        return measure(context.chain, context.golden, states, context.decode, context.provenance)
+        return measure(
+            context.chain,
+            context.golden,
+            states,
+            context.decode,
+            context.provenance,
+            context.simulated,
+            lambda: context.rules,
+        )
 
     def judge(self, measurement: Behaviour, policy: BehaviourPolicy, subject: Subject) -> Verdict:
         """Passed only if the reference is right and every threshold is kept."""
         assert isinstance(subject, Model)
         expect = {prompt.name: prompt.expect for prompt in subject.prompts if prompt.expect}
         trained = subject.source is not None and not subject.source.synthetic
-        return judge(measurement, policy, subject.qualified, expect, trained=trained)
+        return judge(
+            measurement,
+            policy,
+            subject.qualified,
+            expect,
+            trained=trained,
+            arithmetic=subject.arithmetic,
+        )
 
     def figures(self, measurement: Behaviour) -> tuple[Figure, ...]:
         """Statistics of all positions but the prompts' first ones."""

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal
 
 from pytest_ane.chain.chain import NO_TOKEN
+from pytest_ane.core.arithmetic import SIMULATED, Arithmetic
 from pytest_ane.core.verdict import Column, Figure, Finding, Table, Verdict, Where, nothing
+from pytest_ane.gates.arithmetics import joined, missing
 from pytest_ane.gates.behaviour.alone import note, table, worst_first
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
 from pytest_ane.gates.behaviour.reference import most_perplexity, wrong_reference
 from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.metrics.logits import LogitSummary, Position
 
+_COMMON = ("positions", "reference", "perplexity.reference")
+"""How the names of figures begin that do not depend on the executor's arithmetic."""
 _NO_TEXTS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -25,6 +30,7 @@ def judge(
     expect: Mapping[str, str] = _NO_TEXTS,
     *,
     trained: bool = False,
+    arithmetic: Sequence[Arithmetic] = ("typed",),
 ) -> Verdict:
     """Passed only if the reference is right and every threshold is kept.
 
@@ -34,7 +40,32 @@ def judge(
         model: its name.
         expect: by prompt, what the reference's greedy text must contain.
         trained: whether the weights are a trained model's, whose perplexity has a default limit.
+        arithmetic: which of the executor's runs are judged; of a device there is one run.
     """
+    typed = _judge(behaviour, policy, model, expect, trained=trained)
+    if "ane" not in arithmetic or behaviour.provenance.get("backend", "cpu") != "cpu":
+        return typed
+    if (ane := behaviour.ane) is None:
+        return missing(typed)
+    view = replace(behaviour, prompts=ane.prompts, alone=ane.alone)
+    simulated = _judge(view, policy.in_ane, model, expect, trained=trained)
+    costs = f"{SIMULATED} costs"
+    engine = (
+        Figure("engine.kl", ane.kl, "nats", f"{costs}: KL to typed", shown=True),
+        Figure("engine.top1", ane.top1, "%", f"{costs}: top-1 as typed"),
+    )
+    return joined(typed, simulated, arithmetic, _COMMON, ane.rules, engine)
+
+
+def _judge(
+    behaviour: Behaviour,
+    policy: BehaviourPolicy,
+    model: str,
+    expect: Mapping[str, str],
+    *,
+    trained: bool,
+) -> Verdict:
+    """The verdict in one arithmetic; arguments as of `judge`."""
     positions = _compared(behaviour)
     if not positions:
         return nothing(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_ane.chain.chain import NO_TOKEN, Chain
+from pytest_ane.chain.chain import NO_TOKEN, Answer, Chain
 from pytest_ane.chain.exact import Forced, Head, ReferenceStates, ShardAlone, forced
 from pytest_ane.chain.golden import GoldenPrompt
-from pytest_ane.metrics.logits import Likeliest, Position, compare_logits, likeliest
+from pytest_ane.core.arithmetic import RuleShares
+from pytest_ane.metrics.logits import Likeliest, LogitSummary, Position, compare_logits, likeliest
 
 
 @dataclass(frozen=True)
@@ -56,18 +57,39 @@ class PromptResult:
 
 
 @dataclass(frozen=True)
+class Simulated:
+    """The same on the executor in the ANE's arithmetic (h16+).
+
+    Attributes:
+        prompts, alone: as of the run in the program's own types.
+        kl: mean KL(typed || ane) in nats over all positions but the prompts' first ones: what the
+            ANE's arithmetic itself costs.
+        top1: share of these positions with the same likeliest token as typed.
+        rules: by which rules it computed.
+    """
+
+    prompts: tuple[PromptResult, ...]
+    alone: tuple[ShardAlone, ...]
+    kl: float
+    top1: float
+    rules: RuleShares = field(default_factory=RuleShares)
+
+
+@dataclass(frozen=True)
 class Behaviour:
     """All prompts, and each shard alone on the reference's own states.
 
     Attributes:
         alone: shards in running order; not one that rightly gives nothing but zeros.
         vocabulary: tokens that there are; None where that was not measured.
+        ane: the same in the ANE's arithmetic; None where it was not asked for, or a device ran it.
     """
 
     prompts: tuple[PromptResult, ...]
     alone: tuple[ShardAlone, ...]
     provenance: Mapping[str, Any]
     vocabulary: int | None = None
+    ane: Simulated | None = None
 
 
 def measure(
@@ -76,18 +98,64 @@ def measure(
     states: ReferenceStates | None,
     decode: Callable[[Sequence[int]], str],
     provenance: Mapping[str, Any],
+    simulated: Chain | None = None,
+    rules: Callable[[], RuleShares] = RuleShares,
 ) -> Behaviour:
-    """Run every golden prompt through the chain, and every shard alone; `decode` spells ids."""
-    alone = forced(chain, golden, states) if states else Forced((), (None,) * len(golden))
-    prompts = (_run(chain, g, head, decode) for g, head in zip(golden, alone.heads, strict=True))
+    """Run every golden prompt through the chain, and every shard alone.
+
+    Args:
+        chain: the artifacts.
+        golden: what the reference says to the prompts.
+        states: the reference's hidden states, for shards alone; None where nobody knows them.
+        decode: spells token ids.
+        provenance: of the measurement.
+        simulated: the same artifacts in the ANE's arithmetic, where that is asked for.
+        rules: tells, after they ran, by which rules these computed.
+    """
+    answers, prompts, alone = _run(chain, golden, states, decode)
+    ane = None
+    if simulated is not None:
+        theirs, ane_prompts, ane_alone = _run(simulated, golden, states, decode)
+        ane = Simulated(ane_prompts, ane_alone, *_engine(golden, answers, theirs), rules())
     vocabulary = golden[0].logits.shape[1] if golden else None
-    return Behaviour(tuple(prompts), alone.shards, dict(provenance), vocabulary)
+    return Behaviour(prompts, alone, dict(provenance), vocabulary, ane)
 
 
 def _run(
-    chain: Chain, golden: GoldenPrompt, head: Head | None, decode: Callable[[Sequence[int]], str]
+    chain: Chain,
+    golden: Sequence[GoldenPrompt],
+    states: ReferenceStates | None,
+    decode: Callable[[Sequence[int]], str],
+) -> tuple[list[Answer], tuple[PromptResult, ...], tuple[ShardAlone, ...]]:
+    """Answers to all prompts, what they come to, and the shards alone."""
+    alone = forced(chain, golden, states) if states else Forced((), (None,) * len(golden))
+    answers = [chain.answer(g.ids, len(g.greedy), g.greedy) for g in golden]
+    triples = zip(golden, answers, alone.heads, strict=True)
+    return answers, tuple(_result(*triple, decode) for triple in triples), alone.shards
+
+
+def _engine(
+    golden: Sequence[GoldenPrompt], typed: Sequence[Answer], ane: Sequence[Answer]
+) -> tuple[float, float]:
+    """Mean KL(typed || ane), and the share of positions with the same likeliest token."""
+    positions = [
+        position
+        for prompt, a, b in zip(golden, typed, ane, strict=True)
+        for position in compare_logits(a.logits, b.logits, prompt.ids)[1:]
+    ]
+    if not positions:
+        return 0.0, 1.0
+    summary = LogitSummary.of(positions)
+    return summary.kl, summary.top1
+
+
+def _result(
+    golden: GoldenPrompt,
+    answer: Answer,
+    head: Head | None,
+    decode: Callable[[Sequence[int]], str],
 ) -> PromptResult:
-    logits, tokens, _ = chain.answer(golden.ids, len(golden.greedy), golden.greedy)
+    logits, tokens, _ = answer
     return PromptResult(
         name=golden.name,
         positions=compare_logits(golden.logits, logits, golden.ids),

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pytest_ane.backends import simulated
+from pytest_ane.backends.cpu import CpuRunner
 from pytest_ane.core.digests import file_digest, key_digest, tree_files
 from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.gates.base import Gate, ShardContext, Subject
@@ -27,6 +29,14 @@ __all__ = ["FIDELITY", "Comparison", "Errors", "Fidelity", "judge", "measure"]
 
 
 _LEFT_OUT = "no shard of the manifest is this function, for 'function' chooses another"
+
+
+def _simulated(context: ShardContext) -> CpuRunner | None:
+    """The artifact in the ANE's arithmetic, where the shard asks for it and no device runs it."""
+    backend = simulated(context.backend) if "ane" in context.shard.arithmetic else None
+    if backend is None:
+        return None
+    return backend.load(context.artifact.path, context.shard.function)
 
 
 class FidelityGate(Gate[Fidelity]):
@@ -69,6 +79,7 @@ class FidelityGate(Gate[Fidelity]):
             compared=context.shard.reference != "none",
             provenance=context.backend.provenance() | {"artifact": context.artifact.digest},
             budget=context.budget(),
+            simulated=_simulated(context),
         )
         covered = (*coverage(program, cases), *_lost(context))
         measurement = replace(measurement, coverage=covered)
@@ -89,7 +100,8 @@ class FidelityGate(Gate[Fidelity]):
             covered = (*(measurement.coverage or ()), *left)
             measurement = replace(measurement, coverage=covered)
         own = isinstance(subject, Shard) and subject.artifact is not None
-        return judge(measurement, policy, subject.qualified, own=own)
+        arithmetic = subject.arithmetic if isinstance(subject, Shard) else ("typed",)
+        return judge(measurement, policy, subject.qualified, own=own, arithmetic=arithmetic)
 
     def figures(self, measurement: Fidelity) -> tuple[Figure, ...]:
         """Numbers of all probes."""

@@ -10,7 +10,10 @@ from typing import Literal
 import numpy as np
 
 from pytest_ane.core import fp16
+from pytest_ane.core.arithmetic import Arithmetic
 from pytest_ane.core.verdict import Cell, Column, Figure, Finding, Table, Verdict, Where, nothing
+from pytest_ane.error_budget import Error
+from pytest_ane.gates.arithmetics import joined, missing
 from pytest_ane.gates.fidelity.metrics import (
     CONTRIBUTIONS,
     COSINES,
@@ -23,19 +26,31 @@ from pytest_ane.gates.fidelity.metrics import (
     values_of,
 )
 from pytest_ane.gates.fidelity.records import Comparison, Fidelity
-from pytest_ane.gates.fidelity.split import compression_finding, split_figures, split_findings
+from pytest_ane.gates.fidelity.split import (
+    compression_finding,
+    engine_figures,
+    split_figures,
+    split_findings,
+)
 from pytest_ane.manifest.policy import FidelityPolicy, OutputPolicy
 
 _BINS = 8
 """Bins of the histogram of the worst probe's cosines, and the positions it takes at least."""
 _BURIED = 256
 """How many times larger a residual path may be; beyond, what is left is fp16's rounding."""
+_COMMON = ("algebra", "rounding", "compression_error", "total_error", "probes", "input")
+"""How the names of figures begin that do not depend on the executor's arithmetic."""
 _NAMED = 5
 """Positions that are named; the rest is counted."""
 
 
 def judge(
-    fidelity: Fidelity, policy: FidelityPolicy, subject: str, *, own: bool = False
+    fidelity: Fidelity,
+    policy: FidelityPolicy,
+    subject: str,
+    *,
+    own: bool = False,
+    arithmetic: Sequence[Arithmetic] = ("typed",),
 ) -> Verdict:
     """Passed only if something was compared, and everything compared is close and finite.
 
@@ -45,6 +60,34 @@ def judge(
         subject: the shard.
         own: whether the artifact is the user's own, so that what an error budget calls compression
             may be another function: nobody knows that it was compressed from what is named.
+        arithmetic: which of the executor's runs are judged; of a device there is one run.
+    """
+    typed = _judge(fidelity, policy, subject, own=own)
+    if "ane" not in arithmetic or fidelity.provenance.get("backend", "cpu") != "cpu":
+        return typed
+    if (ane := fidelity.ane) is None:
+        return missing(typed)
+    view = replace(fidelity, comparisons=ane.comparisons)
+    simulated = _judge(view, policy.in_ane, subject, own=own, engine=ane.engine)
+    return joined(typed, simulated, arithmetic, _COMMON, ane.rules, engine_figures(ane))
+
+
+def _judge(
+    fidelity: Fidelity,
+    policy: FidelityPolicy,
+    subject: str,
+    *,
+    own: bool,
+    engine: Error | None = None,
+) -> Verdict:
+    """The verdict in one arithmetic.
+
+    Args:
+        fidelity: the measurement.
+        policy: its thresholds.
+        subject: the shard.
+        own: as of `judge`.
+        engine: what the ANE's arithmetic costs, where that is judged.
     """
     if not fidelity.comparisons:
         return nothing(
@@ -57,7 +100,7 @@ def judge(
     cost = fidelity.budget and fidelity.budget.compression
     beyond = any(f.figure.startswith("cosine") for f in findings)
     if not split and (beyond or (cost and not math.isfinite(cost.rms))):
-        split = tuple(filter(None, (compression_finding(fidelity, subject),)))
+        split = tuple(filter(None, (compression_finding(fidelity, subject, engine),)))
     return Verdict(
         gate="fidelity",
         subject=subject,

@@ -13,11 +13,20 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.backends import Runner
+from pytest_ane.backends.cpu import CpuRunner
+from pytest_ane.core.arithmetic import RuleShares
 from pytest_ane.core.arrays import DoubleArray, FloatArray
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.error_budget import ErrorBudget, total_error
+from pytest_ane.error_budget import ErrorBudget, difference, total_error
 from pytest_ane.error_budget.runs import Run, nearest, run_cases
-from pytest_ane.gates.fidelity.records import GROUP, Comparison, Covered, Errors, Fidelity
+from pytest_ane.gates.fidelity.records import (
+    GROUP,
+    Comparison,
+    Covered,
+    Errors,
+    Fidelity,
+    Simulated,
+)
 from pytest_ane.metrics.cosine import (
     Contributions,
     contributions,
@@ -47,6 +56,7 @@ def measure(
     compared: bool,
     provenance: Mapping[str, Any],
     budget: ErrorBudget | str = "",
+    simulated: CpuRunner | None = None,
 ) -> Fidelity:
     """Run every case on the artifact and compare; `compared` is False without a reference.
 
@@ -57,22 +67,38 @@ def measure(
         provenance: of the measurement.
         budget: what function, fp16 and compression cost by themselves, or why
             nobody can tell.
+        simulated: of the artifact in the ANE's arithmetic, where that is asked for.
 
     Raises:
         ExecutionError: the artifact cannot be run, or lacks an output of the reference's shape.
     """
     cases = list(cases)
     runs = list(run_cases(runner, cases))
-    comparisons = [
-        comparison
-        for case, run in zip(cases, runs, strict=True)
-        for comparison in _compared(case, run, compared)
-    ]
     return Fidelity(
-        tuple(comparisons),
+        _comparisons(cases, runs, compared),
         compared,
         dict(provenance),
         **_split(budget, cases, runs),
+        ane=None if simulated is None else _simulated(simulated, cases, runs, compared),
+    )
+
+
+def _simulated(
+    runner: CpuRunner, cases: Sequence[Case], typed: Sequence[Run], compared: bool
+) -> Simulated:
+    runs = list(run_cases(runner, cases))
+    engine = difference(cases, runs, typed) if compared else None
+    rules = runner.rule_shares or RuleShares()
+    return Simulated(_comparisons(cases, runs, compared), engine, rules)
+
+
+def _comparisons(
+    cases: Sequence[Case], runs: Sequence[Run], compared: bool
+) -> tuple[Comparison, ...]:
+    return tuple(
+        comparison
+        for case, run in zip(cases, runs, strict=True)
+        for comparison in _compared(case, run, compared)
     )
 
 

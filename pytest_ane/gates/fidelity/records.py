@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
 
+from pytest_ane.core.arithmetic import RuleShares
 from pytest_ane.error_budget import Error, ErrorBudget
 from pytest_ane.metrics.cosine import is_cosine
 
@@ -184,6 +185,22 @@ class Covered:
 
 
 @dataclass(frozen=True)
+class Simulated:
+    """The same probes on the executor in the ANE's arithmetic (h16+).
+
+    Attributes:
+        comparisons: one for each output of each probe, as of the run in the program's own types.
+        engine: how far it is from that run: what the ANE's arithmetic itself costs; None without
+            a reference.
+        rules: by which rules it computed.
+    """
+
+    comparisons: tuple[Comparison, ...]
+    engine: Error | None = None
+    rules: RuleShares = field(default_factory=RuleShares)
+
+
+@dataclass(frozen=True)
 class Fidelity:
     """All comparisons of one shard, or, without a reference, what is known of its outputs alone.
 
@@ -198,6 +215,7 @@ class Fidelity:
         interface: where its inputs, outputs and states are not those that family or builder
             declares; None where neither was asked.
         coverage: what the probes exercise; None where nobody looked.
+        ane: the same in the ANE's arithmetic; None where it was not asked for, or a device ran it.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -208,6 +226,7 @@ class Fidelity:
     unsplit: str = ""
     interface: tuple[str, ...] | None = None
     coverage: tuple[Covered, ...] | None = None
+    ane: Simulated | None = None
 
 
 def _kept(values: tuple[T, ...], kept: Sequence[bool]) -> tuple[T, ...]:

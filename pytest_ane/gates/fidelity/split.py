@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pytest_ane.core.arithmetic import SIMULATED
 from pytest_ane.core.verdict import Figure, Finding, Where
 from pytest_ane.error_budget import Error, ErrorBudget
-from pytest_ane.gates.fidelity.records import Fidelity
+from pytest_ane.gates.fidelity.records import Fidelity, Simulated
 from pytest_ane.manifest.policy import FidelityPolicy
 
 DEVICE_ROUNDING = 0.03
@@ -85,9 +86,31 @@ def split_findings(fidelity: Fidelity, policy: FidelityPolicy, subject: str) -> 
         )
 
 
-def compression_finding(fidelity: Fidelity, subject: str) -> Finding | None:
-    """That compression is the cause of what the thresholds find; None where it is not known."""
-    budget = fidelity.budget
+def engine_figures(ane: Simulated) -> Iterator[Figure]:
+    """What the ANE's arithmetic itself costs: how far its run is from the run as typed."""
+    if (e := ane.engine) is not None:
+        label = f"{SIMULATED} costs"
+        yield Figure("engine.rms", e.rms, label=label, note="rms", shown=True)
+        yield Figure("engine.max", e.greatest, label=f"{label} at most")
+
+
+def compression_finding(
+    fidelity: Fidelity, subject: str, engine: Error | None = None
+) -> Finding | None:
+    """That compression is the cause of what the thresholds find; None where it is not known.
+
+    Where the ANE's arithmetic costs more, that is the cause.
+    """
+    budget, shard = fidelity.budget, subject.rpartition(":")[2]
+    compression = budget and budget.compression
+    if engine and not engine.rms <= (compression.rms if compression else 0.0):
+        return Finding(
+            "failed",
+            f"the ANE's arithmetic: it costs {engine.rms:.2g} of {_what(engine, shard)} (rms), "
+            "against the same program as typed",
+            Where(probe=engine.probe, output=engine.output, position=engine.position),
+            "see which operations lose it, with the hazards gate or pytest-ane blame",
+        )
     if budget is None or (e := budget.compression) is None:
         return None
     where = Where(probe=e.probe, output=e.output, position=e.position)
@@ -100,7 +123,6 @@ def compression_finding(fidelity: Fidelity, subject: str) -> Finding | None:
             "compress it again; a table of its weights holds NaN, infinity, or what overflows",
         )
     others = ", ".join(f"{n} {value:.2g}" for n, value in _parts(fidelity) if n != "compression")
-    shard = subject.rpartition(":")[2]
     return Finding(
         "failed",
         f"compression: it costs {e.rms:.2g} of {_what(e, shard)} (rms), {others}",

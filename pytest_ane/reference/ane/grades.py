@@ -9,9 +9,6 @@ from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-GENERATION = "h16+"
-"""Chips whose arithmetic this is: M4 and later. h13 to h15 (M1 to M3) sum in other ways."""
-
 
 class Grade(str, Enum):
     """Where a rule comes from.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_ane.core.arithmetic import RuleShares
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import read_model
 from pytest_ane.reference import Session
@@ -58,6 +59,7 @@ def test_ties_are_rounded_as_the_ane_does(tmp_path: Path) -> None:
     assert typed.tolist() == [[2048, 2052]]
     assert ane.tolist() == [[2050, 2052]]
     assert plain.tally is None
+    assert plain.rule_shares is None
     assert session.tally is not None
     assert session.tally.operations == {Grade.RECORDED: 1}
 
@@ -71,6 +73,7 @@ def test_sums_are_counted_with_their_overflow(tmp_path: Path) -> None:
     assert session.tally.products == {Grade.RECORDED: 4}
     assert dict(session.tally.infinite) == {"y": 1}
     assert not session.tally.may_overflow
+    assert session.rule_shares == RuleShares({"recorded": 1}, {"recorded": 4}, infinite={"y": 1})
 
 
 @pytest.mark.parametrize("size", [2, 256])
@@ -93,6 +96,7 @@ def test_what_has_no_rule_is_typed_and_named(tmp_path: Path) -> None:
     assert ane.tolist() == typed.tolist()
     assert session.tally is not None
     assert session.tally.kinds == {"softsign": Grade.UNKNOWN}
+    assert session.rule_shares == RuleShares({"unknown": 1}, unknown=("softsign",))
     assert session.tally.shares(session.tally.operations)[Grade.UNKNOWN] == 1
 
 

@@ -1,0 +1,59 @@
+"""What a result in the ANE's arithmetic says of its rules, and of sums that overflowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pytest_ane.core.arithmetic import GRADES, SIMULATED, RuleShares
+
+_MOST_KINDS = 6
+_MOST_NAMES = 3
+
+
+def rules_line(shares: RuleShares) -> str:
+    """By which rules a result was computed, with the kinds of operations that have none.
+
+    `simulated ANE (h16+): multiply-accumulates by rules 91% recorded, 9% unknown; operations 62%
+    recorded, 8% fitted, 30% unknown (conv, reduce_mean, softmax)`.
+    """
+    if not shares.operations:
+        return f"{SIMULATED}: no operation computed anything"
+    parts = []
+    if shares.products:
+        parts.append(f"multiply-accumulates by rules {_graded(shares.shares_of_products)}")
+    by = "" if parts else "by rules "
+    parts.append(f"operations {by}{_graded(shares.shares_of_operations)}")
+    kinds = f" ({_listed(shares.unknown, _MOST_KINDS)})" if shares.unknown else ""
+    return f"{SIMULATED}: {'; '.join(parts)}{kinds}"
+
+
+def rules_lines(shares: RuleShares) -> Iterator[str]:
+    """The same, and a line each for what overflowed and for what may."""
+    yield rules_line(shares)
+    if shares.infinite:
+        yield f"overflowed to infinity: {_outputs(shares.infinite)}"
+    if shares.may_overflow:
+        yield f"may overflow, by the order of summation: {_outputs(shares.may_overflow)}"
+
+
+def _graded(shares: Mapping[str, float]) -> str:
+    """`91% recorded, 9% unknown`."""
+    return ", ".join(f"{_percent(shares[grade])} {grade}" for grade in GRADES if shares[grade])
+
+
+def _percent(share: float) -> str:
+    """With the fewest decimals that tell a share from none and from all."""
+    texts = [f"{100 * share:.{decimals}f}" for decimals in range(5)]
+    return next((text for text in texts if 0 < float(text) < 100), texts[0]) + "%"
+
+
+def _outputs(counts: Mapping[str, int]) -> str:
+    """`12 outputs of down, 1 output of up`, the most first."""
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    texts = [f"{count:,} output{'s' if count > 1 else ''} of {op}" for op, count in ranked]
+    return _listed(texts, _MOST_NAMES)
+
+
+def _listed(names: Sequence[str], most: int) -> str:
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,129 @@
+"""`arithmetic` in the manifest and `--ane-arithmetic`: gates judge the ANE's arithmetic too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_ane.build.coremltools_quiet import converter_notes
+from tests.plugin.conftest import Project, Workshop
+from tests.plugin.projects import LLAMA, save
+
+SCALE = 2.0**-8
+WEIGHT = 18_000.0
+"""Times a probe's values: beyond 32,768 for the largest of them, and never beyond fp16's range."""
+FIGURE = "simulated ANE (h16+) cosine"
+
+
+def _late(x: Any) -> Any:
+    """Sums beyond the accumulator's limit, which are scaled down afterwards."""
+    from coremltools.converters.mil import Builder as mb
+
+    return mb.mul(
+        x=mb.relu(x=mb.conv(x=x, weight=_diagonal(WEIGHT))), y=np.float16(SCALE), name="y"
+    )
+
+
+def _early(x: Any) -> Any:
+    """The same function with the scale in the weight."""
+    from coremltools.converters.mil import Builder as mb
+
+    return mb.relu(x=mb.conv(x=x, weight=_diagonal(WEIGHT * SCALE)), name="y")
+
+
+def _first(x: Any) -> Any:
+    """The same function with the scale on the input."""
+    from coremltools.converters.mil import Builder as mb
+
+    scaled = mb.mul(x=x, y=np.float16(SCALE))
+    return mb.relu(x=mb.conv(x=scaled, weight=_diagonal(WEIGHT)), name="y")
+
+
+def _diagonal(value: float) -> Any:
+    return np.eye(8, dtype=np.float16).reshape(8, 8, 1, 1) * np.float16(value)
+
+
+@pytest.fixture(scope="module")
+def made(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("arithmetic")
+    programs = {"late": _late, "early": _early, "first": _first}
+    with converter_notes():
+        return {name: save(folder / f"{name}.mlpackage", build) for name, build in programs.items()}
+
+
+@pytest.fixture
+def own(project: Project, made: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Project:
+    """Two shards, held against one that scales its input first; nothing is wrapped."""
+    monkeypatch.setenv("COLUMNS", "300")
+    tables = (
+        f'[models.own.shard.{name}]\nartifact = "{made[name]}"\nreference = "{made["first"]}"\n'
+        for name in ("late", "early")
+    )
+    return project.manifest("\n".join(tables))
+
+
+def fidelity(own: Project, *options: str) -> pytest.RunResult:
+    return own.gate("-k", "fidelity", *options)
+
+
+def test_both_shards_are_right_as_typed(own: Project) -> None:
+    result = fidelity(own)
+    result.assert_outcomes(passed=2, deselected=5)
+    result.stdout.no_fnmatch_line("*simulated*")
+
+
+@pytest.mark.parametrize("value", ["ane", "typed,ane"])
+def test_the_one_that_overflows_is_red_in_the_ane_s_arithmetic(own: Project, value: str) -> None:
+    result = fidelity(own, f"--ane-arithmetic={value}")
+    result.assert_outcomes(passed=1, failed=1, deselected=5)
+    result.stdout.fnmatch_lines_random(
+        [
+            "FAILED   own:late *simulated ANE (h16+): the ANE's arithmetic: it*",
+            f"passed   own:early *{FIGURE} 1.0000 (needs 0.97)*",
+        ]
+    )
+
+
+def test_the_manifest_names_it_and_the_option_overrides_it(own: Project) -> None:
+    text = (own.path / "shards.toml").read_text()
+    own.manifest(f'[defaults]\narithmetic = ["typed", "ane"]\n{text}')
+    fidelity(own).assert_outcomes(passed=1, failed=1, deselected=5)
+    fidelity(own, "--ane-arithmetic=typed").assert_outcomes(passed=2, deselected=5)
+    own.pytester.makeini("[pytest]\nane_arithmetic = typed\n")
+    fidelity(own).assert_outcomes(passed=2, deselected=5)
+
+
+def test_thresholds_of_its_own(own: Project) -> None:
+    text = (own.path / "shards.toml").read_text()
+    own.manifest(f"[defaults.policy.fidelity.ane]\nmin-cosine = 0.9\n{text}")
+    result = fidelity(own, "--ane-arithmetic=typed,ane")
+    result.assert_outcomes(passed=2, deselected=5)
+
+
+@pytest.mark.parametrize("word", ["fp16", "h13", "typed,M2"])
+def test_what_is_not_known_is_refused_in_one_sentence(own: Project, word: str) -> None:
+    result = fidelity(own, f"--ane-arithmetic={word}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = [line for line in result.errlines if line.startswith("ERROR")]
+    assert f"--ane-arithmetic={word}: " in line
+    assert line.endswith(".")
+
+
+def test_a_device_computes_in_its_own(own: Project) -> None:
+    from pytest_ane.testing import Replayer, Script
+
+    with Replayer(Script()):
+        result = fidelity(own, "--ane-arithmetic=ane", "--ane-backend=coreml")
+    result.assert_outcomes(passed=2, deselected=5)
+    result.stdout.no_fnmatch_line("*simulated*")
+
+
+@pytest.mark.slow
+def test_a_whole_stack_in_both(project: Project) -> None:
+    project.manifest(LLAMA.format(source=project.workshop.llama))
+    result = project.gate("-k", "behaviour", "--ane-arithmetic=typed,ane", "-v")
+    result.assert_outcomes(passed=1, deselected=12)
+    result.stdout.fnmatch_lines(["*simulated ANE (h16+) costs: KL to*"])
