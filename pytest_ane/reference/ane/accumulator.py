@@ -106,9 +106,7 @@ def sums(weight: Weight, vectors: Array, bias: Array | None = None) -> Sums:
     totals = np.empty((*weight.factors.shape[:2], x.shape[1]))
     mask = np.zeros(totals.shape, np.bool_)
     counts = np.zeros(2, np.int64)
-    _products(
-        weight.factors, weight.totals, weight.norms, x, least, start, totals, mask, counts
-    )
+    _products(weight.factors, weight.totals, weight.norms, x, least, start, totals, mask, counts)
     values = r16(np.multiply(totals, LSB, out=totals))
     depends, infinite = counts.tolist()
     return Sums(values, mask if depends else None, totals.size * x.shape[-1], infinite)
@@ -431,9 +429,7 @@ def _products(
                         elif is_safe:
                             y = start[b, r] + _one_cut(factors[b, r], x[b, q], least[b, q])
                         else:
-                            y, depends = _output(
-                                factors[b, r], x[b, q], least[b, q], start[b, r]
-                            )
+                            y, depends = _output(factors[b, r], x[b, q], least[b, q], start[b, r])
                             mask[b, r, q] = depends
                             counts[0] += depends
                             counts[1] += np.isinf(y)

@@ -98,9 +98,7 @@ _vectorize: Any = numba.vectorize
 
 def ufunc(kind: str) -> Callable[[Any], Any]:
     """Compile a function of numbers, such as `float32(float64)`, as numpy's own ufunc."""
-    return lambda function: cached(
-        lambda cache: _vectorize([kind], cache=cache)(function)
-    ).ufunc
+    return lambda function: cached(lambda cache: _vectorize([kind], cache=cache)(function)).ufunc
 
 
 _decode = ufunc("float32(float32)")(decode_number)
