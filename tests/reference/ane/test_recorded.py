@@ -42,6 +42,8 @@ def test_a_mismatch_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         '1,M6,s,exp,"{""first"":""0x0000"",""count"":2}",,0x3c00 0x3c00,,',
         '1,M6,s,inverse,"{""x"":""0x4000"",""epsilon"":0}",0.5,,,',
         '1,M6,s,gelu,"{""x"":""0x4900"",""mode"":""TANH_APPROXIMATION""}",10.0,,,',
+        '1,M6,s,sub,"{""x"":[1,2],""y"":[3,3]}",,0xc000 0xbc00,,',
+        '1,M6,s,maximum,"{""x"":1,""y"":3}",3.0,,,',
         '1,M6,s,linear,"{""w"":[""0x3c00*16384""],""x"":[""0x3c00*16384""]}",16384.0,,,',
         '1,M6,s,conv_palette,"{""w"":[""0x3c00*3"",""0x4000""],""x"":[1,2,3,4]}",14.0,,,',
     ],
