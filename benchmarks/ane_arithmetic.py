@@ -161,7 +161,8 @@ def unary(op: str) -> Callable[[Mapping[str, Any]], FloatArray]:
             if not 0 <= first < first + count <= 1 << 16:
                 raise ValueError(f"no {count} fp16 numbers from {first:#x} on")
             x = np.arange(first, first + count).astype(np.uint16).view(np.float16)
-        parameters = {key: number(v) if key == "epsilon" else v for key, v in parameters.items()}
+        if isinstance(epsilon := parameters.get("epsilon"), str):
+            parameters["epsilon"] = number(epsilon)
         result = rules()[op].compute(x.astype(np.float32), **parameters)
         if result is None:
             raise NotScoredError(f"operation {op!r} has no rule for {parameters}")

@@ -41,6 +41,8 @@ def test_a_mismatch_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         '1,M6,s,exp,"{""x"":[""0x0000"",""0x3c00""]}",,0x3c00 0x4170,,',
         '1,M6,s,exp,"{""first"":""0x0000"",""count"":2}",,0x3c00 0x3c00,,',
         '1,M6,s,inverse,"{""x"":""0x4000"",""epsilon"":0}",0.5,,,',
+        '1,M6,s,inverse,"{""x"":""0x4000"",""epsilon"":1e-4}",0.5,,,',
+        '1,M6,s,inverse,"{""x"":""0x4000"",""epsilon"":""0x068e""}",0.5,,,',
         '1,M6,s,gelu,"{""x"":""0x4900"",""mode"":""TANH_APPROXIMATION""}",10.0,,,',
         '1,M6,s,sub,"{""x"":[1,2],""y"":[3,3]}",,0xc000 0xbc00,,',
         '1,M6,s,maximum,"{""x"":1,""y"":3}",3.0,,,',
