@@ -38,6 +38,11 @@ def read_arithmetic(word: str) -> Arithmetic:
     raise ValueError("must be 'typed' or 'ane'")
 
 
+def label(arithmetic: Arithmetic) -> str:
+    """What numbers of an arithmetic are called: `typed`, or `simulated ANE (h16+)`."""
+    return SIMULATED if arithmetic == "ane" else arithmetic
+
+
 @dataclass(frozen=True)
 class RuleShares:
     """By rules of which grades a program ran in arithmetic `ane`, and which outputs overflowed.

@@ -130,8 +130,8 @@ class Simulation:
             self.tally.add(op.op, grade, result.products)
             if result.may_overflow is not None:
                 self.tally.may_overflow[op.name] += int(result.may_overflow.sum())
-            if overflowed := int(np.isinf(result.values).sum()):
-                self.tally.infinite[op.name] += overflowed
+            if result.infinite:
+                self.tally.infinite[op.name] += result.infinite
             return result.values
 
         return compute
