@@ -138,7 +138,7 @@ def integer_conv(operands: Mapping[str, Any]) -> float:
         raise NotScoredError(f"mode {mode!r} is not known")
     codes = np.full((1, weight.size), int(operands["q_x"]), np.int64)
     scale = 2.0 ** -int(operands["k"])
-    return float(w8a8(codes, weight.reshape(1, -1), scale, scale).item())
+    return float(w8a8(codes, weight.reshape(1, -1), scale, scale).values.item())
 
 
 def quantized(operands: Mapping[str, Any]) -> float:
