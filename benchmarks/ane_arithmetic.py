@@ -2,11 +2,14 @@
 
     python -m benchmarks.ane_arithmetic [--rows FILE.csv]
 
-A row has an operation (`op`), its operands as JSON (`operands`, fp16 numbers as hex patterns) and
-the ANE's output (`ane_fp16` as a hex pattern, or `ane` in decimal); `id` and `note` are shown.
-Prints a table by operation, every mismatch, and what is not scored and why; the total is the last
-line. Exits 1 where a scored row is not reproduced or none is scored, 2 where the file cannot be
-read. The default file is tests/reference/ane/recorded.csv.
+A row has an operation (`op`), its operands as JSON (`operands`, fp16 numbers as hex patterns,
+`0x3c00*576` for 576 equal ones) and the ANE's output (`ane_fp16` as a hex pattern, several outputs
+one after the other, or `ane` in decimal). A function of one number takes `x`, or `count` numbers
+from the pattern `first` on. So `pytest-ane record-arithmetic` writes them, too.
+Prints a table by operation, every mismatch, what is not scored and why, and which of some
+candidates fits what has no rule (`benchmarks.ane_candidates`); the total is the last line. Exits 1
+where a scored row is not reproduced or none is scored, 2 where the file cannot be read. The default
+file is tests/reference/ane/recorded.csv.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import csv
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +28,11 @@ import numpy as np
 
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.reference.ane.accumulator import Weight, sums
-from pytest_ane.reference.ane.elementwise import add, mul, sub
+from pytest_ane.reference.ane.elementwise import add, maximum, minimum, mul, sub
 from pytest_ane.reference.ane.integers import quantize, w8a8
+from pytest_ane.reference.ane.simulation import rules
 
+Row = Mapping[str, Any]
 ROWS = Path(__file__).parents[1] / "tests/reference/ane/recorded.csv"
 NOT_SCORED = {"act_": "a summary of a whole curve", "_cliff": "a summary of a sweep"}
 OTHER_GENERATIONS = ("M1", "M2", "M3")
@@ -50,8 +55,8 @@ class Result:
 
     id: str
     op: str
-    recorded: int
-    computed: int
+    recorded: tuple[int, ...]
+    computed: tuple[int, ...]
 
     @property
     def is_reproduced(self) -> bool:
@@ -59,13 +64,13 @@ class Result:
         return self.recorded == self.computed
 
     def __str__(self) -> str:
-        recorded, computed = (
-            np.uint16(bits).view(np.float16) for bits in (self.recorded, self.computed)
-        )
-        return (
-            f"{self.op} {self.id}: recorded {recorded} (0x{self.recorded:04x}), "
-            f"computed {computed} (0x{self.computed:04x})"
-        )
+        """The first output that differs, and how many do."""
+        pairs = list(zip(self.recorded, self.computed, strict=True))
+        wrong = [(i, *pair) for i, pair in enumerate(pairs) if pair[0] != pair[1]]
+        i, *bits = wrong[0]
+        recorded, computed = (f"{np.uint16(b).view(np.float16)} (0x{b:04x})" for b in bits)
+        place = f" output {i}, the first of {len(wrong)}" if len(pairs) > 1 else ""
+        return f"{self.op} {self.id}{place}: recorded {recorded}, computed {computed}"
 
 
 def number(text: Any) -> float:
@@ -83,9 +88,18 @@ def number(text: Any) -> float:
 
 
 def numbers(value: Any, count: int = 1) -> FloatArray:
-    """A vector of fp16 numbers; a single one is repeated."""
-    values = value if isinstance(value, list) else [value] * count
-    return np.array([number(v) for v in values], np.float32)
+    """A vector of fp16 numbers; a single one is repeated, and `0x3c00*576` stands for 576."""
+    runs = [repeats(v) for v in value] if isinstance(value, list) else [(value, count)]
+    if sum(length for _, length in runs) > LARGEST:
+        raise ValueError("too many operands")
+    values = [np.full(length, number(v), np.float32) for v, length in runs]
+    return np.concatenate([np.empty(0, np.float32), *values])
+
+
+def repeats(value: Any) -> tuple[Any, int]:
+    """A number, and how often it stands in its vector."""
+    text, _, count = value.partition("*") if isinstance(value, str) else (value, "", "")
+    return text, max(int(count), 0) if count else 1
 
 
 def dot(operands: Mapping[str, Any]) -> float:
@@ -95,9 +109,8 @@ def dot(operands: Mapping[str, Any]) -> float:
     """
     first, second = (value for key, value in operands.items() if key not in _NO_VECTORS)
     counts = [int(operands[key]) for key in ("K", "n", "N") if key in operands]
-    count = max([1, *counts, *(len(v) for v in (first, second) if isinstance(v, list))])
-    if count > LARGEST:
-        raise ValueError(f"{count} operands")
+    lengths = (len(numbers(v)) for v in (first, second) if isinstance(v, list))
+    count = max([1, *counts, *lengths])
     w, x = numbers(first, count), numbers(second, count)
     if len(w) != len(x):
         raise ValueError(f"{len(w)} weights and {len(x)} inputs")
@@ -125,7 +138,7 @@ def integer_conv(operands: Mapping[str, Any]) -> float:
         raise NotScoredError(f"mode {mode!r} is not known")
     codes = np.full((1, weight.size), int(operands["q_x"]), np.int64)
     scale = 2.0 ** -int(operands["k"])
-    return float(w8a8(codes, weight.reshape(1, -1), scale, scale).item())
+    return float(w8a8(codes, weight.reshape(1, -1), scale, scale).values.item())
 
 
 def quantized(operands: Mapping[str, Any]) -> float:
@@ -136,25 +149,68 @@ def quantized(operands: Mapping[str, Any]) -> float:
     return float(code.item())
 
 
-def pairwise(compute: Callable[..., FloatArray]) -> Callable[[Mapping[str, Any]], float]:
+def unary(op: str) -> Callable[[Mapping[str, Any]], FloatArray]:
+    """A function of one number, by its rule: of `x`, or of `count` numbers from `first` on."""
+
+    def compute(operands: Mapping[str, Any]) -> FloatArray:
+        parameters = dict(operands)
+        if "x" in parameters:
+            x = numbers(parameters.pop("x"))
+        else:
+            first, count = int(parameters.pop("first"), 16), int(parameters.pop("count"))
+            if not 0 <= first < first + count <= 1 << 16:
+                raise ValueError(f"no {count} fp16 numbers from {first:#x} on")
+            x = np.arange(first, first + count).astype(np.uint16).view(np.float16)
+        if isinstance(epsilon := parameters.get("epsilon"), str):
+            parameters["epsilon"] = number(epsilon)
+        result = rules()[op].compute(x.astype(np.float32), **parameters)
+        if result is None:
+            raise NotScoredError(f"operation {op!r} has no rule for {parameters}")
+        return np.asarray(result)
+
+    return compute
+
+
+def pairwise(compute: Callable[..., FloatArray]) -> Callable[[Mapping[str, Any]], FloatArray]:
     """An element-wise operation on `x` and `y`."""
-    return lambda operands: float(compute(numbers(operands["x"]), numbers(operands["y"])).item())
+    return lambda operands: compute(numbers(operands["x"]), numbers(operands["y"]))
 
 
-OPERATIONS: dict[str, Callable[[Mapping[str, Any]], float]] = {
-    "conv": dot, "conv_bias": dot, "conv_lsb": dot, "matmul": dot, "linear": dot,
+FUNCTIONS = (
+    "abs", "erf", "exp", "exp2", "gelu", "inverse", "log", "rsqrt", "sigmoid", "sign", "silu",
+    "softplus", "sqrt", "square", "tanh",
+)  # fmt: skip
+OPERATIONS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    **{op: unary(op) for op in FUNCTIONS},
+    "conv": dot, "conv_bias": dot, "conv_lsb": dot, "conv_palette": dot, "matmul": dot,
+    "linear": dot,
     "conv_w8a8": integer_conv, "quantize": quantized,
-    "elementwise_add": pairwise(add), "elementwise_sub": pairwise(sub),
-    "elementwise_mul": pairwise(mul),
+    **{f"{prefix}{compute.__name__}": pairwise(compute)
+       for compute in (add, sub, mul) for prefix in ("elementwise_", "")},
+    "maximum": pairwise(maximum), "minimum": pairwise(minimum),
 }  # fmt: skip
 
 
-def pattern(y: float) -> int:
-    """Bits of an fp16 number."""
-    return int(np.float16(y).view(np.uint16))
+def patterns(y: Any) -> tuple[int, ...]:
+    """Bits of fp16 numbers."""
+    return tuple(np.asarray(y, np.float16).reshape(-1).view(np.uint16).tolist())
 
 
-def score(row: Mapping[str, Any]) -> Result:
+def outputs(row: Mapping[str, Any]) -> tuple[int, ...]:
+    """What the ANE gave, as patterns."""
+    recorded: list[Any] = str(row.get("ane_fp16") or "").split() or [row.get("ane")]
+    return patterns([number(text) for text in recorded])
+
+
+def objection(row: Row) -> str:
+    """What speaks against counting a row as an output of the ANE from h16 on; else empty."""
+    chip = str(row.get("chip") or "").split()
+    if chip and chip[0] in OTHER_GENERATIONS:
+        return f"{chip[0]} is of another generation than h16+"
+    return "the output may be the CPU's" if NO_EVIDENCE in str(row.get("note") or "") else ""
+
+
+def score(row: Row) -> Result:
     """Compute one row.
 
     Raises:
@@ -166,16 +222,15 @@ def score(row: Mapping[str, Any]) -> Result:
             raise NotScoredError(reason)
     if op not in OPERATIONS:
         raise NotScoredError(f"operation {op!r} has no rule")
-    chip = str(row.get("chip") or "").split()
-    if chip and chip[0] in OTHER_GENERATIONS:
-        raise NotScoredError(f"{chip[0]} is of another generation than h16+")
-    if NO_EVIDENCE in str(row.get("note") or ""):
-        raise NotScoredError("the output may be the CPU's")
+    if reason := objection(row):
+        raise NotScoredError(reason)
     try:
-        recorded = pattern(number(str(row.get("ane_fp16") or "").strip() or row.get("ane")))
+        recorded = outputs(row)
         operands = json.loads(str(row.get("operands")))
         with np.errstate(all="ignore"):
-            computed = pattern(OPERATIONS[op](operands))
+            computed = patterns(OPERATIONS[op](operands))
+        if len(recorded) != len(computed):
+            raise ValueError(f"{len(recorded)} outputs, not {len(computed)}")
     except UNREADABLE as error:
         raise NotScoredError(f"its values cannot be read ({error!r:.80})") from error
     return Result(name, op, recorded, computed)
@@ -209,28 +264,70 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
+    return report(*scored(rows), fits(rows))
+
+
+def scored(rows: Iterable[Row]) -> tuple[list[Result], Counter[tuple[str, str]]]:
+    """What was computed, and how many rows of an operation are not scored for which reason."""
     results, reasons = [], Counter[tuple[str, str]]()
     for row in rows:
         try:
             results.append(score(row))
         except NotScoredError as reason:
             reasons[str(row.get("op")), str(reason)] += 1
-    return report(results, reasons)
+    return results, reasons
 
 
-def report(results: list[Result], reasons: Counter[tuple[str, str]]) -> int:
-    """Print what came out; the exit code."""
+def by_operation(results: Iterable[Result]) -> Iterator[tuple[str, int, int]]:
+    """Operation, rows, and how many of them are reproduced."""
     by_op = defaultdict(list)
     for result in results:
         by_op[result.op].append(result.is_reproduced)
-    print("| operation | rows | reproduced |\n|---|---|---|")
     for op, matches in sorted(by_op.items()):
-        print(f"| {op} | {len(matches)} | {sum(matches)} |")
+        yield op, len(matches), sum(matches)
+
+
+def fits(rows: Iterable[Row]) -> Iterator[str]:
+    """How many rows of operations without a rule each candidate reproduces."""
+    from benchmarks.ane_candidates import CANDIDATES
+
+    by_op = defaultdict(list)
+    for row in rows:
+        if row.get("op") in CANDIDATES and not objection(row):
+            by_op[str(row.get("op"))].append(row)
+    for op, candidates in CANDIDATES.items():
+        readable = [known for row in by_op[op] if (known := _known(row, candidates)) is not None]
+        for name in candidates if readable else ():
+            count = sum(name in known for known in readable)
+            yield f"candidate: {op}, {name}: {count} of {len(readable)} rows"
+
+
+def _known(row: Row, candidates: Mapping[str, Callable[..., Any]]) -> list[str] | None:
+    """Names of the candidates that reproduce a row; None for one that cannot be read."""
+    try:
+        recorded, operands = outputs(row), json.loads(str(row.get("operands")))
+        with np.errstate(all="ignore"):
+            return [
+                n for n, compute in candidates.items() if patterns(compute(operands)) == recorded
+            ]
+    except UNREADABLE:
+        return None
+
+
+def report(
+    results: list[Result], reasons: Counter[tuple[str, str]], candidates: Iterable[str] = ()
+) -> int:
+    """Print what came out; the exit code."""
+    print("| operation | rows | reproduced |\n|---|---|---|")
+    for op, count, reproduced in by_operation(results):
+        print(f"| {op} | {count} | {reproduced} |")
     for result in results:
         if not result.is_reproduced:
             print(f"not reproduced: {result}")
     for (op, reason), count in sorted(reasons.items()):
         print(f"not scored: {op}, {count} rows: {reason}")
+    for line in candidates:
+        print(line)
     reproduced = sum(result.is_reproduced for result in results)
     unscored = sum(reasons.values())
     print(f"{reproduced} of {len(results)} scored rows reproduced, {unscored} not scored")

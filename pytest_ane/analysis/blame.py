@@ -27,6 +27,7 @@ from pytest_ane.analysis.restore import Restorer, WeightPair
 from pytest_ane.backends.cpu import CpuRunner
 from pytest_ane.build.census import Weight
 from pytest_ane.build.compress import compress_weight
+from pytest_ane.core.arithmetic import Arithmetic, RuleShares
 from pytest_ane.core.arrays import Arrays, DoubleArray, FloatArray
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.error_budget.runs import CaseState
@@ -82,6 +83,8 @@ class Blame:
         exact: the same with every compressed weight exact; NaN where none can be restored.
         algebra: the same in float32, where nothing but another function is left; NaN where the
             reference is the program itself.
+        typed: of the shard as it is, computed as its types say; NaN where `error` is that.
+        rules: by which rules `error` was computed in the ANE's arithmetic; None for as typed.
         weights: compressed ones, the worst first.
         operations: the worst first.
         absent: compressed weights without a counterpart in the uncompressed package.
@@ -98,14 +101,19 @@ class Blame:
     absent: tuple[str, ...] = ()
     without: str = ""
     algebra: float = math.nan
+    typed: float = math.nan
+    rules: RuleShares | None = None
 
     @property
-    def cause(self) -> Literal["function", "fp16", "compression", ""]:
-        """Which of the three makes most of the error; empty where that is not known.
+    def cause(self) -> Literal["engine", "function", "fp16", "compression", ""]:
+        """Which of the four makes most of the error; empty where that is not known.
 
-        Exact weights that leave more than half of it acquit compression, and float32 that leaves
-        more than half of that acquits fp16.
+        It is the ANE's arithmetic where less than half is left as typed. Exact weights that leave
+        more than half of it acquit compression, and float32 that leaves more than half of that
+        acquits fp16.
         """
+        if not math.isnan(self.typed) and not _leaves_most(self.typed, self.error):
+            return "engine"
         if math.isnan(self.exact) and self.absent:
             return ""
         exact = self.error if math.isnan(self.exact) else self.exact
@@ -128,6 +136,7 @@ def blame(
     *,
     without: str = "",
     most: int = CASES,
+    arithmetic: Arithmetic = "typed",
 ) -> Blame:
     """Find the weights and operations that a shard's error comes from, on its worst cases.
 
@@ -138,6 +147,7 @@ def blame(
             weights is the reference.
         without: why there is no `original`, a sentence.
         most: so many cases, those of the greatest error.
+        arithmetic: how the artifact is computed, with exact weights too.
 
     Raises:
         ExecutionError: there is no case, or one of the programs cannot be run.
@@ -145,14 +155,16 @@ def blame(
     """
     if not cases:
         raise ExecutionError(f"{model.path}: there is no probe to blame anything on.")
-    restorer = Restorer(model, original)
+    restorer = Restorer(model, original, arithmetic)
     now = restorer.session()
+    typed = None if arithmetic == "typed" else restorer.session(arithmetic="typed")
     ideal = restorer.session(restorer.names, precision="float32")
     itself = not all(case.expected for case in cases)
     cases = _with_references(cases, ideal)
     errors = [_error([rows], [case]) for rows, case in zip(_run(now, cases), cases, strict=True)]
     order = sorted(range(len(cases)), key=lambda i: -errors[i])[:most]
     chosen = [cases[i] for i in order]
+    rules = now.rule_shares
     variants = _Variants(restorer, now, chosen)
     weights = tuple(variants.culprits())
     if not without and not restorer.pairs:
@@ -164,10 +176,12 @@ def blame(
         error=variants.error,
         exact=variants.exact if weights else math.nan,
         weights=weights,
-        operations=tuple(suspect_operations(now, ideal, chosen, restorer.values)),
+        operations=tuple(suspect_operations(now, ideal, chosen, restorer.values, typed)),
         absent=restorer.absent,
         without=without,
         algebra=math.nan if itself else _error(_run(ideal, chosen), chosen),
+        typed=math.nan if typed is None else _error(_run(typed, chosen), chosen),
+        rules=rules,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from pytest_ane.chain.chain import Chain
 from pytest_ane.chain.exact import ForcedShard, ReferenceStates, run_all, teacher_forced
 from pytest_ane.chain.golden import GoldenPrompt
+from pytest_ane.core.arithmetic import SIMULATED, RuleShares
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.families import Streams, apply_output, shard_input
@@ -80,12 +81,20 @@ class Drift:
     Attributes:
         end: logits of the stack as it is.
         reference: those of the reference itself, to see whether it meets a policy.
+        rules: by which rules the shards ran in the ANE's arithmetic; None where they did not.
     """
 
     shards: tuple[ShardDrift, ...]
     end: Behaviour
     reference: Behaviour
     provenance: Mapping[str, Any]
+    rules: RuleShares | None = None
+
+
+def in_ane(drift: Drift, rules: RuleShares) -> Drift:
+    """A drift whose shards ran in the ANE's arithmetic, by these rules."""
+    provenance = {**drift.provenance, "arithmetic": SIMULATED}
+    return replace(drift, provenance=provenance, rules=rules)
 
 
 def measure_drift(

@@ -10,15 +10,16 @@ weight that it takes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from pytest_ane.backends.cpu import CpuRunner
 from pytest_ane.core import fp16
+from pytest_ane.core.arithmetic import Arithmetic, RuleShares
 from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.error_budget.runs import CaseState
@@ -36,6 +37,9 @@ from pytest_ane.reference.prepare import uses
 from pytest_ane.reference.replay import run_step
 from pytest_ane.reference.state import State
 
+Arithmetics: TypeAlias = tuple[Arithmetic, Arithmetic]
+
+_TYPED: Arithmetics = ("typed", "typed")
 _SHOWS = 1e-2
 
 
@@ -51,6 +55,7 @@ class Suspect:
         output: relative difference of its result in the two runs.
         peak: largest magnitude of the float32 result.
         weights: compressed ones that it takes.
+        typed: `own` as typed, where `own` is of the ANE's arithmetic; else NaN.
     """
 
     op: str
@@ -60,6 +65,7 @@ class Suspect:
     output: float
     peak: float
     weights: tuple[str, ...] = ()
+    typed: float = math.nan
 
     @property
     def underflows(self) -> bool:
@@ -73,7 +79,11 @@ class Suspect:
 
 
 def suspect_operations(
-    now: Session, ideal: Session, cases: Sequence[Case], weights: Mapping[str, str]
+    now: Session,
+    ideal: Session,
+    cases: Sequence[Case],
+    weights: Mapping[str, str],
+    typed: Session | None = None,
 ) -> list[Suspect]:
     """All operations whose result is floating, those that do most by themselves first.
 
@@ -82,10 +92,11 @@ def suspect_operations(
         ideal: the same in float32, with exact weights.
         cases: inputs; for a program with states only those of the first case.
         weights: names of compressed weights by the values that hold them.
+        typed: the program computed as its types say, where `now` is not.
     """
     worst: dict[str, Suspect] = {}
     for calls, states in _rounds(now, ideal, cases):
-        for suspect in _walk(now, ideal, calls, states, weights):
+        for suspect in _walk(now, ideal, calls, states, weights, typed):
             before = worst.get(suspect.name)
             if before is None or rank(suspect.own) > rank(before.own):
                 worst[suspect.name] = suspect
@@ -115,6 +126,7 @@ def _walk(
     calls: Sequence[Mapping[str, Any]],
     states: tuple[Any, Any],
     weights: Mapping[str, str],
+    typed: Session | None,
 ) -> Iterator[Suspect]:
     inputs = [now.known(call) for call in calls]
     first = [now.table(each, states[0]) for each in inputs]
@@ -128,6 +140,9 @@ def _walk(
     names = {slot: name for name, slot in now.slots.items()}
     run: dict[str, float] = {}
     for index, step in enumerate(now.block.steps):
+        third = [list(table) for table in mixed] if typed is not None else []
+        if typed is not None:
+            run_step(typed, index, third)
         run_step(now, index, mixed)
         run_step(now, index, first)
         own = {slot: [table[slot] for table in mixed] for slot, _ in step.outputs}
@@ -149,6 +164,9 @@ def _walk(
                 output=both.relative,
                 peak=max(float(np.abs(x).max(initial=0.0)) for x in theirs),
                 weights=tuple(weights[n] for n in dict.fromkeys(uses(op)) if n in weights),
+                typed=_worst(op, name, [table[slot] for table in third], theirs).relative
+                if third
+                else math.nan,
             )
 
 
@@ -187,11 +205,13 @@ class ProgramDiff:
 
     Attributes:
         only_first, only_second: results that only one of the packages computes.
+        rules: by which rules of the ANE either ran; None for one that ran as typed.
     """
 
     differences: tuple[OpDifference, ...]
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]
+    rules: tuple[RuleShares | None, RuleShares | None] = (None, None)
 
     def first_beyond(self, tolerance: float) -> OpDifference | None:
         """The first operation whose result differs by more than a relative tolerance."""
@@ -203,16 +223,25 @@ class ProgramDiff:
             tuple(replace(d, name=f"{part}/{d.name}") for d in self.differences),
             tuple(f"{part}/{name}" for name in self.only_first),
             tuple(f"{part}/{name}" for name in self.only_second),
+            self.rules,
         )
 
 
-def diff_programs(a: MLModel, b: MLModel, inputs: Arrays) -> ProgramDiff:
+def diff_programs(
+    a: MLModel, b: MLModel, inputs: Arrays, arithmetics: Arithmetics = _TYPED
+) -> ProgramDiff:
     """Run both on the same inputs and compare results of the same name.
+
+    Args:
+        a: the first.
+        b: the second.
+        inputs: of both.
+        arithmetics: in which the first and the second compute.
 
     Raises:
         ExecutionError: one of them cannot be run on these inputs, or they share no name.
     """
-    first, second = Session(a), Session(b)
+    first, second = (Session(m, arithmetic=how) for m, how in zip((a, b), arithmetics, strict=True))
     kinds = {out.name: op.op for op in a.main.block.operations for out in op.outputs}
     theirs = {_plain(name): name for name in second.computed}
     common = {name: theirs[_plain(name)] for name in first.computed if _plain(name) in theirs}
@@ -226,11 +255,16 @@ def diff_programs(a: MLModel, b: MLModel, inputs: Arrays) -> ProgramDiff:
         tuple(op_difference(kinds[n], n, x[n], y[other]) for n, other in common.items()),
         tuple(n for n in first.computed if n not in common),
         tuple(n for n in second.computed if n not in set(common.values())),
+        (first.rule_shares, second.rule_shares),
     )
 
 
-def diff_pipelines(a: Pipeline, b: Pipeline, inputs: Arrays) -> ProgramDiff:
+def diff_pipelines(
+    a: Pipeline, b: Pipeline, inputs: Arrays, arithmetics: Arithmetics = _TYPED
+) -> ProgramDiff:
     """Compare two pipelines part by part, each part of both on what enters it in the first.
+
+    Arguments are those of `diff_programs`.
 
     Results are named `PART/NAME`. A suppression is one operation, named as its part, whose settings
     are compared.
@@ -244,19 +278,29 @@ def diff_pipelines(a: Pipeline, b: Pipeline, inputs: Arrays) -> ProgramDiff:
             f"{a.path} and {b.path} are pipelines of other parts, so there is little to compare."
         )
     names = [f.name for part in a.parts for f in part.outputs]
-    values = {**inputs, **PipelineSession(a).predict(inputs, outputs=names)}
+    values = {
+        **inputs,
+        **PipelineSession(a, arithmetic=arithmetics[0]).predict(inputs, outputs=names),
+    }
     diffs = []
     for name, first, second in zip(a.names, a.parts, b.parts, strict=True):
         if isinstance(first, MLModel) and isinstance(second, MLModel):
             entering = [f for f in first.inputs if f.name in values]
             given = {f.name: _entering(f, values[f.name]) for f in entering}
-            diffs.append(diff_programs(first, second, given).within(name))
+            diffs.append(diff_programs(first, second, given, arithmetics).within(name))
         elif not isinstance(first, MLModel) and not isinstance(second, MLModel):
             diffs.append(ProgramDiff((_suppressions(name, first, second),), (), ()))
     return ProgramDiff(
-        *(tuple(chain.from_iterable(getattr(diff, f.name) for diff in diffs))
-          for f in fields(ProgramDiff))
-    )  # fmt: skip
+        tuple(chain.from_iterable(diff.differences for diff in diffs)),
+        tuple(chain.from_iterable(diff.only_first for diff in diffs)),
+        tuple(chain.from_iterable(diff.only_second for diff in diffs)),
+        (_all_rules(diff.rules[0] for diff in diffs), _all_rules(diff.rules[1] for diff in diffs)),
+    )
+
+
+def _all_rules(parts: Iterable[RuleShares | None]) -> RuleShares | None:
+    shares = [part for part in parts if part is not None]
+    return sum(shares, RuleShares()) if shares else None
 
 
 def _entering(feature: Feature, value: Any) -> Any:

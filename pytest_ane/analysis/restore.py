@@ -23,6 +23,7 @@ from pytest_ane.build.census import (
 )
 from pytest_ane.build.decompress import decompress, expansion
 from pytest_ane.build.distortion import typeless
+from pytest_ane.core.arithmetic import Arithmetic
 from pytest_ane.core.arrays import Array
 from pytest_ane.mil.blob import load
 from pytest_ane.mil.records import MLModel, Operation
@@ -68,6 +69,7 @@ class Restorer:
     Args:
         model: the artifact.
         original: the same program uncompressed; None where there is none.
+        arithmetic: of the sessions that compute as typed, not in float32.
 
     Attributes:
         pairs: the weights that differ from their counterparts, in program order: compressed ones,
@@ -80,8 +82,10 @@ class Restorer:
         ExecutionError: a weight cannot be decoded.
     """
 
-    def __init__(self, model: MLModel, original: MLModel | None) -> None:
-        self.model = model
+    def __init__(
+        self, model: MLModel, original: MLModel | None, arithmetic: Arithmetic = "typed"
+    ) -> None:
+        self.model, self._arithmetic = model, arithmetic
         pairs = list(_pairs(model, original))
         self.pairs = tuple(pair for pair in pairs if pair.exact is not None)
         self.absent = tuple(p.name for p in pairs if p.weight.stages and p.exact is None)
@@ -96,6 +100,7 @@ class Restorer:
         *,
         others: Mapping[str, Array] | None = None,
         precision: Precision = "as-typed",
+        arithmetic: Arithmetic | None = None,
     ) -> Session:
         """A session of the artifact's program with some of its weights replaced.
 
@@ -103,6 +108,7 @@ class Restorer:
             exact: names of the weights that are those of the uncompressed form.
             others: further weights by name, in float32.
             precision: as in `Session`.
+            arithmetic: in place of the restorer's, which float32 excludes.
         """
         weights = dict(self._stored)
         for pair in self.pairs:
@@ -110,7 +116,9 @@ class Restorer:
                 weights[pair.operation] = pair.exact
             if others and pair.name in others:
                 weights[pair.operation] = others[pair.name]
-        return Session(self.model, precision, 0, overrides=self._skipped | weights)
+        how = arithmetic or (self._arithmetic if precision == "as-typed" else "typed")
+        overrides = self._skipped | weights
+        return Session(self.model, precision, 0, overrides=overrides, arithmetic=how)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from pytest_ane.audit.base import Base
 from pytest_ane.audit.ledger import Entry, Ledger, Pair, checkout, gate_files, plugin_digest
+from pytest_ane.core.arithmetic import SIMULATED
 from pytest_ane.core.errors import AneError, UnprovenError
 from pytest_ane.core.verdict import Figure, Finding, Verdict, nothing
 from pytest_ane.evidence import FOLDER, Statement, Store
@@ -193,6 +194,8 @@ class Auditor:
             raise UnprovenError("it was measured of other bytes than lie in this checkout")
         if statement.asked != plain(self._question(gate, subject)):
             raise UnprovenError("its measurement answers another question than the base asks")
+        if statement.environment.get("arithmetic", "typed") != "typed":
+            raise UnprovenError(f"its measurement was computed as {SIMULATED} alone")
         if "native" in statement.environment:
             raise UnprovenError("its measurement was answered by a replay")
         return statement

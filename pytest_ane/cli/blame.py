@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_ane.cli.options import add_budget, add_project
+from pytest_ane.cli.options import add_budget, add_manifest_arithmetic, add_project
 from pytest_ane.cli.output import Output
+from pytest_ane.core.arithmetic import label
 
 if TYPE_CHECKING:
     from pytest_ane.analysis.blame import Blame
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--against", type=Path, metavar="PACKAGE", help="of a package: its uncompressed form"
     )
     add_project(parser)
+    add_manifest_arithmetic(parser)
     add_budget(parser)
 
 
@@ -44,9 +46,13 @@ def run(options: argparse.Namespace) -> Output:
         for shard in project.shards:
             if len(project.shards) > 1:
                 yield from ("", shard.qualified) if blames else (shard.qualified,)
-            blame = blames[shard.qualified] = blame_shard(project, shard)
+            blame = blames[shard.qualified] = blame_shard(project, shard, options.arithmetic)
             yield from lines(blame)
-    return {"shards": blames}
+    shown = {
+        name: {**vars(blame), "arithmetic": label("typed" if blame.rules is None else "ane")}
+        for name, blame in blames.items()
+    }
+    return {"shards": shown}
 
 
 def _project(

@@ -29,6 +29,7 @@ COMMANDS = (
     "bisect",
     "calibrate",
     "speculate",
+    "record-arithmetic",
 )
 """Modules of this package in the order of `pytest-ane --help`."""
 

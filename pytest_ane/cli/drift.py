@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 
-from pytest_ane.cli.options import add_stack
+from pytest_ane.cli.options import add_manifest_arithmetic, add_stack
 from pytest_ane.cli.output import Output
 from pytest_ane.cli.terminal import tell
+from pytest_ane.core.arithmetic import label
 
 HELP = "measure what each shard does to the hidden states"
 EXAMPLE = "pytest-ane drift --model smollm2 --json > drift.json"
 
-add_arguments = add_stack
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The model, and the arithmetic."""
+    add_stack(parser)
+    add_manifest_arithmetic(parser)
 
 
 def run(options: argparse.Namespace) -> Output:
@@ -19,13 +24,16 @@ def run(options: argparse.Namespace) -> Output:
     from pytest_ane.project import threads
 
     threads.choose()
-    from pytest_ane.analysis.drift import find_causes, measure_drift
+    from pytest_ane.analysis.drift import find_causes, in_ane, measure_drift
     from pytest_ane.cli.stack import open_stack
     from pytest_ane.report.drift import lines
 
-    with open_stack(options.manifest, options.model, options.cache) as stack:
+    with open_stack(
+        options.manifest, options.model, options.cache, arithmetic=options.arithmetic
+    ) as stack:
+        simulated = stack.simulated
         drift = measure_drift(
-            stack.chain,
+            simulated or stack.chain,
             stack.reference,
             stack.golden,
             stack.states,
@@ -33,5 +41,7 @@ def run(options: argparse.Namespace) -> Output:
             lambda shard, done, total: tell(f"{shard} ({done + 1} of {total})"),
         )
         tell("")
+        if simulated is not None:
+            drift = in_ane(drift, stack.rules)
         yield from lines(drift, find_causes(drift, stack.policy, stack.model), stack.model)
-    return drift
+    return {**vars(drift), "arithmetic": label("typed" if drift.rules is None else "ane")}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_ane.cli.options import add_project, add_shards, add_yes
 from pytest_ane.cli.output import Failed, Output
 from pytest_ane.cli.terminal import confirmed, terminal_width
+from pytest_ane.core.arithmetic import SIMULATED
 from pytest_ane.core.errors import AneError, EvidenceError
 
 if TYPE_CHECKING:
@@ -88,13 +89,17 @@ def _list(inventory: Inventory) -> Output:
 
 
 def _columns(inventory: Inventory, path: Path) -> tuple[str, ...]:
+    from pytest_ane.evidence.judge import simulated
+
     gate, subject = inventory.used[path]
     state = inventory.state(path)
     try:
         statement = inventory.read(path)
     except EvidenceError:
         return (subject.qualified, gate, *("" for _ in _COLUMNS[3:]), state)
-    environment = statement.environment
+    environment = dict(statement.environment)
+    if simulated(statement):
+        environment["chip"] = SIMULATED
     return (
         subject.qualified,
         gate,

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import cast
 
+from pytest_ane.core.arithmetic import Arithmetic, read_arithmetic, read_arithmetics
+
 
 def add_manifest(parser: argparse.ArgumentParser) -> None:
     """`--manifest`, `--ane-manifest`."""
@@ -106,6 +108,49 @@ def _parsed(parse: Callable[[object], object], value: object) -> object:
         return parse(value)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{value}: {error}") from None
+
+
+def add_manifest_arithmetic(parser: argparse.ArgumentParser) -> None:
+    """`--arithmetic`, `--ane-arithmetic`, where a manifest may name the arithmetic: else None."""
+    add_arithmetic(
+        parser,
+        "how the CPU executor computes: as typed, or as the ANE of M4 and later does (default: "
+        "'ane' where the manifest names it)",
+        None,
+    )
+
+
+def add_arithmetic(
+    parser: argparse.ArgumentParser, help: str = "", default: Arithmetic | None = "typed"
+) -> None:
+    """`--arithmetic`, `--ane-arithmetic`: how the CPU executor computes."""
+    parser.add_argument(
+        "--arithmetic",
+        "--ane-arithmetic",
+        type=_arithmetic,
+        default=default,
+        metavar="typed|ane",
+        help=help
+        or "round as the program's types say (default), or compute as the ANE of M4 and later "
+        "does, where that is known",
+    )
+
+
+def add_arithmetics(parser: argparse.ArgumentParser) -> None:
+    """`--arithmetic`, `--ane-arithmetic` of one or both, in place of the manifest's."""
+    parser.add_argument(
+        "--arithmetic",
+        "--ane-arithmetic",
+        type=lambda text: _parsed(lambda words: read_arithmetics(str(words)), text),
+        default=(),
+        metavar="A[,B]",
+        help="arithmetic in which gates judge: 'typed', 'ane' or 'typed,ane' (default: the "
+        "manifest's)",
+    )
+
+
+def _arithmetic(text: str) -> Arithmetic:
+    return cast(Arithmetic, _parsed(lambda word: read_arithmetic(str(word)), text))
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.cli.options import add_budget, add_function
+from pytest_ane.cli.options import add_arithmetic, add_budget, add_function
 from pytest_ane.cli.output import Output
+from pytest_ane.core.arithmetic import label
 
 HELP = "run a model on this machine's CPU, without Core ML"
 EXAMPLE = "pytest-ane run encoder.mlpackage --input x=x.npy --out y.npy"
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="as-typed",
         help="round fp16 results as their types say (default), or compute wider throughout",
     )
+    add_arithmetic(parser)
     add_function(parser)
     add_budget(parser)
 
@@ -47,8 +49,10 @@ def run(options: argparse.Namespace) -> Output:
     from pytest_ane.cli.arrays import output_files, read_inputs, shown_output, write_outputs
     from pytest_ane.mil import read_any
     from pytest_ane.reference import open_session
+    from pytest_ane.report.arithmetic import rules_lines
 
-    session = open_session(read_any(options.package, function=options.function), options.precision)
+    model = read_any(options.package, function=options.function)
+    session = open_session(model, options.precision, arithmetic=options.arithmetic)
     outputs = session.model.output_names
     files = output_files(options.out, outputs)
     state = session.make_state() or None
@@ -58,8 +62,13 @@ def run(options: argparse.Namespace) -> Output:
     data = {name: _statistics(value) for name, value in results.items()}
     for name, statistics in data.items():
         yield f"{name}: {_shown(statistics)}"
-    yield f"run by pytest-ane's CPU executor ({options.precision}), not by Core ML"
-    return {"precision": options.precision, "outputs": data}
+    rounding = options.precision
+    if (rules := session.rule_shares) is not None:
+        yield from rules_lines(rules)
+        rounding = label(options.arithmetic)
+    yield f"run by pytest-ane's CPU executor ({rounding}), not by Core ML"
+    return {"precision": options.precision, "arithmetic": label(options.arithmetic),
+            **({"rules": rules} if rules else {}), "outputs": data}  # fmt: skip
 
 
 def _names(outputs: Sequence[str], files: Mapping[str, list[Path]]) -> tuple[str, ...]:

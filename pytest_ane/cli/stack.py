@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_ane.cli.terminal import tell
+from pytest_ane.core.arithmetic import Arithmetic
 from pytest_ane.core.errors import UnprovenError
 from pytest_ane.manifest import Prompt
 from pytest_ane.project.choose import choose_model
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.progress import Progress
-from pytest_ane.project.project import read_project
+from pytest_ane.project.project import BackendName, default_backend, read_project
 from pytest_ane.project.stack import Stack
 
 
@@ -24,6 +25,7 @@ def open_stack(
     cache: Path | None,
     check: Callable[[OpenModel], None] = OpenModel.check_compared,
     prompt: Prompt | None = None,
+    arithmetic: Arithmetic | None = None,
 ) -> Iterator[Stack]:
     """A model's shards, built and chained; on a Mac they run in Core ML.
 
@@ -34,13 +36,17 @@ def open_stack(
         check: raises where the model is not for the command, before anything is built; by default
             where its prompts have nothing to compare.
         prompt: in place of the model's golden prompts.
+        arithmetic: in place of the manifest's; with `ane` the CPU executor runs, on a Mac too.
 
     Raises:
         ManifestError: there is no such model, or it is no whole stack.
         UnprovenError: it has no golden prompts, or they have nothing to compare.
         BuildError: a shard cannot be built.
     """
-    project = read_project(manifest, cache, notify=tell)
+    backend: BackendName = "cpu" if arithmetic == "ane" else default_backend()
+    project = read_project(manifest, cache, notify=tell, backend_name=backend)
+    if arithmetic is not None:
+        project.manifest = project.manifest.in_arithmetic((arithmetic,))
     model = choose_model(project.manifest, name, stacks=True)
     if prompt is not None:
         model = model.model_copy(update={"prompts": (prompt,)})

@@ -21,6 +21,15 @@ _OTHERS = r"(ane\W*)?(h1[345]\w*|m[123])"
 """Generations whose sums differ, by their codes or by the chips that people know."""
 
 
+def read_arithmetics(words: str) -> tuple[Arithmetic, ...]:
+    """One arithmetic, or both separated by a comma.
+
+    Raises:
+        ValueError: as `read_arithmetic`.
+    """
+    return tuple(dict.fromkeys(map(read_arithmetic, words.split(","))))
+
+
 def read_arithmetic(word: str) -> Arithmetic:
     """`typed` or `ane`.
 
@@ -36,6 +45,11 @@ def read_arithmetic(word: str) -> Arithmetic:
             f"known; use 'ane', which is {GENERATION}"
         )
     raise ValueError("must be 'typed' or 'ane'")
+
+
+def label(arithmetic: Arithmetic) -> str:
+    """What numbers of an arithmetic are called: `typed`, or `simulated ANE (h16+)`."""
+    return SIMULATED if arithmetic == "ane" else arithmetic
 
 
 @dataclass(frozen=True)

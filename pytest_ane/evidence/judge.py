@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pytest_ane.core.arithmetic import SIMULATED
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence.statement import Statement, plain, to_data
 from pytest_ane.gates import GATES, Subject
@@ -34,13 +35,24 @@ def replayed(statement: Statement) -> bool:
     return "native" in statement.environment
 
 
+def simulated(statement: Statement) -> bool:
+    """Whether the CPU executor computed it in the ANE's arithmetic, alone or besides its own."""
+    named = statement.environment.get("arithmetic", "typed") != "typed"
+    return named or getattr(statement.measurement, "ane", None) is not None
+
+
 def origin(statement: Statement) -> str:
     """`recorded 2026-11-21, Apple M4 Max, macOS 26.1, CPU_AND_NE`."""
     return ", ".join(filter(None, (f"recorded {statement.recorded:%Y-%m-%d}", machine(statement))))
 
 
 def machine(statement: Statement) -> str:
-    """`Apple M4 Max, macOS 26.1, CPU_AND_NE`, or `replayed Apple M4 Max, ...`."""
+    """`Apple M4 Max, macOS 26.1, CPU_AND_NE`, `replayed Apple M4 Max, ...`.
+
+    Of what no device computed `simulated ANE (h16+)`.
+    """
+    if simulated(statement):
+        return SIMULATED
     known = (statement.environment.get(key) for key in ("chip", "os", "compute_units"))
     return ("replayed " if replayed(statement) else "") + ", ".join(filter(None, known))
 

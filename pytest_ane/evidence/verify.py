@@ -12,7 +12,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from pytest_ane.core.arithmetic import SIMULATED
 from pytest_ane.core.errors import EvidenceError, UnprovenError, UnprovenKind
+from pytest_ane.evidence.judge import simulated
 from pytest_ane.evidence.signatures import same_value, signed_payloads, signing_command
 from pytest_ane.evidence.statement import Statement, plain, sealed
 from pytest_ane.evidence.store import Store
@@ -183,6 +185,8 @@ def _elsewhere(found: Statement, policy: EvidencePolicy) -> Iterator[tuple[Unpro
     """Where it was measured, and where it should have been."""
     of, by_device = found.environment.get, GATES[found.gate].by_device
     backend, units = of("backend", ""), of("compute_units", "")
+    if by_device and simulated(found):
+        yield "simulated", f"was computed by the CPU executor as {SIMULATED}, and no device ran it"
     if by_device and backend not in DEVICES:
         yield "backend", f"was measured by the backend {backend or 'unknown'}, not on a device"
     if by_device and "native" in found.environment:

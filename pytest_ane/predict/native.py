@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from itertools import count
 from pathlib import Path, PurePosixPath
 from tempfile import gettempdir, mkdtemp
 from typing import Any
@@ -26,7 +27,7 @@ from pytest_ane.mil import read_any, read_functions, read_model
 from pytest_ane.mil.compiled import write_compiled
 from pytest_ane.mil.files import stays_inside
 from pytest_ane.mil.records import DType, Feature, MLModel, Pipeline
-from pytest_ane.predict import ANSWER, plan
+from pytest_ane.predict import answer, arithmetic_on, count_rules, plan
 from pytest_ane.predict.plan import (
     _MLComputePlanProxy,
     _MLCPUComputeDeviceProxy,
@@ -49,13 +50,15 @@ __all__ = [
 
 PYTEST_ANE = True
 _NEWEST_SPECIFICATION = 10
+_NUMBERS = count()
+"""One for each model that is loaded."""
 _FAILED = "Error computing NN outputs: Unable to compute the prediction using ML Program."
 
 
 @cache
 def announce() -> None:
     """Say on stderr which backend answers; once in a process."""
-    print(f"coremltools: {ANSWER}", file=sys.stderr)
+    print(f"coremltools: {answer()}", file=sys.stderr)
 
 
 class _MLModelProxy:
@@ -73,15 +76,17 @@ class _MLModelProxy:
         hints: dict[str, str] | None = None,
         asset: Any = None,
     ) -> None:
-        del compute_units, hints
+        del hints
         self._path = Path(asset.path if asset is not None else path)
         self._error: AneError | None = None
         self._session: Session | PipelineSession | None = None
         started = time.perf_counter_ns()
         try:
-            self._session = open_session(read_any(self._path, function=function_name or None))
+            model = read_any(self._path, function=function_name or None)
+            self._session = open_session(model, arithmetic=arithmetic_on(compute_units))
         except AneError as error:
             self._error = error
+        self._number = next(_NUMBERS)
         self._loading = time.perf_counter_ns() - started
         self._predicting: int | None = None
         self._compiled: Path | None = None
@@ -100,6 +105,8 @@ class _MLModelProxy:
         try:
             outputs = session.predict(declared_inputs(session.model, data), states)
             self._predicting = time.perf_counter_ns() - started
+            if (shares := session.rule_shares) is not None:
+                count_rules(self._number, shares)
             return returned_outputs(session.model, outputs)
         except AneError as error:
             raise RuntimeError(f"{_FAILED} {error}") from error

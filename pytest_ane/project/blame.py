@@ -7,17 +7,23 @@ from pathlib import Path
 from pytest_ane.analysis.blame import Blame, blame
 from pytest_ane.backends import CpuBackend
 from pytest_ane.build import Artifact, uncompressed_package
+from pytest_ane.core.arithmetic import Arithmetic
 from pytest_ane.manifest import Shard, Uncompressed
 from pytest_ane.mil import counterpart, read_model
 from pytest_ane.mil.records import MLModel
 from pytest_ane.project.project import Project
 
 
-def blame_shard(project: Project, shard: Shard) -> Blame:
+def blame_shard(project: Project, shard: Shard, arithmetic: Arithmetic | None = None) -> Blame:
     """Find the weights and operations that a shard's error comes from.
 
     All is run by the CPU executor, references included; the uncompressed package is built if need
     be.
+
+    Args:
+        project: builds, and opens references.
+        shard: whose error.
+        arithmetic: how its package is computed; by default `ane` where the shard's names it.
 
     Raises:
         AneError: the packages or the reference cannot be had or run.
@@ -30,6 +36,7 @@ def blame_shard(project: Project, shard: Shard) -> Blame:
         None if plain is None else read_model(plain, function=counterpart(plain, shard.function)),
         project.cases(shard, artifact, CpuBackend()),
         without=why_none,
+        arithmetic=arithmetic or ("ane" if "ane" in shard.arithmetic else "typed"),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from textwrap import wrap
 
 from pytest_ane.core.arithmetic import GRADES, SIMULATED, RuleShares
 
@@ -34,6 +35,12 @@ def rules_lines(shares: RuleShares) -> Iterator[str]:
         yield f"overflowed to infinity: {_outputs(shares.infinite)}"
     if shares.may_overflow:
         yield f"may overflow, by the order of summation: {_outputs(shares.may_overflow)}"
+
+
+def wrapped(lines: Iterable[str]) -> Iterator[str]:
+    """Lines for a report of 80 columns; what follows of a line is indented."""
+    for line in lines:
+        yield from wrap(line, 79, subsequent_indent="  ", break_long_words=False)
 
 
 def _graded(shares: Mapping[str, float]) -> str:

@@ -8,15 +8,20 @@ from collections.abc import Iterator, Sequence
 from pytest_ane.analysis.blame import WORST, Blame, Culprit
 from pytest_ane.analysis.operations import Suspect
 from pytest_ane.analysis.remedies import Remedy
+from pytest_ane.core.arithmetic import SIMULATED
 from pytest_ane.core.text import printable
 from pytest_ane.manifest import Linear, Palettize, Settings
+from pytest_ane.report.arithmetic import rules_lines
 from pytest_ane.report.table import columns
 
 _RUN_BY = "run by the CPU executor"
 _DEVICE = f"{_RUN_BY}, not by the device: this explains compression and arithmetic, no more"
 _WEIGHT = ("weight", "stored as", "restored", "alone", "share", "remedy")
+_ENGINE = "as typed"
+"""Head of the column of operations' errors without the ANE's arithmetic."""
 _OPERATION = ("operation", "result", "own error", "arrives with", "leaves with", "")
 _CAUSES = {
+    "engine": "the ANE's arithmetic: as typed, less than half of the error is left",
     "function": "wrong function: exact weights in float32 leave most of the error, so that neither "
     "compression nor fp16 is its cause",
     "fp16": "fp16: exact weights leave most of the error, and float32 does not",
@@ -36,7 +41,7 @@ def _lines(blame: Blame, *, on_device: bool) -> Iterator[str]:
     yield from _errors(blame, on_device=on_device)
     if blame.without:
         yield blame.without
-    if blame.weights and blame.cause not in ("function", "fp16"):
+    if blame.weights and blame.cause not in ("engine", "function", "fp16"):
         yield from _weights(blame)
     if blame.absent and not blame.without:
         yield (
@@ -56,7 +61,11 @@ def _errors(blame: Blame, *, on_device: bool) -> Iterator[str]:
     )
     exact = "" if math.isnan(blame.exact) else f", {number(blame.exact)} with every weight exact"
     algebra = "" if math.isnan(blame.algebra) else f", {number(blame.algebra)} in float32 as well"
-    yield f"{number(blame.error)} as it is{exact}{algebra}; {_DEVICE if on_device else _RUN_BY}"
+    typed = "" if blame.rules is None else f" as {SIMULATED}, {number(blame.typed)} as typed"
+    by = _DEVICE if on_device else _RUN_BY
+    yield f"{number(blame.error)}{typed or ' as it is'}{exact}{algebra}; {by}"
+    if blame.rules is not None:
+        yield from rules_lines(blame.rules)
 
 
 def _named(names: Sequence[str]) -> str:
@@ -135,7 +144,11 @@ def _operations(suspects: Sequence[Suspect]) -> Iterator[str]:
     if not shown:
         yield f"all {len(suspects)} operations agree with float32 on the same inputs"
         return
-    yield from columns([_OPERATION, *map(_operation, shown)], words=2, last=True)
+    rows = [_OPERATION, *map(_operation, shown)]
+    if not math.isnan(shown[0].typed):
+        engine = [_ENGINE, *(number(suspect.typed) for suspect in shown)]
+        rows = [(*row[:3], typed, *row[3:]) for row, typed in zip(rows, engine, strict=True)]
+    yield from columns(rows, words=2, last=True)
 
 
 def _operation(suspect: Suspect) -> tuple[str, ...]:

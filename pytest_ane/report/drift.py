@@ -15,6 +15,7 @@ from pytest_ane.analysis.drift import (
     mean_kl,
 )
 from pytest_ane.gates.behaviour.measure import Behaviour
+from pytest_ane.report.arithmetic import rules_lines, wrapped
 from pytest_ane.report.table import columns
 from pytest_ane.report.verdict import reasons, row
 
@@ -36,6 +37,8 @@ def lines(drift: Drift, causes: Causes, model: str) -> Iterator[str]:
     """The whole report, for a terminal of 80 columns."""
     count = sum(max(len(p.positions) - 1, 0) for p in drift.end.prompts)
     yield f"{model}: {len(drift.shards)} shards; {count} positions (position 0 reported separately)"
+    if drift.rules is not None:
+        yield from wrapped(rules_lines(drift.rules))
     yield "  stack as it is: lowest cosine, relative L2, cosine at position 0, largest |x|"
     yield "  own, on exact states: lowest cosine, relative L2"
     yield "  alone, all others exact: lowest cosine after the last block, mean KL, top-1"

@@ -302,6 +302,22 @@ def test_a_ledger_written_anew_with_the_measurement_of_a_right_package(
     assert complaint.startswith("fidelity: ")
 
 
+def test_a_measurement_that_was_simulated(checkout: Checkout) -> None:
+    checkout.run()
+
+    def forge(lines: list[dict[str, Any]]) -> None:
+        for line in lines:
+            if line.get("gate") == "fidelity":
+                statement = json.loads(line["statement"])
+                statement["predicate"]["environment"]["arithmetic"] = "simulated ANE (h16+)"
+                line["statement"] = json.dumps(sealed(statement))
+
+    edited(checkout, forge)
+    assert checkout.complaints() == [
+        "fidelity: its measurement was computed as simulated ANE (h16+) alone"
+    ]
+
+
 @pytest.mark.parametrize(
     ("edit", "change"),
     [

@@ -144,6 +144,16 @@ def test_what_was_replayed_is_no_evidence(
     assert "m:L01  placement" in capsys.readouterr().out
 
 
+def test_what_was_simulated_is_no_evidence(call: Call, store: Store) -> None:
+    made = recorded("L01")
+    environment = {"backend": "cpu", "arithmetic": "simulated ANE (h16+)"}
+    store.write(replace(made, environment=environment))
+    assert call("list")[2].split("  ")[-1].strip() == "simulated"
+    assert "simulated ANE (h16+)" in call("list")[2]
+    verified = " ".join("\n".join(call("verify", code=1)).split())
+    assert "computed by the CPU executor as simulated ANE (h16+), and no device ran it" in verified
+
+
 def test_list_of_nothing(call: Call, store: Store) -> None:
     for path in store.files():
         path.unlink()

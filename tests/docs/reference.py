@@ -13,9 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from typing import Any
 
+from benchmarks import ane_arithmetic
 from pytest_ane.cli import parser
+from pytest_ane.experiments import EXPERIMENTS
 from pytest_ane.gates.placement.rules import ALL_RULES, OpRule, Rule
 from pytest_ane.manifest.tables import json_schema
+from pytest_ane.reference.ane.grades import Grade
+from pytest_ane.reference.ane.simulation import grade_of
+from pytest_ane.reference.ane.simulation import rules as rules_of_ane
 from tests.docs.pages import ROOT, SITE, tomllib
 
 BLOCK = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -275,6 +280,41 @@ def _rule(rule: Rule) -> tuple[str, ...]:
     return (rule.id, rule.outcome, *what)
 
 
+# The ANE's arithmetic: rules by grade, recorded rows against them, what may be recorded.
+
+
+def grades() -> str:
+    """Operations with a rule, by the rule's grade."""
+    by_grade = {
+        grade: sorted(op for op in rules_of_ane() if grade_of(op) is grade) for grade in Grade
+    }
+    rows = ((grade.value, ", ".join(f"`{op}`" for op in by_grade[grade])) for grade in Grade)
+    return table(("grade", "operations of MIL"), (row for row in rows if row[1]))
+
+
+def recorded() -> str:
+    """Every row of tests/reference/ane/recorded.csv, by operation."""
+    results, reasons = ane_arithmetic.scored(ane_arithmetic.read(ane_arithmetic.ROWS))
+    lines = [
+        (op, str(rows), str(reproduced), "" if rows == reproduced else "not all are reproduced")
+        for op, rows, reproduced in ane_arithmetic.by_operation(results)
+    ]
+    lines += [
+        (op, str(count), "not scored", reason) for (op, reason), count in sorted(reasons.items())
+    ]
+    total = sum(result.is_reproduced for result in results)
+    words = f"{total} of {len(results)} scored rows reproduced, {reasons.total()} not scored."
+    head = ("operation", "rows", "reproduced", "remark")
+    return f"{words}\n\n{table(head, ((f'`{op}`', *rest) for op, *rest in lines))}"
+
+
+def experiments() -> str:
+    """What `pytest-ane record-arithmetic` runs."""
+    made = [make() for make in EXPERIMENTS.values()]
+    rows = ((f"`{e.name}`", e.question, str(len(e.samples))) for e in made)
+    return table(("experiment", "settles", "rows"), rows)
+
+
 GENERATORS: dict[str, Callable[[], str]] = {
     "manifest": manifest,
     "commands": commands,
@@ -285,6 +325,9 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "fixtures for tests": lambda: fixtures("testing"),
     "packages": packages,
     "rules": rules,
+    "grades": grades,
+    "recorded rows": recorded,
+    "experiments": experiments,
 }
 
 

@@ -59,7 +59,7 @@ def test_command(line: str, page: Path, forge: Forge, project: Path, tmp_path: P
     elif program == "python":
         _shows_help(forge, arguments[:2] if arguments[0] == "-m" else arguments[:1])
     elif program == "pytest-ane" and _takes_long(*arguments):
-        # They measure or search for minutes: tests/cli runs them on smaller models.
+        # They measure or search for minutes, or need a Mac: tests/cli runs them.
         parser().parse_args(arguments)
     else:
         folder = tmp_path if "init" in arguments else project
@@ -72,7 +72,8 @@ def test_command(line: str, page: Path, forge: Forge, project: Path, tmp_path: P
 def _takes_long(command: str, *arguments: str) -> bool:
     if command == "bound":
         return arguments[0].endswith(".toml")
-    return command in ("calibrate", "speculate", "bisect") and "--times" not in arguments
+    long = ("calibrate", "speculate", "bisect", "record-arithmetic")
+    return command in long and "--times" not in arguments
 
 
 def _more(program: str, arguments: list[str]) -> list[str]:

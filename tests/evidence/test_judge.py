@@ -57,6 +57,14 @@ def of(gate: str, policy: Policy) -> Shard | Model:
 
 
 @pytest.mark.parametrize("gate", ["placement", "fidelity", "behaviour"])
+def test_what_was_simulated_names_no_chip(gate: str) -> None:
+    environment = {**FOUND.environment, "arithmetic": "simulated ANE (h16+)"}
+    verdict = judge(replace(recorded(gate), environment=environment), of(gate, Policy()))
+    assert verdict.origin == "recorded 2026-11-18, simulated ANE (h16+)"
+    assert verdict.provenance["arithmetic"] == "simulated ANE (h16+)"
+
+
+@pytest.mark.parametrize("gate", ["placement", "fidelity", "behaviour"])
 def test_what_passes_says_where_it_is_from(gate: str) -> None:
     verdict = judge(recorded(gate), of(gate, Policy()))
     assert (verdict.gate, verdict.status) == (gate, "passed")

@@ -200,6 +200,19 @@ def test_what_no_device_measured(store: Store, backend: str | None, says: str) -
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("backend", ["cpu", "coreml"])
+def test_what_was_simulated(store: Store, backend: str) -> None:
+    """Refused by a sentence of its own, whatever else the file says."""
+    simulated = {"backend": backend, "arithmetic": "simulated ANE (h16+)"}
+    store.write(replace(FOUND, environment={**FOUND.environment, **simulated}))
+    for policy in (EvidencePolicy(), EvidencePolicy(chips=("*",), compute_units=("CPU_AND_NE",))):
+        assert refusal(store, policy) == (
+            "simulated",
+            f"{FILE} was computed by the CPU executor as simulated ANE (h16+), and no device ran "
+            f"it; {STALE}",
+        )
+
+
 def test_unknown_machines_are_not_taken(store: Store) -> None:
     known = {"backend": "coreml", "compute_units": "CPU_AND_NE"}
     store.write(replace(FOUND, environment=known))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import pytest_ane.predict
+from pytest_ane.core.errors import ExecutionError
 from pytest_ane.predict import hook
 
 
@@ -15,6 +16,7 @@ from pytest_ane.predict import hook
 def hooked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """One entry for each time that the native module would have been replaced."""
     calls: list[str] = []
+    monkeypatch.setattr(pytest_ane.predict, "_arithmetic", "typed")
     monkeypatch.setattr(hook, "activate", lambda: calls.append("hook"))
     return calls
 
@@ -37,6 +39,31 @@ def test_elsewhere_it_is_installed(hooked: list[str], monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "platform", "linux")
     assert pytest_ane.predict.install()
     assert hooked == ["hook"]
+
+
+def test_the_anes_arithmetic_is_the_executors_on_macos_too(
+    hooked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert pytest_ane.predict.install(arithmetic="ane")
+    assert pytest_ane.predict.install()
+    assert hooked == ["hook", "hook"]
+    assert pytest_ane.predict.answer() == (
+        "predictions by pytest-ane's CPU executor as simulated ANE (h16+) (not Core ML)"
+    )
+    assert pytest_ane.predict.arithmetic_on("ALL") == "ane"
+    assert pytest_ane.predict.arithmetic_on("CPU_ONLY") == "typed"
+    assert not pytest_ane.predict.install(arithmetic="typed")
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [("h13", r"arithmetic 'h13': h13 to h15 \(M1 to M3\) sum in other ways"), ("fp8", "must be")],
+)
+def test_other_arithmetics_are_refused(hooked: list[str], word: str, says: str) -> None:
+    with pytest.raises(ExecutionError, match=says):
+        pytest_ane.predict.install(arithmetic=word)
+    assert hooked == []
 
 
 def test_the_finder_minds_coremltools_alone() -> None:

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_ane import predict
 from pytest_ane.core.errors import AneError, ExecutionError
 from pytest_ane.mil.records import DType, Feature, Pipeline
 from pytest_ane.predict import native
 from pytest_ane.predict.native import declared_inputs, returned_outputs
 from tests.mil.packages import Program, doubling
+from tests.reference.ane.test_simulation import program
 
 X = np.ones((2, 3), np.float32)
 
@@ -29,6 +31,21 @@ def test_a_prediction_and_how_long_it_took(tmp_path: Path) -> None:
     assert model.get_last_predict_duration_in_nano_seconds() is None
     assert model.predict({"x": X})["y"].tolist() == [[2, 2, 2]] * 2
     assert model.get_last_predict_duration_in_nano_seconds() > 0
+
+
+@pytest.mark.parametrize(
+    ("units", "y"), [("ALL", 2050), ("CPU_AND_NE", 2050), ("CPU_ONLY", 2048), ("CPU_AND_GPU", 2048)]
+)
+def test_the_anes_arithmetic_is_that_of_models_that_may_run_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, units: str, y: float
+) -> None:
+    monkeypatch.setattr(predict, "_arithmetic", "ane")
+    monkeypatch.setattr(predict, "_rules", {})
+    package = str(program("add", (1, 1), y=1.0).save(tmp_path))
+    for _ in range(2):
+        model = native._MLModelProxy(package, units)
+        assert model.predict({"x": np.float16([[2048]])})["y"].tolist() == [[y]]
+    assert predict.rule_shares().operations == ({"recorded": 2} if y == 2050 else {})
 
 
 def test_a_batch(tmp_path: Path) -> None:

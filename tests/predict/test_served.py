@@ -23,6 +23,19 @@ ORDINARY = """
         model = ct.convert(program)
         assert model.predict({"x": np.ones((1, 3))})["y"].tolist() == [[2, 2, 2]]
 """
+ROUNDING = """
+    import coremltools as ct
+    import numpy as np
+    from coremltools.converters.mil import Builder as mb
+
+    def test_half_a_step():
+        @mb.program(input_specs=[mb.TensorSpec((1, 3))], opset_version=ct.target.iOS17)
+        def program(x):
+            return mb.add(x=x, y=1.0, name="y")
+
+        model = ct.convert(program)
+        assert model.predict({"x": np.full((1, 3), 2048.0)})["y"].tolist() == [[2050] * 3]
+"""
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="macOS has Core ML of its own")
 INSTALLED = """
     import sys
@@ -123,3 +136,34 @@ def test_installed_after_coremltools_was_imported_and_twice() -> None:
     )  # fmt: skip
     assert run.returncode == 0, run.stderr[-3000:]
     assert run.stdout.splitlines()[-1] == "[2.0, 2.0, 2.0]"
+
+
+@pytest.mark.slow
+def test_the_anes_arithmetic(pytester: pytest.Pytester) -> None:
+    """2048 + 1 rounds away from zero on the ANE, to even as typed; by an option or an ini file."""
+    pytester.makepyfile(ROUNDING)
+    option = pytester.runpytest_subprocess("-p", "pytest_ane.predict", "--ane-arithmetic=ane")
+    pytester.makeini("[pytest]\nane_arithmetic = ane\n")
+    for result in (option, pytester.runpytest_subprocess("-p", "pytest_ane.predict", "-q")):
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines(
+            ["*coremltools: predictions by pytest-ane's CPU executor as simulated ANE (h16+) (*",
+             "coremltools: simulated ANE (h16+): operations by rules *% recorded*"],
+            consecutive=False,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("h13", "arithmetic 'h13': h13 to h15 (M1 to M3) sum in other ways than M4 and later*"),
+        (
+            "typed,ane",
+            "MLModel.predict gives the numbers of one arithmetic; name 'typed' or 'ane'.",
+        ),
+    ],
+)
+def test_arithmetics_that_are_refused(pytester: pytest.Pytester, word: str, says: str) -> None:
+    result = pytester.runpytest_subprocess("-p", "pytest_ane.predict", f"--ane-arithmetic={word}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: --ane-arithmetic*: {says}"])

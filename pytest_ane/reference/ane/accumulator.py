@@ -19,8 +19,8 @@ within, that all do. Elsewhere the sum is taken in order of k, and named `may_ov
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 import numba
@@ -30,7 +30,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from pytest_ane.core.arrays import Array, BoolArray, DoubleArray, FloatArray
-from pytest_ane.reference.ane.fp16 import bits_of, decode, of_bits, round_half_away
+from pytest_ane.reference.ane.fp16 import bits_of, decode, decoded_number, inline, of_bits, r16
 from pytest_ane.reference.kernels import Patterns, cached
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -59,15 +59,15 @@ class Weight:
     @classmethod
     def of(cls, factors: Array) -> Weight:
         """Prepare patterns (uint16), fp16 or float32 numbers `[B, O, K]`."""
-        if factors.dtype == np.float16:
-            factors = factors.view(np.uint16)
         if factors.dtype != np.uint16:
-            factors = decode(factors)
+            is_half = factors.dtype == np.float16
+            factors = factors.view(np.uint16) if is_half else factors.astype(np.float32, copy=False)
         factors = np.require(factors, requirements=("C", "A"))
         totals, norms = np.empty((2, *factors.shape[:2]))
         _measure(factors, totals, norms)
-        if factors.dtype == np.uint16 and not np.isfinite(totals).all():
-            return cls.of(factors.view(np.float16).astype(np.float32))
+        if not np.isfinite(totals).all():
+            wide = factors.view(np.float16) if factors.dtype == np.uint16 else factors
+            return cls.of(decode(wide))
         return cls(factors, totals, norms)
 
 
@@ -79,16 +79,39 @@ class Sums:
         values: fp16 numbers `[B, O, P]` as float32.
         may_overflow: where some orders of summation overflow and others do not; None for nowhere.
         products: how many were summed.
+        infinite: values that overflowed.
     """
 
     values: FloatArray
     may_overflow: BoolArray | None
     products: int
+    infinite: int = 0
 
     def map(self, arrange: Callable[[Array], Array]) -> Sums:
         """The same with its arrays in another shape."""
         mask = self.may_overflow
-        return Sums(arrange(self.values), None if mask is None else arrange(mask), self.products)
+        mask = None if mask is None else arrange(mask)
+        return replace(self, values=arrange(self.values), may_overflow=mask)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Sums]) -> Sums:
+        """Those of some rows after the other, `[B, O, P]`."""
+        if all(part.may_overflow is None for part in parts):
+            mask = None
+        else:
+            mask = np.concatenate([part.mask for part in parts], 1)
+        return cls(
+            np.concatenate([part.values for part in parts], 1),
+            mask,
+            sum(part.products for part in parts),
+            sum(part.infinite for part in parts),
+        )
+
+    @property
+    def mask(self) -> BoolArray:
+        """Where some orders of summation overflow and others do not."""
+        nowhere = np.zeros(self.values.shape, np.bool_)
+        return nowhere if self.may_overflow is None else self.may_overflow
 
 
 def sums(weight: Weight, vectors: Array, bias: Array | None = None) -> Sums:
@@ -100,36 +123,25 @@ def sums(weight: Weight, vectors: Array, bias: Array | None = None) -> Sums:
         bias: fp16 numbers.
     """
     x, least, start = prepare(weight, vectors, bias)
-    values = np.empty((*weight.factors.shape[:2], x.shape[1]), np.float32)
-    mask = np.zeros(values.shape, np.bool_)
-    safe = _cannot_overflow(weight, x, start)
-    _products(weight.factors, x, least, start, safe, values, mask)
-    return Sums(values, mask if mask.any() else None, values.size * x.shape[-1])
+    totals = np.empty((*weight.factors.shape[:2], x.shape[1]))
+    mask = np.zeros(totals.shape, np.bool_)
+    counts = np.zeros(2, np.int64)
+    _products(weight.factors, weight.totals, weight.norms, x, least, start, totals, mask, counts)
+    values = r16(np.multiply(totals, LSB, out=totals))
+    depends, infinite = counts.tolist()
+    return Sums(values, mask if depends else None, totals.size * x.shape[-1], infinite)
 
 
 def prepare(
     weight: Weight, vectors: Array, bias: Array | None
 ) -> tuple[FloatArray, FloatArray, DoubleArray]:
     """Vectors in LSB, the least |factor| for each of their numbers, and what sums start with."""
-    decoded = np.ascontiguousarray(decode(vectors))
+    numbers = np.ascontiguousarray(vectors, np.float32)
     rows = weight.factors.shape[:2]
     start = np.zeros(rows) if bias is None else starts(bias).reshape(rows)
-    x, least = np.empty_like(decoded), np.empty_like(decoded)
-    _scale(decoded, x, least)
+    x, least = np.empty_like(numbers), np.empty_like(numbers)
+    _scale(numbers, x, least)
     return x, least, start
-
-
-def _cannot_overflow(weight: Weight, x: FloatArray, start: DoubleArray) -> BoolArray:
-    """Outputs `[B, O, P]` whose every partial sum is within the limit, by bounds of sum |w x|.
-
-    It is at most sum |w| max |x|, and at most the product of both Euclidean norms; rounding adds at
-    most half an LSB a product.
-    """
-    largest = np.abs(x).max(-1, initial=0).astype(np.float64)[:, None]
-    length = np.sqrt(np.einsum("bpk,bpk->bp", x, x, dtype=np.float64))[:, None] * _MORE
-    size = np.minimum(weight.totals[..., None] * largest, weight.norms[..., None] * length)
-    safe: BoolArray = size + np.abs(start)[..., None] + x.shape[-1] < LIMIT
-    return safe
 
 
 def starts(bias: Array) -> DoubleArray:
@@ -153,69 +165,104 @@ def _half_of(context: Any, x: Any) -> Any:
     """0.5 with the sign of `x`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        integer = ir.IntType(32)
-        sign = builder.and_(builder.bitcast(arguments[0], integer), ir.Constant(integer, 1 << 31))
-        return builder.bitcast(builder.or_(sign, ir.Constant(integer, 0x3F000000)), ir.FloatType())
+        sign = builder.and_(builder.bitcast(arguments[0], _I32), ir.Constant(_I32, 1 << 31))
+        return builder.bitcast(builder.or_(sign, ir.Constant(_I32, 0x3F000000)), _F32)
 
     return types.float32(types.float32), generate
 
 
-def _added(context: Any, total: Any, factor: Any, x: Any, half: Any, least: Any) -> Any:
-    """`total` plus `round(factor x)`, ties away from zero, where |factor| is at least `least`.
+def _cut(builder: Any, factor: Any, x: Any, half: Any) -> Any:
+    """`round(factor x)`, ties away from zero, where it is below 2^31.
 
     A product has 22 significant bits, so float32 holds it, and its sum with 0.5 of its own sign:
     cutting off the fraction of that is the rounding, whether or not the two are fused.
     """
+    sign = builder.and_(builder.bitcast(factor, _I32), ir.Constant(_I32, 1 << 31))
+    own = builder.bitcast(builder.xor(sign, builder.bitcast(half, _I32)), _F32)
+    product = builder.fmul(factor, x, flags=("contract",))
+    return builder.fptosi(builder.fadd(product, own, flags=("contract",)), _I32)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        total, factor, x, half, least = arguments
-        integer, real = ir.IntType(32), ir.FloatType()
-        bits = builder.bitcast(factor, integer)
-        sign = builder.and_(bits, ir.Constant(integer, 1 << 31))
-        own = builder.bitcast(builder.xor(sign, builder.bitcast(half, integer)), real)
-        product = builder.fmul(factor, x, flags=("contract",))
-        whole = builder.fptosi(builder.fadd(product, own, flags=("contract",)), integer)
-        magnitude = builder.and_(bits, ir.Constant(integer, (1 << 31) - 1))
-        kept = builder.fcmp_ordered(">=", builder.bitcast(magnitude, real), least)
-        return builder.add(total, builder.select(kept, whole, ir.Constant(integer, 0)))
 
-    kind = types.float32
-    return types.int32(types.int32, kind, kind, kind, kind), generate
+def _fused(builder: Any, factor: Any, x: Any, larger: Any) -> Any:
+    """The same where the product is below 2^21, in half the instructions.
 
+    Adding 1.5 * 2^23 leaves no bits for a fraction, and rounds ties to even. `larger` is x times
+    1 + 2^-23, which moves ties off the middle, away from zero, and no other product as far as one.
+    """
+    total = builder.fma(factor, larger, ir.Constant(_F32, _SHIFT))
+    return builder.sub(builder.bitcast(total, _I32), ir.Constant(_I32, _SHIFT_BITS))
+
+
+def _adding(rounded: Any) -> Any:
+    """`total` plus the product `rounded`, where |factor| is at least `least`."""
+
+    def add(context: Any, total: Any, factor: Any, x: Any, aid: Any, least: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            total, factor, x, aid, least = arguments
+            whole = rounded(builder, factor, x, aid)
+            size = builder.and_(builder.bitcast(factor, _I32), ir.Constant(_I32, (1 << 31) - 1))
+            kept = builder.fcmp_ordered(">=", builder.bitcast(size, _F32), least)
+            return builder.add(total, builder.select(kept, whole, ir.Constant(_I32, 0)))
+
+        kind = types.float32
+        return types.int32(types.int32, kind, kind, kind, kind), generate
+
+    return intrinsic(add)
+
+
+_I32, _F32 = ir.IntType(32), ir.FloatType()
+_SHIFT, _SHIFT_BITS = 1.5 * 2**23, 0x4B400000
+_FUSED = 2.0**21
+"""Products below it, in LSB, are rounded by `_fused`."""
 
 number_of: Any = intrinsic(_wide)
 _half: Any = intrinsic(_half_of)
-_add: Any = intrinsic(_added)
+_add_cut: Any = _adding(_cut)
+_add_fused: Any = _adding(_fused)
 
-_inner = numba.njit(nogil=True)
 _quick = numba.njit(nogil=True, fastmath={"reassoc", "contract"})
-_round: Any = numba.njit(nogil=True)(round_half_away)
 
 
-@_inner
-def _one(row: Any, x: Any, least: Any) -> Any:
-    """Sum of a row's products with a vector, in LSB; right where no order overflows."""
-    total = np.int32(0)
-    for k in range(len(row)):
-        total = _add(total, number_of(row[k]), x[k], _half(x[k]), least[k])
-    return total
+@inline
+def _larger(x: Any) -> Any:
+    """`x` times 1 + 2^-23, by one or two steps of float32."""
+    return x * np.float32(1 + 2.0**-23)
 
 
-@_inner
-def _tile(factors: Any, o: Any, x: Any, least: Any, b: Any, p: Any) -> Any:
-    """The same for four rows and two vectors, row by row: every number read serves several."""
-    z = np.int32(0)
-    s0, s1, s2, s3, s4, s5, s6, s7 = z, z, z, z, z, z, z, z
-    for k in range(factors.shape[2]):
-        w0, w1 = number_of(factors[b, o, k]), number_of(factors[b, o + 1, k])
-        w2, w3 = number_of(factors[b, o + 2, k]), number_of(factors[b, o + 3, k])
-        u, u_half, u_least = x[b, p, k], _half(x[b, p, k]), least[b, p, k]
-        v, v_half, v_least = x[b, p + 1, k], _half(x[b, p + 1, k]), least[b, p + 1, k]
-        s0, s1 = _add(s0, w0, u, u_half, u_least), _add(s1, w0, v, v_half, v_least)
-        s2, s3 = _add(s2, w1, u, u_half, u_least), _add(s3, w1, v, v_half, v_least)
-        s4, s5 = _add(s4, w2, u, u_half, u_least), _add(s5, w2, v, v_half, v_least)
-        s6, s7 = _add(s6, w3, u, u_half, u_least), _add(s7, w3, v, v_half, v_least)
-    return s0, s1, s2, s3, s4, s5, s6, s7
+def _summing(aid: Any, add: Any) -> tuple[Any, Any]:
+    """Sums in LSB of a row with a vector, and of four rows with two; right where none overflows.
+
+    Of the eight sums, every number that is read serves several. `aid(x)` is what `add` needs beside
+    x.
+    """
+
+    @inline
+    def one(row: Any, x: Any, least: Any) -> Any:
+        total = np.int32(0)
+        for k in range(len(row)):
+            total = add(total, number_of(row[k]), x[k], aid(x[k]), least[k])
+        return total
+
+    @inline
+    def eight(factors: Any, o: Any, x: Any, least: Any, b: Any, p: Any) -> Any:
+        z = np.int32(0)
+        s0, s1, s2, s3, s4, s5, s6, s7 = z, z, z, z, z, z, z, z
+        for k in range(factors.shape[2]):
+            w0, w1 = number_of(factors[b, o, k]), number_of(factors[b, o + 1, k])
+            w2, w3 = number_of(factors[b, o + 2, k]), number_of(factors[b, o + 3, k])
+            u, u_aid, u_least = x[b, p, k], aid(x[b, p, k]), least[b, p, k]
+            v, v_aid, v_least = x[b, p + 1, k], aid(x[b, p + 1, k]), least[b, p + 1, k]
+            s0, s1 = add(s0, w0, u, u_aid, u_least), add(s1, w0, v, v_aid, v_least)
+            s2, s3 = add(s2, w1, u, u_aid, u_least), add(s3, w1, v, v_aid, v_least)
+            s4, s5 = add(s4, w2, u, u_aid, u_least), add(s5, w2, v, v_aid, v_least)
+            s6, s7 = add(s6, w3, u, u_aid, u_least), add(s7, w3, v, v_aid, v_least)
+        return s0, s1, s2, s3, s4, s5, s6, s7
+
+    return one, eight
+
+
+_one_cut, _eight_cut = _summing(_half, _add_cut)
+_one_fused, _eight_fused = _summing(_larger, _add_fused)
 
 
 @_quick
@@ -227,7 +274,7 @@ def _size(row: Any, x: Any) -> Any:
     return np.float64(total) * (1 + len(row) * 2.0**-23) + len(row)
 
 
-@_inner
+@inline
 def _serial(row: Any, x: Any, least: Any, start: Any) -> Any:
     """The sum in order of k with the sticky limit, and whether another order gives another one.
 
@@ -257,11 +304,11 @@ def _serial(row: Any, x: Any, least: Any, start: Any) -> Any:
     return result, always == 0 and not never
 
 
-@_inner
+@inline
 def _output(row: Any, x: Any, least: Any, start: Any) -> Any:
     """One output in LSB; by the quick sum where sum |w x| rules out overflow."""
     if abs(start) + _size(row, x) < LIMIT:
-        return start + _one(row, x, least), False
+        return start + _one_cut(row, x, least), False
     return _serial(row, x, least, start)
 
 
@@ -309,35 +356,101 @@ def _scale(vectors: Any, x: Any, least: Any) -> None:
     for b in range(vectors.shape[0]):
         for p in range(vectors.shape[1]):
             for k in range(vectors.shape[2]):
-                number = np.float64(vectors[b, p, k])
+                number = np.float64(decoded_number(vectors[b, p, k]))
                 x[b, p, k] = number * 65536
                 e = max((bits_of(abs(number)) >> 52) - 1023, -14)
                 least[b, p, k] = 0 if e >= -2 else of_bits((1023 - 16 - e) << 52)
 
 
-@_compiled(*[[factors, *[_VECTORS] * 2, _ROWS, _FLAGS, _VECTORS, _FLAGS] for factors in FACTORS])
-def _products(factors: Any, x: Any, least: Any, start: Any, safe: Any, out: Any, mask: Any) -> None:
-    """Every output as an fp16 number, and where it may overflow.
+@_quick
+def _extent(vector: Any) -> Any:
+    """Largest magnitude and Euclidean norm, enlarged by more than float64 loses."""
+    largest, square = np.float32(0), 0.0
+    for k in range(len(vector)):
+        largest = max(largest, abs(vector[k]))
+        square += np.float64(vector[k]) * np.float64(vector[k])
+    return np.float64(largest), np.sqrt(square) * _MORE
 
-    `safe [B, O, P]`: no order of summation overflows.
+
+@inline
+def _is_safe(total: Any, norm: Any, start: Any, largest: Any, length: Any, width: Any) -> Any:
+    """Whether every partial sum is within the limit, by bounds of sum |w x|.
+
+    It is at most sum |w| max |x|, and at most the product of both Euclidean norms; rounding adds at
+    most half an LSB a product.
     """
-    rows, count = factors.shape[1], x.shape[1]
+    return min(total * largest, norm * length) + start + width < LIMIT
+
+
+@inline
+def _most(numbers: Any) -> Any:
+    """Largest magnitude."""
+    most = 0.0
+    for n in numbers:
+        most = max(most, abs(n))
+    return most
+
+
+@inline
+def _outer(column: Any, x: Any, least: Any, start: Any, out: Any) -> None:
+    """Products of one factor each, as a cache is written by: nothing is summed."""
+    for o in range(len(column)):
+        factor = number_of(column[o])
+        for p in range(len(x)):
+            product = _add_cut(np.int32(0), factor, x[p], _half(x[p]), least[p])
+            out[o, p] = start[o] + product
+
+
+@_compiled(
+    *[[factors, _ROWS, _ROWS, *[_VECTORS] * 2, _ROWS, types.float64[:, :, ::1], _FLAGS,
+       types.int64[::1]] for factors in FACTORS]
+)  # fmt: skip
+def _products(
+    factors: Any, totals: Any, norms: Any, x: Any, least: Any, start: Any, out: Any, mask: Any,
+    counts: Any,
+) -> None:  # fmt: skip
+    """Every output in LSB, where it may overflow, and how many may and how many do."""
+    rows, count, width = factors.shape[1], x.shape[1], factors.shape[2]
     for b in range(factors.shape[0]):
+        total, norm, begin = _most(totals[b]), _most(norms[b]), _most(start[b])
+        largest, length = np.empty(count), np.empty(count)
+        for p in range(count):
+            largest[p], length[p] = _extent(x[b, p])
+        all_safe = _is_safe(total, norm, begin, _most(largest), _most(length), width)
+        if all_safe and width == 1:
+            _outer(factors[b].reshape(-1), x[b].reshape(-1), least[b].reshape(-1), start[b], out[b])
+            continue
         for o in range(0, rows, 4):
             for p in range(0, count, 2):
-                whole = o + 4 <= rows and p + 2 <= count
-                if whole and safe[b, o : o + 4, p : p + 2].all():
-                    tile = _tile(factors, o, x, least, b, p)
+                fits = o + 4 <= rows and p + 2 <= count
+                if fits and not all_safe:
                     for i in range(8):
-                        row = o + i // 2
-                        out[b, row, p + i % 2] = _round((start[b, row] + tile[i]) * LSB)
+                        r, q = o + i // 2, p + i % 2
+                        fits &= _is_safe(
+                            totals[b, r], norms[b, r], abs(start[b, r]), largest[q], length[q],
+                            width,
+                        )  # fmt: skip
+                if fits:
+                    if norm * max(largest[p], largest[p + 1]) < _FUSED:
+                        eight = _eight_fused(factors, o, x, least, b, p)
+                    else:
+                        eight = _eight_cut(factors, o, x, least, b, p)
+                    for i in range(8):
+                        out[b, o + i // 2, p + i % 2] = start[b, o + i // 2] + eight[i]
                     continue
-                for i in range(o, min(o + 4, rows)):
-                    for j in range(p, min(p + 2, count)):
-                        if safe[b, i, j]:
-                            y = start[b, i] + _one(factors[b, i], x[b, j], least[b, j])
+                for r in range(o, min(o + 4, rows)):
+                    for q in range(p, min(p + 2, count)):
+                        is_safe = all_safe or _is_safe(
+                            totals[b, r], norms[b, r], abs(start[b, r]), largest[q], length[q],
+                            width,
+                        )  # fmt: skip
+                        if is_safe and norm * largest[q] < _FUSED:
+                            y = start[b, r] + _one_fused(factors[b, r], x[b, q], least[b, q])
+                        elif is_safe:
+                            y = start[b, r] + _one_cut(factors[b, r], x[b, q], least[b, q])
                         else:
-                            y, mask[b, i, j] = _output(
-                                factors[b, i], x[b, j], least[b, j], start[b, i]
-                            )
-                        out[b, i, j] = _round(y * LSB)
+                            y, depends = _output(factors[b, r], x[b, q], least[b, q], start[b, r])
+                            mask[b, r, q] = depends
+                            counts[0] += depends
+                            counts[1] += np.isinf(y)
+                        out[b, r, q] = y

@@ -13,44 +13,57 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.core.arrays import Array, DoubleArray, FloatArray
-from pytest_ane.reference.ane.fp16 import decode, r16
+from pytest_ane.core.arrays import FloatArray
+from pytest_ane.reference.ane.fp16 import decode, decoded_number, r16, rounded_number, ufunc
 from pytest_ane.reference.ane.grades import Grade, rule
 
+_BINARY = "float32(float32, float32)"
 
-def _exact(x: Array | float) -> DoubleArray:
-    """A decoded operand as float64, which holds sums and products of two of them exactly."""
-    return decode(np.asarray(x)).astype(np.float64)
+
+# float64 holds sums and products of two decoded numbers exactly.
+@ufunc(_BINARY)
+def _add(x: Any, y: Any) -> Any:
+    return rounded_number(np.float64(decoded_number(x)) + np.float64(decoded_number(y)))
+
+
+@ufunc(_BINARY)
+def _sub(x: Any, y: Any) -> Any:
+    return rounded_number(np.float64(decoded_number(x)) - np.float64(decoded_number(y)))
+
+
+@ufunc(_BINARY)
+def _mul(x: Any, y: Any) -> Any:
+    return rounded_number(np.float64(decoded_number(x)) * np.float64(decoded_number(y)))
 
 
 @rule(Grade.RECORDED, "add")
 def add(x: Any, y: Any) -> FloatArray:
     """`r16(x + y)`: 2048 + 1 is 2050, and 65536 - 65536, an infinity less itself, is 0."""
-    return r16(_exact(x) + _exact(y))
+    return np.asarray(_add(x, y))
 
 
 @rule(Grade.RECORDED, "sub")
 def sub(x: Any, y: Any) -> FloatArray:
     """`r16(x - y)`."""
-    return r16(_exact(x) - _exact(y))
+    return np.asarray(_sub(x, y))
 
 
 @rule(Grade.RECORDED, "mul")
 def mul(x: Any, y: Any) -> FloatArray:
     """`r16(x y)`; 0 times infinity is 0."""
-    return r16(_exact(x) * _exact(y))
+    return np.asarray(_mul(x, y))
 
 
 @rule(Grade.INFERRED, "abs")
 def absolute(x: Any) -> FloatArray:
     """`|x|`."""
-    return r16(np.abs(_exact(x)))
+    return r16(np.abs(decode(x)))
 
 
 @rule(Grade.INFERRED, "sign")
 def sign(x: Any) -> FloatArray:
     """-1, 0 or 1."""
-    return r16(np.sign(_exact(x)))
+    return r16(np.sign(decode(x)))
 
 
 @rule(Grade.INFERRED, "square")
@@ -62,10 +75,10 @@ def square(x: Any) -> FloatArray:
 @rule(Grade.INFERRED, "maximum")
 def maximum(x: Any, y: Any) -> FloatArray:
     """The larger number; an infinity is 65536, and stays one."""
-    return r16(np.maximum(_exact(x), _exact(y)))
+    return r16(np.maximum(decode(x), decode(y)))
 
 
 @rule(Grade.INFERRED, "minimum")
 def minimum(x: Any, y: Any) -> FloatArray:
     """The smaller number."""
-    return r16(np.minimum(_exact(x), _exact(y)))
+    return r16(np.minimum(decode(x), decode(y)))

@@ -35,6 +35,58 @@ def test_a_mismatch_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
+    "row",
+    [
+        '1,M6,s,exp,"{""x"":""0x0000""}",1.0,,,',
+        '1,M6,s,exp,"{""x"":[""0x0000"",""0x3c00""]}",,0x3c00 0x4170,,',
+        '1,M6,s,exp,"{""first"":""0x0000"",""count"":2}",,0x3c00 0x3c00,,',
+        '1,M6,s,inverse,"{""x"":""0x4000"",""epsilon"":0}",0.5,,,',
+        '1,M6,s,inverse,"{""x"":""0x4000"",""epsilon"":1e-4}",0.5,,,',
+        '1,M6,s,inverse,"{""x"":""0x4000"",""epsilon"":""0x068e""}",0.5,,,',
+        '1,M6,s,gelu,"{""x"":""0x4900"",""mode"":""TANH_APPROXIMATION""}",10.0,,,',
+        '1,M6,s,sub,"{""x"":[1,2],""y"":[3,3]}",,0xc000 0xbc00,,',
+        '1,M6,s,maximum,"{""x"":1,""y"":3}",3.0,,,',
+        '1,M6,s,linear,"{""w"":[""0x3c00*16384""],""x"":[""0x3c00*16384""]}",16384.0,,,',
+        '1,M6,s,conv_palette,"{""w"":[""0x3c00*3"",""0x4000""],""x"":[1,2,3,4]}",14.0,,,',
+    ],
+)
+def test_rows_of_other_forms(row: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert scored(tmp_path, HEADER + row + "\n") == 0
+    assert last_line(capsys) == "1 of 1 scored rows reproduced, 0 not scored"
+
+
+def test_of_several_outputs_the_first_wrong_one_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = '1,M6,s,exp,"{""first"":""0x0000"",""count"":3}",,0x3c00 0x3c01 0x3c01,,\n'
+    assert scored(tmp_path, HEADER + row) == 1
+    assert "exp 1 output 1, the first of 2: recorded 1.0009765625 (0x3c01), computed 1.0" in (
+        capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "fit"),
+    [
+        ('reduce_sum,"{""x"":[""0x6800"",""0x3c00*2""]}",2052.0,', "fp16, one after the other"),
+        ('reduce_sum,"{""x"":[""0x6800"",""0x3c00*3""]}",2052.0,', "fp16, a tree"),
+        ('reduce_sum,"{""x"":[""0x7800"",""0x3c00*2""]}",inf,', "Q15.16"),
+        ('real_div,"{""x"":""0x3c00"",""y"":""0x4200""}",,0x3555', "quotient, rounded once"),
+        ('softmax,"{""x"":[""0x0000*2""]}",,0x3800 0x3800', "sum wide, rounded once, divided"),
+        ('conv_int8,"{""codes"":[125],""scale"":""0x1c00"",""x"":[400]}",inf,', "after the sum"),
+        ('linear_order,"{""w"":[1,1,1],""x"":[2e4,2e4,-2e4]}",inf,', "in order of the inputs"),
+    ],
+)
+def test_candidates(row: str, fit: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        scored(tmp_path, f"{HEADER}1,M6,s,{row},,\n1,M1,s,{row},,\n1,M6,s,softmax,{{,1,,,\n") == 1
+    )
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in lines if line.startswith("candidate: ") and f"{fit}: " in line]
+    assert line.endswith("1 of 1 rows")
+
+
+@pytest.mark.parametrize(
     ("row", "reason"),
     [
         ("1,M6,s,softmax,{},1.0,0x3c00,,", "operation 'softmax' has no rule"),
@@ -47,6 +99,12 @@ def test_a_mismatch_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ('1,M6,s,conv,"{""w"":[1],""x"":[1]}",,,,', "cannot be read"),
         ('1,M6,s,conv,"{""w"":1,""x"":1,""n"":1e12}",1.0,,,', "cannot be read"),
         ("1", "operation '' has no rule"),
+        ('1,M6,s,exp,"{""first"":""0xffff"",""count"":2}",,0x3c00 0x3c00,,', "cannot be read"),
+        ('1,M6,s,exp,"{""x"":[0,0]}",1.0,,,', "cannot be read"),
+        ('1,M6,s,exp,"{""x"":0,""file"":1}",1.0,,,', "cannot be read"),
+        ('1,M6,s,conv,"{""w"":[""0x3c00*9999999999""],""x"":[1]}",1.0,,,', "cannot be read"),
+        ('1,M6,s,gelu,"{""x"":0,""mode"":""SIGMOID_APPROXIMATION""}",0,,,', "has no rule for"),
+        (ADD.replace(",,\n", ",,not counted as ANE evidence"), "the output may be the CPU's"),
     ],
 )
 def test_rows_that_are_not_scored(
