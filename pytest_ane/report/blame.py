@@ -10,6 +10,7 @@ from pytest_ane.analysis.operations import Suspect
 from pytest_ane.analysis.remedies import Remedy
 from pytest_ane.core.arithmetic import SIMULATED
 from pytest_ane.core.text import printable
+from pytest_ane.core.verdict import Finding
 from pytest_ane.manifest import Linear, Palettize, Settings
 from pytest_ane.report.arithmetic import rules_lines
 from pytest_ane.report.table import columns
@@ -49,6 +50,7 @@ def _lines(blame: Blame, *, on_device: bool) -> Iterator[str]:
             f"compressed: {_named(blame.absent)}"
         )
     yield from _operations(blame.operations)
+    yield from _hazards(blame.hazards)
 
 
 def _errors(blame: Blame, *, on_device: bool) -> Iterator[str]:
@@ -149,6 +151,15 @@ def _operations(suspects: Sequence[Suspect]) -> Iterator[str]:
         engine = [_ENGINE, *(number(suspect.typed) for suspect in shown)]
         rows = [(*row[:3], typed, *row[3:]) for row, typed in zip(rows, engine, strict=True)]
     yield from columns(rows, words=2, last=True)
+
+
+def _hazards(hazards: Sequence[Finding]) -> Iterator[str]:
+    """What the ANE's arithmetic met, with rewrites."""
+    for finding in hazards[:WORST]:
+        word = "hazard" if finding.severity == "failed" else "near a hazard"
+        yield f"{word}: {finding.reason.removeprefix(f'{SIMULATED}: ')}; {finding.remedy}"
+    if len(hazards) > WORST:
+        yield f"... and {len(hazards) - WORST} more, which the hazards gate names"
 
 
 def _operation(suspect: Suspect) -> tuple[str, ...]:
