@@ -38,7 +38,7 @@ def test_run_in_the_arithmetic(folder: Path, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.splitlines() == [
         "y: float32 [1, 2] · 2050 to 2052 · mean 2051",
         f"{LABEL}: operations by rules 100% recorded",
-        f"run by pytest-ane's CPU executor ({LABEL}), not by Core ML",
+        f"run by pytest-ane's CPU executor as {LABEL}, not by Core ML",
     ]
 
 
