@@ -28,7 +28,7 @@ import numpy as np
 
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.reference.ane.accumulator import Weight, sums
-from pytest_ane.reference.ane.elementwise import add, mul, sub
+from pytest_ane.reference.ane.elementwise import add, maximum, minimum, mul, sub
 from pytest_ane.reference.ane.integers import quantize, w8a8
 from pytest_ane.reference.ane.simulation import rules
 
@@ -138,7 +138,7 @@ def integer_conv(operands: Mapping[str, Any]) -> float:
         raise NotScoredError(f"mode {mode!r} is not known")
     codes = np.full((1, weight.size), int(operands["q_x"]), np.int64)
     scale = 2.0 ** -int(operands["k"])
-    return float(w8a8(codes, weight.reshape(1, -1), scale, scale).item())
+    return float(w8a8(codes, weight.reshape(1, -1), scale, scale).values.item())
 
 
 def quantized(operands: Mapping[str, Any]) -> float:
@@ -161,7 +161,8 @@ def unary(op: str) -> Callable[[Mapping[str, Any]], FloatArray]:
             if not 0 <= first < first + count <= 1 << 16:
                 raise ValueError(f"no {count} fp16 numbers from {first:#x} on")
             x = np.arange(first, first + count).astype(np.uint16).view(np.float16)
-        parameters = {key: number(v) if key == "epsilon" else v for key, v in parameters.items()}
+        if isinstance(epsilon := parameters.get("epsilon"), str):
+            parameters["epsilon"] = number(epsilon)
         result = rules()[op].compute(x.astype(np.float32), **parameters)
         if result is None:
             raise NotScoredError(f"operation {op!r} has no rule for {parameters}")
@@ -170,9 +171,9 @@ def unary(op: str) -> Callable[[Mapping[str, Any]], FloatArray]:
     return compute
 
 
-def pairwise(compute: Callable[..., FloatArray]) -> Callable[[Mapping[str, Any]], float]:
+def pairwise(compute: Callable[..., FloatArray]) -> Callable[[Mapping[str, Any]], FloatArray]:
     """An element-wise operation on `x` and `y`."""
-    return lambda operands: float(compute(numbers(operands["x"]), numbers(operands["y"])).item())
+    return lambda operands: compute(numbers(operands["x"]), numbers(operands["y"]))
 
 
 FUNCTIONS = (
@@ -184,8 +185,9 @@ OPERATIONS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "conv": dot, "conv_bias": dot, "conv_lsb": dot, "conv_palette": dot, "matmul": dot,
     "linear": dot,
     "conv_w8a8": integer_conv, "quantize": quantized,
-    "elementwise_add": pairwise(add), "elementwise_sub": pairwise(sub),
-    "elementwise_mul": pairwise(mul),
+    **{f"{prefix}{compute.__name__}": pairwise(compute)
+       for compute in (add, sub, mul) for prefix in ("elementwise_", "")},
+    "maximum": pairwise(maximum), "minimum": pairwise(minimum),
 }  # fmt: skip
 
 

@@ -24,8 +24,9 @@ The suite's tolerance for fp16 programs (0.5 absolute, 5 %) hardly sees an error
 score is *close*: every array of an item within 2e-3 absolute + 2e-3 relative. The controls show
 what the scores are worth: the same items with every output multiplied by 1.05, or by 0.
 
-What is shown is that operations mean what MIL says. Bit equality with the ANE is not claimed and
-cannot be: its order of summation and its internal precisions are not documented.
+What is shown is that operations mean what MIL says, not bit equality with the ANE. How the ANE
+computes is known in part, from recorded outputs: [its arithmetic](ane-arithmetic.md) is a mode of
+its own.
 """
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from pytest_ane.backends.coreml import CoreMLBackend, Machine
 from pytest_ane.backends.cpu import CpuBackend
 from pytest_ane.build import Cache
+from pytest_ane.core.arithmetic import RuleShares
 from pytest_ane.core.arrays import Array, Arrays, FloatArray
 from pytest_ane.manifest import ComputeUnits
 from pytest_ane.mil import counterpart
@@ -21,9 +22,9 @@ __all__ = [
     "CoreMLBackend",
     "CpuBackend",
     "Runner",
+    "SimulatingBackend",
     "get_backend",
     "of_function",
-    "simulated",
 ]
 
 
@@ -83,8 +84,21 @@ class Backend(Protocol):
         """
         ...
 
+    def simulated(self) -> SimulatingBackend | None:
+        """The same in the ANE's arithmetic; None for a device, which computes in its own."""
+        ...
+
     def provenance(self) -> dict[str, str]:
         """Backend, versions and machine: numbers of different provenance are never compared."""
+        ...
+
+
+class SimulatingBackend(Backend, Protocol):
+    """A backend in the ANE's arithmetic."""
+
+    @property
+    def rule_shares(self) -> RuleShares:
+        """By which rules all that it loaded, and that is still in use, has computed so far."""
         ...
 
 
@@ -102,11 +116,6 @@ def of_function(backend: Backend, function: str | None) -> Backend:
     bound = copy(backend)
     bound.load = load  # type: ignore[method-assign]
     return bound
-
-
-def simulated(backend: Backend) -> CpuBackend | None:
-    """The executor in the ANE's arithmetic; None for a backend that is not the executor."""
-    return CpuBackend(arithmetic="ane") if isinstance(backend, CpuBackend) else None
 
 
 def get_backend(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from weakref import WeakSet
 
 import numpy as np
 
@@ -97,7 +98,7 @@ class CpuBackend:
 
     def __init__(self, precision: Precision = "as-typed", arithmetic: Arithmetic = "typed") -> None:
         self._precision, self._arithmetic = precision, arithmetic
-        self._simulated: list[CpuRunner] = []
+        self._runners: WeakSet[CpuRunner] = WeakSet()
 
     def load(self, artifact: Path, function: str | None = None) -> CpuRunner:
         """Read a function of a model, by default its own, and prepare it.
@@ -108,14 +109,17 @@ class CpuBackend:
         model = read_any(artifact, function=function)
         session = open_session(model, self._precision, MEMORY_BUDGET, self._arithmetic)
         runner = CpuRunner(session)
-        if self._arithmetic == "ane":
-            self._simulated.append(runner)
+        self._runners.add(runner)
         return runner
+
+    def simulated(self) -> CpuBackend:
+        """The executor in the ANE's arithmetic."""
+        return CpuBackend(arithmetic="ane")
 
     @property
     def rule_shares(self) -> RuleShares:
-        """By which rules of the ANE all that this backend loaded has computed so far."""
-        return sum(filter(None, (r.rule_shares for r in self._simulated)), RuleShares())
+        """By which rules of the ANE all that it loaded, and that is in use, computed so far."""
+        return sum(filter(None, (r.rule_shares for r in self._runners)), RuleShares())
 
     def provenance(self) -> dict[str, str]:
         """Versions of pytest-ane and numpy, system and processor, and a simulated arithmetic."""

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import cast
 
-from pytest_ane.core.arithmetic import Arithmetic, read_arithmetic
+from pytest_ane.core.arithmetic import Arithmetic, read_arithmetic, read_arithmetics
 
 
 def add_manifest(parser: argparse.ArgumentParser) -> None:
@@ -133,6 +133,19 @@ def add_arithmetic(
         help=help
         or "round as the program's types say (default), or compute as the ANE of M4 and later "
         "does, where that is known",
+    )
+
+
+def add_arithmetics(parser: argparse.ArgumentParser) -> None:
+    """`--arithmetic`, `--ane-arithmetic` of one or both, in place of the manifest's."""
+    parser.add_argument(
+        "--arithmetic",
+        "--ane-arithmetic",
+        type=lambda text: _parsed(lambda words: read_arithmetics(str(words)), text),
+        default=(),
+        metavar="A[,B]",
+        help="arithmetic in which gates judge: 'typed', 'ane' or 'typed,ane' (default: the "
+        "manifest's)",
     )
 
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ane.cli.options import add_budget, add_project, positive
+from pytest_ane.cli.options import add_arithmetics, add_budget, add_project, positive
 from pytest_ane.cli.output import Failed, Output
 from pytest_ane.cli.terminal import tell
 from pytest_ane.core.errors import ManifestError
@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=positive, help="begin nothing new after so long")
     parser.add_argument("--evaluations", type=positive, help="measure at most so many stacks")
     parser.add_argument("--write", action="store_true", help="put the result into the manifest")
+    add_arithmetics(parser)
     add_budget(parser)
 
 
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> Output:
     from pytest_ane.report.recommend import line, table
 
     file = options.manifest or Path("shards.toml")
-    project = read_project(file, options.cache, backend_name="cpu")
+    project = read_project(file, options.cache, backend_name="cpu", arithmetic=options.arithmetic)
     model = choose_model(project.manifest, options.model)
     _check(model)
     settings = menu_of(model.menu, options.menu)

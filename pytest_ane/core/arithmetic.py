@@ -22,6 +22,15 @@ _OTHERS = r"(ane\W*)?(h1[345]\w*|m[123])"
 """Generations whose sums differ, by their codes or by the chips that people know."""
 
 
+def read_arithmetics(words: str) -> tuple[Arithmetic, ...]:
+    """One arithmetic, or both separated by a comma.
+
+    Raises:
+        ValueError: as `read_arithmetic`.
+    """
+    return tuple(dict.fromkeys(map(read_arithmetic, words.split(","))))
+
+
 def read_arithmetic(word: str) -> Arithmetic:
     """`typed` or `ane`.
 

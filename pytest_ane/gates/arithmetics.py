@@ -58,11 +58,16 @@ def joined(
 
 def rule_figures(rules: RuleShares) -> Iterator[Figure]:
     """Shares of multiply-accumulates and of operations, by how well their rules are known."""
-    for grade, share in rules.shares_of_products.items():
-        label = f"multiply-accumulates by {grade} rules"
-        yield Figure(f"{PREFIX}products.{grade}", share, "%", label, shown=grade == "recorded")
-    for grade, share in rules.shares_of_operations.items():
-        yield Figure(f"{PREFIX}operations.{grade}", share, "%", f"operations by {grade} rules")
+    for name, label, shares in (
+        ("products", "multiply-accumulates", rules.shares_of_products),
+        ("operations", "operations", rules.shares_of_operations),
+    ):
+        text = ", ".join(f"{share:.1%} {grade}" for grade, share in shares.items() if share)
+        if shares:
+            label = f"{label} by rules"
+            yield Figure(f"{PREFIX}{name}", text, label=label, shown=name == "products")
+        for grade, share in shares.items():
+            yield Figure(f"{PREFIX}{name}.{grade}", share, "%", f"{label} that are {grade}")
 
 
 def unknown_rules(rules: RuleShares) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
 
-from pytest_ane.core.arithmetic import Arithmetic, read_arithmetic
+from pytest_ane.core.arithmetic import Arithmetic, read_arithmetics
 from pytest_ane.core.ci import in_ci
 from pytest_ane.core.gate_words import GATE_WORDS
 
@@ -296,8 +296,7 @@ def arithmetic(config: pytest.Config) -> tuple[Arithmetic, ...]:
     """
     value = text(config, "ane_arithmetic")
     try:
-        words = map(read_arithmetic, value.split(",") if value else ())
-        return tuple(dict.fromkeys(words))
+        return read_arithmetics(value) if value else ()
     except ValueError as error:
         raise pytest.UsageError(f"{origin(config, 'ane_arithmetic')}={value}: {error}.") from None
 

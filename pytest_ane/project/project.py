@@ -20,6 +20,7 @@ from pytest_ane.build.record import PACKAGE
 from pytest_ane.build.scratch import temporary_files_in
 from pytest_ane.build.semaphore import default_builds
 from pytest_ane.build.shard import artifact_key
+from pytest_ane.core.arithmetic import Arithmetic
 from pytest_ane.core.ci import in_ci
 from pytest_ane.core.digests import key_digest, remembered
 from pytest_ane.core.errors import AneError, ManifestError
@@ -340,12 +341,18 @@ class OpenShard:
         return self.project.ports(self.shard)
 
 
-def read_project(manifest: Path | None, cache: Path | None, **options: Any) -> Project:
+def read_project(
+    manifest: Path | None,
+    cache: Path | None,
+    arithmetic: tuple[Arithmetic, ...] = (),
+    **options: Any,
+) -> Project:
     """The project of a manifest, by default `shards.toml` here, with all its shards selected.
 
     Args:
         manifest: the file.
         cache: the cache folder; None for the user's own.
+        arithmetic: in place of the manifest's, for all models.
         options: other attributes of `Project`.
 
     Raises:
@@ -353,6 +360,8 @@ def read_project(manifest: Path | None, cache: Path | None, **options: Any) -> P
     """
     read = read_manifest(manifest or Path("shards.toml"))
     make_importable(read)
+    if arithmetic:
+        read = read.in_arithmetic(arithmetic)
     return Project(read, read.shards, cache, **options)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from pytest_ane.backends import Backend, Runner, simulated
+from pytest_ane.backends import Backend, Runner
 from pytest_ane.build import Artifact
 from pytest_ane.chain.chain import Chain, ChainStep
 from pytest_ane.chain.exact import lazy_reference
@@ -41,7 +41,7 @@ class Stack:
         self.policy: BehaviourPolicy = opened.model.policy.behaviour
         self.artifacts = tuple(artifacts)
         self._opened = opened
-        self._backend, self._simulator = backend, simulated(backend)
+        self._backend, self._simulator = backend, backend.simulated()
 
     @cached_property
     def chain(self) -> Chain:

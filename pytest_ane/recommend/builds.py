@@ -5,12 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 
 from pytest_ane import build
 from pytest_ane.backends import Backend, Runner
 from pytest_ane.build import Artifact, Cache
 from pytest_ane.build.scratch import temporary_files_in
+from pytest_ane.core.arithmetic import RuleShares
 from pytest_ane.manifest import Settings, Shard, Uncompressed
 from pytest_ane.project.models import OpenModel
 from pytest_ane.recommend.menu import Menu, setting_keys
@@ -103,6 +105,23 @@ class LoadedBackend:
         if artifact in self._kept:
             self._runners[key] = runner
         return runner
+
+    @cached_property
+    def _simulated(self) -> LoadedBackend | None:
+        backend = self._backend.simulated()
+        return None if backend is None else LoadedBackend(backend)
+
+    def simulated(self) -> LoadedBackend | None:
+        """The same in the ANE's arithmetic, with runners of its own."""
+        if self._simulated is not None:
+            self._simulated.keep(self._kept)
+        return self._simulated
+
+    @property
+    def rule_shares(self) -> RuleShares:
+        """By which rules the runners that are loaded have computed so far."""
+        shares: RuleShares = getattr(self._backend, "rule_shares", RuleShares())
+        return shares
 
     def provenance(self) -> dict[str, str]:
         """Provenance of the backend that runs."""

@@ -130,5 +130,13 @@ class Gates:
     def _judged(
         self, stack: Stack, golden: Sequence[GoldenPrompt], policy: BehaviourPolicy
     ) -> Verdict:
-        measurement = measure(stack.chain, golden, stack.states, stack.decode, stack.provenance)
+        measurement = measure(
+            stack.chain,
+            golden,
+            stack.states,
+            stack.decode,
+            stack.provenance,
+            stack.simulated,
+            lambda: stack.rules,
+        )
         return BEHAVIOUR.judge(measurement, policy, self._opened.model)

@@ -136,7 +136,7 @@ class Constants:
         implementation = lookup(op.op, self._opset, f"{self._model.path}: {op.name}: ")
         with np.errstate(all="ignore"):
             try:
-                parameters = self._parameters(op)
+                parameters = self.parameters(op)
                 size = itemsize((out.type for out in op.outputs), self._precision)
                 self._meter.admit(
                     f"{self._model.path}: {op.op} {op.name!r}", op.op, parameters, size
@@ -173,7 +173,7 @@ class Constants:
         """A weight as it is stored; None where it is so that its rows cannot be decoded alone."""
         if op.op == "const":
             return plain(self._model, op.attributes["val"], dtype)
-        lut = self._parameters(op, only=("lut",))["lut"]
+        lut = self.parameters(op, ("lut",))["lut"]
         return palettized(self._model, self._stored_value(op, "indices"), lut, dtype)
 
     def _spend(self, size: int) -> bool:
@@ -197,10 +197,13 @@ class Constants:
             return False
         return all(a in self for arguments in op.inputs.values() for a in arguments)
 
-    def _parameters(self, op: Operation, only: Sequence[str] = ()) -> dict[str, Any]:
-        """All parameters of a constant operation, or those named."""
+    def parameters(self, op: Operation, only: Sequence[str] = ()) -> dict[str, Any]:
+        """All parameters of a constant operation, or the constant ones of those named."""
         keys = set(only) or {*op.inputs, *op.attributes} - {"name"}
-        parameters = {k: self.parameter(k, a) for k, a in op.inputs.items() if k in keys}
+        inputs = {k: a for k, a in op.inputs.items() if k in keys}
+        if only:
+            inputs = {k: a for k, a in inputs.items() if all(argument in self for argument in a)}
+        parameters = {k: self.parameter(k, a) for k, a in inputs.items()}
         if op.op.startswith("constexpr_"):
             for key in keys & set(op.attributes):
                 parameters[key] = constant(self._model, op.attributes[key], self._precision)

@@ -89,7 +89,7 @@ class PipelineSession:
 
     Args:
         model: a pipeline as `mil.read_any` gives it.
-        precision, memory_budget, arithmetic: those of `Session`, for all parts.
+        precision, memory_budget, arithmetic, scale_after: those of `Session`, for all parts.
 
     Raises:
         ExecutionError: a part cannot be prepared.
@@ -101,13 +101,16 @@ class PipelineSession:
         precision: Precision = "as-typed",
         memory_budget: int | None = None,
         arithmetic: Arithmetic = "typed",
+        scale_after: bool = False,
     ) -> None:
         self.model = model
         self.precision = precision
 
         def session(part: Part) -> Session | SuppressionSession:
             if isinstance(part, MLModel):
-                return Session(part, precision, memory_budget, arithmetic=arithmetic)
+                return Session(
+                    part, precision, memory_budget, arithmetic=arithmetic, scale_after=scale_after
+                )
             return SuppressionSession(part)
 
         self.parts = tuple(map(session, model.parts))
@@ -187,6 +190,7 @@ def open_session(
     precision: Precision = "as-typed",
     memory_budget: int | None = None,
     arithmetic: Arithmetic = "typed",
+    scale_after: bool = False,
 ) -> Session | PipelineSession:
     """The session that runs what `mil.read_any` gives.
 
@@ -194,8 +198,8 @@ def open_session(
         ExecutionError: as `Session`.
     """
     if isinstance(model, Pipeline):
-        return PipelineSession(model, precision, memory_budget, arithmetic)
-    return Session(model, precision, memory_budget, arithmetic=arithmetic)
+        return PipelineSession(model, precision, memory_budget, arithmetic, scale_after)
+    return Session(model, precision, memory_budget, arithmetic=arithmetic, scale_after=scale_after)
 
 
 def _passed(path: str, feature: Feature, value: Any) -> Any:

@@ -150,7 +150,7 @@ class Preparer:
         joins = join_axis(op, constants)
         moves, compute = implementation.moves, implementation.compute
         if self._simulation is not None and not moves:
-            compute = self._simulation.bind(op, compute, constants)
+            compute = self._simulation.bind(op, compute, constants, self.constants.parameters)
         if joins is None and isinstance(weight := constants.get("weight"), HalfWeight):
             constants["weight"] = dense(weight)
         return Compute(

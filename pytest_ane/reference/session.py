@@ -47,6 +47,8 @@ class Session:
             the process's own, `current_budget()`.
         arithmetic: `typed` computes in float32 and rounds as the program's types say; `ane` as the
             ANE of M4 and later does (h16+), where that is known.
+        scale_after: with arithmetic `ane`, sum products of quantized weights' codes, and scale the
+            rounded sum by row. One output was recorded so (M5); for the rest it is inferred.
 
     Attributes:
         block: the steps of a run.
@@ -67,13 +69,14 @@ class Session:
         overrides: Mapping[Operation, Any] | None = None,
         budget: Budget | None = None,
         arithmetic: Arithmetic = "typed",
+        scale_after: bool = False,
     ) -> None:
-        check_options(model, precision, memory_budget, arithmetic)
+        check_options(model, precision, memory_budget, arithmetic, scale_after)
         self.model = model
         self.precision = precision
         self.budget = current_budget() if budget is None else budget.settled()
         check_interface(model, precision, self.budget)
-        simulation = simulate(model) if arithmetic == "ane" else None
+        simulation = simulate(model, scale_after) if arithmetic == "ane" else None
         self.arithmetic = arithmetic
         self.tally = simulation.tally if simulation else None
         prepared = Preparer(model, precision, memory_budget, overrides, self.budget, simulation)
@@ -267,12 +270,12 @@ class Session:
             )
 
 
-def simulate(model: MLModel) -> Simulation:
+def simulate(model: MLModel, scale_after: bool) -> Simulation:
     """The ANE's rules for a program's operations; imported here, for compiling takes a second."""
     from pytest_ane.reference.ane.simulation import Simulation
 
-    makers = {out.name: op for op in model.program.walk() for out in op.outputs}
-    return Simulation(makers)
+    makers = {out.name: op for op in model.main.walk() for out in op.outputs}
+    return Simulation(makers, scale_after=scale_after)
 
 
 def rule_shares(tally: Tally) -> RuleShares:
@@ -287,7 +290,11 @@ def rule_shares(tally: Tally) -> RuleShares:
 
 
 def check_options(
-    model: object, precision: str, memory_budget: object, arithmetic: str = "typed"
+    model: object,
+    precision: str,
+    memory_budget: object,
+    arithmetic: str = "typed",
+    scale_after: bool = False,
 ) -> None:
     """Refuse what a session cannot be opened with.
 
@@ -310,6 +317,10 @@ def check_options(
         raise ExecutionError(
             f"arithmetic 'ane' rounds as the ANE does, so it excludes precision {precision!r}; "
             "use 'as-typed'."
+        )
+    if scale_after and arithmetic != "ane":
+        raise ExecutionError(
+            "scale_after says where the ANE scales sums, so it needs arithmetic 'ane'."
         )
     whole = isinstance(memory_budget, int) and memory_budget >= 0
     if memory_budget is not None and not whole:

@@ -96,6 +96,23 @@ def test_every_number_is_kept_and_nothing_is_measured_twice(searched: tuple[Path
 
 
 @pytest.mark.slow
+def test_both_arithmetics_are_asked_for(searched: tuple[Path, str], tmp_path: Path) -> None:
+    folder, _ = searched
+    log = tmp_path / "both.jsonl"
+    said = recommend(folder, "--arithmetic", "typed,ane", "--log", str(log), "--evaluations", "3")
+    assert "recommended: " in said
+    stacks = [
+        e
+        for e in map(json.loads, filter(None, log.read_text().splitlines()))
+        if e.get("kind") == "stack"
+    ]
+    for stack in stacks:
+        facts = stack["found"]["facts"]
+        assert facts["kl.mean"] != facts["ane.kl.mean"]
+        assert facts["engine.kl"] > 0
+
+
+@pytest.mark.slow
 def test_it_is_written_on_request_only(searched: tuple[Path, str], tmp_path: Path) -> None:
     folder, said = searched
     before = (folder / "shards.toml").read_text()

@@ -92,6 +92,10 @@ class CoreMLBackend:
             recompiled = self._recompiled(artifact, compiled, error)
         return self._use(artifact, recompiled, use)
 
+    def simulated(self) -> None:
+        """None: a device computes in its own arithmetic."""
+        return
+
     def provenance(self) -> dict[str, str]:
         """Chip, system, compute units, versions; `native` where Core ML itself did not answer."""
         machine = self.machine

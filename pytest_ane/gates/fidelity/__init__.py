@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.backends import simulated
-from pytest_ane.backends.cpu import CpuRunner
+from pytest_ane.core.arithmetic import RuleShares
 from pytest_ane.core.digests import file_digest, key_digest, tree_files
 from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.gates.base import Gate, ShardContext, Subject
@@ -29,14 +28,6 @@ __all__ = ["FIDELITY", "Comparison", "Errors", "Fidelity", "judge", "measure"]
 
 
 _LEFT_OUT = "no shard of the manifest is this function, for 'function' chooses another"
-
-
-def _simulated(context: ShardContext) -> CpuRunner | None:
-    """The artifact in the ANE's arithmetic, where the shard asks for it and no device runs it."""
-    backend = simulated(context.backend) if "ane" in context.shard.arithmetic else None
-    if backend is None:
-        return None
-    return backend.load(context.artifact.path, context.shard.function)
 
 
 class FidelityGate(Gate[Fidelity]):
@@ -73,13 +64,17 @@ class FidelityGate(Gate[Fidelity]):
     def measure(self, context: ShardContext) -> Fidelity:
         """Run every probe on the artifact and compare; without a reference only run it."""
         program, ports, cases = context.program, context.ports(), context.cases()
+        ane = context.backend.simulated() if "ane" in context.shard.arithmetic else None
         measurement = measure(
             context.backend.load(context.artifact.path, context.shard.function),
             cases,
             compared=context.shard.reference != "none",
             provenance=context.backend.provenance() | {"artifact": context.artifact.digest},
             budget=context.budget(),
-            simulated=_simulated(context),
+            simulated=None
+            if ane is None
+            else ane.load(context.artifact.path, context.shard.function),
+            rules=lambda: ane.rule_shares if ane else RuleShares(),
         )
         covered = (*coverage(program, cases), *_lost(context))
         measurement = replace(measurement, coverage=covered)

@@ -5,7 +5,7 @@ Every metric is computed in float64. What probes exercise, and what they leave o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.backends import Runner
-from pytest_ane.backends.cpu import CpuRunner
 from pytest_ane.core.arithmetic import RuleShares
 from pytest_ane.core.arrays import DoubleArray, FloatArray
 from pytest_ane.core.errors import ExecutionError
@@ -56,7 +55,8 @@ def measure(
     compared: bool,
     provenance: Mapping[str, Any],
     budget: ErrorBudget | str = "",
-    simulated: CpuRunner | None = None,
+    simulated: Runner | None = None,
+    rules: Callable[[], RuleShares] = RuleShares,
 ) -> Fidelity:
     """Run every case on the artifact and compare; `compared` is False without a reference.
 
@@ -68,28 +68,25 @@ def measure(
         budget: what function, fp16 and compression cost by themselves, or why
             nobody can tell.
         simulated: of the artifact in the ANE's arithmetic, where that is asked for.
+        rules: tells, after it ran, by which rules that computed.
 
     Raises:
         ExecutionError: the artifact cannot be run, or lacks an output of the reference's shape.
     """
     cases = list(cases)
     runs = list(run_cases(runner, cases))
+    ane = None
+    if simulated is not None:
+        others = list(run_cases(simulated, cases))
+        engine = difference(cases, others, runs) if compared else None
+        ane = Simulated(_comparisons(cases, others, compared), engine, rules())
     return Fidelity(
         _comparisons(cases, runs, compared),
         compared,
         dict(provenance),
         **_split(budget, cases, runs),
-        ane=None if simulated is None else _simulated(simulated, cases, runs, compared),
+        ane=ane,
     )
-
-
-def _simulated(
-    runner: CpuRunner, cases: Sequence[Case], typed: Sequence[Run], compared: bool
-) -> Simulated:
-    runs = list(run_cases(runner, cases))
-    engine = difference(cases, runs, typed) if compared else None
-    rules = runner.rule_shares or RuleShares()
-    return Simulated(_comparisons(cases, runs, compared), engine, rules)
 
 
 def _comparisons(

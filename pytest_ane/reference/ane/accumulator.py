@@ -19,7 +19,7 @@ within, that all do. Elsewhere the sum is taken in order of k, and named `may_ov
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
@@ -59,15 +59,15 @@ class Weight:
     @classmethod
     def of(cls, factors: Array) -> Weight:
         """Prepare patterns (uint16), fp16 or float32 numbers `[B, O, K]`."""
-        if factors.dtype == np.float16:
-            factors = factors.view(np.uint16)
         if factors.dtype != np.uint16:
-            factors = decode(factors)
+            is_half = factors.dtype == np.float16
+            factors = factors.view(np.uint16) if is_half else factors.astype(np.float32, copy=False)
         factors = np.require(factors, requirements=("C", "A"))
         totals, norms = np.empty((2, *factors.shape[:2]))
         _measure(factors, totals, norms)
-        if factors.dtype == np.uint16 and not np.isfinite(totals).all():
-            return cls.of(factors.view(np.float16).astype(np.float32))
+        if not np.isfinite(totals).all():
+            wide = factors.view(np.float16) if factors.dtype == np.uint16 else factors
+            return cls.of(decode(wide))
         return cls(factors, totals, norms)
 
 
@@ -93,6 +93,26 @@ class Sums:
         mask = None if mask is None else arrange(mask)
         return replace(self, values=arrange(self.values), may_overflow=mask)
 
+    @classmethod
+    def joined(cls, parts: Sequence[Sums]) -> Sums:
+        """Those of some rows after the other, `[B, O, P]`."""
+        if all(part.may_overflow is None for part in parts):
+            mask = None
+        else:
+            mask = np.concatenate([part.mask for part in parts], 1)
+        return cls(
+            np.concatenate([part.values for part in parts], 1),
+            mask,
+            sum(part.products for part in parts),
+            sum(part.infinite for part in parts),
+        )
+
+    @property
+    def mask(self) -> BoolArray:
+        """Where some orders of summation overflow and others do not."""
+        nowhere = np.zeros(self.values.shape, np.bool_)
+        return nowhere if self.may_overflow is None else self.may_overflow
+
 
 def sums(weight: Weight, vectors: Array, bias: Array | None = None) -> Sums:
     """`weight [B, O, K]` times `vectors [B, P, K]`, over K, plus `bias [B, O]`.
@@ -106,9 +126,7 @@ def sums(weight: Weight, vectors: Array, bias: Array | None = None) -> Sums:
     totals = np.empty((*weight.factors.shape[:2], x.shape[1]))
     mask = np.zeros(totals.shape, np.bool_)
     counts = np.zeros(2, np.int64)
-    _products(
-        weight.factors, weight.totals, weight.norms, x, least, start, totals, mask, counts
-    )
+    _products(weight.factors, weight.totals, weight.norms, x, least, start, totals, mask, counts)
     values = r16(np.multiply(totals, LSB, out=totals))
     depends, infinite = counts.tolist()
     return Sums(values, mask if depends else None, totals.size * x.shape[-1], infinite)
@@ -431,9 +449,7 @@ def _products(
                         elif is_safe:
                             y = start[b, r] + _one_cut(factors[b, r], x[b, q], least[b, q])
                         else:
-                            y, depends = _output(
-                                factors[b, r], x[b, q], least[b, q], start[b, r]
-                            )
+                            y, depends = _output(factors[b, r], x[b, q], least[b, q], start[b, r])
                             mask[b, r, q] = depends
                             counts[0] += depends
                             counts[1] += np.isinf(y)

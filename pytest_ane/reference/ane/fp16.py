@@ -7,7 +7,7 @@ data/06_numerics, on M6 (h18g) and in part on M4 (h16g).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
@@ -17,6 +17,8 @@ from numba.extending import intrinsic
 
 from pytest_ane.core.arrays import Array, FloatArray
 from pytest_ane.reference.kernels import cached
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 LARGEST = 65504.0
 """The largest finite fp16 number."""
@@ -89,18 +91,19 @@ def round_half_away(y: Any) -> Any:
     return np.float32(np.copysign(bounded, y)) + np.float32(0)
 
 
-inline: Any = numba.njit(nogil=True)
-"""Compile a function for others that are compiled."""
-rounded_number: Any = inline(round_half_away)
-decoded_number: Any = inline(decode_number)
+def inline(function: F) -> F:
+    """Compile a function for others that are compiled."""
+    return cast(F, numba.njit(nogil=True)(function))
+
+
+rounded_number = inline(round_half_away)
+decoded_number = inline(decode_number)
 _vectorize: Any = numba.vectorize
 
 
 def ufunc(kind: str) -> Callable[[Any], Any]:
     """Compile a function of numbers, such as `float32(float64)`, as numpy's own ufunc."""
-    return lambda function: cached(
-        lambda cache: _vectorize([kind], cache=cache)(function)
-    ).ufunc
+    return lambda function: cached(lambda cache: _vectorize([kind], cache=cache)(function)).ufunc
 
 
 _decode = ufunc("float32(float32)")(decode_number)

@@ -8,63 +8,16 @@ palettes count as fp16 weights, which is inferred from M1 (sbryngelson/ane-guide
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from pytest_ane.core.arrays import Array
-from pytest_ane.reference.ane.accumulator import Sums, Weight, sums
+from pytest_ane.reference.ane.accumulator import Sums
+from pytest_ane.reference.ane.factors import Factors
 from pytest_ane.reference.ane.grades import Grade, rule
 from pytest_ane.reference.ops.conv import check_channels
 from pytest_ane.reference.ops.spatial import ints, padding
-from pytest_ane.reference.weights import HalfWeight, StreamedWeight
-
-
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """A constant weight `[O, K, ...]`, which is prepared once where it is held.
-
-    Attributes:
-        source: an array, or a weight that is held in fp16 or streamed.
-        groups: of its rows.
-    """
-
-    source: Any
-    groups: int = 1
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """That of the source."""
-        return tuple(self.source.shape)
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    def factors(self) -> Weight:
-        """Rows by group; of a streamed weight they are decoded anew each time."""
-        is_streamed = isinstance(self.source, StreamedWeight)
-        return (
-            self._made() if is_streamed and not isinstance(self.source, HalfWeight) else self._held
-        )
-
-    @cached_property
-    def _held(self) -> Weight:
-        return self._made()
-
-    def _made(self) -> Weight:
-        source = self.source
-        factors = source.patterns if isinstance(source, HalfWeight) else np.asarray(source)
-        return Weight.of(factors.reshape(self.groups, len(factors) // self.groups, -1))
-
-
-def prepared(weight: Any, groups: int = 1) -> Weight:
-    """A weight `[O, K, 1...]` as `[G, O / G, K]`; one that is held in fp16 is not copied."""
-    source: Prepared = weight if isinstance(weight, Prepared) else Prepared(weight, groups)
-    return source.factors()
 
 
 @rule(Grade.RECORDED, "conv")
@@ -91,7 +44,9 @@ def conv(
     positions, rows = math.prod(size), weight.shape[0] // groups
     vectors = x.reshape(count, groups, width, positions).transpose(1, 0, 3, 2)
     vectors = vectors.reshape(groups, count * positions, width)
-    total = sums(prepared(weight, groups), vectors, _starts(bias, groups))
+    total = factors_of(weight, width, groups).sums(vectors, _starts(bias, groups))
+    if total is None:
+        return None
 
     def shaped(y: Array) -> Array:
         y = y.reshape(groups, rows, count, positions).transpose(2, 0, 1, 3)
@@ -101,7 +56,7 @@ def conv(
 
 
 @rule(Grade.RECORDED, "linear")
-def linear(x: Any, weight: Any, bias: Any = None) -> Sums:
+def linear(x: Any, weight: Any, bias: Any = None) -> Sums | None:
     """`x [.., K]` with `weight [O, K]` and `bias [O]`.
 
     Raises:
@@ -109,32 +64,71 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Sums:
     """
     if weight.ndim != 2 or (bias is not None and np.shape(bias) != weight.shape[:1]):
         raise ValueError(f"a weight {weight.shape} and a bias {np.shape(bias)}")
-    total = sums(
-        prepared(weight), x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1]), _starts(bias, 1)
-    )
+    vectors = x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1])
+    total = factors_of(weight, weight.shape[1]).sums(vectors, _starts(bias, 1))
+    if total is None:
+        return None
     return total.map(lambda y: y[0].T.reshape(*x.shape[:-1], weight.shape[0]))
 
 
 @rule(Grade.RECORDED, "matmul")
-def matmul(x: Any, y: Any, transpose_x: bool = False, transpose_y: bool = False) -> Sums:
+def matmul(x: Any, y: Any, transpose_x: bool = False, transpose_y: bool = False) -> Sums | None:
     """`x y` over the last two axes, the others broadcast; either may be transposed first.
 
     A vector is a row on the left and a column on the right; its axis is then removed again.
     Two transposed activations that gave infinities on M5 (ANEForge issue 115) contradict the rule.
     """
-    x, y = np.asarray(x), np.asarray(y)
-    left = np.atleast_2d(x) if x.ndim == 1 else np.swapaxes(x, -1, -2) if transpose_x else x
-    right = y[:, None] if y.ndim == 1 else np.swapaxes(y, -1, -2) if transpose_y else y
-    batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    (rows, width), columns = left.shape[-2:], right.shape[-1]
-    if right.shape[-2] != width:
+    left, right = matrix(x, transposed=transpose_x), matrix(y, transposed=not transpose_y)
+    if left.width != right.width:
         raise ValueError(f"{x.shape} and {y.shape} do not fit")
+    # Either side may be the weight: a constant one is prepared, and many rows are summed faster.
+    is_left = x is left or (y is not right and left.height > right.height)
+    factors, others = (left, right) if is_left else (right, left)
+    total = _multiplied(factors, others.matrix)
+    if total is None:
+        return None
+
+    def shaped(z: Array) -> Array:
+        z = z if is_left else np.swapaxes(z, -1, -2)
+        z = z if x.ndim > 1 else z[..., 0, :]
+        return z if y.ndim > 1 else z[..., 0]
+
+    return total.map(shaped)
+
+
+def matrix(x: Any, *, transposed: bool) -> Factors:
+    """An operand of matmul by its rows `[.., O, K]`, which are its columns if `transposed`."""
+    if isinstance(x, Factors):
+        return x
+    x = np.asarray(x)
+    if x.ndim == 1:
+        return Factors(x[None], len(x))
+    width = x.shape[-2 if transposed else -1]
+    return Factors(x, width, math.prod(x.shape[:-2]), bool(transposed))
+
+
+def _multiplied(factors: Factors, vectors: Array) -> Sums | None:
+    """Factors `[.., O, K]` with vectors `[.., P, K]`: `[*batch, O, P]`."""
+    own, others = factors.shape[:-2], vectors.shape[:-2]
+    batch = np.broadcast_shapes(own, others)
+    (positions, width), height = vectors.shape[-2:], factors.height
+    if factors.groups == 1:
+        total = factors.sums(vectors.reshape(1, math.prod(others) * positions, width))
+        parts = (height, math.prod(others), positions)
+        return total and total.map(
+            lambda y: y.reshape(parts).swapaxes(0, 1).reshape(*batch, height, positions)
+        )
     count = math.prod(batch)
-    factors = np.broadcast_to(np.swapaxes(right, -1, -2), (*batch, columns, width))
-    vectors = np.broadcast_to(left, (*batch, rows, width)).reshape(count, rows, width)
-    total = sums(Weight.of(factors.reshape(count, columns, width)), vectors)
-    shape = (*batch, *(() if x.ndim == 1 else (rows,)), *(() if y.ndim == 1 else (columns,)))
-    return total.map(lambda z: np.swapaxes(z, 1, 2).reshape(shape))
+    if own != batch:
+        factors = matrix(np.broadcast_to(factors.matrix, (*batch, height, width)), transposed=False)
+    vectors = np.broadcast_to(vectors, (*batch, positions, width))
+    total = factors.sums(vectors.reshape(count, positions, width))
+    return total and total.map(lambda y: y.reshape(*batch, height, positions))
+
+
+def factors_of(weight: Any, width: int, groups: int = 1) -> Factors:
+    """A weight `[O, K, 1...]`, prepared unless it is."""
+    return weight if isinstance(weight, Factors) else Factors(weight, width, groups)
 
 
 def _starts(bias: Any, groups: int) -> Any:

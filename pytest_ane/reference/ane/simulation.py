@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.mil.records import DType, Operation, Ref, TensorType
+from pytest_ane.mil.records import DType, Operation, TensorType
 from pytest_ane.reference.ane import (  # noqa: F401 - their rules register themselves
     activations,
     compositions,
@@ -19,12 +19,13 @@ from pytest_ane.reference.ane import (  # noqa: F401 - their rules register them
     integers,
 )
 from pytest_ane.reference.ane.accumulator import Sums
+from pytest_ane.reference.ane.factors import Factors
 from pytest_ane.reference.ane.grades import REGISTERED, Grade, Rule
-from pytest_ane.reference.ane.products import Prepared
+from pytest_ane.reference.ane.patterns import OPERANDS, Patterns, Reader
 from pytest_ane.reference.dtypes import load_kernels
 from pytest_ane.reference.weights import HalfWeight
 
-_CONSTANT_WEIGHT = frozenset(("conv", "linear"))
+_ORDER = {grade: i for i, grade in enumerate(Grade)}
 
 
 def rules() -> Mapping[str, Rule]:
@@ -58,9 +59,11 @@ class Tally:
     def add(self, op: str, grade: Grade, products: int) -> None:
         """Count one run of an operation."""
         self.operations[grade] += 1
-        self.products[grade] += products
-        order = list(Grade)
-        self.kinds[op] = max(self.kinds.get(op, grade), grade, key=order.index)
+        if products:
+            self.products[grade] += products
+        known = self.kinds.get(op)
+        if known is not grade and (known is None or _ORDER[grade] > _ORDER[known]):
+            self.kinds[op] = grade
 
     def shares(self, what: Counter[Grade]) -> dict[Grade, float]:
         """Each grade's part of `operations` or of `products`; all 0 where nothing ran."""
@@ -78,7 +81,7 @@ class Simulation:
         ExecutionError: this processor has no instructions for fp16.
     """
 
-    def __init__(self, operations: Mapping[str, Operation]) -> None:
+    def __init__(self, makers: Mapping[str, Operation], *, scale_after: bool = False) -> None:
         if load_kernels() is None:
             raise ExecutionError(
                 "arithmetic 'ane' needs a processor that converts fp16 numbers (f16c, or arm64); "
@@ -86,24 +89,41 @@ class Simulation:
             )
         self.tally = Tally()
         self._rules = rules()
-        self._makers = operations
+        self._patterns = Patterns(makers, scale_after=scale_after)
 
     def bind(
-        self, op: Operation, typed: Callable[..., Any], constants: dict[str, Any]
+        self, op: Operation, typed: Callable[..., Any], constants: dict[str, Any], read: Reader
     ) -> Callable[..., Any]:
         """The function that computes an operation, and counts it.
 
         Args:
             op: the operation.
             typed: its function as the program's types say, for what has no rule.
-            constants: its constant parameters; a weight is replaced by a prepared one.
+            constants: its constant parameters; factors of products are replaced by prepared ones.
+            read: parameters of constant operations.
         """
-        rule = self._rules.get(op.op) if _is_fp16(op) else None
+        rule = self._rules.get(op.op) if self._is_fp16(op) else None
         if rule is None:
             return self._counted(op.op, typed)
-        if op.op in _CONSTANT_WEIGHT and "weight" in constants:
-            constants["weight"] = Prepared(constants["weight"], int(constants.get("groups", 1)))
-        return self._ruled(op, rule, self._grade(op, rule), typed)
+        grade = rule.grade
+        for key in OPERANDS.get(op.op, ()):
+            if key in constants and constants[key].ndim > 1:
+                constants[key] = factors = self._patterns.factors(op, key, constants, read)
+                grade = factors.grade(self._grade(op, key, grade), "bias" in op.inputs)
+        return self._ruled(op, rule, grade, typed)
+
+    def _is_fp16(self, op: Operation) -> bool:
+        """Whether it computes in fp16: what is of another type does not run on the ANE."""
+        if op.op == "quantize":
+            return self._patterns.dtype(op, "scale") is DType.FP16
+        kinds = [out.type for out in op.outputs]
+        return all(isinstance(kind, TensorType) and kind.dtype is DType.FP16 for kind in kinds)
+
+    def _grade(self, op: Operation, key: str, usual: Grade) -> Grade:
+        """Of sums of fp16 numbers; inferred for weights that are compressed."""
+        maker = self._patterns.maker(op, key)
+        is_packed = maker is not None and maker.op.startswith("constexpr_")
+        return Grade.INFERRED if is_packed and usual is Grade.RECORDED else usual
 
     def _counted(self, op: str, typed: Callable[..., Any]) -> Callable[..., Any]:
         """An operation without a rule."""
@@ -136,23 +156,10 @@ class Simulation:
 
         return compute
 
-    def _grade(self, op: Operation, rule: Rule) -> Grade:
-        """A rule's grade; inferred for sums with weights that are compressed."""
-        weights = (a for a in op.inputs.get("weight", ()) if isinstance(a, Ref))
-        makers = (self._makers.get(weight.name) for weight in weights)
-        packed = any(maker is not None and maker.op.startswith("constexpr_") for maker in makers)
-        return Grade.INFERRED if packed and rule.grade is Grade.RECORDED else rule.grade
-
-
-def _is_fp16(op: Operation) -> bool:
-    """Whether all results are fp16: what is of another type does not run on the ANE."""
-    kinds = [out.type for out in op.outputs]
-    return all(isinstance(kind, TensorType) and kind.dtype is DType.FP16 for kind in kinds)
-
 
 def _plain(value: Any) -> Any:
     """A parameter as the typed functions take it."""
-    if not isinstance(value, Prepared):
+    if not isinstance(value, Factors):
         return value
     return np.asarray(value.source) if isinstance(value.source, HalfWeight) else value.source
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pytest_ane.reference.ane.accumulator import Weight
 from pytest_ane.reference.ane.integers import quantize, scaled_after, w8a8
 
 
@@ -25,11 +26,14 @@ def test_a_scale_for_each_channel() -> None:
 def test_the_accumulator_has_32_bits(count: int, expected: float) -> None:
     codes = np.full((1, count), -128, np.int8)
     scale = 2.0**-9
-    assert w8a8(codes, codes, scale, scale).item() == expected * scale**2
+    assert w8a8(codes, codes, scale, scale).values.item() == expected * scale**2
 
 
 def test_a_late_scale_lets_sums_of_codes_overflow() -> None:
     """127 * 300 is beyond 32768, though only 0.3 once scaled."""
     codes = np.array([[127, 0], [1, 127]], np.int8)
-    y = scaled_after(codes, np.array([[300, 0.5]], np.float16), np.array([2**-17, 0.5], np.float16))
-    assert y[:, 0].tolist() == [np.inf, 181.75]
+    weight = Weight.of(codes[None].astype(np.float16))
+    x, scale = np.array([[[300, 0.5]]], np.float16), np.array([[2**-17, 0.5]], np.float16)
+    y = scaled_after(weight, x, scale)
+    assert y.infinite == 1
+    assert y.values[0, :, 0].tolist() == [np.inf, 181.75]
