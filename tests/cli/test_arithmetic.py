@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +119,16 @@ def test_blame_of_the_engine(
     assert typed["arithmetic"] == "typed"
     assert typed["error"] == blame["typed"]
     assert typed["typed"] == "NaN"
+
+
+def test_blame_names_sums_that_overflow(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 15,000 x the ANE makes infinity from x = 2.2 on, fp16 from 4.4 on."""
+    program("linear", (1, 64), weight=15000 * np.eye(64)).save(folder / "w").rename("w.mlpackage")
+    assert main(["blame", "w.mlpackage", "--ane-cache", "cache", "--arithmetic", "ane"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("the ANE's arithmetic: as typed, less than half of the error is left")
+    assert re.search(r"overflowed to infinity: \d outputs of y", out)
+    assert re.search(r"infinite on the ANE: \d\d,\d{3} in float32", out)
 
 
 def test_blame_takes_the_arithmetic_of_the_manifest(
