@@ -142,7 +142,7 @@ def test_blame_takes_the_arithmetic_of_the_manifest(
     assert LABEL in capsys.readouterr().out
 
 
-def test_drift_in_the_arithmetic(
+def test_drift_and_bisect_in_the_arithmetic(
     stacks: Stacks,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -161,6 +161,8 @@ def test_drift_in_the_arithmetic(
     assert (typed["arithmetic"], ane["arithmetic"]) == ("typed", LABEL)
     assert ane["provenance"]["arithmetic"] == LABEL
     assert "unknown" not in ane["rules"]["products"]
+    assert main(["bisect", f"--ane-cache={stacks.cache}", "--arithmetic=ane"]) == 0
+    assert capsys.readouterr().out.startswith(f"{LABEL}: multiply-accumulates by rules 100%")
     first, other = (d["shards"][0]["own"]["rest"]["relative_l2"] for d in (ane, typed))
     assert first > other
 
@@ -187,7 +189,9 @@ def test_what_makes_no_sense_is_one_sentence(
     assert says in line
 
 
-@pytest.mark.parametrize("command", [["run", "x"], ["diff", "x"], ["drift"], ["blame", "x"]])
+@pytest.mark.parametrize(
+    "command", [["run", "x"], ["diff", "x"], ["drift"], ["bisect"], ["blame", "x"]]
+)
 @pytest.mark.parametrize(
     ("word", "says"),
     [("h13", "h13 to h15 (M1 to M3) sum in other ways"), ("fp8", "must be 'typed' or 'ane'")],
