@@ -103,7 +103,8 @@ def int8_conv(operands: Operands, *, late: bool) -> Any:
     codes, scale = np.asarray(operands["codes"], np.int64), rows.number(operands["scale"])
     x = rows.numbers(operands["x"])
     if late:
-        return scaled_after(codes[None], x[None], np.asarray([scale], np.float32)).item()
+        factors = Weight.of(codes.astype(np.float32)[None, None])
+        return scaled_after(factors, x[None, None], np.asarray([[scale]], np.float32)).values.item()
     weight = (codes * scale).astype(np.float16)[None, None]
     return sums(Weight.of(weight), x[None, None]).values.item()
 
