@@ -76,9 +76,12 @@ class Observer:
         self._columns: dict[str, tuple[Weight | None, Columns]] = {}
         self._codes: dict[str, Array | None] = {}
         self._finite: dict[int, tuple[Any, int]] = {}
-        self._exponentials: dict[str, list[tuple[Hazard, Operation]]] = defaultdict(list)
+        self._exponentials: dict[str, list[Operation]] = defaultdict(list)
+        self._logs: dict[str, Hazard] = {}
         for hazard, exponential, log in graph.logarithms():
-            self._exponentials[exponential.name].append((hazard, log))
+            self._logs[log.name] = hazard
+            if hazard == "softplus":
+                self._exponentials[exponential.name].append(log)
 
     @property
     def peaks(self) -> tuple[Peak, ...]:
@@ -98,7 +101,8 @@ class Observer:
         """Look at a run of an operation."""
         op = run.op
         self._ops[op.name] = op
-        if op.op in _DECODING and (count := self._not_finite(run)):
+        decodes = op.op in _DECODING and op.name not in self._logs
+        if decodes and (count := self._not_finite(run)):
             self._note("infinity", op, count)
         if op.op in PRODUCTS:
             self._sums(run, run.result)
@@ -134,9 +138,12 @@ class Observer:
         op, values = run.op, sums.values
         finite = np.isfinite(values)
         largest = float(np.abs(values).max(initial=0.0, where=finite))
-        self._note("sum", op, math.inf if sums.infinite else largest, sums.infinite)
-        if sums.may_overflow is not None:
-            self._note("order", op, int(sums.may_overflow.sum()))
+        depends = 0 if sums.may_overflow is None else int(sums.may_overflow.sum())
+        # What overflows in order of k may do so in that order only.
+        always = sums.infinite and int(np.sum(~finite & ~sums.mask))
+        self._note("sum", op, math.inf if always else largest, always)
+        if depends:
+            self._note("order", op, depends)
         if sums.operands is not None:
             lost = self._losses(run, *sums.operands)
             self._parts["dropped", op.name, self.probe] += lost
@@ -199,16 +206,10 @@ class Observer:
                 given = {key: run.parameters.get(key) for key in ("axes", "keep_dims")}
                 total = run.typed(x=np.asarray(x, np.float64), **_present(given))
                 yield "logsumexp", float(np.exp(np.float64(_most(total)))), run.op
-            elif kind == "log":
-                for hazard, log in self._summed(run.op):
-                    yield hazard, float(_most(x)), log
-            for hazard, log in self._exponentials.get(run.op.name, ()):
-                if hazard == "softplus":
-                    yield hazard, float(np.exp(np.float64(_most(x))) + 1), log
-
-    def _summed(self, op: Operation) -> Iterator[tuple[Hazard, Operation]]:
-        for pairs in self._exponentials.values():
-            yield from ((h, log) for h, log in pairs if log is op and h == "logsumexp")
+            elif kind == "log" and self._logs.get(run.op.name) == "logsumexp":
+                yield "logsumexp", _most(x), run.op
+            for log in self._exponentials.get(run.op.name, ()):
+                yield "softplus", float(np.exp(np.float64(_most(x))) + 1), log
 
 
 def _constant(run: Computed) -> Factors | None:
