@@ -80,12 +80,14 @@ class Sums:
         may_overflow: where some orders of summation overflow and others do not; None for nowhere.
         products: how many were summed.
         infinite: values that overflowed.
+        operands: factors and vectors; of factors that are decoded in parts, those of the last one.
     """
 
     values: FloatArray
     may_overflow: BoolArray | None
     products: int
     infinite: int = 0
+    operands: tuple[Weight, Array] | None = None
 
     def map(self, arrange: Callable[[Array], Array]) -> Sums:
         """The same with its arrays in another shape."""
@@ -105,6 +107,7 @@ class Sums:
             mask,
             sum(part.products for part in parts),
             sum(part.infinite for part in parts),
+            parts[-1].operands,
         )
 
     @property
@@ -129,15 +132,22 @@ def sums(weight: Weight, vectors: Array, bias: Array | None = None) -> Sums:
     _products(weight.factors, weight.totals, weight.norms, x, least, start, totals, mask, counts)
     values = r16(np.multiply(totals, LSB, out=totals))
     depends, infinite = counts.tolist()
-    return Sums(values, mask if depends else None, totals.size * x.shape[-1], infinite)
+    may_overflow = mask if depends else None
+    return Sums(values, may_overflow, totals.size * x.shape[-1], infinite, (weight, vectors))
 
 
 def prepare(
     weight: Weight, vectors: Array, bias: Array | None
 ) -> tuple[FloatArray, FloatArray, DoubleArray]:
-    """Vectors in LSB, the least |factor| for each of their numbers, and what sums start with."""
+    """Vectors in LSB, the least |factor| for each of their numbers, and what sums start with.
+
+    Raises:
+        ValueError: the shapes do not fit.
+    """
     numbers = np.ascontiguousarray(vectors, np.float32)
-    rows = weight.factors.shape[:2]
+    rows, (groups, _, width) = weight.factors.shape[:2], numbers.shape
+    if weight.factors.shape != (groups, rows[1], width):
+        raise ValueError(f"factors {weight.factors.shape} and vectors {numbers.shape} do not fit")
     start = np.zeros(rows) if bias is None else starts(bias).reshape(rows)
     x, least = np.empty_like(numbers), np.empty_like(numbers)
     _scale(numbers, x, least)
