@@ -140,7 +140,9 @@ def logits_of(stack: Stack, prompts: Sequence[GoldenPrompt]) -> LogitSummary:
         [
             position
             for prompt in prompts
-            for position in compare_logits(prompt.logits, stack.chain.logits(prompt.ids))[1:]
+            for position in compare_logits(
+                prompt.logits, stack.chain.logits(prompt.ids), prompt.ids
+            )[1:]
         ]
     )
 

@@ -85,7 +85,7 @@ def print_shard(project: Project, name: str) -> None:
         measured = measure(runner, cases, compared=True, provenance={})
         seconds = time.perf_counter() - start
         shares = runner.rule_shares.shares_of_products if runner.rule_shares else {}
-        known = f"{1 - shares['unknown']:.1%}" if shares else ""
+        known = f"{1 - shares['unknown']:.1%}" if label.startswith(SIMULATED) and shares else ""
         print(
             f"| {shard.qualified} | {label} | {_cosines(measured)} | {known} | {seconds:.1f} |",
             flush=True,
