@@ -9,7 +9,8 @@ import numpy as np
 from numba.core import types
 
 from pytest_ane.core.arrays import Array
-from pytest_ane.reference.ane.accumulator import FACTORS, LSB, Weight, number_of, prepare
+from pytest_ane.reference.ane.accumulator import LSB, Weight, prepare
+from pytest_ane.reference.ane.kernel import FACTORS, number_of
 from pytest_ane.reference.kernels import compiled
 
 
