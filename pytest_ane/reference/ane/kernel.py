@@ -315,7 +315,7 @@ def products(
         for o in range(0, rows, 4):
             for p in range(0, count, 2):
                 last_row, last = min(o + 4, rows), min(p + 2, count)
-                fused = norm * _most(largest[p:last]) < _FUSED
+                fused = norm * max(largest[p], largest[last - 1]) < _FUSED
                 safe = all_safe or _is_safe(
                     _most(totals[b, o:last_row]), _most(norms[b, o:last_row]),
                     _most(start[b, o:last_row]), _most(largest[p:last]), _most(length[p:last]),
