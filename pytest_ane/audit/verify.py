@@ -139,7 +139,8 @@ class Auditor:
     def _is_believed(self, pair: Pair) -> bool:
         """Whether a verdict rests on what the run measured."""
         gate, subject = GATES[pair[0]], self._subject(pair[1])
-        return not gate.static and not subject.policy.requires_evidence(gate.name)
+        believed = gate.recordable and not gate.static
+        return believed and not subject.policy.requires_evidence(gate.name)
 
     def _subject(self, name: str) -> Subject:
         model, colon, _ = name.partition(":")
@@ -164,7 +165,7 @@ class Auditor:
             )
         if subject.policy.requires_evidence(gate.name):
             return judge(self._recorded(gate, subject), subject)
-        if gate.static:
+        if gate.static or not gate.recordable:
             return self._static(gate, subject)
         statement = self._believed(gate, subject, entry)
         verdict = gate.judge(statement.measurement, gate.policy(subject.policy), subject)
@@ -173,7 +174,7 @@ class Auditor:
         return verdict
 
     def _static(self, gate: Gate[Any], subject: Subject) -> Verdict:
-        """What takes no run, made again; a plan that was recorded goes before a forecast."""
+        """What takes no run or is never recorded, made again; a plan goes before a forecast."""
         assert isinstance(subject, Shard)
         if gate.recorded_first:
             try:

@@ -6,6 +6,7 @@ GATE_WORDS = {
     "placement": ("residency", "plan"),
     "compression": ("palettization", "size", "weights"),
     "fidelity": ("cosine", "golden", "correctness"),
+    "hazards": ("overflow",),
     "behaviour": ("golden", "prompts", "stack", "logits"),
     "throughput": ("speed", "regression"),
 }

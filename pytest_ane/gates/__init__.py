@@ -11,13 +11,14 @@ from pytest_ane.gates.base import Gate, ModelContext, ShardContext, Subject
 from pytest_ane.gates.behaviour import BEHAVIOUR
 from pytest_ane.gates.compression import COMPRESSION
 from pytest_ane.gates.fidelity import FIDELITY
+from pytest_ane.gates.hazards import HAZARDS
 from pytest_ane.gates.placement import PLACEMENT
 from pytest_ane.gates.throughput import THROUGHPUT
 
 __all__ = ["GATES", "Gate", "ModelContext", "ShardContext", "Subject", "find", "recordable"]
 
 GATES: Mapping[str, Gate[Any]] = MappingProxyType(
-    {gate.name: gate for gate in (PLACEMENT, COMPRESSION, FIDELITY, BEHAVIOUR, THROUGHPUT)}
+    {gate.name: gate for gate in (PLACEMENT, COMPRESSION, FIDELITY, HAZARDS, BEHAVIOUR, THROUGHPUT)}
 )
 """Every gate by name, in the order in which they are asked: the cheapest first."""
 

@@ -248,6 +248,27 @@ class FidelityPolicy(GatePolicy, OutputPolicy):
         return OutputPolicy.model_construct(**common | own)
 
 
+class HazardsPolicy(Record):
+    """What the ANE's arithmetic may cost, where `arithmetic` names it.
+
+    Overflow, infinities taken for numbers, and cliffs always fail. It is computed here and now:
+    recorded evidence never counts.
+    """
+
+    warn_factor: Annotated[float, Field(ge=1)] = 2.0
+    """Warns where a sum comes within this factor of its limit, 32,768."""
+    max_dropped_weight: Share = 0.1
+    """Greatest share of the sum of |w x| that an operation may lose, as products are dropped. A
+    seeded diffuse attention over 4,096 keys loses 6 % of values of deviation 0.3."""
+    warn_dropped_weight: Share = 0.01
+    """The same for a warning; real inputs of the default model lose 0.06 % at most."""
+    max_table_error: NotNegative | None = None
+    """Greatest error of an activation's table, root mean square relative to that of its exact
+    results. Absent: no limit, as no error is known that breaks a model."""
+    warn_table_error: NotNegative = 0.01
+    """The same for a warning. In the default model SiLU's is at 0.03, others are below 0.002."""
+
+
 class EngineBehaviourPolicy(Record):
     """Thresholds in the ANE's arithmetic; what is absent is as for the program's own types."""
 
@@ -321,6 +342,8 @@ class Policy(Record):
     """How small it must be."""
     fidelity: FidelityPolicy = FidelityPolicy()
     """How close to its reference."""
+    hazards: HazardsPolicy = HazardsPolicy()
+    """What the ANE's arithmetic may cost."""
     behaviour: BehaviourPolicy = BehaviourPolicy()
     """How close the whole stack must be."""
     throughput: ThroughputPolicy = ThroughputPolicy()
@@ -345,7 +368,7 @@ class Policy(Record):
 
     def requires_evidence(self, gate: str) -> bool:
         """Whether a gate passes only on what a device measured, now or in recorded evidence."""
-        return getattr(self.of(gate), "require", "any") in ("plan", "device")
+        return getattr(getattr(self, gate), "require", "any") in ("plan", "device")
 
     def anchored(self, folder: Path) -> Policy:
         """The same with the paths of signers taken from a folder."""

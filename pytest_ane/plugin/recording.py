@@ -82,11 +82,14 @@ class MeasurementSource:
         """What the ledger holds of a measurement; None for what nobody need believe."""
         if self.statement is not None:
             return self.statement.to_json()
-        if not isinstance(measurement, GATES[gate].measurement):
+        known = GATES[gate]
+        if not known.recordable or not isinstance(measurement, known.measurement):
             return None
         return self._stated(gate, measurement).to_json()
 
     def _measurement(self, gate: str, here: Callable[[], Any]) -> Any:
+        if not GATES[gate].recordable:
+            return here()
         if self._space.backend.on_device:
             return self._recording(gate, here) if self._space.recording else here()
         if self._policy.requires_evidence(gate):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from pytest_ane.reference.interface import check_names, present
 from pytest_ane.reference.ops.suppression import select_boxes
 from pytest_ane.reference.session import Session
 from pytest_ane.reference.state import States
+
+if TYPE_CHECKING:
+    from pytest_ane.reference.ane.simulation import Computed
 
 
 class SuppressionSession:
@@ -120,6 +123,12 @@ class PipelineSession:
         """By which rules all parts computed so far; None with arithmetic `typed`."""
         parts = [p.rule_shares for p in self.parts if isinstance(p, Session) and p.rule_shares]
         return sum(parts, RuleShares()) if parts else None
+
+    def watch(self, watch: Callable[[Computed], None]) -> None:
+        """As `Session.watch`, of all parts."""
+        for part in self.parts:
+            if isinstance(part, Session):
+                part.watch(watch)
 
     def known(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Of what a caller has ready, the inputs that the pipeline takes."""

@@ -6,7 +6,7 @@ operation's constant parameters, and notes when each value is used for the last 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -28,7 +28,7 @@ from pytest_ane.reference.steps import Values, shapes_decide
 from pytest_ane.reference.weights import LARGE, HalfWeight
 
 if TYPE_CHECKING:
-    from pytest_ane.reference.ane.simulation import Simulation, Tally
+    from pytest_ane.reference.ane.simulation import Computed, Simulation, Tally
 
 
 class Session:
@@ -79,6 +79,7 @@ class Session:
         simulation = simulate(model, scale_after) if arithmetic == "ane" else None
         self.arithmetic = arithmetic
         self.tally = simulation.tally if simulation else None
+        self._simulation = simulation
         prepared = Preparer(model, precision, memory_budget, overrides, self.budget, simulation)
         self.block, self.template = prepared.block, prepared.template
         self.slots, self._constants = dict(prepared.slots), dict(prepared.constants.values)
@@ -114,6 +115,11 @@ class Session:
     def rule_shares(self) -> RuleShares | None:
         """By which rules all runs so far computed; None with arithmetic `typed`."""
         return None if self.tally is None else rule_shares(self.tally)
+
+    def watch(self, watch: Callable[[Computed], None]) -> None:
+        """With arithmetic `ane`, call this after each run of an operation that has a rule."""
+        if self._simulation is not None:
+            self._simulation.watch = watch
 
     def known(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """Of what a caller has ready, the inputs that the program takes."""

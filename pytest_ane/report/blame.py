@@ -10,6 +10,7 @@ from pytest_ane.analysis.operations import Suspect
 from pytest_ane.analysis.remedies import Remedy
 from pytest_ane.core.arithmetic import SIMULATED
 from pytest_ane.core.text import printable
+from pytest_ane.core.verdict import Finding
 from pytest_ane.manifest import Linear, Palettize, Settings
 from pytest_ane.report.arithmetic import rules_lines
 from pytest_ane.report.table import columns
@@ -49,6 +50,7 @@ def _lines(blame: Blame, *, on_device: bool) -> Iterator[str]:
             f"compressed: {_named(blame.absent)}"
         )
     yield from _operations(blame.operations)
+    yield from _hazards(blame.hazards)
 
 
 def _errors(blame: Blame, *, on_device: bool) -> Iterator[str]:
@@ -151,9 +153,20 @@ def _operations(suspects: Sequence[Suspect]) -> Iterator[str]:
     yield from columns(rows, words=2, last=True)
 
 
+def _hazards(hazards: Sequence[Finding]) -> Iterator[str]:
+    """What the ANE's arithmetic met, with rewrites."""
+    for finding in hazards[:WORST]:
+        word = "hazard" if finding.severity == "failed" else "near a hazard"
+        yield f"{word}: {finding.reason.removeprefix(f'{SIMULATED}: ')}; {finding.remedy}"
+    if len(hazards) > WORST:
+        yield f"... and {len(hazards) - WORST} more, which the hazards gate names"
+
+
 def _operation(suspect: Suspect) -> tuple[str, ...]:
     notes = [f"takes {name}" for name in suspect.weights]
     notes += [f"overflows fp16: {suspect.peak:,.0f} in float32"] if suspect.overflows else []
+    if suspect.overflows_on_ane:
+        notes.append(f"infinite on the ANE: {suspect.peak:,.0f} in float32")
     notes += [f"underflows fp16: {number(suspect.peak)} at most"] if suspect.underflows else []
     own, inputs, output = map(number, (suspect.own, suspect.inputs, suspect.output))
     return (suspect.op, suspect.name, own, inputs, output, ", ".join(notes))

@@ -70,12 +70,14 @@ class Sums:
         may_overflow: where some orders of summation overflow and others do not; None for nowhere.
         products: how many were summed.
         infinite: values that overflowed.
+        operands: factors and vectors; of factors that are decoded in parts, those of the last one.
     """
 
     values: FloatArray
     may_overflow: BoolArray | None
     products: int
     infinite: int = 0
+    operands: tuple[Weight, Array] | None = None
 
     def map(self, arrange: Callable[[Array], Array]) -> Sums:
         """The same with its arrays in another shape."""
@@ -95,6 +97,7 @@ class Sums:
             mask,
             sum(part.products for part in parts),
             sum(part.infinite for part in parts),
+            parts[-1].operands,
         )
 
     @property
@@ -119,7 +122,8 @@ def sums(weight: Weight, vectors: Array, bias: Array | None = None) -> Sums:
     products(weight.factors, weight.totals, weight.norms, x, least, start, totals, mask, counts)
     values = r16(np.multiply(totals, LSB, out=totals))
     depends, infinite = counts.tolist()
-    return Sums(values, mask if depends else None, totals.size * x.shape[-1], infinite)
+    may_overflow = mask if depends else None
+    return Sums(values, may_overflow, totals.size * x.shape[-1], infinite, (weight, vectors))
 
 
 def prepare(

@@ -29,12 +29,14 @@ class Factors:
         width: K.
         groups: of rows, each with vectors of its own.
         transposed: the last two axes are the other way round.
+        scale: of the codes that the program says it is made of, which broadcasts to it.
     """
 
     source: Any
     width: int
     groups: int = 1
     transposed: bool = False
+    scale: Array | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

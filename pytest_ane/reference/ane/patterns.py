@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ class Patterns:
             codes = IntegerCodes(*layout, scale=scale, step=step[0], zero_point=step[1])
         elif self._scale_after:
             codes = LateScale(*layout, scale=scale)
-        return codes if codes is not None and codes.is_exact else plain
+        return codes if codes is not None and codes.is_exact else replace(plain, scale=scale)
 
     def _step(self, op: Operation, key: str, read: Reader) -> tuple[float, int] | None:
         """Scale and zero point of an operand that is 8-bit codes, all with one scale."""

@@ -71,11 +71,29 @@ class Tally:
         return {grade: what[grade] / total if total else 0.0 for grade in Grade}
 
 
+@dataclass(frozen=True)
+class Computed:
+    """A run of an operation by its rule.
+
+    Attributes:
+        op: the operation.
+        parameters: by MIL's names, constant ones too.
+        result: fp16 numbers as float32, or sums.
+        typed: its function as the program's types say.
+    """
+
+    op: Operation
+    parameters: Mapping[str, Any]
+    result: Any
+    typed: Callable[..., Any]
+
+
 class Simulation:
     """Binds a program's operations to the rules of the ANE.
 
     Attributes:
         tally: what ran.
+        watch: called after each run of an operation that has a rule, where there is anybody to.
 
     Raises:
         ExecutionError: this processor has no instructions for fp16.
@@ -88,6 +106,7 @@ class Simulation:
                 "use arithmetic 'typed'."
             )
         self.tally = Tally()
+        self.watch: Callable[[Computed], None] | None = None
         self._rules = rules()
         self._patterns = Patterns(makers, scale_after=scale_after)
 
@@ -146,6 +165,8 @@ class Simulation:
             result = rule.compute(**parameters)
             if result is None:
                 return unknown(**{key: _plain(value) for key, value in parameters.items()})
+            if self.watch is not None:
+                self.watch(Computed(op, parameters, result, typed))
             if not isinstance(result, Sums):
                 self.tally.add(op.op, grade, 0)
                 return result

@@ -1,0 +1,297 @@
+"""Verdict of the hazards gate: limits of the ANE's arithmetic held against what probes met."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_ane.core.arithmetic import SIMULATED
+from pytest_ane.core.fp16 import MAX
+from pytest_ane.core.verdict import (
+    Cell,
+    Column,
+    Figure,
+    Finding,
+    Severity,
+    Side,
+    Table,
+    Verdict,
+    Where,
+    nothing,
+)
+from pytest_ane.gates.arithmetics import rule_figures, unknown_rules
+from pytest_ane.gates.hazards.records import Hazard, Hazards, Peak
+from pytest_ane.manifest.policy import HazardsPolicy
+
+ACCUMULATOR = 32768.0
+"""Limit of a sum of products, bias and partial sums included."""
+_MOVES_ONLY = "The program only moves numbers, so the ANE's arithmetic has no part in it"
+_STUDY = "751K/Apple-Neural-Engine-Microarchitecture-Study-M6, final_report/en.md chapter 8"
+_SHOWN = 12
+"""Rows of the table for each hazard."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a hazard.
+
+    Attributes:
+        title: in a few words.
+        grade: how well its rule is known.
+        source: where the rule comes from.
+    """
+
+    title: str
+    grade: str
+    source: str
+
+
+KNOWN: Mapping[Hazard, Known] = {
+    "sum": Known("largest |sum|", "recorded", _STUDY),
+    "order": Known("outputs that may overflow", "recorded", _STUDY),
+    "infinity": Known("infinite operands", "recorded", _STUDY),
+    "softplus": Known("exp(x) + 1", "inferred", "apple/coremltools issue 2687"),
+    "logsumexp": Known("sum of exp(x)", "inferred", "apple/coremltools issue 2690"),
+    "dropped": Known("share of |w x| dropped", "recorded", _STUDY),
+    "table": Known("error of the table", "fitted", _STUDY),
+    "late-scale": Known(
+        "largest |sum| of codes", "inferred", "cadamcat/llms-on-apple-neural-engine"
+    ),
+}
+"""In the order of their weight."""
+
+REMEDIES: Mapping[tuple[Hazard, str], str] = {
+    ("sum", ""): "multiply the input or the weights by a power of two such as 2^-4, and the result "
+    "by its inverse",
+    ("order", ""): "multiply the input or the weights by a power of two such as 2^-4, and the "
+    "result by its inverse",
+    (
+        "infinity",
+        "",
+    ): "keep its operands finite: use -1e4 in a mask, and results within fp16's 65,504",
+    ("softplus", ""): "write it as relu(x) + log(1 + exp(-|x|))",
+    ("logsumexp", ""): "subtract the maximum of x before exp, and add it to the logarithm",
+    ("dropped", ""): "multiply the smaller operand by a power of two such as 2^6, and the result "
+    "by its inverse",
+    ("dropped", "scores"): "if a scale such as 1/sqrt(d) is folded into these weights, take it out "
+    "and multiply the scores by it",
+    ("dropped", "values"): "normalize after P @ V: multiply exp(scores - maximum) with V, and "
+    "divide the result by the sum of the exponentials",
+    ("table", ""): "a composition of other functions may be nearer, if the compiler does not fuse "
+    "it back, which is unknown",
+    ("table", "silu"): "write it as x * (0.5 * tanh(x / 2) + 0.5), if the compiler does not fuse "
+    "it back, which is unknown",
+    ("table", "sigmoid"): "write it as 0.5 * tanh(x / 2) + 0.5, if the compiler does not fuse it "
+    "back, which is unknown",
+    ("table", "gelu"): "write it as 0.5 * x * (1 + tanh(0.79788456 * (x + 0.044715 * x^3))), if "
+    "the compiler does not fuse it back, which is unknown",
+    ("late-scale", ""): "store the weight as a palette or in fp16, or multiply its input by a "
+    "power of two such as 2^-4, and the result by its inverse",
+}
+"""Rewrites by hazard, and by the role in attention or the kind of an operation."""
+
+
+def judge(measurement: Hazards, policy: HazardsPolicy, subject: str) -> Verdict:
+    """Failed by what was met, or is beyond the policy's limits; warned by what is near.
+
+    Args:
+        measurement: what probes met.
+        policy: its limits.
+        subject: qualified shard id.
+    """
+    rules = measurement.rules
+    known = sum(count for grade, count in rules.operations.items() if grade != "unknown")
+    if not measurement.probes:
+        return nothing(
+            "hazards", subject, "No probe was run, so no hazard could be met",
+            "name probe kinds in shards.toml", provenance=measurement.provenance, basis=SIMULATED,
+        )  # fmt: skip
+    if not known and rules.operations:
+        return nothing(
+            "hazards", subject,
+            f"No operation has a known rule of the ANE's arithmetic: {', '.join(rules.unknown)}",
+            "convert the program to fp16, or leave arithmetic 'ane' out",
+            provenance=measurement.provenance, basis=SIMULATED,
+        )  # fmt: skip
+    still = Finding("note", _MOVES_ONLY)
+    return Verdict(
+        gate="hazards",
+        subject=subject,
+        figures=figures(measurement, policy),
+        findings=(
+            *findings(measurement, policy),
+            *unknown_rules(rules),
+            *(() if rules.operations else (still,)),
+        ),
+        tables=(_table(measurement, policy),) if measurement.peaks else (),
+        provenance=measurement.provenance,
+        basis=SIMULATED,
+    )
+
+
+def findings(measurement: Hazards, policy: HazardsPolicy) -> list[Finding]:
+    """What was met, then what is near, each in the order of hazards, the greatest first."""
+    pairs = [(peak, _severity(peak, policy)) for peak in _ranked(measurement.peaks)]
+    order: tuple[Severity, ...] = ("failed", "warned")
+    return [_finding(p, of, policy) for severity in order for p, of in pairs if of == severity]
+
+
+def figures(measurement: Hazards, policy: HazardsPolicy) -> tuple[Figure, ...]:
+    """The greatest of each hazard, with its operation, and the rules by which probes ran."""
+    worst: dict[Hazard, Peak] = {}
+    for peak in _ranked(measurement.peaks):
+        worst.setdefault(peak.hazard, peak)
+    return (
+        *(_figure(peak, policy) for peak in worst.values()),
+        Figure("probes", measurement.probes, "probes"),
+        *rule_figures(measurement.rules),
+    )
+
+
+def _ranked(peaks: Sequence[Peak]) -> list[Peak]:
+    order = {hazard: i for i, hazard in enumerate(KNOWN)}
+    return sorted(peaks, key=lambda peak: (order[peak.hazard], -peak.value, -peak.count))
+
+
+def limit_of(hazard: Hazard, policy: HazardsPolicy) -> float | None:
+    """The value from which, or above which, a hazard fails; of `late-scale`, warns."""
+    return {
+        "sum": ACCUMULATOR, "softplus": ACCUMULATOR, "logsumexp": MAX, "late-scale": ACCUMULATOR,
+        "dropped": policy.max_dropped_weight, "table": policy.max_table_error,
+    }.get(hazard)  # fmt: skip
+
+
+def _severity(peak: Peak, policy: HazardsPolicy) -> Severity | None:
+    """How much a peak matters; None where it does not."""
+    hazard, value, limit = peak.hazard, peak.value, limit_of(peak.hazard, policy)
+    if hazard in ("order", "infinity"):
+        return "failed" if value else None
+    if hazard in ("dropped", "table"):
+        dropped = hazard == "dropped"
+        near = policy.warn_dropped_weight if dropped else policy.warn_table_error
+        if limit is not None and not value <= limit:
+            return "failed"
+        return None if value <= near else "warned"
+    assert limit is not None
+    met = math.isinf(value) if hazard == "sum" else not value < limit
+    if met:
+        return "warned" if hazard == "late-scale" else "failed"
+    return "warned" if value * policy.warn_factor >= limit else None
+
+
+def _finding(peak: Peak, severity: Severity, policy: HazardsPolicy) -> Finding:
+    known = KNOWN[peak.hazard]
+    keys = ((peak.hazard, key) for key in (peak.role or peak.kind, ""))
+    return Finding(
+        severity,
+        f"{SIMULATED}: {peak.op} ({peak.kind}) on {peak.probe}: "
+        f"{_sentence(peak, severity, policy)} ({known.grade}: {known.source})",
+        Where(op=peak.op, probe=peak.probe),
+        next(REMEDIES[key] for key in keys if key in REMEDIES),
+        _kind(peak, severity),
+        _figure(peak, policy).name if severity == "failed" else "",
+    )
+
+
+def _sentence(peak: Peak, severity: Severity, policy: HazardsPolicy) -> str:
+    """What a peak is, and the limit that it meets or comes near."""
+    value, met = peak.value, severity == "failed"
+    near = f"within a factor of {policy.warn_factor:g} of"
+    match peak.hazard:
+        case "sum" if met:
+            outputs = _count(peak.count, "output")
+            return f"{outputs} overflowed, as the accumulator met {ACCUMULATOR:,.0f}"
+        case "sum":
+            return (
+                f"the largest |sum| is {value:,.0f}, {near} {ACCUMULATOR:,.0f}, from which the "
+                "accumulator overflows"
+            )
+        case "order":
+            return (
+                f"{_count(value, 'output')} may overflow: some orders of summation meet "
+                f"{ACCUMULATOR:,.0f}, and the ANE's is unknown"
+            )
+        case "infinity":
+            return (
+                f"{_count(value, 'operand')} infinite or NaN, which the ANE takes for numbers from "
+                "65,536 on"
+            )
+        case "softplus":
+            return (
+                f"exp(x) + 1 reaches {value:,.0f}, {'beyond' if met else near} "
+                f"{ACCUMULATOR:,.0f}, from which softplus is 0 (x = 10.398)"
+            )
+        case "logsumexp":
+            return (
+                f"the sum of exp(x) reaches {value:,.0f}, {'beyond' if met else near} {MAX:,.0f}, "
+                "from which its logarithm is 0"
+            )
+        case "dropped":
+            share = policy.max_dropped_weight if met else policy.warn_dropped_weight
+            return (
+                f"{peak.count:.1%} of the products are dropped, {value:.2%} of the sum of |w x|, "
+                f"above {share:.2%}"
+            )
+        case "table":
+            limit = policy.max_table_error if met else policy.warn_table_error
+            return f"the table's error is {value:.2%} of its results, above {limit:.2%}"
+        case "late-scale":
+            return (
+                f"the largest |sum| of integer codes is {value:,.0f}, "
+                f"{'beyond' if value >= ACCUMULATOR else near} {ACCUMULATOR:,.0f}, from which it "
+                "overflows if the scale comes after the sum"
+            )
+
+
+def _kind(peak: Peak, severity: Severity) -> str:
+    """What findings of a hazard have in common."""
+    met = severity == "failed"
+    key = "max-table-error" if met else "warn-table-error"
+    return {
+        "sum": "overflow the accumulator" if met else "come near the accumulator's limit",
+        "order": "may overflow the accumulator, by the order of summation",
+        "infinity": "have infinite operands, which the ANE takes for numbers",
+        "softplus": "are beyond softplus's cliff" if met else "come near softplus's cliff",
+        "logsumexp": "are beyond logsumexp's cliff" if met else "come near logsumexp's cliff",
+        "dropped": f"lose products that are too small{_of_role(peak)}",
+        "table": f"are {peak.kind} by a table with an error above {key}",
+        "late-scale": "would overflow, or nearly, if scales come after the sum (inferred)",
+    }[peak.hazard]
+
+
+def _of_role(peak: Peak) -> str:
+    """Operations of different rewrites are told apart."""
+    return {"scores": " for attention", "values": " in P @ V"}.get(peak.role, "")
+
+
+def _count(count: float, noun: str) -> str:
+    return f"{count:,.0f} {noun}" + ("" if count == 1 else "s")
+
+
+def _figure(peak: Peak, policy: HazardsPolicy) -> Figure:
+    label, limit = KNOWN[peak.hazard].title, limit_of(peak.hazard, policy)
+    note = f"{peak.op}, {peak.kind}"
+    if peak.hazard in ("order", "infinity"):
+        return Figure(peak.hazard, int(peak.value), "", label, note=note, shown=True)
+    if peak.hazard == "late-scale":
+        return Figure("late-scale.max", peak.value, "", f"{label} (inferred)", note=note)
+    unit = "%" if peak.hazard in ("dropped", "table") else ""
+    good: Side | None = None if limit is None else "below"
+    name = f"{peak.hazard}.max"
+    return Figure(name, peak.value, unit, label, limit=limit, good=good, note=note, shown=True)
+
+
+def _table(measurement: Hazards, policy: HazardsPolicy) -> Table:
+    """The greatest peaks of each hazard."""
+    heads = ("operation", "kind", "hazard", "probe", "value", "limit", "rule")
+    rows: list[tuple[Cell, ...]] = []
+    shown: Counter[Hazard] = Counter()
+    for peak in _ranked(measurement.peaks):
+        shown[peak.hazard] += 1
+        if shown[peak.hazard] <= _SHOWN and peak.value:
+            known, limit = KNOWN[peak.hazard], limit_of(peak.hazard, policy)
+            where = (peak.op, peak.kind, known.title, peak.probe)
+            rows.append((*where, peak.value, limit, known.grade))
+    return Table("hazards", tuple(map(Column, heads)), tuple(rows))

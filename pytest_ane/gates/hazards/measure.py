@@ -1,0 +1,254 @@
+"""The hazards measurement: what operations meet that run by the ANE's rules.
+
+Margins, infinities and table errors are of everything that ran; so are dropped products, which are
+counted by exponent and not product by product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pytest_ane.backends.cpu import CpuRunner
+from pytest_ane.core import fp16
+from pytest_ane.core.arithmetic import RuleShares
+from pytest_ane.core.arrays import Array, DoubleArray
+from pytest_ane.error_budget.runs import run_cases
+from pytest_ane.gates.hazards.graph import PRODUCTS, Graph
+from pytest_ane.gates.hazards.records import Hazard, Hazards, Peak
+from pytest_ane.mil.records import MLModel, Operation
+from pytest_ane.probes.cases import Case
+
+if TYPE_CHECKING:
+    # Importing it compiles kernels, which takes a second: only a simulation does.
+    from pytest_ane.reference.ane.accumulator import Sums, Weight
+    from pytest_ane.reference.ane.factors import Factors
+    from pytest_ane.reference.ane.losses import Columns
+    from pytest_ane.reference.ane.simulation import Computed
+
+_TABLES = frozenset(
+    ("erf", "exp", "exp2", "gelu", "inverse", "log", "rsqrt", "sigmoid", "silu", "sqrt", "tanh")
+)
+_DECODING = PRODUCTS | {"add", "sub", "mul", "square", "log"}
+"""Operations for which it matters that an infinity is 65536; others keep it as large as it is."""
+
+
+def measure(runner: CpuRunner, cases: Iterable[Case], provenance: Mapping[str, Any]) -> Hazards:
+    """Run every case in the ANE's arithmetic, and watch all operations that have a rule.
+
+    Args:
+        runner: of the artifact, with arithmetic `ane`.
+        cases: the probes.
+        provenance: of the measurement.
+
+    Raises:
+        ExecutionError: the artifact cannot be run.
+    """
+    model = runner.model
+    programs = (model,) if isinstance(model, MLModel) else tuple(model.programs.values())
+    observer = Observer(Graph(op for part in programs for op in part.program.walk()))
+    runner.session.watch(observer)
+    cases = list(cases)
+    for case in cases:
+        observer.probe = case.name
+        list(run_cases(runner, [case]))
+    rules = runner.rule_shares or RuleShares()
+    return Hazards(observer.peaks, rules, len(cases), dict(provenance))
+
+
+class Observer:
+    """Keeps the greatest value of each hazard and operation.
+
+    Attributes:
+        probe: name of the probe that runs.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.probe = ""
+        self._graph = graph
+        self._peaks: dict[tuple[Hazard, str], Peak] = {}
+        self._parts: dict[tuple[Hazard, str, str], DoubleArray] = defaultdict(lambda: np.zeros(4))
+        self._ops: dict[str, Operation] = {}
+        self._columns: dict[str, tuple[Weight | None, Columns]] = {}
+        self._codes: dict[str, Array | None] = {}
+        self._finite: dict[int, tuple[Any, int]] = {}
+        self._exponentials: dict[str, list[Operation]] = defaultdict(list)
+        self._logs: dict[str, Hazard] = {}
+        self._overflowed: set[str] = set()
+        for hazard, exponential, log in graph.logarithms():
+            self._logs[log.name] = hazard
+            if hazard == "softplus":
+                self._exponentials[exponential.name].append(log)
+
+    @property
+    def peaks(self) -> tuple[Peak, ...]:
+        """Of all that ran so far."""
+        for (hazard, name, probe), part in self._parts.items():
+            op = self._ops[name]
+            if hazard == "table":
+                self._keep(Peak(hazard, name, op.op, probe, _relative(part)))
+            elif part[3]:
+                role = self._graph.role(op)
+                self._keep(
+                    Peak(hazard, name, op.op, probe, part[2] / part[3], part[0] / part[1], role)
+                )
+        return tuple(self._peaks.values())
+
+    def __call__(self, run: Computed) -> None:
+        """Look at a run of an operation."""
+        op = run.op
+        self._ops[op.name] = op
+        decodes = op.op in _DECODING and op.name not in self._logs
+        count = self._not_finite(run) if decodes else 0
+        # Those of a sum that overflowed are named there.
+        if count and not self._graph.follows(op, self._overflowed):
+            self._note("infinity", op, count)
+        if op.op in PRODUCTS:
+            self._sums(run, run.result)
+        elif op.op in _TABLES:
+            self._table(run)
+        for hazard, value, log in self._logarithms(run):
+            self._note(hazard, log, value)
+
+    def _note(self, hazard: Hazard, op: Operation, value: float, count: float = 0) -> None:
+        self._keep(Peak(hazard, op.name, op.op, self.probe, value, count, self._graph.role(op)))
+
+    def _keep(self, peak: Peak) -> None:
+        key = peak.hazard, peak.op
+        if key not in self._peaks or (peak.value, peak.count) > (
+            self._peaks[key].value, self._peaks[key].count,
+        ):  # fmt: skip
+            self._peaks[key] = peak
+
+    def _not_finite(self, run: Computed) -> int:
+        """Operands that are infinite or NaN; constant ones are looked at once."""
+        count = 0
+        for value in run.parameters.values():
+            source = getattr(value, "source", value)
+            if source is not value:
+                if id(source) not in self._finite:
+                    self._finite[id(source)] = source, _infinities(np.asarray(source))
+                count += self._finite[id(source)][1]
+            elif isinstance(value, np.ndarray) and value.dtype.kind == "f":
+                count += _infinities(value)
+        return count
+
+    def _sums(self, run: Computed, sums: Sums) -> None:
+        op, values = run.op, sums.values
+        finite = np.isfinite(values)
+        largest = float(np.abs(values).max(initial=0.0, where=finite))
+        if sums.infinite:
+            self._overflowed.update(out.name for out in op.outputs)
+        depends = 0 if sums.may_overflow is None else int(sums.may_overflow.sum())
+        # What overflows in order of k may do so in that order only.
+        always = sums.infinite and int(np.sum(~finite & ~sums.mask))
+        self._note("sum", op, math.inf if always else largest, always)
+        if depends:
+            self._note("order", op, depends)
+        if sums.operands is not None:
+            lost = self._losses(run, *sums.operands)
+            self._parts["dropped", op.name, self.probe] += lost
+        if (codes := self._sums_of_codes(run, values)) is not None:
+            self._note("late-scale", op, codes)
+
+    def _losses(self, run: Computed, weight: Weight, vectors: Array) -> DoubleArray:
+        """Dropped products, all products, and the sums of |w x| of both."""
+        from pytest_ane.reference.ane.accumulator import Weight
+        from pytest_ane.reference.ane.losses import Columns
+
+        factors, name = _constant(run), run.op.name
+        if factors is not None and weight.factors.size < math.prod(factors.shape):
+            # It was decoded in parts, of which `weight` is the last.
+            if name not in self._columns:
+                rows = factors.rows(np.asarray(factors.source))
+                self._columns[name] = None, Columns.of(Weight.of(rows))
+        elif self._columns.get(name, (None,))[0] is not weight:
+            self._columns[name] = weight, Columns.of(weight)
+        columns = self._columns[name][1]
+        lost = columns.losses(vectors)
+        return np.array([lost.dropped, lost.products, lost.lost, lost.size])
+
+    def _sums_of_codes(self, run: Computed, values: Array) -> float | None:
+        """Largest |sum| before the scale of each row; None where no codes with scales are summed.
+
+        A sum of scaled numbers without its bias, divided by the scale of its row.
+        """
+        factors = _constant(run)
+        if factors is None or factors.scale is None or run.op.op == "matmul":
+            return None
+        name = run.op.name
+        if name not in self._codes:
+            self._codes[name] = _scales(factors)
+        if (scale := self._codes[name]) is None:
+            return None
+        rows = np.moveaxis(values, 1 if run.op.op == "conv" else -1, 0).reshape(len(scale), -1)
+        bias = run.parameters.get("bias")
+        sums = rows if bias is None else rows - np.reshape(bias, (-1, 1))
+        finite = np.isfinite(sums)
+        return float(np.max(np.abs(sums / scale[:, None]), initial=0.0, where=finite))
+
+    def _table(self, run: Computed) -> None:
+        """Squares of errors and of exact results, where these are fp16 numbers."""
+        with np.errstate(all="ignore"):
+            exact = np.asarray(run.typed(**run.parameters), np.float64)
+            counts = np.isfinite(run.parameters["x"]) & (np.abs(exact) <= fp16.MAX)
+            error = np.where(counts, run.result - exact, 0.0)
+            size = np.where(counts, exact, 0.0)
+            sums = np.vdot(error, error), np.vdot(size, size)
+        self._parts["table", run.op.name, self.probe][:2] += sums
+
+    def _logarithms(self, run: Computed) -> Iterator[tuple[Hazard, float, Operation]]:
+        """What logarithms of sums of exponentials sum, in float64."""
+        kind, x = run.op.op, run.parameters.get("x")
+        with np.errstate(all="ignore"):
+            if kind == "softplus":
+                yield "softplus", float(np.exp(np.float64(_most(x))) + 1), run.op
+            elif kind == "reduce_log_sum_exp":
+                given = {key: run.parameters.get(key) for key in ("axes", "keep_dims")}
+                total = run.typed(x=np.asarray(x, np.float64), **_present(given))
+                yield "logsumexp", float(np.exp(np.float64(_most(total)))), run.op
+            elif kind == "log" and self._logs.get(run.op.name) == "logsumexp":
+                yield "logsumexp", _most(x), run.op
+            for log in self._exponentials.get(run.op.name, ()):
+                yield "softplus", float(np.exp(np.float64(_most(x))) + 1), log
+
+
+def _constant(run: Computed) -> Factors | None:
+    """The constant operand of a sum of products."""
+    values = (run.parameters.get(key) for key in ("weight", "x", "y"))
+    return next((value for value in values if hasattr(value, "source")), None)
+
+
+def _scales(factors: Factors) -> Array | None:
+    """Scale of each row; None unless the weight is whole numbers times them."""
+    from pytest_ane.reference.ane.factors import Codes
+
+    assert factors.scale is not None
+    layout = factors.width, factors.groups, factors.transposed
+    codes = Codes(np.asarray(factors.source), *layout, scale=factors.scale)
+    return codes.codes[1].reshape(-1) if codes.is_exact else None
+
+
+def _relative(part: DoubleArray) -> float:
+    """Root of a sum of squared errors over one of squares; 0 where both are."""
+    error, size = float(part[0]), float(part[1])
+    if not size:
+        return math.inf if error else 0.0
+    return math.sqrt(error / size)
+
+
+def _infinities(x: Array) -> int:
+    return int(x.size - np.count_nonzero(np.isfinite(x)))
+
+
+def _most(x: Any) -> float:
+    """The largest number; NaN is left out, infinity is not."""
+    return float(np.nanmax(np.asarray(x, np.float64), initial=-np.inf))
+
+
+def _present(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in given.items() if value is not None}

@@ -1,0 +1,140 @@
+"""Each hazard fires on a program that meets it, and its rewrite silences it."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+from pytest_ane.core.arithmetic import SIMULATED
+from pytest_ane.core.verdict import Finding, Verdict
+from pytest_ane.gates.hazards import judge
+from pytest_ane.manifest.policy import HazardsPolicy
+from pytest_ane.mil.records import MLModel
+from tests.gates.hazards import programs
+from tests.gates.hazards.programs import Inputs, hazards
+from tests.gates.placement.programs import half, op
+
+Made: TypeAlias = "tuple[MLModel, Inputs]"
+
+
+def verdict(made: Made, **policy: Any) -> Verdict:
+    return judge(hazards(*made), HazardsPolicy(**policy), "m:L00")
+
+
+def met(made: Made, **policy: Any) -> list[Finding]:
+    return [f for f in verdict(made, **policy).findings if f.severity in ("failed", "warned")]
+
+
+CASES = {
+    "overflow": (programs.overflow(early=False), programs.overflow(early=True), "failed",
+                 "32 outputs overflowed", "power of two"),
+    "order": (programs.overflow(cancels=True, early=False),
+              programs.overflow(cancels=True, early=True), "failed",
+              "32 outputs may overflow", "power of two"),
+    "query": (programs.query(folded=True), programs.query(folded=False), "warned",
+              "of the products are dropped", "multiply the scores by it"),
+    "attention": (programs.attention(late=False), programs.attention(late=True), "warned",
+                  "of the products are dropped", "normalize after P @ V"),
+    "silu": (programs.gated(by_table=True), programs.gated(by_table=False), "warned",
+             "the table's error is", "0.5 * tanh(x / 2) + 0.5"),
+    "softplus": (programs.softplus("one"), programs.softplus("stable"), "failed",
+                 "exp(x) + 1 reaches", "relu(x) + log(1 + exp(-|x|))"),
+    "composed softplus": (programs.softplus("composed"), programs.softplus("stable"), "failed",
+                          "exp(x) + 1 reaches", "relu(x) + log(1 + exp(-|x|))"),
+    "logsumexp": (programs.logsumexp("one"), programs.logsumexp("stable"), "failed",
+                  "the sum of exp(x) reaches", "subtract the maximum"),
+    "composed logsumexp": (programs.logsumexp("composed"), programs.logsumexp("stable"), "failed",
+                           "the sum of exp(x) reaches", "subtract the maximum"),
+    "infinity": (programs.masked(-np.inf), programs.masked(-1e4), "failed",
+                 "4 operands infinite or NaN", "-1e4 in a mask"),
+    "late scale": (programs.integers(early=False), programs.integers(early=True), "warned",
+                   "the largest |sum| of integer codes is 64,000, beyond 32,768", "palette"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_hazard_fires_and_its_rewrite_silences_it(name: str) -> None:
+    wrong, right, severity, reason, remedy = CASES[name]
+    finding = met(wrong)[0]
+    assert finding.severity == severity
+    assert reason in finding.reason
+    assert remedy in finding.remedy
+    assert finding.reason.startswith(f"{SIMULATED}: {finding.where.op} (")
+    assert finding.where.probe == "probe"
+    assert met(right) == []
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_rewrite_is_the_same_function(name: str) -> None:
+    wrong, right, *_ = CASES[name]
+    expected = programs.exact(*wrong)
+    np.testing.assert_allclose(programs.exact(*right), expected, rtol=2e-3, atol=1e-5)
+
+
+def test_infinities_of_an_overflow_are_named_there_alone() -> None:
+    made, inputs = programs.overflow(early=False)
+    last = op("add", "y", half(1, 8, 1, 4), x="down", y="down")
+    operations = made.main.block.operations
+    assert [f.where.op for f in met((programs.program(inputs, *operations, last), inputs))] == [
+        "down"
+    ]
+
+
+def test_a_right_program_passes_with_figures() -> None:
+    made = verdict(programs.integers(early=True))
+    assert made.status == "passed"
+    assert made.basis == SIMULATED
+    assert made.values["sum.max"] == 31.25
+    assert made.values["dropped.max"] == 0
+    assert made.values["ane.products.inferred"] == 1
+    assert {f.name: f.limit for f in made.figures if f.limit} == {
+        "sum.max": 32768, "dropped.max": 0.1,
+    }  # fmt: skip
+
+
+def test_near_the_limit_is_warned() -> None:
+    """A sixteenth of 40,000, which is 13.1 times below the limit."""
+    wrong = programs.overflow(early=True)
+    assert met(wrong) == []
+    (finding,) = met(wrong, warn_factor=14)
+    assert (finding.severity, finding.where.op) == ("warned", "down")
+    assert "the largest |sum| is 2,500, within a factor of 14 of 32,768" in finding.reason
+
+
+@pytest.mark.parametrize(
+    ("made", "key", "figure"),
+    [
+        (programs.attention(late=False), "max_dropped_weight", "dropped.max"),
+        (programs.gated(by_table=True), "max_table_error", "table.max"),
+    ],
+)
+def test_the_policy_s_own_limit_fails(made: Made, key: str, figure: str) -> None:
+    (finding,) = met(made, **{key: 0.005})
+    assert (finding.severity, finding.figure) == ("failed", figure)
+
+
+def test_only_moves_passes_and_says_so() -> None:
+    inputs = {"x": programs.normal(0, 2, 3)}
+    made = programs.program(inputs, op("identity", "y", half(2, 3), x="x"))
+    moved = verdict((made, inputs))
+    assert moved.status == "passed"
+    assert [f.reason for f in moved.findings] == [
+        "The program only moves numbers, so the ANE's arithmetic has no part in it"
+    ]
+
+
+def test_nothing_by_a_rule_is_unproven() -> None:
+    inputs = {"x": programs.normal(0, 2, 3)}
+    made = programs.program(inputs, op("sin", "y", half(2, 3), x="x"))
+    (finding,) = verdict((made, inputs)).findings
+    assert finding.severity == "unproven"
+    assert finding.reason == "No operation has a known rule of the ANE's arithmetic: sin"
+
+
+def test_no_probe_is_unproven() -> None:
+    from pytest_ane.core.arithmetic import RuleShares
+    from pytest_ane.gates.hazards import Hazards
+
+    assert judge(Hazards((), RuleShares(), 0), HazardsPolicy(), "m:L00").status == "unproven"
