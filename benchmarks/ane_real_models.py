@@ -12,7 +12,6 @@ docs/explanations/ane-arithmetic.md. Packages that are not in the cache are buil
 from __future__ import annotations
 
 import argparse
-import time
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,8 @@ from pytest_ane.reference.ane.simulation import rules
 ROOT = Path(__file__).resolve().parents[1]
 SHARDS = (("zaya1-8b.toml", "L01"), ("gemma4.toml", "L00.p0"))
 REWRITTEN = "SiLU by tanh"
-HEADER = """| shard | arithmetic | cosine, min / mean | contribution, min / mean | known | seconds |
-|---|---|---|---|---|---|"""
+HEADER = """| shard | arithmetic | cosine, min / mean | contribution, min / mean | known |
+|---|---|---|---|---|"""
 """`known`: multiply-accumulates by rules that are not unknown."""
 
 
@@ -60,15 +59,13 @@ def print_stack(project: Project) -> None:
     """One row for each arithmetic: logits of the golden prompts."""
     plain, model = project.stack(MODEL), project.model(MODEL)
     assert isinstance(model, OpenModel)
-    print("| arithmetic | top-1 | mean KL | lowest centred cosine | perplexity | seconds |")
-    print("|---|---|---|---|---|---|")
+    print("| arithmetic | top-1 | mean KL | lowest centred cosine | perplexity |")
+    print("|---|---|---|---|---|")
     for name, backend in backends(has_silu=True).items():
-        start = time.perf_counter()
         s = logits_of(Stack(model, plain.artifacts, backend), plain.golden)
-        seconds = time.perf_counter() - start
         print(
             f"| {name} | {s.top1:.3f} | {s.kl:.4f} | {s.centred_cosine.min:.4f} "
-            f"| {s.perplexity:.2f} | {seconds:.1f} |",
+            f"| {s.perplexity:.2f} |",
             flush=True,
         )
 
@@ -80,14 +77,12 @@ def print_shard(project: Project, name: str) -> None:
     cases = project.cases(shard, artifact)
     operations = read_model(artifact.path).main.block.operations
     for label, backend in backends(has_silu=any(op.op == "silu" for op in operations)).items():
-        start = time.perf_counter()
         runner = backend.load(artifact.path)
         measured = measure(runner, cases, compared=True, provenance={})
-        seconds = time.perf_counter() - start
         shares = runner.rule_shares.shares_of_products if runner.rule_shares else {}
         known = f"{1 - shares['unknown']:.1%}" if label.startswith(SIMULATED) and shares else ""
         print(
-            f"| {shard.qualified} | {label} | {_cosines(measured)} | {known} | {seconds:.1f} |",
+            f"| {shard.qualified} | {label} | {_cosines(measured)} | {known} |",
             flush=True,
         )
 

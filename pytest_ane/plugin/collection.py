@@ -88,6 +88,13 @@ def join(collector: pytest.Collector, report: pytest.CollectReport) -> None:
         report.result.append(Suite.from_parent(collector, name=FOLDER, nodeid=FOLDER))
 
 
+def leave_out(report: pytest.CollectReport) -> None:
+    """Take away gates that have no question about any selected shard: nobody deselects them."""
+    if report.result:
+        unasked = f"[{_NO_QUESTION}]"
+        report.result = [node for node in report.result if not node.name.endswith(unasked)]
+
+
 def wake(config: pytest.Config) -> None:
     """Select the shards that node ids on the command line name, where none are selected.
 
@@ -150,15 +157,12 @@ def are_asleep(config: pytest.Config) -> bool:
 
 
 def drop_empty(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect gates that were parametrized with nothing.
-
-    A gate that has no question about any selected shard is left out: nobody deselected it.
-    """
+    """Deselect gates that were parametrized with nothing."""
     empty = [item for item in items if _is_empty(item)]
-    items[:] = [item for item in items if not _is_empty(item)]
-    if deselected := [item for item in empty if not item.name.endswith(f"[{_NO_QUESTION}]")]:
+    if empty:
         config.stash[_DROPPED] = True
-        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if not _is_empty(item)]
+        config.hook.pytest_deselected(items=empty)
 
 
 def in_order(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -19,6 +19,7 @@ ASLEEP = "ane: gates are asleep; wake them with --ane-shards=all (or L01, sample
         (("-m", "residency"), "placement"),
         (("-m", "gate and fidelity"), "fidelity"),
         (("-k", "golden"), "fidelity behaviour"),
+        (("-k", "overflow", "--ane-arithmetic=ane"), "hazards"),
     ],
 )
 def test_gates_by_the_users_words(project: Project, arguments: tuple[str, ...], gates: str) -> None:

@@ -1,7 +1,8 @@
 """The hazards measurement: what operations meet that run by the ANE's rules.
 
-Margins, infinities and table errors are of everything that ran; so are dropped products, which are
-counted by exponent and not product by product.
+Margins, infinities and cliffs are of everything that ran. Shares that are lost, by dropped products
+and by tables, are of all probes that are as large as what a model meets; dropped products are
+counted by exponent, not one by one.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 _TABLES = frozenset(
     ("erf", "exp", "exp2", "gelu", "inverse", "log", "rsqrt", "sigmoid", "silu", "sqrt", "tanh")
 )
+_STRESS = frozenset(("massive", "extreme"))
+"""Kinds of probes with values that no model meets, to see what overflows."""
 _DECODING = PRODUCTS | {"add", "sub", "mul", "square", "log"}
 """Operations for which it matters that an infinity is 65536; others keep it as large as it is."""
 
@@ -54,7 +57,7 @@ def measure(runner: CpuRunner, cases: Iterable[Case], provenance: Mapping[str, A
     runner.session.watch(observer)
     cases = list(cases)
     for case in cases:
-        observer.probe = case.name
+        observer.probe, observer.shares = case.name, case.kind not in _STRESS
         list(run_cases(runner, [case]))
     rules = runner.rule_shares or RuleShares()
     return Hazards(observer.peaks, rules, len(cases), dict(provenance))
@@ -65,10 +68,11 @@ class Observer:
 
     Attributes:
         probe: name of the probe that runs.
+        shares: whether what it loses counts.
     """
 
     def __init__(self, graph: Graph) -> None:
-        self.probe = ""
+        self.probe, self.shares = "", True
         self._graph = graph
         self._peaks: dict[tuple[Hazard, str], Peak] = {}
         self._parts: dict[tuple[Hazard, str, str], DoubleArray] = defaultdict(lambda: np.zeros(4))
@@ -109,7 +113,7 @@ class Observer:
             self._note("infinity", op, count)
         if op.op in PRODUCTS:
             self._sums(run, run.result)
-        elif op.op in _TABLES:
+        elif op.op in _TABLES and self.shares:
             self._table(run)
         for hazard, value, log in self._logarithms(run):
             self._note(hazard, log, value)
@@ -149,7 +153,7 @@ class Observer:
         self._note("sum", op, math.inf if always else largest, always)
         if depends:
             self._note("order", op, depends)
-        if sums.operands is not None:
+        if sums.operands is not None and self.shares:
             lost = self._losses(run, *sums.operands)
             self._parts["dropped", op.name, self.probe] += lost
         if (codes := self._sums_of_codes(run, values)) is not None:

@@ -32,9 +32,9 @@ def program(inputs: Inputs, *operations: Operation) -> MLModel:
     return replace(made, outputs=(Feature(out.name, DType.FP16, shape),))
 
 
-def hazards(made: MLModel, inputs: Inputs) -> Hazards:
+def hazards(made: MLModel, inputs: Inputs, kind: str = "gaussian") -> Hazards:
     """What a program meets on a probe called `probe`."""
-    case = package_case("gaussian", "probe", [inputs], [])
+    case = package_case(kind, "probe", [inputs], [])
     return measure(CpuRunner(Session(made, arithmetic="ane")), [case], {})
 
 

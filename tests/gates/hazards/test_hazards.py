@@ -82,6 +82,13 @@ def test_infinities_of_an_overflow_are_named_there_alone() -> None:
     ]
 
 
+def test_what_stress_loses_does_not_count() -> None:
+    stressed = hazards(*programs.gated(by_table=True), kind="massive")
+    assert [p.hazard for p in stressed.peaks] == []
+    overflowed = hazards(*programs.overflow(early=False), kind="massive")
+    assert [p.hazard for p in overflowed.peaks] == ["sum"]
+
+
 def test_a_right_program_passes_with_figures() -> None:
     made = verdict(programs.integers(early=True))
     assert made.status == "passed"
