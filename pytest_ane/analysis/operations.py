@@ -73,6 +73,11 @@ class Suspect:
         return 0 < self.peak < fp16.MIN_NORMAL and self.own > _SHOWS
 
     @property
+    def overflows_on_ane(self) -> bool:
+        """Whether the ANE's arithmetic makes it infinite, and the program's types do not."""
+        return not math.isfinite(self.own) and math.isfinite(self.typed)
+
+    @property
     def overflows(self) -> bool:
         """Whether fp16 cannot hold what it should yield."""
         return self.peak > fp16.MAX and not math.isfinite(self.own)

@@ -25,15 +25,15 @@ def run(options: argparse.Namespace) -> Output:
 
     threads.choose()
     from pytest_ane.analysis.drift import find_causes, in_ane, measure_drift
-    from pytest_ane.cli.stack import open_stack
+    from pytest_ane.cli.stack import judged, open_stack
     from pytest_ane.report.drift import lines
 
     with open_stack(
         options.manifest, options.model, options.cache, arithmetic=options.arithmetic
     ) as stack:
-        simulated = stack.simulated
+        chain, policy = judged(stack)
         drift = measure_drift(
-            simulated or stack.chain,
+            chain,
             stack.reference,
             stack.golden,
             stack.states,
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> Output:
             lambda shard, done, total: tell(f"{shard} ({done + 1} of {total})"),
         )
         tell("")
-        if simulated is not None:
+        if stack.simulated is not None:
             drift = in_ane(drift, stack.rules)
-        yield from lines(drift, find_causes(drift, stack.policy, stack.model), stack.model)
+        yield from lines(drift, find_causes(drift, policy, stack.model), stack.model)
     return {**vars(drift), "arithmetic": label("typed" if drift.rules is None else "ane")}

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_ane.cli.options import add_arithmetic, add_budget, add_function
 from pytest_ane.cli.output import Output
-from pytest_ane.core.arithmetic import label
+from pytest_ane.core.arithmetic import SIMULATED, label
 
 HELP = "run a model on this machine's CPU, without Core ML"
 EXAMPLE = "pytest-ane run encoder.mlpackage --input x=x.npy --out y.npy"
@@ -62,11 +62,11 @@ def run(options: argparse.Namespace) -> Output:
     data = {name: _statistics(value) for name, value in results.items()}
     for name, statistics in data.items():
         yield f"{name}: {_shown(statistics)}"
-    rounding = options.precision
+    how = f" ({options.precision})"
     if (rules := session.rule_shares) is not None:
         yield from rules_lines(rules)
-        rounding = label(options.arithmetic)
-    yield f"run by pytest-ane's CPU executor ({rounding}), not by Core ML"
+        how = f" as {SIMULATED}"
+    yield f"run by pytest-ane's CPU executor{how}, not by Core ML"
     return {"precision": options.precision, "arithmetic": label(options.arithmetic),
             **({"rules": rules} if rules else {}), "outputs": data}  # fmt: skip
 

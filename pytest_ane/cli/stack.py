@@ -7,15 +7,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pytest_ane.chain.chain import Chain
 from pytest_ane.cli.terminal import tell
 from pytest_ane.core.arithmetic import Arithmetic
 from pytest_ane.core.errors import UnprovenError
 from pytest_ane.manifest import Prompt
+from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.project.choose import choose_model
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.progress import Progress
 from pytest_ane.project.project import BackendName, default_backend, read_project
 from pytest_ane.project.stack import Stack
+
+
+def judged(stack: Stack) -> tuple[Chain, BehaviourPolicy]:
+    """The chain that a command runs, simulated where that is asked, and what it must reach."""
+    if stack.simulated is None:
+        return stack.chain, stack.policy
+    return stack.simulated, stack.policy.in_ane
 
 
 @contextmanager

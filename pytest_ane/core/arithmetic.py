@@ -6,11 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, cast, get_args
+from typing import Literal, TypeAlias, get_args
 
 Arithmetic: TypeAlias = Literal["typed", "ane"]
 """`typed`: float32 inside, rounded as types say; `ane`: as the ANE of M4 and later, where known."""
 
+ARITHMETICS: tuple[Arithmetic, ...] = get_args(Arithmetic)
 GENERATION = "h16+"
 """Chips whose arithmetic `ane` is: M4 and later."""
 SIMULATED = f"simulated ANE ({GENERATION})"
@@ -37,8 +38,8 @@ def read_arithmetic(word: str) -> Arithmetic:
         ValueError: another word; end of a sentence for people.
     """
     word = word.strip()
-    if word in get_args(Arithmetic):
-        return cast(Arithmetic, word)
+    if word in ARITHMETICS:
+        return word
     if re.fullmatch(_OTHERS, word, re.I):
         raise ValueError(
             "h13 to h15 (M1 to M3) sum in other ways than M4 and later, and their rules are not "

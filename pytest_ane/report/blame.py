@@ -165,6 +165,8 @@ def _hazards(hazards: Sequence[Finding]) -> Iterator[str]:
 def _operation(suspect: Suspect) -> tuple[str, ...]:
     notes = [f"takes {name}" for name in suspect.weights]
     notes += [f"overflows fp16: {suspect.peak:,.0f} in float32"] if suspect.overflows else []
+    if suspect.overflows_on_ane:
+        notes.append(f"infinite on the ANE: {suspect.peak:,.0f} in float32")
     notes += [f"underflows fp16: {number(suspect.peak)} at most"] if suspect.underflows else []
     own, inputs, output = map(number, (suspect.own, suspect.inputs, suspect.output))
     return (suspect.op, suspect.name, own, inputs, output, ", ".join(notes))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_ane.core.arithmetic import ARITHMETICS, label
 from pytest_ane.manifest import Shard
 
 _FOLDERS = re.compile(r"(?<![^\s'\"(])/(?:[^/\s:,;'\"]+/)+")
@@ -41,6 +42,7 @@ def header(
         asked,
         f"shards {len(selected)} of {of}",
         f"backend {backend}",
+        *([] if device else _arithmetic(selected)),
         *([device, "placement by Core ML's plan"] if device else [_placement(selected, recorded)]),
         f"seed {seeds}",
     ]
@@ -52,6 +54,12 @@ def header(
     if cache is not None:
         parts.append(f"cache {cache}")
     return "ane: " + " · ".join(parts)
+
+
+def _arithmetic(shards: Sequence[Shard]) -> Sequence[str]:
+    """How the executor's runs are computed, unless all are as typed."""
+    judged = [word for word in ARITHMETICS if any(word in shard.arithmetic for shard in shards)]
+    return [f"arithmetic {', '.join(map(label, judged))}"] if "ane" in judged else []
 
 
 def _placement(shards: Sequence[Shard], recorded: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,7 @@ def test_run_in_the_arithmetic(folder: Path, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.splitlines() == [
         "y: float32 [1, 2] · 2050 to 2052 · mean 2051",
         f"{LABEL}: operations by rules 100% recorded",
-        f"run by pytest-ane's CPU executor ({LABEL}), not by Core ML",
+        f"run by pytest-ane's CPU executor as {LABEL}, not by Core ML",
     ]
 
 
@@ -120,6 +121,16 @@ def test_blame_of_the_engine(
     assert typed["typed"] == "NaN"
 
 
+def test_blame_names_sums_that_overflow(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 15,000 x the ANE makes infinity from x = 2.2 on, fp16 from 4.4 on."""
+    program("linear", (1, 64), weight=15000 * np.eye(64)).save(folder / "w").rename("w.mlpackage")
+    assert main(["blame", "w.mlpackage", "--ane-cache", "cache", "--arithmetic", "ane"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("the ANE's arithmetic: as typed, less than half of the error is left")
+    assert re.search(r"overflowed to infinity: \d outputs of y", out)
+    assert re.search(r"infinite on the ANE: \d\d,\d{3} in float32", out)
+
+
 def test_blame_takes_the_arithmetic_of_the_manifest(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,7 +142,7 @@ def test_blame_takes_the_arithmetic_of_the_manifest(
     assert LABEL in capsys.readouterr().out
 
 
-def test_drift_in_the_arithmetic(
+def test_drift_and_bisect_in_the_arithmetic(
     stacks: Stacks,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -150,6 +161,8 @@ def test_drift_in_the_arithmetic(
     assert (typed["arithmetic"], ane["arithmetic"]) == ("typed", LABEL)
     assert ane["provenance"]["arithmetic"] == LABEL
     assert "unknown" not in ane["rules"]["products"]
+    assert main(["bisect", f"--ane-cache={stacks.cache}", "--arithmetic=ane"]) == 0
+    assert capsys.readouterr().out.startswith(f"{LABEL}: multiply-accumulates by rules 100%")
     first, other = (d["shards"][0]["own"]["rest"]["relative_l2"] for d in (ane, typed))
     assert first > other
 
@@ -176,7 +189,9 @@ def test_what_makes_no_sense_is_one_sentence(
     assert says in line
 
 
-@pytest.mark.parametrize("command", [["run", "x"], ["diff", "x"], ["drift"], ["blame", "x"]])
+@pytest.mark.parametrize(
+    "command", [["run", "x"], ["diff", "x"], ["drift"], ["bisect"], ["blame", "x"]]
+)
 @pytest.mark.parametrize(
     ("word", "says"),
     [("h13", "h13 to h15 (M1 to M3) sum in other ways"), ("fp8", "must be 'typed' or 'ane'")],

@@ -29,6 +29,14 @@ def test_on_a_device_the_header_says_so_and_that_the_plan_places() -> None:
     )
 
 
+def test_the_anes_arithmetic_is_in_the_header() -> None:
+    both = shard("L01").model_copy(update={"arithmetic": ("typed", "ane")})
+    line = header(asked="L01", selected=[both], of=34, backend="cpu")
+    assert "backend cpu · arithmetic typed, simulated ANE (h16+) · placement" in line
+    on_device = header(asked="L01", selected=[both], of=1, backend="coreml", device="Apple M4")
+    assert "simulated" not in on_device
+
+
 def test_recorded_plans_are_in_the_header() -> None:
     policy = Policy.model_validate({"placement": {"require": "plan"}})
     required = shard("L01").model_copy(update={"policy": policy})
