@@ -159,7 +159,7 @@ class Loss:
         """Count some sums."""
         # One matrix: a weight, whose vectors are positions; a head of attention has its own.
         step = max(1, vectors.shape[1] // MEASURED) if len(vectors) == 1 else 1
-        part = losses(weight, vectors[:, step // 2 :: step], bias)
+        part = losses(weight, vectors[:, step // 2 :: step])
         self.products += part.products
         self.dropped += part.dropped
         self.size += part.size

@@ -97,7 +97,7 @@ def cases(folder: Path) -> Iterator[tuple[str, float, Work]]:
     """What is measured, its target, and the work."""
     chosen = OPTIONS.only.split(",")
     if {"L01", "stack"} & set(chosen):
-        with read_project(MANIFEST, None).use() as project:
+        with read_project(MANIFEST, None, arithmetic=("typed",)).use() as project:
             if "L01" in chosen:
                 yield "SmolLM2 L01, fidelity", 3, fidelity(project)
             if "stack" in chosen:

@@ -37,7 +37,7 @@ def joined(
             *(f for f in typed.figures if whole or f.name.startswith(common)),
             *(_simulated(f, whole) for f in ane.figures if not f.name.startswith(common)),
             *costs,
-            *rule_figures(rules),
+            *(replace(f, label=f"{SIMULATED} {f.label}") for f in rule_figures(rules)),
         ),
         findings=(
             *(f for f in typed.findings if whole or f in ane.findings),

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.core.arrays import DoubleArray, FloatArray
-from pytest_ane.reference.ane.accumulator import LIMIT, LSB, starts
+from pytest_ane.reference.ane.accumulator import LSB, starts
 from pytest_ane.reference.ane.grades import Grade, rule
+from pytest_ane.reference.ane.kernel import LIMIT
 from pytest_ane.reference.ane.tables import LookUp, Table, fitted, rounded
 from pytest_ane.reference.ops.elementwise import error_function
 

@@ -145,7 +145,7 @@ class IntegerCodes(Codes):
 
     Attributes:
         step: scale of the vectors.
-        zero_point: whether theirs is 0 matters to what is known only.
+        zero_point: of the vectors, which are codes less it; only 0 was recorded.
     """
 
     step: float

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.core.arrays import Array, FloatArray
-from pytest_ane.reference.ane.accumulator import LIMIT, Sums, Weight, sums
+from pytest_ane.reference.ane.accumulator import Sums, Weight, sums
 from pytest_ane.reference.ane.fp16 import decode, r16
 from pytest_ane.reference.ane.grades import Grade, rule
+from pytest_ane.reference.ane.kernel import LIMIT
 from pytest_ane.reference.ops.quantization import along
 
 RANGES = {"int8": (-128, 127), "uint8": (0, 255)}

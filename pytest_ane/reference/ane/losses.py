@@ -9,8 +9,9 @@ import numpy as np
 from numba.core import types
 
 from pytest_ane.core.arrays import Array, DoubleArray
-from pytest_ane.reference.ane.accumulator import FACTORS, Weight, number_of
+from pytest_ane.reference.ane.accumulator import Weight
 from pytest_ane.reference.ane.fp16 import bits_of, decoded_number
+from pytest_ane.reference.ane.kernel import FACTORS, number_of
 from pytest_ane.reference.kernels import compiled
 
 _LEAST, _MOST = -14, -3
