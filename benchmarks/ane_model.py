@@ -42,7 +42,7 @@ from pytest_ane.mil.records import MLModel, Operation, Ref
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.project import Project, read_project
 from pytest_ane.project.stack import Stack
-from pytest_ane.reference.ane import products
+from pytest_ane.reference.ane import factors
 from pytest_ane.reference.ane.accumulator import Sums, Weight, sums
 from pytest_ane.reference.ane.activations import tanh
 from pytest_ane.reference.ane.elementwise import add, mul
@@ -140,7 +140,9 @@ def logits_of(stack: Stack, prompts: Sequence[GoldenPrompt]) -> LogitSummary:
         [
             position
             for prompt in prompts
-            for position in compare_logits(prompt.logits, stack.chain.logits(prompt.ids))[1:]
+            for position in compare_logits(
+                prompt.logits, stack.chain.logits(prompt.ids), prompt.ids
+            )[1:]
         ]
     )
 
@@ -197,7 +199,7 @@ def measured_losses(stack: Stack, prompts: Sequence[GoldenPrompt]) -> dict[str, 
             table[next(kinds)].add(weight, vectors, bias, result)
             return result
 
-        with patch.object(products, "sums", recorded):
+        with patch.object(factors, "sums", recorded):
             stack.chain.logits(prompt.ids)
     return table
 

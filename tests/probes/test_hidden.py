@@ -105,7 +105,7 @@ def test_long_probes_fill_as_many_keys_of_a_state() -> None:
 
 def test_long_probes_need_a_state() -> None:
     asked = Shard(model="m", id="L00", probes=Probes(lengths=(8,)), max_tokens=8)
-    with pytest.raises(ManifestError, match="m:L00: probes.lengths fills .* set stateful = true"):
+    with pytest.raises(ManifestError, match="lengths fills a key-value state"):
         answered_probes(llama(), asked, states(16))
     head = asked.model_copy(update={"id": "head.0"})
     assert "long" not in {p.kind for p in answered_probes(llama(), head, states(16))}
