@@ -445,3 +445,12 @@ def test_verify_run_is_isolated_from_modules_of_the_pull_request(checkout: Check
     plain = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
     assert plain.returncode == 1
     assert "run it isolated: python -I -m pytest_ane.cli verify-run" in plain.stderr
+
+
+def test_hazards_are_never_believed(checkout: Checkout) -> None:
+    """No file of evidence holds them: they are measured again."""
+    add(checkout.path / "shards.toml", '[defaults]\narithmetic = "ane"\n')
+    checkout.commit("the ANE's arithmetic")
+    git(checkout.path, "tag", "--force", "base")
+    checkout.run().assert_outcomes(passed=4, deselected=1)
+    assert checkout.complaints() == []
