@@ -30,6 +30,7 @@ from pytest_ane.build.compress import compress_weight
 from pytest_ane.core.arithmetic import Arithmetic, RuleShares
 from pytest_ane.core.arrays import Arrays, DoubleArray, FloatArray
 from pytest_ane.core.errors import ExecutionError
+from pytest_ane.core.verdict import Finding
 from pytest_ane.error_budget.runs import CaseState
 from pytest_ane.manifest import Settings
 from pytest_ane.mil.records import MLModel
@@ -85,6 +86,7 @@ class Blame:
             reference is the program itself.
         typed: of the shard as it is, computed as its types say; NaN where `error` is that.
         rules: by which rules `error` was computed in the ANE's arithmetic; None for as typed.
+        hazards: of the ANE's arithmetic that these probes meet, or come near.
         weights: compressed ones, the worst first.
         operations: the worst first.
         absent: compressed weights without a counterpart in the uncompressed package.
@@ -103,6 +105,7 @@ class Blame:
     algebra: float = math.nan
     typed: float = math.nan
     rules: RuleShares | None = None
+    hazards: tuple[Finding, ...] = ()
 
     @property
     def cause(self) -> Literal["engine", "function", "fp16", "compression", ""]:

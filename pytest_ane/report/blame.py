@@ -10,6 +10,7 @@ from pytest_ane.analysis.operations import Suspect
 from pytest_ane.analysis.remedies import Remedy
 from pytest_ane.core.arithmetic import SIMULATED
 from pytest_ane.core.text import printable
+from pytest_ane.core.verdict import Finding
 from pytest_ane.manifest import Linear, Palettize, Settings
 from pytest_ane.report.arithmetic import rules_lines
 from pytest_ane.report.table import columns
@@ -66,6 +67,16 @@ def _errors(blame: Blame, *, on_device: bool) -> Iterator[str]:
     yield f"{number(blame.error)}{typed or ' as it is'}{exact}{algebra}; {by}"
     if blame.rules is not None:
         yield from rules_lines(blame.rules)
+        yield from _hazards(blame.hazards)
+
+
+def _hazards(findings: Sequence[Finding]) -> Iterator[str]:
+    """What the ANE's arithmetic breaks, or nearly, with what to write instead."""
+    for finding in findings[:WORST]:
+        what = "hazard" if finding.severity == "failed" else "near a hazard"
+        yield f"{what}: {finding.reason.removeprefix(f'{SIMULATED}: ')}; {finding.remedy}"
+    if more := len(findings[WORST:]):
+        yield f"... and {more} more hazards; the hazards gate names them"
 
 
 def _named(names: Sequence[str]) -> str:
