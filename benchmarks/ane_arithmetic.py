@@ -37,11 +37,12 @@ ROWS = Path(__file__).parents[1] / "tests/reference/ane/recorded.csv"
 NOT_SCORED = {"act_": "a summary of a whole curve", "_cliff": "a summary of a sweep"}
 OTHER_GENERATIONS = ("M1", "M2", "M3")
 NO_EVIDENCE = "not counted as ANE evidence"
-_NO_VECTORS = ("b", "K", "n", "N")
+_COUNTS = ("K", "n", "N", "count")
+_NO_VECTORS = ("b", "bias", *_COUNTS)
 UNREADABLE = (
     ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
 )  # fmt: skip
-LARGEST = 1 << 20
+LARGEST = 1 << 22
 """Operands a row may stand for."""
 
 
@@ -107,14 +108,16 @@ def dot(operands: Mapping[str, Any]) -> float:
 
     A vector may be one number, which is then repeated `K` times.
     """
-    first, second = (value for key, value in operands.items() if key not in _NO_VECTORS)
-    counts = [int(operands[key]) for key in ("K", "n", "N") if key in operands]
+    named = [operands[key] for key in ("w", "x") if key in operands]
+    others = [value for key, value in operands.items() if key not in _NO_VECTORS]
+    first, second = named if len(named) == 2 else others
+    counts = [int(operands[key]) for key in _COUNTS if key in operands]
     lengths = (len(numbers(v)) for v in (first, second) if isinstance(v, list))
     count = max([1, *counts, *lengths])
     w, x = numbers(first, count), numbers(second, count)
     if len(w) != len(x):
         raise ValueError(f"{len(w)} weights and {len(x)} inputs")
-    bias = numbers(operands.get("b") or 0)[:1]
+    bias = numbers(operands.get("b") or operands.get("bias") or 0)[:1]
     total = sums(Weight.of(w[None, None]), x[None, None], bias[None])
     return float(total.values.item())
 
@@ -198,8 +201,10 @@ def patterns(y: Any) -> tuple[int, ...]:
 
 def outputs(row: Mapping[str, Any]) -> tuple[int, ...]:
     """What the ANE gave, as patterns."""
-    recorded: list[Any] = str(row.get("ane_fp16") or "").split() or [row.get("ane")]
-    return patterns([number(text) for text in recorded])
+    recorded = str(row.get("ane_fp16") or "").lower().split()
+    if recorded:
+        return patterns([number(f"0x{text.removeprefix('0x')}") for text in recorded])
+    return patterns([number(row.get("ane"))])
 
 
 def objection(row: Row) -> str:

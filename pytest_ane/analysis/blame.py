@@ -32,7 +32,10 @@ from pytest_ane.core.arrays import Arrays, DoubleArray, FloatArray
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.core.verdict import Finding
 from pytest_ane.error_budget.runs import CaseState
+from pytest_ane.gates.hazards import findings as find_hazards
+from pytest_ane.gates.hazards import measure as measure_hazards
 from pytest_ane.manifest import Settings
+from pytest_ane.manifest.policy import HazardsPolicy
 from pytest_ane.mil.records import MLModel
 from pytest_ane.probes.cases import Case, Rows
 from pytest_ane.reference import Session
@@ -86,7 +89,7 @@ class Blame:
             reference is the program itself.
         typed: of the shard as it is, computed as its types say; NaN where `error` is that.
         rules: by which rules `error` was computed in the ANE's arithmetic; None for as typed.
-        hazards: of the ANE's arithmetic that these probes meet, or come near.
+        hazards: of the ANE's arithmetic that the same probes met, those that fail first.
         weights: compressed ones, the worst first.
         operations: the worst first.
         absent: compressed weights without a counterpart in the uncompressed package.
@@ -185,7 +188,19 @@ def blame(
         algebra=math.nan if itself else _error(_run(ideal, chosen), chosen),
         typed=math.nan if typed is None else _error(_run(typed, chosen), chosen),
         rules=rules,
+        hazards=() if typed is None else hazards_of(now, chosen),
     )
+
+
+def hazards_of(session: Session, cases: Sequence[Case]) -> tuple[Finding, ...]:
+    """Hazards of the ANE's arithmetic that a session meets, by the default policy.
+
+    Args:
+        session: with arithmetic `ane`; it is run once more.
+        cases: the probes.
+    """
+    measurement = measure_hazards(CpuRunner(session), cases, {})
+    return tuple(find_hazards(measurement, HazardsPolicy()))
 
 
 def shares(

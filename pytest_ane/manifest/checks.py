@@ -195,7 +195,7 @@ def shard_problems(
 
 
 def setting_problems(model: ModelTable, settings: Common, layers: Layers) -> Iterator[Problem]:
-    """Probes without prompts or family, and compression that the target does not know."""
+    """Probes without prompts, family or room, and compression that the target does not know."""
     probes = settings.probes
     lacking = {
         "golden prompts to capture from; add prompts": (
@@ -209,6 +209,13 @@ def setting_problems(model: ModelTable, settings: Common, layers: Layers) -> Ite
             named = " and ".join(f'"{kind}"' for kind in kinds)
             message = f"{named} {need} {what} or leave {them} out"
             yield at_value(layers.origin(("probes", "kinds")), list(probes.kinds), message)
+    for index, length in enumerate(probes.lengths):
+        path = layers.origin(("probes", "lengths", index))
+        if not model.family:
+            yield at_value(path, length, "needs a family, which knows what a state holds")
+        elif length > settings.context:
+            message = f"is more than the {settings.context} positions of 'context'"
+            yield at_value(path, length, f"{message}; raise that, or leave this length out")
     compression = settings.compression
     made = model.family or model.builder
     for method in compression.every() if compression and made else ():

@@ -138,6 +138,14 @@ class Probes(Record):
     there is one at those between."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the seeded kinds."""
+    lengths: Annotated[
+        tuple[Annotated[int, Field(ge=2, le=65536)], ...],
+        Strict(False),
+        Field(json_schema_extra={"uniqueItems": True}),
+    ] = ()
+    """Positions of further probes, named `long`, such as `[1024, 4096]`; none above `context`. Of a
+    family's shards with states: each fills as many keys, in calls of `max-tokens`, for what
+    attention loses or leaves out grows with them."""
 
     @property
     def of_prompts(self) -> tuple[str, ...]:
@@ -153,6 +161,8 @@ class Probes(Record):
     def _once_each(self) -> Probes:
         if len(set(self.kinds)) < len(self.kinds):
             raise ValueError("kinds names a kind twice; name each once")
+        if len(set(self.lengths)) < len(self.lengths):
+            raise ValueError("lengths names a length twice; name each once")
         return self
 
 

@@ -16,7 +16,7 @@ from pytest_ane.plugin.options import names_gates, wanted
 from pytest_ane.project.suite import FOLDER, files, load, own, shipped
 
 _FIXTURES = ("ane_shard", "ane_chain")
-_NOTHING = "nothing-selected"
+_NOTHING, _NO_QUESTION = "nothing-selected", "no-question"
 _DROPPED = pytest.StashKey[bool]()
 """Whether gates were collected with nothing to ask."""
 _JOINS = pytest.StashKey[frozenset[str]]()
@@ -130,7 +130,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
         if fixture in metafunc.fixturenames:
             # An empty list would make pytest report a skip; this way the item can be deselected.
             values = _values(metafunc.config, fixture, gate_of(metafunc.definition))
-            values = values or [(_NOTHING, None)]
+            values = values or [(_empty_id(metafunc.config, fixture), None)]
             params = [pytest.param(value, id=name) for name, value in values]
             metafunc.parametrize(fixture, params, indirect=True)
 
@@ -150,12 +150,15 @@ def are_asleep(config: pytest.Config) -> bool:
 
 
 def drop_empty(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect gates that were parametrized with nothing."""
+    """Deselect gates that were parametrized with nothing.
+
+    A gate that has no question about any selected shard is left out: nobody deselected it.
+    """
     empty = [item for item in items if _is_empty(item)]
-    if empty:
+    items[:] = [item for item in items if not _is_empty(item)]
+    if deselected := [item for item in empty if not item.name.endswith(f"[{_NO_QUESTION}]")]:
         config.stash[_DROPPED] = True
-        items[:] = [item for item in items if not _is_empty(item)]
-        config.hook.pytest_deselected(items=empty)
+        config.hook.pytest_deselected(items=deselected)
 
 
 def in_order(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -236,6 +239,15 @@ def _values(config: pytest.Config, fixture: str, gate: str) -> list[tuple[str, o
         asked = [shard for shard in space.shards if known is None or known.asks(shard)]
         return [(shard.qualified, shard) for shard in asked]
     return [(name, name) for name in space.complete_models]
+
+
+def _empty_id(config: pytest.Config, fixture: str) -> str:
+    """Why a gate has nothing: none of the selected shards is one that it asks about, or none is."""
+    if not wanted(config) or fixture != "ane_shard":
+        return _NOTHING
+    from pytest_ane.plugin import workspace
+
+    return _NO_QUESTION if workspace.of(config).shards else _NOTHING
 
 
 def _is_empty(item: pytest.Item) -> bool:

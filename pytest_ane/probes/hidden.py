@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pytest_ane.core.arrays import Array, Arrays, FloatArray
+from pytest_ane.core.errors import ManifestError
 from pytest_ane.families import (
     LanguageModel,
     Layout,
@@ -34,6 +35,7 @@ from pytest_ane.probes.seeded import (
     lengths,
     massive,
     seeded,
+    segmented,
 )
 
 _STEPS = 8
@@ -219,6 +221,7 @@ def draw_probes(shard: Shard, layout: Layout, captured: CapturedStates) -> Itera
             by = f" in steps of {chunk}" if stateful else ""
             yield HiddenProbe(kind, name + by, 0, in_steps(length, chunk), hidden, unknown)
     yield from _patterns(shard, layout)
+    yield from _long(shard, layout)
     for prompt, hidden in states() if "captured" in probes.kinds else ():
         # Position 0 is an attention sink, so the last is the single-token probe. States need all.
         for start in (0,) if stateful else dict.fromkeys((len(hidden) - 1, 0)):
@@ -264,6 +267,24 @@ def _patterns(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
         shape = (sum(length for _, length in calls), width)
         hidden = gaussian(generator(seed, kind, where, *shape), shape)
         yield HiddenProbe(kind, f"{kind} {where}", 0, calls, hidden, unknown)
+
+
+def _long(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
+    """A probe for each of `lengths`, in the largest calls from position 0 on.
+
+    Raises:
+        ManifestError: attention sees its own call alone.
+    """
+    if shard.probes.lengths and layout.sees == "call":
+        raise ManifestError(
+            f"{shard.qualified}: probes.lengths fills a key-value state, and this shard keeps "
+            "none; set stateful = true, or leave lengths out."
+        )
+    for length in shard.probes.lengths if layout.sees == "state" else ():
+        shape = (length, layout.width)
+        hidden = segmented(generator(shard.probes.seed, "long", *shape), shape)
+        calls, unknown = in_steps(length, shard.max_tokens), np.zeros((0, 0), np.float32)
+        yield HiddenProbe("long", f"long, {length:,} keys", 0, calls, hidden, unknown)
 
 
 def _across_window(shard: Shard, layout: Layout) -> Iterator[tuple[HiddenProbe, FloatArray]]:

@@ -143,6 +143,18 @@ def massive(
     return x, tuple(sorted({*channels}))
 
 
+def segmented(bits: np.random.PCG64, shape: tuple[int, int]) -> FloatArray:
+    """Normal rows, each quarter about a vector of its own as large as they are; RMS 1 as a whole.
+
+    Attention over many keys averages independent rows to almost nothing. Here it comes to the mean
+    of those vectors, which depends on which keys are seen.
+    """
+    x = normals(bits, shape)
+    for rows, centre in zip(np.array_split(x, 4), normals(bits, (4, shape[1])), strict=True):
+        rows += centre
+    return _single(x / math.sqrt(_squares(x) / x.size))
+
+
 def lengths(largest: int) -> tuple[int, ...]:
     """Every T from 1 to 4, one above each power of two, and the largest."""
     every = (1, 2, 3, 4, *above_powers(4, largest))

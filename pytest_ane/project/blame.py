@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from pytest_ane.analysis.blame import Blame, blame
 from pytest_ane.backends import CpuBackend
 from pytest_ane.build import Artifact, uncompressed_package
 from pytest_ane.core.arithmetic import Arithmetic
-from pytest_ane.core.verdict import Finding
-from pytest_ane.gates.hazards import judge, measure
 from pytest_ane.manifest import Shard, Uncompressed
 from pytest_ane.mil import counterpart, read_model
 from pytest_ane.mil.records import MLModel
-from pytest_ane.probes.cases import Case
 from pytest_ane.project.project import Project
 
 
@@ -36,27 +31,12 @@ def blame_shard(project: Project, shard: Shard, arithmetic: Arithmetic | None = 
     artifact = project.artifact(shard)
     program = read_model(artifact.path, function=shard.function)
     plain, why_none = _uncompressed(project, shard, artifact, program)
-    how = arithmetic or ("ane" if "ane" in shard.arithmetic else "typed")
-    cases = project.cases(shard, artifact, CpuBackend())
-    traced = blame(
+    return blame(
         program,
         None if plain is None else read_model(plain, function=counterpart(plain, shard.function)),
-        cases,
+        project.cases(shard, artifact, CpuBackend()),
         without=why_none,
-        arithmetic=how,
-    )
-    if how == "typed":
-        return traced
-    worst = [case for case in cases if case.name in traced.probes]
-    return replace(traced, hazards=_hazards(shard, artifact, worst))
-
-
-def _hazards(shard: Shard, artifact: Artifact, cases: Sequence[Case]) -> tuple[Finding, ...]:
-    """What the hazards gate says of these probes."""
-    runner = CpuBackend(arithmetic="ane").load(artifact.path, shard.function)
-    verdict = judge(measure(runner, cases, {}), shard.policy.hazards, shard.qualified)
-    return tuple(
-        finding for finding in verdict.findings if finding.severity in ("failed", "warned")
+        arithmetic=arithmetic or ("ane" if "ane" in shard.arithmetic else "typed"),
     )
 
 

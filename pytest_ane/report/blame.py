@@ -50,6 +50,7 @@ def _lines(blame: Blame, *, on_device: bool) -> Iterator[str]:
             f"compressed: {_named(blame.absent)}"
         )
     yield from _operations(blame.operations)
+    yield from _hazards(blame.hazards)
 
 
 def _errors(blame: Blame, *, on_device: bool) -> Iterator[str]:
@@ -67,16 +68,6 @@ def _errors(blame: Blame, *, on_device: bool) -> Iterator[str]:
     yield f"{number(blame.error)}{typed or ' as it is'}{exact}{algebra}; {by}"
     if blame.rules is not None:
         yield from rules_lines(blame.rules)
-        yield from _hazards(blame.hazards)
-
-
-def _hazards(findings: Sequence[Finding]) -> Iterator[str]:
-    """What the ANE's arithmetic breaks, or nearly, with what to write instead."""
-    for finding in findings[:WORST]:
-        what = "hazard" if finding.severity == "failed" else "near a hazard"
-        yield f"{what}: {finding.reason.removeprefix(f'{SIMULATED}: ')}; {finding.remedy}"
-    if more := len(findings[WORST:]):
-        yield f"... and {more} more hazards; the hazards gate names them"
 
 
 def _named(names: Sequence[str]) -> str:
@@ -160,6 +151,15 @@ def _operations(suspects: Sequence[Suspect]) -> Iterator[str]:
         engine = [_ENGINE, *(number(suspect.typed) for suspect in shown)]
         rows = [(*row[:3], typed, *row[3:]) for row, typed in zip(rows, engine, strict=True)]
     yield from columns(rows, words=2, last=True)
+
+
+def _hazards(hazards: Sequence[Finding]) -> Iterator[str]:
+    """What the ANE's arithmetic met, with rewrites."""
+    for finding in hazards[:WORST]:
+        word = "hazard" if finding.severity == "failed" else "near a hazard"
+        yield f"{word}: {finding.reason.removeprefix(f'{SIMULATED}: ')}; {finding.remedy}"
+    if len(hazards) > WORST:
+        yield f"... and {len(hazards) - WORST} more, which the hazards gate names"
 
 
 def _operation(suspect: Suspect) -> tuple[str, ...]:

@@ -20,9 +20,11 @@ from pytest_ane.manifest import Palettize, Probes
 from pytest_ane.mil import read_model
 from pytest_ane.mil.blob import load
 from pytest_ane.mil.records import MLModel
+from pytest_ane.probes.cases import package_case
 from pytest_ane.probes.package import package_cases
 from tests.analysis.test_operations import case, squares
 from tests.gates.fidelity import blocks
+from tests.gates.hazards import programs as hazard_programs
 
 GOOD = dict.fromkeys(blocks.NAMES, 8)
 
@@ -58,6 +60,16 @@ def test_the_operation_that_takes_it_is_first_too(tmp_path: Path) -> None:
     small, plain = blocks.models(tmp_path, GOOD | {"second": 2})
     first, *_ = blame(small, plain, blocks.cases(plain)).operations
     assert (first.name, first.weights) == ("second_out", ("second",))
+
+
+def test_hazards_of_the_ane_s_arithmetic_are_causes() -> None:
+    made, inputs = hazard_programs.overflow(early=False)
+    case = package_case("gaussian", "probe", [inputs], [])
+    assert blame(made, None, [case]).hazards == ()
+    found = blame(made, None, [case], arithmetic="ane")
+    assert found.cause == "engine"
+    (hazard,) = found.hazards
+    assert (hazard.severity, hazard.where.op, hazard.where.probe) == ("failed", "down", "probe")
 
 
 def test_k_means_mends_even_steps_at_no_cost(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pytest_ane.gates import GATES, Subject
 from pytest_ane.gates.behaviour import Behaviour
 from pytest_ane.gates.behaviour.measure import PromptResult
 from pytest_ane.gates.fidelity import Comparison, Errors, Fidelity
+from pytest_ane.gates.fidelity.records import Covered
 from pytest_ane.gates.placement.plans import Message, Plan, PlannedFunction, PlannedOperation, Tally
 from pytest_ane.manifest import Model, Probes, Prompt, Shard
 from pytest_ane.metrics.logits import Position
@@ -81,6 +82,16 @@ def test_fidelity_without_a_reference() -> None:
     assert of_fidelity(SEEDED, compared=False) == "compares with no reference"
     alone = SHARD.model_copy(update={"reference": "none"})
     assert of_fidelity(SEEDED, compared=False, shard=alone) == ""
+
+
+def test_fidelity_of_states_without_a_long_probe() -> None:
+    probes = Probes(kinds=("gaussian",), count=1, lengths=(3, 8))
+    shard = SHARD.model_copy(update={"probes": probes})
+    measured = (SEEDED, replace(SEEDED, kind="long", probe="long, 3 keys"))
+    assert of_fidelity(*measured, shard=shard) == ""
+    states = (Covered("state k_cache", "carried over up to 8 calls"),)
+    held = Fidelity(measured, True, {}, BUDGET, interface=(), coverage=states)
+    assert lack("fidelity", held, shard) == "has no probe of 8 keys"
 
 
 def test_fidelity_without_an_error_budget() -> None:

@@ -365,6 +365,15 @@ CONTRADICTIONS = [
         '4: [models.m.shard.a.probes] kinds = ["ragged"]: "ragged" needs a family; name one or '
         "leave it out.",
     ]),
+    ('[models.m.shard.a]\nartifact = "a.mlpackage"\nreference = "none"\n'
+     'probes = { kinds = ["gaussian"], lengths = [64] }', [
+        "4: [models.m.shard.a.probes] lengths[0] = 64: needs a family, which knows what a state "
+        "holds.",
+    ]),
+    (MODEL + "context = 1024\nprobes.lengths = [1024, 4096]", [
+        "6: [models.m.probes] lengths[1] = 4096: is more than the 1024 positions of 'context'; "
+        "raise that, or leave this length out.",
+    ]),
     (MODEL + 'target = "iOS17"\n' + PALETTE, [
         "5: [models.m] target = \"iOS17\": must be 'iOS18', for compression has granularity = "
         "per_grouped_channel.",

@@ -189,6 +189,10 @@ SENTENCES = [
         P + 'kinds = ["gaussian", "gaussian"]',
         "5: [models.m.probes] kinds names a kind twice; name each once.",
     ),
+    (
+        P + "lengths = [8, 8]",
+        "5: [models.m.probes] lengths names a length twice; name each once.",
+    ),
     (MODEL + "probes = 3", "5: [models.m] probes = 3: must be a table."),
     (MODEL + "compression = 3", "5: [models.m] compression = 3: must be a table."),
     (MODEL + "max-tokens = 0", "5: [models.m] max-tokens = 0: must be at least 1."),
@@ -328,7 +332,7 @@ SENTENCES = [
     ),
     (
         P + "size = 4",
-        "6: [models.m.probes] unknown key 'size': the keys here are count, kinds, seed.",
+        "6: [models.m.probes] unknown key 'size': the keys here are count, kinds, lengths, seed.",
     ),
     (
         C + 'method = "none"\nnbits = 4',

@@ -78,7 +78,7 @@ def test_both_shards_are_right_as_typed(own: Project) -> None:
 @pytest.mark.parametrize("value", ["ane", "typed,ane"])
 def test_the_one_that_overflows_is_red_in_the_ane_s_arithmetic(own: Project, value: str) -> None:
     result = fidelity(own, f"--ane-arithmetic={value}")
-    result.assert_outcomes(passed=1, failed=1, deselected=5)
+    result.assert_outcomes(passed=1, failed=1, deselected=7)
     result.stdout.fnmatch_lines_random(
         [
             "FAILED   own:late *simulated ANE (h16+): the ANE's arithmetic: it*",
@@ -90,7 +90,7 @@ def test_the_one_that_overflows_is_red_in_the_ane_s_arithmetic(own: Project, val
 def test_the_manifest_names_it_and_the_option_overrides_it(own: Project) -> None:
     text = (own.path / "shards.toml").read_text()
     own.manifest(f'[defaults]\narithmetic = ["typed", "ane"]\n{text}')
-    fidelity(own).assert_outcomes(passed=1, failed=1, deselected=5)
+    fidelity(own).assert_outcomes(passed=1, failed=1, deselected=7)
     fidelity(own, "--ane-arithmetic=typed").assert_outcomes(passed=2, deselected=5)
     own.pytester.makeini("[pytest]\nane_arithmetic = typed\n")
     fidelity(own).assert_outcomes(passed=2, deselected=5)
@@ -100,7 +100,7 @@ def test_thresholds_of_its_own(own: Project) -> None:
     text = (own.path / "shards.toml").read_text()
     own.manifest(f"[defaults.policy.fidelity.ane]\nmin-cosine = 0.9\n{text}")
     result = fidelity(own, "--ane-arithmetic=typed,ane")
-    result.assert_outcomes(passed=2, deselected=5)
+    result.assert_outcomes(passed=2, deselected=7)
 
 
 @pytest.mark.parametrize("word", ["fp16", "h13", "typed,M2"])
@@ -117,7 +117,7 @@ def test_a_device_computes_in_its_own(own: Project) -> None:
 
     with Replayer(Script()):
         result = fidelity(own, "--ane-arithmetic=ane", "--ane-backend=coreml")
-    result.assert_outcomes(passed=2, deselected=5)
+    result.assert_outcomes(passed=2, deselected=7)
     result.stdout.no_fnmatch_line("*simulated*")
 
 
@@ -125,5 +125,26 @@ def test_a_device_computes_in_its_own(own: Project) -> None:
 def test_a_whole_stack_in_both(project: Project) -> None:
     project.manifest(LLAMA.format(source=project.workshop.llama))
     result = project.gate("-k", "behaviour", "--ane-arithmetic=typed,ane", "-v")
-    result.assert_outcomes(passed=1, deselected=12)
+    result.assert_outcomes(passed=1, deselected=16)
     result.stdout.fnmatch_lines(["*simulated ANE (h16+) costs: KL to*"])
+
+
+def test_hazards_are_asked_in_the_ane_s_arithmetic_alone(own: Project) -> None:
+    own.gate("-k", "hazards").assert_outcomes(deselected=7)
+    result = own.gate("-k", "hazards", "--ane-arithmetic=typed,ane", "-rA")
+    result.assert_outcomes(passed=1, failed=1, deselected=7)
+    result.stdout.fnmatch_lines_random(
+        [
+            "*outputs overflowed, as the accumulator met 32,768 (recorded: *power of two*",
+            "FAILED   own:late *hazards *simulated ANE (h16+): largest |sum| inf > 32768*",
+            "passed   own:early *hazards *simulated ANE (h16+): largest |sum| *(at most 32768)*",
+        ]
+    )
+
+
+def test_hazards_are_computed_wherever_they_are_asked(own: Project) -> None:
+    from pytest_ane.testing import Replayer, Script
+
+    with Replayer(Script()):
+        result = own.gate("-k", "hazards", "--ane-arithmetic=ane", "--ane-backend=coreml")
+    result.assert_outcomes(passed=1, failed=1, deselected=7)

@@ -82,6 +82,19 @@ class Unmasked(StatefulBlock):
         return given
 
 
+class Windowed(StatefulBlock):
+    """Attention sees the last 512 positions alone."""
+
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, write: Tensor | None = None
+    ) -> Tensor:
+        assert write is not None
+        slots = torch.arange(write.shape[-1])
+        mask = torch.where(write.argmax(-1, keepdim=True) - slots >= 512, -1e4, mask)
+        y: Tensor = super().forward(x, cos, sin, mask, write)
+        return y
+
+
 class ShortCalls(StatefulBlock):
     """A tenth too much for T = 2 to 4, the calls of a verifier."""
 
@@ -140,9 +153,11 @@ def of_first_positions(model: LlamaModel) -> list[Case]:
     ]
 
 
-def of_kinds(model: LlamaModel, max_tokens: int, *kinds: str) -> list[Case]:
+def of_kinds(
+    model: LlamaModel, max_tokens: int, *kinds: str, lengths: tuple[int, ...] = ()
+) -> list[Case]:
     context = model.config.context
-    probes = Probes.model_validate({"kinds": kinds})
+    probes = Probes.model_validate({"kinds": kinds, "lengths": lengths})
     shard = Shard(model="m", id="L00", probes=probes, max_tokens=max_tokens, context=context)
     layout = model.layout("L00")
     return [probe.case(layout) for probe in answered_probes(model, shard, lambda: [])]
@@ -186,3 +201,12 @@ def test_a_fault_that_first_positions_do_not_show(
     assert max(errors(first + cases, StatefulBlock, model)) < BOUND / 10
     assert max(errors(first, block, model)) < BOUND
     assert max(errors(cases, block, model)) > BOUND
+
+
+def test_a_fault_that_only_a_long_sequence_shows() -> None:
+    model = tiny_model(context=1024)
+    others = of_kinds(model, 64, "gaussian", "massive", "ragged", "rewrite")
+    (long,) = (c for c in of_kinds(model, 64, "gaussian", lengths=(1024,)) if c.kind == "long")
+    assert max(errors([*others, long], StatefulBlock, model)) < BOUND / 10
+    assert max(errors(others, Windowed, model)) < BOUND / 10
+    assert max(errors([long], Windowed, model)) > 10 * BOUND

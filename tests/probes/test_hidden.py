@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest import Probes, Shard
 from pytest_ane.probes.hidden import (
     answered_probes,
@@ -87,6 +88,27 @@ def test_a_shard_with_states_is_called_step_by_step() -> None:
     np.testing.assert_array_equal(found[0].expected, found[1].expected)
     calls = found[1].case(model.layout("L00")).calls
     assert [len(call["x"][0, 0]) for call in calls] == [4, 4]
+
+
+def test_long_probes_fill_as_many_keys_of_a_state() -> None:
+    probes = Probes(kinds=("gaussian",), count=1, lengths=(20, 30))
+    asked = Shard(model="m", id="L00", probes=probes, max_tokens=8, context=32)
+    *_, first, second = answered_probes(llama(context=32), asked, no_states)
+    assert [(p.kind, p.name, p.calls[-1]) for p in (first, second)] == [
+        ("long", "long, 20 keys", (16, 4)),
+        ("long", "long, 30 keys", (24, 6)),
+    ]
+    quarters = first.hidden.reshape(4, 5, -1).mean(axis=1)
+    assert (np.linalg.norm(quarters, axis=1) > 0.5 * quarters.shape[1] ** 0.5).all()
+    assert np.square(first.hidden).mean() == pytest.approx(1)
+
+
+def test_long_probes_need_a_state() -> None:
+    asked = Shard(model="m", id="L00", probes=Probes(lengths=(8,)), max_tokens=8)
+    with pytest.raises(ManifestError, match="m:L00: probes.lengths fills .* set stateful = true"):
+        answered_probes(llama(), asked, states(16))
+    head = asked.model_copy(update={"id": "head.0"})
+    assert "long" not in {p.kind for p in answered_probes(llama(), head, states(16))}
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pytest_ane.analysis.blame import Blame, Culprit
 from pytest_ane.analysis.operations import Suspect
 from pytest_ane.analysis.remedies import Remedy
 from pytest_ane.build.census import Stage, Weight
+from pytest_ane.core.verdict import Finding
 from pytest_ane.manifest import Linear, Palettize, Settings, Uncompressed
 from pytest_ane.report.blame import describe, lines, number, override, share
 
@@ -97,6 +98,16 @@ def test_five_weights_are_shown_and_a_spread_error_is_said() -> None:
     assert "... and 3 more weights, together 37.5%" in found
     assert "no weight makes half of the squared error: the worst 5 make 62.5%" in found
     assert not any("shards.toml" in line for line in found)
+
+
+def test_five_hazards_are_named_with_their_rewrites() -> None:
+    hazards = [Finding("failed", "simulated ANE (h16+): a lot", remedy="scale it")]
+    hazards += [Finding("warned", "nearly")] * 5
+    assert list(lines(replace(FOUND, hazards=tuple(hazards))))[-6:] == [
+        "hazard: a lot; scale it",
+        *["near a hazard: nearly; "] * 4,
+        "... and 1 more, which the hazards gate names",
+    ]
 
 
 def test_without_weights() -> None:

@@ -131,10 +131,18 @@ class FidelityGate(Gate[Fidelity]):
             count = sum(outputs[0].kind == kind for outputs in probes.values())
             if count < (wanted := least.get(kind, 0)):
                 yield f"has {count} {kind} probes, and at least {wanted} were asked"
+        if subject.reference == "float32" and _has_states(measurement):
+            filled = {c.length for c in measurement.comparisons if c.kind == "long"}
+            for length in {*subject.probes.lengths} - filled:
+                yield f"has no probe of {length:,} keys"
         for probe, outputs in probes.items() if measurement.compared else ():
             # An output that the reference does not have has no positions at all.
             if not any(map(_is_whole, outputs)):
                 yield f"leaves out positions of {probe}"
+
+
+def _has_states(measurement: Fidelity) -> bool:
+    return any(covered.what.startswith("state ") for covered in measurement.coverage or ())
 
 
 def _lost(context: ShardContext) -> Iterator[Covered]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from pytest_ane.gates.hazards.records import Hazard, Role
 from pytest_ane.mil.records import Operation, Ref
@@ -33,6 +33,19 @@ class Graph:
         if op.op == "matmul":
             return "values" if self._comes_from_softmax(op) else ""
         return "scores" if op.op in PRODUCTS and self._leads_to_attention(op) else ""
+
+    def follows(self, op: Operation, names: Collection[str]) -> bool:
+        """Whether an operation takes, by whatever way, the result of one of these."""
+        rest, visited = [op], {op.name}
+        while rest:
+            for name in _names(rest.pop()):
+                if name in names:
+                    return True
+                maker = self._makers.get(name)
+                if maker is not None and maker.name not in visited:
+                    visited.add(maker.name)
+                    rest.append(maker)
+        return False
 
     def logarithms(self) -> Iterator[tuple[Hazard, Operation, Operation]]:
         """Logarithms of `exp(x) + 1` and of a sum of `exp(x)`: which, its exp, its log."""

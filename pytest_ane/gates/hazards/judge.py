@@ -67,7 +67,10 @@ REMEDIES: Mapping[tuple[Hazard, str], str] = {
     "by its inverse",
     ("order", ""): "multiply the input or the weights by a power of two such as 2^-4, and the "
     "result by its inverse",
-    ("infinity", ""): "use a finite number, such as -1e4 in a mask",
+    (
+        "infinity",
+        "",
+    ): "keep its operands finite: use -1e4 in a mask, and results within fp16's 65,504",
     ("softplus", ""): "write it as relu(x) + log(1 + exp(-|x|))",
     ("logsumexp", ""): "subtract the maximum of x before exp, and add it to the logarithm",
     ("dropped", ""): "multiply the smaller operand by a power of two such as 2^6, and the result "

@@ -78,6 +78,7 @@ class Observer:
         self._finite: dict[int, tuple[Any, int]] = {}
         self._exponentials: dict[str, list[Operation]] = defaultdict(list)
         self._logs: dict[str, Hazard] = {}
+        self._overflowed: set[str] = set()
         for hazard, exponential, log in graph.logarithms():
             self._logs[log.name] = hazard
             if hazard == "softplus":
@@ -102,7 +103,9 @@ class Observer:
         op = run.op
         self._ops[op.name] = op
         decodes = op.op in _DECODING and op.name not in self._logs
-        if decodes and (count := self._not_finite(run)):
+        count = self._not_finite(run) if decodes else 0
+        # Those of a sum that overflowed are named there.
+        if count and not self._graph.follows(op, self._overflowed):
             self._note("infinity", op, count)
         if op.op in PRODUCTS:
             self._sums(run, run.result)
@@ -138,6 +141,8 @@ class Observer:
         op, values = run.op, sums.values
         finite = np.isfinite(values)
         largest = float(np.abs(values).max(initial=0.0, where=finite))
+        if sums.infinite:
+            self._overflowed.update(out.name for out in op.outputs)
         depends = 0 if sums.may_overflow is None else int(sums.may_overflow.sum())
         # What overflows in order of k may do so in that order only.
         always = sums.infinite and int(np.sum(~finite & ~sums.mask))

@@ -139,9 +139,15 @@ def sums(weight: Weight, vectors: Array, bias: Array | None = None) -> Sums:
 def prepare(
     weight: Weight, vectors: Array, bias: Array | None
 ) -> tuple[FloatArray, FloatArray, DoubleArray]:
-    """Vectors in LSB, the least |factor| for each of their numbers, and what sums start with."""
+    """Vectors in LSB, the least |factor| for each of their numbers, and what sums start with.
+
+    Raises:
+        ValueError: the shapes do not fit.
+    """
     numbers = np.ascontiguousarray(vectors, np.float32)
-    rows = weight.factors.shape[:2]
+    rows, (groups, _, width) = weight.factors.shape[:2], numbers.shape
+    if weight.factors.shape != (groups, rows[1], width):
+        raise ValueError(f"factors {weight.factors.shape} and vectors {numbers.shape} do not fit")
     start = np.zeros(rows) if bias is None else starts(bias).reshape(rows)
     x, least = np.empty_like(numbers), np.empty_like(numbers)
     _scale(numbers, x, least)

@@ -125,10 +125,12 @@ class Simulation:
         if rule is None:
             return self._counted(op.op, typed)
         grade = rule.grade
+        # A bias that is computed is not among the constants.
+        has_bias = "bias" in op.inputs and bool(np.any(constants.get("bias", 1)))
         for key in OPERANDS.get(op.op, ()):
             if key in constants and constants[key].ndim > 1:
                 constants[key] = factors = self._patterns.factors(op, key, constants, read)
-                grade = factors.grade(self._grade(op, key, grade), "bias" in op.inputs)
+                grade = factors.grade(self._grade(op, key, grade), has_bias)
         return self._ruled(op, rule, grade, typed)
 
     def _is_fp16(self, op: Operation) -> bool:

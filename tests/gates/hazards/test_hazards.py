@@ -73,6 +73,15 @@ def test_a_rewrite_is_the_same_function(name: str) -> None:
     np.testing.assert_allclose(programs.exact(*right), expected, rtol=2e-3, atol=1e-5)
 
 
+def test_infinities_of_an_overflow_are_named_there_alone() -> None:
+    made, inputs = programs.overflow(early=False)
+    last = op("add", "y", half(1, 8, 1, 4), x="down", y="down")
+    operations = made.main.block.operations
+    assert [f.where.op for f in met((programs.program(inputs, *operations, last), inputs))] == [
+        "down"
+    ]
+
+
 def test_a_right_program_passes_with_figures() -> None:
     made = verdict(programs.integers(early=True))
     assert made.status == "passed"

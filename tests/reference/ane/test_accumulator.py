@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.reference.ane.accumulator import Weight, sums
+from pytest_ane.reference.ane.fp16 import r16
 from tests.reference.ane import plain
 
 SUBNORMAL = st.integers(1, 0x3FF)
@@ -110,3 +111,114 @@ def test_overflow_that_depends_on_the_order_is_named() -> None:
     assert computed.values[0, :, 0].tolist() == [np.inf, np.inf, 0]
     assert computed.may_overflow is not None
     assert computed.may_overflow[0, :, 0].tolist() == [True, False, False]
+
+
+def exact(weight: Patterns, vectors: Patterns, bias: Patterns) -> tuple[Patterns, np.ndarray]:
+    """The rules in int64, all outputs `[B, O, P]` at once: patterns, and where the order decides.
+
+    Positive terms first and negative terms first are the extremes of all orders.
+    """
+    (sw, mw, ew), (sx, mx, ex) = fields(weight[:, :, None]), fields(vectors[:, None])
+    e = ew + ex
+    shift = 4 - e
+    left, right = mw * mx << np.maximum(-shift, 0), np.maximum(shift, 1)
+    size = np.where(shift <= 0, left, (mw * mx + (1 << right - 1)) >> right)
+    terms = np.where(e <= -17, 0, sw * sx * size)
+    start = np.vectorize(lambda n: plain.half_away(plain.value(int(n)) / plain.LSB))(bias)[
+        ..., None
+    ]
+    partial = np.concatenate([np.zeros_like(terms[..., :1]), np.cumsum(terms, -1)], -1)
+    partial += start[..., None]
+    beyond = np.abs(partial) >= plain.LIMIT
+    first = np.take_along_axis(partial, beyond.argmax(-1)[..., None], -1)[..., 0]
+    total = np.where(beyond.any(-1), np.sign(first) * 2**40, partial[..., -1])
+    low, high = (start + np.where(terms * sign > 0, terms, 0).sum(-1) for sign in (-1, 1))
+    last, begun = partial[..., -1], np.abs(start) >= plain.LIMIT
+    up = np.where(high >= plain.LIMIT, 1, np.where(last <= -plain.LIMIT, -1, 0))
+    down = np.where(low <= -plain.LIMIT, -1, np.where(last >= plain.LIMIT, 1, 0))
+    outputs = np.vectorize(lambda n: plain.r16(int(n) * plain.LSB))(total)
+    return outputs.astype(np.uint16), ~begun & (up != down)
+
+
+def fields(numbers: Patterns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sign, mantissa and exponent of patterns."""
+    n = numbers.astype(np.int64)
+    field = n >> 10 & 31
+    quiet = np.where((field == 31) & (n & 0x3FF > 0), 0x200, 0)
+    mantissa = n & 0x3FF | quiet | np.where(field > 0, 1024, 0)
+    return np.where(n & 0x8000, -1, 1), mantissa, np.maximum(field, 1) - 15
+
+
+RANGES = {
+    "any": (0x0000, 0x7FFF), "subnormal": (0, 0x3FF), "small": (0x0400, 0x2BFF),
+    "ordinary": (0x2400, 0x43FF), "large": (0x4400, 0x5BFF), "beyond": (0x7000, 0x7FFF),
+    "dropped or not": (0x0C00, 0x1FFF),
+}  # fmt: skip
+
+
+@given(
+    st.tuples(*(st.integers(1, n) for n in (3, 9, 70, 300))),
+    st.tuples(*(st.sampled_from(sorted(RANGES)) for _ in range(2))),
+    st.sampled_from(["none", *sorted(RANGES)]),
+    st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=60, deadline=None)
+@example((2, 9, 70, 1), ("large", "large"), "beyond", 0)
+@example((1, 8, 4, 40), ("ordinary", "beyond"), "any", 1)
+@example((3, 5, 3, 300), ("large", "ordinary"), "large", 2)
+@example((1, 4, 2, 64), ("dropped or not", "dropped or not"), "subnormal", 3)
+@example((2, 1, 70, 17), ("any", "any"), "none", 4)
+def test_any_shape(
+    shape: tuple[int, int, int, int], kinds: tuple[str, str], biased: str, seed: int
+) -> None:
+    """Groups, 1 to 70 positions, sums of 1 to 300 products, numbers and biases of every range."""
+    rng = np.random.default_rng(seed)
+    b, o, p, k = shape
+
+    def drawn(kind: str, *size: int) -> Patterns:
+        low, high = RANGES[kind]
+        signs = rng.choice(np.array([0, 0x8000]), size) * rng.integers(0, 2)
+        return (rng.integers(low, high + 1, size) | signs).astype(np.uint16)
+
+    weight, vectors = drawn(kinds[0], b, o, k), drawn(kinds[1], b, p, k)
+    bias = np.zeros((b, o), np.uint16) if biased == "none" else drawn(biased, b, o)
+    expected, depends = exact(weight, vectors, bias)
+    with np.errstate(all="ignore"):
+        x = vectors.view(np.float16).astype(np.float32)
+        wide = weight.view(np.float16).astype(np.float32)
+        start = None if biased == "none" else bias.view(np.float16)
+    for factors in (Weight.of(weight), Weight.of(wide)):
+        computed = sums(factors, x, start)
+        np.testing.assert_array_equal(computed.values.astype(np.float16).view(np.uint16), expected)
+        np.testing.assert_array_equal(computed.mask, depends)
+        assert computed.infinite == int(np.isinf(computed.values).sum())
+
+
+@pytest.mark.parametrize("exponent", [-12, -9, -6, -3, 0, 2, 3])
+def test_every_pair_of_mantissas_rounds_exactly(exponent: int) -> None:
+    """One product, less the nearest fp16 number below it, so that no bit of it is rounded away.
+
+    Ties among them, and products up to the largest that the fused addition rounds.
+    """
+    rng = np.random.default_rng(0)
+    w = np.arange(1024, 2048) * 2.0**-10
+    x = rng.integers(1024, 2048, 24) * 2.0 ** (exponent - 10) * rng.choice([-1, 1], 24)
+    w, x = (n.reshape(-1) for n in np.meshgrid(w, x))
+    product = w * x * 2**16
+    rounded = np.copysign(np.floor(np.abs(product) + 0.5), product)
+    near = np.floor(w * x * 2**10) / 2**10
+    near = near.astype(np.float16).astype(np.float64)
+    factors = np.stack([w, np.full_like(w, -1)], -1)[:, None].repeat(4, 1)
+    vectors = np.stack([x, near], -1)[:, None].repeat(2, 1)
+    computed = sums(Weight.of(factors.astype(np.float16)), vectors.astype(np.float16))
+    expected = (rounded - near * 2**16) / 2**16
+    np.testing.assert_array_equal(r16(expected), expected)
+    for o, p in np.ndindex(4, 2):
+        np.testing.assert_array_equal(computed.values[:, o, p], r16(expected))
+
+
+def test_shapes_that_do_not_fit() -> None:
+    weight = Weight.of(np.ones((1, 4, 3), np.float16))
+    for shape in ((1, 2, 4), (2, 2, 3)):
+        with pytest.raises(ValueError, match="do not fit"):
+            sums(weight, np.ones(shape, np.float32))

@@ -13,8 +13,12 @@ from tests.reference.ane import plain
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_all_products_are_counted(dtype: type) -> None:
     rng = np.random.default_rng(0)
-    w = (rng.standard_normal((2, 3, 20)) * 2.0 ** rng.uniform(-24, 2, (2, 3, 20))).astype(np.float16)
-    x = (rng.standard_normal((2, 2, 20)) * 2.0 ** rng.uniform(-24, 2, (2, 2, 20))).astype(np.float16)
+    w = (rng.standard_normal((2, 3, 20)) * 2.0 ** rng.uniform(-24, 2, (2, 3, 20))).astype(
+        np.float16
+    )
+    x = (rng.standard_normal((2, 2, 20)) * 2.0 ** rng.uniform(-24, 2, (2, 2, 20))).astype(
+        np.float16
+    )
     w[0, 0, 0] = 0
     measured = losses(Weight.of(w.astype(dtype)), x)
     products = dropped = 0
