@@ -128,6 +128,9 @@ def test_blame_names_sums_that_overflow(folder: Path, capsys: pytest.CaptureFixt
     out = capsys.readouterr().out
     assert out.startswith("the ANE's arithmetic: as typed, less than half of the error is left")
     assert re.search(r"overflowed to infinity: \d outputs of y", out)
+    assert re.search(
+        r"\nhazard: y \(linear\) on gaussian .*, as the accumulator met 32,768 .*; ", out
+    )
     assert re.search(r"infinite on the ANE: \d\d,\d{3} in float32", out)
 
 

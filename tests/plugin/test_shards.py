@@ -94,4 +94,4 @@ def test_own_gates_without_the_option_are_deselected_not_skipped(project: Projec
     assert main(["init", str(project.path)]) == 0
     result = project.pytester.runpytest_inprocess()
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    result.assert_outcomes(deselected=8)
+    result.assert_outcomes(deselected=9)

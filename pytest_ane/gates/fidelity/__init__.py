@@ -42,8 +42,11 @@ class FidelityGate(Gate[Fidelity]):
         if subject.golden is not None:
             digest = file_digest(subject.golden) if subject.golden.is_file() else "missing"
             return {"reference": {"golden": digest}, "max_tokens": subject.max_tokens}
+        probes = subject.probes.model_dump(mode="json")
+        if not subject.probes.lengths:
+            del probes["lengths"]
         asked: dict[str, Any] = {
-            "probes": subject.probes.model_dump(mode="json") | {"generator": GENERATOR},
+            "probes": probes | {"generator": GENERATOR},
             "reference": subject.reference,
             "max_tokens": subject.max_tokens,
         }

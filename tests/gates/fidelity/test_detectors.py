@@ -41,7 +41,11 @@ def verdict(
         backend=backend,
         artifact=SimpleNamespace(path=artifact, digest="d"),
         shard=SimpleNamespace(
-            reference=reference or "none", golden=None, function=None, max_tokens=1
+            reference=reference or "none",
+            golden=None,
+            function=None,
+            max_tokens=1,
+            arithmetic=("typed",),
         ),
         budget=lambda: "none",
     )
