@@ -40,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="round fp16 results as their types say (default), or compute wider throughout",
     )
     add_arithmetic(parser)
+    parser.add_argument(
+        "--scale-after",
+        action="store_true",
+        help="with --arithmetic ane: scale sums of quantized weights' codes after accumulation, "
+        "which is inferred",
+    )
     add_function(parser)
     add_budget(parser)
 
@@ -52,7 +58,12 @@ def run(options: argparse.Namespace) -> Output:
     from pytest_ane.report.arithmetic import rules_lines
 
     model = read_any(options.package, function=options.function)
-    session = open_session(model, options.precision, arithmetic=options.arithmetic)
+    session = open_session(
+        model,
+        options.precision,
+        arithmetic=options.arithmetic,
+        scale_after=options.scale_after,
+    )
     outputs = session.model.output_names
     files = output_files(options.out, outputs)
     state = session.make_state() or None
@@ -65,7 +76,8 @@ def run(options: argparse.Namespace) -> Output:
     how = f" ({options.precision})"
     if (rules := session.rule_shares) is not None:
         yield from rules_lines(rules)
-        how = f" as {SIMULATED}"
+        after = ", scales after accumulation (inferred)" if options.scale_after else ""
+        how = f" as {SIMULATED}{after}"
     yield f"run by pytest-ane's CPU executor{how}, not by Core ML"
     return {"precision": options.precision, "arithmetic": label(options.arithmetic),
             **({"rules": rules} if rules else {}), "outputs": data}  # fmt: skip

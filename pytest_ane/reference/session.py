@@ -326,7 +326,7 @@ def check_options(
         )
     if scale_after and arithmetic != "ane":
         raise ExecutionError(
-            "scale_after says where the ANE scales sums, so it needs arithmetic 'ane'."
+            "scale-after says where the ANE scales sums, so it needs arithmetic 'ane'."
         )
     whole = isinstance(memory_budget, int) and memory_budget >= 0
     if memory_budget is not None and not whole:

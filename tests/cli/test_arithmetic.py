@@ -11,6 +11,7 @@ import pytest
 from pytest_ane.cli import main
 from tests.cli.conftest import AsJson
 from tests.cli.stacks import Stacks
+from tests.reference.ane.test_patterns import INPUTS, OUTPUTS, package
 from tests.reference.ane.test_simulation import program
 
 LABEL = "simulated ANE (h16+)"
@@ -26,8 +27,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "silu": program("silu", (1, 64)),
         "soft": program("softsign", (1, 2)),
     }
-    for name, package in made.items():
-        package.save(tmp_path / name).rename(tmp_path / f"{name}.mlpackage")
+    for name, built in made.items():
+        built.save(tmp_path / name).rename(tmp_path / f"{name}.mlpackage")
     np.save("x.npy", np.float16([[2048, 2050]]))
     np.save("large.npy", np.float16([[20000, 20000]]))
     return tmp_path
@@ -63,6 +64,26 @@ def test_run_as_json(folder: Path, as_json: AsJson) -> None:
     assert ane["arithmetic"] == LABEL
     assert ane["rules"]["products"] == {"recorded": 4}
     assert ane["rules"]["infinite"] == {"y": 1}
+
+
+def test_run_scales_after_accumulation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    codes = np.full((OUTPUTS, INPUTS), 127, np.int8)
+    quantized = package(
+        tmp_path, "linear", codes=codes, scale=np.full((OUTPUTS, 1), 0.001, np.float16)
+    )
+    np.save("x.npy", np.full((3, INPUTS), 10, np.float16))
+    arguments = ["run", str(quantized), "--input", "x=x.npy"]
+    assert main([*arguments, "--arithmetic=ane"]) == 0
+    assert "NaN or infinite" not in capsys.readouterr().out
+    assert main([*arguments, "--arithmetic=ane", "--scale-after"]) == 0
+    out = capsys.readouterr().out
+    assert "18 of 18 NaN or infinite" in out
+    assert f"as {LABEL}, scales after accumulation (inferred), not by Core ML" in out
+    assert main([*arguments, "--scale-after"]) == 1
+    assert "it needs arithmetic 'ane'" in capsys.readouterr().err
 
 
 def test_diff_of_two_packages_in_the_arithmetic(
