@@ -1,0 +1,101 @@
+"""The shortest path over a chain of operations: states are (operation, backend).
+
+A path costs the estimates of its states, a launch where it enters a backend, a switch at each
+change of backend, and an end for the backend of its last operation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+Row = Sequence[float]
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Milliseconds by backend: entering it first, changing to it, ending on it."""
+
+    launch: Row
+    switch: Row
+    end: Row
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Best paths of a chain.
+
+    Attributes:
+        total: cost of the best path, in ms; infinite where no backend takes an operation.
+        through: per operation and backend, cost of the best path with it there.
+        chosen: a best path, backends by operation; where several are best it stays on a backend
+            as long as it can, and starts with the first of them.
+    """
+
+    total: float
+    through: tuple[tuple[float, ...], ...]
+    chosen: tuple[int, ...]
+
+
+def shortest(costs: Sequence[Row], edges: Edges, tie: float) -> Paths:
+    """Best paths in time linear in the operations.
+
+    Args:
+        costs: ms, `[operations, backends]`; infinite where a backend does not take one.
+        edges: ms of launches, switches and ends.
+        tie: ms up to which two paths cost the same.
+    """
+    if not costs:
+        return Paths(0.0, (), ())
+    backends = range(len(edges.launch))
+    # Entering b costs the same from any other backend; staying is free.
+    enter = [edges.launch[b] + edges.switch[b] for b in backends]
+
+    before = [[edges.launch[b] + costs[0][b] for b in backends]]
+    for row in costs[1:]:
+        last = before[-1]
+        least = min(last)
+        before.append([min(last[b], least + enter[b]) + row[b] for b in backends])
+
+    after = [list(edges.end)]
+    for row in reversed(costs[1:]):
+        onward = [after[-1][b] + row[b] for b in backends]
+        least = min(onward[b] + enter[b] for b in backends)
+        after.append([min(onward[b], least) for b in backends])
+    after.reverse()
+
+    through = tuple(
+        tuple(b + a for b, a in zip(*pair, strict=True)) for pair in zip(before, after, strict=True)
+    )
+    total = min(through[0])
+    if math.isinf(total):
+        return Paths(total, through, ())
+    return Paths(total, through, _follow(costs, after, enter, through[0], tie))
+
+
+def _follow(
+    costs: Sequence[Row], after: Sequence[Row], enter: Row, first: Row, tie: float
+) -> tuple[int, ...]:
+    backends = range(len(enter))
+    least = min(first)
+    current = next(b for b in backends if first[b] <= least + tie)
+    chosen = [current]
+    for row, onward in zip(costs[1:], after[1:], strict=True):
+        options = [row[b] + onward[b] + (b != current) * enter[b] for b in backends]
+        least = min(options)
+        if options[current] > least + tie:
+            current = options.index(least)
+        chosen.append(current)
+    return tuple(chosen)
+
+
+def path_cost(costs: Sequence[Row], edges: Edges, chosen: Sequence[int]) -> float:
+    """Cost of a path, in ms, term by term."""
+    if not chosen:
+        return 0.0
+    total = edges.launch[chosen[0]] + edges.end[chosen[-1]]
+    total += sum(row[b] for row, b in zip(costs, chosen, strict=True))
+    changes = (b for a, b in pairwise(chosen) if a != b)
+    return total + sum(edges.launch[b] + edges.switch[b] for b in changes)
