@@ -20,7 +20,8 @@ _INDEX_TYPES = {"cast": "int16", "greater_equal": "bool"}
 
 
 def shape(text: str) -> Shape:
-    """`1x64x32x32`; `scalar` has no axes, and what is no number is known only at run time."""
+    """`1x64x32x32`, the first of several; an extent that is no number is known only at run time."""
+    text = text.partition(";")[0]
     if text in ("", "scalar"):
         return ()
     return tuple(int(extent) if extent.isdigit() else None for extent in text.split("x"))
@@ -44,7 +45,10 @@ def case_op(row: Row) -> Op:
     for name, parameter in (("kernel_sizes", "k"), ("perm", "perm"), ("transpose_x", "tx")):
         if parameter in parameters:
             attributes[name] = tuple(int(number) for number in parameters[parameter].split("x"))
-    outputs = (Tensor(shape(row["out_shape"]), result),)
+    outputs: tuple[Tensor, ...] = (Tensor(shape(row["out_shape"]), result),)
+    if kind == "split" and inputs:
+        # The row has the first of equal parts.
+        outputs *= max(inputs[0].elements // max(outputs[0].elements, 1), 1)
     return Op(f"{row['case']}/{row['index']}", kind, tuple(inputs), outputs, weight, attributes)
 
 
@@ -92,8 +96,8 @@ def _plan_op(row: Row, result: Shape, before: Shape) -> Op:
         return _windowed(row, result, before)
     if kind == "matmul":
         # The result before is the second factor where it is as wide as the product.
-        depth = before[-2 if len(before) > 1 and before[-1] == result[-1] else -1]
-        factors = ((*result[:-1], depth), (*result[:-2], depth, *result[-1:]))
+        shared = before[-2 if len(before) > 1 and before[-1] == result[-1] else -1]
+        factors = ((*result[:-1], shared), (*result[:-2], shared, *result[-1:]))
         return Op(name, kind, tuple(map(Tensor, factors)), output)
     if kind in _BINARY:
         second = Tensor((), constant=True) if "const" in note else Tensor(result)
@@ -124,7 +128,8 @@ def _windowed(row: Row, result: Shape, before: Shape) -> Op:
         groups = width if depthwise else _number(r"\bg(?:roups=)?(\d+)", note, 1)
         weight = Tensor((width, max(depth // groups, 1), *sides))
     reads = Tensor((*result[:1], depth, *(extent * stride for extent in spatial)))
-    attributes = {"kernel_sizes": sides}
+    # Batch norms are folded into the bias.
+    attributes = {"kernel_sizes": sides, "bias": (1,)}
     return Op(row["index"], kind, (reads,), (Tensor(result),), weight, attributes)
 
 

@@ -110,7 +110,8 @@ def _pool(op: Op, model: CostModel, backend: Backend) -> Terms:
 def _conv(op: Op, model: CostModel, backend: Backend) -> Terms:
     """2 x result x (Cin / groups x kernel), by the squared dilation; by flops a byte, weights in.
 
-    The estimator divides by the dilation, though a dilated convolution computes as much.
+    A bias adds one an element. The estimator divides by the dilation, though a dilated convolution
+    computes as much.
     """
     if op.weight is None:
         return _DEFAULT
@@ -118,7 +119,7 @@ def _conv(op: Op, model: CostModel, backend: Backend) -> Terms:
     dilation = math.prod(op.attributes.get("dilations", (1,)))
     flops = 2.0 * _outputs(op) * channels * math.prod(kernel) / dilation
     if op.flag("bias"):
-        flops += math.prod(extent or 1 for extent in op.outputs[0].shape[1:]) / dilation
+        flops += _outputs(op)
     # A weight computed at run time is one of the inputs.
     weight = 0 if op.weight in op.inputs else op.weight.bytes
     density = flops / max(_io(op) + weight, 1)

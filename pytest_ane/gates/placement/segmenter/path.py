@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 Row = Sequence[float]
 
@@ -89,13 +88,3 @@ def _follow(
             current = options.index(least)
         chosen.append(current)
     return tuple(chosen)
-
-
-def path_cost(costs: Sequence[Row], edges: Edges, chosen: Sequence[int]) -> float:
-    """Cost of a path, in ms, term by term."""
-    if not chosen:
-        return 0.0
-    total = edges.launch[chosen[0]] + edges.end[chosen[-1]]
-    total += sum(row[b] for row, b in zip(costs, chosen, strict=True))
-    changes = (b for a, b in pairwise(chosen) if a != b)
-    return total + sum(edges.launch[b] + edges.switch[b] for b in changes)

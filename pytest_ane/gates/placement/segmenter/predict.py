@@ -31,6 +31,7 @@ _RUN_TIME = frozenset({"non_zero", "range_1d"})
 
 _ASSUMED: Mapping[NoData, str] = {
     "compressed weights": "counted as if uncompressed",
+    "flexible shapes": "each shape is predicted as if fixed",
     "nested blocks": "counted as if in line",
     "several functions": "each is predicted as if alone",
     "states": "counted as other tensors",
@@ -73,7 +74,12 @@ def predict(
         )
     )
     segments = tuple(_segments(placed))
-    return Prediction(model.chip, model.system, units, placed, segments, paths.total, missing)
+    ane = backends.index("ane")
+    barred = [(*row[:ane], math.inf, *row[ane + 1 :]) for row in costs]
+    without = shortest(barred, edges, model.tie_ms).total
+    return Prediction(
+        model.chip, model.system, units, placed, segments, paths.total, without, missing
+    )
 
 
 def estimated(ops: Sequence[Op]) -> bool:
@@ -108,8 +114,8 @@ def _missing(
     """Sentences on what a prediction of these operations rests on without data."""
     if any(_at_run_time(op) for op in ops):
         yield (
-            "Shapes known only at run time: Core ML makes no estimates; in three public plans all "
-            "operations were on the CPU."
+            "Some shapes are known only at run time, and Core ML makes no estimates of such a "
+            "program; in the public plans of three all operations were on the CPU."
         )
     for feature in sorted({feature for op in ops for feature in op.no_data} | {*program}):
         yield f"No public plan has {feature}; {_ASSUMED[feature]}."
@@ -139,7 +145,7 @@ def _unestimated(
         limit = obstacle(op, "ane")
         off = Off("unsupported", limit) if limit else None
         placed.append(Placed(op.name, op.kind, unit, None, None, True, off))
-    return Prediction(model.chip, model.system, units, tuple(placed), (), None, no_data)
+    return Prediction(model.chip, model.system, units, tuple(placed), (), None, None, no_data)
 
 
 def _placed(
@@ -177,12 +183,15 @@ def _reasons(
 ) -> list[Off | None]:
     """Why each operation is off the ANE; `None` for one that is on it."""
     ane = BACKENDS[units].index("ane")
-    limits = [obstacle(op, "ane") for op in ops]
+    limits = [
+        obstacle(op, "ane") if math.isinf(row[ane]) else ""
+        for op, row in zip(ops, costs, strict=True)
+    ]
     if any(limits):
         # The same program if the ANE took all of it, at the cost of its class there.
         taken = [
-            (*row[:ane], milliseconds(op, "ane", model), *row[ane + 1 :])
-            for op, row in zip(ops, costs, strict=True)
+            (*row[:ane], milliseconds(op, "ane", model), *row[ane + 1 :]) if limit else row
+            for op, row, limit in zip(ops, costs, limits, strict=True)
         ]
         freed = shortest(taken, edges, model.tie_ms).chosen
     else:

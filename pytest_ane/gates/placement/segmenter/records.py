@@ -14,7 +14,9 @@ from typing import Literal, TypeAlias
 Backend = Literal["ane", "bnns", "classic", "gpu"]
 Unit = Literal["ANE", "CPU", "GPU"]
 Units = Literal["CPU_AND_NE", "ALL"]
-NoData = Literal["compressed weights", "nested blocks", "several functions", "states"]
+NoData = Literal[
+    "compressed weights", "flexible shapes", "nested blocks", "several functions", "states"
+]
 Cause = Literal["unsupported", "neighbour", "too little work"]
 
 BACKENDS: Mapping[Units, tuple[Backend, ...]] = {
@@ -149,6 +151,7 @@ class Prediction:
     Attributes:
         total_ms: cost of the best path, launches and switches included; `None` where Core ML makes
             no estimates, so that there is no path.
+        without_ane_ms: cost of the best path that leaves the ANE out; `None` as above.
         no_data: sentences on what the prediction rests on without data.
     """
 
@@ -158,6 +161,7 @@ class Prediction:
     operations: tuple[Placed, ...]
     segments: tuple[Segment, ...]
     total_ms: float | None
+    without_ane_ms: float | None
     no_data: tuple[str, ...]
 
     @property
@@ -167,5 +171,7 @@ class Prediction:
 
     @property
     def margin(self) -> float | None:
-        """The least margin of all operations."""
-        return min((op.margin for op in self.operations if op.margin is not None), default=None)
+        """What the ANE saves: the best path without it, less the best path, in ms."""
+        if self.total_ms is None or self.without_ane_ms is None:
+            return None
+        return self.without_ane_ms - self.total_ms
