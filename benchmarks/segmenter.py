@@ -92,7 +92,9 @@ class Score:
 
     @property
     def passed(self) -> bool:
-        """Whether every total is at its bar."""
+        """Whether every total is at its bar, and something was compared."""
+        if not (self.paths.total and self.support.total and self.plans):
+            return False
         ratios = {"paths": self.paths.ratio, "costs": self.costs.ratio}
         ratios |= {name: tally.ratio for name, tally in self.plans.items()}
         return not self.support.wrong and all(ratios.get(n, 1.0) >= bar for n, bar in BARS.items())

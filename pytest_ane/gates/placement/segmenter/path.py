@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import add
 
 Row = Sequence[float]
 
@@ -48,30 +49,45 @@ def shortest(costs: Sequence[Row], edges: Edges, tie: float) -> Paths:
     """
     if not costs:
         return Paths(0.0, (), ())
-    backends = range(len(edges.launch))
-    # Entering b costs the same from any other backend; staying is free.
-    enter = [edges.launch[b] + edges.switch[b] for b in backends]
-
-    before = [[edges.launch[b] + costs[0][b] for b in backends]]
-    for row in costs[1:]:
-        last = before[-1]
-        least = min(last)
-        before.append([min(last[b], least + enter[b]) + row[b] for b in backends])
-
+    enter, before = _enter(edges), _forward(costs, edges)
     after = [list(edges.end)]
     for row in reversed(costs[1:]):
-        onward = [after[-1][b] + row[b] for b in backends]
-        least = min(onward[b] + enter[b] for b in backends)
-        after.append([min(onward[b], least) for b in backends])
+        onward = list(map(add, after[-1], row))
+        least = min(map(add, onward, enter))
+        after.append([min(ms, least) for ms in onward])
     after.reverse()
 
-    through = tuple(
-        tuple(b + a for b, a in zip(*pair, strict=True)) for pair in zip(before, after, strict=True)
-    )
+    through = tuple(tuple(map(add, *row)) for row in zip(before, after, strict=True))
     total = min(through[0])
     if math.isinf(total):
         return Paths(total, through, ())
     return Paths(total, through, _follow(costs, after, enter, through[0], tie))
+
+
+def best_cost(costs: Sequence[Row], edges: Edges) -> float:
+    """The cost of a best path alone, in ms."""
+    return min(map(add, _forward(costs, edges)[-1], edges.end)) if costs else 0.0
+
+
+def _enter(edges: Edges) -> list[float]:
+    """Entering a backend costs the same from any other; staying is free."""
+    return list(map(add, edges.launch, edges.switch))
+
+
+def _forward(costs: Sequence[Row], edges: Edges) -> list[list[float]]:
+    """Cost of the best path up to each state, that state's included."""
+    enter = _enter(edges)
+    before = [list(map(add, edges.launch, costs[0]))]
+    for row in costs[1:]:
+        last = before[-1]
+        least = min(last)
+        before.append(
+            [
+                min(ms, least + entry) + cost
+                for ms, entry, cost in zip(last, enter, row, strict=True)
+            ]
+        )
+    return before
 
 
 def _follow(

@@ -9,7 +9,7 @@ from itertools import groupby
 from pytest_ane.core.errors import ManifestError
 from pytest_ane.gates.placement.segmenter.costs import milliseconds
 from pytest_ane.gates.placement.segmenter.model import CostModel, models
-from pytest_ane.gates.placement.segmenter.path import Edges, Paths, Row, shortest
+from pytest_ane.gates.placement.segmenter.path import Edges, Paths, Row, best_cost, shortest
 from pytest_ane.gates.placement.segmenter.records import (
     BACKENDS,
     UNIT,
@@ -76,7 +76,7 @@ def predict(
     segments = tuple(_segments(placed))
     ane = backends.index("ane")
     barred = [(*row[:ane], math.inf, *row[ane + 1 :]) for row in costs]
-    without = shortest(barred, edges, model.tie_ms).total
+    without = best_cost(barred, edges)
     return Prediction(
         model.chip, model.system, units, placed, segments, paths.total, without, missing
     )
@@ -207,7 +207,8 @@ def _reasons(
         elif freed[index] == ane:
             reasons.append(Off("neighbour", short_ms=short, neighbour=neighbours[index]))
         else:
-            reasons.append(Off("too little work", short_ms=short))
+            cpu = UNIT[BACKENDS[units][backend]] == "CPU"
+            reasons.append(Off("too little work" if cpu else "cheaper on the GPU", short_ms=short))
     return reasons
 
 

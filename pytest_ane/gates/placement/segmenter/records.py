@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
@@ -17,7 +18,7 @@ Units = Literal["CPU_AND_NE", "ALL"]
 NoData = Literal[
     "compressed weights", "flexible shapes", "nested blocks", "several functions", "states"
 ]
-Cause = Literal["unsupported", "neighbour", "too little work"]
+Cause = Literal["unsupported", "neighbour", "too little work", "cheaper on the GPU"]
 
 BACKENDS: Mapping[Units, tuple[Backend, ...]] = {
     "CPU_AND_NE": ("ane", "bnns", "classic"),
@@ -45,17 +46,17 @@ class Tensor:
     dtype: str = "fp16"
     constant: bool = False
 
-    @property
+    @cached_property
     def known(self) -> bool:
         """Whether all extents are known."""
         return None not in self.shape
 
-    @property
+    @cached_property
     def elements(self) -> int:
         """Number of elements; an extent known only at run time counts as 1."""
         return math.prod(extent or 1 for extent in self.shape)
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Size in memory; 2 bytes an element for 16-bit types."""
         return self.elements * _SIZES.get(self.dtype, 2)
@@ -101,7 +102,7 @@ class Off:
 
     Attributes:
         cause: `unsupported`; `neighbour` where it would be on the ANE if an unsupported operation
-            next to its segment were; else `too little work`.
+            near it were; else `too little work` on the CPU, and `cheaper on the GPU` there.
         limit: the limit that makes it unsupported.
         short_ms: cost of the best path with it on the ANE, less that of the best path.
         neighbour: name of the unsupported operation.

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.gates.placement.segmenter.path import Edges, shortest
+from pytest_ane.gates.placement.segmenter.path import Edges, best_cost, shortest
 
 # Quarters are exact in binary, so that equal paths cost the same to the last bit.
 _MS = st.integers(0, 12).map(lambda quarters: quarters / 4)
@@ -50,7 +50,7 @@ def test_every_path_costs_at_least_the_best(
         path: _cost(costs, edges, path) for path in itertools.product(backends, repeat=len(costs))
     }
     assert paths.total == min(every.values())
-    assert every[paths.chosen] == paths.total
+    assert every[paths.chosen] == paths.total == best_cost(costs, edges)
     for index, row in enumerate(paths.through):
         for backend, through in enumerate(row):
             assert through == min(ms for path, ms in every.items() if path[index] == backend)
@@ -81,7 +81,7 @@ def test_a_segment_pays_for_launch_and_switches(
 
 
 def test_an_empty_chain_costs_nothing() -> None:
-    assert shortest([], _EDGES, 1e-6).total == 0.0
+    assert shortest([], _EDGES, 1e-6).total == best_cost([], _EDGES) == 0.0
 
 
 def test_an_operation_no_backend_takes_has_no_path() -> None:

@@ -74,8 +74,10 @@ def test_a_machine_without_costs_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = [{**row, "machine": "m5-max"} for row in rows("plans.csv")[:3]]
-    main(["--plans", written(tmp_path / "p.csv", table)])
-    assert "no costs of m5-max with CPU_AND_NE; left out" in capsys.readouterr().out
+    assert main(["--plans", written(tmp_path / "p.csv", table)]) == 1
+    output = capsys.readouterr().out
+    assert "no costs of m5-max with CPU_AND_NE; left out" in output
+    assert output.endswith("plans none: failed\n")
 
 
 def test_a_missing_column_is_told(tmp_path: Path) -> None:
