@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -20,7 +20,9 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Entry(BaseModel):
+class Entry(BaseModel):
+    """What every entry of a data file has."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: Annotated[str, Field(min_length=1)]
@@ -28,7 +30,18 @@ class _Entry(BaseModel):
     note: str = ""
 
 
-class Edge(_Entry):
+def check_sources(entries: Iterable[Entry], sources: Mapping[str, str]) -> None:
+    """Refuse a source that the file does not explain.
+
+    Raises:
+        ValueError: there is one.
+    """
+    cited = {source for entry in entries for source in entry.source.split(", ")}
+    if unknown := cited - {*sources}:
+        raise ValueError(f"unknown source {', '.join(sorted(unknown))}")
+
+
+class Edge(Entry):
     """Milliseconds by backend, 0 for those left out."""
 
     kind: Literal["launch", "switch", "end"]
@@ -38,7 +51,7 @@ class Edge(_Entry):
     gpu: Milliseconds = 0.0
 
 
-class Threshold(_Entry):
+class Threshold(Entry):
     """The quantity from which on an operation has the rate of this name."""
 
     name: str
@@ -46,7 +59,7 @@ class Threshold(_Entry):
     unit: str
 
 
-class Rate(_Entry):
+class Rate(Entry):
     """GB/s (or GFLOP/s where it counts flops) by backend; `None` where nothing is counted."""
 
     name: str
@@ -62,7 +75,7 @@ class Rate(_Entry):
         return rate
 
 
-class _Chip(_Entry):
+class _Chip(Entry):
     name: str
     system: str
     rates: Mapping[str, Mapping[Backend, Positive]] = Field(default_factory=dict)
@@ -82,10 +95,8 @@ class _File(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> _File:
-        entries: tuple[_Entry, ...] = (*self.edge, *self.threshold, *self.rate, *self.chip)
-        cited = {source for entry in entries for source in entry.source.split(", ")}
-        if unknown := cited - {*self.sources}:
-            raise ValueError(f"unknown source {', '.join(sorted(unknown))}")
+        entries: tuple[Entry, ...] = (*self.edge, *self.threshold, *self.rate, *self.chip)
+        check_sources(entries, self.sources)
         if sorted(edge.kind for edge in self.edge) != ["end", "launch", "switch"]:
             raise ValueError("edge: launch, switch and end are needed once each")
         for group in (self.threshold, self.rate, self.chip):

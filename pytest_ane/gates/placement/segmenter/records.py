@@ -175,4 +175,4 @@ class Prediction:
         """What the ANE saves: the best path without it, less the best path, in ms."""
         if self.total_ms is None or self.without_ane_ms is None:
             return None
-        return self.without_ane_ms - self.total_ms
+        return max(self.without_ane_ms - self.total_ms, 0.0)

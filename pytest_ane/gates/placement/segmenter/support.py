@@ -8,37 +8,29 @@ from functools import cache
 from importlib.resources import files
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from pytest_ane.gates.placement.segmenter.costs import inner
-from pytest_ane.gates.placement.segmenter.model import Certainty
+from pytest_ane.gates.placement.segmenter.model import Entry, check_sources
 from pytest_ane.gates.placement.segmenter.records import Backend, Op, Tensor
 from pytest_ane.manifest.base import loads
 
 Words = Annotated[frozenset[str], BeforeValidator(lambda text: frozenset(text.split()))]
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    source: str
-    certainty: Certainty
-    note: str = ""
-
-
-class _Never(_Entry):
+class _Never(Entry):
     backend: Backend
     operations: Words
     reason: str
 
 
-class _DTypes(_Entry):
+class _DTypes(Entry):
     backend: Backend
     types: Words
     operations: Words = frozenset()
 
 
-class _Limit(_Entry):
+class _Limit(Entry):
     name: str
     value: Annotated[int, Field(gt=0)]
 
@@ -51,6 +43,11 @@ class _File(BaseModel):
     never: tuple[_Never, ...]
     dtypes: tuple[_DTypes, ...]
     limit: tuple[_Limit, ...]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> _File:
+        check_sources((*self.never, *self.dtypes, *self.limit), self.sources)
+        return self
 
 
 @dataclass(frozen=True)

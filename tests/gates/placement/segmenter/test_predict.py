@@ -41,6 +41,7 @@ def test_enough_work_is_on_the_ane() -> None:
 def test_too_little_work_tells_how_much_is_short() -> None:
     prediction = predict([conv("a"), conv("b")])
     assert units(prediction) == "CPU CPU"
+    assert prediction.margin == 0.0
     off = prediction.operations[0].off
     assert off
     assert off.cause == "too little work"
