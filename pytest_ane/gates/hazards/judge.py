@@ -143,9 +143,10 @@ def figures(measurement: Hazards, policy: HazardsPolicy) -> tuple[Figure, ...]:
     worst: dict[Hazard, Peak] = {}
     for peak in _ranked(measurement.peaks):
         worst.setdefault(peak.hazard, peak)
+    still = "" if measurement.rules.operations else "the program only moves numbers"
     return (
         *(_figure(peak, policy) for peak in worst.values()),
-        Figure("probes", measurement.probes, "probes"),
+        Figure("probes", measurement.probes, "probes", note=still, shown=not worst),
         *rule_figures(measurement.rules),
     )
 
@@ -215,8 +216,8 @@ def _sentence(peak: Peak, severity: Severity, policy: HazardsPolicy) -> str:
             )
         case "infinity":
             return (
-                f"{_count(value, 'operand')} infinite or NaN, which the ANE takes for numbers from "
-                "65,536 on"
+                f"{_count(value, 'operand')} {'is' if value == 1 else 'are'} infinite or NaN, "
+                "which the ANE takes for numbers from 65,536 on"
             )
         case "softplus":
             return (

@@ -48,7 +48,7 @@ CASES = {
     "composed logsumexp": (programs.logsumexp("composed"), programs.logsumexp("stable"), "failed",
                            "the sum of exp(x) reaches", "subtract the maximum"),
     "infinity": (programs.masked(-np.inf), programs.masked(-1e4), "failed",
-                 "4 operands infinite or NaN", "-1e4 in a mask"),
+                 "4 operands are infinite or NaN", "-1e4 in a mask"),
     "late scale": (programs.integers(early=False), programs.integers(early=True), "warned",
                    "the largest |sum| of integer codes is 64,000, beyond 32,768", "palette"),
 }  # fmt: skip
