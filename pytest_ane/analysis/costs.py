@@ -128,6 +128,33 @@ def count_costs(model: MLModel, tokens: int = 1) -> Costs:
     """
     shapes, flexible = input_shapes(model, tokens)
     function = model.main
+    counter, operations = _run(model, shapes)
+    states = [n.type.wrapped for n in function.inputs if isinstance(n.type, StateType)]
+    return Costs(
+        tokens=tokens if flexible else None,
+        operations=operations,
+        inputs=sum(map(counter.size, shapes)),
+        outputs=sum(map(counter.size, function.block.outputs)),
+        held=sum(_elements(kind) * bits(kind.dtype) // 8 for kind in states),
+    )
+
+
+def value_shapes(model: MLModel, tokens: int = 1) -> dict[str, Shape]:
+    """Shapes of the main function's values by name, those of constants left out.
+
+    Args:
+        model: as `count_costs` takes it.
+        tokens: T of the inputs' flexible axes.
+
+    Raises:
+        ExecutionError: as `count_costs`.
+    """
+    shapes, _ = input_shapes(model, tokens)
+    return _run(model, shapes)[0].shapes()
+
+
+def _run(model: MLModel, shapes: dict[str, Shape]) -> tuple[_Counter, tuple[OpCost, ...]]:
+    function = model.main
     for op in function.block.operations:
         if op.blocks:
             raise ExecutionError(
@@ -137,15 +164,7 @@ def count_costs(model: MLModel, tokens: int = 1) -> Costs:
     session = Session(model, "float32", overrides=_stand_ins(function))
     counter = _Counter(session, _start(session, function, shapes))
     with np.errstate(all="ignore"):
-        operations = tuple(counter.operations())
-    states = [n.type.wrapped for n in function.inputs if isinstance(n.type, StateType)]
-    return Costs(
-        tokens=tokens if flexible else None,
-        operations=operations,
-        inputs=sum(map(counter.size, shapes)),
-        outputs=sum(map(counter.size, function.block.outputs)),
-        held=sum(_elements(kind) * bits(kind.dtype) // 8 for kind in states),
-    )
+        return counter, tuple(counter.operations())
 
 
 def _stand_ins(function: Function) -> dict[Operation, Array]:
@@ -202,6 +221,10 @@ class _Counter:
             assert isinstance(step, Compute)
             yield self._count(op, step)
             self._producers.update({out.name: op for out in op.outputs})
+
+    def shapes(self) -> dict[str, Shape]:
+        """Shapes of all values that have a slot, once every operation ran."""
+        return {name: self._shape(name) for name in self._session.slots if name in self._types}
 
     def size(self, name: str) -> int:
         """Bytes of a value as typed, such as two an element for fp16; 0 for what is no tensor."""

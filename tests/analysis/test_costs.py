@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.analysis.costs import Costs, OpCost, Size, Weights, count_costs
+from pytest_ane.analysis.costs import Costs, OpCost, Size, Weights, count_costs, value_shapes
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.compiled import write_compiled
@@ -53,6 +53,13 @@ def test_weights_need_not_be_there_and_the_compiled_model_costs_the_same(
 def test_another_t_than_the_program_takes_is_refused(conv: Path) -> None:
     with pytest.raises(ExecutionError, match="T is 9, and input 'x' takes 1 to 4"):
         count_costs(read_model(conv), 9)
+
+
+def test_values_have_the_shapes_of_a_t(conv: Path) -> None:
+    model = read_model(conv, weights=False)
+    (output,) = model.output_names
+    shapes = value_shapes(model, 3)
+    assert (shapes["x"], shapes[output]) == ((1, 8, 3, 1), (1, 16, 3, 1))
 
 
 def test_a_weight_counts_for_its_first_reader_and_gathered_rows_alone(tmp_path: Path) -> None:

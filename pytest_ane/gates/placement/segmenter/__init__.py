@@ -1,0 +1,19 @@
+"""Predicted placement: which operations Core ML will send to the ANE, by its own cost model.
+
+A prediction names chip and system. It is never a measurement: only a plan can say `resident`.
+"""
+
+from __future__ import annotations
+
+from pytest_ane.gates.placement.segmenter.predict import predict
+from pytest_ane.gates.placement.segmenter.program import predict_program
+from pytest_ane.gates.placement.segmenter.records import (
+    Off,
+    Op,
+    Placed,
+    Prediction,
+    Segment,
+    Tensor,
+)
+
+__all__ = ["Off", "Op", "Placed", "Prediction", "Segment", "Tensor", "predict", "predict_program"]

@@ -1,0 +1,235 @@
+"""Predicted placement of a graph: segments, margins, and why an operation leaves the ANE."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+from pytest_ane.core.errors import ManifestError
+from pytest_ane.gates.placement.segmenter.costs import milliseconds
+from pytest_ane.gates.placement.segmenter.model import CostModel, models
+from pytest_ane.gates.placement.segmenter.path import Edges, Paths, Row, best_cost, shortest
+from pytest_ane.gates.placement.segmenter.records import (
+    BACKENDS,
+    UNIT,
+    Backend,
+    NoData,
+    Off,
+    Op,
+    Placed,
+    Prediction,
+    Segment,
+    Unit,
+    Units,
+)
+from pytest_ane.gates.placement.segmenter.support import is_measured, obstacle
+
+_RUN_TIME = frozenset({"non_zero", "range_1d"})
+"""Operations whose result has a shape known only at run time."""
+
+
+_ASSUMED: Mapping[NoData, str] = {
+    "compressed weights": "counted as if uncompressed",
+    "flexible shapes": "each shape is predicted as if fixed",
+    "nested blocks": "counted as if in line",
+    "several functions": "each is predicted as if alone",
+    "states": "counted as other tensors",
+}
+
+
+def predict(
+    ops: Sequence[Op],
+    units: Units = "CPU_AND_NE",
+    chip: str = "M4",
+    no_data: Sequence[NoData] = (),
+) -> Prediction:
+    """Core ML's placement of a chain of operations, by its cost model.
+
+    Args:
+        ops: in file order, constants left out.
+        units: the compute units the model is loaded with.
+        chip: `M4` (macOS 27) or `M4 Pro` (macOS 26.5.1).
+        no_data: properties of the program that no public plan has; those of operations are added.
+
+    Raises:
+        ManifestError: the chip's costs are unknown.
+    """
+    known = models()
+    if chip not in known:
+        raise ManifestError(f"No costs of chip {chip} are public; known are {', '.join(known)}.")
+    model = known[chip]
+    missing = tuple(_missing(ops, units, model, no_data))
+    if not estimated(ops):
+        return _unestimated(ops, units, model, missing)
+    backends = BACKENDS[units]
+    costs = estimates(ops, units, model)
+    edges = edge_costs(units, model)
+    paths = shortest(costs, edges, model.tie_ms)
+    off = _reasons(ops, costs, edges, paths, units, model)
+    placed = tuple(
+        _placed(op, row, through, backends, backend, paths.total, model, why)
+        for op, row, through, backend, why in zip(
+            ops, costs, paths.through, paths.chosen, off, strict=True
+        )
+    )
+    segments = tuple(_segments(placed))
+    ane = backends.index("ane")
+    barred = [(*row[:ane], math.inf, *row[ane + 1 :]) for row in costs]
+    without = best_cost(barred, edges)
+    return Prediction(
+        model.chip, model.system, units, placed, segments, paths.total, without, missing
+    )
+
+
+def estimated(ops: Sequence[Op]) -> bool:
+    """Whether Core ML estimates costs: not where shapes are known only at run time."""
+    return not any(_at_run_time(op) for op in ops)
+
+
+def estimates(ops: Sequence[Op], units: Units, model: CostModel) -> list[tuple[float, ...]]:
+    """Milliseconds `[operations, backends]`; infinite where a backend does not take one."""
+    return [
+        tuple(
+            math.inf if obstacle(op, backend) else milliseconds(op, backend, model)
+            for backend in BACKENDS[units]
+        )
+        for op in ops
+    ]
+
+
+def edge_costs(units: Units, model: CostModel) -> Edges:
+    """Launches, switches and ends of the backends of some compute units."""
+    return Edges(
+        *(
+            [getattr(edge, backend) for backend in BACKENDS[units]]
+            for edge in (model.launch, model.switch, model.end)
+        )
+    )
+
+
+def _missing(
+    ops: Sequence[Op], units: Units, model: CostModel, program: Sequence[NoData]
+) -> Iterator[str]:
+    """Sentences on what a prediction of these operations rests on without data."""
+    if any(_at_run_time(op) for op in ops):
+        yield (
+            "Some shapes are known only at run time, and Core ML makes no estimates of such a "
+            "program; in the public plans of three all operations were on the CPU."
+        )
+    for feature in sorted({feature for op in ops for feature in op.no_data} | {*program}):
+        yield f"No public plan has {feature}; {_ASSUMED[feature]}."
+    if unmeasured := sorted({op.kind for op in ops if not is_measured(op)}):
+        yield f"No public plan has {', '.join(unmeasured)}; support and the default cost assumed."
+    if model.chip != "M4":
+        yield f"The CPU's rates on {model.chip} are those of M4."
+    if units == "ALL":
+        yield "The GPU's rates for convolutions, linear layers and gather are assumed."
+
+
+def _at_run_time(op: Op) -> bool:
+    return not op.known or _by_values(op)
+
+
+def _by_values(op: Op) -> bool:
+    return op.kind in _RUN_TIME or bool(op.flag("runtime_begin"))
+
+
+def _unestimated(
+    ops: Sequence[Op], units: Units, model: CostModel, no_data: tuple[str, ...]
+) -> Prediction:
+    """All on the CPU where values decide a shape; nothing is known of a flexible input's."""
+    unit: Unit | None = "CPU" if any(map(_by_values, ops)) else None
+    placed = []
+    for op in ops:
+        limit = obstacle(op, "ane")
+        off = Off("unsupported", limit) if limit else None
+        placed.append(Placed(op.name, op.kind, unit, None, None, True, off))
+    return Prediction(model.chip, model.system, units, tuple(placed), (), None, None, no_data)
+
+
+def _placed(
+    op: Op,
+    row: Row,
+    through: Row,
+    backends: Sequence[Backend],
+    chosen: int,
+    total: float,
+    model: CostModel,
+    off: Off | None,
+) -> Placed:
+    unit = UNIT[backends[chosen]]
+    others = [ms for backend, ms in zip(backends, through, strict=True) if UNIT[backend] != unit]
+    margin = max(min(others) - total, 0.0)
+    undecided = margin < model.undecided_ms
+    return Placed(
+        op.name,
+        op.kind,
+        unit,
+        row[chosen],
+        None if math.isinf(margin) else margin,
+        undecided,
+        off,
+    )
+
+
+def _reasons(
+    ops: Sequence[Op],
+    costs: Sequence[Row],
+    edges: Edges,
+    paths: Paths,
+    units: Units,
+    model: CostModel,
+) -> list[Off | None]:
+    """Why each operation is off the ANE; `None` for one that is on it."""
+    ane = BACKENDS[units].index("ane")
+    limits = [
+        obstacle(op, "ane") if math.isinf(row[ane]) else ""
+        for op, row in zip(ops, costs, strict=True)
+    ]
+    if any(limits):
+        # The same program if the ANE took all of it, at the cost of its class there.
+        taken = [
+            (*row[:ane], milliseconds(op, "ane", model), *row[ane + 1 :]) if limit else row
+            for op, row, limit in zip(ops, costs, limits, strict=True)
+        ]
+        freed = shortest(taken, edges, model.tie_ms).chosen
+    else:
+        freed = paths.chosen
+    neighbours = _nearest([op.name if limit else "" for op, limit in zip(ops, limits, strict=True)])
+    reasons: list[Off | None] = []
+    for index, backend in enumerate(paths.chosen):
+        short = paths.through[index][ane] - paths.total
+        if backend == ane:
+            reasons.append(None)
+        elif limits[index]:
+            reasons.append(Off("unsupported", limits[index]))
+        elif freed[index] == ane:
+            reasons.append(Off("neighbour", short_ms=short, neighbour=neighbours[index]))
+        else:
+            cpu = UNIT[BACKENDS[units][backend]] == "CPU"
+            reasons.append(Off("too little work" if cpu else "cheaper on the GPU", short_ms=short))
+    return reasons
+
+
+def _nearest(names: Sequence[str]) -> list[str]:
+    """For each place the nearest name that is not empty, the earlier of two."""
+    far = len(names) + 1
+
+    def passed(sequence: Sequence[str]) -> list[tuple[int, str]]:
+        nearest, distance, result = "", far, []
+        for name in sequence:
+            nearest, distance = (name, 0) if name else (nearest, distance + 1)
+            result.append((distance, nearest))
+        return result
+
+    behind, ahead = passed(names), passed(names[::-1])[::-1]
+    return [min(pair, key=lambda step: step[0])[1] for pair in zip(behind, ahead, strict=True)]
+
+
+def _segments(placed: Sequence[Placed]) -> Iterator[Segment]:
+    for unit, group in groupby(enumerate(placed), key=lambda item: item[1].unit):
+        members = list(group)
+        assert unit is not None
+        duration = math.fsum(op.ms or 0.0 for _, op in members)
+        yield Segment(unit, members[0][0], members[-1][0], duration)

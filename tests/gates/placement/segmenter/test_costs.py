@@ -1,0 +1,179 @@
+"""Costs by class, in ms, as Core ML's files and plans have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_ane.gates.placement.segmenter import Op, Tensor
+from pytest_ane.gates.placement.segmenter.costs import milliseconds
+from pytest_ane.gates.placement.segmenter.model import models
+from pytest_ane.gates.placement.segmenter.records import Backend
+
+IMAGE = Tensor((1, 64, 32, 32))
+
+
+def op(kind: str, *inputs: Tensor, to: Tensor = IMAGE, **fields: Any) -> Op:
+    return Op(kind, kind, inputs or (IMAGE,), (to,), **fields)
+
+
+def conv(*weight: int, x: Tensor = IMAGE, **attributes: tuple[int, ...]) -> Op:
+    return op("conv", x, to=x, weight=Tensor(weight), attributes=attributes)
+
+
+def linear(rows: int, depth: int, width: int) -> Op:
+    x, y = Tensor((1, rows, depth)), Tensor((1, rows, width))
+    return op("linear", x, to=y, weight=Tensor((width, depth)))
+
+
+TRANSPOSED = op("transpose", attributes={"perm": (0, 1, 3, 2)})
+INDICES = Tensor((1, 64), "int32")
+
+# ms on the ANE and BNNS; `None` where Core ML printed none.
+RECORDED: list[tuple[Op, float | None, float | None]] = [
+    (op("abs"), 0.0035903033088235292, 0.004308364163942412),
+    (op("relu"), 0.00262144, 0.00262144),
+    (op("mul", IMAGE, IMAGE), 0.006096372093023256, 0.022790800444576553),
+    (
+        op("add", Tensor((1, 64, 1, 32)), Tensor((1, 1, 32, 1))),
+        0.00011561808636059067,
+        0.00019694925245473407,
+    ),
+    (
+        op("concat", IMAGE, IMAGE, to=Tensor((1, 128, 32, 32))),
+        0.00262144,
+        0.022790800444576553,
+    ),
+    (TRANSPOSED, 0.0038063330764528066, 0.0029965827630522943),
+    (
+        op("upsample_bilinear", to=Tensor((1, 64, 64, 64))),
+        0.0033051344335214804,
+        0.4996351026359436,
+    ),
+    (
+        op("gather", Tensor((32000, 256)), Tensor((1, 64), "int16"), to=Tensor((1, 64, 256))),
+        None,
+        0.7122183388732944,
+    ),
+    (
+        op("gather_nd", IMAGE, Tensor((8, 2), "int16"), to=Tensor((8, 32, 32))),
+        0.002020052360261188,
+        0.0024240629411024406,
+    ),
+    (
+        op("matmul", Tensor((1, 16, 32768)), Tensor((1, 32768, 16)), to=Tensor((1, 16, 16))),
+        0.02872943878173828,
+        0.03447532808529699,
+    ),
+    # Below 12 flops a byte, below 61.5, above; the weights' bytes count.
+    (conv(64, 2, 3, 3), 0.0050071977852356305, 0.08710642317920586),
+    (conv(64, 64, 3, 3, x=Tensor((1, 64, 1, 32))), 0.0003294724178984793, 0.0060796971977895254),
+    (conv(64, 64, 3, 3), 0.004674280765523752, 0.10006388175261005),
+    # A dilation of 2 counts a quarter of the flops.
+    (conv(64, 64, 3, 3, dilations=(2, 2)), 0.0026357793431878345, 0.048637577582316203),
+    (linear(128, 128, 128), 0.0072261680859473714, 0.18605159114664327),
+    (linear(64, 514, 514), 0.058260969856149765, 1.500040687478997),
+    (linear(64, 1024, 1024), 0.02536837852115682, 0.8000721953843333),
+    # K x K, not K x N.
+    (linear(128, 256, 512), 0.003171119894104003, 0.10001131343048995),
+    (
+        op("conv_transpose", to=Tensor((1, 64, 64, 64)), weight=Tensor((64, 64, 2, 2))),
+        0.008827189586919835,
+        2.125631574189944,
+    ),
+    (
+        op(
+            "conv_transpose",
+            Tensor((1, 64, 256)),
+            to=Tensor((1, 64, 514)),
+            weight=Tensor((64, 64, 4)),
+        ),
+        0.0004451990677111293,
+        0.07957442965970277,
+    ),
+    (op("lstm", Tensor((16, 1, 64)), to=Tensor((16, 1, 64))), None, 476.80945305249844),
+    (op("cast", INDICES, to=Tensor((1, 64), "int16")), None, 6.311080318275018e-06),
+    (
+        op("greater_equal", INDICES, Tensor((), "int32"), to=Tensor((1, 64), "bool")),
+        None,
+        5.324974018544546e-06,
+    ),
+    (
+        op("select", Tensor((1, 64), "bool"), INDICES, INDICES, to=INDICES),
+        None,
+        1.3674007356262536e-05,
+    ),
+    # Integers count two bytes each.
+    (op("add", INDICES, Tensor((), "int32"), to=INDICES), None, 6.1546641392104396e-06),
+]
+
+
+@pytest.mark.parametrize(
+    ("operation", "ane", "bnns"),
+    RECORDED,
+    ids=[f"{row[0].kind}-{number}" for number, row in enumerate(RECORDED)],
+)
+def test_recorded(operation: Op, ane: float | None, bnns: float | None) -> None:
+    expected: dict[Backend, float | None] = {"ane": ane, "bnns": bnns}
+    for backend, recorded in expected.items():
+        if recorded is not None:
+            ms = milliseconds(operation, backend, models()["M4"])
+            assert ms == pytest.approx(recorded, rel=2e-3)
+
+
+def test_a_bias_and_groups_count() -> None:
+    plain, biased = conv(64, 64, 1, 1), conv(64, 64, 1, 1, bias=(1,))
+    ratio = milliseconds(biased, "bnns", models()["M4"]) / milliseconds(
+        plain, "bnns", models()["M4"]
+    )
+    # An element of the result takes 128 flops of 64 channels, and one of the bias.
+    assert ratio == pytest.approx(1 + 1 / 128)
+    whole = op("conv_transpose", weight=Tensor((64, 64, 2, 2)))
+    grouped = op("conv_transpose", weight=Tensor((64, 32, 2, 2)), attributes={"groups": (2,)})
+    model = models()["M4"]
+    assert milliseconds(whole, "ane", model) == 2 * milliseconds(grouped, "ane", model)
+
+
+def test_a_pool_s_window_counts_on_the_cpu_alone() -> None:
+    """The 9x9 pool that `coreml_dispatch.md` has at 7.0353 us."""
+    pool = op("avg_pool", attributes={"kernel_sizes": (9, 9)})
+    assert milliseconds(pool, "bnns", models()["M4"]) == pytest.approx(7.0353e-3, rel=1e-3)
+    assert milliseconds(pool, "ane", models()["M4"]) == pytest.approx(3.5903e-3, rel=1e-3)
+
+
+def test_one_of_a_stack_s_inputs_counts_and_no_mask() -> None:
+    model = models()["M4"]
+    pair = Tensor((2, 64, 32, 32))
+    stacked = milliseconds(op("stack", IMAGE, IMAGE, to=pair), "ane", model)
+    assert stacked == pytest.approx(milliseconds(op("pad", to=pair), "ane", model))
+    heads, mask = Tensor((1, 8, 128, 64)), Tensor((1, 1, 128, 128))
+    kind = "scaled_dot_product_attention"
+    with_mask = milliseconds(op(kind, heads, heads, heads, mask, to=heads), "ane", model)
+    assert with_mask == milliseconds(op(kind, heads, heads, heads, to=heads), "ane", model)
+
+
+def test_moving_the_batch_axis_is_dear_on_the_cpu() -> None:
+    batch = op("transpose", attributes={"perm": (1, 0, 2, 3)})
+    model = models()["M4"]
+    assert milliseconds(batch, "bnns", model) > 20 * milliseconds(TRANSPOSED, "bnns", model)
+
+
+def test_a_gather_costs_its_table_on_the_cpu_and_its_result_on_the_ane() -> None:
+    indices = Tensor((64,), "int32", constant=True)
+    gathers = [
+        op("gather", Tensor((rows, 256)), indices, to=Tensor((64, 256))) for rows in (1000, 2000)
+    ]
+    small, large = (milliseconds(gather, "bnns", models()["M4"]) for gather in gathers)
+    assert large == pytest.approx(2 * small, rel=1e-2)
+
+
+def test_another_chip_has_its_own_rates() -> None:
+    wide = Tensor((16, 256, 56, 56))
+    assert milliseconds(op("relu", wide, to=wide), "ane", models()["M4 Pro"]) == pytest.approx(
+        milliseconds(op("relu", wide, to=wide), "ane", models()["M4"])
+    )
+    addition = op("add", wide, wide, to=wide)
+    # Shares of ResNet-50's plans: 0.04537 of an addition to 0.012044 of a relu of 0.5138 ms.
+    assert milliseconds(addition, "ane", models()["M4 Pro"]) == pytest.approx(1.9355, rel=1e-3)
+    assert milliseconds(addition, "gpu", models()["M4 Pro"]) == pytest.approx(0.9334, rel=1e-3)

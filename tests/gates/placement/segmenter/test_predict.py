@@ -1,0 +1,136 @@
+"""Predictions of small graphs: units, margins, and why an operation is off the ANE."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_ane.core.errors import ManifestError
+from pytest_ane.gates.placement.segmenter import Off, Op, Prediction, Tensor, predict
+
+IMAGE = Tensor((1, 64, 32, 32))
+
+
+def conv(name: str) -> Op:
+    """0.0047 ms on the ANE and 0.1001 ms on the CPU."""
+    return Op(name, "conv", (IMAGE,), (IMAGE,), Tensor((64, 64, 3, 3)))
+
+
+def op(kind: str, name: str = "") -> Op:
+    return Op(name or kind, kind, (IMAGE,), (IMAGE,))
+
+
+def units(prediction: Prediction) -> str:
+    return " ".join(op.unit or "?" for op in prediction.operations)
+
+
+def test_enough_work_is_on_the_ane() -> None:
+    """Four convolutions: 0.4003 ms on the CPU; 0.0187, a launch and an end on the ANE."""
+    prediction = predict([conv(name) for name in "abcd"])
+    assert units(prediction) == "ANE ANE ANE ANE"
+    assert prediction.total_ms == pytest.approx(4 * 0.0046743 + 0.25, rel=1e-4)
+    assert prediction.without_ane_ms == pytest.approx(4 * 0.1000639, rel=1e-4)
+    assert prediction.margin == pytest.approx(0.1316, rel=1e-3)
+    assert [(s.unit, s.first, s.last) for s in prediction.segments] == [("ANE", 0, 3)]
+    assert prediction.switches == 0
+    # Without one in the middle, the rest is better on the CPU too.
+    assert prediction.operations[1].margin == pytest.approx(prediction.margin)
+    assert not any(placed.undecided or placed.off for placed in prediction.operations)
+    assert (prediction.chip, prediction.system) == ("M4", "macOS 27")
+
+
+def test_too_little_work_tells_how_much_is_short() -> None:
+    prediction = predict([conv("a"), conv("b")])
+    assert units(prediction) == "CPU CPU"
+    assert prediction.margin == 0.0
+    off = prediction.operations[0].off
+    assert off
+    assert off.cause == "too little work"
+    # 0.2593 ms on the ANE, 0.2001 ms on the CPU.
+    assert off.short_ms == pytest.approx(2 * 0.0046743 + 0.25 - 2 * 0.1000639, rel=1e-3)
+
+
+def test_an_unsupported_operation_pulls_its_neighbours_along() -> None:
+    prediction = predict([conv("a"), conv("b"), op("cumsum", "sum"), conv("c")])
+    assert units(prediction) == "CPU CPU CPU CPU"
+    offs = [placed.off for placed in prediction.operations]
+    assert offs[2] == Off("unsupported", "cumsum: the ANE does not have it")
+    assert [(off.cause, off.neighbour) for off in (offs[0], offs[1], offs[3]) if off] == [
+        ("neighbour", "sum")
+    ] * 3
+    assert prediction.operations[2].margin is None
+
+
+def test_a_long_segment_is_split_around_an_unsupported_operation() -> None:
+    prediction = predict([*map(conv, "abcde"), op("cumsum"), *map(conv, "fghij")])
+    assert units(prediction) == " ".join(["ANE"] * 5 + ["CPU"] + ["ANE"] * 5)
+    assert prediction.switches == 2
+    sums = sum(segment.ms for segment in prediction.segments)
+    # Two launches, a switch to the CPU, one back, and the end.
+    assert prediction.total_ms == pytest.approx(sums + 5 * 0.125)
+
+
+def test_a_tie_is_undecided() -> None:
+    """A relu costs the same everywhere, and after it the end or the switch."""
+    prediction = predict([*map(conv, "abcd"), op("relu")])
+    last = prediction.operations[-1]
+    assert (last.unit, last.undecided) == ("ANE", True)
+    assert last.margin == pytest.approx(0.0, abs=1e-6)
+
+
+def test_with_all_the_gpu_takes_part() -> None:
+    kernel = Op("conv", "conv", (IMAGE,), (IMAGE,), Tensor((64, 64, 17, 17)))
+    assert units(predict([kernel])) == "CPU"
+    prediction = predict([kernel], "ALL")
+    assert units(prediction) == "GPU"
+    assert "The GPU's rates" in prediction.no_data[-1]
+
+
+def test_what_the_gpu_does_cheaper_is_told() -> None:
+    """ResNet-50's first addition: 1.94 ms on the ANE, 0.93 ms and two changes on the GPU."""
+    wide = Tensor((16, 256, 56, 56))
+    conv = Op("c", "conv", (wide,), (wide,), Tensor((256, 256, 1, 1)))
+    chain = [conv, Op("add", "add", (wide, wide), (wide,)), conv]
+    prediction = predict(chain, "ALL", "M4 Pro")
+    assert units(prediction) == "ANE GPU ANE"
+    off = prediction.operations[1].off
+    assert off
+    assert off.cause == "cheaper on the GPU"
+    assert off.short_ms == pytest.approx(1.9355 - 0.9333 - 0.5, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("last", "unit"),
+    [
+        (op("non_zero"), "CPU"),
+        (Op("s", "slice_by_size", (IMAGE,), (IMAGE,), attributes={"runtime_begin": (1,)}), "CPU"),
+        (Op("r", "relu", (Tensor((1, None)),), (Tensor((1, None)),)), None),
+    ],
+)
+def test_shapes_known_only_at_run_time_have_no_path(last: Op, unit: str | None) -> None:
+    prediction = predict([*map(conv, "abcd"), last])
+    assert [placed.unit for placed in prediction.operations] == [unit] * 5
+    assert all(placed.undecided for placed in prediction.operations)
+    assert (prediction.total_ms, prediction.margin, prediction.segments) == (None, None, ())
+    assert "known only at run time" in prediction.no_data[0]
+
+
+def test_what_has_no_data_is_listed() -> None:
+    compressed = Op("a", "relu", (IMAGE,), (IMAGE,), no_data=("compressed weights",))
+    prediction = predict([compressed, op("read_state")], no_data=["several functions"])
+    assert prediction.no_data == (
+        "No public plan has compressed weights; counted as if uncompressed.",
+        "No public plan has several functions; each is predicted as if alone.",
+        "No public plan has read_state; support and the default cost assumed.",
+    )
+    other = predict([op("relu")], chip="M4 Pro")
+    assert other.no_data == ("The CPU's rates on M4 Pro are those of M4.",)
+
+
+def test_a_chip_without_data_is_refused() -> None:
+    with pytest.raises(ManifestError, match="known are M4, M4 Pro"):
+        predict([op("relu")], chip="M1")
+
+
+def test_an_empty_graph_has_an_empty_prediction() -> None:
+    prediction = predict([])
+    assert (prediction.operations, prediction.segments, prediction.total_ms) == ((), (), 0.0)

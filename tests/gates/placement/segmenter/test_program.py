@@ -1,0 +1,144 @@
+"""Operations of MIL programs as the segmenter sees them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.gates.placement.segmenter import Op, Tensor, predict_program
+from pytest_ane.gates.placement.segmenter.program import function_ops
+from pytest_ane.mil.records import Block, Operation, Program, ValueType
+from tests.gates.placement.programs import const, function, half, ints, op, value
+
+X: Mapping[str, ValueType] = {"x": half(1, 8, 4, 4)}
+
+
+def ops(*operations: Operation, inputs: Mapping[str, ValueType] = X) -> tuple[Op, ...]:
+    return function_ops(function(*operations, inputs=inputs))
+
+
+def array(*shape: int) -> Any:
+    return np.zeros(shape, np.float16)
+
+
+def test_a_convolution_has_its_weight_and_attributes() -> None:
+    (conv,) = ops(
+        const("w", array(16, 4, 3, 3)),
+        op(
+            "conv",
+            "y",
+            half(1, 16, 2, 2),
+            x="x",
+            weight="w",
+            bias=value(array(16)),
+            dilations=value([2, 2]),
+            groups=value(2),
+        ),
+    )
+    assert conv.inputs == (Tensor((1, 8, 4, 4)),)
+    assert conv.weight == Tensor((16, 4, 3, 3), constant=True)
+    assert conv.attributes == {"dilations": (2, 2), "groups": (2,), "bias": (1,)}
+
+
+def test_a_weight_computed_at_run_time_is_an_input() -> None:
+    inputs = {"x": half(1, 8, 4, 4), "w": half(16, 8, 1, 1)}
+    (conv,) = ops(op("conv", "y", half(1, 16, 4, 4), x="x", weight="w"), inputs=inputs)
+    assert conv.inputs == (Tensor((1, 8, 4, 4)), Tensor((16, 8, 1, 1)))
+    assert conv.weight in conv.inputs
+
+
+def test_a_constant_operand_counts_and_a_parameter_does_not() -> None:
+    added, normed = ops(
+        op("add", "a", half(1, 8, 4, 4), x="x", y=value(1.0)),
+        op("layer_norm", "n", half(1, 8, 4, 4), x="a", gamma=value(array(4)), axes=value([3])),
+    )
+    assert added.inputs == (Tensor((1, 8, 4, 4)), Tensor((), constant=True))
+    assert normed.inputs == (Tensor((1, 8, 4, 4)),)
+
+
+def test_indices_of_a_gather() -> None:
+    inputs = {"x": half(100, 8), "i": ints(4)}
+    held, computed = ops(
+        op("gather", "a", half(2, 8), x="x", indices=value([1, 2])),
+        op("gather", "b", half(4, 8), x="x", indices="i"),
+        inputs=inputs,
+    )
+    assert held.inputs[1] == Tensor((2,), "int32", constant=True)
+    assert held.flag("runtime_indices") == 0
+    assert computed.inputs[1] == Tensor((4,), "int16")
+    assert computed.flag("runtime_indices") == 1
+
+
+def test_a_negative_axis_of_a_permutation_counts_from_the_end() -> None:
+    (moved,) = ops(op("transpose", "y", half(8, 1, 4, 4), x="x", perm=value([-3, 0, -2, -1])))
+    assert moved.attributes["perm"] == (1, 0, 2, 3)
+
+
+def test_operations_on_constants_are_folded() -> None:
+    kinds = [
+        operation.kind
+        for operation in ops(
+            const("c", array(4)),
+            op("mul", "d", half(4), x="c", y=value(2.0)),
+            op("add", "y", half(1, 8, 4, 4), x="x", y="d"),
+        )
+    ]
+    assert kinds == ["add"]
+
+
+def test_compressed_weights_and_states_are_marked() -> None:
+    (linear,) = ops(
+        op("constexpr_lut_to_dense", "w", half(16, 4), indices=value(array(16, 4))),
+        op("linear", "y", half(1, 8, 4, 16), x="x", weight="w"),
+    )
+    assert linear.no_data == ("compressed weights",)
+    assert linear.weight == Tensor((16, 4), constant=True)
+    (read,) = ops(op("read_state", "y", half(1, 8, 4, 4), input="x"))
+    assert read.no_data == ("states",)
+
+
+def test_nested_blocks_are_in_line() -> None:
+    inner = op("relu", "r", half(1, 8, 4, 4), x="x")
+    block = Block((), (inner,), ("r",))
+    outer = replace(op("cond", "y", half(1, 8, 4, 4), pred=value(array())), blocks=(block, block))
+    kinds = [(operation.kind, operation.no_data) for operation in ops(outer)]
+    assert kinds == [("cond", ()), ("relu", ("nested blocks",)), ("relu", ("nested blocks",))]
+
+
+def test_a_flexible_shape_is_predicted_where_it_is_given() -> None:
+    flexible = function(op("relu", "y", half(1, None), x="x"), inputs={"x": half(1, None)})
+    program = Program({"main": flexible})
+    assert predict_program(program)["main"].operations[0].unit is None
+    prediction = predict_program(program, shapes={"x": (1, 64), "y": (1, 64)})["main"]
+    assert prediction.operations[0].unit == "CPU"
+    assert prediction.no_data == (
+        "No public plan has flexible shapes; each shape is predicted as if fixed.",
+    )
+
+
+def test_each_function_has_its_prediction() -> None:
+    functions = {
+        name: function(op("relu", name, half(1, 8), x="x"), inputs={"x": half(1, 8)}, name=name)
+        for name in ("main", "verify")
+    }
+    predictions = predict_program(Program(functions))
+    assert [*predictions] == ["main", "verify"]
+    assert [p.operations[0].name for p in predictions.values()] == ["main", "verify"]
+    assert "several functions" in predictions["main"].no_data[0]
+
+
+def test_16_000_operations_take_less_than_2_s() -> None:
+    kinds, names = ("relu", "cumsum", "sigmoid", "silu"), [f"v{i}" for i in range(16_000)]
+    shape = half(1, 64, 32, 32)
+    chain = [
+        op(kinds[i % 4], name, shape, x=names[i - 1] if i else "x") for i, name in enumerate(names)
+    ]
+    program = Program({"main": function(*chain, inputs={"x": shape})})
+    start = time.process_time()
+    prediction = predict_program(program, "ALL")["main"]
+    assert time.process_time() - start < 2
+    assert len(prediction.operations) == 16_000
