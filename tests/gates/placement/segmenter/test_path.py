@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 
 import pytest
 from hypothesis import given
@@ -87,13 +86,3 @@ def test_an_empty_chain_costs_nothing() -> None:
 def test_an_operation_no_backend_takes_has_no_path() -> None:
     paths = shortest([(math.inf,) * 3], _EDGES, 1e-6)
     assert (paths.total, paths.chosen) == (math.inf, ())
-
-
-def test_the_time_is_linear_in_the_operations() -> None:
-    def seconds(operations: int) -> float:
-        costs = [(0.1, 0.2, 0.3), (math.inf, 0.1, 0.1)] * (operations // 2)
-        start = time.process_time()
-        shortest(costs, _EDGES, 1e-6)
-        return time.process_time() - start
-
-    assert seconds(40_000) < 40 * max(seconds(4_000), 1e-3)
