@@ -1,29 +1,19 @@
-"""A program's costs at a given T, from the program alone.
-
-Shapes are the executor's own: the program runs on zeros, with one number in place of each weight
-and shapes in place of matrix products, so that neither bytes nor arithmetic take time.
-"""
+"""A program's costs at a given T, from the program alone: shapes are the executor's own."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from pytest_ane.analysis.shapes import STAND_INS, Shape, input_shapes, macs, zeros
-from pytest_ane.core.arrays import Array
-from pytest_ane.core.errors import ExecutionError
+from pytest_ane.analysis.macs import macs
 from pytest_ane.mil import byte_size
 from pytest_ane.mil.records import (
     Argument,
     Blob,
     DType,
-    Function,
     MLModel,
     Operation,
     Ref,
@@ -33,9 +23,7 @@ from pytest_ane.mil.records import (
     ValueType,
 )
 from pytest_ane.mil.values import bits
-from pytest_ane.reference.dtypes import carried
-from pytest_ane.reference.session import Session
-from pytest_ane.reference.steps import Compute, Values
+from pytest_ane.reference.shapes import Parameters, ShapeRun, input_shapes
 
 _GATHERS = frozenset({"gather", "gather_along_axis", "gather_nd"})
 """Operations that read no more of a weight than they give."""
@@ -128,7 +116,8 @@ def count_costs(model: MLModel, tokens: int = 1) -> Costs:
     """
     shapes, flexible = input_shapes(model, tokens)
     function = model.main
-    counter, operations = _run(model, shapes)
+    counter = _Counter(model, ShapeRun(model, shapes))
+    operations = tuple(counter.operations())
     states = [n.type.wrapped for n in function.inputs if isinstance(n.type, StateType)]
     return Costs(
         tokens=tokens if flexible else None,
@@ -139,114 +128,36 @@ def count_costs(model: MLModel, tokens: int = 1) -> Costs:
     )
 
 
-def value_shapes(model: MLModel, tokens: int = 1) -> dict[str, Shape]:
-    """Shapes of the main function's values by name, those of constants left out.
-
-    Args:
-        model: as `count_costs` takes it.
-        tokens: T of the inputs' flexible axes.
-
-    Raises:
-        ExecutionError: as `count_costs`.
-    """
-    shapes, _ = input_shapes(model, tokens)
-    return _run(model, shapes)[0].shapes()
-
-
-def _run(model: MLModel, shapes: dict[str, Shape]) -> tuple[_Counter, tuple[OpCost, ...]]:
-    function = model.main
-    for op in function.block.operations:
-        if op.blocks:
-            raise ExecutionError(
-                f"{model.path}: {op.name!r} is a {op.op}: what it costs depends on values, not on "
-                "the program alone."
-            )
-    session = Session(model, "float32", overrides=_stand_ins(function))
-    counter = _Counter(session, _start(session, function, shapes))
-    with np.errstate(all="ignore"):
-        return counter, tuple(counter.operations())
-
-
-def _stand_ins(function: Function) -> dict[Operation, Array]:
-    """Zeros for all that lies in the weights file or is decompressed."""
-    arrays = {}
-    for op in function.block.operations:
-        kind = op.outputs[0].type if op.outputs else None
-        value: Value | None = op.attributes.get("val")
-        stored = op.op == "const" and value is not None and isinstance(value.data, Blob)
-        if isinstance(kind, TensorType) and (stored or op.op.startswith("constexpr_")):
-            shape = tuple(int(d or 0) for d in kind.shape)
-            arrays[op] = zeros(shape, carried(kind.dtype, "float32"))
-    return arrays
-
-
-def _start(session: Session, function: Function, shapes: dict[str, Shape]) -> Values:
-    """The slots before the first operation: zeros for inputs, fresh states."""
-    values = list(session.template)
-    try:
-        states = session.make_state()
-    except (MemoryError, ValueError) as error:
-        raise ExecutionError(f"{session.model.path}: its states are too large ({error}).") from None
-    for named in function.inputs:
-        if isinstance(named.type, TensorType):
-            dtype = carried(named.type.dtype, "float32")
-            values[session.slots[named.name]] = zeros(shapes[named.name], dtype)
-        else:
-            values[session.slots[named.name]] = states[named.name]
-    return values
-
-
 class _Counter:
-    """Runs a session's plan over slots that hold the inputs, and counts every operation."""
+    """Counts every operation of a run."""
 
-    def __init__(self, session: Session, values: Values) -> None:
-        self._session, self._values = session, values
+    def __init__(self, model: MLModel, run: ShapeRun) -> None:
+        self._run = run
         self._weights = Weights()
-        function = session.model.main
+        function = model.main
         outputs = (out for op in function.block.operations for out in op.outputs)
         self._types: dict[str, ValueType] = {n.name: n.type for n in (*function.inputs, *outputs)}
         self._producers: dict[str, Operation] = {}
         self._touched: set[tuple[str, str]] = set()
-        # Nothing is freed: arrays are small or take no memory, and outputs are needed later.
-        self._keep = frozenset(range(len(values)))
 
     def operations(self) -> Iterator[OpCost]:
         """Costs of every operation that runs."""
-        steps = iter(self._session.block.steps)
-        for op in self._session.model.main.block.operations:
-            if op.outputs and op.outputs[0].name not in self._session.slots:
+        for op, parameters in self._run.operations():
+            if parameters is None:
                 self._weights.fold(op)
                 continue
-            step = next(steps)
-            assert isinstance(step, Compute)
-            yield self._count(op, step)
+            yield self._count(op, parameters)
             self._producers.update({out.name: op for out in op.outputs})
-
-    def shapes(self) -> dict[str, Shape]:
-        """Shapes of all values that have a slot, once every operation ran."""
-        return {name: self._shape(name) for name in self._session.slots if name in self._types}
 
     def size(self, name: str) -> int:
         """Bytes of a value as typed, such as two an element for fp16; 0 for what is no tensor."""
         kind = self._types[name]
         if not isinstance(kind, TensorType) or kind.dtype is DType.STRING:
             return 0
-        return -(-math.prod(self._shape(name)) * bits(kind.dtype) // 8)
+        return -(-math.prod(self._run.shape(name)) * bits(kind.dtype) // 8)
 
-    def _shape(self, name: str) -> Shape:
-        return np.shape(self._values[self._session.slots[name]])
-
-    def _count(self, op: Operation, step: Compute) -> OpCost:
-        assert isinstance(step.compute, partial)
-        parameters = step.compute.keywords | {
-            key: self._values[at] if isinstance(at, int) else [self._values[s] for s in at]
-            for key, at in step.inputs
-        }
-        if (stand_in := STAND_INS.get(op.op)) is not None:
-            computed = partial(stand_in, **step.compute.keywords)
-            step = replace(step, compute=computed)
-        step.run(self._values, self._keep)
-        results = [self._shape(out.name) for out in op.outputs]
+    def _count(self, op: Operation, parameters: Parameters) -> OpCost:
+        results = [self._run.shape(out.name) for out in op.outputs]
         weights, elements = self._weights.take(op)
         if op.op in _GATHERS and weights:
             share = min(1.0, sum(map(math.prod, results)) / max(elements, 1))

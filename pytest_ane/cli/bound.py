@@ -66,8 +66,8 @@ def run(options: argparse.Namespace) -> Output:
         AneError: one sentence.
     """
     from pytest_ane.analysis.bound import Group, bound_call, costs_of
-    from pytest_ane.analysis.shapes import largest_tokens
     from pytest_ane.build import Cache
+    from pytest_ane.reference.shapes import largest_tokens
     from pytest_ane.report.bound import lines
 
     path = _path(options)
@@ -196,7 +196,7 @@ def _running(model: Model) -> list[Shard]:
 
 def _largest(model: Model) -> int:
     """The largest T that all shards take: the manifest's, or less where own packages take less."""
-    from pytest_ane.analysis.shapes import largest_tokens
+    from pytest_ane.reference.shapes import largest_tokens
 
     known = [
         largest_tokens(shard.artifact, model.max_tokens, shard.function)

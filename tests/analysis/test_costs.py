@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.analysis.costs import Costs, OpCost, Size, Weights, count_costs, value_shapes
+from pytest_ane.analysis.costs import Costs, OpCost, Size, Weights, count_costs
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.compiled import write_compiled
 from pytest_ane.mil.records import Argument, Blob, DType, Named, Operation, Ref, TensorType, Value
+from pytest_ane.reference.shapes import value_shapes
 from tests.packages import save_conv
 from tests.reference.programs import build
 

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.analysis.costs import count_costs
-from pytest_ane.analysis.shapes import STAND_INS, input_shapes, largest, zeros
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import (
@@ -27,6 +26,7 @@ from pytest_ane.mil.records import (
     TensorType,
 )
 from pytest_ane.reference import eval_op
+from pytest_ane.reference.shapes import STAND_INS, input_shapes, largest, zeros
 from tests.packages import save_conv
 
 
