@@ -162,6 +162,15 @@ class Gate(ABC, Generic[M]):
     def figures(self, measurement: M) -> tuple[Figure, ...]:
         """What a measurement comes to before any policy."""
 
+    def beside(self, recorded: M, context: Any) -> M:
+        """A recorded measurement with what this machine can tell besides; no verdict rests on it.
+
+        Args:
+            recorded: verified evidence.
+            context: as `measure` takes it.
+        """
+        return recorded
+
     def lacks(
         self,
         measurement: M,

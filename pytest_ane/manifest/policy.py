@@ -7,7 +7,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    Strict,
+    WithJsonSchema,
+    model_validator,
+)
 
 from pytest_ane.manifest.base import Form, Record, misplaced
 from pytest_ane.manifest.evidence import EvidencePolicy
@@ -106,6 +113,10 @@ Regression: TypeAlias = Annotated[
 Cosine = Annotated[float, Field(ge=-1, le=1)]
 NotNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+Patterns = Annotated[
+    tuple[Annotated[str, Form(r"\S(.{0,254}\S)?", "must be an op's name or type")], ...],
+    Strict(False),
+]
 OutputName = Annotated[str, Form(r"\S(.{0,254}\S)?", "must be the name of an output")]
 
 
@@ -120,9 +131,13 @@ class GatePolicy(Record):
 class PlacementPolicy(GatePolicy):
     """Where a shard must run, and what proves it."""
 
-    require: Literal["forecast", "plan"] = "forecast"
-    """What counts: `forecast`, from documented rules, or only Core ML's own `plan`, read on a
-    device or recorded there."""
+    require: Literal["forecast", "predicted", "plan"] = "forecast"
+    """What counts: `forecast`, from documented rules; `predicted`, that Core ML's cost model puts
+    every compute op on the ANE, too; or only Core ML's own `plan`, read on a device or recorded
+    there, which goes before both wherever there is one."""
+    allow_off: Patterns = ()
+    """Ops that may run off the ANE: names or types, with `*` and `?` as in file names. They are
+    counted, and judged no further."""
     os: System = "macOS 26"
     """System the shards are for; decides the size rule: 2 GiB up to macOS 26, 1 GiB from 27."""
 

@@ -105,9 +105,12 @@ class MeasurementSource:
     def _measure(self, gate: str) -> Callable[[], Any]:
         subject = self._subject
         if isinstance(subject, Shard):
-            context = self._context or self._space.open_shard(subject)
+            context = self._opened(subject)
             return lambda: GATES[gate].measure(context)
         return lambda: GATES[gate].measure(subject)
+
+    def _opened(self, shard: Shard) -> ShardContext:
+        return self._context or self._space.open_shard(shard)
 
     def _recording(self, gate: str, here: Callable[[], Any]) -> Any:
         """Measure, and write what `--ane-record` names; what is valid need not be done again."""
@@ -139,7 +142,9 @@ class MeasurementSource:
         self.statement = statement
         if self._item is not None:
             self._item.stash[RECORDED] = statement
-        return statement.measurement
+        if not isinstance(self._subject, Shard):
+            return statement.measurement
+        return GATES[statement.gate].beside(statement.measurement, self._opened(self._subject))
 
     def _write(self, gate: str, measurement: Any) -> None:
         """Keep a measurement; what changes is said before anything is overwritten.

@@ -58,17 +58,25 @@ def largest_tokens(package: Path, most: int, function: str | None = None) -> int
     Raises:
         ProgramError: it cannot be read.
     """
-    return largest(read_model(package, weights=False, function=function), most)
+    return token_range(read_model(package, weights=False, function=function), most)[1]
 
 
-def largest(model: MLModel, most: int) -> int:
-    """The largest T that every flexible axis takes, up to `most`; 1 where there is none."""
-    ends: list[int] = []
+def token_range(model: MLModel, most: int) -> tuple[int, int]:
+    """The least T that every flexible axis takes, and the greatest up to `most`; 1, 1 without any.
+
+    An axis that starts beyond `most` has its least T for both.
+    """
+    lows, highs = [1], list[int]()
     for feature in model.inputs:
         axes = zip(*feature.enumerated, strict=True) if feature.enumerated else ()
-        ends += [max(axis) for axis in axes if len(set(axis)) > 1]
-        ends += [most if high is None else high for low, high in feature.ranges if low != high]
-    return min([most, *ends]) if ends else 1
+        varying = [axis for axis in axes if len(set(axis)) > 1]
+        lows += [min(axis) for axis in varying]
+        highs += [max(axis) for axis in varying]
+        ranges = [(low, high) for low, high in feature.ranges if low != high]
+        lows += [low for low, _ in ranges]
+        highs += [most if high is None else high for _, high in ranges]
+    least = max(lows)
+    return least, max(least, min([most, *highs])) if highs else 1
 
 
 def _shape(
@@ -199,11 +207,11 @@ class ShapeRun:
             path = session.model.path
             raise ExecutionError(f"{path}: its states are too large ({error}).") from None
         for named in self._function.inputs:
-            if isinstance(named.type, TensorType):
-                value = zeros(shapes[named.name], carried(named.type.dtype, "float32"))
-            else:
-                value = states[named.name]
-            self._values[session.slots[named.name]] = value
+            self._values[session.slots[named.name]] = (
+                zeros(shapes[named.name], carried(named.type.dtype, "float32"))
+                if isinstance(named.type, TensorType)
+                else states[named.name]
+            )
 
 
 def value_shapes(model: MLModel, tokens: int = 1) -> dict[str, Shape]:

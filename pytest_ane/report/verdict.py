@@ -16,8 +16,8 @@ from pytest_ane.report.figures import figure_text
 from pytest_ane.report.table import table
 
 _FORECAST = (
-    "This is a forecast from documented rules: which device runs an op, only a plan recorded on "
-    "a Mac can say."
+    "This is a forecast from documented rules, and a prediction by published costs: which device "
+    "runs an op, only a plan recorded on a Mac can say."
 )
 _VERBS = {"are": "is", "have": "has", "were": "was"}
 _NAMES = 100

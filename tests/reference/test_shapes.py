@@ -26,7 +26,7 @@ from pytest_ane.mil.records import (
     TensorType,
 )
 from pytest_ane.reference import eval_op
-from pytest_ane.reference.shapes import STAND_INS, input_shapes, largest, zeros
+from pytest_ane.reference.shapes import STAND_INS, input_shapes, token_range, zeros
 from tests.packages import save_conv
 
 
@@ -68,11 +68,12 @@ def test_an_open_shape_without_a_declaration_is_refused() -> None:
         input_shapes(model((1, 8, None), shape=()), 1)
 
 
-def test_the_largest_t_of_all_inputs() -> None:
-    assert largest(model((1, 8, None), ranges=((1, 1), (8, 8), (1, 4))), 64) == 4
-    assert largest(model((1, 8, None), ranges=((1, 1), (8, 8), (1, None))), 64) == 64
-    assert largest(model((1, 8, None), enumerated=((1, 8, 1), (1, 8, 16))), 64) == 16
-    assert largest(model((1, 8, 5)), 64) == 1
+def test_the_least_and_the_greatest_t_of_all_inputs() -> None:
+    assert token_range(model((1, 8, None), ranges=((1, 1), (8, 8), (1, 4))), 64) == (1, 4)
+    assert token_range(model((1, 8, None), ranges=((1, 1), (8, 8), (2, None))), 64) == (2, 64)
+    assert token_range(model((1, 8, None), ranges=((1, 1), (8, 8), (80, 90))), 64) == (80, 80)
+    assert token_range(model((1, 8, None), enumerated=((1, 8, 4), (1, 8, 16))), 64) == (4, 16)
+    assert token_range(model((1, 8, 5)), 64) == (1, 1)
 
 
 def test_a_product_is_not_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,17 +13,30 @@ from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.gates.base import Gate, ShardContext, Subject
 from pytest_ane.gates.placement.forecast import Forecast, Match, forecast
 from pytest_ane.gates.placement.judge import figures, judge
-from pytest_ane.gates.placement.measure import Placement, measure
+from pytest_ane.gates.placement.measure import Placement, PredictedPlan, beside_prediction, measure
 from pytest_ane.gates.placement.plans import Plan
 from pytest_ane.manifest import Shard
 from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.mil import read_model
 
-__all__ = ["PLACEMENT", "Forecast", "Match", "Placement", "Plan", "forecast", "judge", "measure"]
+__all__ = [
+    "PLACEMENT",
+    "Forecast",
+    "Match",
+    "Placement",
+    "Plan",
+    "PredictedPlan",
+    "forecast",
+    "judge",
+    "measure",
+]
 
 
 class PlacementGate(Gate[Placement]):
-    """Every compute op on the ANE, by Core ML's plan; or no rule that keeps one off it."""
+    """Every compute op on the ANE, by Core ML's plan; or no rule that keeps one off it.
+
+    What Core ML's cost model predicts stands beside either.
+    """
 
     name = "placement"
     measurement = Plan
@@ -38,6 +51,12 @@ class PlacementGate(Gate[Placement]):
         program = read_model(context.artifact.path, function=context.shard.function)
         size = context.artifact.size
         return measure(context.backend, context.artifact.path, program, size_bytes=size)
+
+    def beside(self, recorded: Placement, context: ShardContext) -> Placement:
+        """A recorded plan beside what is predicted, so that the two can be compared."""
+        assert isinstance(recorded, Plan)
+        program = read_model(context.artifact.path, weights=False, function=context.shard.function)
+        return beside_prediction(recorded, program)
 
     def judge(self, measurement: Placement, policy: PlacementPolicy, subject: Subject) -> Verdict:
         """Passed if every compute op is on the ANE, or no rule keeps one off it."""

@@ -7,8 +7,9 @@ runs only a plan recorded on a Mac can say.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from math import prod
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from pytest_ane.core.text import printable
 from pytest_ane.gates.placement.graph import Graph, Read, Site
 from pytest_ane.gates.placement.rules import OP_RULES, PROGRAM_RULES, SIZE_RULE, Outcome, too_large
 from pytest_ane.gates.placement.rules.ops import mil_ops
+from pytest_ane.gates.placement.segmenter import Predicted
 from pytest_ane.mil.records import Blob, MLModel, TensorType, Value
 
 BOUNDARY_CAST = "boundary cast"
@@ -33,7 +35,7 @@ class Match:
 
     Attributes:
         rule: the rule's id, such as `R064`.
-        outcome: `ineligible` or `warned`.
+        outcome: `ineligible` or `warned`; `allowed` of an ineligible one that a policy allows.
         op: the operation's name (its first output); or the input's, the state's, the package's.
         type: the operation's type; or `input`, `state`, `package`.
         why: one sentence on this very operation.
@@ -42,7 +44,7 @@ class Match:
     """
 
     rule: str
-    outcome: Outcome
+    outcome: Outcome | Literal["allowed"]
     op: str
     type: str
     why: str
@@ -59,12 +61,16 @@ class Forecast:
         compute: how many compute operations of each type the rules were asked about.
         left_out: how many operations were not: `const`, `constexpr_*`, `boundary cast`.
         matches: the rules that apply, in program order, the whole program's first.
+        names: of the compute operations.
+        predictions: where Core ML's cost model puts them, the weakest first.
     """
 
     size_bytes: int
     compute: Mapping[str, int]
     left_out: Mapping[str, int]
     matches: tuple[Match, ...] = ()
+    names: frozenset[str] = frozenset()
+    predictions: tuple[Predicted, ...] = ()
 
     @property
     def outcome(self) -> Literal["ineligible", "eligible", "unproven"]:
@@ -81,7 +87,7 @@ class Forecast:
         """Number of compute operations."""
         return sum(self.compute.values())
 
-    def of(self, outcome: Outcome) -> Iterator[Match]:
+    def of(self, outcome: Outcome | Literal["allowed"]) -> Iterator[Match]:
         """The matches of one outcome."""
         return (match for match in self.matches if match.outcome == outcome)
 
@@ -94,14 +100,30 @@ class Forecast:
             return self.compute_ops if op is None else self.compute.get(op, 0)
         return sum(op in (None, kind) for kind in _places(self.of("ineligible")))
 
+    def allowed(self) -> int:
+        """Number of compute operations that would be ineligible, and are allowed off the ANE."""
+        return len({match.index for match in self.of("allowed")})
+
     def warned(self) -> int:
         """Number of compute operations that are eligible but warned of."""
-        off = {match.index for match in self.of("ineligible")}
+        off = {match.index for match in (*self.of("ineligible"), *self.of("allowed"))}
         return len({f.index for f in self.of("warned") if f.index is not None} - off)
 
     def eligible(self, op: str) -> int:
         """Number of operations of a type that no rule keeps off, warned ones included."""
         return self.compute.get(op, 0) - self.ineligible(op)
+
+    def allowing(self, patterns: Sequence[str]) -> Forecast:
+        """The forecast with operations allowed off the ANE by name or type."""
+        matches = tuple(
+            replace(match, outcome="allowed")
+            if match.outcome == "ineligible"
+            and match.index is not None
+            and allows(patterns, match.op, match.type)
+            else match
+            for match in self.matches
+        )
+        return replace(self, matches=matches)
 
     def under(self, os: str) -> Forecast:
         """The forecast with the size rule of a system (`macOS 26`) applied.
@@ -114,6 +136,11 @@ class Forecast:
             return self
         match = Match(SIZE_RULE.id, SIZE_RULE.outcome, "the artifact", "package", why)
         return replace(self, matches=(match, *self.matches))
+
+
+def allows(patterns: Sequence[str], name: str, kind: str) -> bool:
+    """Whether one of the patterns of `allow-off` is of an operation, by its name or type."""
+    return any(fnmatchcase(text, pattern) for pattern in patterns for text in (name, kind))
 
 
 def forecast(model: MLModel, *, size_bytes: int) -> Forecast:
@@ -135,15 +162,19 @@ def forecast(model: MLModel, *, size_bytes: int) -> Forecast:
     ]
     read = _reader(model)
     index = 0
+    names: set[str] = set()
     for function in model.program.functions.values():
         for site in Graph(function, read).sites():
             if kind := _left_out(site):
                 left_out[kind] += 1
             else:
                 compute[_plain(site.op)] += 1
+                names.add(_plain(site.operation.name))
                 matches += _matches(site, _plain(function.name), index)
             index += 1
-    return Forecast(size_bytes, _sorted(compute), _sorted(left_out), tuple(matches))
+    return Forecast(
+        size_bytes, _sorted(compute), _sorted(left_out), tuple(matches), frozenset(names)
+    )
 
 
 def _matches(site: Site, function: str, index: int) -> Iterator[Match]:

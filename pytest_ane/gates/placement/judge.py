@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from pytest_ane.core.verdict import Column, Figure, Finding, Severity, Table, Verdict, Where
-from pytest_ane.gates.placement.forecast import Forecast, Match
-from pytest_ane.gates.placement.measure import Placement
+from pytest_ane.gates.placement.forecast import Forecast, Match, allows
+from pytest_ane.gates.placement.measure import Placement, PredictedPlan
 from pytest_ane.gates.placement.plans import Plan, Summary, plain, summarise
+from pytest_ane.gates.placement.predicted import (
+    assumptions,
+    contradictions,
+    predicted_figures,
+    required,
+)
 from pytest_ane.gates.placement.rules import find
 from pytest_ane.manifest.policy import PlacementPolicy
 
@@ -17,7 +23,8 @@ def judge(measurement: Placement, policy: PlacementPolicy, subject: str) -> Verd
 
     Args:
         measurement: Core ML's plan, of which only preferred devices count, or a forecast.
-        policy: names the system the shard is for, which decides the size rule of a forecast.
+        policy: names the system the shard is for, which decides the size rule of a forecast;
+            whether a prediction must put every op on the ANE; and ops that may be off it.
         subject: qualified shard id.
 
     Returns:
@@ -27,8 +34,8 @@ def judge(measurement: Placement, policy: PlacementPolicy, subject: str) -> Verd
         ManifestError: the policy names no system.
     """
     if isinstance(measurement, Plan):
-        return _of_plan(measurement, subject)
-    return _of_forecast(measurement.under(policy.os), policy.os, subject)
+        return _of_plan(measurement, policy, subject)
+    return _of_forecast(measurement.under(policy.os).allowing(policy.allow_off), policy, subject)
 
 
 def figures(plan: Plan) -> tuple[Figure, ...]:
@@ -54,8 +61,10 @@ def figures(plan: Plan) -> tuple[Figure, ...]:
     )  # fmt: skip
 
 
-def _of_plan(plan: Plan, subject: str) -> Verdict:
+def _of_plan(plan: Plan, policy: PlacementPolicy, subject: str) -> Verdict:
     summary = summarise(plan)
+    predictions = plan.predictions if isinstance(plan, PredictedPlan) else ()
+    allowed = [op for _, op in summary.off if allows(policy.allow_off, op.name, op.op or "")]
     columns = (Column("op"), Column("name"), Column("function"), Column("device"),
                Column("supported"))  # fmt: skip
     rows = tuple(
@@ -71,20 +80,49 @@ def _of_plan(plan: Plan, subject: str) -> Verdict:
     return Verdict(
         gate="placement",
         subject=subject,
-        figures=figures(plan),
-        findings=tuple(_off_the_ane(summary)),
-        tables=(Table("compute ops that are not on the ANE", columns, rows),) if rows else (),
+        figures=(*figures(plan), *_allowed(len(allowed)), *predicted_figures(predictions)),
+        findings=(
+            *_off_the_ane(summary, policy.allow_off),
+            *_unmatched(
+                policy.allow_off,
+                {op.name for _, op in plan.walk()},
+                {op.op or "" for _, op in plan.walk()},
+            ),
+        ),
+        tables=(
+            *([Table("compute ops that are not on the ANE", columns, rows)] if rows else []),
+            *contradictions(plan, predictions),
+        ),
         basis="plan",
     )
 
 
-def _off_the_ane(summary: Summary) -> Iterator[Finding]:
+def _allowed(count: int) -> Iterator[Figure]:
+    if count:
+        yield Figure("allowed_off_ops", count, "ops allowed off the ANE", shown=True)
+
+
+def _unmatched(
+    patterns: Sequence[str], names: Collection[str], kinds: Collection[str]
+) -> Iterator[Finding]:
+    """A pattern that no operation has is a slip of the pen, or outlived what it was for."""
+    for pattern in patterns:
+        if not any(allows((pattern,), text, text) for text in (*names, *kinds)):
+            yield Finding(
+                "warned",
+                f"policy.placement.allow-off has {pattern!r}, and no op has this name or type",
+                remedy="correct it, or take it out",
+            )
+
+
+def _off_the_ane(summary: Summary, allow_off: Sequence[str]) -> Iterator[Finding]:
     if summary.inconclusive is not None:
         reason, remedy = summary.inconclusive
         yield Finding("unproven", reason, remedy=remedy)
         return
-    unnamed = [op for _, op in summary.off if not op.name]
-    for _, op in summary.off:
+    off = [op for _, op in summary.off if not allows(allow_off, op.name, op.op or "")]
+    unnamed = [op for op in off if not op.name]
+    for op in off:
         if op.name:
             name = plain(op.name)
             one, several, rest = (
@@ -99,8 +137,12 @@ def _off_the_ane(summary: Summary) -> Iterator[Finding]:
         yield Finding("failed", f"{count:,} of {summary.compute:,} {verb} not on the ANE")
 
 
-def _of_forecast(forecast: Forecast, os: str, subject: str) -> Verdict:
-    findings = (*_findings(forecast),)
+def _of_forecast(forecast: Forecast, policy: PlacementPolicy, subject: str) -> Verdict:
+    findings = (
+        *_findings(forecast),
+        *_unmatched(policy.allow_off, forecast.names, forecast.compute),
+        *(_required(forecast, policy) if policy.require == "predicted" else ()),
+    )
     if forecast.outcome == "unproven":
         reason = "The program has no compute op, so there is nothing to place"
         remedy = "check that the artifact is the one that was built"
@@ -108,15 +150,26 @@ def _of_forecast(forecast: Forecast, os: str, subject: str) -> Verdict:
     return Verdict(
         gate="placement",
         subject=subject,
-        figures=tuple(_figures(forecast, os)),
+        figures=(*_figures(forecast, policy.os), *predicted_figures(forecast.predictions)),
         findings=findings,
-        tables=tuple(_tables(forecast)),
+        tables=(*_tables(forecast), *assumptions(forecast.predictions)),
         basis="forecast",
     )
 
 
+def _required(forecast: Forecast, policy: PlacementPolicy) -> Iterator[Finding]:
+    """What the prediction says of ops that no rule has made red already."""
+    if not forecast.predictions:
+        yield Finding("unproven", "Nothing is predicted of this program")
+    ruled_out = {match.op for match in forecast.of("ineligible")}
+    for finding in required(forecast.predictions, policy.allow_off):
+        if finding.where.op not in ruled_out:
+            yield finding
+
+
 def _figures(forecast: Forecast, os: str) -> Iterator[Figure]:
     compute, off, warned = forecast.compute_ops, forecast.ineligible(), forecast.warned()
+    allowed = forecast.allowed()
     types = ", ".join(dict.fromkeys(m.type for m in forecast.of("warned") if m.index is not None))
     rules = [find(m.rule, "warned") for m in forecast.of("warned")]
     to_cpu = all(rule and "CPU" in rule.consequence for rule in rules)
@@ -124,12 +177,13 @@ def _figures(forecast: Forecast, os: str) -> Iterator[Figure]:
     yield Figure("instrument", "forecast")
     yield Figure("outcome", forecast.outcome)
     yield Figure("os", os)
-    yield Figure("likely_ane_ops", compute - off - warned, "ops for the ANE", of=compute,
+    yield Figure("likely_ane_ops", compute - off - warned - allowed, "ops for the ANE", of=compute,
                  shown=True)  # fmt: skip
     yield Figure("compute_ops", compute, "ops")
     yield Figure("ineligible_ops", off, "ops ineligible")
     unit = "ops likely on the CPU" if to_cpu else "ops with a warning"
     yield Figure("warned_ops", warned, unit, note=types, shown=warned > 0)
+    yield from _allowed(allowed)
     yield Figure("conv_eligible", forecast.eligible("conv"), "convolutions eligible", of=convs)
     yield Figure("conv_total", convs, "convolutions")
     kinds = ", ".join(f"{count} {kind}" for kind, count in forecast.left_out.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +24,16 @@ from pytest_ane.gates.placement.plans import (
 )
 from pytest_ane.gates.placement.plans.fields import op_type
 from pytest_ane.gates.placement.plans.record import RETRIED, Device
+from pytest_ane.gates.placement.segmenter import Predicted, predict_model
 from pytest_ane.mil.records import MLModel
+
+
+@dataclass(frozen=True)
+class PredictedPlan(Plan):
+    """A plan beside what was predicted of its program; evidence files hold the plan alone."""
+
+    predictions: tuple[Predicted, ...] = ()
+
 
 Placement: TypeAlias = Plan | Forecast
 """What is known of where a shard runs."""
@@ -45,8 +54,25 @@ def measure(backend: Backend, artifact: Path, program: MLModel, *, size_bytes: i
         PlanError: Core ML gives no plan.
     """
     if isinstance(backend, CoreMLBackend):
-        return plan_on_device(backend, artifact, program)
-    return forecast(program, size_bytes=size_bytes)
+        return beside_prediction(plan_on_device(backend, artifact, program), program)
+    found = forecast(program, size_bytes=size_bytes)
+    return replace(found, predictions=predict_model(program))
+
+
+def beside_prediction(plan: Plan, program: MLModel) -> PredictedPlan:
+    """A plan with the predictions for its compute units.
+
+    Costs with the GPU are public for M4 Pro, those without it for M4.
+    """
+    predictions = (
+        predict_model(program, "ALL", "M4 Pro")
+        if plan.compute_units == "ALL"
+        else predict_model(program)
+        if plan.compute_units in ("CPU_AND_NE", "")
+        else ()
+    )
+    fields = {field: getattr(plan, field) for field in Plan.__dataclass_fields__}
+    return PredictedPlan(**fields, predictions=predictions)
 
 
 def plan_on_device(backend: CoreMLBackend, artifact: Path, program: MLModel) -> Plan:

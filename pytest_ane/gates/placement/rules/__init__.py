@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pytest_ane.gates.placement.rules import (
     attention,
     conv,
@@ -49,6 +51,10 @@ ALL_RULES: tuple[Rule, ...] = tuple(
 )
 
 
-def find(rule_id: str, outcome: Outcome) -> Rule | None:
-    """The rule of an id and outcome; `None` where this version has none of that name."""
-    return next((r for r in ALL_RULES if (r.id, r.outcome) == (rule_id, outcome)), None)
+def find(rule_id: str, outcome: Outcome | Literal["allowed"]) -> Rule | None:
+    """The rule of an id and outcome; `None` where this version has none of that name.
+
+    What a policy allows was ineligible.
+    """
+    given = "ineligible" if outcome == "allowed" else outcome
+    return next((r for r in ALL_RULES if (r.id, r.outcome) == (rule_id, given)), None)

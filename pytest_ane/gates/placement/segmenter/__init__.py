@@ -6,14 +6,26 @@ A prediction names chip and system. It is never a measurement: only a plan can s
 from __future__ import annotations
 
 from pytest_ane.gates.placement.segmenter.predict import predict
-from pytest_ane.gates.placement.segmenter.program import predict_program
+from pytest_ane.gates.placement.segmenter.program import predict_model, predict_program
 from pytest_ane.gates.placement.segmenter.records import (
     Off,
     Op,
     Placed,
+    Predicted,
     Prediction,
     Segment,
     Tensor,
 )
 
-__all__ = ["Off", "Op", "Placed", "Prediction", "Segment", "Tensor", "predict", "predict_program"]
+__all__ = [
+    "Off",
+    "Op",
+    "Placed",
+    "Predicted",
+    "Prediction",
+    "Segment",
+    "Tensor",
+    "predict",
+    "predict_model",
+    "predict_program",
+]

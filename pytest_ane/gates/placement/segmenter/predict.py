@@ -144,7 +144,7 @@ def _unestimated(
     for op in ops:
         limit = obstacle(op, "ane")
         off = Off("unsupported", limit) if limit else None
-        placed.append(Placed(op.name, op.kind, unit, None, None, True, off))
+        placed.append(Placed(op.name, op.kind, unit, None, None, True, off, op.boundary))
     return Prediction(model.chip, model.system, units, tuple(placed), (), None, None, no_data)
 
 
@@ -170,6 +170,7 @@ def _placed(
         None if math.isinf(margin) else margin,
         undecided,
         off,
+        op.boundary,
     )
 
 

@@ -6,13 +6,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from pytest_ane.core.errors import AneError
 from pytest_ane.gates.placement.graph import EXTENT_PARAMETERS, Depends, Graph, Site
 from pytest_ane.gates.placement.segmenter.predict import predict
-from pytest_ane.gates.placement.segmenter.records import NoData, Op, Prediction, Tensor, Units
-from pytest_ane.mil.records import Argument, Function, Program, Ref, TensorType
+from pytest_ane.gates.placement.segmenter.records import (
+    NoData,
+    Op,
+    Predicted,
+    Prediction,
+    Tensor,
+    Units,
+)
+from pytest_ane.mil.records import Argument, Function, MLModel, Program, Ref, TensorType
+from pytest_ane.reference.shapes import token_range, value_shapes
 
 Shapes = Mapping[str, Sequence[int]]
 
+_MOST_TOKENS = 512
 _OPERANDS = {
     "concat": ("values",),
     "conv": ("x",),
@@ -77,6 +87,44 @@ def predict_program(
     }
 
 
+def predict_model(
+    model: MLModel, units: Units = "CPU_AND_NE", chip: str = "M4"
+) -> tuple[Predicted, ...]:
+    """Predicted placement of a package, the likeliest to leave the ANE first.
+
+    Flexible inputs are predicted at the least and the greatest T they take, up to 512.
+
+    Args:
+        model: weights need not be readable.
+        units: the compute units the model is loaded with.
+        chip: as `predict` takes it.
+
+    Raises:
+        ManifestError: the chip's costs are unknown.
+    """
+    flexible = [name for name, f in model.program.functions.items() if _flexible(f)]
+    tokens = dict.fromkeys(token_range(model, _MOST_TOKENS)) if flexible else [None]
+    predicted: list[Predicted] = []
+    for at in tokens:
+        shapes, unknown = _shapes(model, at)
+        for name, prediction in predict_program(model.program, units, chip, shapes).items():
+            fixed = name not in flexible
+            if not fixed or at == next(iter(tokens)):
+                why = "" if fixed else unknown
+                predicted.append(Predicted(name, None if fixed else at, prediction, why))
+    return tuple(sorted(predicted, key=Predicted.weakness))
+
+
+def _shapes(model: MLModel, tokens: int | None) -> tuple[Shapes, str]:
+    """Shapes of values at a T, or why they are not known."""
+    if tokens is None:
+        return {}, ""
+    try:
+        return value_shapes(model, tokens), ""
+    except AneError as error:
+        return {}, str(error).removeprefix(f"{model.path}: ").rstrip(".")
+
+
 def function_ops(function: Function, shapes: Shapes = MappingProxyType({})) -> tuple[Op, ...]:
     """Operations in file order, nested blocks in line.
 
@@ -138,7 +186,8 @@ class _Reader:
             if isinstance(named.type, TensorType)
         )
         name, missing = site.operation.name, tuple(self._no_data(nested))
-        return Op(name, site.op, inputs, outputs, weight, attributes, missing)
+        boundary = site.is_boundary_cast
+        return Op(name, site.op, inputs, outputs, weight, attributes, missing, boundary)
 
     def _no_data(self, nested: bool) -> Iterator[NoData]:
         arguments = (argument for _, argument in self.site.arguments())

@@ -76,6 +76,7 @@ class Op:
             `kernel_sizes`, `perm`, `transpose_x`; besides `bias`, 1 where there is one,
             `runtime_indices` and `runtime_begin`.
         no_data: its properties that no public plan has.
+        boundary: whether it only converts a function's input or output, and is no compute op.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Op:
     weight: Tensor | None = None
     attributes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     no_data: tuple[NoData, ...] = ()
+    boundary: bool = False
 
     @property
     def known(self) -> bool:
@@ -124,6 +126,7 @@ class Placed:
         margin: cost of the best path without it on that unit, less that of the best path;
             `None` where no other unit supports it.
         undecided: margin below the model's limit, or a tie, or nothing known.
+        boundary: as of its `Op`.
     """
 
     name: str
@@ -133,6 +136,7 @@ class Placed:
     margin: float | None
     undecided: bool
     off: Off | None = None
+    boundary: bool = False
 
 
 @dataclass(frozen=True)
@@ -176,3 +180,31 @@ class Prediction:
         if self.total_ms is None or self.without_ane_ms is None:
             return None
         return max(self.without_ane_ms - self.total_ms, 0.0)
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The prediction of one function of a package.
+
+    Attributes:
+        tokens: T of its flexible inputs; `None` where all shapes are fixed.
+        unknown: why nothing is known of its shapes; empty where they are.
+    """
+
+    function: str
+    tokens: int | None
+    prediction: Prediction
+    unknown: str = ""
+
+    @property
+    def compute(self) -> tuple[Placed, ...]:
+        """Operations but those that only convert an input or output."""
+        return tuple(op for op in self.prediction.operations if not op.boundary)
+
+    def weakness(self) -> tuple[bool, int, int, float]:
+        """Sorts what is likelier to leave the ANE before what is not."""
+        on = sum(op.unit == "ANE" for op in self.compute)
+        decided = sum(not op.undecided for op in self.compute)
+        missing = len(self.compute) - on
+        margin = self.prediction.margin
+        return (not self.unknown, -missing, decided, math.inf if margin is None else margin)

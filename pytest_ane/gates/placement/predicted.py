@@ -1,0 +1,124 @@
+"""What predictions add to the verdict of the placement gate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pytest_ane.core.verdict import Column, Figure, Finding, Severity, Table, Where
+from pytest_ane.gates.placement.forecast import allows
+from pytest_ane.gates.placement.plans import Plan, plain
+from pytest_ane.gates.placement.segmenter import Placed, Predicted
+
+_REMEDY = (
+    "see `pytest-ane explain` for what would bring it back, or allow it in "
+    "policy.placement.allow-off"
+)
+
+
+def predicted_figures(predictions: Sequence[Predicted]) -> Iterator[Figure]:
+    """`predicted: 58 of 58 compute ops on the ANE in 1 segment (M4, macOS 27)`, and the margin.
+
+    Of several T or functions it is the one that is likeliest to leave the ANE.
+    """
+    if not predictions:
+        return
+    weakest, unknown = predictions[0], next((p.unknown for p in predictions if p.unknown), "")
+    prediction, compute = weakest.prediction, weakest.compute
+    if prediction.total_ms is None:
+        why = unknown or "shapes are known only at run time"
+        yield Figure("predicted", f"nothing: {plain(why)}", label="predicted", shown=True)
+        return
+    at = f", T = {weakest.tokens}" if weakest.tokens is not None else ""
+    segments = sum(segment.unit == "ANE" for segment in prediction.segments)
+    undecided = sum(op.undecided for op in compute)
+    yield Figure(
+        "predicted_ane_ops",
+        sum(op.unit == "ANE" for op in compute),
+        f"compute ops on the ANE in {segments} segment{'' if segments == 1 else 's'}",
+        "predicted:",
+        of=len(compute),
+        note=f"{prediction.chip}, {prediction.system}{at}",
+        shown=True,
+    )
+    yield Figure("predicted_undecided_ops", undecided, "ops undecided", shown=undecided > 0)
+    yield Figure("predicted_segments", len(prediction.segments), "segments")
+    if prediction.margin is not None:
+        yield Figure("predicted_margin", prediction.margin / 1000, "s", "margin", shown=True)
+
+
+def required(predictions: Sequence[Predicted], allow_off: Sequence[str]) -> Iterator[Finding]:
+    """Findings under `require = "predicted"`: failed off the ANE, unproven where undecided."""
+    for predicted in predictions:
+        if predicted.prediction.total_ms is None:
+            why = predicted.unknown or "Core ML makes no estimates of this program"
+            yield Finding(
+                "unproven",
+                f"Nothing is predicted of function {plain(predicted.function)}: {plain(why)}",
+                remedy="give its inputs shapes that are known, or record a plan on a Mac",
+            )
+            continue
+        for op in predicted.compute:
+            if allows(allow_off, op.name, op.kind):
+                continue
+            if op.unit != "ANE" and not op.undecided:
+                yield _finding("failed", op, predicted, f"is predicted on the {op.unit}")
+            elif op.undecided:
+                yield _finding("unproven", op, predicted, "is undecided")
+
+
+def assumptions(predictions: Sequence[Predicted]) -> tuple[Table, ...]:
+    """What the predictions rest on without data."""
+    sentences = dict.fromkeys(s for p in predictions for s in p.prediction.no_data)
+    if not sentences:
+        return ()
+    rows = tuple((plain(sentence),) for sentence in sentences)
+    return (Table("what the prediction has no data on", (Column(""),), rows),)
+
+
+def contradictions(plan: Plan, predictions: Sequence[Predicted]) -> tuple[Table, ...]:
+    """Operations that a plan places elsewhere than every prediction that is decided."""
+    units: dict[tuple[str, str], set[str]] = {}
+    margins: dict[tuple[str, str], float | None] = {}
+    for predicted in predictions:
+        for op in predicted.compute:
+            key = (predicted.function, op.name)
+            if op.unit is None or op.undecided:
+                units.setdefault(key, set()).update(("ANE", "CPU", "GPU"))
+            else:
+                units.setdefault(key, set()).add(op.unit)
+                margins[key] = op.margin
+    rows = tuple(
+        (
+            plain(op.op or "operation"),
+            plain(op.name),
+            op.preferred,
+            " or ".join(sorted(units[function, op.name])),
+            margins[function, op.name],
+        )
+        for function, op in plan.walk()
+        if op.preferred and op.preferred not in units.get((function, op.name), {op.preferred})
+    )
+    columns = ("op", "name", "plan", "predicted", "margin, ms")
+    title = "compute ops that the plan places elsewhere than predicted"
+    return (Table(title, tuple(map(Column, columns)), rows),) if rows else ()
+
+
+def _finding(severity: Severity, op: Placed, predicted: Predicted, state: str) -> Finding:
+    at = f" at T = {predicted.tokens}" if predicted.tokens is not None else ""
+    reason = f"{plain(op.kind)} `{plain(op.name)}` {state}{at}: {_why(op)}"
+    verb, _, rest = state.partition(" ")
+    plural = {"is": "are"}[verb]
+    return Finding(severity, reason, Where(op=plain(op.name)), _REMEDY, f"{plural} {rest}{at}")
+
+
+def _why(op: Placed) -> str:
+    off = op.off
+    if op.undecided:
+        margin = 0.0 if op.margin is None else op.margin
+        return f"another unit costs {margin:.4g} ms more, which is too close to call"
+    if off is None or off.cause == "unsupported":
+        return off.limit if off else "the ANE does not take it"
+    short = "" if off.short_ms is None else f", {off.short_ms:.4g} ms short of it"
+    if off.cause == "neighbour":
+        return f"`{plain(off.neighbour)}` near it is not for the ANE{short}"
+    return f"{off.cause}{short}"
