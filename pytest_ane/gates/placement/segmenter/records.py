@@ -189,12 +189,14 @@ class Predicted:
     Attributes:
         tokens: T of its flexible inputs; `None` where all shapes are fixed.
         unknown: why nothing is known of its shapes; empty where they are.
+        ops: the graph.
     """
 
     function: str
     tokens: int | None
     prediction: Prediction
     unknown: str = ""
+    ops: tuple[Op, ...] = field(default=(), repr=False)
 
     @property
     def compute(self) -> tuple[Placed, ...]:

@@ -1,0 +1,204 @@
+"""Predicted placement for `pytest-ane explain`: the map, why ops are off the ANE, and remedies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_ane.gates.placement.plans import plain
+from pytest_ane.gates.placement.segmenter import Placed, Predicted, Prediction, Remedy, Segment
+
+_SEGMENTS = 12
+_GROUPS = 12
+_REMEDIES = 6
+_KINDS = 6
+_NAMES = 3
+
+
+@dataclass(frozen=True)
+class Group:
+    """Operations that are off the ANE, or undecided, for the same reason.
+
+    Attributes:
+        reason: the cause, with the limit or the neighbours; for undecided ones, their unit.
+        operations: indices.
+        short_ms: least and most milliseconds that are short of the ANE; None where it is no
+            question of cost.
+    """
+
+    reason: str
+    operations: tuple[int, ...]
+    short_ms: tuple[float, float] | None = None
+
+
+def off_groups(prediction: Prediction) -> list[Group]:
+    """Operations off the ANE by reason, in the order in which reasons first appear."""
+    kinds = {op.name: op.kind for op in prediction.operations}
+    groups: dict[str, list[int]] = {}
+    for index, op in enumerate(prediction.operations):
+        if op.off:
+            reason = {
+                "unsupported": f"not supported: {op.off.limit}",
+                "neighbour": f"pulled along by {kinds.get(op.off.neighbour, 'operations')} near it",
+            }.get(op.off.cause, op.off.cause)
+            groups.setdefault(reason, []).append(index)
+    return [
+        Group(reason, tuple(members), _short(prediction.operations[i] for i in members))
+        for reason, members in groups.items()
+    ]
+
+
+def _short(placed: Iterable[Placed]) -> tuple[float, float] | None:
+    short = [op.off.short_ms for op in placed if op.off and op.off.short_ms is not None]
+    return (min(short), max(short)) if short else None
+
+
+def undecided_groups(prediction: Prediction) -> list[Group]:
+    """Operations that another unit may take as well, by the predicted unit."""
+    groups: dict[str, list[int]] = {}
+    for index, op in enumerate(prediction.operations):
+        if op.undecided:
+            groups.setdefault(f"predicted on the {op.unit}", []).append(index)
+    return [Group(reason, tuple(members)) for reason, members in groups.items()]
+
+
+def prediction_lines(
+    predictions: Sequence[Predicted], remedies: Sequence[Remedy], *, several: bool = False
+) -> Iterator[str]:
+    """The map of one function, short however large the program is.
+
+    Args:
+        predictions: at one or more T; the first is shown in full.
+        remedies: of the first.
+        several: whether the package has other functions, so that this one is named.
+    """
+    prediction = predictions[0].prediction
+    yield from (headline(predicted, several=several) for predicted in predictions)
+    if prediction.total_ms is not None:
+        at = f"T = {predictions[0].tokens}: " if len(predictions) > 1 else ""
+        yield f"{at}{_path(prediction)}"
+        yield from _segments(prediction)
+    yield from _reasons(prediction)
+    if remedies:
+        yield "what would bring operations back, with the predicted gain:"
+        for remedy in remedies[:_REMEDIES]:
+            yield f"  - {plain(remedy.action)}:"
+            yield f"    {_gain(remedy, prediction)}"
+        yield from _more(len(remedies) - _REMEDIES, "remedies")
+    if prediction.no_data:
+        yield "rests on:"
+        yield from (f"  - {plain(sentence)}" for sentence in prediction.no_data)
+
+
+def headline(predicted: Predicted, *, several: bool = False) -> str:
+    """Chip, system and units, and how many compute ops are on the ANE."""
+    prediction = predicted.prediction
+    at = f", T = {predicted.tokens}" if predicted.tokens is not None else ""
+    function = f" {plain(predicted.function)}" if several else ""
+    chip = ", ".join(filter(None, (prediction.chip, prediction.system, prediction.units)))
+    start = f"predicted{function} ({chip}{at}): "
+    if prediction.total_ms is None:
+        why = predicted.unknown or "Core ML makes no estimates where values decide shapes"
+        return f"{start}nothing; {plain(why)}"
+    on_ane = sum(op.unit == "ANE" for op in predicted.compute)
+    segments = sum(segment.unit == "ANE" for segment in prediction.segments)
+    count = f" in {_plural(segments, 'segment')}" if segments else ""
+    return f"{start}{on_ane:,} of {len(predicted.compute):,} compute ops on the ANE{count}"
+
+
+def _path(prediction: Prediction) -> str:
+    total, without, margin = (
+        _ms(value or 0.0)
+        for value in (prediction.total_ms, prediction.without_ane_ms, prediction.margin)
+    )
+    switches = _plural(prediction.switches, "switch", "switches")
+    return f"path {total}, without the ANE {without}, margin {margin}; {switches}"
+
+
+def _segments(prediction: Prediction) -> Iterator[str]:
+    segments = prediction.segments
+    if not segments:
+        return
+    yield "segments, in order:"
+    for number, segment in enumerate(segments[:_SEGMENTS], 1):
+        members = prediction.operations[segment.first : segment.last + 1]
+        first, last = plain(members[0].name), plain(members[-1].name)
+        names = first if len(members) == 1 else f"{first} ... {last}"
+        head = f"{segment.unit}  {_ms(segment.ms)}  {_plural(len(members), 'op')}"
+        yield f"  {number}. {head}: {names}"
+        yield f"     {_counts(members)}"
+    if rest := segments[_SEGMENTS:]:
+        yield f"  and {_rest(rest)}; --json has all of them"
+
+
+def _rest(segments: Sequence[Segment]) -> str:
+    ane = [segment for segment in segments if segment.unit == "ANE"]
+    total = sum(segment.ms for segment in segments)
+    return f"{_plural(len(segments), 'segment')} more, {len(ane):,} on the ANE, {_ms(total)}"
+
+
+def _reasons(prediction: Prediction) -> Iterator[str]:
+    groups = off_groups(prediction)
+    if any(group.short_ms for group in groups):
+        yield "off the ANE (short: what the best path with an op on the ANE costs more):"
+    elif groups:
+        yield "off the ANE:"
+    yield from _groups(groups, prediction.operations)
+    undecided = undecided_groups(prediction)
+    if undecided and prediction.total_ms is not None:
+        yield "undecided, as another unit costs nearly the same:"
+        yield from _groups(undecided, prediction.operations)
+
+
+def _groups(groups: Sequence[Group], operations: Sequence[Placed]) -> Iterator[str]:
+    """Two lines each, the largest group first."""
+    for group in sorted(groups, key=lambda group: -len(group.operations))[:_GROUPS]:
+        members = [operations[index] for index in group.operations]
+        yield f"  - {_plural(len(members), 'op')} {plain(group.reason)}{_short_of(group)}"
+        yield f"    {_counts(members)}: {_names(members)}"
+    yield from _more(len(groups) - _GROUPS, "reasons")
+
+
+def _short_of(group: Group) -> str:
+    if group.short_ms is None:
+        return ""
+    least, most = map(_ms, group.short_ms)
+    return f", {least if least == most else f'{least[:-3]} to {most}'} short"
+
+
+def _gain(remedy: Remedy, prediction: Prediction) -> str:
+    back = f"{_plural(remedy.back, 'op')} more on the ANE, " if remedy.back else ""
+    before = len(prediction.segments)
+    segments = _plural(remedy.segments, "segment")
+    if remedy.segments != before:
+        segments += f" instead of {before:,}"
+    of = f" {_ms(prediction.total_ms or 0.0)}"
+    by = f", by {remedy.multiple:,}" if remedy.multiple > 1 else ""
+    return f"{back}{segments}, {_ms(remedy.gain_ms)} less of{of}{by}"
+
+
+def _names(placed: Sequence[Placed]) -> str:
+    names = ", ".join(plain(op.name) for op in placed[:_NAMES])
+    more = len(placed) - _NAMES
+    return f"{names} and {more:,} more" if more > 0 else names
+
+
+def _counts(placed: Iterable[Placed]) -> str:
+    counts = Counter(plain(op.kind) for op in placed).most_common()
+    text = ", ".join(f"{count:,} {kind}" for kind, count in counts[:_KINDS])
+    more = sum(count for _, count in counts[_KINDS:])
+    return f"{text}, {more:,} of {_plural(len(counts) - _KINDS, 'other type')}" if more else text
+
+
+def _more(count: int, what: str) -> Iterator[str]:
+    if count > 0:
+        yield f"  - and {count:,} more {what}; --json has all of them"
+
+
+def _plural(count: int, noun: str, several: str = "") -> str:
+    return f"{count:,} {noun if count == 1 else several or f'{noun}s'}"
+
+
+def _ms(value: float) -> str:
+    return f"{value:.4g} ms"
