@@ -79,6 +79,9 @@ def prediction_lines(
         at = f"T = {predictions[0].tokens}: " if len(predictions) > 1 else ""
         yield f"{at}{_path(prediction)}"
         yield from _segments(prediction)
+    if any(op.work for op in prediction.operations):
+        yield "supported:"
+        yield from _work(prediction)
     yield from _reasons(prediction)
     if remedies:
         yield "what would bring operations back, with the predicted gain:"
@@ -98,6 +101,10 @@ def headline(predicted: Predicted, *, several: bool = False) -> str:
     function = f" {plain(predicted.function)}" if several else ""
     chip = ", ".join(filter(None, (prediction.chip, prediction.system, prediction.units)))
     start = f"predicted{function} ({chip}{at}): "
+    if any(op.work for op in prediction.operations):
+        supported = sum(op.off is None for op in predicted.compute)
+        count = f"{supported:,} of {len(predicted.compute):,}"
+        return f"{start}no units, as costs are unknown; {count} compute ops supported"
     if prediction.total_ms is None:
         why = predicted.unknown or "Core ML makes no estimates where values decide shapes"
         return f"{start}nothing; {plain(why)}"
@@ -136,6 +143,15 @@ def _rest(segments: Sequence[Segment]) -> str:
     ane = [segment for segment in segments if segment.unit == "ANE"]
     total = sum(segment.ms for segment in segments)
     return f"{_plural(len(segments), 'segment')} more, {len(ane):,} on the ANE, {_ms(total)}"
+
+
+def _work(prediction: Prediction) -> Iterator[str]:
+    """Rows of supported operations by how much work they have, where costs are unknown."""
+    for work in ("large", "small", "unknown"):
+        members = [op for op in prediction.operations if op.work == work]
+        if members:
+            yield f"  - {_plural(len(members), 'op')} in rows of {work} work"
+            yield f"    {_counts(members)}: {_names(members)}"
 
 
 def _reasons(prediction: Prediction) -> Iterator[str]:

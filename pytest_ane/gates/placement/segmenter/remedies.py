@@ -6,6 +6,7 @@ the prediction does not confirm are left out.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,11 +26,16 @@ from pytest_ane.gates.placement.segmenter.records import (
     Units,
 )
 from pytest_ane.gates.placement.segmenter.rewrites import Change, supported_form
+from pytest_ane.gates.placement.segmenter.support import limit
 
 AtTokens = Callable[[int], Sequence[Op] | None]
 """The graph at a T; None where its inputs do not take that."""
 _MULTIPLES = 1024
-"""Largest multiple of the work that is tried."""
+"""Largest multiple of the batch that is tried."""
+_TOKENS = 512
+"""Largest T that is tried."""
+_TRIED = 40_000
+"""Operations of graphs with more work that are predicted."""
 _ISLANDS = 4
 """Kinds of islands that are tried, those of most milliseconds first."""
 
@@ -86,8 +92,10 @@ def remedies(
     if tokens and at_tokens:
         at, length = at_tokens, tokens
         words = f"T = {tokens}"
-        more_work += _more_work(trial, lambda times: at(times * length), words, changed=changed)
-    confirmed += more_work or _more_work(trial, _batch(ops), changed=changed)
+        more_work += _more_work(
+            trial, _TOKENS // length, lambda times: at(times * length), words, changed=changed
+        )
+    confirmed += more_work or _more_work(trial, _most_batch(ops), _batch(ops), changed=changed)
     return tuple(sorted(confirmed, key=lambda remedy: -remedy.gain_ms))
 
 
@@ -197,6 +205,7 @@ def _fused(trial: _Trial) -> Iterator[Remedy]:
 
 def _more_work(
     trial: _Trial,
+    most: int,
     larger: Callable[[int], Sequence[Op] | None],
     tokens: str = "",
     *,
@@ -204,8 +213,11 @@ def _more_work(
 ) -> Iterator[Remedy]:
     """The least multiple of the work with which half of what had too little is on the ANE.
 
+    Of large graphs not the least one, but one that suffices.
+
     Args:
         trial: of the graph.
+        most: the largest multiple that is tried.
         larger: the graph with a multiple of its work.
         tokens: the T whose multiples these are, in words; else it is a batch.
         changed: whether unsupported operations take another form too, as it alone does not help.
@@ -231,20 +243,28 @@ def _more_work(
 
     if not little:
         return
-    multiple, confirmed = 2, None
-    while multiple <= _MULTIPLES and not (confirmed := at(multiple)):
-        multiple *= 2
-    if not confirmed:
-        return
-    # From 32 on, to one part in 16: a prediction of a large graph takes time.
-    least, most = multiple // 2, multiple
-    while most - least > max(most // 16, 1):
-        middle = (least + most) // 2
+    least, confirmed = 1, None
+    while most > 1 and not (confirmed := at(most)):
+        if len(trial.ops) > _TRIED or larger(most) is not None:
+            return
+        most //= 2  # Its inputs do not take so much.
+    for _ in range(_TRIED // len(trial.ops)):
+        if not confirmed or most - least < 2:
+            break
+        middle = round(math.sqrt(least * most))
         if remedy := at(middle):
             most, confirmed = middle, remedy
         else:
             least = middle
-    yield confirmed
+    if confirmed:
+        yield confirmed
+
+
+def _most_batch(ops: Sequence[Op]) -> int:
+    """The largest multiple of all first axes that is within the ANE's limit."""
+    tensors = (tensor for op in ops for tensor in (*op.inputs, *op.outputs))
+    longest = max((t.shape[0] or 1 for t in tensors if t.shape and not t.constant), default=1)
+    return min(_MULTIPLES, limit("axis") // longest)
 
 
 def _batch(ops: Sequence[Op]) -> Callable[[int], Sequence[Op]]:
