@@ -205,7 +205,7 @@ def test_a_signer_that_is_not_there(complaints: Complaints, tmp_path: Path) -> N
         ("policy.evidence.compute-units = ['NPU']", "must be one of 'ALL', 'CPU_AND_GPU'"),
         ("policy.evidence.max-age = 90", "max-age = 90: must be a time such as"),
         ("policy.fidelity.require = 'plan'", "must be one of 'any', 'device'"),
-        ("policy.placement.require = 'device'", "must be one of 'forecast', 'plan'"),
+        ("policy.placement.require = 'device'", "must be one of 'forecast', 'predicted', 'plan'"),
         ("policy.placement.chips = ['a']", "it belongs in [models.m.policy.placement.evidence]"),
     ],
 )

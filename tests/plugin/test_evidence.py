@@ -102,6 +102,18 @@ def test_the_verdict_says_where_it_is_from(
     recorded.verify().stdout.fnmatch_lines([f"passed   own:good  placement   plan: * {where}"])
 
 
+def test_a_recorded_plan_stands_beside_what_is_predicted(recorded: Recorded) -> None:
+    """The replayed Mac has a convolution on the ANE that is too little work."""
+    result = recorded.verify("-k", "placement", "-rA")
+    result.assert_outcomes(passed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        [
+            "compute ops that the plan places elsewhere than predicted:",
+            "conv  projection  ANE   CPU *",
+        ]
+    )
+
+
 def test_a_replay_is_no_device_live_or_recorded(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

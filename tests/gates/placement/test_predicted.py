@@ -1,0 +1,179 @@
+"""Predictions in the verdict of the placement gate, and operations allowed off the ANE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pytest_ane.core.verdict import Verdict
+from pytest_ane.gates.placement import Forecast, PredictedPlan, beside_prediction, forecast, judge
+from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
+from pytest_ane.gates.placement.segmenter import predict_model
+from pytest_ane.manifest.policy import PlacementPolicy
+from pytest_ane.mil.records import DType, Feature, MLModel, Operation
+from pytest_ane.report.verdict import reasons, row
+from tests.gates.placement.programs import const, function, half, ints, model, op, value
+
+IMAGE = half(1, 64, 32, 32)
+WEIGHT = const("w", np.zeros((64, 64, 3, 3), np.float16))
+
+
+def conv(name: str, x: str) -> Operation:
+    return op("conv", name, IMAGE, x=x, weight="w", pad_type=value(1))
+
+
+def convs(count: int, *after: Operation) -> MLModel:
+    """A chain of convolutions `c0`, `c1`, ..., each 0.1001 ms on the CPU."""
+    chain = [conv(f"c{i}", f"c{i - 1}" if i else "x") for i in range(count)]
+    return model(function(WEIGHT, *chain, *after, inputs={"x": IMAGE}))
+
+
+def measured(program: MLModel) -> Forecast:
+    return replace(forecast(program, size_bytes=1000), predictions=predict_model(program))
+
+
+def judged(program: MLModel, require: str = "predicted", allow_off: Sequence[str] = ()) -> Verdict:
+    policy = PlacementPolicy.model_validate({"require": require, "allow_off": list(allow_off)})
+    return judge(measured(program), policy, "own:m")
+
+
+def test_enough_work_is_predicted_on_the_ane() -> None:
+    verdict = judged(convs(8))
+    assert verdict.status == "passed"
+    assert row(verdict) == (
+        "forecast: 8 of 8 ops for the ANE · predicted: 8 of 8 compute ops on the ANE in 1 segment "
+        "(M4, macOS 27) · margin 0.5131 ms"
+    )
+
+
+def test_too_little_work_fails_only_where_the_prediction_is_required() -> None:
+    program = convs(1)
+    assert judged(program, "forecast").status == "passed"
+    verdict = judged(program)
+    assert verdict.status == "failed"
+    (reason,) = reasons(verdict)
+    assert reason.startswith("conv `c0` is predicted on the CPU: too little work, 0.1546 ms short")
+    assert "pytest-ane explain" in reason
+
+
+def test_what_a_rule_keeps_off_is_told_once() -> None:
+    argsort = op("argsort", "order", ints(1, 64, 32, 32), x="c7")
+    verdict = judged(convs(8, argsort))
+    assert [f.where.op for f in verdict.findings if f.severity == "failed"] == ["order"]
+    assert "R009" in verdict.reasons[0].reason
+
+
+def test_a_tie_is_unproven() -> None:
+    """The last operation costs the same on either unit: 0.125 ms to switch, or to end."""
+    verdict = judged(convs(8, op("relu", "last", IMAGE, x="c7")))
+    assert verdict.status == "unproven"
+    (reason,) = reasons(verdict)
+    assert reason.startswith("relu `last` is undecided: another unit costs")
+    assert "1 op undecided" in row(verdict)
+    assert judged(convs(8, op("relu", "last", IMAGE, x="c7")), "forecast").status == "passed"
+
+
+def test_nothing_known_is_unproven() -> None:
+    size = op("slice_by_size", "part", half(None), x="x", begin=value([0]), size="n")
+    program = model(function(size, inputs={"x": half(64), "n": ints(1)}))
+    verdict = judged(program)
+    assert verdict.status != "passed"
+    assert any("Nothing is predicted" in reason for reason in reasons(verdict))
+    assert verdict.values["predicted"] == "nothing: shapes are known only at run time"
+
+
+def flexible(least: int, greatest: int) -> MLModel:
+    """A linear layer of 1,024 channels over T rows."""
+    kind = half(1, None, 1024)
+    weight = const("w", np.zeros((1024, 1024), np.float16))
+    made = op("linear", "y", kind, x="x", weight="w", bias=value(np.zeros(1024, np.float16)))
+    ranges = ((1, 1), (least, greatest), (1024, 1024))
+    feature = Feature("x", DType.FP16, (1, least, 1024), ranges=ranges)
+    return model(function(weight, made, inputs={"x": kind}), features=[feature])
+
+
+def test_the_weakest_t_of_a_flexible_input_decides() -> None:
+    program = flexible(1, 64)
+    predictions = predict_model(program)
+    assert [(p.tokens, p.compute[0].unit) for p in predictions] == [(1, "CPU"), (64, "ANE")]
+    verdict = judged(program)
+    assert verdict.status == "failed"
+    assert "is predicted on the CPU at T = 1" in reasons(verdict)[0]
+    assert "(M4, macOS 27, T = 1)" in row(verdict)
+    assert judged(flexible(64, 2048)).status == "passed"
+    assert [p.tokens for p in predict_model(flexible(64, 2048))] == [64, 512]
+
+
+def test_ops_allowed_off_are_counted_and_not_judged() -> None:
+    argsort = op("argsort", "order", ints(1, 64, 32, 32), x="c7")
+    program = convs(8, argsort)
+    for patterns in (["argsort"], ["ord*"], ["*sort", "c?"]):
+        verdict = judged(program, "predicted", patterns)
+        assert (verdict.status, verdict.warnings) == ("passed", ())
+        assert verdict.values["allowed_off_ops"] == 1
+        assert "1 op allowed off the ANE" in row(verdict)
+    verdict = judged(program, "forecast", ["order"])
+    assert (verdict.status, verdict.values["outcome"]) == ("passed", "eligible")
+
+
+def test_a_pattern_of_no_op_is_warned_of() -> None:
+    verdict = judged(convs(8), allow_off=["lsmt"])
+    assert verdict.status == "passed"
+    (warning,) = verdict.warnings
+    assert "'lsmt'" in warning.reason
+
+
+def test_a_whole_program_is_never_allowed_off() -> None:
+    large = replace(measured(convs(8)), size_bytes=3 * 2**30)
+    policy = PlacementPolicy(allow_off=("*",))
+    assert judge(large, policy, "own:m").status == "failed"
+
+
+def planned(*devices: str, units: str = "CPU_AND_NE") -> Plan:
+    operations = tuple(
+        PlannedOperation(f"c{i}", "conv", device, ("ANE", "CPU"))  # type: ignore[arg-type]
+        for i, device in enumerate(devices)
+    )
+    return Plan("coremltools", (PlannedFunction("main", operations),), compute_units=units)
+
+
+def test_a_plan_decides_and_what_contradicts_it_is_shown_beside_it() -> None:
+    program = convs(8)
+    plan = beside_prediction(planned(*["ANE"] * 6, "CPU", "GPU"), program)
+    verdict = judge(plan, PlacementPolicy(require="predicted", allow_off=("c6", "c7")), "own:m")
+    assert (verdict.status, verdict.basis) == ("passed", "plan")
+    assert verdict.values["allowed_off_ops"] == 2
+    title = "compute ops that the plan places elsewhere than predicted"
+    (table,) = [table for table in verdict.tables if table.title == title]
+    assert [row[:4] for row in table.rows] == [
+        ("conv", "c6", "CPU", "ANE"),
+        ("conv", "c7", "GPU", "ANE"),
+    ]
+    assert judge(plan, PlacementPolicy(), "own:m").status == "failed"
+
+
+def test_a_plan_that_agrees_has_no_such_table() -> None:
+    verdict = judge(beside_prediction(planned(*["ANE"] * 8), convs(8)), PlacementPolicy(), "own:m")
+    assert (verdict.status, verdict.tables) == ("passed", ())
+
+
+def test_a_plan_on_the_cpu_is_right_where_too_little_work_is_predicted() -> None:
+    """Not a contradiction; still red, for a plan decides."""
+    verdict = judge(beside_prediction(planned("CPU"), convs(1)), PlacementPolicy(), "own:m")
+    assert verdict.status == "failed"
+    assert len(verdict.tables) == 1
+
+
+@pytest.mark.parametrize(("units", "chip"), [("CPU_AND_NE", "M4"), ("ALL", "M4 Pro")])
+def test_a_plan_is_compared_for_its_compute_units(units: str, chip: str) -> None:
+    plan = beside_prediction(planned("ANE", units=units), convs(1))
+    assert [p.prediction.chip for p in plan.predictions] == [chip]
+
+
+def test_a_plan_without_the_ane_has_nothing_to_compare() -> None:
+    plan = beside_prediction(planned("CPU", units="CPU_ONLY"), convs(1))
+    assert isinstance(plan, PredictedPlan)
+    assert plan.predictions == ()
