@@ -35,18 +35,30 @@ class Group:
 def off_groups(prediction: Prediction) -> list[Group]:
     """Operations off the ANE by reason, in the order in which reasons first appear."""
     kinds = {op.name: op.kind for op in prediction.operations}
-    groups: dict[str, list[int]] = {}
+    groups: dict[tuple[str, str], list[int]] = {}
+    neighbours: dict[tuple[str, str], dict[str, None]] = {}
     for index, op in enumerate(prediction.operations):
         if op.off:
-            reason = {
-                "unsupported": f"not supported: {op.off.limit}",
-                "neighbour": f"pulled along by {kinds.get(op.off.neighbour, 'operations')} near it",
-            }.get(op.off.cause, op.off.cause)
-            groups.setdefault(reason, []).append(index)
+            key = (op.off.cause, op.off.limit or kinds.get(op.off.neighbour, ""))
+            groups.setdefault(key, []).append(index)
+            neighbours.setdefault(key, {})[op.off.neighbour] = None
+    operations = prediction.operations
     return [
-        Group(reason, tuple(members), _short(prediction.operations[i] for i in members))
-        for reason, members in groups.items()
+        Group(
+            _reason(*key, [*neighbours[key]]),
+            tuple(members),
+            _short(operations[index] for index in members),
+        )
+        for key, members in groups.items()
     ]
+
+
+def _reason(cause: str, what: str, neighbours: Sequence[str]) -> str:
+    if cause == "neighbour":
+        names = ", ".join(f"`{plain(name)}`" for name in neighbours[:_NAMES])
+        more = len(neighbours) - _NAMES
+        return f"pulled along by {what} {names}{f' and {more:,} more' if more > 0 else ''}"
+    return f"not supported: {what}" if cause == "unsupported" else cause
 
 
 def _short(placed: Iterable[Placed]) -> tuple[float, float] | None:
@@ -171,7 +183,7 @@ def _groups(groups: Sequence[Group], operations: Sequence[Placed]) -> Iterator[s
     """Two lines each, the largest group first."""
     for group in sorted(groups, key=lambda group: -len(group.operations))[:_GROUPS]:
         members = [operations[index] for index in group.operations]
-        yield f"  - {_plural(len(members), 'op')} {plain(group.reason)}{_short_of(group)}"
+        yield f"  - {_plural(len(members), 'op')} {plain(group.reason)}{_short_of(group)}:"
         yield f"    {_counts(members)}: {_names(members)}"
     yield from _more(len(groups) - _GROUPS, "reasons")
 
@@ -180,18 +192,19 @@ def _short_of(group: Group) -> str:
     if group.short_ms is None:
         return ""
     least, most = map(_ms, group.short_ms)
-    return f", {least if least == most else f'{least[:-3]} to {most}'} short"
+    amount = least if least == most else f"{least.removesuffix(' ms')} to {most}"
+    of = " of its launch and switches" if group.reason == "too little work" else ""
+    return f", {amount} short{of}"
 
 
 def _gain(remedy: Remedy, prediction: Prediction) -> str:
-    back = f"{_plural(remedy.back, 'op')} more on the ANE, " if remedy.back else ""
+    each = f" for each of {remedy.multiple:,}" if remedy.multiple > 1 else ""
+    gain = f"gain {_ms(remedy.gain_ms)} of {_ms(prediction.total_ms or 0.0)}{each}"
+    back = f", {remedy.back:,} more {'op' if remedy.back == 1 else 'ops'} on the ANE"
     before = len(prediction.segments)
+    instead = f" instead of {before:,}" if remedy.segments != before else ""
     segments = _plural(remedy.segments, "segment")
-    if remedy.segments != before:
-        segments += f" instead of {before:,}"
-    of = f" {_ms(prediction.total_ms or 0.0)}"
-    by = f", by {remedy.multiple:,}" if remedy.multiple > 1 else ""
-    return f"{back}{segments}, {_ms(remedy.gain_ms)} less of{of}{by}"
+    return f"{gain}{back if remedy.back > 0 else ''}, {segments}{instead}"
 
 
 def _names(placed: Sequence[Placed]) -> str:
@@ -204,7 +217,7 @@ def _counts(placed: Iterable[Placed]) -> str:
     counts = Counter(plain(op.kind) for op in placed).most_common()
     text = ", ".join(f"{count:,} {kind}" for kind, count in counts[:_KINDS])
     more = sum(count for _, count in counts[_KINDS:])
-    return f"{text}, {more:,} of {_plural(len(counts) - _KINDS, 'other type')}" if more else text
+    return f"{text}, {_plural(more, 'other')}" if more else text
 
 
 def _more(count: int, what: str) -> Iterator[str]:

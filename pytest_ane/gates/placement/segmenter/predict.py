@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from pytest_ane.gates.placement.segmenter.costs import milliseconds
+from pytest_ane.gates.placement.segmenter.costs import milliseconds, rates_of
 from pytest_ane.gates.placement.segmenter.model import CostModel, chip_named, launch_bounds, models
 from pytest_ane.gates.placement.segmenter.path import Edges, Paths, Row, best_cost, shortest
 from pytest_ane.gates.placement.segmenter.records import (
@@ -27,7 +27,8 @@ from pytest_ane.gates.placement.segmenter.support import is_measured, obstacle
 
 _RUN_TIME = frozenset({"non_zero", "range_1d"})
 """Operations whose result has a shape known only at run time."""
-
+_LARGE = 2**18
+"""Elements of the smallest operation that other plans have on the ANE, a transpose of 512 x 512."""
 
 _ASSUMED: Mapping[NoData, str] = {
     "compressed weights": "counted as if uncompressed",
@@ -59,7 +60,7 @@ def predict(
     model = models().get(chip := chip_named(chip))
     if model is None:
         return _without_costs(ops, units, chip, no_data)
-    missing = (*_missing(ops, no_data), *_assumed_rates(units, model))
+    missing = (*_missing(ops, no_data), *_assumed_rates(ops, units, model))
     if not estimated(ops):
         return _unestimated(ops, units, model, missing)
     backends = BACKENDS[units]
@@ -67,6 +68,7 @@ def predict(
     edges = edge_costs(units, model)
     paths = shortest(costs, edges, model.tie_ms)
     off = _reasons(ops, costs, edges, paths, units, model)
+    missing += tuple(_large(ops, off))
     placed = tuple(
         _placed(op, row, through, backends, backend, paths.total, model, why)
         for op, row, through, backend, why in zip(
@@ -121,7 +123,10 @@ def _missing(ops: Sequence[Op], program: Sequence[NoData]) -> Iterator[str]:
         yield f"No public plan has {', '.join(unmeasured)}; support and the default cost assumed."
 
 
-def _assumed_rates(units: Units, model: CostModel) -> Iterator[str]:
+def _assumed_rates(ops: Sequence[Op], units: Units, model: CostModel) -> Iterator[str]:
+    scarce = {name for name, rate in model.rates.items() if rate.certainty == "one point"}
+    if single := sorted({rate for op in ops for rate in rates_of(op, model) & scarce}):
+        yield f"The cost of {', '.join(single)} is from one recorded operation."
     if model.chip != "M4":
         yield f"The CPU's rates on {model.chip} are those of M4."
     if units == "ALL":
@@ -147,6 +152,21 @@ def _unestimated(
         off = Off("unsupported", limit) if limit else None
         placed.append(Placed(op.name, op.kind, unit, None, None, True, off, op.boundary))
     return Prediction(model.chip, model.system, units, tuple(placed), (), None, None, no_data)
+
+
+def _large(ops: Sequence[Op], off: Sequence[Off | None]) -> Iterator[str]:
+    """Large operations whose predicted place the plans of others contradict."""
+    large = {
+        op.kind
+        for op, why in zip(ops, off, strict=True)
+        if why and why.cause == "too little work" and not op.weight and op.kind != "matmul"
+        if max((tensor.elements for tensor in op.outputs), default=0) >= _LARGE
+    }
+    if large:
+        yield (
+            f"Other public plans have operations as large as {', '.join(sorted(large))} here on "
+            "the ANE, where the costs say CPU."
+        )
 
 
 def _without_costs(

@@ -163,7 +163,7 @@ def test_the_least_t_where_a_graph_at_another_t_is_known() -> None:
 
 
 def test_what_no_change_helps_has_no_remedy() -> None:
-    """argsort has no other form; alone, and in a small program, nothing is worth a launch."""
+    """Argsort has no other form; alone, and in a small program, nothing is worth a launch."""
     assert remedies_of([op("argsort")]) == {}
     assert remedies_of([op("tan")]) == {}
 
