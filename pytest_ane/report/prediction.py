@@ -131,8 +131,9 @@ def _path(prediction: Prediction) -> str:
         _ms(value or 0.0)
         for value in (prediction.total_ms, prediction.without_ane_ms, prediction.margin)
     )
-    switches = _plural(prediction.switches, "switch", "switches")
-    return f"path {total}, without the ANE {without}, margin {margin}; {switches}"
+    between = (prediction.total_ms or 0.0) - sum(segment.ms for segment in prediction.segments)
+    switches = f"{_ms(between)} for launches and {_plural(prediction.switches, 'switch', 'es')}"
+    return f"path {total} ({switches}); without the ANE {without}, margin {margin}"
 
 
 def _segments(prediction: Prediction) -> Iterator[str]:
@@ -225,9 +226,10 @@ def _more(count: int, what: str) -> Iterator[str]:
         yield f"  - and {count:,} more {what}; --json has all of them"
 
 
-def _plural(count: int, noun: str, several: str = "") -> str:
-    return f"{count:,} {noun if count == 1 else several or f'{noun}s'}"
+def _plural(count: int, noun: str, ending: str = "s") -> str:
+    return f"{count:,} {noun}{'' if count == 1 else ending}"
 
 
 def _ms(value: float) -> str:
-    return f"{value:.4g} ms"
+    # Sums in another order differ in their last bits.
+    return f"{round(value, 9) + 0.0:.4g} ms"

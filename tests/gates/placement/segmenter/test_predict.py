@@ -126,6 +126,18 @@ def test_what_has_no_data_is_listed() -> None:
     assert other.no_data == ("The CPU's rates on M4 Pro are those of M4.",)
 
 
+def test_a_cost_from_one_recorded_operation_is_listed() -> None:
+    lstm = Op("l", "lstm", (Tensor((4, 1, 64)),), (Tensor((4, 1, 64)),))
+    assert predict([lstm]).no_data == ("The cost of lstm is from one recorded operation.",)
+
+
+def test_large_operations_that_other_plans_contradict_are_listed() -> None:
+    wide = Tensor((1, 512, 512))
+    (sentence,) = predict([Op("t", "transpose", (wide,), (wide,))]).no_data
+    assert "as large as transpose here on the ANE" in sentence
+    assert predict([op("sigmoid")]).no_data == ()
+
+
 def test_a_word_that_is_no_chip_is_refused() -> None:
     with pytest.raises(ManifestError, match=r"'M0' is no chip with an ANE; give M4 or M4 Pro"):
         predict([op("relu")], chip="M0")
