@@ -4,8 +4,9 @@
 
 A row tells where Core ML placed an op or a program. From its columns `op_type`, `shapes`, `quant`,
 `size_mb` and `os` a minimal program is made and the rules are asked about it; `label` is then
-compared, and `instrument` tells how it was come by. `chip` is not used: no rule that fails depends
-on it. Columns that hold the answer (`ane`, `total`, `non_ane_ops`, `note`) are never read.
+compared, and `instrument` tells how it was come by. No rule that fails depends on `chip`, which
+decides only whose costs predict a row. Columns that hold the answer (`ane`, `total`, `non_ane_ops`,
+`note`) are never read. The exit code is 1 where precision or recall is below its bar.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from benchmarks import placement_predicted
 from pytest_ane.gates.placement import Forecast, forecast
 from pytest_ane.gates.placement.rules import Outcome
 from pytest_ane.gates.placement.rules.ops import mil_ops
@@ -46,6 +48,7 @@ Truth = Literal["on", "off"]
 
 COLUMNS = ("id", "op_type", "shapes", "quant", "os", "size_mb", "instrument", "label")
 DIRECT = "direct compilation"
+PRECISION, RECALL = 0.95, 0.33
 # A whole program is stood for by one convolution with its compression, shapes, size and states.
 _WHOLE = re.compile(r"all\b.*|ct\.StateType.*|constexpr|weighted ops|blockwise 8-bit")
 _ALIASES = {
@@ -149,6 +152,30 @@ def scored(rows: Iterable[Row]) -> tuple[list[Scored], Counter[str]]:
             found = foretold(row, op)
             done.append(Scored(row, measured, _rules(found, "ineligible"), _rules(found, "warned")))
     return done, left
+
+
+def predicted(rows: Iterable[Row]) -> list[placement_predicted.Foreseen]:
+    """The rows whose shapes decide, by Core ML's cost model."""
+    core_ml = (row for row in rows if family(row["instrument"]) != DIRECT)
+    results = (
+        placement_predicted.foreseen(row, _one(row["op_type"]), truth(row)) for row in core_ml
+    )
+    return [result for result in results if result is not None]
+
+
+def _one(op_type: str) -> str | None:
+    return None if _WHOLE.fullmatch(op_type) else op_of(op_type)
+
+
+def passes(rows: Iterable[Row]) -> bool:
+    """Whether `ineligible` and `predicted off` are as often right as they must be."""
+    kept = list(rows)
+    headline = [one for one in scored(kept)[0] if family(one.row["instrument"]) != DIRECT]
+    hits = sum(one.verdict == "hit" for one in headline)
+    said = sum(bool(one.rules) for one in headline)
+    off = sum(one.truth == "off" for one in headline)
+    right = hits >= PRECISION * said and hits >= RECALL * off
+    return right and placement_predicted.passes(predicted(kept))
 
 
 def _rules(found: Forecast, outcome: Outcome) -> tuple[str, ...]:
@@ -302,19 +329,22 @@ def read(path: Path) -> list[Row]:
             missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
             if missing:
                 raise SystemExit(f"{path}: no column {', '.join(missing)}; it needs {COLUMNS}.")
-            return [{key: one[key] or "" for key in COLUMNS} for one in reader]
+            return [{key: one.get(key) or "" for key in (*COLUMNS, "chip")} for one in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SystemExit(f"{path}: cannot be read as CSV ({error}).") from error
 
 
 def report(rows: Iterable[Row]) -> Iterator[str]:
     """Everything the script prints, line by line."""
-    results, left = scored(rows)
+    kept = list(rows)
+    results, left = scored(kept)
     yield from by_instrument(results)
     yield ""
     yield from by_rule(results)
     yield f"\n{sum(left.values())} rows are left out:"
     yield from (f"  {count} {why}" for why, count in left.most_common())
+    yield ""
+    yield from placement_predicted.table(predicted(kept))
     for verdict in ("false alarm", "miss"):
         found = list(listed(results, verdict))
         yield f"\n{verdict}, {len(found)} rows:"
@@ -324,8 +354,11 @@ def report(rows: Iterable[Row]) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--labels", type=Path, required=True, help="the labelled rows, CSV")
-    for line in report(read(parser.parse_args().labels)):
+    rows = read(parser.parse_args().labels)
+    for line in report(rows):
         print(line)
+    if not passes(rows):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":
