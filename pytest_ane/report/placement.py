@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pytest_ane.gates.placement import Forecast, judge
-from pytest_ane.gates.placement.plans import Plan, Summary, plain, summarise
+from pytest_ane.gates.placement.plans import Plan, Summary, analytics, plain, summarise
 from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.report.verdict import details, reasons, remarks, row
 
@@ -50,6 +50,12 @@ def explain_plan(plan: Plan, width: int | None = None) -> Iterator[str]:
     yield f"{summary.outcome} (plan, {plan.source}{units})"
     yield from (f"  - {reason}" for reason in reasons(verdict))
     yield from details(verdict, width)
+    if estimates := analytics.path_ms(plan) if plan.source == "analytics" else None:
+        placed, most = estimates
+        yield (
+            f"Core ML's estimates: {placed:.4f} ms as placed, {most:.4f} ms with every "
+            "supported op on the ANE, launches and switches included"
+        )
     for message in plan.messages:
         kind = "failure" if message.failure else "note"
         yield f"line {message.line}: {kind}: {plain(message.meaning)}"
