@@ -123,7 +123,9 @@ def headline(predicted: Predicted, *, several: bool = False) -> str:
     on_ane = sum(op.unit == "ANE" for op in predicted.compute)
     segments = sum(segment.unit == "ANE" for segment in prediction.segments)
     count = f" in {_plural(segments, 'segment')}" if segments else ""
-    return f"{start}{on_ane:,} of {len(predicted.compute):,} compute ops on the ANE{count}"
+    undecided = sum(op.undecided for op in predicted.compute)
+    open_ = f", {undecided:,} undecided" if undecided else ""
+    return f"{start}{on_ane:,} of {len(predicted.compute):,} compute ops on the ANE{count}{open_}"
 
 
 def _path(prediction: Prediction) -> str:

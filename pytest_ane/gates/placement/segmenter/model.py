@@ -197,8 +197,12 @@ def chip_named(name: str) -> str:
     Raises:
         ManifestError: there is no such chip.
     """
-    names = {chip.casefold(): chip for chip in (*models(), *_file().without_costs)}
-    if chip := names.get(" ".join(name.split()).casefold()):
+
+    def plain(name: str) -> str:
+        return "".join(name.split()).casefold()
+
+    names = {plain(chip): chip for chip in (*models(), *_file().without_costs)}
+    if chip := names.get(plain(name)):
         return chip
     raise ManifestError(
         f"{printable(name)!r} is no chip with an ANE; give {' or '.join(models())}, or for support "

@@ -95,6 +95,7 @@ def remedies(
         more_work += _more_work(
             trial, _TOKENS // length, lambda times: at(times * length), words, changed=changed
         )
+    confirmed += _joined(trial)
     confirmed += more_work or _more_work(trial, _most_batch(ops), _batch(ops), changed=changed)
     return tuple(sorted(confirmed, key=lambda remedy: -remedy.gain_ms))
 
@@ -123,12 +124,15 @@ class _Trial:
         graph: Mapping[int, Sequence[Op]],
         multiple: int = 1,
         elsewhere_ms: float = 0.0,
+        copies: int = 1,
     ) -> Remedy | None:
         """A remedy, if operations come back to the ANE or segments merge, and time is saved.
 
-        `graph` has operations by the index of the one they replace; all the others stay.
+        `graph` has operations by the index of the one they replace; all the others stay. Of several
+        copies in a row an operation is on the ANE where it is in all.
         """
         origins = [(i, op) for i, own in enumerate(self.ops) for op in graph.get(i, (own,))]
+        origins *= copies
         changed = tuple(op for _, op in origins)
         if not estimated(changed):
             return None
@@ -211,7 +215,7 @@ def _more_work(
     *,
     changed: bool,
 ) -> Iterator[Remedy]:
-    """The least multiple of the work with which half of what had too little is on the ANE.
+    """The least multiple of the work with which half of what is cheaper elsewhere is on the ANE.
 
     Of large graphs not the least one, but one that suffices.
 
@@ -223,7 +227,8 @@ def _more_work(
         changed: whether unsupported operations take another form too, as it alone does not help.
     """
     unsupported = trial.off("unsupported") if changed else []
-    little = trial.off("too little work", *(["neighbour"] if unsupported else []))
+    causes = ["too little work", "cheaper on the GPU", *(["neighbour"] if unsupported else [])]
+    little = trial.off(*causes)
     forms = _counted(trial.ops[index].kind for index in unsupported)
 
     def at(multiple: int) -> Remedy | None:
@@ -241,23 +246,43 @@ def _more_work(
         remedy = trial.confirm("together" if forms else "batch", action, work, multiple)
         return remedy if remedy and 2 * remedy.back >= len(little) else None
 
-    if not little:
-        return
+    if little and (remedy := _least(at, most, _TRIED // len(trial.ops))):
+        yield remedy
+
+
+def _least(at: Callable[[int], Remedy | None], most: int, tries: int) -> Remedy | None:
+    """The remedy of the least multiple up to `most` that has one, if larger ones have one too.
+
+    Fewer tries find one that is larger; what has no remedy at `most` may have one at a part of it.
+    """
     least, confirmed = 1, None
-    while most > 1 and not (confirmed := at(most)):
-        if len(trial.ops) > _TRIED or larger(most) is not None:
-            return
-        most //= 2  # Its inputs do not take so much.
-    for _ in range(_TRIED // len(trial.ops)):
-        if not confirmed or most - least < 2:
-            break
-        middle = round(math.sqrt(least * most))
+    while most > 1 and tries >= 0 and not (confirmed := at(most)):
+        most, tries = most // 2, tries - 1
+    while confirmed and tries > 0 and most - least > 1:
+        middle, tries = round(math.sqrt(least * most)), tries - 1
         if remedy := at(middle):
             most, confirmed = middle, remedy
         else:
             least = middle
-    if confirmed:
-        yield confirmed
+    return confirmed
+
+
+def _joined(trial: _Trial) -> Iterator[Remedy]:
+    """Several programs like this one in a row, where its own work is too little for a launch."""
+    little = trial.off("too little work", "cheaper on the GPU")
+
+    def at(count: int) -> Remedy | None:
+        action = f"fuse {count:,} programs like this one into one"
+        remedy = trial.confirm("fuse", action, {}, count, copies=count)
+        return remedy if remedy and 2 * remedy.back >= len(little) else None
+
+    if not little or len(trial.prediction.segments) > 1:
+        return
+    counts = (2**power for power in range(1, 7))
+    few = (count for count in counts if count * len(trial.ops) <= _TRIED)
+    enough = next(filter(at, few), 0)
+    if remedy := _least(at, enough, 4):
+        yield remedy
 
 
 def _most_batch(ops: Sequence[Op]) -> int:

@@ -157,9 +157,22 @@ def test_the_least_t_where_a_graph_at_another_t_is_known() -> None:
         graph = [Op(n, "conv", (image,), (image,), Tensor((64, 64, 3, 3))) for n in "ab"]
         return graph if tokens <= 32 else None
 
-    (remedy,) = remedies(ops, predict(ops), 8, at_tokens)
+    helpful = {remedy.kind: remedy for remedy in remedies(ops, predict(ops), 8, at_tokens)}
+    remedy = helpful["batch"]
     assert (remedy.action, remedy.multiple) == ("call it with 2 times T = 8", 2)
     assert remedy.ops[0].inputs[0].shape == (1, 64, 32, 64)
+
+
+def test_small_programs_are_fused() -> None:
+    """Two convolutions twice: 0.40 ms on the CPU, 0.27 ms on the ANE."""
+    ops = [conv("a"), conv("b")]
+    fuse = remedies_of(ops)["fuse"]
+    assert (fuse.action, fuse.multiple) == ("fuse 2 programs like this one into one", 2)
+    assert fuse.ops == (*ops, *ops)
+    assert fuse.back == 2
+    assert fuse.gain_ms == pytest.approx(
+        (predict(ops).total_ms or 0) - (predict(fuse.ops).total_ms or 0) / 2
+    )
 
 
 def test_what_no_change_helps_has_no_remedy() -> None:
