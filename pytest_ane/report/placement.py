@@ -9,13 +9,6 @@ from pytest_ane.gates.placement.plans import Plan, Summary, analytics, plain, su
 from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.report.verdict import details, reasons, remarks, row
 
-_WORK = (
-    "Core ML may keep a small program on the CPU even where every op is eligible (R081): an fp16 "
-    "matmul alone moved to the ANE between 384 and 512 square on M4, a 3x3 convolution between 128 "
-    "and 256 channels of 32 x 32 on M5, and stacks of one or two layers stayed on the CPU of an M4 "
-    "where four did not. A large matmul or convolution takes its neighbours along (R082)."
-)
-
 
 def explain(forecast: Forecast, os: str = "macOS 26", width: int | None = None) -> Iterator[str]:
     """The whole forecast: the verdict, what was counted, and every rule that applies.
@@ -38,8 +31,6 @@ def explain(forecast: Forecast, os: str = "macOS 26", width: int | None = None) 
     if forecast.left_out:
         yield f"not counted: {_counts(forecast.left_out)}"
     yield from details(verdict, width)
-    if verdict.values["outcome"] == "eligible":
-        yield _WORK
 
 
 def explain_plan(plan: Plan, width: int | None = None) -> Iterator[str]:

@@ -80,7 +80,7 @@ def test_lines_are_broken_for_a_terminal_and_whole_in_a_pipe(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     assert main(["explain", str(package)]) == 0
     broken = capsys.readouterr().out
-    assert max(map(len, whole.splitlines())) > 200
+    assert max(map(len, whole.splitlines())) > 120
     assert max(map(len, broken.splitlines())) <= 60
     assert broken.split() == whole.split()
 

@@ -36,6 +36,8 @@ _TOKENS = 512
 """Largest T that is tried."""
 _TRIED = 40_000
 """Operations of graphs with more work that are predicted."""
+_KINDS = 6
+"""Kinds of operations that an action names."""
 _ISLANDS = 4
 """Kinds of islands that are tried, those of most milliseconds first."""
 
@@ -226,7 +228,7 @@ def _more_work(
         tokens: the T whose multiples these are, in words; else it is a batch.
         changed: whether unsupported operations take another form too, as it alone does not help.
     """
-    unsupported = trial.off("unsupported") if changed else []
+    unsupported = [i for i in trial.off("unsupported") if changed and supported_form(trial.ops[i])]
     causes = ["too little work", "cheaper on the GPU", *(["neighbour"] if unsupported else [])]
     little = trial.off(*causes)
     forms = _counted(trial.ops[index].kind for index in unsupported)
@@ -301,18 +303,18 @@ def _batch(ops: Sequence[Op]) -> Callable[[int], Sequence[Op]]:
         first, *rest = tensor.shape
         return replace(tensor, shape=((first or 1) * multiple, *rest))
 
-    def larger(multiple: int) -> list[Op]:
-        return [
-            replace(
-                op,
-                inputs=tuple(longer(tensor, multiple) for tensor in op.inputs),
-                outputs=tuple(longer(tensor, multiple) for tensor in op.outputs),
-            )
-            for op in ops
-        ]
+    def batched(op: Op, multiple: int) -> Op:
+        # A weight has no batch, and in a product of matrices the second one is a weight.
+        product = op.kind == "matmul" and all(len(tensor.shape) < 3 for tensor in op.inputs)
+        weights = op.inputs[1:] if product else (op.weight,)
+        inputs = tuple(t if t in weights else longer(t, multiple) for t in op.inputs)
+        return replace(op, inputs=inputs, outputs=tuple(longer(t, multiple) for t in op.outputs))
 
-    return larger
+    return lambda multiple: [batched(op, multiple) for op in ops]
 
 
 def _counted(kinds: Iterable[str]) -> str:
-    return ", ".join(f"{count:,} {kind}" for kind, count in Counter(kinds).most_common())
+    counts = Counter(kinds).most_common()
+    others = sum(count for _, count in counts[_KINDS:])
+    more = [f"{others:,} others"] if others else []
+    return ", ".join([*(f"{count:,} {kind}" for kind, count in counts[:_KINDS]), *more])

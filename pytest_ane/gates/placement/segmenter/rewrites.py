@@ -159,7 +159,7 @@ def _narrow(op: Op) -> Change | None:
         count = math.ceil((sizes[-1] - 1) / (limit("max_pool width") - 1))
         width = math.ceil((sizes[-1] - 1) / max(count, 1)) + 1
         part = replace(op, attributes={**op.attributes, "kernel_sizes": (*sizes[:-1], width)})
-        return Change("split", "into narrower ones in a row", (part,) * count)
+        return Change("split", "into narrower ones in a row", (part,) * count) if count else None
     if op.kind == "matmul" and len(op.inputs) > 1:
         x, y = op.inputs[:2]
         axis = -2 if op.flag("transpose_x") else -1
@@ -187,10 +187,9 @@ def _laid_out(op: Op) -> Change | None:
     if not extents and all(len(tensor.shape) <= limit("rank") for tensor in tensors):
         return None
     inputs, outputs = (tuple(map(_folded, group)) for group in (op.inputs, op.outputs))
-    how = "with a long axis laid out as two" if extents else "to fewer axes"
-    if padded:
-        return Change("pad", how, (replace(op, inputs=inputs, outputs=outputs),))
-    return Change("split", how, (replace(op, inputs=inputs, outputs=outputs),))
+    how = "with a long axis laid out as two" if extents else "with fewer axes"
+    folded = replace(op, inputs=inputs, outputs=outputs)
+    return Change("pad" if padded else "rewrite", how, (folded,))
 
 
 def _folded(tensor: Tensor) -> Tensor:

@@ -113,8 +113,13 @@ def test_two_kinds_that_help_only_together() -> None:
         ),
         (
             Op("r", "relu", (Tensor((1, 70_000)),), (Tensor((1, 70_000)),)),
-            "split",
-            "split 1 relu with a long axis laid out as two",
+            "rewrite",
+            "rewrite 1 relu with a long axis laid out as two",
+        ),
+        (
+            Op("r", "relu", (Tensor((2, 2, 2, 2, 2, 2)),), (Tensor((2, 2, 2, 2, 2, 2)),)),
+            "rewrite",
+            "rewrite 1 relu with fewer axes",
         ),
         (
             Op("r", "relu", (Tensor((1, 65_537)),), (Tensor((1, 65_537)),)),
@@ -147,6 +152,26 @@ def test_the_least_batch_that_brings_a_segment_back() -> None:
     assert batch.gain_ms == pytest.approx(
         (predict(ops).total_ms or 0) - (predict(batch.ops).total_ms or 0) / 2
     )
+
+
+@pytest.mark.parametrize(
+    ("single", "shapes"),
+    [
+        (
+            Op("m", "matmul", (Tensor((64, 2048)), Tensor((2048, 512))), (Tensor((64, 512)),)),
+            [(2048,), (2048, 512)],
+        ),
+        (
+            Op("c", "conv", (IMAGE, w := Tensor((64, 64, 3, 3))), (IMAGE,), w),
+            [(64, 32, 32), (64, 64, 3, 3)],
+        ),
+    ],
+)
+def test_a_batch_leaves_weights_as_they_are(single: Op, shapes: list[tuple[int, ...]]) -> None:
+    batch = remedies_of([single])["batch"]
+    x, weight = batch.ops[0].inputs
+    assert x.shape == ((single.inputs[0].shape[0] or 0) * batch.multiple, *shapes[0])
+    assert weight.shape == shapes[1]
 
 
 def test_the_least_t_where_a_graph_at_another_t_is_known() -> None:
