@@ -62,12 +62,12 @@ def verdicts(made: Operation, inputs: dict[str, ValueType]) -> tuple[bool, bool]
     return ruled, bool(obstacle(seen, "ane"))
 
 
-@pytest.mark.parametrize("made", TAKEN, ids=lambda made: made.op)
+@pytest.mark.parametrize("made", TAKEN)
 def test_both_take_it(made: Operation) -> None:
     assert verdicts(made, X | {"y": half(1, 2, 1, 64)}) == (False, False)
 
 
-@pytest.mark.parametrize("made", OFF, ids=lambda made: made.op)
+@pytest.mark.parametrize("made", OFF)
 def test_both_keep_it_off(made: Operation) -> None:
     assert verdicts(made, dict(X)) == (True, True)
 
