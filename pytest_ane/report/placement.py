@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pytest_ane.gates.placement import Forecast, judge
-from pytest_ane.gates.placement.plans import Plan, Summary, plain, summarise
+from pytest_ane.gates.placement.plans import Plan, Summary, analytics, plain, summarise
 from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.report.verdict import details, reasons, remarks, row
-
-_WORK = (
-    "Core ML may keep a small program on the CPU even where every op is eligible (R081): an fp16 "
-    "matmul alone moved to the ANE between 384 and 512 square on M4, a 3x3 convolution between 128 "
-    "and 256 channels of 32 x 32 on M5, and stacks of one or two layers stayed on the CPU of an M4 "
-    "where four did not. A large matmul or convolution takes its neighbours along (R082)."
-)
 
 
 def explain(forecast: Forecast, os: str = "macOS 26", width: int | None = None) -> Iterator[str]:
@@ -38,8 +31,6 @@ def explain(forecast: Forecast, os: str = "macOS 26", width: int | None = None) 
     if forecast.left_out:
         yield f"not counted: {_counts(forecast.left_out)}"
     yield from details(verdict, width)
-    if verdict.values["outcome"] == "eligible":
-        yield _WORK
 
 
 def explain_plan(plan: Plan, width: int | None = None) -> Iterator[str]:
@@ -50,6 +41,12 @@ def explain_plan(plan: Plan, width: int | None = None) -> Iterator[str]:
     yield f"{summary.outcome} (plan, {plan.source}{units})"
     yield from (f"  - {reason}" for reason in reasons(verdict))
     yield from details(verdict, width)
+    if estimates := analytics.path_ms(plan) if plan.source == "analytics" else None:
+        placed, most = estimates
+        yield (
+            f"Core ML's estimates: {placed:.4f} ms as placed, {most:.4f} ms with every "
+            "supported op on the ANE, launches and switches included"
+        )
     for message in plan.messages:
         kind = "failure" if message.failure else "note"
         yield f"line {message.line}: {kind}: {plain(message.meaning)}"

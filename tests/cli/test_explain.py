@@ -35,6 +35,42 @@ def test_as_json_by_the_users_word(package: Path, as_json: AsJson) -> None:
     assert found == as_json("explain", str(package))
 
 
+def test_the_prediction_as_json(package: Path, as_json: AsJson) -> None:
+    (prediction,) = as_json("explain", str(package), "--tokens", "4")["predictions"]
+    units = [operation["unit"] for operation in prediction["operations"]]
+    assert {"ANE", "CPU"} & {*units}
+    assert [segment["last"] for segment in prediction["segments"]][-1] == len(units) - 1
+    assert {"off", "remedies", "no_data", "margin", "tokens"} <= {*prediction}
+    for group in prediction["off"]:
+        assert [units[index] for index in group["operations"]] == ["CPU"] * len(group["operations"])
+
+
+def test_units_and_chip_are_of_the_prediction(
+    package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heads = []
+    for options in ([], ["--units", "ALL", "--chip", "m4 pro"], ["--chip", "M1"]):
+        assert main(["explain", str(package), "--tokens", "1", *options]) == 0
+        out = capsys.readouterr().out
+        assert "resident" not in out
+        heads += [line.partition(":")[0] for line in out.splitlines() if line[:9] == "predicted"]
+    assert heads == [
+        "predicted (M4, macOS 27, CPU_AND_NE, T = 1)",
+        "predicted (M4 Pro, macOS 26.5.1, ALL, T = 1)",
+        "predicted (M1, CPU_AND_NE, T = 1)",
+    ]
+
+
+def test_a_flexible_package_at_each_end_or_at_a_t(package: Path, as_json: AsJson) -> None:
+    predictions = as_json("explain", str(package))["predictions"]
+    assert sorted(prediction["tokens"] for prediction in predictions) == [1, 4]
+    (prediction,) = as_json("explain", str(package), "--tokens", "2")["predictions"]
+    assert prediction["tokens"] == 2
+    (prediction,) = as_json("explain", str(package), "--tokens", "9")["predictions"]
+    assert prediction["unknown"].startswith("T is 9, and input")
+    assert prediction["total_ms"] is None
+
+
 def test_lines_are_broken_for_a_terminal_and_whole_in_a_pipe(
     package: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,7 +80,7 @@ def test_lines_are_broken_for_a_terminal_and_whole_in_a_pipe(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     assert main(["explain", str(package)]) == 0
     broken = capsys.readouterr().out
-    assert max(map(len, whole.splitlines())) > 200
+    assert max(map(len, whole.splitlines())) > 120
     assert max(map(len, broken.splitlines())) <= 60
     assert broken.split() == whole.split()
 
@@ -79,6 +115,7 @@ def test_weights_may_be_absent(
     [
         (["absent.mlpackage"], "absent.mlpackage: not an .mlpackage (no such folder)."),
         (["{package}", "--os", "Windows 11"], "'Windows 11'"),
+        (["{package}", "--chip", "M0"], "'M0' is no chip with an ANE; give M4 or M4 Pro, or"),
     ],
 )
 def test_bad_input_is_one_sentence(

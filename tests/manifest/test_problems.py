@@ -173,7 +173,8 @@ SENTENCES = [
     ),
     (
         MODEL + 'policy.placement.require = "proof"',
-        "5: [models.m.policy.placement] require = \"proof\": must be one of 'forecast', 'predicted', 'plan'.",
+        "5: [models.m.policy.placement] require = \"proof\": must be one of 'forecast', "
+        "'predicted', 'plan'.",
     ),
     (
         MODEL + 'policy.unproven = "pass"',

@@ -65,8 +65,8 @@ def _of_plan(plan: Plan, policy: PlacementPolicy, subject: str) -> Verdict:
     summary = summarise(plan)
     predictions = plan.predictions if isinstance(plan, PredictedPlan) else ()
     allowed = [op for _, op in summary.off if allows(policy.allow_off, op.name, op.op or "")]
-    columns = (Column("op"), Column("name"), Column("function"), Column("device"),
-               Column("supported"))  # fmt: skip
+    heads = ("op", "name", "function", "device", "supported")
+    columns = tuple(map(Column, (*heads, "why") if any(op.why for _, op in summary.off) else heads))
     rows = tuple(
         (
             plain(op.op or "operation"),
@@ -74,7 +74,8 @@ def _of_plan(plan: Plan, policy: PlacementPolicy, subject: str) -> Verdict:
             plain(function),
             op.preferred or "none",
             ", ".join(op.supported),
-        )
+            plain(op.why),
+        )[: len(columns)]
         for function, op in summary.off
     )
     return Verdict(

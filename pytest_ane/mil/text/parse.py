@@ -121,7 +121,7 @@ def _ended(error: UnexpectedInput) -> bool:
 
 
 T = TypeVar("T")
-_TENSOR = re.compile(r"tensor\s*<\s*(\w+)\s*,\s*\[([^\]]*)\]", re.ASCII)
+_TENSOR = re.compile(r"tensor\w*\s*<\s*(\w+)\s*,[\s\w=]*\[([^\]]*)\]", re.ASCII)
 
 
 class _Fault(Exception):
@@ -212,6 +212,7 @@ class _Build(Transformer[Token, Program]):
         self,
         outputs: tuple[Named, ...] | None,
         callee: Token,
+        _: Token | None,
         arguments: dict[str, tuple[Argument, ...]],
         attributes: dict[str, _Typed] | None,
         blocks: tuple[_Body, ...],

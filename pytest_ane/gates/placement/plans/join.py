@@ -17,8 +17,15 @@ def join(plan: Plan, model: MLModel) -> Plan:
 
     Operations join by the name of any of their outputs. What the plan does not mention is there
     without a device; what the package does not have stands in `unmatched` too. A plan that names
-    no operation is returned as it is.
+    no operation is returned as it is, and so is one of the program that the compiler made of the
+    package, which has folded, added and renamed operations; it is of another package where most of
+    its operations are not in this one.
     """
+    if plan.source == "analytics":
+        names = {named.name for op in model.program.walk() for named in op.outputs}
+        others = tuple(op.name for _, op in plan.walk() if op.name not in names)
+        mostly = 2 * len(others) > sum(1 for _ in plan.walk())
+        return replace(plan, unmatched=others if mostly else ())
     if plan.source == "log" or not any(one.name for _, one in plan.walk()):
         return plan
     functions: list[PlannedFunction] = []
@@ -46,7 +53,7 @@ class _Joined:
 
     def walk(self, function: Function) -> Iterator[PlannedOperation]:
         graph = Graph(function)
-        for scope, operation in _walk(function.block, ()):
+        for scope, operation in walk(function.block, ()):
             found = self._take(scope, operation) or PlannedOperation(operation.name)
             boundary = bool(Site(graph, operation).boundary)
             name = operation.name if operation.outputs else ""
@@ -79,8 +86,9 @@ class _Joined:
         return indices[-1] if one.op in (None, operation.op) else None
 
 
-def _walk(block: Block, scope: _Scope) -> Iterator[tuple[_Scope, Operation]]:
+def walk(block: Block, scope: _Scope) -> Iterator[tuple[_Scope, Operation]]:
+    """Operations in file order, each with those whose nested blocks it lies in."""
     for operation in block.operations:
         yield scope, operation
         for index, nested in enumerate(operation.blocks):
-            yield from _walk(nested, (*scope, (operation.name, index)))
+            yield from walk(nested, (*scope, (operation.name, index)))

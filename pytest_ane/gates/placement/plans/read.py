@@ -9,11 +9,11 @@ from stat import S_ISREG
 
 from pytest_ane.backends.coreml.errors import recognise
 from pytest_ane.core.errors import PlanError
-from pytest_ane.gates.placement.plans import coremltools, counts, fields
+from pytest_ane.gates.placement.plans import analytics, coremltools, counts, fields
 from pytest_ane.gates.placement.plans.record import Message, Plan
 
 _MOST_BYTES = 64 << 20
-_FORMATS = "coremltools compute-plan JSON, counts of operations, a log of Core ML"
+_FORMATS = "coremltools compute-plan JSON, analytics.mil, counts of operations, a log of Core ML"
 # Lines of a log may begin with a bracket: `[Espresso::handle_ex_plan] ...`.
 _LIKE_JSON = re.compile(r"\s*(?:\{|\[\s*[\[\]{])")
 _JSON = (
@@ -52,6 +52,8 @@ def parse_plan(data: bytes) -> Plan:
         for recognises, read in _JSON:
             if recognises(parsed):
                 return read(parsed)
+    elif analytics.recognises(text):
+        return analytics.read(text)
     else:
         messages = explain(text)
         if counts.recognises(text):

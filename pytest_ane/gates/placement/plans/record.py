@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 Device = Literal["ANE", "GPU", "CPU"]
-Source = Literal["coremltools", "counts", "log"]
+Source = Literal["coremltools", "analytics", "counts", "log"]
 RETRIED = "retriedFromCopy"
 """Field of a plan that was read once more, from a copy of the model at another path."""
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -28,6 +28,7 @@ class PlannedOperation:
         scope: the operations whose nested blocks it lies in, outermost first, each with the
             index of the block.
         boundary: whether the converter put it at the function's boundary; it is counted apart.
+        why: why it is off the ANE, in the source's words; empty where the source does not say.
         extra: fields of the source that have no place above.
     """
 
@@ -38,6 +39,7 @@ class PlannedOperation:
     cost: float | None = None
     scope: tuple[tuple[str, int], ...] = ()
     boundary: bool = False
+    why: str = ""
     extra: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
 

@@ -15,7 +15,9 @@ from pytest_ane.gates.placement.segmenter.records import (
     Prediction,
     Segment,
     Tensor,
+    Units,
 )
+from pytest_ane.gates.placement.segmenter.remedies import Remedy, remedies
 
 __all__ = [
     "Off",
@@ -23,9 +25,12 @@ __all__ = [
     "Placed",
     "Predicted",
     "Prediction",
+    "Remedy",
     "Segment",
     "Tensor",
+    "Units",
     "predict",
     "predict_model",
     "predict_program",
+    "remedies",
 ]

@@ -36,6 +36,14 @@ def milliseconds(op: Op, backend: Backend, model: CostModel) -> float:
     return max(_duration(op, backend, model, term) for term in terms)
 
 
+def rates_of(op: Op, model: CostModel) -> frozenset[str]:
+    """Names of the rates that an operation's estimates rest on, the default left out."""
+    if op.kind not in _CLASSES:
+        return frozenset()
+    terms = _CLASSES[op.kind](op, model, "bnns")
+    return frozenset(term.rate for term in terms) - {"default"}
+
+
 def _duration(op: Op, backend: Backend, model: CostModel, term: Term) -> float:
     rate = model.rates[term.rate]
     speed = rate.on(backend)

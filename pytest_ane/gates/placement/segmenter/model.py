@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pytest_ane.core.errors import ManifestError
+from pytest_ane.core.text import printable
 from pytest_ane.gates.placement.segmenter.records import Backend
 from pytest_ane.manifest.base import loads
 
@@ -87,6 +88,8 @@ class _File(BaseModel):
 
     tie_ms: Annotated[Positive, Field(alias="tie-ms")]
     undecided_ms: Annotated[Positive, Field(alias="undecided-ms")]
+    far: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    without_costs: Annotated[tuple[str, ...], Field(alias="without-costs")]
     sources: Mapping[str, str]
     edge: tuple[Edge, ...]
     threshold: tuple[Threshold, ...]
@@ -103,6 +106,8 @@ class _File(BaseModel):
             names = [entry.name for entry in group]
             if len({*names}) != len(names):
                 raise ValueError("a name is given twice")
+        if both := {chip.name for chip in self.chip} & {*self.without_costs}:
+            raise ValueError(f"chip {', '.join(both)}: has costs, and is listed without")
         for chip in self.chip:
             if unknown := {*chip.rates} - {rate.name for rate in self.rate}:
                 raise ValueError(f"chip {chip.name}: unknown rate {', '.join(sorted(unknown))}")
@@ -140,10 +145,17 @@ def parse_models(text: str) -> dict[str, CostModel]:
     Raises:
         ManifestError: the text is no TOML, or an entry is wrong.
     """
+    return _models(_parse(text))
+
+
+def _parse(text: str) -> _File:
     try:
-        file = _File.model_validate(loads(text))
+        return _File.model_validate(loads(text))
     except ValueError as error:
         raise ManifestError(f"The segmenter's model.toml: {error}") from None
+
+
+def _models(file: _File) -> dict[str, CostModel]:
     edges = {edge.kind: edge for edge in file.edge}
     models = {}
     for chip in file.chip:
@@ -169,6 +181,42 @@ def parse_models(text: str) -> dict[str, CostModel]:
 
 
 @cache
+def _file() -> _File:
+    return _parse(files(__package__).joinpath("model.toml").read_text("utf-8"))
+
+
+@cache
 def models() -> Mapping[str, CostModel]:
     """The chips whose costs are known, by name: `M4`, `M4 Pro`."""
-    return parse_models(files(__package__).joinpath("model.toml").read_text("utf-8"))
+    return _models(_file())
+
+
+def chip_named(name: str) -> str:
+    """A chip's name as Apple writes it, of those with costs or without.
+
+    Raises:
+        ManifestError: there is no such chip.
+    """
+
+    def plain(name: str) -> str:
+        return "".join(name.split()).casefold()
+
+    names = {plain(chip): chip for chip in (*models(), *_file().without_costs)}
+    if chip := names.get(plain(name)):
+        return chip
+    raise ManifestError(
+        f"{printable(name)!r} is no chip with an ANE; give {' or '.join(models())}, or for support "
+        "alone another, such as M1, M5 Max or A17 Pro."
+    )
+
+
+def launch_bounds() -> tuple[float, float]:
+    """Milliseconds that the ANE has to save in a row of operations on any chip with known costs.
+
+    Returns:
+        What is too little by far, and what is enough by far.
+    """
+    far, edges = _file().far, models().values()
+    least = min(m.launch.ane + m.end.ane for m in edges)
+    most = max(m.launch.ane + m.switch.ane + m.switch.bnns for m in edges)
+    return least / far, most * far

@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from pytest_ane.core.errors import ManifestError
-from pytest_ane.gates.placement.segmenter.costs import milliseconds
-from pytest_ane.gates.placement.segmenter.model import CostModel, models
+from pytest_ane.gates.placement.segmenter.costs import milliseconds, rates_of
+from pytest_ane.gates.placement.segmenter.model import CostModel, chip_named, launch_bounds, models
 from pytest_ane.gates.placement.segmenter.path import Edges, Paths, Row, best_cost, shortest
 from pytest_ane.gates.placement.segmenter.records import (
     BACKENDS,
@@ -22,12 +21,14 @@ from pytest_ane.gates.placement.segmenter.records import (
     Segment,
     Unit,
     Units,
+    Work,
 )
 from pytest_ane.gates.placement.segmenter.support import is_measured, obstacle
 
 _RUN_TIME = frozenset({"non_zero", "range_1d"})
 """Operations whose result has a shape known only at run time."""
-
+_LARGE = 2**18
+"""Elements of the smallest operation that other plans have on the ANE, a transpose of 512 x 512."""
 
 _ASSUMED: Mapping[NoData, str] = {
     "compressed weights": "counted as if uncompressed",
@@ -49,17 +50,17 @@ def predict(
     Args:
         ops: in file order, constants left out.
         units: the compute units the model is loaded with.
-        chip: `M4` (macOS 27) or `M4 Pro` (macOS 26.5.1).
+        chip: `M4` (macOS 27) or `M4 Pro` (macOS 26.5.1). Of any other only support is told, and
+            whether work is large or small.
         no_data: properties of the program that no public plan has; those of operations are added.
 
     Raises:
-        ManifestError: the chip's costs are unknown.
+        ManifestError: there is no such chip.
     """
-    known = models()
-    if chip not in known:
-        raise ManifestError(f"No costs of chip {chip} are public; known are {', '.join(known)}.")
-    model = known[chip]
-    missing = tuple(_missing(ops, units, model, no_data))
+    model = models().get(chip := chip_named(chip))
+    if model is None:
+        return _without_costs(ops, units, chip, no_data)
+    missing = (*_missing(ops, no_data), *_assumed_rates(ops, units, model))
     if not estimated(ops):
         return _unestimated(ops, units, model, missing)
     backends = BACKENDS[units]
@@ -67,6 +68,7 @@ def predict(
     edges = edge_costs(units, model)
     paths = shortest(costs, edges, model.tie_ms)
     off = _reasons(ops, costs, edges, paths, units, model)
+    missing += tuple(_large(ops, off))
     placed = tuple(
         _placed(op, row, through, backends, backend, paths.total, model, why)
         for op, row, through, backend, why in zip(
@@ -108,9 +110,7 @@ def edge_costs(units: Units, model: CostModel) -> Edges:
     )
 
 
-def _missing(
-    ops: Sequence[Op], units: Units, model: CostModel, program: Sequence[NoData]
-) -> Iterator[str]:
+def _missing(ops: Sequence[Op], program: Sequence[NoData]) -> Iterator[str]:
     """Sentences on what a prediction of these operations rests on without data."""
     if any(_at_run_time(op) for op in ops):
         yield (
@@ -121,6 +121,12 @@ def _missing(
         yield f"No public plan has {feature}; {_ASSUMED[feature]}."
     if unmeasured := sorted({op.kind for op in ops if not is_measured(op)}):
         yield f"No public plan has {', '.join(unmeasured)}; support and the default cost assumed."
+
+
+def _assumed_rates(ops: Sequence[Op], units: Units, model: CostModel) -> Iterator[str]:
+    scarce = {name for name, rate in model.rates.items() if rate.certainty == "one point"}
+    if single := sorted({rate for op in ops for rate in rates_of(op, model) & scarce}):
+        yield f"The cost of {', '.join(single)} is from one recorded operation."
     if model.chip != "M4":
         yield f"The CPU's rates on {model.chip} are those of M4."
     if units == "ALL":
@@ -146,6 +152,61 @@ def _unestimated(
         off = Off("unsupported", limit) if limit else None
         placed.append(Placed(op.name, op.kind, unit, None, None, True, off, op.boundary))
     return Prediction(model.chip, model.system, units, tuple(placed), (), None, None, no_data)
+
+
+def _large(ops: Sequence[Op], off: Sequence[Off | None]) -> Iterator[str]:
+    """Large operations whose predicted place the plans of others contradict."""
+    large = {
+        op.kind
+        for op, why in zip(ops, off, strict=True)
+        if why and why.cause == "too little work" and not op.weight and op.kind != "matmul"
+        if max((tensor.elements for tensor in op.outputs), default=0) >= _LARGE
+    }
+    if large:
+        yield (
+            f"Other public plans have operations as large as {', '.join(sorted(large))} here on "
+            "the ANE, where the costs say CPU."
+        )
+
+
+def _without_costs(
+    ops: Sequence[Op], units: Units, chip: str, no_data: Sequence[NoData]
+) -> Prediction:
+    """Support, and how much work each row of supported operations has on chips with costs."""
+    limits = [obstacle(op, "ane") for op in ops]
+    placed: list[Placed] = []
+    for _, group in groupby(zip(ops, limits, strict=True), key=lambda pair: bool(pair[1])):
+        members = list(group)
+        work = None if members[0][1] or not estimated(ops) else _work([op for op, _ in members])
+        for op, limit in members:
+            off = Off("unsupported", limit) if limit else None
+            placed.append(
+                Placed(op.name, op.kind, None, None, None, True, off, op.boundary, work)
+            )  # fmt: skip
+    little, enough = launch_bounds()
+    chips = ", ".join(models())
+    missing = (
+        f"No costs of {chip} are public: where an operation runs is not predicted.",
+        "Support is by limits measured on M4 (h16g).",
+        f"Work is large where the ANE of each of {chips} saves {enough:g} ms or more, and small "
+        f"where {little:g} ms or less: both are far from what launches and switches cost.",
+        *_missing(ops, no_data),
+    )
+    return Prediction(chip, "", units, tuple(placed), (), None, None, missing)
+
+
+def _work(ops: Sequence[Op]) -> Work:
+    """Work of a row of supported operations, by what the ANE saves on each chip with costs."""
+    saved = [
+        math.fsum(
+            min(cpu) - ane for ane, *cpu in estimates(ops, "CPU_AND_NE", model)
+        )
+        for model in models().values()
+    ]  # fmt: skip
+    little, enough = launch_bounds()
+    if min(saved) >= enough:
+        return "large"
+    return "small" if max(saved) <= little else "unknown"
 
 
 def _placed(

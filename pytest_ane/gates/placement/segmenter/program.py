@@ -76,11 +76,7 @@ def predict_program(
     Raises:
         ManifestError: the chip's costs are unknown.
     """
-    missing: list[NoData] = []
-    if len(program.functions) > 1:
-        missing.append("several functions")
-    if any(_flexible(function) for function in program.functions.values()):
-        missing.append("flexible shapes")
+    missing = _program_no_data(program)
     return {
         name: predict(function_ops(function, shapes), units, chip, missing)
         for name, function in program.functions.items()
@@ -88,34 +84,47 @@ def predict_program(
 
 
 def predict_model(
-    model: MLModel, units: Units = "CPU_AND_NE", chip: str = "M4"
+    model: MLModel,
+    units: Units = "CPU_AND_NE",
+    chip: str = "M4",
+    tokens: int | None = None,
 ) -> tuple[Predicted, ...]:
     """Predicted placement of a package, the likeliest to leave the ANE first.
-
-    Flexible inputs are predicted at the least and the greatest T they take, up to 512.
 
     Args:
         model: weights need not be readable.
         units: the compute units the model is loaded with.
         chip: as `predict` takes it.
+        tokens: T of flexible inputs; by default the least and the greatest they take, up to 512.
 
     Raises:
-        ManifestError: the chip's costs are unknown.
+        ManifestError: there is no such chip.
     """
     flexible = [name for name, f in model.program.functions.items() if _flexible(f)]
-    tokens = dict.fromkeys(token_range(model, _MOST_TOKENS)) if flexible else [None]
+    lengths = (tokens,) if tokens else token_range(model, _MOST_TOKENS)
+    missing = _program_no_data(model.program)
     predicted: list[Predicted] = []
-    for at in tokens:
-        shapes, unknown = _shapes(model, at)
-        for name, prediction in predict_program(model.program, units, chip, shapes).items():
-            fixed = name not in flexible
-            if not fixed or at == next(iter(tokens)):
-                why = "" if fixed else unknown
-                predicted.append(Predicted(name, None if fixed else at, prediction, why))
+    for at in dict.fromkeys(lengths) if flexible else [None]:
+        shapes, unknown = model_shapes(model, at)
+        for name, function in model.program.functions.items():
+            if name in flexible or at in (None, lengths[0]):
+                ops = function_ops(function, shapes)
+                prediction = predict(ops, units, chip, missing)
+                at_tokens, why = (at, unknown) if name in flexible else (None, "")
+                predicted.append(Predicted(name, at_tokens, prediction, why, ops))
     return tuple(sorted(predicted, key=Predicted.weakness))
 
 
-def _shapes(model: MLModel, tokens: int | None) -> tuple[Shapes, str]:
+def _program_no_data(program: Program) -> list[NoData]:
+    missing: list[NoData] = []
+    if len(program.functions) > 1:
+        missing.append("several functions")
+    if any(_flexible(function) for function in program.functions.values()):
+        missing.append("flexible shapes")
+    return missing
+
+
+def model_shapes(model: MLModel, tokens: int | None) -> tuple[Shapes, str]:
     """Shapes of values at a T, or why they are not known."""
     if tokens is None:
         return {}, ""

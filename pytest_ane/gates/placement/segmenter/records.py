@@ -18,6 +18,7 @@ Units = Literal["CPU_AND_NE", "ALL"]
 NoData = Literal[
     "compressed weights", "flexible shapes", "nested blocks", "several functions", "states"
 ]
+Work = Literal["large", "small", "unknown"]
 Cause = Literal["unsupported", "neighbour", "too little work", "cheaper on the GPU"]
 
 BACKENDS: Mapping[Units, tuple[Backend, ...]] = {
@@ -127,6 +128,7 @@ class Placed:
             `None` where no other unit supports it.
         undecided: margin below the model's limit, or a tie, or nothing known.
         boundary: as of its `Op`.
+        work: of the row of supported operations it is in, on a chip whose costs are unknown.
     """
 
     name: str
@@ -137,6 +139,7 @@ class Placed:
     undecided: bool
     off: Off | None = None
     boundary: bool = False
+    work: Work | None = None
 
 
 @dataclass(frozen=True)
@@ -154,8 +157,9 @@ class Prediction:
     """Predicted placement of a graph; never a measurement.
 
     Attributes:
+        system: empty where the chip's costs are unknown.
         total_ms: cost of the best path, launches and switches included; `None` where Core ML makes
-            no estimates, so that there is no path.
+            no estimates, or the chip's costs are unknown, so that there is no path.
         without_ane_ms: cost of the best path that leaves the ANE out; `None` as above.
         no_data: sentences on what the prediction rests on without data.
     """
@@ -189,12 +193,14 @@ class Predicted:
     Attributes:
         tokens: T of its flexible inputs; `None` where all shapes are fixed.
         unknown: why nothing is known of its shapes; empty where they are.
+        ops: the graph.
     """
 
     function: str
     tokens: int | None
     prediction: Prediction
     unknown: str = ""
+    ops: tuple[Op, ...] = field(default=(), repr=False)
 
     @property
     def compute(self) -> tuple[Placed, ...]:

@@ -118,6 +118,11 @@ def is_measured(op: Op) -> bool:
     return op.kind in support.measured or ("ane", op.kind) in support.never
 
 
+def takes_type(kind: str, dtype: str) -> bool:
+    """Whether the ANE takes run-time tensors of a type, in an operation of some type."""
+    return dtype in (_support().casts if kind == "cast" else _support().others)
+
+
 def obstacle(op: Op, backend: Backend) -> str:
     """The limit that keeps an operation off a backend, in a sentence's part; empty for none."""
     support = _support()

@@ -126,9 +126,55 @@ def test_what_has_no_data_is_listed() -> None:
     assert other.no_data == ("The CPU's rates on M4 Pro are those of M4.",)
 
 
-def test_a_chip_without_data_is_refused() -> None:
-    with pytest.raises(ManifestError, match="known are M4, M4 Pro"):
-        predict([op("relu")], chip="M1")
+def test_a_cost_from_one_recorded_operation_is_listed() -> None:
+    lstm = Op("l", "lstm", (Tensor((4, 1, 64)),), (Tensor((4, 1, 64)),))
+    assert predict([lstm]).no_data == ("The cost of lstm is from one recorded operation.",)
+
+
+def test_large_operations_that_other_plans_contradict_are_listed() -> None:
+    wide = Tensor((1, 512, 512))
+    (sentence,) = predict([Op("t", "transpose", (wide,), (wide,))]).no_data
+    assert "as large as transpose here on the ANE" in sentence
+    assert predict([op("sigmoid")]).no_data == ()
+
+
+def test_a_word_that_is_no_chip_is_refused() -> None:
+    with pytest.raises(ManifestError, match=r"'M0' is no chip with an ANE; give M4 or M4 Pro"):
+        predict([op("relu")], chip="M0")
+
+
+@pytest.mark.parametrize("chip", ["M1", "m5  max", "A17 Pro"])
+def test_a_chip_without_costs_has_support_alone(chip: str) -> None:
+    prediction = predict([*map(conv, "abcd"), op("cumsum")], chip=chip)
+    assert prediction.chip.casefold() == " ".join(chip.casefold().split())
+    assert (prediction.system, prediction.total_ms, prediction.segments) == ("", None, ())
+    assert {placed.unit for placed in prediction.operations} == {None}
+    assert prediction.operations[-1].off == Off("unsupported", "cumsum: the ANE does not have it")
+    assert prediction.no_data[:2] == (
+        f"No costs of {prediction.chip} are public: where an operation runs is not predicted.",
+        "Support is by limits measured on M4 (h16g).",
+    )
+
+
+@pytest.mark.parametrize(
+    ("ops", "work"),
+    [
+        # 20 convolutions save 1.9 ms, one 0.095 ms, and a sigmoid less than 0.001 ms.
+        ([conv("a")] * 20, "large"),
+        ([conv("a")], "unknown"),
+        ([op("sigmoid")], "small"),
+        ([op("cumsum")], None),
+        ([*[conv("a")] * 20, op("non_zero")], None),
+    ],
+)
+def test_work_is_large_or_small_far_from_a_launch(ops: list[Op], work: str | None) -> None:
+    assert predict(ops, chip="M2").operations[0].work == work
+
+
+def test_each_row_of_supported_operations_has_its_own_work() -> None:
+    ops = [*[conv("a")] * 20, op("cumsum"), op("sigmoid")]
+    placed = predict(ops, chip="M2").operations
+    assert [placed[i].work for i in (0, 20, 21)] == ["large", None, "small"]
 
 
 def test_an_empty_graph_has_an_empty_prediction() -> None:
