@@ -20,7 +20,7 @@ from benchmarks.real_packages import installed, of_folder
 from pytest_ane.gates.placement.segmenter import Predicted, predict_model
 from pytest_ane.gates.placement.segmenter.support import is_measured
 from pytest_ane.mil import read_model
-from pytest_ane.report.placement_map import Mapped, placement_map
+from pytest_ane.report.prediction import prediction_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/explanations/placement-maps.md"
@@ -102,8 +102,8 @@ def maps(
         units = tuple((op.kind, op.unit) for op in predicted.compute)
         if units not in shown:
             shown.add(units)
-            lines = list(placement_map([Mapped(predicted)]))
-            yield from lines[1 : lines.index("no data:") - 1 if "no data:" in lines else None]
+            yield ""
+            yield from prediction_lines([predicted], ())
 
 
 def missing(lines: Iterable[str]) -> list[str]:
@@ -123,8 +123,8 @@ def main() -> None:
     for name, path in packages(options.folders, options.cache):
         pairs = predictions(path)
         table += rows(name, pairs)
-        if lines := [f"    {line}" for line in maps(pairs, shown)]:
-            blocks += ["", f"### {name}", "", *lines]
+        if lines := [f"    {line}".rstrip() for line in maps(pairs, shown)]:
+            blocks += ["", f"### {name}", *lines]
     lines = [*table, *blocks]
     print("\n".join(lines))
     if lacking := missing(lines):
