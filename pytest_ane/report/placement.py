@@ -72,7 +72,7 @@ def _counted(summary: Summary) -> Iterator[str]:
         total = sum(summary.compile_time.values())
         yield f"{total} compile-time ({_counts(summary.compile_time)})"
     if summary.boundary_casts:
-        yield f"{summary.boundary_casts} boundary cast{'s' if summary.boundary_casts > 1 else ''}"
+        yield f"{summary.boundary_casts} boundary op{'s' if summary.boundary_casts > 1 else ''}"
 
 
 def _counts(counts: Mapping[str, int]) -> str:

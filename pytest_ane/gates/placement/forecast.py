@@ -24,7 +24,6 @@ from pytest_ane.gates.placement.rules.ops import mil_ops
 from pytest_ane.gates.placement.segmenter import Predicted
 from pytest_ane.mil.records import Blob, MLModel, TensorType, Value
 
-BOUNDARY_CAST = "boundary cast"
 _plain = partial(printable, longest=300)
 _READ_AT_MOST = 2**24
 
@@ -59,7 +58,7 @@ class Forecast:
     Attributes:
         size_bytes: size of the artifact on disk; which size is too large depends on the system.
         compute: how many compute operations of each type the rules were asked about.
-        left_out: how many operations were not: `const`, `constexpr_*`, `boundary cast`.
+        left_out: how many operations were not: `const`, `constexpr_*`, and `Site.boundary`.
         matches: the rules that apply, in program order, the whole program's first.
         names: of the compute operations.
         predictions: where Core ML's cost model puts them, the weakest first.
@@ -189,11 +188,11 @@ def _matches(site: Site, function: str, index: int) -> Iterator[Match]:
 
 
 def _left_out(site: Site) -> str | None:
-    """What an operation counts as where it is no compute op: compile-time, or a boundary cast."""
+    """What an operation counts as where it is no compute op: compile-time, or the boundary's."""
     compile_time = site.op == "const" or site.op.startswith("constexpr_")
     if compile_time and site.op in mil_ops():
         return site.op
-    return BOUNDARY_CAST if site.is_boundary_cast else None
+    return site.boundary or None
 
 
 def _places(matches: Iterator[Match]) -> Iterator[str]:

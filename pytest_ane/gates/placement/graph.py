@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from pytest_ane.mil.records import (
     Argument,
+    DType,
     Function,
     Named,
     Operation,
@@ -63,6 +64,8 @@ EXTENT_PARAMETERS = {
 _FROM_VALUES = frozenset({"cond", "non_zero", "while_loop"})
 _UPDATES = {"slice_update": "x", "write_state": "data"}
 _UNKNOWN = Origin(Depends.VALUES)
+_IMAGE_SUFFIXES = {"mul": "__scaled__", "add": "__biased__"}
+"""Of an image input's scale and bias (insert_image_preprocessing_op.py of coremltools 9.0)."""
 
 
 class Graph:
@@ -110,6 +113,25 @@ class Graph:
                     if isinstance(argument, Ref):
                         found.setdefault(argument.name, operation)
         return found
+
+    @cached_property
+    def image_scaling(self) -> frozenset[str]:
+        """Names of the scale and the bias that the converter puts behind an image input."""
+        names: set[str] = set()
+        for operation in self.function.block.operations:
+            suffix = _IMAGE_SUFFIXES.get(operation.op, "")
+            image = operation.name.removesuffix(suffix)
+            x = next(iter(operation.inputs.get("x", ())), None)
+            reads = x.name if isinstance(x, Ref) else ""
+            scaled = image + _IMAGE_SUFFIXES["mul"]
+            if (
+                operation.name == image + suffix
+                and suffix
+                and image in self.inputs
+                and (reads == image or (reads == scaled and scaled in names))
+            ):
+                names.add(operation.name)
+        return frozenset(names)
 
     def tensor(self, argument: Argument) -> TensorType | None:
         """The tensor type of an argument; `None` where it is no tensor or unknown."""
@@ -239,8 +261,23 @@ class Site:
                 pending += (a for arguments in producer.inputs.values() for a in arguments)
 
     @property
-    def is_boundary_cast(self) -> bool:
-        """Whether it only converts a function's input or output to another type."""
-        source = self.argument("x")
-        reads = isinstance(source, Ref) and source.name in self.graph.inputs
-        return self.op == "cast" and (reads or self.operation.name in self.graph.outputs)
+    def boundary(self) -> str:
+        """What the converter put at the function's boundary; empty for any other operation.
+
+        `boundary cast`, `image scaling`, or `classify`, which looks up a classifier's label.
+        """
+        if self.op == "classify":
+            return "classify"
+        if self.operation.name in self.graph.image_scaling:
+            return "image scaling"
+        return "boundary cast" if self.op == "cast" and self._at_the_boundary() else ""
+
+    def _at_the_boundary(self) -> bool:
+        """Whether a cast converts an input or an output; those to int8 are R104's."""
+        source, name = self.argument("x"), self.operation.name
+        if isinstance(source, Ref) and source.name in self.graph.inputs | self.graph.image_scaling:
+            return True
+        if name in self.graph.outputs:
+            return all(kind.dtype is not DType.INT8 for kind in self.outputs())
+        reader = self.graph.readers.get(name)
+        return reader is not None and reader.op == "classify"

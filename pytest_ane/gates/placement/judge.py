@@ -56,7 +56,7 @@ def figures(plan: Plan) -> tuple[Figure, ...]:
                   shown=True)] if convs else []),
         Figure("unassigned_ops", summary.unassigned, "ops without a device",
                shown=summary.unassigned > 0),
-        Figure("boundary_casts", summary.boundary_casts, "boundary casts"),
+        Figure("boundary_casts", summary.boundary_casts, "boundary ops"),
         Figure("compile_time_ops", sum(summary.compile_time.values()), "compile-time ops"),
     )  # fmt: skip
 
@@ -172,7 +172,7 @@ def _figures(forecast: Forecast, os: str) -> Iterator[Figure]:
     compute, off, warned = forecast.compute_ops, forecast.ineligible(), forecast.warned()
     allowed = forecast.allowed()
     types = ", ".join(dict.fromkeys(m.type for m in forecast.of("warned") if m.index is not None))
-    rules = [find(m.rule, "warned") for m in forecast.of("warned")]
+    rules = [find(m.rule, "warned") for m in forecast.of("warned") if m.index is not None]
     to_cpu = all(rule and "CPU" in rule.consequence for rule in rules)
     convs = forecast.compute.get("conv", 0)
     yield Figure("instrument", "forecast")

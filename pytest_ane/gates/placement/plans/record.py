@@ -27,7 +27,7 @@ class PlannedOperation:
         cost: `estimatedCost`, a fraction of the whole.
         scope: the operations whose nested blocks it lies in, outermost first, each with the
             index of the block.
-        boundary: whether it is a cast of a function's input or output, which is counted apart.
+        boundary: whether the converter put it at the function's boundary; it is counted apart.
         why: why it is off the ANE, in the source's words; empty where the source does not say.
         extra: fields of the source that have no place above.
     """

@@ -24,7 +24,7 @@ class Summary:
         elsewhere: compute ops that are counted as not on the ANE, on a device not told.
         conv_ane, conv_total: convolutions; `None` where the source tells no types.
         compile_time: `const` and `constexpr_*`, which have no device, by type.
-        boundary_casts: casts of a function's inputs and outputs.
+        boundary_casts: casts of a function's inputs and outputs, image scaling, `classify`.
         off: compute ops that are not on the ANE, those without a device included.
         outcome: `resident` only if every compute op prefers the ANE.
         inconclusive: why it proves nothing, and what to do; None where it does.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_ane.core import fp16
 from pytest_ane.gates.placement.graph import Site
-from pytest_ane.gates.placement.rules.base import OpRule
+from pytest_ane.gates.placement.rules.base import AUTHORING, OpRule
 from pytest_ane.mil.records import Ref
 
 _FILLS = {
@@ -68,7 +68,7 @@ RULES = (
         consequence="NaN, or attention on the CPU",
         scope="all",
         source="FluidInference/FluidAudio, Documentation/ANE_Candidates.md; "
-        "john-rocky/CoreML-LLM@72178c6, docs/; sidekick CONVERTING.md",
-        fix="use a finite mask of -1e4 to -6e4",
+        f"john-rocky/CoreML-LLM@72178c6, docs/; sidekick CONVERTING.md; {AUTHORING}",
+        fix="use a finite mask of -1e4 to -6e4 (Apple: -4e4)",
     ),
 )

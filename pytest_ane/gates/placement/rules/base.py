@@ -9,6 +9,15 @@ from typing import Literal, NamedTuple
 from pytest_ane.gates.placement.graph import Site
 from pytest_ane.mil.records import MLModel
 
+DISPATCH = (
+    "751K/Apple-Neural-Engine-Microarchitecture-Study-M6, notes/coreml_dispatch.md (M4: plan and "
+    "direct compile)"
+)
+"""Single operations on an M4 with macOS 27: Core ML's plan, and the ANE's own compiler."""
+AUTHORING = (
+    "apple/coreai-models@86b363d, model-authoring/references/neural_engine_rules.md (Apple's rules)"
+)
+
 Outcome = Literal["ineligible", "warned"]
 Grade = Literal["A", "B", "C"]
 

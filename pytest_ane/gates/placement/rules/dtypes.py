@@ -8,9 +8,9 @@ import numpy as np
 
 from pytest_ane.core import fp16
 from pytest_ane.gates.placement.graph import Depends, Site
-from pytest_ane.gates.placement.rules.base import OpRule
+from pytest_ane.gates.placement.rules.base import AUTHORING, DISPATCH, OpRule
 from pytest_ane.gates.placement.rules.ops import RECURRENT
-from pytest_ane.mil.records import DType
+from pytest_ane.mil.records import DType, TensorType
 
 _INTS = frozenset({DType.INT32, DType.INT64, DType.UINT32, DType.UINT64})
 # Ops whose integers have a rule of their own.
@@ -24,28 +24,19 @@ _INFINITE = 1e38
 _FP16_ONLY = "the ANE computes in fp16 only."
 _MOST = 1 << 16
 """Elements of a constant that is looked at: biases and statistics, not weights."""
-# A cast that leaves fp32 is where the ANE's part begins; `shape` reads no element.
-_HARMLESS_READERS = frozenset({"cast", "shape"})
 
 
 def _wide(site: Site) -> str | None:
-    if site.op in RECURRENT:  # No precision helps.
+    # No precision helps a recurrent op; the ANE takes casts; `shape` reads no element.
+    if site.op in RECURRENT or site.op in ("cast", "shape"):
         return None
     for kind in site.outputs():
         if kind.dtype in _WIDE:
-            does = _converts(site) if site.op == "cast" else "computes"
-            return f"It {does} {kind.dtype}{_too_large(site)}, and {_FP16_ONLY}"
-    if site.op in _HARMLESS_READERS:
-        return None
+            return f"It computes {kind.dtype}{_too_large(site)}, and {_FP16_ONLY}"
     for kind in site.inputs():
         if kind.dtype in _WIDE:
             return f"It reads {kind.dtype}{_too_large(site)}, and {_FP16_ONLY}"
     return None
-
-
-def _converts(site: Site) -> str:
-    reader = site.graph.readers.get(site.operation.name)
-    return f"gives {reader.op} `{reader.name}`" if reader else "converts to"
 
 
 def _too_large(site: Site) -> str:
@@ -86,6 +77,14 @@ def _bfloat(site: Site) -> str | None:
     return "It reads or computes bf16." if any(k.dtype is DType.BF16 for k in kinds) else None
 
 
+def _int8_output(site: Site) -> str | None:
+    for named in site.operation.outputs:
+        int8 = isinstance(named.type, TensorType) and named.type.dtype is DType.INT8
+        if int8 and named.name in site.graph.outputs:
+            return f"Its result `{named.name}` is an output of the program, as int8."
+    return None
+
+
 def _bool_tile(site: Site) -> str | None:
     return "It tiles a bool." if any(k.dtype is DType.BOOL for k in site.inputs()) else None
 
@@ -94,13 +93,14 @@ RULES = (
     OpRule(
         id="R021",
         title="The ANE computes in fp16; ops on fp32 are never placed on it.",
-        matches="any op that reads or computes fp32 or fp64 at run time; a `cast` of a function's "
-        "input or output is not counted, nor is one that leaves fp32, nor what R001 names",
+        matches="any op that reads or computes fp32 or fp64 at run time, but `cast`, which the ANE "
+        "takes, and what R001 names; the scale of an image input and the label of a classifier, "
+        "which the converter puts at the program's boundary, are not counted",
         why=_wide,
         consequence="runs on CPU or GPU; one fp32 literal can break a whole region",
         scope="all; the same graph: fp16 140 of 140 ops on the ANE, fp32 138 of 138 on the GPU",
         source="vx-lang/Vx #173, #435, #436, #437; coreai-model-zoo #36; the compiler's message "
-        '"Invalid output tensor format: fp32"',
+        f'"Invalid output tensor format: fp32"; {AUTHORING}',
         fix="convert with compute_precision=FLOAT16 and trace modules in half precision; rescale "
         "or fold a constant that fp16 cannot hold (a batch_norm into a factor and a summand)",
     ),
@@ -110,11 +110,10 @@ RULES = (
         matches="any op that computes int32 or int64, or reads it as data, from run-time values; "
         "gathers and ops that make indices have rules of their own",
         why=_integers,
-        outcome="warned",
         consequence="the op runs on the CPU; so does a cast from int32 behind it",
-        scope="all",
+        scope="all; a direct compile fails on M4 and M6",
         source='the compiler\'s message "Unsupported tensor data type: int32"; '
-        "Anemll/anemll-profile, README; FluidInference/mobius, coreml-cli",
+        f"Anemll/anemll-profile, README; FluidInference/mobius, coreml-cli; {DISPATCH}",
         fix="compute positions and masks on the host and pass them as fp16, or cast at the input",
     ),
     OpRule(
@@ -141,5 +140,16 @@ RULES = (
         scope="all",
         source="sbryngelson/ane-guide@9eb1afe, appendix A and chapter 17 (arXiv 2606.22283)",
         fix="convert with compute_precision=FLOAT16",
+    ),
+    OpRule(
+        id="R104",
+        title="The ANE gives no int8 output.",
+        matches="`cast` or `quantize` to int8 whose result is an output of the program",
+        ops=frozenset({"cast", "quantize"}),
+        why=_int8_output,
+        consequence="runs on the CPU",
+        scope="M4; Core ML puts a cast to int32 before such an output",
+        source=DISPATCH,
+        fix="return fp16 and convert on the host",
     ),
 )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pytest_ane.gates.placement.graph import Depends, Site
-from pytest_ane.gates.placement.rules.base import OpRule
+from pytest_ane.gates.placement.rules.base import DISPATCH, OpRule
+from pytest_ane.gates.placement.segmenter.support import limit
 
-_MAX_DEPTH = 16_384
+_CONSTANT_DEPTH = 16_384
 
 
 def _rank(site: Site) -> int:
@@ -22,16 +23,26 @@ def _linear_of_rank_5(site: Site) -> str | None:
     )
 
 
-def _deep(site: Site) -> str | None:
+def _deep(site: Site, most: int, *, constant: bool) -> str | None:
     x, y = site.argument("x"), site.argument("weight" if site.op == "linear" else "y")
     kind = None if x is None else site.graph.tensor(x)
-    if kind is None or y is None or site.graph.origin(y).values > Depends.NOTHING:
+    if kind is None or y is None:
+        return None
+    if constant != (site.graph.origin(y).values == Depends.NOTHING):
         return None
     across = -2 if any(site.flags("transpose_x")) and len(kind.shape) > 1 else -1
     depth = kind.shape[across] if kind.shape else None
-    if depth is None or depth <= _MAX_DEPTH:
+    if depth is None or depth <= most:
         return None
-    return f"It sums over {depth:,} elements; the ANE takes a depth of 16,384 at most."
+    return f"It sums over {depth:,} elements; the ANE takes a depth of {most:,} at most."
+
+
+def _deep_by_constant(site: Site) -> str | None:
+    return _deep(site, _CONSTANT_DEPTH, constant=True)
+
+
+def _deep_at_run_time(site: Site) -> str | None:
+    return _deep(site, limit("matmul depth"), constant=False)
 
 
 RULES = (
@@ -63,10 +74,21 @@ RULES = (
     ),
     OpRule(
         id="R031",
+        title="A product of two run-time tensors is taken up to a depth of 32,768.",
+        matches="`matmul` of two run-time tensors that sums over more than 32,768 elements",
+        ops=frozenset({"matmul"}),
+        why=_deep_at_run_time,
+        consequence="runs on the CPU",
+        scope="M4: 32,768 is fine, 40,000 fails",
+        source=DISPATCH,
+        fix="split the sum into parts and add",
+    ),
+    OpRule(
+        id="R031",
         title="A product by a constant is taken up to a depth of 16,384.",
         matches="`linear`, or `matmul` by a constant, that sums over more than 16,384 elements",
         ops=frozenset({"linear", "matmul"}),
-        why=_deep,
+        why=_deep_by_constant,
         outcome="warned",
         grade="B",
         consequence="runs on the CPU",

@@ -6,7 +6,7 @@ from functools import cache
 from importlib.resources import files
 
 from pytest_ane.gates.placement.graph import Depends, Site
-from pytest_ane.gates.placement.rules.base import OpRule
+from pytest_ane.gates.placement.rules.base import DISPATCH, OpRule
 
 _SWEEP = "aneforge 0.4.0 full_mil_vocabulary_sweep.json (M5 Pro)"
 _GUIDE = "sbryngelson/ane-guide@9eb1afe, appendix A and chapter 17 (arXiv 2606.22283)"
@@ -31,9 +31,16 @@ def _custom(site: Site) -> str | None:
 
 def _runtime_indices(site: Site) -> str | None:
     indices = site.argument("indices")
-    if indices is None or site.graph.origin(indices).values == Depends.NOTHING:
+    if indices is None or site.graph.origin(indices).values < Depends.VALUES:
         return None
     return "Its indices are known only at run time, and such a gather is placed on the CPU."
+
+
+def _runtime_begin(site: Site) -> str | None:
+    begin = site.argument("begin")
+    if begin is None or site.graph.origin(begin).values < Depends.VALUES:
+        return None
+    return "Its begin is known only at run time."
 
 
 RULES = (
@@ -41,9 +48,10 @@ RULES = (
         id="R001",
         title="Recurrent ops have no kernel on the ANE at any precision.",
         ops=RECURRENT,
-        consequence="the op and the glue around its state run on the CPU",
+        consequence="the op and the glue around its state run on the CPU; Core ML reckons half a "
+        "second for one, which takes its neighbours along",
         scope="A13 to A19, M1 to M5; macOS 13 to 27",
-        source=f"coremltools #1780 (an Apple engineer); {_FLUID}; {_SWEEP}",
+        source=f"coremltools #1780 (an Apple engineer); {_FLUID}; {_SWEEP}; {DISPATCH}",
         fix="unroll the step into matmul, sigmoid, tanh and mul, or leave this part to the CPU",
     ),
     OpRule(
@@ -81,9 +89,6 @@ RULES = (
         ops=frozenset(
             {
                 "band_part",
-                "logical_and",
-                "logical_or",
-                "logical_xor",
                 "mod",
                 "non_zero",
                 "one_hot",
@@ -94,10 +99,20 @@ RULES = (
             }
         ),
         consequence="runs on the CPU",
-        scope="measured on M1, M2, M5",
-        source=f"{_SWEEP}; {_GUIDE}; {_NOTES} (band_part)",
-        fix="compute it on the host and pass it as an input (masks, one-hot rows, lengths), or "
-        "write it in arithmetic (a product of 0/1 for logical_and)",
+        scope="measured on M1, M2, M4, M5",
+        source=f"{_SWEEP}; {_GUIDE}; {_NOTES} (band_part); {DISPATCH}",
+        fix="compute it on the host and pass it as an input (masks, one-hot rows, lengths)",
+    ),
+    OpRule(
+        id="R005",
+        title="Whether these logical ops run on the ANE is not measured.",
+        ops=frozenset({"logical_or", "logical_xor"}),
+        outcome="warned",
+        grade="B",
+        consequence="a direct compile fails",
+        scope="M5; it fails for logical_and as well, which Core ML on an M4 does place on the ANE",
+        source=f"{_SWEEP}; {DISPATCH} (logical_and)",
+        fix="write it in arithmetic: the maximum of 0/1 for or, not_equal for xor",
     ),
     OpRule(
         id="R006",
@@ -121,44 +136,67 @@ RULES = (
     ),
     OpRule(
         id="R009",
-        title="Core ML places sorting ops on the CPU.",
-        ops=frozenset({"argsort", "topk"}),
+        title="`argsort` is not implemented on the ANE.",
+        ops=frozenset({"argsort"}),
         consequence="the op and its cast and gather consumers run on the CPU",
-        scope="M3 Pro on macOS 27, M4 Max on macOS 26; a direct compile on M5 takes small topk",
-        source="videlalvaro/ane-book@4ab89e2, book/journal/079; roboflow/rf-detr PR #1495",
+        scope="M4, M5",
+        source=f"{_SWEEP}; {DISPATCH}",
+        fix="return the scores and sort on the host",
+    ),
+    OpRule(
+        id="R009",
+        title="A `topk` may be placed on the CPU.",
+        ops=frozenset({"topk"}),
+        outcome="warned",
+        consequence="the op and its cast and gather consumers run on the CPU",
+        scope="M3 Pro on macOS 27, M4 Max on macOS 26; Core ML's plan on an M4 takes three shapes, "
+        "of which the compiler rejects one along the last axis",
+        source="videlalvaro/ane-book@4ab89e2, book/journal/079; roboflow/rf-detr PR #1495; "
+        + DISPATCH,
         fix="return the scores and sort on the host",
     ),
     OpRule(
         id="R010",
         title="Arg-reductions and the ops after them run on the CPU.",
         ops=frozenset({"reduce_argmax", "reduce_argmin"}),
-        outcome="warned",
         consequence="a few ops at the end of a language-model head on the CPU",
-        scope="A17, A19, M series",
-        source="john-rocky/CoreML-LLM@72178c6, ane_residency_baseline_2026-04-19.json; " + _GUIDE,
+        scope="A17, A19, M series; a direct compile fails on M4 and M6",
+        source="john-rocky/CoreML-LLM@72178c6, ane_residency_baseline_2026-04-19.json; "
+        f"{_GUIDE}; {DISPATCH}",
         fix="return the logits and take the maximum on the host",
     ),
     OpRule(
         id="R011",
         title="`cumsum` is placed on the CPU.",
         ops=frozenset({"cumsum"}),
-        outcome="warned",
         consequence="one CPU op for each use",
-        scope="M4 on macOS 26; fails at run time on M1",
+        scope="M4 on macOS 26 and 27; fails at run time on M1, a direct compile on M4 and M6",
         source=f"john-rocky/CoreML-LLM@72178c6, docs/QWEN35_ROADMAP.md; {_SWEEP}; "
-        "fredyshox/ANECompat",
+        f"fredyshox/ANECompat; {DISPATCH}",
         fix="multiply by a triangular matrix, or use a convolution",
     ),
     OpRule(
         id="R012",
         title="A gather by indices that are known only at run time is placed on the CPU.",
-        matches="`gather`, `gather_along_axis`, `gather_nd` whose `indices` are not constant",
-        ops=frozenset({"gather", "gather_along_axis", "gather_nd"}),
+        matches="`gather` whose `indices` derive from run-time values",
+        ops=frozenset({"gather"}),
+        why=_runtime_indices,
+        consequence='"Unsupported gather index type": a CPU op or more where the graph begins; may '
+        "split the program",
+        scope="M1 to M6; macOS 13 to 27",
+        source=f"openmed #3071; coremltools #1103; {_NOTES}; sidekick DECISIONS.md D24; {DISPATCH}",
+        fix="look the embedding up on the host and pass the vectors as an input",
+    ),
+    OpRule(
+        id="R012",
+        title="What prepares the indices of this gather is placed on the CPU.",
+        matches="`gather_along_axis`, `gather_nd` whose `indices` derive from run-time values",
+        ops=frozenset({"gather_along_axis", "gather_nd"}),
         why=_runtime_indices,
         outcome="warned",
-        consequence="a CPU op or more where the graph begins; may split the program",
-        scope="M1 to M5; macOS 13 to 27",
-        source=f"openmed #3071; coremltools #1103; {_NOTES}; sidekick DECISIONS.md D24",
+        consequence="the casts of its indices run on the CPU; itself the ANE takes",
+        scope="M4; a direct compile on M5 fails",
+        source=f"{DISPATCH}; {_SWEEP}",
         fix="look the embedding up on the host and pass the vectors as an input",
     ),
     OpRule(
@@ -174,25 +212,23 @@ RULES = (
     ),
     OpRule(
         id="R016",
-        title="Sampling ops need the sampler that came with A14 and M2.",
-        ops=frozenset({"affine", "crop_resize", "resample"}),
-        outcome="warned",
-        grade="B",
-        consequence="runs on the CPU of an M1; a direct compile of crop_resize fails on M5 too",
-        scope="M1 and before A14",
-        source=f"{_GUIDE}; {_SWEEP}",
-        fix="upsample by whole numbers, or sample on the host",
+        title="`crop_resize` is not implemented on the ANE.",
+        ops=frozenset({"crop_resize"}),
+        consequence="runs on the CPU",
+        scope="M4, M5",
+        source=f"{DISPATCH}; {_SWEEP}",
+        fix="cut and resize on the host, or use `resample`, which the ANE takes from A14 and M2 on",
     ),
     OpRule(
         id="R017",
         title="There is no path to the ANE for this op.",
-        ops=frozenset({"classify", "conv_quantized"}),
+        ops=frozenset({"conv_quantized"}),
         outcome="warned",
         grade="B",
         consequence="runs on the CPU, or a compile error",
         scope="all",
         source=_SWEEP,
-        fix="return the scores and look the label up on the host",
+        fix="quantize the weight alone, with constexpr ops",
     ),
     OpRule(
         id="R018",
@@ -214,5 +250,16 @@ RULES = (
         scope="M series",
         source="coremltools #2690, #2728",
         fix="subtract the maximum first, and add it to the result",
+    ),
+    OpRule(
+        id="R105",
+        title="A `slice_by_size` that begins where a run-time value says is no op of the ANE.",
+        matches="`slice_by_size` whose `begin` derives from run-time values",
+        ops=frozenset({"slice_by_size"}),
+        why=_runtime_begin,
+        consequence="runs on the CPU",
+        scope="M4 on macOS 27",
+        source=DISPATCH,
+        fix="select by a one-hot product, or slice on the host",
     ),
 )

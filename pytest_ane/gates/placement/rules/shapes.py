@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 from pytest_ane.core.errors import ManifestError
 from pytest_ane.gates.placement.graph import Depends, Site
-from pytest_ane.gates.placement.rules.base import OpRule, Rule
+from pytest_ane.gates.placement.rules.base import AUTHORING, DISPATCH, OpRule, Rule
+from pytest_ane.gates.placement.segmenter.support import limit
 from pytest_ane.mil.records import TensorType
 
 _GIB = 2**30
 _OS = re.compile(r"(macOS|iOS|iPadOS)\s+(\d{1,3})(\.\d+)*", re.IGNORECASE)
-_MAX_RANK = 5
 # The compiler: "Tensor dimensions N1D1C1H1W240000 are not within supported range,
 # N[1-65536] D[1-16384] C[1-65536] H[1-16384] W[1-16384]" (A15).
-_SPATIAL, _ANY = 16_384, 65_536
+_SPATIAL = 16_384
 _HEAD = 16_384
 _MESSAGE = '"Tensor dimensions ... are not within supported range"'
 _R030_SOURCE = (
@@ -32,8 +32,8 @@ def _tensors(site: Site) -> Iterator[TensorType]:
 
 def _rank(site: Site) -> str | None:
     for kind in _tensors(site):
-        if len(kind.shape) > _MAX_RANK:
-            return f"{kind} has rank {len(kind.shape)}; the ANE takes tensors of rank 5 at most."
+        if len(kind.shape) > (most := limit("rank")):
+            return f"{kind} has rank {len(kind.shape)}; the ANE takes rank {most} at most."
     return None
 
 
@@ -45,20 +45,21 @@ def _extents(kind: TensorType) -> Iterator[tuple[int, int, bool]]:
 
 
 def _too_long(site: Site) -> str | None:
+    most = limit("axis")
     for kind in _tensors(site):
         for axis, extent, channels in _extents(kind):
-            if extent > _ANY and not channels:
-                return f"Axis {axis} of {kind} is longer than 65,536, the most any ANE axis takes."
+            if extent > most and not (channels and site.op == "conv"):
+                return f"Axis {axis} of {kind} is longer than {most:,}, the most the ANE takes."
     return None
 
 
 def _may_be_too_long(site: Site) -> str | None:
     for kind in _tensors(site):
         for axis, extent, channels in _extents(kind):
-            if channels and extent > _ANY:
+            if channels and extent > limit("axis") and site.op == "conv":
                 return f"{kind} has {extent:,} channels; the compiler documents 65,536 at most."
             spatial = axis >= 2 or axis == len(kind.shape) - 1
-            if spatial and not channels and _SPATIAL < extent <= _ANY:
+            if spatial and not channels and _SPATIAL < extent <= limit("axis"):
                 return (
                     f"Axis {axis} of {kind} is longer than 16,384, the most that "
                     "H, W and D take before A16 and M4."
@@ -86,25 +87,27 @@ RULES = (
         consequence="the op runs on the CPU, or the whole compile fails",
         scope="all",
         source='the compiler\'s messages "ANE does not support blob with rank: 6" and "Cannot '
-        'reshape a tensor of rank > 5"; sbryngelson/ane-guide@9eb1afe, chapter 17; ANEForge #42',
+        'reshape a tensor of rank > 5"; sbryngelson/ane-guide@9eb1afe, chapter 17; ANEForge #42; '
+        + AUTHORING,
         fix="merge axes before the op (window partition in two steps of rank 5)",
     ),
     OpRule(
         id="R030",
         title="No axis of an ANE tensor is longer than 65,536.",
-        matches="a run-time input or output with an extent above 65,536 on an axis that is not "
-        "the channel axis (axis 1 of rank 4 and 5)",
+        matches="a run-time input or output with an extent above 65,536; the channels (axis 1 of "
+        "rank 4 and 5) of a `conv` are not counted",
         why=_too_long,
         consequence="ANE compile error; runs on CPU or GPU",
-        scope="all; A15 message, limit raised to 65,536 from A16 and M4 on",
-        source=_R030_SOURCE,
+        scope="all; A15 message, limit raised to 65,536 from A16 and M4 on; 65,537 fails on "
+        "C, H and W of an M4",
+        source=f"{_R030_SOURCE}; {DISPATCH}",
         fix=_R030_FIX,
     ),
     OpRule(
         id="R030",
         title="Before A16 and M4, H, W and D end at 16,384, and C is documented up to 65,536.",
-        matches="an extent of 16,385 to 65,536 on axes from 2 on or on the last axis, or a channel "
-        "axis above 65,536",
+        matches="an extent of 16,385 to 65,536 on axes from 2 on or on the last axis, or a `conv` "
+        "with more than 65,536 channels",
         why=_may_be_too_long,
         outcome="warned",
         consequence="ANE compile error on A15 and its generation",

@@ -195,7 +195,7 @@ class _Reader:
             if isinstance(named.type, TensorType)
         )
         name, missing = site.operation.name, tuple(self._no_data(nested))
-        boundary = site.is_boundary_cast
+        boundary = bool(site.boundary)
         return Op(name, site.op, inputs, outputs, weight, attributes, missing, boundary)
 
     def _no_data(self, nested: bool) -> Iterator[NoData]:

@@ -77,7 +77,7 @@ class Op:
             `kernel_sizes`, `perm`, `transpose_x`; besides `bias`, 1 where there is one,
             `runtime_indices` and `runtime_begin`.
         no_data: its properties that no public plan has.
-        boundary: whether it only converts a function's input or output, and is no compute op.
+        boundary: whether the converter put it at the function's boundary; it is no compute op.
     """
 
     name: str

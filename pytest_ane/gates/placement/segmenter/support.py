@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -80,15 +80,42 @@ def _support() -> _Support:
     )
 
 
+def limit(name: str) -> int:
+    """A limit of the ANE in elements, such as `axis`, by its name in `support.toml`."""
+    return _support().limits[name]
+
+
+def wide_kernel(shape: Sequence[int | None]) -> str:
+    """Why the ANE takes no convolution by a kernel of this shape (rows, columns or columns alone).
+
+    Empty where it takes it, or where the kernel has another rank.
+    """
+    if len(shape) not in (1, 2):
+        return ""
+    *height, width = (extent or 1 for extent in shape)
+    rows = height[0] if height else 1
+    if rows == 1:
+        name, extent, axis = "kernel width", width, "wide"
+    elif width == 1:
+        name, extent, axis = "kernel height", rows, "high"
+    else:
+        name, extent, axis = "kernel side", max(rows, width), "on a side"
+    most = limit(name)
+    return "" if extent <= most else f"a kernel of {rows}x{width}; the ANE takes {most} {axis}"
+
+
+def wide_window(width: int) -> str:
+    """Why the ANE takes no max_pool of this width; empty where it does."""
+    most, besides = limit("max_pool width"), limit("max_pool width besides")
+    if width <= most or width == besides:
+        return ""
+    return f"max_pool {width} wide; the ANE takes {most}, or {besides}"
+
+
 def is_measured(op: Op) -> bool:
     """Whether a plan with an operation of this type is public."""
     support = _support()
     return op.kind in support.measured or ("ane", op.kind) in support.never
-
-
-def limit(name: str) -> int:
-    """A limit of the ANE, by its name in the file."""
-    return _support().limits[name]
 
 
 def takes_type(kind: str, dtype: str) -> bool:
@@ -103,14 +130,7 @@ def obstacle(op: Op, backend: Backend) -> str:
         return f"{op.kind}: {reason}"
     if backend != "ane":
         return ""
-    return (
-        _types(op, support)
-        or _indices(op)
-        or _extents(op, support.limits)
-        or _kernel(op, support.limits)
-        or _window(op, support.limits)
-        or _depth(op, support.limits)
-    )
+    return _types(op, support) or _indices(op) or _extents(op) or _window(op) or _depth(op)
 
 
 def _types(op: Op, support: _Support) -> str:
@@ -129,44 +149,25 @@ def _indices(op: Op) -> str:
     return ""
 
 
-def _extents(op: Op, limits: Mapping[str, int]) -> str:
+def _extents(op: Op) -> str:
     tensors: tuple[Tensor, ...] = (*op.inputs, *op.outputs)
     longest = max((extent or 0 for tensor in tensors for extent in tensor.shape), default=0)
-    if longest > limits["axis"]:
-        return f"an axis of {longest:,}; the ANE takes {limits['axis']:,}"
+    if longest > limit("axis"):
+        return f"an axis of {longest:,}; the ANE takes {limit('axis'):,}"
     rank = max((len(tensor.shape) for tensor in tensors), default=0)
-    if rank > limits["rank"]:
-        return f"a tensor of rank {rank}; the ANE takes {limits['rank']}"
+    if rank > limit("rank"):
+        return f"a tensor of rank {rank}; the ANE takes {limit('rank')}"
     return ""
 
 
-def _kernel(op: Op, limits: Mapping[str, int]) -> str:
-    if op.kind != "conv" or op.weight is None or len(op.weight.shape) not in (3, 4):
-        return ""
-    *height, width = (extent or 1 for extent in op.weight.shape[2:])
-    rows = height[0] if height else 1
-    if rows == 1:
-        limit, extent, axis = limits["kernel width"], width, "wide"
-    elif width == 1:
-        limit, extent, axis = limits["kernel height"], rows, "high"
-    else:
-        limit, extent, axis = limits["kernel side"], max(rows, width), "on a side"
-    if extent <= limit:
-        return ""
-    return f"a kernel of {rows}x{width}; the ANE takes {limit} {axis}"
-
-
-def _window(op: Op, limits: Mapping[str, int]) -> str:
+def _window(op: Op) -> str:
+    if op.kind == "conv" and op.weight is not None:
+        return wide_kernel(op.weight.shape[2:])
     sizes = op.attributes.get("kernel_sizes", ())
-    if op.kind != "max_pool" or not sizes:
-        return ""
-    width, limit, besides = sizes[-1], limits["max_pool width"], limits["max_pool width besides"]
-    if width <= limit or width == besides:
-        return ""
-    return f"max_pool {width} wide; the ANE takes {limit}, or {besides}"
+    return wide_window(sizes[-1]) if op.kind == "max_pool" and sizes else ""
 
 
-def _depth(op: Op, limits: Mapping[str, int]) -> str:
-    if op.kind != "matmul" or inner(op) <= limits["matmul depth"]:
+def _depth(op: Op) -> str:
+    if op.kind != "matmul" or inner(op) <= limit("matmul depth"):
         return ""
-    return f"matmul over {inner(op):,} elements; the ANE takes {limits['matmul depth']:,}"
+    return f"matmul over {inner(op):,} elements; the ANE takes {limit('matmul depth'):,}"

@@ -42,7 +42,8 @@ def test_a_depth_of_16384_is_fine() -> None:
     assert linear(1, 16_384) == matmul(1, 16_384) == []
 
 
-def test_a_deep_product_of_two_activations_is_not_meant() -> None:
+@pytest.mark.parametrize(("depth", "deep"), [(32_768, False), (32_769, True)])
+def test_a_product_of_two_activations_may_be_twice_as_deep(depth: int, deep: bool) -> None:
     made = op("matmul", "y", half(1, 1), x="a", y="b")
-    found = rules(made, inputs={"a": half(1, 16_385), "b": half(16_385, 1)})
-    assert "R031" not in [rule for _, rule, _ in found]
+    found = rules(made, inputs={"a": half(1, depth), "b": half(depth, 1)})
+    assert (("y", "R031", "ineligible") in found) is deep
