@@ -6,8 +6,10 @@ A row's shapes decide if it is about one uncompressed operation and one of these
 - its shapes break a limit of the ANE (rank 6, an axis of 240,000), which holds on every chip;
 - all extents are given, and the chip has public costs (M4, M4 Pro) or is not told (`M-series`).
 
-All else is left out: whole programs, compressed weights, shapes told in part, chips without costs.
-A direct compilation is no choice of Core ML's. The label has no part in this.
+All else is left out: whole programs, compressed weights, shapes told in part, chips without costs;
+what the prediction leaves undecided; and operations other than matrix products and convolutions
+that read and write more than the largest in the public plans of M4, whose costs are not known to
+carry over. A direct compilation is no choice of Core ML's. The label has no part in this.
 """
 
 from __future__ import annotations
@@ -26,7 +28,13 @@ Unit = Literal["on", "off"]
 PRECISION, RECALL = 0.8, 0.7
 _UNCOMPRESSED = ("", "fp16", "float16")
 _WEIGHTED = frozenset({"conv", "conv_transpose", "linear"})
-_TWO = frozenset({"add", "maximum", "minimum", "mul", "real_div", "sub"})
+_PRODUCTS = _WEIGHTED | {"matmul"}
+_OPERANDS = {
+    **dict.fromkeys(("add", "maximum", "minimum", "mul", "real_div", "sub"), 2),
+    "scaled_dot_product_attention": 3,
+}
+_LARGEST = 4 * 2**20
+"""Bytes read and written by the largest element-wise operation in M4's plans: relu 16x64x32x32."""
 _UNKNOWN = re.compile(r"(apple silicon|m-series|mac)?", re.IGNORECASE)
 
 
@@ -56,7 +64,11 @@ def foreseen(row: Row, kind: str | None, truth: Unit | None) -> Foreseen | None:
     chip = _chip(row.get("chip", ""))
     if op is None or chip is None:
         return None
+    if kind not in _PRODUCTS and sum(t.bytes for t in (*op.inputs, *op.outputs)) > _LARGEST:
+        return None
     (placed,) = predict([op], "CPU_AND_NE", chip).operations
+    if placed.undecided:
+        return None
     why = placed.off.cause if placed.off else f"margin {placed.margin or 0:.3f} ms"
     return Foreseen(row, truth, "on" if placed.unit == "ANE" else "off", why)
 
@@ -115,7 +127,7 @@ def _plain(kind: str, shape: tuple[int, ...]) -> Op | None:
     if kind in _WEIGHTED:
         return None
     tensor = Tensor(shape)
-    return Op("y", kind, (tensor,) * (2 if kind in _TWO else 1), (tensor,))
+    return Op("y", kind, (tensor,) * _OPERANDS.get(kind, 1), (tensor,))
 
 
 def _convolution(kind: str, shape: tuple[int, ...], op_type: str, shapes: str) -> Op | None:
