@@ -6,8 +6,7 @@ A row tells where Core ML placed an op or a program. From its columns `op_type`,
 `size_mb` and `os` a minimal program is made and the rules are asked about it; `label` is then
 compared, and `instrument` tells how it was come by. No rule that fails depends on `chip`, which
 decides only whose costs predict a row. Columns that hold the answer (`ane`, `total`, `non_ane_ops`,
-`note`) are never read. Exits 1 where `ineligible`, of all rows, or `predicted off`, of those whose
-shapes decide, is wrong too often or finds too little (`PRECISION`, `RECALL`).
+`note`) are never read. The exit code is 1 where precision or recall is below its bar.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from __future__ import annotations
 import argparse
 import csv
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -50,6 +48,8 @@ Truth = Literal["on", "off"]
 
 COLUMNS = ("id", "op_type", "shapes", "quant", "os", "size_mb", "instrument", "label")
 DIRECT = "direct compilation"
+PRECISION, RECALL = 0.95, 0.33
+"""Of `ineligible` over all scored rows, at least."""
 # A whole program is stood for by one convolution with its compression, shapes, size and states.
 _WHOLE = re.compile(r"all\b.*|ct\.StateType.*|constexpr|weighted ops|blockwise 8-bit")
 _ALIASES = {
@@ -61,8 +61,6 @@ _ALIASES = {
 }
 _DTYPES = {kind.value: kind for kind in DType}
 _SHAPE = (1, 64, 1, 64)
-PRECISION, RECALL = 0.95, 0.33
-"""Of `ineligible` over all scored rows, at least."""
 _MIB = 2**20
 
 
@@ -168,6 +166,16 @@ def predicted(rows: Iterable[Row]) -> list[placement_predicted.Foreseen]:
 
 def _one(op_type: str) -> str | None:
     return None if _WHOLE.fullmatch(op_type) else op_of(op_type)
+
+
+def passes(rows: Iterable[Row]) -> bool:
+    """Whether `ineligible` and `predicted off` are as often right as they must be."""
+    kept = list(rows)
+    count = Counter(one.verdict for one in scored(kept)[0])
+    hits = count["hit"]
+    said, off = hits + count["false alarm"], hits + count["miss"]
+    right = hits >= PRECISION * said and hits >= RECALL * off
+    return right and placement_predicted.passes(predicted(kept))
 
 
 def _rules(found: Forecast, outcome: Outcome) -> tuple[str, ...]:
@@ -336,42 +344,32 @@ def read(path: Path) -> list[Row]:
         raise SystemExit(f"{path}: cannot be read as CSV ({error}).") from error
 
 
-def report(
-    results: list[Scored], left: Counter[str], foreseen: list[placement_predicted.Foreseen]
-) -> Iterator[str]:
-    """Everything the script prints of what `scored` and `predicted` give, line by line."""
+def report(rows: Iterable[Row]) -> Iterator[str]:
+    """Everything the script prints, line by line."""
+    kept = list(rows)
+    results, left = scored(kept)
     yield from by_instrument(results)
     yield ""
     yield from by_rule(results)
     yield f"\n{sum(left.values())} rows are left out:"
     yield from (f"  {count} {why}" for why, count in left.most_common())
     yield ""
-    yield from placement_predicted.table(foreseen)
+    yield from placement_predicted.table(predicted(kept))
     for verdict in ("false alarm", "miss"):
         found = list(listed(results, verdict))
         yield f"\n{verdict}, {len(found)} rows:"
         yield from (f"  {line}" for line in found)
 
 
-def reaches_bars(results: Iterable[Scored]) -> bool:
-    """Whether precision and recall of `ineligible` are high enough; false of no hit at all."""
-    count = Counter(one.verdict for one in results)
-    hits = count["hit"]
-    said, off = hits + count["false alarm"], hits + count["miss"]
-    return hits > 0 and hits / said >= PRECISION and hits / off >= RECALL
-
-
-def main() -> int:
-    """Print the report; 1 where the bars are missed."""
+def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--labels", type=Path, required=True, help="the labelled rows, CSV")
     rows = read(parser.parse_args().labels)
-    results, left = scored(rows)
-    foreseen = predicted(rows)
-    for line in report(results, left, foreseen):
+    for line in report(rows):
         print(line)
-    return 0 if reaches_bars(results) and placement_predicted.passes(foreseen) else 1
+    if not passes(rows):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

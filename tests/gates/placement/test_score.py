@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,16 +11,14 @@ import pytest
 from benchmarks.placement_score import (
     COLUMNS,
     DIRECT,
-    Scored,
     by_instrument,
     by_rule,
     extents,
     family,
     listed,
-    main,
     op_of,
+    passes,
     ratio,
-    reaches_bars,
     read,
     report,
     scored,
@@ -51,7 +48,7 @@ def rows() -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(LABELS)))
 
 
-def row(**given: str) -> Mapping[str, str]:
+def row(**given: str) -> dict[str, str]:
     return dict.fromkeys(COLUMNS, "") | {"instrument": "MLComputePlan", "label": "ANE"} | given
 
 
@@ -113,7 +110,7 @@ def test_every_miss_is_listed_with_what_is_warned_of() -> None:
     assert list(listed(results, "miss")) == [
         "5 conv · 1-2 layers · fp16 · MLComputePlan: CPU",
     ]
-    assert "\nmiss, 1 rows:" in list(report(*scored(rows()), []))
+    assert "\nmiss, 1 rows:" in list(report(rows()))
 
 
 @pytest.mark.parametrize(
@@ -211,18 +208,9 @@ def test_the_words_of_a_row() -> None:
     [(19, 1, 0, True), (19, 2, 0, False), (1, 0, 2, True), (1, 0, 3, False), (0, 0, 1, False)],
 )
 def test_the_bars(right: int, alarms: int, misses: int, reaches: bool) -> None:
-    off, on = row(label="CPU"), row(label="ANE")
-    results = [Scored(off, "off", ("R001",))] * right + [Scored(off, "off", ())] * misses
-    assert reaches_bars(results + [Scored(on, "on", ("R001",))] * alarms) is reaches
-
-
-def test_the_script_exits_1_below_the_bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "labels.csv"
-    monkeypatch.setattr("sys.argv", ["placement_score", "--labels", str(path)])
-    path.write_text(LABELS, encoding="utf-8")
-    assert main() == 1
-    path.write_text(LABELS.replace("argsort", "relu"), encoding="utf-8")
-    assert main() == 0
+    hit = row(op_type="lstm", label="CPU")
+    kept = [hit] * right + [hit | {"label": "ANE"}] * alarms
+    assert passes([*kept, *[hit | {"op_type": "conv"}] * misses]) is reaches
 
 
 def test_a_file_is_read_by_its_columns(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def predict_program(
             for values left out.
 
     Raises:
-        ManifestError: the chip's costs are unknown.
+        ManifestError: there is no such chip.
     """
     missing = _program_no_data(program)
     return {

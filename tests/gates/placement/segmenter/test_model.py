@@ -7,7 +7,12 @@ from importlib.resources import files
 import pytest
 
 from pytest_ane.core.errors import ManifestError
-from pytest_ane.gates.placement.segmenter.model import models, parse_models
+from pytest_ane.gates.placement.segmenter.model import (
+    chip_named,
+    launch_bounds,
+    models,
+    parse_models,
+)
 
 TEXT = files("pytest_ane.gates.placement.segmenter").joinpath("model.toml").read_text("utf-8")
 
@@ -18,6 +23,16 @@ def test_a_chip_replaces_rates_and_thresholds_of_the_first() -> None:
     assert (pro.rates["add"].ane, pro.rates["add"].bnns) == (26.546, 21.1222)
     assert (first.thresholds["conv-high"], pro.thresholds["conv-high"]) == (61.5, 112.0)
     assert (first.launch.ane, first.launch.bnns, first.end.gpu) == (0.125, 0.0, 0.125)
+
+
+@pytest.mark.parametrize("name", ["m4 pro", "M4PRO", " M4  Pro "])
+def test_a_chips_name_in_any_spelling(name: str) -> None:
+    assert chip_named(name) == "M4 Pro"
+
+
+def test_too_little_and_enough_work_are_far_from_a_launch() -> None:
+    """Launch and end are 0.25 ms, launch and two switches 0.375 ms; four times apart."""
+    assert launch_bounds() == (0.0625, 1.5)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +47,8 @@ def test_a_chip_replaces_rates_and_thresholds_of_the_first() -> None:
         ('name = "gru"', 'name = "lstm"', "given twice"),
         ("[chip.rates.add]", "[chip.rates.plus]", "unknown rate plus"),
         ("[chip.thresholds]\nconv-high", "[chip.thresholds]\nconv-top", "threshold conv-top"),
+        ('"M4 Max"', '"M4"', "chip M4: has costs"),
+        ("far = 4.0", "far = 0.5", "far"),
         ("tie-ms = 1e-6", "tie-ms = ", "model.toml"),
     ],
 )
