@@ -273,11 +273,11 @@ class Site:
         return "boundary cast" if self.op == "cast" and self._at_the_boundary() else ""
 
     def _at_the_boundary(self) -> bool:
-        """Whether a cast converts an input or an output; those to int8 are R104's."""
+        """Whether a cast converts an input or an output; int8 outputs are R104's."""
         source, name = self.argument("x"), self.operation.name
-        if isinstance(source, Ref) and source.name in self.graph.inputs | self.graph.image_scaling:
-            return True
         if name in self.graph.outputs:
             return all(kind.dtype is not DType.INT8 for kind in self.outputs())
+        if isinstance(source, Ref) and source.name in self.graph.inputs | self.graph.image_scaling:
+            return True
         reader = self.graph.readers.get(name)
         return reader is not None and reader.op == "classify"

@@ -125,6 +125,13 @@ def test_an_int8_output_is_ineligible_and_int8_within_is_not(kind: str) -> None:
     assert "R104" not in [rule for _, rule, _ in rules(relu, to_int8, after)]
 
 
+def test_a_cast_from_an_input_to_an_int8_output_is_ineligible() -> None:
+    to_int8 = op("cast", "q", TensorType(DType.INT8, (1, 8, 1, 4)), x="x")
+    after = op("cast", "y", half(1, 8, 1, 4), x="q")
+    assert rules(to_int8) == [("q", "R104", "ineligible")]
+    assert rules(to_int8, after) == []
+
+
 def test_a_tile_of_bools_is_warned_of() -> None:
     tile = op("tile", "y", TensorType(DType.BOOL, (2, 8)), x="x", reps=value([2, 1]))
     assert rules(tile, inputs={"x": FLAGS}) == [("y", "R024", "warned")]
