@@ -7,9 +7,8 @@ A row's shapes decide if it is about one uncompressed operation and one of these
 - all extents are given, and the chip has public costs (M4, M4 Pro) or is not told (`M-series`).
 
 All else is left out: whole programs, compressed weights, shapes told in part, chips without costs;
-what the prediction leaves undecided; and operations other than matrix products and convolutions
-that read and write more than the largest in the public plans of M4, whose costs are not known to
-carry over. A direct compilation is no choice of Core ML's. The label has no part in this.
+what the prediction leaves undecided; and operations as large as those of which it says that other
+plans contradict it. A direct compilation is no choice of Core ML's. The label has no part in this.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from pytest_ane.gates.placement.segmenter import Op, Tensor, predict
+from pytest_ane.gates.placement.segmenter.predict import is_contradicted
 from pytest_ane.gates.placement.segmenter.support import obstacle
 
 Row: TypeAlias = Mapping[str, str]
@@ -28,13 +28,10 @@ Unit = Literal["on", "off"]
 PRECISION, RECALL = 0.8, 0.7
 _UNCOMPRESSED = ("", "fp16", "float16")
 _WEIGHTED = frozenset({"conv", "conv_transpose", "linear"})
-_PRODUCTS = _WEIGHTED | {"matmul"}
 _OPERANDS = {
     **dict.fromkeys(("add", "maximum", "minimum", "mul", "real_div", "sub"), 2),
     "scaled_dot_product_attention": 3,
 }
-_LARGEST = 4 * 2**20
-"""Bytes read and written by the largest element-wise operation in M4's plans: relu 16x64x32x32."""
 _UNKNOWN = re.compile(r"(apple silicon|m-series|mac)?", re.IGNORECASE)
 
 
@@ -64,10 +61,8 @@ def foreseen(row: Row, kind: str | None, truth: Unit | None) -> Foreseen | None:
     chip = _chip(row.get("chip", ""))
     if op is None or chip is None:
         return None
-    if kind not in _PRODUCTS and sum(t.bytes for t in (*op.inputs, *op.outputs)) > _LARGEST:
-        return None
     (placed,) = predict([op], "CPU_AND_NE", chip).operations
-    if placed.undecided:
+    if placed.undecided or is_contradicted(op, placed.off):
         return None
     why = placed.off.cause if placed.off else f"margin {placed.margin or 0:.3f} ms"
     return Foreseen(row, truth, "on" if placed.unit == "ANE" else "off", why)

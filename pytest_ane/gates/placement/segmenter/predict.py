@@ -154,14 +154,16 @@ def _unestimated(
     return Prediction(model.chip, model.system, units, tuple(placed), (), None, None, no_data)
 
 
+def is_contradicted(op: Op, off: Off | None) -> bool:
+    """Whether plans of others have operations as large as this one on the ANE."""
+    if off is None or off.cause != "too little work" or op.weight or op.kind == "matmul":
+        return False
+    return max((tensor.elements for tensor in op.outputs), default=0) >= _LARGE
+
+
 def _large(ops: Sequence[Op], off: Sequence[Off | None]) -> Iterator[str]:
     """Large operations whose predicted place the plans of others contradict."""
-    large = {
-        op.kind
-        for op, why in zip(ops, off, strict=True)
-        if why and why.cause == "too little work" and not op.weight and op.kind != "matmul"
-        if max((tensor.elements for tensor in op.outputs), default=0) >= _LARGE
-    }
+    large = {op.kind for op, why in zip(ops, off, strict=True) if is_contradicted(op, why)}
     if large:
         yield (
             f"Other public plans have operations as large as {', '.join(sorted(large))} here on "
