@@ -101,7 +101,7 @@ def prediction_lines(
             yield f"  - {plain(remedy.action)}:"
             yield f"    {_gain(remedy, prediction)}"
         yield from _more(len(remedies) - _REMEDIES, "remedies")
-    if prediction.no_data:
+    if prediction.no_data and not predictions[0].unknown:
         yield "rests on:"
         yield from (f"  - {plain(sentence)}" for sentence in prediction.no_data)
 

@@ -68,7 +68,7 @@ class Forecast:
     compute: Mapping[str, int]
     left_out: Mapping[str, int]
     matches: tuple[Match, ...] = ()
-    names: frozenset[str] = frozenset()
+    names: tuple[str, ...] = ()
     predictions: tuple[Predicted, ...] = ()
 
     @property
@@ -161,19 +161,17 @@ def forecast(model: MLModel, *, size_bytes: int) -> Forecast:
     ]
     read = _reader(model)
     index = 0
-    names: set[str] = set()
+    names: list[str] = []
     for function in model.program.functions.values():
         for site in Graph(function, read).sites():
             if kind := _left_out(site):
                 left_out[kind] += 1
             else:
                 compute[_plain(site.op)] += 1
-                names.add(_plain(site.operation.name))
+                names.append(_plain(site.operation.name))
                 matches += _matches(site, _plain(function.name), index)
             index += 1
-    return Forecast(
-        size_bytes, _sorted(compute), _sorted(left_out), tuple(matches), frozenset(names)
-    )
+    return Forecast(size_bytes, _sorted(compute), _sorted(left_out), tuple(matches), tuple(names))
 
 
 def _matches(site: Site, function: str, index: int) -> Iterator[Match]:

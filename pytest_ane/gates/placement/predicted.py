@@ -47,7 +47,15 @@ def predicted_figures(predictions: Sequence[Predicted]) -> Iterator[Figure]:
 
 
 def required(predictions: Sequence[Predicted], allow_off: Sequence[str]) -> Iterator[Finding]:
-    """Findings under `require = "predicted"`: failed off the ANE, unproven where undecided."""
+    """Findings under `require = "predicted"`: failed off the ANE, unproven where undecided.
+
+    Of several T that say the same of an op, the weakest one's is told.
+    """
+    told: set[tuple[str, str]] = set()
+    for predicted, op in _judged(predictions, allow_off):
+        if op.unit != "ANE" and not op.undecided and (predicted.function, op.name) not in told:
+            told.add((predicted.function, op.name))
+            yield _finding("failed", op, predicted, f"is predicted on the {op.unit}")
     for predicted in predictions:
         if predicted.prediction.total_ms is None:
             why = predicted.unknown or "Core ML makes no estimates of this program"
@@ -56,14 +64,21 @@ def required(predictions: Sequence[Predicted], allow_off: Sequence[str]) -> Iter
                 f"Nothing is predicted of function {plain(predicted.function)}: {plain(why)}",
                 remedy="give its inputs shapes that are known, or record a plan on a Mac",
             )
-            continue
-        for op in predicted.compute:
-            if allows(allow_off, op.name, op.kind):
-                continue
-            if op.unit != "ANE" and not op.undecided:
-                yield _finding("failed", op, predicted, f"is predicted on the {op.unit}")
-            elif op.undecided:
-                yield _finding("unproven", op, predicted, "is undecided")
+    for predicted, op in _judged(predictions, allow_off):
+        if op.undecided and (predicted.function, op.name) not in told:
+            told.add((predicted.function, op.name))
+            yield _finding("unproven", op, predicted, "is undecided")
+
+
+def _judged(
+    predictions: Sequence[Predicted], allow_off: Sequence[str]
+) -> Iterator[tuple[Predicted, Placed]]:
+    """Compute ops with an estimate that are not allowed off the ANE."""
+    for predicted in predictions:
+        if predicted.prediction.total_ms is not None:
+            for op in predicted.compute:
+                if not allows(allow_off, op.name, op.kind):
+                    yield predicted, op
 
 
 def assumptions(predictions: Sequence[Predicted]) -> tuple[Table, ...]:
@@ -72,7 +87,7 @@ def assumptions(predictions: Sequence[Predicted]) -> tuple[Table, ...]:
     if not sentences:
         return ()
     rows = tuple((plain(sentence),) for sentence in sentences)
-    return (Table("what the prediction has no data on", (Column(""),), rows),)
+    return (Table("what the prediction has no data on", (Column("assumption"),), rows),)
 
 
 def contradictions(plan: Plan, predictions: Sequence[Predicted]) -> tuple[Table, ...]:

@@ -107,6 +107,13 @@ def test_the_weakest_t_of_a_flexible_input_decides() -> None:
     assert [p.tokens for p in predict_model(flexible(64, 2048))] == [64, 512]
 
 
+def test_an_op_is_told_once_whatever_t() -> None:
+    """Off the ANE at T = 1 and at T = 2; at T = 64 it is on it."""
+    (reason,) = reasons(judged(flexible(1, 2)))
+    assert "T = 1" in reason
+    assert [f.severity for f in judged(flexible(1, 64)).reasons] == ["failed"]
+
+
 def test_ops_allowed_off_are_counted_and_not_judged() -> None:
     argsort = op("argsort", "order", ints(1, 64, 32, 32), x="c7")
     program = convs(8, argsort)
