@@ -87,7 +87,7 @@ def _maps(
         own = [predicted for predicted in predictions if predicted.function == name]
 
         def at_tokens(tokens: int, function: Function = function) -> tuple[Op, ...] | None:
-            shapes, unknown = model_shapes(model, tokens)
+            shapes, unknown = model_shapes(model, function, tokens)
             return None if unknown else function_ops(function, shapes)
 
         weakest = own[0]
