@@ -26,6 +26,7 @@ from pytest_ane.mil.records import (
     TensorType,
     Value,
 )
+from pytest_ane.reference.budget import Meter
 from pytest_ane.reference.dtypes import carried
 from pytest_ane.reference.ops.conv import conv as convolve
 from pytest_ane.reference.ops.linear import matmul as multiply
@@ -170,9 +171,13 @@ class ShapeRun:
     def operations(self) -> Iterator[tuple[Operation, Parameters | None]]:
         """Every operation in order with what it computes from, and None for one of constants.
 
-        Its results have shapes once the next is asked for.
+        Its results have shapes once it is yielded.
+
+        Raises:
+            BudgetError: its values take more memory than the session's budget.
         """
         steps = iter(self._session.block.steps)
+        budget = Meter(self._session.budget, lambda: self._values)
         for op in self._function.block.operations:
             if op.outputs and op.outputs[0].name not in self._session.slots:
                 yield op, None
@@ -187,7 +192,8 @@ class ShapeRun:
             if (stand_in := STAND_INS.get(op.op)) is not None:
                 step = replace(step, compute=partial(stand_in, **step.compute.keywords))
             with np.errstate(all="ignore"):
-                step.run(self._values, self._keep)
+                # What stands in for a product takes no memory.
+                step.run(self._values, self._keep, None if stand_in else budget)
             yield op, parameters
 
     def __contains__(self, name: str) -> bool:

@@ -67,6 +67,7 @@ def _of_plan(plan: Plan, policy: PlacementPolicy, subject: str) -> Verdict:
     allowed = [op for _, op in summary.off if allows(policy.allow_off, op.name, op.op or "")]
     heads = ("op", "name", "function", "device", "supported")
     columns = tuple(map(Column, (*heads, "why") if any(op.why for _, op in summary.off) else heads))
+    elsewhere = contradictions(plan, predictions)
     rows = tuple(
         (
             plain(op.op or "operation"),
@@ -92,7 +93,8 @@ def _of_plan(plan: Plan, policy: PlacementPolicy, subject: str) -> Verdict:
         ),
         tables=(
             *([Table("compute ops that are not on the ANE", columns, rows)] if rows else []),
-            *contradictions(plan, predictions),
+            *elsewhere,
+            *(assumptions(predictions) if elsewhere else ()),
         ),
         basis="plan",
     )

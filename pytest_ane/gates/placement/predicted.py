@@ -56,18 +56,28 @@ def required(predictions: Sequence[Predicted], allow_off: Sequence[str]) -> Iter
         if op.unit != "ANE" and not op.undecided and (predicted.function, op.name) not in told:
             told.add((predicted.function, op.name))
             yield _finding("failed", op, predicted, f"is predicted on the {op.unit}")
-    for predicted in predictions:
-        if predicted.prediction.total_ms is None:
-            why = predicted.unknown or "Core ML makes no estimates of this program"
-            yield Finding(
-                "unproven",
-                f"Nothing is predicted of function {plain(predicted.function)}: {plain(why)}",
-                remedy="give its inputs shapes that are known, or record a plan on a Mac",
-            )
+    for function, why in _unpredicted(predictions).items():
+        yield Finding(
+            "unproven",
+            f"Nothing is predicted of function {plain(function)}: {plain(why)}",
+            remedy="give its inputs shapes that are known, or record a plan on a Mac",
+        )
     for predicted, op in _judged(predictions, allow_off):
         if op.undecided and (predicted.function, op.name) not in told:
             told.add((predicted.function, op.name))
             yield _finding("unproven", op, predicted, "is undecided")
+
+
+def _unpredicted(predictions: Sequence[Predicted]) -> dict[str, str]:
+    """Functions without a prediction at some T, and why."""
+    reasons: dict[str, str] = {}
+    for predicted in predictions:
+        if predicted.prediction.total_ms is None:
+            why = predicted.unknown or "Core ML makes no estimates of this program"
+            reasons.setdefault(predicted.function, why)
+        elif not predicted.compute:
+            reasons.setdefault(predicted.function, "Core ML folds all its ops into constants")
+    return reasons
 
 
 def _judged(

@@ -13,7 +13,8 @@ from pytest_ane.gates.placement import Forecast, PredictedPlan, beside_predictio
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
 from pytest_ane.gates.placement.segmenter import predict_model
 from pytest_ane.manifest.policy import PlacementPolicy
-from pytest_ane.mil.records import DType, Feature, MLModel, Operation
+from pytest_ane.mil.records import DType, Feature, Function, MLModel, Operation
+from pytest_ane.reference.budget import process_budget
 from pytest_ane.report.verdict import reasons, row
 from tests.gates.placement.programs import const, function, half, ints, model, op, value
 
@@ -85,14 +86,53 @@ def test_nothing_known_is_unproven() -> None:
     assert verdict.values["predicted"] == "nothing: shapes are known only at run time"
 
 
-def flexible(least: int, greatest: int) -> MLModel:
-    """A linear layer of 1,024 channels over T rows."""
-    kind = half(1, None, 1024)
-    weight = const("w", np.zeros((1024, 1024), np.float16))
-    made = op("linear", "y", kind, x="x", weight="w", bias=value(np.zeros(1024, np.float16)))
+def test_ops_that_are_folded_leave_nothing_to_predict() -> None:
+    program = model(function(WEIGHT, op("relu", "y", half(64, 64, 3, 3), x="w")))
+    assert judged(program, "forecast").status == "passed"
+    verdict = judged(program)
+    assert verdict.status == "unproven"
+    assert "folds all its ops" in reasons(verdict)[0]
+
+
+def test_shapes_are_held_against_the_budget() -> None:
+    kind = half(1, None, None)
+    tiled = op("tile", "y", kind, x="x", reps=value([1, 1, 2**20]))
+    feature = Feature("x", DType.FP16, (1, 1, 8), ranges=((1, 1), (1, 64), (8, 8)))
+    program = model(function(tiled, inputs={"x": half(1, None, 8)}), features=[feature])
+    with process_budget(memory=2**20):
+        verdict = judged(program)
+    assert verdict.status == "unproven"
+    (reason,) = reasons(verdict)
+    assert "tile 'y' of 33.6 MB, over the budget" in reason
+
+
+def linear(channels: int, name: str = "main") -> Function:
+    """A linear layer over T rows."""
+    kind = half(1, None, channels)
+    weight = const("w", np.zeros((channels, channels), np.float16))
+    bias = value(np.zeros(channels, np.float16))
+    made = op("linear", "y", kind, x="x", weight="w", bias=bias)
+    return function(weight, made, inputs={"x": kind}, name=name)
+
+
+def flexible(least: int, greatest: int, *others: Function) -> MLModel:
+    """A linear layer of 1,024 channels over T rows, and other functions."""
     ranges = ((1, 1), (least, greatest), (1024, 1024))
     feature = Feature("x", DType.FP16, (1, least, 1024), ranges=ranges)
-    return model(function(weight, made, inputs={"x": kind}), features=[feature])
+    return model(linear(1024), *others, features=[feature])
+
+
+def test_a_function_has_no_shapes_of_another() -> None:
+    """Both name their input `x`, and only that of `main` is declared."""
+    program = flexible(64, 64, linear(8, "other"))
+    assert [(p.function, p.compute[0].unit) for p in predict_model(program)] == [
+        ("other", None),
+        ("main", "ANE"),
+    ]
+    verdict = judged(program)
+    assert verdict.status == "unproven"
+    (reason,) = reasons(verdict)
+    assert "function other: its inputs are flexible; choose the function by name" in reason
 
 
 def test_the_weakest_t_of_a_flexible_input_decides() -> None:
@@ -160,6 +200,13 @@ def test_a_plan_decides_and_what_contradicts_it_is_shown_beside_it() -> None:
         ("conv", "c7", "GPU", "ANE"),
     ]
     assert judge(plan, PlacementPolicy(), "own:m").status == "failed"
+
+
+def test_what_a_contradicted_prediction_has_no_data_on_is_shown_too() -> None:
+    plan = beside_prediction(planned(*["CPU"] * 8, units="ALL"), convs(8))
+    *_, table = judge(plan, PlacementPolicy(), "own:m").tables
+    assert table.title == "what the prediction has no data on"
+    assert any("M4 Pro" in str(cell) for row in table.rows for cell in row)
 
 
 def test_a_plan_that_agrees_has_no_such_table() -> None:

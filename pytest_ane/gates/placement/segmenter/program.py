@@ -105,13 +105,13 @@ def predict_model(
     missing = _program_no_data(model.program)
     predicted: list[Predicted] = []
     for at in dict.fromkeys(lengths) if flexible else [None]:
-        shapes, unknown = model_shapes(model, at)
         for name, function in model.program.functions.items():
             if name in flexible or at in (None, lengths[0]):
+                at_tokens = at if name in flexible else None
+                shapes, unknown = model_shapes(model, function, at_tokens)
                 ops = function_ops(function, shapes)
                 prediction = predict(ops, units, chip, missing)
-                at_tokens, why = (at, unknown) if name in flexible else (None, "")
-                predicted.append(Predicted(name, at_tokens, prediction, why, ops))
+                predicted.append(Predicted(name, at_tokens, prediction, unknown, ops))
     return tuple(sorted(predicted, key=Predicted.weakness))
 
 
@@ -124,10 +124,12 @@ def _program_no_data(program: Program) -> list[NoData]:
     return missing
 
 
-def model_shapes(model: MLModel, tokens: int | None) -> tuple[Shapes, str]:
-    """Shapes of values at a T, or why they are not known."""
+def model_shapes(model: MLModel, function: Function, tokens: int | None) -> tuple[Shapes, str]:
+    """Shapes of a function's values at a T, or why they are not known."""
     if tokens is None:
         return {}, ""
+    if function is not model.main:
+        return {}, "its inputs are flexible; choose the function by name"
     try:
         return value_shapes(model, tokens), ""
     except AneError as error:
