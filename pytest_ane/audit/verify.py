@@ -19,6 +19,7 @@ from typing import Any
 
 from pytest_ane.audit.base import Base
 from pytest_ane.audit.ledger import Entry, Ledger, Pair, checkout, gate_files, plugin_digest
+from pytest_ane.backends.coreml import without_ane
 from pytest_ane.core.arithmetic import SIMULATED
 from pytest_ane.core.errors import AneError, UnprovenError
 from pytest_ane.core.verdict import Figure, Finding, Verdict, nothing
@@ -30,6 +31,7 @@ from pytest_ane.evidence.verify import verify
 from pytest_ane.families import make_importable
 from pytest_ane.gates import GATES, Gate, Subject
 from pytest_ane.manifest import Manifest, Shard, load
+from pytest_ane.manifest.evidence import WITH_ANE
 from pytest_ane.project.entries import expanded
 from pytest_ane.project.project import Project
 
@@ -199,6 +201,9 @@ class Auditor:
             raise UnprovenError(f"its measurement was computed as {SIMULATED} alone")
         if "native" in statement.environment:
             raise UnprovenError("its measurement was answered by a replay")
+        units = statement.environment.get("compute_units", "")
+        if gate.by_device and units in WITH_ANE and (kind := without_ane(statement.environment)):
+            raise UnprovenError(f"it was measured on {kind}, which proves nothing of the ANE")
         return statement
 
     def _recorded(self, gate: Gate[Any], subject: Subject) -> Statement:

@@ -72,8 +72,11 @@ class Backend(Protocol):
     """Loads artifacts; its provenance goes into every measurement."""
 
     name: str
-    on_device: bool
-    """Whether it runs artifacts on the hardware they are for, so that it may prove placement."""
+
+    @property
+    def on_device(self) -> bool:
+        """Whether it runs artifacts on a machine with an ANE, so that it may prove placement."""
+        ...
 
     def load(self, artifact: Path, function: str | None = None) -> Runner:
         """Load a package or a compiled model; `ProgramError` where it cannot be read.

@@ -120,10 +120,10 @@ def _chip() -> str:
     if sys.platform != "darwin":
         return _DEFAULT
     from pytest_ane.analysis.devices import published
-    from pytest_ane.backends.coreml.machine import Machine
+    from pytest_ane.backends.coreml.machine import chip_name
 
     try:
-        chip = Machine.detect().chip.removeprefix("Apple ")
+        chip = chip_name().removeprefix("Apple ")
     except BackendError:
         return _DEFAULT
     return chip if chip in published() else _DEFAULT

@@ -92,7 +92,7 @@ def _machine() -> Iterator[tuple[str, str]]:
 
 def _core_ml() -> str:
     """`Apple M4 Max, macOS 26.1 (25B78), compiler ...`, or that there is none."""
-    from pytest_ane.backends.coreml import Machine, check_native
+    from pytest_ane.backends.coreml import Machine, check_native, without_ane
 
     try:
         check_native()
@@ -102,7 +102,12 @@ def _core_ml() -> str:
         machine = Machine.detect()
     except AneError as error:
         return str(error)
-    return f"{machine}, compiler {machine.compiler}"
+    listed = ", ".join(machine.devices).replace("ANE", f"ANE ({machine.ane_cores} cores)")
+    parts = [str(machine), machine.model, f"compiler {machine.compiler}"]
+    parts += [f"devices {listed}"] if listed else []
+    if kind := without_ane(machine.device_facts()):
+        parts.append(f"which is {kind} and proves nothing of the ANE")
+    return ", ".join(filter(None, parts))
 
 
 def _manifest(

@@ -64,7 +64,8 @@ class EvidenceError(AneError):
 
 UnprovenKind: TypeAlias = Literal[
     "missing", "damaged", "edited", "stale", "incomplete", "backend", "replayed", "simulated",
-    "chip", "os", "compute-units", "age", "future", "unsigned", "signer", "signature", "library",
+    "device", "chip", "os", "compute-units", "age", "future", "unsigned", "signer", "signature",
+    "library",
 ]  # fmt: skip
 """Why evidence proves nothing; `stale` is of other bytes, or of another question; `incomplete`
 leaves out something that was asked."""

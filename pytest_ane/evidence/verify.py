@@ -12,6 +12,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from pytest_ane.backends.coreml import without_ane
 from pytest_ane.core.arithmetic import SIMULATED
 from pytest_ane.core.errors import EvidenceError, UnprovenError, UnprovenKind
 from pytest_ane.evidence.judge import simulated
@@ -21,13 +22,11 @@ from pytest_ane.evidence.store import Store
 from pytest_ane.evidence.strict_json import parse
 from pytest_ane.gates import GATES, Subject
 from pytest_ane.manifest import EvidencePolicy
+from pytest_ane.manifest.evidence import WITH_ANE
 from pytest_ane.manifest.problems import label, toml_value
 
 DEVICES = ("coreml",)
 """Backends that ask a device; what the CPU executor computes is no evidence of one."""
-WITH_ANE = ("ALL", "CPU_AND_NE")
-"""Compute units with the ANE in them; others are for comparison, and count where a policy names
-them."""
 UNSIGNED: frozenset[UnprovenKind] = frozenset(("unsigned", "signer", "signature", "library"))
 """What recording again does not help: the file has to be signed, or the signature read."""
 SKEW = timedelta(minutes=10)
@@ -191,6 +190,8 @@ def _elsewhere(found: Statement, policy: EvidencePolicy) -> Iterator[tuple[Unpro
         yield "backend", f"was measured by the backend {backend or 'unknown'}, not on a device"
     if by_device and "native" in found.environment:
         yield "replayed", "was answered by a replay, and no device was asked"
+    if by_device and (kind := without_ane(found.environment)):
+        yield "device", f"was recorded on {kind}, which proves nothing of the ANE"
     if not policy.takes_chip(chip := of("chip", "")):
         yield "chip", _where("on", chip, "chip", policy.chips)
     if not policy.takes_system(system := of("os", "")):

@@ -12,7 +12,7 @@ import numpy as np
 
 import pytest_ane
 from pytest_ane.backends import CoreMLBackend
-from pytest_ane.backends.coreml import Machine
+from pytest_ane.backends.coreml import Machine, without_ane
 from pytest_ane.backends.coreml.machine import has_native, is_replaced
 from pytest_ane.build import Cache
 from pytest_ane.core.arrays import Array
@@ -56,7 +56,13 @@ def find_machine() -> Machine:
             "record-arithmetic records what the Neural Engine of a Mac computes, and there is no "
             "Core ML here; run it on a Mac with an M4 or a later chip."
         )
-    return Machine.detect()
+    machine = Machine.detect()
+    if kind := without_ane(machine.device_facts()):
+        raise BackendError(
+            f"record-arithmetic records what the Neural Engine of a Mac computes, and this is "
+            f"{kind}; run it on a Mac with an M4 or a later chip."
+        )
+    return machine
 
 
 def chip_of(machine: Machine) -> str:

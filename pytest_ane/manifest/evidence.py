@@ -15,6 +15,9 @@ from pytest_ane.manifest.base import Form, Record
 
 ComputeUnits: TypeAlias = Literal["ALL", "CPU_AND_GPU", "CPU_AND_NE", "CPU_ONLY"]
 """Where Core ML may run a model: names of `coremltools.ComputeUnit`."""
+WITH_ANE: tuple[ComputeUnits, ...] = ("ALL", "CPU_AND_NE")
+"""Compute units with the ANE in them; others are for comparison, and count where a policy names
+them."""
 
 _AGE = r"(\d{1,5})\s*(hour|day|week)s?"
 _VERSION = r"\d{1,3}(\.\d{1,3}){0,2}"
@@ -95,10 +98,14 @@ class EvidencePolicy(Record):
         )
 
     def takes_chip(self, chip: str) -> bool:
-        """Whether evidence of this chip, such as `Apple M4 Max`, counts; an unknown one is ''."""
+        """Whether evidence of this chip, such as `Apple M4 Max`, counts; an unknown one is ''.
+
+        `Apple M1 (Virtual)` only where a pattern has the word.
+        """
         if self.chips is None:
             return True
-        return bool(chip) and any(takes_in(pattern, chip) for pattern in self.chips)
+        patterns = [p for p in self.chips if "Virtual" not in chip or "Virtual" in p]
+        return bool(chip) and any(takes_in(pattern, chip) for pattern in patterns)
 
     def weaker(self, common: EvidencePolicy) -> Iterator[tuple[str, str]]:
         """Keys that take in what another policy does not, each with what that one takes."""

@@ -38,7 +38,7 @@ def tell(item: pytest.Item, space: Workspace, verdict: Verdict) -> str:
         shard = next(s for s in space.shards if s.qualified == verdict.subject)
         with space.progress.showing(f"searching the cause in {shard.qualified}"):
             blame = blame_shard(space, shard)
-        return "\n".join(lines(blame, on_device=space.backend.on_device))
+        return "\n".join(lines(blame, on_device=space.backend.name == "coreml"))
     except AneError as error:
         return f"cause not found: {error}"
     # The verdict stands, whatever goes wrong here.

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pytest_ane.backends import CoreMLBackend
+from pytest_ane.core.errors import UnprovenError
 from pytest_ane.core.verdict import Finding, Verdict
-from pytest_ane.evidence.verify import WITH_ANE
 from pytest_ane.gates import GATES, Gate
 from pytest_ane.manifest import Policy
+from pytest_ane.manifest.evidence import WITH_ANE
 from pytest_ane.report.figures import figure_text
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 def enforced(verdict: Verdict, space: Workspace, *, recorded: bool) -> Verdict:
     """The verdict; unproven where it passes without the device that the policy requires.
 
+    So it is where Core ML was allowed an ANE that this machine does not have.
     A verdict of a user's own gate is failed where a figure is beyond its limit and no finding is.
 
     Args:
@@ -33,7 +36,13 @@ def enforced(verdict: Verdict, space: Workspace, *, recorded: bool) -> Verdict:
             if not figure.passes
         )
         return replace(verdict, findings=(*beyond, *verdict.findings))
-    if verdict.status != "passed" or gate is None or not gate.recordable or recorded:
+    if verdict.status != "passed" or gate is None or recorded:
+        return verdict
+    if gate.by_device and (error := _absent_ane(space)):
+        reason, _, remedy = str(error).partition("; ")
+        absent = Finding("unproven", reason, remedy=remedy)
+        return replace(verdict, findings=(absent, *verdict.findings))
+    if not gate.recordable:
         return verdict
     policy = space.policy_of(verdict.subject)
     if not policy.requires_evidence(gate.name):
@@ -42,6 +51,16 @@ def enforced(verdict: Verdict, space: Workspace, *, recorded: bool) -> Verdict:
         return verdict
     reason = f"policy.{gate.name}.require asks for {gate.requires}, and {lack}"
     return replace(verdict, findings=(Finding("unproven", reason), *verdict.findings))
+
+
+def _absent_ane(space: Workspace) -> UnprovenError | None:
+    """Why what Core ML measures here proves nothing of an ANE that it may use."""
+    try:
+        if isinstance(space.backend, CoreMLBackend):
+            space.backend.require_ane()
+    except UnprovenError as error:
+        return error
+    return None
 
 
 def _lack(gate: Gate[Any], verdict: Verdict, policy: Policy, space: Workspace) -> str:

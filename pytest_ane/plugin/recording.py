@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timezone
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ane.backends import CoreMLBackend
+from pytest_ane.backends.coreml import without_ane
 from pytest_ane.core.digests import file_digest
 from pytest_ane.core.errors import EvidenceError, UnprovenError
 from pytest_ane.evidence import Statement, changes
@@ -31,6 +33,11 @@ MEASURED = pytest.StashKey[str | None]()
 """What a test measured, as the ledger of the run holds it."""
 NOTED = "ane.evidence.file"
 """The property of a test that says what became of a file of evidence."""
+
+
+def _on_ane(backend: CoreMLBackend, here: Callable[[], Any]) -> Any:
+    backend.require_ane()
+    return here()
 
 
 class MeasurementSource:
@@ -88,10 +95,17 @@ class MeasurementSource:
         return self._stated(gate, measurement).to_json()
 
     def _measurement(self, gate: str, here: Callable[[], Any]) -> Any:
-        if not GATES[gate].recordable:
+        known, backend, recording = GATES[gate], self._space.backend, self._space.recording
+        if known.by_device and isinstance(backend, CoreMLBackend):
+            here = partial(_on_ane, backend, here)
+        if not known.recordable:
             return here()
-        if self._space.backend.on_device:
-            return self._recording(gate, here) if self._space.recording else here()
+        if backend.on_device or (recording and not known.by_device):
+            return self._recording(gate, here) if recording else here()
+        if recording:  # On a machine without an ANE, for which there is no evidence to be had.
+            measurement = here()
+            self._note("not recorded", gate, [f"measured on {without_ane(backend.provenance())}"])
+            return measurement
         if self._policy.requires_evidence(gate):
             return self._proven(gate)
         if GATES[gate].recorded_first:

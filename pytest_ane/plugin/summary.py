@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ane.backends.coreml import without_ane
 from pytest_ane.core.text import LONGEST, printable
 from pytest_ane.plugin import canary, due, workspace
 from pytest_ane.plugin.blame import TOLD
@@ -19,6 +20,8 @@ from pytest_ane.report.text import header
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
+
+    from pytest_ane.plugin.workspace import Workspace
 
 
 _COLORS = {
@@ -38,7 +41,7 @@ def header_line(config: pytest.Config) -> str:
         selected=space.shards,
         of=len(space.manifest.shards),
         backend=space.backend_name,
-        device=f"{space.machine} · {space.units}" if space.machine else "",
+        device=_device(space),
         recorded=any(
             space.evidence.path("placement", shard.qualified).exists() for shard in space.shards
         ),
@@ -48,6 +51,16 @@ def header_line(config: pytest.Config) -> str:
         canaries=list(_canaries(space, canary.of(config))),
     )
     return printable(line, LONGEST)
+
+
+def _device(space: Workspace) -> str:
+    """This Mac and the compute units, and why it proves nothing of an ANE; or empty."""
+    if space.machine is None:
+        return ""
+    parts = [str(space.machine), space.units]
+    if kind := without_ane(space.machine.device_facts()):
+        parts.append(f"{kind}, which proves nothing of the ANE")
+    return " · ".join(parts)
 
 
 def write(reporter: TerminalReporter, config: pytest.Config) -> None:

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from pytest_ane.testing.recorder import Recorder
 from pytest_ane.testing.replayer import Replayer
-from pytest_ane.testing.script import DeviceRule, Failure, Mac, Script, code_14, stale
+from pytest_ane.testing.script import (
+    INTEL,
+    TRANSLATED,
+    VIRTUAL,
+    DeviceRule,
+    Failure,
+    Mac,
+    Script,
+    code_14,
+    stale,
+)
 from pytest_ane.testing.slow import slowed
 
 __all__ = [
+    "INTEL",
+    "TRANSLATED",
+    "VIRTUAL",
     "DeviceRule",
     "Failure",
     "Mac",

@@ -23,6 +23,9 @@ from pytest_ane.testing.recording import (
 )
 from pytest_ane.testing.script import Script
 
+_LISTS_DEVICES = 14
+"""The version of macOS."""
+
 
 class Answers:
     """What the native module asks: a script, and how far it has been played.
@@ -158,8 +161,11 @@ def _proxy(answers: Answers) -> type:
 
         @staticmethod
         def get_all_compute_devices() -> list[Any]:
-            """CPU, GPU and Neural Engine."""
-            return list(plans.devices(script.machine.cores).values())
+            """CPU, GPU and, where there is one, Neural Engine; an error before macOS 14."""
+            if int(script.machine.os.partition(".")[0]) < _LISTS_DEVICES:
+                raise RuntimeError("MLComputeDevice is only available on macOS >= 14.0")
+            devices = plans.devices(script.machine.cores)
+            return [devices[name] for name in devices if name != "ANE" or script.machine.cores]
 
         get_available_compute_devices = get_all_compute_devices
 

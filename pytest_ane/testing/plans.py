@@ -51,13 +51,15 @@ def by_rules(script: Script, model: MLModel, units: str) -> dict[Operation, Usag
 
 
 def _usage(script: Script, function: str, operation: Operation, units: str) -> Usage | None:
-    allowed = _ALLOWED[units]
+    allowed = tuple(d for d in _ALLOWED[units] if d != "ANE" or script.machine.cores)
     if plan.is_constant(operation.op):
         return None
     for rule in script.devices:
         if _matches(rule, function, operation, units):
             if rule.preferred == "none":
                 return None
+            if rule.preferred == "ANE" and not script.machine.cores:
+                break
             supported = allowed if rule.supported is None else rule.supported
             return Usage(rule.preferred, supported, rule.cost)
     return Usage(allowed[-1], allowed)

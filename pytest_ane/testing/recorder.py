@@ -80,6 +80,9 @@ def _machine(cores: int) -> Mac:
         os=_output_of("sw_vers", "-productVersion"),
         build=_output_of("sw_vers", "-buildVersion"),
         compiler=_output_of("xcrun", "coremlcompiler", "version"),
+        model=_output_of("sysctl", "-n", "hw.model"),
+        virtual=_output_of("sysctl", "-n", "kern.hv_vmm_present") == "1",
+        translated=_output_of("sysctl", "-n", "sysctl.proc_translated") == "1",
     )
 
 

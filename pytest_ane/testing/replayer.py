@@ -74,6 +74,9 @@ def _first_on_path(folder: Path) -> Iterator[None]:
 
 _SYSCTL = """case "$*" in
 "-n machdep.cpu.brand_string") echo {chip} ;;
+"-n hw.model") echo {model} ;;
+"-n kern.hv_vmm_present") echo {virtual} ;;
+{translated}) echo {is_translated} ;;
 *) echo "sysctl: unknown oid '$2'" >&2; exit 1 ;;
 esac
 """
@@ -105,7 +108,7 @@ def write_tools(script: Script, folder: Path) -> Path:
     """Write the tools into a folder that goes first on PATH; with the script."""
     script.save(folder)
     machine = script.machine
-    _write(folder / "sysctl", _SYSCTL.format(**_quoted(machine)))
+    _write(folder / "sysctl", _sysctl(machine))
     _write(folder / "sw_vers", _SW_VERS.format(**_quoted(machine)))
     selected = _XCODE if machine.compiler else _TOOLS
     _write(folder / "xcode-select", _XCODE_SELECT.format(folder=selected))
@@ -118,6 +121,13 @@ def write_tools(script: Script, folder: Path) -> Path:
     )
     _write(folder / "xcrun", xcrun * bool(machine.compiler) + _NOT_FOUND)
     return folder
+
+
+def _sysctl(machine: Mac) -> str:
+    # An Intel Mac has no such oid.
+    translated = '"no oid"' if machine.chip.startswith("Intel") else '"-n sysctl.proc_translated"'
+    facts = {"virtual": int(machine.virtual), "is_translated": int(machine.translated)}
+    return _SYSCTL.format(**_quoted(machine) | facts | {"translated": translated})
 
 
 def _quoted(machine: Mac) -> dict[str, str]:

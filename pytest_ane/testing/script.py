@@ -35,8 +35,11 @@ class Mac:
     Attributes:
         chip: as `sysctl -n machdep.cpu.brand_string` prints it.
         os, build: `sw_vers -productVersion` and `-buildVersion`.
-        cores: of its Neural Engine; 0 for a Mac without one.
+        cores: of its Neural Engine; 0 for a Mac without one, which lists CPU and GPU alone.
         compiler: what `xcrun coremlcompiler version` prints; empty for a Mac without Xcode.
+        model: `sysctl -n hw.model`.
+        virtual: `kern.hv_vmm_present`.
+        translated: `sysctl.proc_translated`, which an Intel Mac does not have.
     """
 
     __pydantic_config__ = _STRICT
@@ -45,6 +48,15 @@ class Mac:
     build: str = "25B78"
     cores: NonNegativeInt = 16
     compiler: str = "3500.32.1"
+    model: str = "Mac16,5"
+    virtual: bool = False
+    translated: bool = False
+
+
+VIRTUAL = Mac("Apple M1 (Virtual)", model="VirtualMac2,1", virtual=True)
+"""As runners of CI services are."""
+TRANSLATED = Mac("VirtualApple @ 2.50GHz processor", translated=True)
+INTEL = Mac("Intel(R) Core(TM) i7-8700B CPU @ 3.20GHz", "15.6", "24G84", 0, model="Macmini8,1")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ane.build.disk import PlanCache
 from pytest_ane.cli import main
-from pytest_ane.testing import Mac, Replayer, Script
+from pytest_ane.testing import INTEL, Mac, Replayer, Script
 from tests.cli.conftest import AsJson
 from tests.permissions import permitted, tree
 from tests.plugin.projects import LLAMA, make_llama
@@ -57,7 +57,19 @@ def test_the_mac_is_named_where_there_is_one(
     with Replayer(Script(Mac("Apple M2", "26.1", "25B78", compiler="3500.32.1"))):
         _, out, _ = doctor(capsys)
     assert line(out, "Core ML") == (
-        "Apple M2, macOS 26.1 (25B78), compiler coremlcompiler 3500.32.1"
+        "Apple M2, macOS 26.1 (25B78), Mac16,5, compiler coremlcompiler 3500.32.1, devices CPU, "
+        "GPU, ANE (16 cores)"
+    )
+
+
+def test_a_mac_without_an_ane_is_named_as_such(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    with Replayer(Script(INTEL)):
+        _, out, _ = doctor(capsys)
+    assert line(out, "Core ML").endswith(
+        "devices CPU, GPU, which is a Mac for which Core ML lists no Neural Engine (Macmini8,1) "
+        "and proves nothing of the ANE"
     )
 
 

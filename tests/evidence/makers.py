@@ -28,12 +28,16 @@ from pytest_ane.manifest.policy import (
 from pytest_ane.metrics.logits import Likeliest, Position
 
 ENVIRONMENT = {
+    "ane_cores": "16",
     "backend": "coreml",
     "chip": "Apple M4 Max",
     "compute_units": "CPU_AND_NE",
     "coremltools": "9.0",
     "os": "macOS 26.1",
     "os_build": "25B78",
+    "devices": "CPU, GPU, ANE",
+    "translated": "no",
+    "virtual": "no",
 }
 PLAN = Plan(
     "coremltools",

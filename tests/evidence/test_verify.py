@@ -15,7 +15,7 @@ from pytest_ane.evidence import Statement, Store
 from pytest_ane.evidence.statement import sealed
 from pytest_ane.evidence.verify import verify
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation, Tally
-from pytest_ane.manifest import EvidencePolicy, Model, Shard
+from pytest_ane.manifest import ComputeUnits, EvidencePolicy, Model, Shard
 from tests.evidence.signing import bundle, envelope, new_key, write_json, write_public
 
 NOW = datetime(2026, 11, 21, 16, 0, 0, tzinfo=timezone.utc)
@@ -27,6 +27,7 @@ PLAN = Plan(
     compute_units="CPU_AND_NE",
 )
 SHARD = Shard(model="m", id="L01")
+DEVICE = {"virtual": "no", "translated": "no", "devices": "CPU, GPU, ANE", "ane_cores": "16"}
 FOUND = Statement(
     gate="placement",
     subject="m:L01",
@@ -36,6 +37,7 @@ FOUND = Statement(
         "chip": "Apple M4 Max",
         "os": "macOS 26.1",
         "compute_units": "CPU_AND_NE",
+        **DEVICE,
     },
     asked=ASKED,
     recorded=NOW - timedelta(days=3),
@@ -213,11 +215,43 @@ def test_what_was_simulated(store: Store, backend: str) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"virtual": "yes", "mac": "VirtualMac2,1"}, "a virtual machine (VirtualMac2,1)"),
+        ({"translated": "yes"}, "a Mac whose Python runs under Rosetta"),
+        ({"devices": "CPU, GPU", "ane_cores": "0"},
+         "a Mac for which Core ML lists no Neural Engine"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("units", ["CPU_AND_NE", "CPU_ONLY"])
+def test_what_no_ane_measured(
+    store: Store, changes: dict[str, str], kind: str, units: ComputeUnits
+) -> None:
+    environment = {**FOUND.environment, **changes, "compute_units": units}
+    store.write(replace(FOUND, environment=environment))
+    for policy in (EvidencePolicy(), EvidencePolicy(chips=("*",), compute_units=(units,))):
+        assert refusal(store, policy) == (
+            "device",
+            f"{FILE} was recorded on {kind}, which proves nothing of the ANE; {STALE}",
+        )
+
+
+def test_old_evidence_does_not_say_that_there_was_an_ane(store: Store) -> None:
+    environment = {k: v for k, v in FOUND.environment.items() if k not in DEVICE}
+    store.write(replace(FOUND, environment=environment))
+    assert refusal(store) == (
+        "device",
+        f"{FILE} was recorded on a machine whose devices are not listed (by macOS 13, or by an "
+        f"older pytest-ane), which proves nothing of the ANE; {STALE}",
+    )
+
+
 def test_unknown_machines_are_not_taken(store: Store) -> None:
-    known = {"backend": "coreml", "compute_units": "CPU_AND_NE"}
+    known = {"backend": "coreml", "compute_units": "CPU_AND_NE", **DEVICE}
     store.write(replace(FOUND, environment=known))
     assert look(store).environment == known
-    store.write(replace(FOUND, environment={"backend": "coreml"}))
+    store.write(replace(FOUND, environment={"backend": "coreml", **DEVICE}))
     for policy in ({}, {"chips": ("*",)}, {"os": ("macOS *",)}, {"compute_units": ("ALL",)}):
         kind, says = refusal(store, EvidencePolicy(**policy))  # type: ignore[arg-type]
         assert kind in ("chip", "os", "compute-units")

@@ -66,6 +66,19 @@ def test_chips(pattern: str, text: str, taken: bool) -> None:
     assert EvidencePolicy(chips=(pattern,)).takes_chip(text) is taken
 
 
+@pytest.mark.parametrize("pattern", ["Apple M1*", "Apple*", "*", "Apple M1 (*)", "* 2.50GHz *"])
+def test_a_chip_of_a_virtual_machine_is_not_taken_by_accident(pattern: str) -> None:
+    for chip in ("Apple M1 (Virtual)", "VirtualApple @ 2.50GHz processor"):
+        assert not EvidencePolicy(chips=(pattern,)).takes_chip(chip)
+
+
+def test_a_chip_of_a_virtual_machine_is_taken_by_its_name() -> None:
+    by_name = EvidencePolicy(chips=("Apple M1 (Virtual)",))
+    assert by_name.takes_chip("Apple M1 (Virtual)")
+    assert not by_name.takes_chip("Apple M1")
+    assert dict(by_name.weaker(EvidencePolicy(chips=("Apple M1*",)))) == {"chips": "Apple M1*"}
+
+
 @given(text=st.text(), after=st.text())
 def test_a_text_takes_in_itself_and_with_an_asterisk_what_follows(text: str, after: str) -> None:
     assert takes_in(text.replace("*", "?"), text)

@@ -9,10 +9,29 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.testing import Failure, Mac, Replayer, Script, code_14
+from pytest_ane.testing import (
+    INTEL,
+    TRANSLATED,
+    VIRTUAL,
+    DeviceRule,
+    Failure,
+    Mac,
+    Replayer,
+    Script,
+    code_14,
+)
 from tests.plugin.conftest import Project
 
 CORE_ML = "--ane-backend=coreml"
+OWN = """\
+import pytest
+from pytest_ane.core.verdict import Verdict
+
+
+@pytest.mark.gate
+def test_fidelity(ane_shard, ane_gate):
+    ane_gate(Verdict(gate="fidelity", subject=ane_shard.qualified))
+"""
 NOT_RUN = "ANEProgramProcessRequestDirect() Failed with status=0x1d : Program Inference error"
 
 
@@ -53,6 +72,52 @@ def test_the_header_names_chip_system_and_units(mixed: Project) -> None:
             "CPU_AND_NE · placement by Core ML's plan · *"
         ]
     )
+
+
+NO_ANE = [
+    (VIRTUAL, "a virtual machine (VirtualMac2,1)"),
+    (TRANSLATED, "a Mac whose Python runs under Rosetta (Mac16,5)"),
+    (INTEL, "a Mac for which Core ML lists no Neural Engine (Macmini8,1)"),
+    (Mac(cores=0), "a Mac for which Core ML lists no Neural Engine (Mac16,5)"),
+]
+
+
+@pytest.mark.parametrize(("machine", "kind"), NO_ANE)
+def test_without_an_ane_device_gates_are_unproven(
+    project: Project, machine: Mac, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+    project.packages(good="float32")
+    with Replayer(Script(machine, (DeviceRule("CPU"),))):
+        found = project.gate(CORE_ML)
+    found.assert_outcomes(passed=1, failed=2, deselected=1)
+    why = f"This is {kind}, which proves nothing of the ANE"
+    found.stdout.fnmatch_lines(
+        [
+            f"ane: * · {kind}, which proves nothing of the ANE · *",
+            f"UNPROVEN own:good  fidelity    {why}",
+            f"UNPROVEN own:good  placement   {why}",
+            "passed   own:good  compression *",
+        ]
+    )
+
+
+@pytest.mark.parametrize(("machine", "kind"), NO_ANE)
+def test_without_an_ane_it_compares_on_the_cpu(project: Project, machine: Mac, kind: str) -> None:
+    project.packages(good="float32")
+    with Replayer(Script(machine)):
+        found = project.gate(CORE_ML, "--ane-compute-units=CPU_ONLY", "-k", "fidelity")
+    found.assert_outcomes(passed=1, deselected=3)
+
+
+def test_without_an_ane_a_gate_of_the_user_s_own_passes_nothing(project: Project) -> None:
+    project.packages(good="float32")
+    (project.path / "gates").mkdir(exist_ok=True)
+    (project.path / "gates" / "test_fidelity.py").write_text(OWN)
+    with Replayer(Script(VIRTUAL)):
+        found = project.gate(CORE_ML, "-k", "fidelity")
+    found.assert_outcomes(failed=1, deselected=3)
+    found.stdout.fnmatch_lines(["UNPROVEN own:good  fidelity *This is a virtual machine*"])
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from pytest_ane.backends.coreml.machine import is_replaced
 from pytest_ane.evidence import Statement
 from pytest_ane.evidence.statement import sealed
 from pytest_ane.evidence.strict_json import pretty
-from pytest_ane.testing import DeviceRule, Replayer, Script
+from pytest_ane.testing import VIRTUAL, DeviceRule, Replayer, Script
 from tests.evidence.signing import PrivateKey, envelope, new_key, write_json, write_public
 from tests.plugin.conftest import Project
 
@@ -91,6 +91,22 @@ def test_what_was_recorded_passes_without_core_ml(recorded: Recorded) -> None:
             "evidence: 2 verified (Apple M4 Max, macOS 26.1, CPU_AND_NE)",
         ]
     )
+
+
+def test_without_an_ane_of_its_own_a_mac_verifies(recorded: Recorded) -> None:
+    with Replayer(Script(VIRTUAL)):
+        result = recorded.project.gate(CORE_ML)
+    result.assert_outcomes(passed=3, deselected=1)
+    result.stdout.fnmatch_lines(["evidence: 2 verified (Apple M4 Max, macOS 26.1, CPU_AND_NE)"])
+
+
+@pytest.mark.parametrize("change", [{"virtual": "yes"}, {"translated": "yes"}, {"ane_cores": "0"}])
+def test_evidence_of_a_machine_without_an_ane_is_red(
+    recorded: Recorded, change: dict[str, str]
+) -> None:
+    for name in (PLACEMENT, FIDELITY):
+        recorded.edit(name, lambda data: data["predicate"]["environment"].update(change))
+    red(recorded.verify(), "*which proves nothing of the ANE*")
 
 
 def test_the_verdict_says_where_it_is_from(

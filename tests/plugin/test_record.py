@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_ane.gates import fidelity
-from pytest_ane.testing import DeviceRule, Mac, Replayer, Script
+from pytest_ane.testing import INTEL, TRANSLATED, VIRTUAL, DeviceRule, Mac, Replayer, Script
 from tests.plugin.conftest import Project
 
 CORE_ML = "--ane-backend=coreml"
@@ -62,6 +62,30 @@ def test_what_is_recorded_says_where_it_was_measured(project: Project) -> None:
     assert environment["chip"] == "Apple M3"
     assert (environment["os"], environment["os_build"]) == ("macOS 15.4", "24E248")
     assert environment["compute_units"] == "CPU_AND_NE"
+
+
+@pytest.mark.parametrize("machine", [VIRTUAL, TRANSLATED, INTEL, Mac(cores=0)])
+def test_without_an_ane_nothing_is_recorded_of_it(project: Project, machine: Mac) -> None:
+    project.packages(good="none")
+    result = record(project, "--ane-record", script=Script(machine))
+    result.assert_outcomes(passed=1, failed=2, deselected=1)
+    assert files(project) == ["own/good.compression.json"]  # Any machine's counts.
+    result.stdout.fnmatch_lines(["*which proves nothing of the ANE*"])
+
+
+def test_without_an_ane_a_comparison_is_measured_and_not_recorded(project: Project) -> None:
+    project.packages(good="none")
+    options = ("--ane-record", "--ane-compute-units=CPU_ONLY", "-k", "fidelity")
+    result = record(project, *options, script=Script(VIRTUAL))
+    result.assert_outcomes(passed=1, deselected=3)
+    assert files(project) == []
+    result.stdout.fnmatch_lines(
+        [
+            "evidence: 1 not recorded",
+            "not recorded own/good.fidelity.json",
+            "  measured on a virtual machine (VirtualMac2,1)",
+        ]
+    )
 
 
 def test_what_fails_is_recorded_too(project: Project) -> None:

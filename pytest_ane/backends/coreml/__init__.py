@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from pytest_ane.backends.coreml.backend import CoreMLBackend
-from pytest_ane.backends.coreml.machine import Machine, check_native
+from pytest_ane.backends.coreml.machine import Machine, check_native, without_ane
 
-__all__ = ["CoreMLBackend", "Machine", "check_native"]
+__all__ = ["CoreMLBackend", "Machine", "check_native", "without_ane"]

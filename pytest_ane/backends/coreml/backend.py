@@ -16,11 +16,18 @@ import numpy as np
 import pytest_ane
 from pytest_ane.backends.coreml.compiled import CompiledModels
 from pytest_ane.backends.coreml.errors import explain, is_stale
-from pytest_ane.backends.coreml.machine import Machine, check_native, coremltools, is_replaced
+from pytest_ane.backends.coreml.machine import (
+    Machine,
+    check_native,
+    coremltools,
+    is_replaced,
+    without_ane,
+)
 from pytest_ane.build.cache import Cache
 from pytest_ane.core.arrays import Array, Arrays, FloatArray
-from pytest_ane.core.errors import ExecutionError
+from pytest_ane.core.errors import ExecutionError, UnprovenError
 from pytest_ane.manifest import ComputeUnits
+from pytest_ane.manifest.evidence import WITH_ANE
 from pytest_ane.mil import read_any
 from pytest_ane.mil.compiled import is_compiled
 from pytest_ane.mil.records import NUMBERS, Feature, MLModel, Pipeline
@@ -43,7 +50,6 @@ class CoreMLBackend:
     """
 
     name = "coreml"
-    on_device = True
 
     def __init__(
         self,
@@ -63,6 +69,24 @@ class CoreMLBackend:
     def machine(self) -> Machine:
         """This Mac; `BackendError` where its tools do not say."""
         return self._machine or Machine.detect()
+
+    @property
+    def on_device(self) -> bool:
+        """Whether this is a Mac with a Neural Engine, no virtual machine, and not translated."""
+        return not without_ane(self.machine.device_facts())
+
+    def require_ane(self) -> None:
+        """Refuse to measure on compute units with the ANE where this machine has none.
+
+        Raises:
+            UnprovenError: what is measured here would prove nothing of an ANE.
+        """
+        if self.units in WITH_ANE and (kind := without_ane(self.machine.device_facts())):
+            raise UnprovenError(
+                f"This is {kind}, which proves nothing of the ANE; to compare on the CPU, run "
+                "with --ane-compute-units=CPU_ONLY",
+                "device",
+            )
 
     def load(self, artifact: Path, function: str | None = None) -> CoreMLRunner:
         """Load a function of a model, by default its own.
@@ -105,6 +129,7 @@ class CoreMLBackend:
             "chip": machine.chip,
             "os": machine.os,
             "os_build": machine.os_build,
+            **machine.device_facts(),
             "compute_units": self.units,
             "compiler": machine.compiler,
             "coremltools": version("coremltools"),

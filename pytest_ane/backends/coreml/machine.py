@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.machinery import PathFinder
@@ -31,12 +32,22 @@ class Machine:
         os_build: such as `25B78`.
         compiler: what makes an `.mlmodelc`: `coremlcompiler 3520.4.1` of Xcode, else the one
             behind `coremltools 9.0`, which is the system's own.
+        model: `hw.model`, such as `Mac16,5`; empty where sysctl does not tell.
+        virtual: whether this is a virtual machine.
+        translated: whether Python runs under Rosetta.
+        devices: the kinds that Core ML lists, such as `CPU`, `GPU`, `ANE`; none before macOS 14.
+        ane_cores: cores of the Neural Engine; 0 where none is listed.
     """
 
     chip: str
     os: str
     os_build: str
     compiler: str
+    model: str = ""
+    virtual: bool = False
+    translated: bool = False
+    devices: tuple[str, ...] = ()
+    ane_cores: int = 0
 
     @property
     def has_xcode(self) -> bool:
@@ -52,15 +63,95 @@ class Machine:
         """
         # First what only macOS has: other systems have a sysctl too.
         system = _output_of("sw_vers", "-productVersion")
+        chip, model = chip_name(), _known("hw.model")
+        devices, cores = _listed_devices()
         return cls(
-            chip=_output_of("sysctl", "-n", "machdep.cpu.brand_string"),
+            chip=chip,
             os=f"macOS {system}",
             os_build=_output_of("sw_vers", "-buildVersion"),
             compiler=_compiler(),
+            model=model,
+            virtual=_is_set("kern.hv_vmm_present")
+            or "(Virtual)" in chip
+            or model.startswith("VirtualMac"),
+            # A program that a translated Python starts is translated as well. Older systems then
+            # call the chip `VirtualApple @ 2.50GHz processor`.
+            translated=_is_set("sysctl.proc_translated") or chip.startswith("VirtualApple"),
+            devices=devices,
+            ane_cores=cores,
         )
+
+    def device_facts(self) -> dict[str, str]:
+        """What decides whether measurements here prove anything of an ANE, for provenance."""
+        facts = {
+            "mac": self.model,
+            "virtual": "yes" if self.virtual else "no",
+            "translated": "yes" if self.translated else "no",
+            "devices": ", ".join(self.devices),
+            "ane_cores": str(self.ane_cores) if self.devices else "",
+        }
+        return {key: value for key, value in facts.items() if value}
 
     def __str__(self) -> str:
         return f"{self.chip}, {self.os} ({self.os_build})"
+
+
+def without_ane(provenance: Mapping[str, str]) -> str:
+    """The kind of machine, where its measurements prove nothing of an ANE; else empty.
+
+    Args:
+        provenance: with `device_facts`. Where they are missing nothing is proven.
+    """
+    of = provenance.get
+    mac = f" ({of('mac')})" if of("mac") else ""
+    if of("virtual") == "yes":
+        return f"a virtual machine{mac}"
+    if of("translated") == "yes":
+        return f"a Mac whose Python runs under Rosetta{mac}"
+    if (of("virtual"), of("translated")) != ("no", "no") or not of("devices"):
+        return "a machine whose devices are not listed (by macOS 13, or by an older pytest-ane)"
+    cores = of("ane_cores", "")
+    if "ANE" not in of("devices", "").split(", ") or not cores.isdecimal() or not int(cores):
+        return f"a Mac for which Core ML lists no Neural Engine{mac}"
+    return ""
+
+
+def chip_name() -> str:
+    """Such as `Apple M4 Max`; `BackendError` where this is no Mac."""
+    return _output_of("sysctl", "-n", "machdep.cpu.brand_string")
+
+
+def _is_set(oid: str) -> bool:
+    return _known(oid) not in ("", "0")
+
+
+def _known(oid: str) -> str:
+    """What sysctl says of an oid that not every Mac has; empty where it does not."""
+    try:
+        return _output_of("sysctl", "-n", oid)
+    except BackendError:
+        return ""
+
+
+def _listed_devices() -> tuple[tuple[str, ...], int]:
+    """The kinds of devices that Core ML lists, and the Neural Engine's cores.
+
+    Before macOS 14 the native module raises (coremlpython/CoreMLPython.mm, `getAllComputeDevices`).
+    """
+    coremltools()
+    from coremltools.models import compute_device as ct
+
+    kinds = {
+        ct.MLCPUComputeDevice: "CPU",
+        ct.MLGPUComputeDevice: "GPU",
+        ct.MLNeuralEngineComputeDevice: "ANE",
+    }
+    try:
+        devices = ct.MLComputeDevice.get_all_compute_devices()
+        cores = sum(int(getattr(device, "total_core_count", 0)) for device in devices)
+    except RuntimeError:
+        return (), 0
+    return tuple(dict.fromkeys(kinds.get(type(d), "unknown") for d in devices)), cores
 
 
 def _compiler() -> str:

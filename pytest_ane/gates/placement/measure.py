@@ -52,8 +52,10 @@ def measure(backend: Backend, artifact: Path, program: MLModel, *, size_bytes: i
 
     Raises:
         PlanError: Core ML gives no plan.
+        UnprovenError: there is no ANE here that a plan could name.
     """
     if isinstance(backend, CoreMLBackend):
+        backend.require_ane()
         return beside_prediction(plan_on_device(backend, artifact, program), program)
     found = forecast(program, size_bytes=size_bytes)
     return replace(found, predictions=predict_model(program))

@@ -43,10 +43,9 @@ def identity(backend: Backend) -> dict[str, str]:
     cores that this process may use, BLAS threads, system and Python, which runs the executor.
     """
     provenance = backend.provenance()
-    if backend.on_device:
+    if backend.name == "coreml":
         same = {name: provenance[name] for name in _COREML if name in provenance}
-        model = _output("sysctl", "-n", "hw.model") if platform.system() == "Darwin" else ""
-        return same | ({"model": model} if model else {})
+        return same | ({"model": provenance["mac"]} if "mac" in provenance else {})
     return {
         "backend": backend.name,
         "chip": _chip(),

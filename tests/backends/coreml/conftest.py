@@ -40,7 +40,7 @@ def backend(mac: Callable[[Script], None], tmp_path: Path, said: list[str]) -> B
     Without Xcode unless a compiler is named: the one of the system answers in this process.
     """
 
-    def make(*failures: object, units: str = "CPU_AND_NE", **machine: str) -> CoreMLBackend:
+    def make(*failures: object, units: str = "CPU_AND_NE", **machine: str | int) -> CoreMLBackend:
         mac(Script(Mac(**{"compiler": "", **machine}), failures=failures))
         return CoreMLBackend(Cache(tmp_path / "cache", notify=said.append), units, said.append)
 

@@ -11,8 +11,8 @@ import pytest
 
 from pytest_ane.backends import CpuBackend, get_backend
 from pytest_ane.build import Cache
-from pytest_ane.core.errors import BackendError, ExecutionError, ProgramError
-from pytest_ane.gates.placement.measure import plan_on_device
+from pytest_ane.core.errors import BackendError, ExecutionError, ProgramError, UnprovenError
+from pytest_ane.gates.placement.measure import measure, plan_on_device
 from pytest_ane.mil import read_model
 from pytest_ane.mil.compiled import write_compiled
 from pytest_ane.testing import Failure, code_14, stale
@@ -232,12 +232,29 @@ def test_the_provenance_names_machine_units_and_versions(
     mine = backend(chip="Apple M2", os="26.1", build="25B78", units="CPU_ONLY")
     monkeypatch.delattr("coremltools.libcoremlpython.PYTEST_ANE")
     found = mine.provenance()
-    assert list(found) == ["backend", "chip", "os", "os_build", "compute_units", "compiler",
-                           "coremltools", "pytest-ane", "numpy", "python"]  # fmt: skip
-    assert [found[key] for key in list(found)[:5]] == [
-        "coreml", "Apple M2", "macOS 26.1", "25B78", "CPU_ONLY"
+    assert list(found) == ["backend", "chip", "os", "os_build", "mac", "virtual", "translated",
+                           "devices", "ane_cores", "compute_units", "compiler", "coremltools",
+                           "pytest-ane", "numpy", "python"]  # fmt: skip
+    assert [found[key] for key in list(found)[:10]] == [
+        "coreml", "Apple M2", "macOS 26.1", "25B78", "Mac16,5", "no", "no", "CPU, GPU, ANE", "16",
+        "CPU_ONLY",
     ]  # fmt: skip
     assert all(found.values())
+
+
+def test_without_an_ane_it_is_no_device(backend: Backend, package: Path) -> None:
+    for units in ("ALL", "CPU_AND_NE"):
+        mine = backend(units=units, cores=0)
+        assert not mine.on_device
+        with pytest.raises(UnprovenError) as raised:
+            measure(mine, package, read_model(package), size_bytes=1)
+        assert str(raised.value) == (
+            "This is a Mac for which Core ML lists no Neural Engine (Mac16,5), which proves "
+            "nothing of the ANE; to compare on the CPU, run with --ane-compute-units=CPU_ONLY"
+        )
+    alone = backend(units="CPU_ONLY", cores=0)
+    alone.require_ane()
+    assert alone.load(package).predict(X)["y"][1, 0] == 6
 
 
 def test_without_core_ml_there_is_no_backend(tmp_path: Path) -> None:

@@ -5,23 +5,84 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from pytest_ane.backends.coreml import Machine, check_native, machine
+from pytest_ane.backends.coreml import Machine, check_native, machine, without_ane
 from pytest_ane.backends.coreml.machine import NAME, has_native
 from pytest_ane.core.errors import BackendError
-from pytest_ane.testing import Mac, Replayer, Script
+from pytest_ane.testing import INTEL, TRANSLATED, VIRTUAL, Mac, Replayer, Script
 
 
 def test_a_mac_with_xcode(mac: Callable[[Script], None]) -> None:
-    mac(Script(Mac("Apple M2", "26.1", "25B78", compiler="3500.32.1")))
+    mac(Script(Mac("Apple M2", "26.1", "25B78", 16, "3500.32.1", "Mac14,2")))
     machine = Machine.detect()
-    assert machine == Machine("Apple M2", "macOS 26.1", "25B78", "coremlcompiler 3500.32.1")
+    assert machine == Machine(
+        "Apple M2", "macOS 26.1", "25B78", "coremlcompiler 3500.32.1",
+        "Mac14,2", False, False, ("CPU", "GPU", "ANE"), 16,
+    )  # fmt: skip
+    assert without_ane(machine.device_facts()) == ""
     assert machine.has_xcode
     assert str(machine) == "Apple M2, macOS 26.1 (25B78)"
+
+
+@pytest.mark.parametrize(
+    ("replayed", "kind"),
+    [
+        (VIRTUAL, "a virtual machine (VirtualMac2,1)"),
+        (replace(VIRTUAL, virtual=False), "a virtual machine (VirtualMac2,1)"),
+        (Mac(virtual=True), "a virtual machine (Mac16,5)"),
+        (Mac(translated=True), "a Mac whose Python runs under Rosetta (Mac16,5)"),
+        (replace(TRANSLATED, translated=False), "a Mac whose Python runs under Rosetta (Mac16,5)"),
+        (INTEL, "a Mac for which Core ML lists no Neural Engine (Macmini8,1)"),
+        (Mac(cores=0), "a Mac for which Core ML lists no Neural Engine (Mac16,5)"),
+        (Mac(os="13.6"), "a machine whose devices are not listed (by macOS 13, or by an older "
+                         "pytest-ane)"),
+    ],
+)  # fmt: skip
+def test_machines_without_an_ane(mac: Callable[[Script], None], replayed: Mac, kind: str) -> None:
+    mac(Script(replayed))
+    assert without_ane(Machine.detect().device_facts()) == kind
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"virtual": "No"},
+        {"translated": ""},
+        {"devices": "CPU, GPU, ANEs"},
+        {"devices": ""},
+        {"ane_cores": "0"},
+        {"ane_cores": "many"},
+        {"ane_cores": ""},
+    ],
+)
+def test_facts_that_are_missing_or_damaged_prove_nothing(
+    mac: Callable[[Script], None], changes: dict[str, str]
+) -> None:
+    mac(Script())
+    facts = Machine.detect().device_facts()
+    assert without_ane(facts) == ""
+    assert without_ane({k: v for k, v in (facts | changes).items() if v})
+
+
+def test_an_oid_that_does_not_exist_is_no_error(
+    mac: Callable[[Script], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mac(Script())
+    (tmp_path / "sysctl").write_text(
+        '#!/bin/sh\n[ "$2" = machdep.cpu.brand_string ] && echo Apple M4 && exit\n'
+        "echo \"sysctl: unknown oid '$2'\" >&2\nexit 1\n"
+    )
+    (tmp_path / "sysctl").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    facts = Machine.detect().device_facts()
+    assert facts == {
+        "virtual": "no", "translated": "no", "devices": "CPU, GPU, ANE", "ane_cores": "16"
+    }  # fmt: skip
 
 
 def test_without_xcode_the_compiler_is_the_system_s(mac: Callable[[Script], None]) -> None:

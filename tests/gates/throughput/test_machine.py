@@ -11,7 +11,6 @@ from pytest_ane.backends import CpuBackend
 from pytest_ane.gates.throughput import machine
 
 TOOLS = {
-    ("sysctl", "-n", "hw.model"): "Mac16,5",
     ("sysctl", "-n", "machdep.cpu.brand_string"): "Apple M4 Max",
     (
         "pmset",
@@ -32,7 +31,8 @@ class OnDevice:
     def provenance(self) -> dict[str, str]:
         return {
             "backend": "coreml", "chip": "Apple M4 Max", "os": "macOS 26.1", "os_build": "25B78",
-            "compute_units": "CPU_AND_NE", "compiler": "coremlcompiler 3500", "numpy": "2.3",
+            "mac": "Mac16,5", "compute_units": "CPU_AND_NE", "numpy": "2.3",
+            "compiler": "coremlcompiler 3500",
             "pytest-ane": "0.1", "coremltools": "9.0", "python": "3.12.1",
         }  # fmt: skip
 
