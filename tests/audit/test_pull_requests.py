@@ -318,6 +318,23 @@ def test_a_measurement_that_was_simulated(checkout: Checkout) -> None:
     ]
 
 
+def test_a_measurement_of_a_machine_without_an_ane(checkout: Checkout) -> None:
+    checkout.run()
+    machine = {"backend": "coreml", "compute_units": "CPU_AND_NE", "virtual": "yes"}
+
+    def forge(lines: list[dict[str, Any]]) -> None:
+        for line in lines:
+            if line.get("gate") == "fidelity":
+                statement = json.loads(line["statement"])
+                statement["predicate"]["environment"].update(machine)
+                line["statement"] = json.dumps(sealed(statement))
+
+    edited(checkout, forge)
+    assert checkout.complaints() == [
+        "fidelity: it was measured on a virtual machine, which proves nothing of the ANE"
+    ]
+
+
 @pytest.mark.parametrize(
     ("edit", "change"),
     [

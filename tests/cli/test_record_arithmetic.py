@@ -15,7 +15,7 @@ from benchmarks.ane_arithmetic import main as score
 from benchmarks.ane_arithmetic import read
 from pytest_ane.cli import main
 from pytest_ane.experiments import COLUMNS
-from pytest_ane.testing import DeviceRule, Failure, Mac, Replayer, Script
+from pytest_ane.testing import INTEL, DeviceRule, Failure, Mac, Replayer, Script
 from tests.cli.conftest import AsJson
 
 QUICK = ("real_div", "conv_palette")
@@ -40,6 +40,15 @@ def genuine(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "rows.csv"
+
+
+def test_a_machine_without_an_ane_records_nothing(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Replayer(Script(INTEL)):
+        assert record(file) != 0
+    assert "this is a Mac for which Core ML lists no Neural Engine" in capsys.readouterr().err
+    assert not file.exists()
 
 
 def test_rows_of_a_replayed_mac_are_no_evidence(

@@ -23,7 +23,7 @@ from pytest_ane.testing.recording import identity
 from tests import device_models
 
 MAC = Script(
-    Mac("Apple M5", "26.2", "25C56", 16, "3500.1"),
+    Mac("Apple M5", "26.2", "25C56", 16, "3500.1", "VirtualMac2,1", True, True),
     (
         DeviceRule("GPU", op="conv", units=("ALL",), cost=0.5),
         DeviceRule("CPU", op="tanh"),

@@ -16,13 +16,27 @@ import pytest
 from pytest_ane.build.coremltools_quiet import import_coremltools
 from pytest_ane.core.errors import RecordingError
 from pytest_ane.mil import read_model
-from pytest_ane.testing import DeviceRule, Failure, Mac, Replayer, Script, code_14, stale
+from pytest_ane.testing import (
+    INTEL,
+    TRANSLATED,
+    VIRTUAL,
+    DeviceRule,
+    Failure,
+    Mac,
+    Replayer,
+    Script,
+    code_14,
+    stale,
+)
 from tests.mil.packages import doubling
 
 X = {"x": np.ones((2, 3), np.float32)}
 NATIVE = "coremltools.libcoremlpython"
 SAID = {
     ("sysctl", "-n", "machdep.cpu.brand_string"): "Apple M4 Max",
+    ("sysctl", "-n", "hw.model"): "Mac16,5",
+    ("sysctl", "-n", "kern.hv_vmm_present"): "0",
+    ("sysctl", "-n", "sysctl.proc_translated"): "0",
     ("sw_vers", "-productVersion"): "26.1",
     ("sw_vers", "-buildVersion"): "25B78",
     ("xcrun", "coremlcompiler", "version"): "3500.32.1",
@@ -140,10 +154,46 @@ def test_the_machine_s_tools() -> None:
 
 def test_a_name_that_a_shell_would_run(tmp_path: Path) -> None:
     hostile = f"$(touch {tmp_path}/ran)'; touch {tmp_path}/ran; {{0}}"
-    with Replayer(Script(Mac(chip=hostile, compiler=hostile))):
+    with Replayer(Script(Mac(chip=hostile, compiler=hostile, model=hostile))):
+        assert _run("sysctl", "-n", "hw.model").stdout.strip() == hostile
         assert _run("sysctl", "-n", "machdep.cpu.brand_string").stdout.strip() == hostile
         assert _run("xcrun", "coremlcompiler", "version").stdout.strip() == hostile
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("machine", "model", "virtual", "translated"),
+    [
+        (VIRTUAL, "VirtualMac2,1", "1", "0"),
+        (TRANSLATED, "Mac16,5", "0", "1"),
+        (INTEL, "Macmini8,1", "0", ""),  # It does not have the oid.
+    ],
+)
+def test_machines_that_prove_nothing(
+    machine: Mac, model: str, virtual: str, translated: str
+) -> None:
+    oids = ("hw.model", "kern.hv_vmm_present", "sysctl.proc_translated")
+    with Replayer(Script(machine)):
+        answers = [_run("sysctl", "-n", oid).stdout.strip() for oid in oids]
+    assert answers == [model, virtual, translated]
+
+
+def test_without_cores_there_is_no_neural_engine(compiled: Path, ct: Any) -> None:
+    from coremltools.models.compute_device import MLComputeDevice
+
+    rules = (DeviceRule("ANE", op="add"),)
+    with Replayer(Script(Mac(cores=0), rules)):
+        devices = [type(d).__name__ for d in MLComputeDevice.get_all_compute_devices()]
+        assert devices == ["MLCPUComputeDevice", "MLGPUComputeDevice"]
+        assert _devices(compiled, "CPU_AND_NE") == {"add": ("CPU", ["CPU"])}
+        assert _devices(compiled, "ALL") == {"add": ("GPU", ["CPU", "GPU"])}
+
+
+def test_before_macos_14_devices_are_not_listed(ct: Any) -> None:
+    from coremltools.models.compute_device import MLComputeDevice
+
+    with Replayer(Script(Mac(os="13.6"))), pytest.raises(RuntimeError, match="macOS >= 14"):
+        MLComputeDevice.get_all_compute_devices()
 
 
 def test_a_mac_without_xcode(package: Path, ct: Any) -> None:

@@ -15,7 +15,7 @@ from pytest_ane.testing import DeviceRule, Failure, Mac, Script, code_14, stale
 
 def test_a_script_survives_its_file(tmp_path: Path) -> None:
     script = Script(
-        Mac("Apple M5", "26.2", "25C56", 16, ""),
+        Mac("Apple M5", "26.2", "25C56", 16, "", "VirtualMac2,1", True, True),
         (DeviceRule("GPU", op="conv", units=("ALL",)), DeviceRule("none", name="x", supported=())),
         1,
         (stale(), code_14("load", times=None), Failure("predict", "no", 2, 3, "*L01*")),
