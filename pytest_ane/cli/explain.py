@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compute units of the prediction (default: CPU_AND_NE)",
     )
     parser.add_argument(
-        "--chip", metavar="NAME", default="M4", help="chip of the prediction (default: M4)"
+        "--chip", metavar="NAME", help="chip of the prediction (default: M4, with ALL M4 Pro)"
     )
     parser.add_argument(
         "--tokens",
@@ -61,7 +61,9 @@ def run(options: argparse.Namespace) -> Output:
     model = read_model(options.package, weights=False, function=options.function)
     width = terminal_width()
     placement = forecast(model, size_bytes=tree_bytes(options.package))
-    predictions = predict_model(model, options.units, options.chip, options.tokens)
+    # The GPU's rates are those of M4 Pro.
+    chip = options.chip or ("M4 Pro" if options.units == "ALL" else "M4")
+    predictions = predict_model(model, options.units, chip, options.tokens)
     lines = [*explain(placement, options.os, width)]
     data = []
     several = len(model.program.functions) > 1

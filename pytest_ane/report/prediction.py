@@ -116,7 +116,11 @@ def headline(predicted: Predicted, *, several: bool = False) -> str:
     if any(op.work for op in prediction.operations):
         supported = sum(op.off is None for op in predicted.compute)
         count = f"{supported:,} of {len(predicted.compute):,}"
-        return f"{start}no units, as costs are unknown; {count} compute ops supported"
+        large = sum(op.work == "large" for op in predicted.compute)
+        return (
+            f"{start}no units, as costs are unknown; {count} compute ops supported, {large:,} in "
+            "rows of large work"
+        )
     if prediction.total_ms is None:
         why = predicted.unknown or "Core ML makes no estimates where values decide shapes"
         return f"{start}nothing; {plain(why)}"

@@ -49,7 +49,7 @@ def test_units_and_chip_are_of_the_prediction(
     package: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     heads = []
-    for options in ([], ["--units", "ALL", "--chip", "m4 pro"], ["--chip", "M1"]):
+    for options in ([], ["--units", "ALL"], ["--chip", "m4 pro"], ["--chip", "M1"]):
         assert main(["explain", str(package), "--tokens", "1", *options]) == 0
         out = capsys.readouterr().out
         assert "resident" not in out
@@ -57,6 +57,7 @@ def test_units_and_chip_are_of_the_prediction(
     assert heads == [
         "predicted (M4, macOS 27, CPU_AND_NE, T = 1)",
         "predicted (M4 Pro, macOS 26.5.1, ALL, T = 1)",
+        "predicted (M4 Pro, macOS 26.5.1, CPU_AND_NE, T = 1)",
         "predicted (M1, CPU_AND_NE, T = 1)",
     ]
 

@@ -75,7 +75,8 @@ def test_a_large_program_stays_short() -> None:
 def test_without_costs_support_is_told_by_work() -> None:
     text = lines([*[conv("a")] * 20, op("cumsum"), op("sigmoid")], "M1")
     assert text[0] == (
-        "predicted (M1, CPU_AND_NE): no units, as costs are unknown; 21 of 22 compute ops supported"
+        "predicted (M1, CPU_AND_NE): no units, as costs are unknown; 21 of 22 compute ops "
+        "supported, 20 in rows of large work"
     )
     assert "  - 20 ops in rows of large work" in text
     assert "  - 1 op in rows of small work" in text

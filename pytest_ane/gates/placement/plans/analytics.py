@@ -38,7 +38,8 @@ _EDGE = re.compile(
     re.ASCII,
 )
 _BUFFERS = frozenset({"tensor_buffer_to_tensor", "tensor_to_tensor_buffer"})
-"""Inputs and outputs pass through these; they have no cost."""
+"""Inputs and outputs pass through these, which are no steps of the path. Their estimates are 0, but
+for an input's on the ANE where another buffer is of int32 (`cast_f16_i8`: 0.0018 ms of 128 KiB)."""
 _COPY = "_4D454D5F4F5054"
 """Ends the name of a tensor whose buffer has the program's own name."""
 ESTIMATES = "EstimatedRuntime"

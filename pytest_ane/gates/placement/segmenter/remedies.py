@@ -53,7 +53,8 @@ class Remedy:
         kind: `together` is all rewrites, casts and layouts at once.
         action: what to change, as an order.
         ops: the changed graph.
-        back: how many compute operations come back to the ANE, those that leave it deducted.
+        back: how many compute operations come back to the ANE, those that leave it deducted;
+            undecided ones do not count.
         segments: number of segments of the changed graph.
         multiple: how many times the work a call of the changed graph does.
         elsewhere_ms: duration of operations taken out, which still have to run.
@@ -131,18 +132,23 @@ class _Trial:
         """A remedy, if operations come back to the ANE or segments merge, and time is saved.
 
         `graph` has operations by the index of the one they replace; all the others stay. Of several
-        copies in a row an operation is on the ANE where it is in all.
+        copies in a row an operation is on the ANE where it is in all, and decided as in the first.
         """
         origins = [(i, op) for i, own in enumerate(self.ops) for op in graph.get(i, (own,))]
-        origins *= copies
-        changed = tuple(op for _, op in origins)
+        places = [i for i, _ in origins] * copies
+        changed = tuple(op for _, op in origins) * copies
         if not estimated(changed):
             return None
         paths = shortest([self._row(op) for op in changed], self._edges, self.model.tie_ms)
-        off = {i for (i, _), at in zip(origins, paths.chosen, strict=True) if at != self._ane}
+        off = {i for i, at in zip(places, paths.chosen, strict=True) if at != self._ane}
         off |= {i for i, replaced in graph.items() if not replaced and kind == "fuse"}
+        undecided = {
+            i
+            for i, through in zip(places[: len(origins)], paths.through, strict=False)
+            if self._margin(through) < self.model.undecided_ms
+        }
         placed = self.prediction.operations
-        back = sum(_moved(op, i not in off) for i, op in enumerate(placed))
+        back = sum(_moved(op, i not in off, i in undecided) for i, op in enumerate(placed))
         units = [UNIT[BACKENDS[self.units][backend]] for backend in paths.chosen]
         switches = sum(a != b for a, b in pairwise(units))
         gain = self.before - elsewhere_ms - paths.total / multiple
@@ -152,13 +158,22 @@ class _Trial:
         segments = switches + 1 if changed else 0
         return Remedy(kind, action, changed, back, segments, gain, multiple, elsewhere_ms)
 
+    def _margin(self, through: Sequence[float]) -> float:
+        """What the best path with an operation off the ANE costs more than that with it there."""
+        elsewhere = min(ms for backend, ms in enumerate(through) if backend != self._ane)
+        return elsewhere - through[self._ane]
+
     def _row(self, op: Op) -> tuple[float, ...]:
         row = self._rows.get(id(op))
         return row if row is not None else estimates([op], self.units, self.model)[0]
 
 
-def _moved(op: Placed, on_ane: bool) -> int:
-    return 0 if op.boundary else int(on_ane) - int(op.unit == "ANE")
+def _moved(op: Placed, on_ane: bool, undecided: bool) -> int:
+    """1 for one that comes to the ANE, -1 for one that leaves; undecided it does not come."""
+    if op.boundary:
+        return 0
+    was = op.unit == "ANE"
+    return int(on_ane and (was or not undecided)) - int(was)
 
 
 def _changes(trial: _Trial) -> Iterator[Remedy]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -154,6 +155,13 @@ def test_the_least_batch_that_brings_a_segment_back() -> None:
     )
 
 
+def test_what_stays_undecided_is_not_back() -> None:
+    """The last relu costs the same on the CPU, and so does the way there."""
+    batch = remedies_of([conv("a"), conv("b"), op("relu")])["batch"]
+    assert [placed.undecided for placed in predict(batch.ops).operations] == [False, False, True]
+    assert (batch.multiple, batch.back) == (2, 2)
+
+
 @pytest.mark.parametrize(
     ("single", "shapes"),
     [
@@ -221,6 +229,7 @@ def test_a_gain_is_the_difference_of_two_predictions(
     for kind, count in runs:
         name, _, dtype = kind.partition(" of ")
         ops += [conv() if kind == "conv" else op(name, dtype or "fp16")] * count
+    ops = [replace(operation, name=f"{place}") for place, operation in enumerate(ops)]
     before = predict(ops, units)
     for remedy in remedies(ops, before):
         after = predict(remedy.ops, units)
@@ -231,3 +240,6 @@ def test_a_gain_is_the_difference_of_two_predictions(
         assert remedy.gain_ms > 0
         assert remedy.segments == len(after.segments)
         assert remedy.back > 0 or remedy.segments < len(before.segments)
+        decided = {op.name for op in after.operations if op.unit == "ANE" and not op.undecided}
+        off = {op.name for op in before.operations if op.unit != "ANE"}
+        assert remedy.back <= len(off & decided)

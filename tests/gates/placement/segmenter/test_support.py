@@ -32,6 +32,8 @@ def factors(depth: int) -> Op:
 
 TAKEN = [
     *(op(kind) for kind in ("relu", "topk", "logical_and", "affine", "resample", "gather_nd")),
+    # No plan has it; programs with it are wholly on the ANE, or compile for it (A19 Pro, M5 Pro).
+    op("einsum"),
     op("cast", dtypes=("fp32", "fp16")),
     op("cast", dtypes=("bool", "fp16")),
     op("cast", dtypes=("fp16", "int8")),
