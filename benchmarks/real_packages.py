@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import os
 import re
 import subprocess
 import sys
@@ -168,7 +169,8 @@ def judged(package: Path) -> tuple[str, str]:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", f"--ane-package={package}", "-m", "gate", "-q",
          "-p", "no:cacheprovider", "-c", "/dev/null"],
-        capture_output=True, text=True, check=False,
+        # A verdict stays on one line.
+        capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "1000"},
     )  # fmt: skip
     verdicts = dict.fromkeys(("placement", "compression", "fidelity"), "no verdict")
     reasons = {}

@@ -108,11 +108,11 @@ def _allowed(count: int) -> Iterator[Figure]:
 def _unmatched(
     patterns: Sequence[str], names: Collection[str], kinds: Collection[str]
 ) -> Iterator[Finding]:
-    """A pattern that no operation has is a slip of the pen, or outlived what it was for."""
+    """A pattern that no operation has: a slip of the pen, or for another shard of the model."""
     for pattern in patterns:
         if not any(allows((pattern,), text, text) for text in (*names, *kinds)):
             yield Finding(
-                "warned",
+                "note",
                 f"policy.placement.allow-off has {pattern!r}, and no op has this name or type",
                 remedy="correct it, or take it out",
             )

@@ -10,7 +10,7 @@ from pytest_ane.gates.placement.plans import Plan, plain
 from pytest_ane.gates.placement.segmenter import Placed, Predicted
 
 _REMEDY = (
-    "see `pytest-ane explain` for what would bring it back, or allow it in "
+    "see `pytest-ane explain` for remedies, or name what may be off the ANE in "
     "policy.placement.allow-off"
 )
 
