@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.testing import Script
+from pytest_ane.testing import VIRTUAL, Script
 from tests.plugin.conftest import Project
 
 FAST = ("--benchmark-min-rounds=2", "--benchmark-max-time=0.01")
@@ -263,8 +263,17 @@ def test_on_a_replayed_mac(project: Project, tmp_path: Path) -> None:
         "chip": "Apple M4 Max",
         "os_build": "25B78",
         "compute_units": "CPU_AND_NE",
+        "model": "Mac16,5",
     }
     assert ane["state"]["os"] == "macOS 26.1"
+
+
+def test_without_an_ane_what_is_timed_proves_nothing(project: Project, tmp_path: Path) -> None:
+    Script(VIRTUAL).save(tmp_path)
+    mac = ("-p", "pytest_ane.testing.plugin", f"--ane-replay={tmp_path}", "--ane-backend=coreml")
+    result = bench(project.packages(good="none"), "-k", "load", *mac)
+    result.assert_outcomes(failed=1, deselected=7)
+    result.stdout.fnmatch_lines(["UNPROVEN own:good  throughput  This is a virtual machine *"])
 
 
 def test_the_executor_is_timed_by_the_processor_unless_a_timer_is_chosen(
