@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_ane.backends.coreml import CoreMLBackend, Machine
+from pytest_ane.backends.coreml.process import DEVICE_TIMEOUT
 from pytest_ane.backends.cpu import CpuBackend
 from pytest_ane.build import Cache
 from pytest_ane.core.arithmetic import RuleShares
@@ -128,6 +129,7 @@ def get_backend(
     units: ComputeUnits = "CPU_AND_NE",
     say: Callable[[str], None] = print,
     machine: Machine | None = None,
+    timeout: float | None = DEVICE_TIMEOUT,
 ) -> Backend:
     """A backend by name, `cpu` or `coreml`; all other arguments are for `coreml`.
 
@@ -137,11 +139,13 @@ def get_backend(
         units: where Core ML may run a model.
         say: takes a sentence for each model that is compiled again.
         machine: this Mac, if known already.
+        timeout: seconds that one call of Core ML may take in a process of its own; None for calls
+            in this process, without a limit.
 
     Raises:
         BackendError: there is no native Core ML here.
     """
     if name == "coreml":
-        return CoreMLBackend(cache or Cache(), units, say, machine)
+        return CoreMLBackend(cache or Cache(), units, say, machine, timeout)
     assert name == "cpu", name
     return CpuBackend()

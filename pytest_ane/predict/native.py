@@ -49,6 +49,8 @@ __all__ = [
 ]
 
 PYTEST_ANE = True
+INSTALLER = None
+"""It lives in the process that activated it."""
 _NEWEST_SPECIFICATION = 10
 _NUMBERS = count()
 """One for each model that is loaded."""

@@ -5,7 +5,9 @@ How often each step was tried is counted in files, which all processes share.
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -52,14 +54,20 @@ class Failures:
         self._folder = folder
 
     def raise_due(self, at: Point, path: str) -> None:
-        """Count a question.
+        """Count a question; an abort or a hang that is due happens.
 
         Raises:
             RuntimeError: a failure is due.
         """
         due = [f for index, f in enumerate(self._failures) if self._due(index, f, at, path)]
-        if due:
-            raise RuntimeError(due[0].message.replace("{path}", path))
+        if not due:
+            return
+        if due[0].effect == "abort":
+            os.abort()
+        if due[0].effect == "hang":
+            while True:
+                ctypes.PyDLL(None).pause()  # Of all of ctypes' libraries this one holds the GIL.
+        raise RuntimeError(due[0].message.replace("{path}", path))
 
     def _due(self, index: int, failure: Failure, at: Point, path: str) -> bool:
         if failure.at != at or not fnmatchcase(path, failure.path):

@@ -41,6 +41,7 @@ class Answers:
         self.recording = recording
         self.failures = Failures(script, folder)
         self._paths: list[str] = []
+        self._leaked: list[bytes] = []
 
     def plan(self, path: str, units: str) -> Any:
         """A compiled model's plan in coremltools' record.
@@ -56,10 +57,15 @@ class Answers:
                 f"{path} is not compiled; Core ML would end this process. Compile it first."
             )
         self.failures.raise_due("plan", path)
+        self.leak()
         model = read_model(path, weights=False)
         return plans.compute_plan(
             model, self._usages(path, model, units), self.script.machine.cores
         )
+
+    def leak(self) -> None:
+        """Keep as much memory as the script says, which is written so that it is resident."""
+        self._leaked.append(b"\1" * self.script.leak)
 
     def values(self, key: str | None, path: str, *, computed: bool) -> dict[str, Any] | None:
         """Recorded arrays; None where they are to be computed.
@@ -115,6 +121,7 @@ def _proxy(answers: Answers) -> type:
             asset: Any = None,
         ) -> None:
             failures.raise_due("load", path)
+            answers.leak()
             super().__init__(path, compute_units, function_name, hints, asset)
             self._loaded_as = (function_name, compute_units)
             self._model = answers.identity(str(self._path))
@@ -134,6 +141,7 @@ def _proxy(answers: Answers) -> type:
 
         def newState(self) -> Any:
             """Fresh states."""
+            failures.raise_due("state", str(self._path))
 
             def read(state: TrackedState, key: str, ask: Callable[[], Any]) -> Any:
                 arrays = answers.values(key, str(self._path), computed=not state.played)

@@ -285,7 +285,7 @@ def recording_module(inner: ModuleType, log: AnswerLog) -> ModuleType:
     """A module that answers as `inner` does, and keeps the answers."""
     module = ModuleType(inner.__name__, inner.__doc__)
     vars(module).update({k: v for k, v in vars(inner).items() if not k.startswith("__")})
-    vars(module).update(_MLModelProxy=_proxy(inner, log))
+    vars(module).update(_MLModelProxy=_proxy(inner, log), INSTALLER=None)
     return module
 
 

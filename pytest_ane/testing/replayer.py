@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,22 +41,44 @@ class Replayer:
         return self
 
     def _enter(self, stack: ExitStack) -> None:
-        # Not on top: a script is a light thing, and coremltools takes seconds.
-        from pytest_ane.predict.hook import MACOS, in_place
-        from pytest_ane.testing.native import Answers, replaying_module
-        from pytest_ane.testing.recording import Recording
-
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="pytest-ane-")))
         write_tools(self.script, folder)
-        recording = Recording(self.folder) if self.folder else None
-        version = tuple(int(part) for part in self.script.machine.os.split(".") if part.isdigit())
-        stack.enter_context(
-            in_place(replaying_module(Answers(self.script, folder, recording)), version or MACOS)
-        )
+        stack.enter_context(_replaced(self.script, folder, self.folder))
         stack.enter_context(_first_on_path(folder))
 
     def __exit__(self, *error: Any) -> None:
         self._exit.close()
+
+
+def _replaced(script: Script, folder: Path, recording: Path | None) -> AbstractContextManager[None]:
+    """Coremltools with a native module that answers from a script."""
+    # Not on top: a script is a light thing, and coremltools takes seconds.
+    from pytest_ane.predict.hook import MACOS, in_place
+    from pytest_ane.testing.native import Answers, replaying_module
+    from pytest_ane.testing.recording import Recording
+
+    module = replaying_module(Answers(script, folder, recording and Recording(recording)))
+    module.INSTALLER = (  # type: ignore[attr-defined]
+        f"{__name__}:{install.__name__}", str(folder), str(recording or ""),
+    )  # fmt: skip
+    version = tuple(int(part) for part in script.machine.os.split(".") if part.isdigit())
+    return in_place(module, version or MACOS)
+
+
+_installed = ExitStack()
+
+
+def install(folder: str, recording: str) -> None:
+    """Replay in a child process of the backend, for as long as it lives.
+
+    Args:
+        folder: of the tools, with the script and the counts of questions.
+        recording: the folder of recorded answers; empty for none.
+    """
+    script = Script.load(folder)
+    _installed.enter_context(
+        _replaced(script, Path(folder), Path(recording) if recording else None)
+    )
 
 
 @contextmanager

@@ -18,7 +18,8 @@ BUILT_BY = "replayed.json"
 """Lies in every model that a replayed compiler made, and names its build of macOS."""
 
 Device = Literal["ANE", "GPU", "CPU"]
-Point = Literal["compile", "load", "plan", "predict"]
+Point = Literal["compile", "load", "plan", "predict", "state"]
+Effect = Literal["error", "abort", "hang"]
 Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _STRICT = ConfigDict(extra="forbid")
 _MOST_BYTES = 16 << 20
@@ -84,24 +85,28 @@ class DeviceRule:
 
 @dataclass(frozen=True)
 class Failure:
-    """An error of Core ML, a `RuntimeError` in Python.
+    """An error of Core ML, a `RuntimeError` in Python; or the end of the process, or no answer.
 
     Attributes:
-        at: compiling, loading a model, loading its plan, or predicting.
+        at: compiling, loading a model, loading its plan, predicting, or making states.
         message: its text; `{path}` stands for the model's path.
         after: how often the question it matches is answered first.
         times: how often it then fails; None for ever.
         path: a pattern of the model's path.
         when: `other-build` limits it to models that another build of macOS compiled.
+        effect: `abort` ends the process as an Objective-C exception does; `hang` never returns
+            and holds the GIL, as every native call of coremltools does. Both need a backend
+            that runs Core ML in a process of its own.
     """
 
     __pydantic_config__ = _STRICT
     at: Point
-    message: str
+    message: str = ""
     after: NonNegativeInt = 0
     times: PositiveInt | None = 1
     path: str = "*"
     when: Literal["always", "other-build"] = "always"
+    effect: Effect = "error"
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,7 @@ class Script:
         unassigned_paths: plans of so many paths, the first that are loaded, have no device at
             all, as of a broken cache; copies of the models elsewhere have.
         failures: errors of Core ML.
+        leak: bytes that every model and plan costs the process that loads it, for good.
         compute: whether predictions that are not recorded are computed by the executor; without,
             they are a `RecordingError`.
     """
@@ -124,6 +130,7 @@ class Script:
     devices: tuple[DeviceRule, ...] = ()
     unassigned_paths: NonNegativeInt = 0
     failures: tuple[Failure, ...] = ()
+    leak: NonNegativeInt = 0
     compute: bool = True
 
     @classmethod

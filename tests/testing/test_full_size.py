@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import pytest
 
+from pytest_ane.backends.coreml.process import Device
 from pytest_ane.build import Cache
 from pytest_ane.build.shard import build_shard
 from pytest_ane.gates.placement.judge import judge
@@ -28,6 +29,7 @@ class Compiling:
     """Compiles with coremltools into a folder, once."""
 
     units = "CPU_AND_NE"
+    device = Device(timeout=None)
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -23,6 +23,7 @@ from pytest_ane.backends.coreml.machine import (
     is_replaced,
     without_ane,
 )
+from pytest_ane.backends.coreml.process import DEVICE_TIMEOUT, Device
 from pytest_ane.build.cache import Cache
 from pytest_ane.core.arrays import Array, Arrays, FloatArray
 from pytest_ane.core.errors import ExecutionError, UnprovenError
@@ -44,6 +45,8 @@ class CoreMLBackend:
         units: where Core ML may run a model; `CPU_ONLY` is for comparison.
         say: takes a sentence for each model that is compiled again.
         machine: this Mac, if known already.
+        timeout: seconds that one call of Core ML may take in a process of its own; None for calls
+            in this process, without a limit.
 
     Raises:
         BackendError: there is no native Core ML here.
@@ -57,8 +60,10 @@ class CoreMLBackend:
         units: ComputeUnits = "CPU_AND_NE",
         say: Callable[[str], None] = lambda text: None,
         machine: Machine | None = None,
+        timeout: float | None = DEVICE_TIMEOUT,
     ) -> None:
         check_native()
+        self.device = Device(timeout)
         self.units = units
         self.say = say
         self._cache = cache
@@ -95,8 +100,11 @@ class CoreMLBackend:
             ProgramError: it cannot be read, or has no such function.
             ExecutionError: Core ML refuses it.
         """
-        model, ct = read_any(artifact, function=function), coremltools()
-        return self.with_compiled(artifact, lambda compiled: _load(model, compiled, self.units, ct))
+        coremltools()
+        model = read_any(artifact, function=function)
+        return self.with_compiled(
+            artifact, lambda compiled: _load(model, compiled, self.units, self.device)
+        )
 
     def with_compiled(self, artifact: Path, use: Callable[[Path], T]) -> T:
         """What `use` makes of the artifact's `.mlmodelc`, which is compiled if need be.
@@ -141,7 +149,7 @@ class CoreMLBackend:
 
     @cached_property
     def _compiled(self) -> CompiledModels:
-        return CompiledModels(self._cache, self.machine, self.say)
+        return CompiledModels(self._cache, self.machine, self.say, self.device)
 
     def _recompiled(self, artifact: Path, compiled: Path, error: RuntimeError) -> Path:
         """A compiled model in place of one that is gone or stale; else the error is raised."""
@@ -174,7 +182,8 @@ class CoreMLRunner:
 
     Args:
         model: the artifact as read from disk: what it declares.
-        loaded: a `coremltools.models.CompiledMLModel` of the same function.
+        loaded: a `coremltools.models.CompiledMLModel` of the same function, or one that answers
+            from a process of its own.
     """
 
     def __init__(self, model: MLModel | Pipeline, loaded: Any) -> None:
@@ -259,16 +268,15 @@ class CoreMLRunner:
             ) from None
 
 
-def _load(model: MLModel | Pipeline, compiled: Path, units: str, coremltools: Any) -> CoreMLRunner:
+def _load(model: MLModel | Pipeline, compiled: Path, units: str, device: Device) -> CoreMLRunner:
     """Load a compiled model, or a part of a pipeline, on compute units.
 
     Raises:
         RuntimeError: Core ML's own, where it refuses.
     """
     part = getattr(model, "part", "")
-    loaded = coremltools.models.CompiledMLModel(
-        str(compiled / part), coremltools.ComputeUnit[units], getattr(model, "function", "") or None
-    )
+    function = getattr(model, "function", "") or None
+    loaded = device.load(str(model.path), str(compiled / part), units, function)
     return CoreMLRunner(model, loaded)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from pytest_ane.backends.coreml.errors import explain
 from pytest_ane.backends.coreml.machine import XCODE, Machine, coremltools
+from pytest_ane.backends.coreml.process import Device
 from pytest_ane.build.cache import Cache, Entry
 from pytest_ane.core.digests import key_digest, tree_digest
 from pytest_ane.core.errors import ExecutionError
@@ -30,10 +31,13 @@ RECORD = "compiled.json"
 class CompiledModels:
     """Compiled models of one machine in the cache; `say` is told what is compiled again."""
 
-    def __init__(self, cache: Cache, machine: Machine, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, cache: Cache, machine: Machine, say: Callable[[str], None], device: Device
+    ) -> None:
         self._cache = cache
         self._machine = machine
         self._say = say
+        self._device = device
 
     def get(self, package: Path) -> Path:
         """A package's `.mlmodelc`, compiled if it is not there.
@@ -62,7 +66,7 @@ class CompiledModels:
         return self._cache.get_or_make(KIND, key, make, str(package)) / MODEL
 
     def _make(self, package: Path, record: dict[str, Any], number: int, folder: Path) -> None:
-        compile_package(package, folder / MODEL, self._machine)
+        compile_package(package, folder / MODEL, self._machine, self._device)
         (folder / RECORD).write_text(json.dumps(record, indent=1, sort_keys=True))
         if number:
             self._say(f"{package}: Core ML refused its compiled model (-14); it is compiled again.")
@@ -107,7 +111,7 @@ class CompiledModels:
         return bool(other["os_build"] != self._machine.os_build)
 
 
-def compile_package(package: Path, target: Path, machine: Machine) -> None:
+def compile_package(package: Path, target: Path, machine: Machine, device: Device) -> None:
     """Compile to the folder `target`, by Xcode's compiler or else by the system's own.
 
     Raises:
@@ -121,7 +125,7 @@ def compile_package(package: Path, target: Path, machine: Machine) -> None:
     if machine.has_xcode:
         _by_xcode(package, target)
     else:
-        _by_system(package, target)
+        _by_system(package, target, device)
     if not target.is_dir():
         raise ExecutionError(
             f"{package}: {machine.compiler} left no compiled model; free some disk and run again."
@@ -140,15 +144,19 @@ def _by_xcode(package: Path, target: Path) -> None:
         made.replace(target)
 
 
-def _by_system(package: Path, target: Path) -> None:
+def _by_system(package: Path, target: Path, device: Device) -> None:
     """The compiler of the system, through `compile_model` of coremltools."""
+    try:
+        device.run(str(package), "compiling", _compile, str(package), str(target))
+    except RuntimeError as error:
+        raise _refused(package, "Core ML", error) from None
+
+
+def _compile(package: str, target: str) -> None:
     coremltools()
     from coremltools.models.utils import compile_model
 
-    try:
-        compile_model(str(package), str(target))
-    except RuntimeError as error:
-        raise _refused(package, "Core ML", error) from None
+    compile_model(package, target)
 
 
 def _refused(package: Path, by: str, error: Exception) -> ExecutionError:

@@ -103,7 +103,7 @@ def plan_on_device(backend: CoreMLBackend, artifact: Path, program: MLModel) -> 
 
 
 def _settled(backend: CoreMLBackend, artifact: Path, compiled: Path) -> Plan:
-    plan = _load(compiled, backend.units)
+    plan = _load(backend, artifact, compiled)
     if summarise(plan).devices:
         return plan
     backend.say(
@@ -119,20 +119,30 @@ def _settled(backend: CoreMLBackend, artifact: Path, compiled: Path) -> Plan:
                 f"{artifact}: its compiled model cannot be copied to {folder} to read the plan "
                 f"once more ({error.strerror or error}); free space, or set TMPDIR."
             ) from None
-        return replace(_load(copy, backend.units), extra={RETRIED: True})
+        return replace(_load(backend, artifact, copy), extra={RETRIED: True})
 
 
-def _load(compiled: Path, units: str) -> Plan:
+def _load(backend: CoreMLBackend, artifact: Path, compiled: Path) -> Plan:
     if compiled.suffix != ".mlmodelc":
         raise ExecutionError(
             f"{compiled}: is no .mlmodelc; reading the plan of a model that is not compiled ends "
             "the whole process."
         )
+    return backend.device.run(str(artifact), "planning", load_plan, str(compiled), backend.units)
+
+
+def load_plan(compiled: str, units: str) -> Plan:
+    """Core ML's plan of a `.mlmodelc`, in this process.
+
+    Raises:
+        RuntimeError: Core ML's own, where it refuses.
+        ExecutionError: the model is a pipeline or a neural network.
+    """
     coremltools = import_coremltools()
     from coremltools.models.compute_plan import MLComputePlan
 
-    plan = MLComputePlan.load_from_path(str(compiled), coremltools.ComputeUnit[units])
-    return to_record(plan, units, str(compiled))
+    plan = MLComputePlan.load_from_path(compiled, coremltools.ComputeUnit[units])
+    return to_record(plan, units, compiled)
 
 
 def to_record(plan: Any, units: str, path: str) -> Plan:

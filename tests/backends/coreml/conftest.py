@@ -42,7 +42,8 @@ def backend(mac: Callable[[Script], None], tmp_path: Path, said: list[str]) -> B
 
     def make(*failures: object, units: str = "CPU_AND_NE", **machine: str | int) -> CoreMLBackend:
         mac(Script(Mac(**{"compiler": "", **machine}), failures=failures))
-        return CoreMLBackend(Cache(tmp_path / "cache", notify=said.append), units, said.append)
+        cache = Cache(tmp_path / "cache", notify=said.append)
+        return CoreMLBackend(cache, units, said.append, timeout=None)
 
     return make
 

@@ -69,15 +69,12 @@ def test_a_pipeline_runs_whole_and_its_thresholds_may_be_left_out(tmp_path: Path
 
 def test_a_part_is_the_folder_of_its_number() -> None:
     opened: list[str] = []
-    coremltools = SimpleNamespace(
-        ComputeUnit={"ALL": 0},
-        models=SimpleNamespace(CompiledMLModel=lambda path, *rest: opened.append(path)),
-    )
-    part: Any = SimpleNamespace(part="model1", function="", inputs=())
-    whole: Any = SimpleNamespace(inputs=())
+    device: Any = SimpleNamespace(load=lambda subject, path, *rest: opened.append(path))
+    part: Any = SimpleNamespace(path="p", part="model1", function="", inputs=())
+    whole: Any = SimpleNamespace(path="p", inputs=())
     with patch("pytest_ane.backends.coreml.backend.CoreMLRunner"):
         for model in (part, whole):
-            _load(model, Path("c.mlmodelc"), "ALL", coremltools)
+            _load(model, Path("c.mlmodelc"), "ALL", device)
     assert opened == ["c.mlmodelc/model1", "c.mlmodelc"]
 
 

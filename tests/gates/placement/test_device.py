@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
+from pytest_ane.backends.coreml.process import Device
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.placement import judge
@@ -27,6 +28,8 @@ T = TypeVar("T")
 
 class Compiling:
     """Compiles with coremltools; a plan that fails with -14 is asked once more of a new model."""
+
+    device = Device(timeout=None)
 
     def __init__(self, folder: Path, units: str = "CPU_AND_NE") -> None:
         self.folder, self.units, self.said = folder, units, list[str]()

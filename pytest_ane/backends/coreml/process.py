@@ -1,0 +1,494 @@
+"""Core ML in a process of its own, with a time limit on every call.
+
+No call of coremltools' native module releases the GIL, a compute plan is waited for without a limit
+(`coremlpython/CoreMLPython.mm`), and an Objective-C exception ends the process. So a child process
+makes the calls: the parent waits with the GIL released, ends a child that hangs, and starts another
+one after a crash.
+
+A request is a module's function with its arguments. Objects of Core ML stay in the child, which
+keeps them under a number; numpy arrays, names and plain values cross. Large arrays cross in two
+memory-mapped files without a name, one a direction, which the system frees with the processes.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import importlib
+import io
+import math
+import mmap
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from multiprocessing.connection import Connection, Pipe
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from pytest_ane.backends.coreml.machine import NAME, coremltools
+from pytest_ane.core.arrays import Array, Arrays
+from pytest_ane.core.errors import AneError, BackendError, ExecutionError
+
+T = TypeVar("T")
+DEVICE_TIMEOUT = 600.0
+"""Seconds; the first compilation of a large shard for the ANE takes minutes."""
+MOST_LOADS = 32
+"""Models and plans that one child loads; Core ML does not return all of their memory."""
+_LARGE = 1 << 16
+"""Bytes of an array that does not go through the pipe."""
+_ALIGNED = 64
+_START = 120.0
+"""Seconds in which coremltools is imported; no model is loaded yet."""
+_GRACE = 5.0
+_NOT_NEEDED = ("torch", "tensorflow", "sklearn", "xgboost")
+"""coremltools imports them for its converters, which takes seconds."""
+_COMMAND = (
+    "import sys; sys.path[:] = sys.argv[4:]; from pytest_ane.backends.coreml.process import serve; "
+    "serve(*map(int, sys.argv[1:4]))"
+)
+
+
+class Device:
+    """Runs functions where Core ML is: in a child process, or in this one.
+
+    Args:
+        timeout: seconds that a call may take; None for calls in this process, without a limit.
+            A native module that cannot be installed in a child is called in this process too.
+    """
+
+    def __init__(self, timeout: float | None = DEVICE_TIMEOUT) -> None:
+        self._timeout = timeout
+        self._child: _Child | None = None
+        self._hung: dict[str, ExecutionError] = {}
+
+    def load(self, subject: str, path: str, units: str, function: str | None) -> Any:
+        """A `coremltools.models.CompiledMLModel`, or one that answers from the child.
+
+        Args:
+            subject: the artifact, for messages.
+            path: of the `.mlmodelc`.
+            units: the compute units.
+            function: one of several; None for the default.
+
+        Raises:
+            RuntimeError: Core ML's own, where it refuses.
+            ExecutionError: the call took too long, or ended the child.
+        """
+        if self._in_process():
+            return _load(path, units, function)
+        return _Model(self, subject, (path, units, function))
+
+    def run(self, subject: str, doing: str, function: Callable[..., T], *arguments: Any) -> T:
+        """What a module's function gives, called once; it may load one model or plan.
+
+        Args:
+            subject: the artifact, for messages.
+            doing: what a message names, such as "planning".
+            function: importable, by module and name.
+            arguments: arrays and plain values.
+
+        Raises:
+            Exception: the function's own.
+            ExecutionError: the call took too long, or ended the child.
+        """
+        if self._in_process():
+            return function(*arguments)
+        return self.call(self.child(), subject, doing, function, *arguments)
+
+    def child(self) -> _Child:
+        """A child that may load one more; earlier ones end when nothing of theirs is in use."""
+        if self._child is None or self._child.is_dead or self._child.loads >= MOST_LOADS:
+            self._child = None
+            self._child = _Child(self._timeout or DEVICE_TIMEOUT, _installer() or ())
+        self._child.loads += 1
+        return self._child
+
+    def call(
+        self, child: _Child, subject: str, doing: str, function: Callable[..., T], *arguments: Any
+    ) -> T:
+        """A call in a child. What hung once is not waited for again."""
+        if subject in self._hung:
+            raise self._hung[subject]
+        try:
+            return child.call(function, arguments)
+        except TimeoutError:
+            self._hung[subject] = ExecutionError(
+                f"{subject}: Core ML had not finished {doing} after {self._timeout:g} seconds and "
+                "was ended; allow more with --ane-device-timeout, or see whether it runs with "
+                "--ane-compute-units=CPU_ONLY."
+            )
+            raise self._hung[subject] from None
+        except EOFError as error:
+            raise ExecutionError(
+                f"{subject}: Core ML crashed while {doing} ({error}); see whether it runs with "
+                "--ane-compute-units=CPU_ONLY, and report the crash to Apple with its log "
+                "(Console, Crash Reports)."
+            ) from None
+
+    def _in_process(self) -> bool:
+        return self._timeout is None or _installer() is None
+
+
+def _installer() -> tuple[str, ...] | None:
+    """`module:function` and arguments which install a replaced native module in a child.
+
+    Empty for Core ML itself; None for a replacement that lives in this process alone.
+    """
+    installer: tuple[str, ...] | None = getattr(sys.modules.get(NAME), "INSTALLER", ())
+    return installer
+
+
+class _Model:
+    """A model in a child. After a crash it is loaded again, in the next child."""
+
+    def __init__(self, device: Device, subject: str, loaded: tuple[str, str, str | None]) -> None:
+        self._device, self._subject, self._loaded = device, subject, loaded
+        self._kept = self._load()
+
+    def _load(self) -> _Kept:
+        child = self._device.child()
+        return _Kept(child, self._call(child, "loading", _keep, _load, *self._loaded))
+
+    def predict(self, arguments: dict[str, Any], state: _State | None = None) -> dict[str, Any]:
+        """One prediction, as `CompiledMLModel.predict`."""
+        if state is not None:
+            return state.call("predicting", _predict_with, arguments)
+        kept = self._live()
+        return self._call(kept.child, "predicting", _predict, kept, arguments)
+
+    def make_state(self) -> _State:
+        """Fresh states, as `CompiledMLModel.make_state`."""
+        kept = self._live()
+        number = self._call(kept.child, "making states", _keep, _make_state, kept)
+        return _State(self._device, self._subject, kept, _Kept(kept.child, number))
+
+    def _live(self) -> _Kept:
+        if self._kept.child.is_dead:
+            self._kept = self._load()
+        return self._kept
+
+    def _call(self, child: _Child, doing: str, function: Callable[..., T], *arguments: Any) -> T:
+        return self._device.call(child, self._subject, doing, function, *arguments)
+
+
+class _State:
+    """States in a child, which end with it."""
+
+    def __init__(self, device: Device, subject: str, model: _Kept, state: _Kept) -> None:
+        self._device, self._subject, self._model, self._state = device, subject, model, state
+
+    def call(self, doing: str, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function with the model, its states and more."""
+        child = self._state.child
+        if child.is_dead:
+            raise ExecutionError(
+                f"{self._subject}: its states were lost when Core ML's process ended; start the "
+                "sequence again."
+            )
+        objects = (self._model, self._state)
+        return self._device.call(child, self._subject, doing, function, *objects, *arguments)
+
+    def read_state(self, name: str) -> Array:
+        """A copy of a state's value."""
+        return self.call("reading a state", _read_state, name)
+
+    def write_state(self, name: str, value: Array) -> None:
+        """Another value for a state."""
+        self.call("writing a state", _write_state, name, value)
+
+
+def _load(path: str, units: str, function: str | None) -> Any:
+    ct = coremltools()
+    return ct.models.CompiledMLModel(path, ct.ComputeUnit[units], function)
+
+
+def _make_state(model: Any) -> Any:
+    return model.make_state()
+
+
+def _predict(model: Any, arguments: Arrays) -> Any:
+    return model.predict(arguments)
+
+
+def _predict_with(model: Any, state: Any, arguments: Arrays) -> Any:
+    return model.predict(arguments, state)
+
+
+def _read_state(model: Any, state: Any, name: str) -> Array:
+    return np.array(state.read_state(name))
+
+
+def _write_state(model: Any, state: Any, name: str, value: Array) -> None:
+    state.write_state(name, np.array(value))  # The mapped one changes with the next request.
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """An object that the child keeps."""
+
+    number: int
+
+
+class _Kept:
+    """An object in a child, which keeps it as long as this one lives."""
+
+    def __init__(self, child: _Child, number: int) -> None:
+        self.child, self.reference = child, _Reference(number)
+        weakref.finalize(self, child.release, self.reference).atexit = False
+
+
+class _Child:
+    """The parent's side of one child process.
+
+    Attributes:
+        loads: what it has loaded so far, counted by who asks.
+
+    Raises:
+        BackendError: it does not start.
+    """
+
+    def __init__(self, timeout: float, installer: Sequence[str]) -> None:
+        self.loads = 0
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._released: list[_Reference] = []
+        self._dead = False
+        ours, theirs = Pipe()
+        with tempfile.TemporaryFile() as requests, tempfile.TemporaryFile() as answers, theirs:
+            fds = (theirs.fileno(), requests.fileno(), answers.fileno())
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _COMMAND, *map(str, fds), *sys.path],
+                pass_fds=fds,
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                start_new_session=True,  # Ctrl-C is the parent's, which ends the child.
+            )
+            self._channel = _Channel(ours, os.dup(fds[1]), os.dup(fds[2]), copies=True)
+        weakref.finalize(self, _end, self._process, self._channel)
+        try:
+            self._exchange((timeout, tuple(installer)), _START)
+        except (TimeoutError, EOFError) as error:
+            raise BackendError(
+                f"The process for Core ML did not start ({error or f'{_START:g} seconds'}); see "
+                "whether python -c 'import coremltools' works."
+            ) from None
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it was ended, or ended by itself."""
+        return self._dead or self._process.poll() is not None
+
+    def release(self, reference: _Reference) -> None:
+        """Let the child forget an object, with the next request."""
+        self._released.append(reference)
+
+    def call(self, function: Callable[..., T], arguments: Sequence[Any]) -> T:
+        """What a function gives.
+
+        Raises:
+            Exception: the function's own.
+            TimeoutError: it took too long, and the child was ended.
+            EOFError: the child ended; with its signal's name or its exit code.
+        """
+        references = [a.reference if isinstance(a, _Kept) else a for a in arguments]
+        with self._lock:
+            released, self._released = self._released, []
+            result: T = self._exchange((function, references, released), self._timeout)
+        return result
+
+    def _exchange(self, request: Any, timeout: float) -> Any:
+        try:
+            self._channel.send(request)
+            if not self._channel.connection.poll(timeout):
+                raise TimeoutError
+            failed, value = self._channel.receive()
+        except (EOFError, ConnectionError):
+            self._dead = True
+            self._process.wait()
+            raise EOFError(_ending(self._process.returncode)) from None
+        except BaseException:  # Ctrl-C too: a child in the middle of a call is of no use.
+            self._dead = True
+            _end(self._process, self._channel)
+            raise
+        if failed:
+            raise value
+        return value
+
+
+def _end(process: subprocess.Popen[bytes], channel: _Channel) -> None:
+    channel.close()
+    process.kill()
+    process.wait()
+
+
+def _ending(code: int) -> str:
+    """`SIGABRT`, or `exit code 3`."""
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+class _Channel:
+    """Objects over a pipe, their large arrays in mapped files.
+
+    Args:
+        connection: the pipe.
+        sending, receiving: descriptors of the files for either direction.
+        copies: whether received arrays are copies; else they change with the next message.
+    """
+
+    def __init__(
+        self, connection: Connection, sending: int, receiving: int, *, copies: bool
+    ) -> None:
+        self.connection = connection
+        self._fds = (sending, receiving)
+        self._maps: list[mmap.mmap | None] = [None, None]
+        self._copies = copies
+
+    def send(self, message: Any) -> None:
+        """Send an object; it is received before the next one is sent."""
+        buffers: list[memoryview] = []
+
+        def in_band(buffer: pickle.PickleBuffer) -> bool:
+            if buffer.raw().nbytes >= _LARGE:
+                buffers.append(buffer.raw())
+                return False
+            return True
+
+        data = _pickled(message, in_band)
+        sizes = [buffer.nbytes for buffer in buffers]
+        offsets, total = _offsets(sizes)
+        if buffers:
+            target = self._mapped(0, total)
+            for offset, buffer in zip(offsets, buffers, strict=True):
+                target[offset : offset + buffer.nbytes] = buffer
+        self.connection.send(sizes)
+        self.connection.send_bytes(data)
+
+    def receive(self) -> Any:
+        """The other side's object; `EOFError` if it is gone."""
+        sizes = self.connection.recv()
+        data = self.connection.recv_bytes()
+        offsets, total = _offsets(sizes)
+        buffers: list[Any] = []
+        if sizes:
+            whole = memoryview(self._mapped(1, total))
+            parts = [whole[o : o + size] for o, size in zip(offsets, sizes, strict=True)]
+            buffers = [bytearray(part) for part in parts] if self._copies else parts
+        return pickle.loads(data, buffers=buffers)
+
+    def close(self) -> None:
+        """Close the pipe and the files."""
+        self.connection.close()
+        for fd in self._fds:
+            os.close(fd)
+        self._fds, self._maps = (), [None, None]  # type: ignore[assignment]
+
+    def _mapped(self, index: int, size: int) -> mmap.mmap:
+        """A mapping of at least this size; views of an earlier one stay valid."""
+        current = self._maps[index]
+        if current is None or len(current) < size:
+            fd = self._fds[index]
+            if os.fstat(fd).st_size < size:
+                os.ftruncate(fd, size)
+            current = self._maps[index] = mmap.mmap(fd, os.fstat(fd).st_size)
+        return current
+
+
+def _pickled(message: Any, in_band: Callable[[pickle.PickleBuffer], bool]) -> bytes:
+    stream = io.BytesIO()
+    pickler = pickle.Pickler(stream, 5, buffer_callback=in_band)
+    pickler.dispatch_table = copyreg.dispatch_table | {MappingProxyType: _reduced}
+    pickler.dump(message)
+    return stream.getvalue()
+
+
+def _reduced(mapping: MappingProxyType[Any, Any]) -> tuple[Any, ...]:
+    return _read_only, (dict(mapping),)
+
+
+def _read_only(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(mapping)
+
+
+def _offsets(sizes: Sequence[int]) -> tuple[list[int], int]:
+    offsets, end = [], 0
+    for size in sizes:
+        offsets.append(end)
+        end += math.ceil(size / _ALIGNED) * _ALIGNED
+    return offsets, end
+
+
+_numbers = count()
+_objects: dict[_Reference, Any] = {}
+"""In the child."""
+
+
+def _keep(function: Callable[..., Any], *arguments: Any) -> int:
+    number = next(_numbers)
+    _objects[_Reference(number)] = function(*arguments)
+    return number
+
+
+def serve(connection: int, requests: int, answers: int) -> None:
+    """The child: answer requests until the parent is gone.
+
+    A call may not outlive the time limit even where the parent was killed: an alarm's default
+    action ends the process, which needs no GIL.
+    """
+    channel = _Channel(Connection(connection), answers, requests, copies=False)
+    sys.modules.update(dict.fromkeys(_NOT_NEEDED))  # type: ignore[arg-type]
+    try:
+        timeout, installer = channel.receive()
+        channel.send(_outcome(_start, installer))
+        while True:
+            _answer(channel, timeout)
+    except (EOFError, ConnectionError):
+        os._exit(0)  # Core ML's own clean-up may hang.
+
+
+def _answer(channel: _Channel, timeout: float) -> None:
+    channel.connection.poll(None)
+    signal.setitimer(signal.ITIMER_REAL, timeout + _GRACE)
+    function, arguments, released = channel.receive()
+    for reference in released:
+        _objects.pop(reference, None)
+    objects = [_objects[a] if isinstance(a, _Reference) else a for a in arguments]
+    outcome = _outcome(function, *objects)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        channel.send(outcome)
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        channel.send((True, RuntimeError(f"its answer cannot cross processes ({error})")))
+
+
+def _start(installer: Sequence[str]) -> None:
+    if installer:
+        module, _, name = installer[0].partition(":")
+        getattr(importlib.import_module(module), name)(*installer[1:])
+    coremltools()
+
+
+def _outcome(function: Callable[..., Any], *arguments: Any) -> tuple[bool, Any]:
+    """Whether it failed, and its result or error."""
+    try:
+        return False, function(*arguments)
+    except Exception as error:
+        return True, _crossing(error)
+
+
+def _crossing(error: Exception) -> Exception:
+    """The error itself if it can cross; else one of the same text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        kind = ExecutionError if isinstance(error, AneError) else RuntimeError
+        return kind(str(error))
+    return error
