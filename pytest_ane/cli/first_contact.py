@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytest_ane.cli.output import Output
+from pytest_ane.cli.options import add_manifest
+from pytest_ane.cli.output import Failed, Output
 from pytest_ane.core.errors import BackendError, ExecutionError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shard", default="", help="the shard whose gates run (default: a small package)"
     )
-    parser.add_argument("--manifest", type=Path, help="the manifest that has the shard")
+    add_manifest(parser)
     parser.add_argument(
         "--folder",
         type=Path,
@@ -33,6 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--skip", action="append", default=[], metavar="STEP", help="a step to leave out"
+    )
+    parser.add_argument(
+        "--require",
+        action="append",
+        default=[],
+        metavar="STEP",
+        help="fail unless all that is assumed of a step holds",
     )
     parser.add_argument(
         "--seconds",
@@ -61,26 +69,47 @@ def run(options: argparse.Namespace) -> Output:
     """Run the steps that are left, write the archive, and print the table."""
     from pytest_ane.first_contact import compare, pack, read_archive
 
+    _check_steps([*options.skip, *options.require])
     if options.read:
         archive = read_archive(options.read)
-        found = list(compare(archive.facts))
-        yield from _table(found)
+        findings = list(compare(archive.facts))
+        yield from _table(findings)
         written = archive.fixtures(options.fixtures) if options.fixtures else []
         yield from (f"{folder}: a fixture" for folder in written)
-        return {"findings": found, "facts": archive.facts, "fixtures": written}
+        data: dict[str, Any] = {"findings": findings, "facts": archive.facts, "fixtures": written}
+        return _required(options.require, findings, data)
     if options.fixtures:
         raise ExecutionError("--fixtures takes the recordings of an archive; name it with --read.")
     setup = _setup(options)
-    facts = {}
     yield from _run(options, setup)
     target = setup.folder.parent / f"first-contact-{setup.folder.name}.zip"
     yield from _listing(setup.folder, target)
     pack(setup.folder, target)
     facts = read_archive(target).facts
-    found = list(compare(facts))
-    yield from _table(found)
+    findings = list(compare(facts))
+    yield from _table(findings)
     yield f"{target}: read it on any machine with `pytest-ane first-contact --read {target}`"
-    return {"archive": target, "findings": found, "facts": facts}
+    data = {"archive": target, "findings": findings, "facts": facts}
+    return _required(options.require, findings, data)
+
+
+def _check_steps(names: Sequence[str]) -> None:
+    """Raise `ExecutionError` for a step that does not exist."""
+    from pytest_ane.first_contact import STEPS
+
+    if unknown := [name for name in names if name not in STEPS]:
+        raise ExecutionError(f"There is no step {unknown[0]!r}; there are {', '.join(STEPS)}.")
+
+
+def _required(steps: Sequence[str], findings: Sequence[Finding], data: dict[str, Any]) -> Any:
+    for finding in findings:
+        if finding.step in steps and not finding.holds:
+            return Failed(
+                f"{finding.step}: {finding.assumed} This is {_WORDS[finding.holds]}: "
+                f"{finding.found.rstrip('.')}.",
+                data,
+            )
+    return data
 
 
 def _setup(options: argparse.Namespace) -> Setup:
@@ -113,8 +142,6 @@ def _setup(options: argparse.Namespace) -> Setup:
 def _run(options: argparse.Namespace, setup: Setup) -> Iterator[str]:
     from pytest_ane.first_contact import STEPS, Run
 
-    if unknown := [name for name in options.skip if name not in STEPS]:
-        raise ExecutionError(f"There is no step {unknown[0]!r}; there are {', '.join(STEPS)}.")
     run = Run(setup, [name for name in STEPS if name not in options.skip], options.seconds)
     left = run.results.left()
     steps = run.results.steps()
@@ -134,7 +161,7 @@ def _listing(folder: Path, target: Path) -> Iterator[str]:
     yield from (f"  {name} ({path.stat().st_size:,} bytes)" for name, path in contents(folder))
 
 
-def _table(findings: Iterable[Finding]) -> Iterator[str]:
+def _table(findings: Sequence[Finding]) -> Iterator[str]:
     for finding in findings:
         yield f"{_WORDS[finding.holds]:9}  {finding.step}: {finding.assumed}"
         yield f"{'':11}{finding.found}"

@@ -16,6 +16,7 @@ _LEAK = 64 << 20
 _SLOWEST_INTERRUPT = 5.0
 """Seconds after Ctrl-C."""
 _COMPUTING = ("fidelity", "behaviour")
+_MEASURED = (*_COMPUTING, "placement")
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,9 @@ def _answer(assumption: Assumption, facts: Facts | None) -> Answer:
 def _has_ane(facts: Facts) -> Answer:
     listed = ", ".join(facts["devices"]) or "no devices"
     replayed = "A script answered for Core ML. " if facts["native"] != "Core ML" else ""
-    where = f"{replayed}{facts['chip']}, {facts['os']} ({facts['os_build']}): Core ML lists {listed}"
+    where = (
+        f"{replayed}{facts['chip']}, {facts['os']} ({facts['os_build']}): Core ML lists {listed}"
+    )
     if kind := facts["no_ane"]:
         return False, f"This is {kind}, which proves nothing of the ANE. {where}"
     return True, f"{where}, {facts['ane_cores']} ANE cores"
@@ -273,6 +276,12 @@ def _four_at_once(facts: Facts) -> Answer:
     return answered, _run_text(facts)
 
 
+def _recorded_where_proven(facts: Facts) -> Answer:
+    names = [name for name in facts["recorded"] if name.split(".")[-2] in _MEASURED]
+    found = f"recorded: {', '.join(names) or 'nothing of the ANE'}"
+    return bool(names) is not bool(facts["no_ane"]), found
+
+
 def _on_the_ane(facts: Facts) -> Answer:
     off = [name for name, result in facts.items() if not result["rows"]]
     rows = sum(result["rows"] for result in facts.values())
@@ -337,6 +346,10 @@ ASSUMPTIONS: Sequence[Assumption] = (
     Assumption("gates", "The gates of a shard reach a verdict.", _gates_answer),
     Assumption("gates", "The ANE computes otherwise than the CPU.", _units_differ),
     Assumption("workers", "Four processes use one ANE at once.", _four_at_once),
+    Assumption(
+        "evidence", "Evidence of the ANE is recorded where there is one, and nowhere else.",
+        _recorded_where_proven,
+    ),
     Assumption(
         "arithmetic", "The programs of record-arithmetic are large enough for the ANE.",
         _on_the_ane,

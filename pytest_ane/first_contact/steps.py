@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
@@ -26,12 +26,15 @@ from pytest_ane.backends.coreml import Machine, without_ane
 from pytest_ane.backends.coreml.compiled import compile_package
 from pytest_ane.backends.coreml.errors import explain
 from pytest_ane.backends.coreml.machine import coremltools, is_replaced
+from pytest_ane.backends.coreml.process import Device
 from pytest_ane.core.errors import AneError
 from pytest_ane.first_contact.packages import PIXELS, SHAPE, package
 from pytest_ane.mil import read_model
 
 LOADS, READS = 240, 1000
 _TOOL_SECONDS = 60
+HERE = Device(None)
+"""A step has a process of its own already, and may end it."""
 
 Facts = dict[str, Any]
 
@@ -77,7 +80,7 @@ class Setup:
         """The same, compiled; made unless it is there."""
         path = self.folder / "work" / f"{name}.mlmodelc"
         if not path.is_dir():
-            compile_package(self.package(name), path, self.machine)
+            compile_package(self.package(name), path, self.machine, HERE)
         return path
 
     def load(self, compiled: Path, function: str | None = None) -> Any:
@@ -150,7 +153,7 @@ def _compared(setup: Setup, name: str, by: Mapping[str, Machine]) -> Facts:
         target = setup.folder / "work" / f"{name}-{compiler}.mlmodelc"
         shutil.rmtree(target, ignore_errors=True)
         try:
-            compile_package(setup.package(name), target, compiling)
+            compile_package(setup.package(name), target, compiling, HERE)
             after = _ops(target)
         except AneError as error:
             facts[compiler] = {"error": str(error)}
@@ -184,7 +187,7 @@ def plans(setup: Setup) -> Facts:
     """Devices of every op of programs for iOS 16, 17 and 18, with states, with two functions."""
     names = ("conv-iOS16", "conv-iOS17", "conv-iOS18", "state", "functions")
     with _recorded(setup, "plans"):
-        return {name: _attempted(lambda name=name: _plan(setup, name)) for name in names}
+        return {name: _attempted(partial(_plan, setup, name)) for name in names}
 
 
 def _plan(setup: Setup, name: str) -> Facts:
@@ -308,7 +311,7 @@ def stale_model(setup: Setup) -> Facts:
         mine.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(setup.compiled("conv-iOS18"), mine)
     older = sorted(p for p in mine.parents[1].glob("*/conv.mlmodelc") if p != mine)
-    return {path.parent.name: _attempted(lambda path=path: _loaded(setup, path)) for path in older}
+    return {path.parent.name: _attempted(partial(_loaded, setup, path)) for path in older}
 
 
 def _loaded(setup: Setup, compiled: Path) -> Facts:
@@ -416,7 +419,7 @@ def workers(setup: Setup) -> Facts:
 def _pytest(setup: Setup, units: str, *more: str) -> Facts:
     import json
 
-    report = setup.folder / f"report-{'-'.join((units, *more)).replace('--', '-')}.json"
+    report = setup.folder / "report.json"
     command = [
         sys.executable, "-m", "pytest", "-m", "gate", "-p", "no:cacheprovider", "-q",
         "--ane-backend=coreml", f"--ane-compute-units={units}", f"--ane-report={report}",
@@ -444,6 +447,16 @@ def _verdict(verdict: Mapping[str, Any]) -> Facts:
     kept = ("gate", "subject", "status", "summary", "reasons")
     figures = {f["name"]: f["value"] for f in verdict["figures"]}
     return {**{key: verdict[key] for key in kept}, "figures": figures}
+
+
+def evidence(setup: Setup) -> Facts:
+    """Which evidence `--ane-record` keeps here, of measurements that ask for the ANE."""
+    folder = setup.folder / "evidence"
+    shutil.rmtree(folder, ignore_errors=True)
+    options = ("--ane-record=all", "--ane-record-force", f"--ane-evidence={folder}")
+    facts = _pytest(setup, "CPU_AND_NE", *options)
+    recorded = [path.name for path in sorted(folder.rglob("*.json"))]
+    return {**facts, "no_ane": setup.no_ane, "recorded": recorded}
 
 
 def arithmetic(setup: Setup) -> Facts:
@@ -493,6 +506,7 @@ STEPS: Mapping[str, Step] = {
     "interrupt": Step(interrupt),
     "gates": Step(gates),
     "workers": Step(workers),
+    "evidence": Step(evidence),
     "arithmetic": Step(arithmetic, needs_ane=True),
 }
 """In the order in which they run."""
