@@ -5,6 +5,7 @@ A step may end its process, or never return; `run` writes that down as its facts
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
@@ -334,21 +335,20 @@ def state_reads(setup: Setup) -> Facts:
 
 
 def _growth(times: int, call: Callable[[], Any]) -> Facts:
-    """Peak resident bytes after a tenth of the calls and after all, and seconds."""
-    started, first = perf_counter(), 0
+    """Resident bytes after a tenth of the calls and after all, and seconds."""
+    started, early = perf_counter(), 0
     for index in range(times):
         call()
         if index == times // 10:
-            first = _peak()
+            early = _resident()
     seconds = perf_counter() - started
-    return {"times": times, "early": first, "late": _peak(), "seconds": round(seconds, 3)}
+    return {"times": times, "early": early, "late": _resident(), "seconds": round(seconds, 3)}
 
 
-def _peak() -> int:
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+def _resident() -> int:
+    """Of this process; `getrusage` would tell the peak of the process that started it."""
+    command = ["ps", "-o", "rss=", "-p", str(os.getpid())]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) * 1024
 
 
 def image(setup: Setup) -> Facts:
