@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from itertools import count
 from multiprocessing.connection import Connection, Pipe
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
@@ -263,7 +263,7 @@ class _Child:
         self._released: list[_Reference] = []
         self._dead = False
         ours, theirs = Pipe()
-        with tempfile.TemporaryFile() as requests, tempfile.TemporaryFile() as answers, theirs:
+        with _nameless() as requests, _nameless() as answers, theirs:
             fds = (theirs.fileno(), requests.fileno(), answers.fileno())
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _COMMAND, *map(str, fds), *sys.path],
@@ -322,6 +322,13 @@ class _Child:
         if failed:
             raise value
         return value
+
+
+def _nameless() -> IO[bytes]:
+    """A file without a name: in memory on Linux, a temporary one on macOS."""
+    if sys.platform == "linux":
+        return os.fdopen(os.memfd_create("pytest-ane"), "r+b")
+    return tempfile.TemporaryFile()
 
 
 def _end(process: subprocess.Popen[bytes], channel: _Channel) -> None:
