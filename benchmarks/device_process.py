@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -47,10 +48,10 @@ def _measure(backends: list[CoreMLBackend], megabytes: float, folder: Path, call
     package = _doubling(x.shape).save(folder)
     for backend in backends:  # Compiled, and the process started.
         backend.load(package).predict({"x": x})
-    loads = [_times(lambda b=backend: b.load(package), calls) for backend in backends]
+    loads = [_times(partial(backend.load, package), calls) for backend in backends]
     _row(megabytes, "load", *loads)
     runners = [backend.load(package) for backend in backends]
-    predicts = [_times(lambda r=r: r.predict({"x": x}), calls) for r in runners]
+    predicts = [_times(partial(runner.predict, {"x": x}), calls) for runner in runners]
     more = _row(megabytes, "call", *predicts)
     if more > TARGET:
         raise SystemExit(f"a call with {megabytes} MB takes {more:.1f} ms more; {TARGET} allowed")
@@ -76,9 +77,8 @@ def _times(call: Callable[[], object], calls: int) -> float:
 
 def _row(megabytes: float, what: str, here: float, process: float) -> float:
     more = process - here
-    print(
-        f"| {megabytes:g} | {what} | {here:.2f} | {process:.2f} | {process / here:.2f} | {more:.2f} |"
-    )
+    figures = " | ".join(f"{n:.2f}" for n in (here, process, process / here, more))
+    print(f"| {megabytes:g} | {what} | {figures} |")
     return more
 
 

@@ -388,7 +388,8 @@ class _Channel:
         if sizes:
             whole = memoryview(self._mapped(1, total))
             parts = [whole[o : o + size] for o, size in zip(offsets, sizes, strict=True)]
-            buffers = [bytearray(part) for part in parts] if self._copies else parts
+            # numpy's memory has huge pages: a bytearray's takes three times as long to fill.
+            buffers = [np.array(p, np.uint8) for p in parts] if self._copies else parts
         return pickle.loads(data, buffers=buffers)
 
     def close(self) -> None:
