@@ -102,10 +102,16 @@ class Device:
         """
         if self._in_process():
             return function(*arguments)
-        return self.call(self.child(), subject, doing, function, *arguments)
+        return self.call(self.child(subject), subject, doing, function, *arguments)
 
-    def child(self) -> _Child:
-        """A child that may load one more; earlier ones end when nothing of theirs is in use."""
+    def child(self, subject: str) -> _Child:
+        """A child that may load one more; earlier ones end when nothing of theirs is in use.
+
+        Raises:
+            ExecutionError: the subject hung before; it is not waited for again.
+        """
+        if subject in self._hung:
+            raise self._hung[subject]
         if self._child is None or self._child.is_dead or self._child.loads >= MOST_LOADS:
             self._child = None
             self._child = _Child(self._timeout or DEVICE_TIMEOUT, _installer() or ())
@@ -115,9 +121,7 @@ class Device:
     def call(
         self, child: _Child, subject: str, doing: str, function: Callable[..., T], *arguments: Any
     ) -> T:
-        """A call in a child. What hung once is not waited for again."""
-        if subject in self._hung:
-            raise self._hung[subject]
+        """A call in a child, whose end becomes one sentence."""
         try:
             return child.call(function, arguments)
         except TimeoutError:
@@ -155,7 +159,7 @@ class _Model:
         self._kept = self._load()
 
     def _load(self) -> _Kept:
-        child = self._device.child()
+        child = self._device.child(self._subject)
         return _Kept(child, self._call(child, "loading", _keep, _load, *self._loaded))
 
     def predict(self, arguments: dict[str, Any], state: _State | None = None) -> dict[str, Any]:
