@@ -128,8 +128,8 @@ def _outputs(
     plan = plan_on_device(ane, package, read_model(package))
     devices = {op.preferred for _, op in plan.walk() if op.op == experiment.kind}
     if devices != {"ANE"}:
-        device = "/".join(sorted(d or "no device" for d in devices)) or "no device"
-        raise ExecutionError(f"the plan places {experiment.kind} on {device}, not on the ANE.")
+        on = "/".join(sorted(d or "no device" for d in devices)) or "no device"
+        raise ExecutionError(f"the plan places {experiment.kind} on {on}, not on the ANE.")
     outputs = [b.load(package).predict(experiment.inputs) for b in (ane, cpu)]
     (on_ane,), (on_cpu,) = (tuple(o.values()) for o in outputs)
     return on_ane, on_cpu
