@@ -30,6 +30,7 @@ COMMANDS = (
     "calibrate",
     "speculate",
     "record-arithmetic",
+    "first-contact",
 )
 """Modules of this package in the order of `pytest-ane --help`."""
 

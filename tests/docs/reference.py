@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks import ane_arithmetic
 from pytest_ane.cli import parser
 from pytest_ane.experiments import EXPERIMENTS
+from pytest_ane.first_contact import ASSUMPTIONS, STEPS
 from pytest_ane.gates.placement.rules import ALL_RULES, OpRule, Rule
 from pytest_ane.manifest.tables import json_schema
 from pytest_ane.reference.ane.grades import Grade
@@ -315,6 +316,12 @@ def experiments() -> str:
     return table(("experiment", "settles", "rows"), rows)
 
 
+def assumptions() -> str:
+    """What the Core ML backend assumes, and the step that checks it."""
+    rows = ((a.assumed, f"`{a.step}`", STEPS[a.step].purpose) for a in ASSUMPTIONS)
+    return table(("assumed", "step", "which checks"), rows)
+
+
 GENERATORS: dict[str, Callable[[], str]] = {
     "manifest": manifest,
     "commands": commands,
@@ -328,6 +335,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "grades": grades,
     "recorded rows": recorded,
     "experiments": experiments,
+    "assumptions": assumptions,
 }
 
 

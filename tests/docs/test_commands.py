@@ -72,7 +72,7 @@ def test_command(line: str, page: Path, forge: Forge, project: Path, tmp_path: P
 def _takes_long(command: str, *arguments: str) -> bool:
     if command == "bound":
         return arguments[0].endswith(".toml")
-    long = ("calibrate", "speculate", "bisect", "record-arithmetic")
+    long = ("calibrate", "speculate", "bisect", "record-arithmetic", "first-contact")
     return command in long and "--times" not in arguments
 
 

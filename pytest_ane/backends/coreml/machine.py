@@ -68,7 +68,7 @@ class Machine:
         return cls(
             chip=chip,
             os=f"macOS {system}",
-            os_build=_output_of("sw_vers", "-buildVersion"),
+            os_build=system_build(),
             compiler=_compiler(),
             model=model,
             virtual=_is_set("kern.hv_vmm_present")
@@ -119,6 +119,11 @@ def without_ane(provenance: Mapping[str, str]) -> str:
 def chip_name() -> str:
     """Such as `Apple M4 Max`; `BackendError` where this is no Mac."""
     return _output_of("sysctl", "-n", "machdep.cpu.brand_string")
+
+
+def system_build() -> str:
+    """Such as `25B78`; `BackendError` where this is no Mac."""
+    return _output_of("sw_vers", "-buildVersion")
 
 
 def _is_set(oid: str) -> bool:

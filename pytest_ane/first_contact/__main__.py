@@ -1,0 +1,54 @@
+"""The child process: `python -m pytest_ane.first_contact FOLDER` runs the steps without facts."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+from pytest_ane.first_contact.results import Results
+from pytest_ane.first_contact.steps import STEPS, Setup, load_again_and_again
+
+
+def main(folder: str) -> None:
+    """Run the steps that are left, in order; facts are written after each."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    results = Results(Path(folder))
+    setup = results.setup()
+    with replayed(setup.replay):
+        for name in results.left():
+            results.begin(name)
+            step = STEPS[name]
+            if step.needs_ane and setup.no_ane:
+                results.write(name, {"left_out": f"This is {setup.no_ane}, without an ANE to ask."})
+                continue
+            try:
+                results.write(name, step.measure(setup))
+            except Exception as error:
+                results.write(name, {"failed": f"{type(error).__name__}: {error}"[:4000]})
+
+
+def replayed(folder: str) -> ExitStack:
+    """With the answers of a script, if there is one."""
+    from pytest_ane.testing import Replayer
+
+    stack = ExitStack()
+    if folder:
+        stack.enter_context(Replayer(folder))
+    return stack
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone: its end of stdin is closed."""
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--load":
+        with replayed(sys.argv[3]):
+            load_again_and_again(Setup(Path(sys.argv[2]), replay=sys.argv[3]))
+    else:
+        main(sys.argv[1])

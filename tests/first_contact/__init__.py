@@ -1,0 +1,1 @@
+"""The kit for the first run on a Mac."""

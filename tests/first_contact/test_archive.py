@@ -1,0 +1,124 @@
+"""Archives of unknown origin, and folders in use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from pytest_ane.cli import main
+from pytest_ane.core.errors import ExecutionError
+from pytest_ane.first_contact import Run, Setup, read_archive
+from pytest_ane.first_contact.run import describe
+from pytest_ane.testing import Script
+
+
+def archive(folder: Path, **files: str) -> Path:
+    path = folder / "a.zip"
+    with ZipFile(path, "w") as made:
+        for name, text in files.items():
+            made.writestr(name, text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        ({}, "holds no facts"),
+        ({"steps/machine.json": "{"}, "steps/machine.json is damaged"),
+        ({"steps/machine.json": "[]"}, "is no JSON object"),
+        ({"steps/machine.json": '{"a": NaN}'}, "steps/machine.json is damaged"),
+        ({"../evil.json": "{}"}, "'../evil.json', which first-contact does not write"),
+        ({"recordings/../x/script.json": "{}"}, "does not write"),
+        ({"steps/machine.json": "{}", "extra.bin": ""}, "does not write"),
+    ],
+)
+def test_archives_that_are_none(
+    files: dict[str, str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["first-contact", "--read", str(archive(tmp_path, **files))]) == 1
+    assert sentence in capsys.readouterr().err
+
+
+def test_files_that_are_no_archives(tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    with pytest.raises(ExecutionError, match="cannot be read"):
+        read_archive(path)
+    path.write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(ExecutionError, match=r"is no archive of first-contact, or damaged"):
+        read_archive(path)
+
+
+def test_facts_of_another_version_are_compared_as_far_as_they_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = archive(tmp_path, **{"steps/machine.json": "{}", "steps/unknown.json": "{}"})
+    assert main(["first-contact", "--read", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "the facts are damaged (KeyError: 'devices')" in out
+    assert out.count("not run") >= 10
+
+
+def test_a_required_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loads = '{"times": 240, "early": 0, "late": 0, "seconds": 1.0}'
+    image = '{"dtype": "float32", "difference": 3.0}'
+    path = archive(tmp_path, **{"steps/loads.json": loads, "steps/image.json": image})
+    read = ["first-contact", "--read", str(path), "--require"]
+    assert main([*read, "loads"]) == 0
+    assert main([*read, "image"]) == 1
+    assert "This is refuted: float32, differs by 3." in capsys.readouterr().err
+    assert main([*read, "state-reads"]) == 1
+    assert "This is not known: not run." in capsys.readouterr().err
+    assert main([*read, "nothing"]) == 1
+    assert "There is no step 'nothing'; there are machine, compilers" in capsys.readouterr().err
+
+
+def test_where_there_is_no_core_ml(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["first-contact"]) == 1
+    assert "first-contact runs on a Mac, and there is no Core ML here" in capsys.readouterr().err
+
+
+def test_fixtures_need_an_archive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["first-contact", "--fixtures", str(tmp_path)]) == 1
+    assert "name it with --read" in capsys.readouterr().err
+
+
+def test_fixtures_do_not_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {"steps/machine.json": "{}", "recordings/plans/script.json": "{}"}
+    command = ["first-contact", "--read", str(archive(tmp_path, **files)), "--fixtures"]
+    assert main([*command, str(tmp_path / "made")]) == 0
+    assert main([*command, str(tmp_path / "made")]) == 1
+    assert "exists; name another folder" in capsys.readouterr().err
+
+
+def test_a_run_with_another_setup(tmp_path: Path) -> None:
+    Run(Setup(tmp_path, "L01"), ["machine"], 300)
+    with pytest.raises(ExecutionError, match="holds a run with another shard"):
+        Run(Setup(tmp_path, "L02"), ["machine"], 300)
+
+
+def test_a_folder_in_use(tmp_path: Path) -> None:
+    import filelock
+
+    run = Run(Setup(tmp_path), ["machine"], 300)
+    with filelock.FileLock(tmp_path / "lock"), pytest.raises(ExecutionError, match="another run"):
+        next(iter(run))
+
+
+def test_half_a_fact_is_measured_again(tmp_path: Path) -> None:
+    run = Run(Setup(tmp_path), ["machine", "plans"], 300)
+    (tmp_path / "steps" / "machine.json").write_text('{"chip": "App')
+    assert run.results.left() == ["machine", "plans"]
+    run.results.write("machine", {})
+    assert run.results.left() == ["plans"]
+
+
+def test_how_a_process_ended() -> None:
+    assert (describe(-6), describe(3)) == ("SIGABRT", "exit code 3")
+
+
+def test_a_time_limit_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    replay = Script().save(tmp_path / "script")
+    assert main(["first-contact", f"--replay={replay}", "--seconds=0"]) == 1
+    assert "--seconds 0: give more than 0" in capsys.readouterr().err

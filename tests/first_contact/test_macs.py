@@ -1,0 +1,133 @@
+"""The kit from its command to its table, on replayed Macs, well and ill."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from pytest_ane.cli import main
+from pytest_ane.first_contact import STEPS, read_archive
+from pytest_ane.testing import Mac, Replayer, Script, stale
+from tests.cli.conftest import AsJson
+from tests.first_contact.macs import MACS
+
+pytestmark = pytest.mark.heavy
+SLOW = ("arithmetic", "workers", "gates", "evidence")
+"""Steps of half a minute together."""
+
+
+def first_contact(folder: Path, script: Script, *more: str) -> list[str]:
+    """Arguments of a run in a folder."""
+    replay = script.save(folder / "script")
+    return ["first-contact", f"--folder={folder / 'kit'}", f"--replay={replay}", *more]
+
+
+def skipping(steps: Iterable[str]) -> list[str]:
+    return [f"--skip={step}" for step in steps]
+
+
+def archive_of(folder: Path) -> Path:
+    (path,) = (folder / "kit").glob("*.zip")
+    return path
+
+
+@pytest.mark.parametrize("name", MACS)
+def test_a_mac_and_its_table(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case = MACS[name]
+    options = [] if name == "well" else skipping(set(SLOW) - case.sentences.keys())
+    options += ["--seconds=20"] if name == "hanging" else []
+    assert main(first_contact(tmp_path, case.script, *options)) == 0
+    capsys.readouterr()
+    assert main(["first-contact", "--read", str(archive_of(tmp_path))]) == 0
+    table = capsys.readouterr().out.splitlines()
+    for step, sentence in case.sentences.items():
+        answers = [
+            found for assumed, found in zip(table[::2], table[1::2], strict=True)
+            if f" {step}: " in assumed
+        ]  # fmt: skip
+        assert any(sentence in found for found in answers), (step, answers)
+
+
+def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path: Path, as_json: AsJson) -> None:
+    arguments = first_contact(tmp_path, Script(), *skipping(("arithmetic", "workers")))
+    command = [sys.executable, "-m", "pytest_ane.cli", *arguments]
+    moments = random.Random(20)
+    for _ in range(10):
+        run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        try:
+            run.wait(moments.uniform(0.5, 12))
+        except subprocess.TimeoutExpired:
+            run.send_signal(signal.SIGKILL)
+        run.communicate()
+    result = as_json(*arguments)
+    assert set(result["facts"]) == set(STEPS) - {"arithmetic", "workers"}
+    assert not [n for n, facts in result["facts"].items() if {"ended", "failed"} & facts.keys()]
+    refuted = [f["assumed"] for f in result["findings"] if f["holds"] is False]
+    assert refuted == [
+        "A plan says it for the default function alone.",
+        "Planning a package ends the process.",
+        "int8 outputs are read with wrong strides, so they are refused.",
+        "The ANE computes otherwise than the CPU.",
+    ]  # As a replayed Mac that is well answers.
+
+
+def test_facts_of_a_killed_run_are_not_measured_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = first_contact(tmp_path, Script(), *skipping(set(STEPS) - {"machine", "plans"}))
+    assert main(arguments) == 0
+    assert "2 of 2 steps to run" in capsys.readouterr().out
+    assert main(arguments) == 0
+    assert "0 of 2 steps to run" in capsys.readouterr().out
+
+
+def test_recordings_become_fixtures(tmp_path: Path, as_json: AsJson) -> None:
+    script = Script(MACS["virtual"].script.machine)
+    as_json(*first_contact(tmp_path, script, *skipping(set(STEPS) - {"machine", "plans"})))
+    result = as_json(
+        "first-contact", "--read", str(archive_of(tmp_path)), "--fixtures", str(tmp_path / "made")
+    )
+    (fixture,) = map(Path, result["fixtures"])
+    assert Script.load(fixture).machine == script.machine
+    with Replayer(fixture) as replayer:
+        assert replayer.script.machine.virtual
+
+
+def test_the_archive_holds_no_personal_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "anna-home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("LOGNAME", "annabel")
+    monkeypatch.setattr("socket.gethostname", lambda: "annas-mac.local")
+    monkeypatch.chdir(home)
+    steps = ("machine", "plan-error", "predict-error")
+    assert main(first_contact(home, Script(), *skipping(set(STEPS) - set(steps)))) == 0
+    log = home / "kit" / Script().machine.build / "log.txt"
+    log.write_text(f"{home}/x by annabel on annas-mac.local, annas-mac\n{os.sep}")
+    assert main(first_contact(home, Script(), *skipping(set(STEPS) - set(steps)))) == 0
+    archive = read_archive(archive_of(home))
+    everything = b"\n".join(archive.files.values()).decode()
+    assert "FOLDER" in everything
+    assert "USER on HOST, HOST" in everything
+    for word in ("anna", str(tmp_path)):
+        assert word not in everything
+
+
+def test_stale_models_of_an_earlier_build_are_met(tmp_path: Path, as_json: AsJson) -> None:
+    skip = skipping(set(STEPS) - {"machine", "stale-model"})
+    as_json(*first_contact(tmp_path, Script(), *skip))
+    upgraded = Script(Mac(build="26A100"), failures=(stale("load"),))
+    result = as_json(*first_contact(tmp_path, upgraded, *skip))
+    (finding,) = (f for f in result["findings"] if f["step"] == "stale-model")
+    assert finding["holds"] is True
+    assert "25B78: " in finding["found"]
+    assert "-14" in finding["found"]
