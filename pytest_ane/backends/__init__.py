@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_ane.backends.coreml import CoreMLBackend, Machine
-from pytest_ane.backends.coreml.process import DEVICE_TIMEOUT
+from pytest_ane.backends.coreml.process import DEVICE_TIMEOUT, Device
 from pytest_ane.backends.cpu import CpuBackend
 from pytest_ane.build import Cache
 from pytest_ane.core.arithmetic import RuleShares
@@ -146,6 +146,6 @@ def get_backend(
         BackendError: there is no native Core ML here.
     """
     if name == "coreml":
-        return CoreMLBackend(cache or Cache(), units, say, machine, timeout)
+        return CoreMLBackend(cache or Cache(), units, say, machine, Device(timeout))
     assert name == "cpu", name
     return CpuBackend()

@@ -37,13 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Output:
-    """Run the experiments; fails where no row was recorded.
-
-    The file is written after each, since Core ML may end the whole process.
-    """
+    """Run the experiments; fails where no row was recorded. The file is written after each."""
+    from pytest_ane.backends.coreml.process import Device
     from pytest_ane.experiments import EXPERIMENTS, chip_of, find_machine, older_generation, record
 
-    machine = find_machine()
+    machine, device = find_machine(), Device()
     if options.out.exists():
         raise ExecutionError(f"--out {options.out}: exists; name another file, or delete it.")
     names = _names(options.experiments, tuple(EXPERIMENTS))
@@ -58,7 +56,7 @@ def run(options: argparse.Namespace) -> Output:
     remarks: list[str] = []
     for name in names:
         _write(options.out, machine, rows, left_out)
-        recording = record(EXPERIMENTS[name](), machine, remarks.append)
+        recording = record(EXPERIMENTS[name](), machine, remarks.append, device)
         if not recording.rows:
             left_out[name] = recording.reason
             yield f"{name}: left out, {recording.reason}"

@@ -14,6 +14,7 @@ import pytest_ane
 from pytest_ane.backends import CoreMLBackend
 from pytest_ane.backends.coreml import Machine, without_ane
 from pytest_ane.backends.coreml.machine import has_native, is_replaced
+from pytest_ane.backends.coreml.process import Device
 from pytest_ane.build import Cache
 from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import AneError, BackendError, ExecutionError
@@ -77,7 +78,10 @@ def older_generation(machine: Machine) -> str:
 
 
 def record(
-    experiment: Experiment, machine: Machine, say: Callable[[str], None] = lambda text: None
+    experiment: Experiment,
+    machine: Machine,
+    say: Callable[[str], None] = lambda text: None,
+    device: Device | None = None,
 ) -> Recording:
     """Run an experiment on the ANE and on the CPU, if the plan places its operation on the ANE.
 
@@ -87,10 +91,11 @@ def record(
         experiment: the program and its inputs.
         machine: this Mac.
         say: takes remarks of the backend.
+        device: the process of Core ML, shared by many experiments; by default one of its own.
     """
     try:
         with TemporaryDirectory(prefix="pytest-ane-") as folder:
-            outputs = _outputs(experiment, Path(folder), machine, say)
+            outputs = _outputs(experiment, Path(folder), machine, say, device or Device())
     except (AneError, OSError) as error:
         return Recording(experiment.name, (), _FOLDER.sub("", str(error)))
     note = _REPLAYED if is_replaced() else _SAME if _same(*outputs) else ""
@@ -107,7 +112,11 @@ def rows_of(
 
 
 def _outputs(
-    experiment: Experiment, folder: Path, machine: Machine, say: Callable[[str], None]
+    experiment: Experiment,
+    folder: Path,
+    machine: Machine,
+    say: Callable[[str], None],
+    device: Device,
 ) -> tuple[Array, Array]:
     """The output on the ANE, and on the CPU.
 
@@ -115,12 +124,12 @@ def _outputs(
         AneError: the operation is not on the ANE, or Core ML fails.
     """
     package, cache = experiment.save(folder), Cache(folder / "cache", notify=say)
-    ane, cpu = (CoreMLBackend(cache, u, say, machine) for u in ("CPU_AND_NE", "CPU_ONLY"))
+    ane, cpu = (CoreMLBackend(cache, u, say, machine, device) for u in ("CPU_AND_NE", "CPU_ONLY"))
     plan = plan_on_device(ane, package, read_model(package))
     devices = {op.preferred for _, op in plan.walk() if op.op == experiment.kind}
     if devices != {"ANE"}:
-        device = "/".join(sorted(d or "no device" for d in devices)) or "no device"
-        raise ExecutionError(f"the plan places {experiment.kind} on {device}, not on the ANE.")
+        on = "/".join(sorted(d or "no device" for d in devices)) or "no device"
+        raise ExecutionError(f"the plan places {experiment.kind} on {on}, not on the ANE.")
     outputs = [b.load(package).predict(experiment.inputs) for b in (ane, cpu)]
     (on_ane,), (on_cpu,) = (tuple(o.values()) for o in outputs)
     return on_ane, on_cpu

@@ -45,6 +45,7 @@ _INI = {
     "ane_time": "how long one call of a program may take, such as '10 min'",
     "ane_backend": "'auto', 'cpu' or 'coreml': what runs artifacts",
     "ane_compute_units": "where Core ML may run a model, with the backend coreml",
+    "ane_device_timeout": "how long one call of Core ML may take, such as '20 min'",
     "ane_arithmetic": "'typed', 'ane' or 'typed,ane': overrides every model's arithmetic",
     "ane_unproven": "'fail' or 'allow': overrides what becomes of an unproven verdict",
     "ane_blame": "'always', 'failed' or 'never': which fidelity verdicts are explained",
@@ -127,6 +128,13 @@ def add(parser: pytest.Parser) -> None:
         "--ane-compute-units",
         choices=UNITS,
         help="where Core ML may run a model, with the backend coreml (default: CPU_AND_NE)",
+    )
+    group.addoption(
+        "--ane-device-timeout",
+        metavar="TIME",
+        help="how long one call of Core ML may take before its process is ended, such as '20 min' "
+        "(default: 10 min, since compiling a large shard for the ANE takes minutes); 0 runs Core "
+        "ML in this process, without a limit",
     )
     group.addoption(
         "--ane-blame",
@@ -286,6 +294,20 @@ def seconds(config: pytest.Config) -> float | None:
     from pytest_ane.manifest.policy import seconds
 
     return cast("float | None", _measured(config, "ane_time", seconds))
+
+
+def device_timeout(config: pytest.Config) -> float | None:
+    """Seconds that one call of Core ML may take; None for calls in this process, without a limit.
+
+    Raises:
+        pytest.UsageError: it is no time.
+    """
+    from pytest_ane.backends.coreml.process import DEVICE_TIMEOUT
+    from pytest_ane.manifest.policy import seconds
+
+    if text(config, "ane_device_timeout") == "0":
+        return None
+    return cast("float | None", _measured(config, "ane_device_timeout", seconds)) or DEVICE_TIMEOUT
 
 
 def arithmetic(config: pytest.Config) -> tuple[Arithmetic, ...]:

@@ -126,6 +126,7 @@ def open_workspace(config: pytest.Config) -> Workspace:
         builds=options.builds(config) or default_builds(),
         backend_name=options.backend(config),
         units=options.compute_units(config),
+        device_timeout=options.device_timeout(config),
         selection=selection,
         thresholds=thresholds,
         unproven=options.unproven(config),

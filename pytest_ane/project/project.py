@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from pytest_ane.backends import Backend, ComputeUnits, CpuBackend, get_backend, of_function
 from pytest_ane.backends.coreml import Machine
+from pytest_ane.backends.coreml.process import DEVICE_TIMEOUT
 from pytest_ane.build import Artifact, Cache, build_shard
 from pytest_ane.build.cache import default_root, to_stderr
 from pytest_ane.build.folder import require_cache
@@ -65,6 +66,8 @@ class Project:
         backend_name: what runs artifacts.
         units: where Core ML may run them.
         machine: this Mac, if its chip and system are known already.
+        device_timeout: seconds that one call of Core ML may take in a process of its own; None for
+            calls in this process, without a limit.
         scope: the selected shards whose gates run; None while that is unknown.
         judged: whether a shard's fidelity is going to be asked for: then its error budget is
             measured while it is built.
@@ -81,6 +84,7 @@ class Project:
     backend_name: BackendName = field(default_factory=default_backend)
     units: ComputeUnits = "CPU_AND_NE"
     machine: Machine | None = None
+    device_timeout: float | None = DEVICE_TIMEOUT
     scope: tuple[Shard, ...] | None = None
     judged: Callable[[Shard], bool] = lambda shard: True
     progress: Progress = field(default_factory=Progress)
@@ -127,6 +131,7 @@ class Project:
             units=self.units,
             say=self._notify,
             machine=self.machine,
+            timeout=self.device_timeout,
         )
 
     def _notify(self, text: str) -> None:

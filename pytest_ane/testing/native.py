@@ -32,7 +32,7 @@ class Answers:
 
     Args:
         script: what is answered.
-        folder: for counts of questions.
+        folder: for counts of questions and planned paths, which child processes share.
         recording: recorded answers, which come first.
     """
 
@@ -40,7 +40,7 @@ class Answers:
         self.script = script
         self.recording = recording
         self.failures = Failures(script, folder)
-        self._paths: list[str] = []
+        self._paths = folder / "planned"
         self._leaked: list[bytes] = []
 
     def plan(self, path: str, units: str) -> Any:
@@ -92,10 +92,13 @@ class Answers:
         return plans.by_rules(self.script, model, units) if recorded is None else recorded
 
     def _broken(self, path: str) -> bool:
+        """Whether a path is among the first that were planned, in whichever process."""
         resolved = str(Path(path).resolve())
-        if resolved not in self._paths:
-            self._paths.append(resolved)
-        return self._paths.index(resolved) < self.script.unassigned_paths
+        paths = self._paths.read_text().splitlines() if self._paths.exists() else []
+        if resolved not in paths:
+            paths.append(resolved)
+            self._paths.write_text("\n".join(paths))
+        return paths.index(resolved) < self.script.unassigned_paths
 
 
 def replaying_module(answers: Answers) -> ModuleType:

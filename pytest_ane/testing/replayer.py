@@ -57,7 +57,8 @@ def _replaced(script: Script, folder: Path, recording: Path | None) -> AbstractC
     from pytest_ane.testing.native import Answers, replaying_module
     from pytest_ane.testing.recording import Recording
 
-    module = replaying_module(Answers(script, folder, recording and Recording(recording)))
+    recorded = Recording(recording) if recording else None
+    module = replaying_module(Answers(script, folder, recorded))
     module.INSTALLER = (  # type: ignore[attr-defined]
         f"{__name__}:{install.__name__}", str(folder), str(recording or ""),
     )  # fmt: skip

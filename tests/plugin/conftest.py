@@ -82,14 +82,20 @@ class Project:
         return target
 
     def gate(self, *options: str, shards: str = "all") -> pytest.RunResult:
-        """Run the gates in this process, with the workshop's cache unless another is given."""
+        """Run the gates in this process, with the workshop's cache unless another is given.
+
+        Core ML too, unless a time limit is given: a process of its own takes seconds to start.
+        """
         return self.run(f"--ane-shards={shards}", "-m", "gate", *options)
 
     def run(self, *options: str) -> pytest.RunResult:
         cache = [f"--ane-cache={self.workshop.cache}"]
         if any(option.startswith("--ane-cache") for option in options):
             cache = []
-        result = self.pytester.runpytest_inprocess(*cache, *options)
+        device = ["--ane-device-timeout=0"]
+        if any(option.startswith("--ane-device-timeout") for option in options):
+            device = []
+        result = self.pytester.runpytest_inprocess(*cache, *device, *options)
         assert "Traceback" not in result.stdout.str() + result.stderr.str()
         return result
 

@@ -23,7 +23,7 @@ from pytest_ane.backends.coreml.machine import (
     is_replaced,
     without_ane,
 )
-from pytest_ane.backends.coreml.process import DEVICE_TIMEOUT, Device
+from pytest_ane.backends.coreml.process import Device
 from pytest_ane.build.cache import Cache
 from pytest_ane.core.arrays import Array, Arrays, FloatArray
 from pytest_ane.core.errors import ExecutionError, UnprovenError
@@ -45,8 +45,7 @@ class CoreMLBackend:
         units: where Core ML may run a model; `CPU_ONLY` is for comparison.
         say: takes a sentence for each model that is compiled again.
         machine: this Mac, if known already.
-        timeout: seconds that one call of Core ML may take in a process of its own; None for calls
-            in this process, without a limit.
+        device: the process of Core ML, if shared; by default one of its own.
 
     Raises:
         BackendError: there is no native Core ML here.
@@ -60,10 +59,10 @@ class CoreMLBackend:
         units: ComputeUnits = "CPU_AND_NE",
         say: Callable[[str], None] = lambda text: None,
         machine: Machine | None = None,
-        timeout: float | None = DEVICE_TIMEOUT,
+        device: Device | None = None,
     ) -> None:
         check_native()
-        self.device = Device(timeout)
+        self.device = device or Device()
         self.units = units
         self.say = say
         self._cache = cache

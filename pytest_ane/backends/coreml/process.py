@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from itertools import count
 from multiprocessing.connection import Connection, Pipe
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
@@ -102,10 +102,16 @@ class Device:
         """
         if self._in_process():
             return function(*arguments)
-        return self.call(self.child(), subject, doing, function, *arguments)
+        return self.call(self.child(subject), subject, doing, function, *arguments)
 
-    def child(self) -> _Child:
-        """A child that may load one more; earlier ones end when nothing of theirs is in use."""
+    def child(self, subject: str) -> _Child:
+        """A child that may load one more; earlier ones end when nothing of theirs is in use.
+
+        Raises:
+            ExecutionError: the subject hung before; it is not waited for again.
+        """
+        if subject in self._hung:
+            raise self._hung[subject]
         if self._child is None or self._child.is_dead or self._child.loads >= MOST_LOADS:
             self._child = None
             self._child = _Child(self._timeout or DEVICE_TIMEOUT, _installer() or ())
@@ -115,9 +121,7 @@ class Device:
     def call(
         self, child: _Child, subject: str, doing: str, function: Callable[..., T], *arguments: Any
     ) -> T:
-        """A call in a child. What hung once is not waited for again."""
-        if subject in self._hung:
-            raise self._hung[subject]
+        """A call in a child, whose end becomes one sentence."""
         try:
             return child.call(function, arguments)
         except TimeoutError:
@@ -155,7 +159,7 @@ class _Model:
         self._kept = self._load()
 
     def _load(self) -> _Kept:
-        child = self._device.child()
+        child = self._device.child(self._subject)
         return _Kept(child, self._call(child, "loading", _keep, _load, *self._loaded))
 
     def predict(self, arguments: dict[str, Any], state: _State | None = None) -> dict[str, Any]:
@@ -263,7 +267,7 @@ class _Child:
         self._released: list[_Reference] = []
         self._dead = False
         ours, theirs = Pipe()
-        with tempfile.TemporaryFile() as requests, tempfile.TemporaryFile() as answers, theirs:
+        with _nameless() as requests, _nameless() as answers, theirs:
             fds = (theirs.fileno(), requests.fileno(), answers.fileno())
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _COMMAND, *map(str, fds), *sys.path],
@@ -324,6 +328,13 @@ class _Child:
         return value
 
 
+def _nameless() -> IO[bytes]:
+    """A file without a name: in memory on Linux, a temporary one on macOS."""
+    if sys.platform == "linux":
+        return os.fdopen(os.memfd_create("pytest-ane"), "r+b")
+    return tempfile.TemporaryFile()
+
+
 def _end(process: subprocess.Popen[bytes], channel: _Channel) -> None:
     channel.close()
     process.kill()
@@ -381,7 +392,8 @@ class _Channel:
         if sizes:
             whole = memoryview(self._mapped(1, total))
             parts = [whole[o : o + size] for o, size in zip(offsets, sizes, strict=True)]
-            buffers = [bytearray(part) for part in parts] if self._copies else parts
+            # numpy's memory has huge pages: a bytearray's takes three times as long to fill.
+            buffers = [np.array(p, np.uint8) for p in parts] if self._copies else parts
         return pickle.loads(data, buffers=buffers)
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.backends import CoreMLBackend
+from pytest_ane.backends.coreml.process import Device
 from pytest_ane.build import Cache
 from pytest_ane.testing import Mac, Replayer, Script
 
@@ -43,7 +44,7 @@ def backend(mac: Callable[[Script], None], tmp_path: Path, said: list[str]) -> B
     def make(*failures: object, units: str = "CPU_AND_NE", **machine: str | int) -> CoreMLBackend:
         mac(Script(Mac(**{"compiler": "", **machine}), failures=failures))
         cache = Cache(tmp_path / "cache", notify=said.append)
-        return CoreMLBackend(cache, units, said.append, timeout=None)
+        return CoreMLBackend(cache, units, said.append, device=Device(timeout=None))
 
     return make
 
