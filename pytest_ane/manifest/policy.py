@@ -138,6 +138,9 @@ class PlacementPolicy(GatePolicy):
     allow_off: Patterns = ()
     """Ops that may run off the ANE: names or types, with `*` and `?` as in file names. They are
     counted, and judged no further."""
+    plan_functions: bool = False
+    """Plan a function that is not its package's default one in a package of its own, built in a
+    temporary folder. Core ML plans the default function alone; others are unproven on a device."""
     os: System = "macOS 26"
     """System the shards are for; decides the size rule: 2 GiB up to macOS 26, 1 GiB from 27."""
 

@@ -71,6 +71,12 @@ def _counted(summary: Summary) -> Iterator[str]:
     if summary.compile_time:
         total = sum(summary.compile_time.values())
         yield f"{total} compile-time ({_counts(summary.compile_time)})"
+    if summary.folded:
+        yield f"{summary.folded} folded by the compiler"
+    if summary.added:
+        yield f"added by the compiler {_counts(summary.added)}"
+    if summary.renamed:
+        yield f"{summary.renamed} renamed by the compiler"
     if summary.boundary_casts:
         yield f"{summary.boundary_casts} boundary op{'s' if summary.boundary_casts > 1 else ''}"
 

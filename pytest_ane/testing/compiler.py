@@ -9,13 +9,28 @@ import ctypes
 import json
 import os
 import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from pytest_ane.core.errors import AneError
 from pytest_ane.mil import read_functions, read_model
 from pytest_ane.mil.compiled import write_compiled
-from pytest_ane.testing.script import BUILT_BY, Failure, Point, Script
+from pytest_ane.mil.records import (
+    Argument,
+    Block,
+    DType,
+    MLModel,
+    Named,
+    Operation,
+    Program,
+    Ref,
+    TensorType,
+    Value,
+)
+from pytest_ane.predict.plan import is_constant
+from pytest_ane.testing.script import BUILT_BY, Failure, Point, Rewrite, Script
 
 
 def compile_model(package: Path, target: Path, script: Script, failures: Failures) -> Path:
@@ -26,11 +41,70 @@ def compile_model(package: Path, target: Path, script: Script, failures: Failure
     """
     failures.raise_due("compile", str(package))
     try:
-        write_compiled(read_model(package), target, read_functions(package))
+        model = rewritten(read_model(package), script.rewrites)
+        write_compiled(model, target, read_functions(package))
     except AneError as error:
         raise RuntimeError(f"Error compiling model: {error}") from error
     (target / BUILT_BY).write_text(json.dumps({"build": script.machine.build}) + "\n")
     return target
+
+
+def rewritten(model: MLModel, rewrites: Sequence[Rewrite]) -> MLModel:
+    """A model with the changes of a compiler in the blocks of its functions, not in nested ones."""
+    functions = {
+        name: replace(function, block=_rewritten(function.block, rewrites))
+        for name, function in model.program.functions.items()
+    }
+    return replace(model, program=Program(functions)) if rewrites else model
+
+
+def _rewritten(block: Block, rewrites: Sequence[Rewrite]) -> Block:
+    names: dict[str, str] = {}
+    operations: list[Operation] = []
+    for operation in block.operations:
+        new = replace(operation, inputs=_renamed(operation.inputs, names))
+        effects = {r.effect for r in rewrites if fnmatchcase(operation.name, r.name)}
+        if not effects or is_constant(operation.op) or operation.name in block.outputs:
+            operations.append(new)
+        elif "fold" in effects:
+            (first, *_), *_ = new.inputs.values()
+            assert isinstance(first, Ref), operation.name
+            names[operation.name] = first.name
+        else:
+            operations += _changed(new, effects, names)
+    return replace(block, operations=tuple(operations))
+
+
+def _changed(
+    operation: Operation, effects: Collection[str], names: dict[str, str]
+) -> Iterator[Operation]:
+    (output, *_) = operation.outputs
+    if "rename" in effects:
+        names[output.name] = f"tmp_{output.name}"
+        output = replace(output, name=names[output.name])
+        operation = replace(operation, outputs=(output,))
+    yield operation
+    if "cast" in effects:
+        assert isinstance(output.type, TensorType)
+        kind = Value(TensorType(DType.STRING), str(output.type.dtype))
+        target, result = f"{output.name}_dtype", f"{output.name}_cast"
+        yield Operation("const", {}, (Named(target, kind.type),), {"val": kind})
+        inputs = {"x": (Ref(output.name),), "dtype": (Ref(target),)}
+        yield Operation("cast", inputs, (replace(output, name=result),))
+        names.update(dict.fromkeys([operation.name, *_of(names, output.name)], result))
+
+
+def _of(names: Mapping[str, str], target: str) -> list[str]:
+    return [name for name, value in names.items() if value == target]
+
+
+def _renamed(
+    inputs: Mapping[str, tuple[Argument, ...]], names: Mapping[str, str]
+) -> dict[str, tuple[Argument, ...]]:
+    return {
+        key: tuple(Ref(names.get(a.name, a.name)) if isinstance(a, Ref) else a for a in arguments)
+        for key, arguments in inputs.items()
+    }
 
 
 def main(tools: str, package: str, folder: str) -> str | None:

@@ -46,7 +46,11 @@ def _walk(block: Block, scope: Scope) -> Iterator[tuple[Scope, Operation]]:
 
 def by_rules(script: Script, model: MLModel, units: str) -> dict[Operation, Usage]:
     """The usage of every operation that has a device."""
-    usages = {op: _usage(script, name, op, units) for name, _, op in walk(model)}
+    usages = {
+        op: _usage(script, name, op, units)
+        for name, _, op in walk(model)
+        if not script.default_function_only or name == model.main.name
+    }
     return {op: usage for op, usage in usages.items() if usage is not None}
 
 

@@ -110,6 +110,21 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Rewrite:
+    """What the compiler does to compute ops of a pattern.
+
+    Attributes:
+        name: a pattern of the first output's name.
+        effect: `fold` lets consumers read the first input instead; `rename` changes the names of
+            its outputs, unless they are the function's; `cast` puts a cast to the same type behind.
+    """
+
+    __pydantic_config__ = _STRICT
+    name: str
+    effect: Literal["fold", "rename", "cast"]
+
+
+@dataclass(frozen=True)
 class Script:
     """All that a replayed Mac answers.
 
@@ -119,6 +134,8 @@ class Script:
             ANE, else the GPU, else the CPU. `const` and `constexpr_*` never have a device.
         unassigned_paths: plans of so many paths, the first that are loaded, have no device at
             all, as of a broken cache; copies of the models elsewhere have.
+        default_function_only: whether plans have devices for the default function alone.
+        rewrites: what the compiler changes in the program.
         failures: errors of Core ML.
         leak: bytes that every model and plan costs the process that loads it, for good.
         compute: whether predictions that are not recorded are computed by the executor; without,
@@ -132,6 +149,8 @@ class Script:
     failures: tuple[Failure, ...] = ()
     leak: NonNegativeInt = 0
     compute: bool = True
+    default_function_only: bool = False
+    rewrites: tuple[Rewrite, ...] = ()
 
     @classmethod
     def load(cls, folder: Path | str) -> Script:

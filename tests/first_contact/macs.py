@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_ane.testing import INTEL, TRANSLATED, VIRTUAL, DeviceRule, Failure, Mac, Script
+from pytest_ane.testing import INTEL, TRANSLATED, VIRTUAL, DeviceRule, Failure, Mac, Rewrite, Script
 
 NO_XCODE = Mac(compiler="")
 
@@ -52,6 +52,10 @@ MACS: Mapping[str, Case] = {
     "no-usage": Case(
         Script(devices=(DeviceRule("none"),)),
         {"plans": "no usage for any of 3 compute ops", "gates": "placement unproven"},
+    ),
+    "folding": Case(
+        Script(rewrites=(Rewrite("relu*", "fold"), Rewrite("first*", "cast"))),
+        {"compilers": "folds or renames 1 relu", "gates": "1 op folded by the compiler"},
     ),
     "crashing": Case(
         Script(failures=(Failure("state", "", times=None, effect="abort"),)),

@@ -50,7 +50,13 @@ class PlacementGate(Gate[Placement]):
         # Some rules read weights, which `context.program` leaves out.
         program = read_model(context.artifact.path, function=context.shard.function)
         size = context.artifact.size
-        return measure(context.backend, context.artifact.path, program, size_bytes=size)
+        return measure(
+            context.backend,
+            context.artifact.path,
+            program,
+            size_bytes=size,
+            plan_functions=context.shard.policy.placement.plan_functions,
+        )
 
     def beside(self, recorded: Placement, context: ShardContext) -> Placement:
         """A recorded plan beside what is predicted, so that the two can be compared."""

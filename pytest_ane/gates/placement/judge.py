@@ -56,6 +56,11 @@ def figures(plan: Plan) -> tuple[Figure, ...]:
                   shown=True)] if convs else []),
         Figure("unassigned_ops", summary.unassigned, "ops without a device",
                shown=summary.unassigned > 0),
+        *(Figure(name, count, unit, shown=True) for name, count, unit in (
+            ("folded_ops", summary.folded, "ops folded by the compiler"),
+            ("added_ops", sum(summary.added.values()), "ops added by the compiler"),
+            ("renamed_ops", summary.renamed, "ops renamed by the compiler"),
+        ) if count),
         Figure("boundary_casts", summary.boundary_casts, "boundary ops"),
         Figure("compile_time_ops", sum(summary.compile_time.values()), "compile-time ops"),
     )  # fmt: skip

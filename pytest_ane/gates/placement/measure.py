@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 
 from pytest_ane.backends import Backend, CoreMLBackend
 from pytest_ane.build.coremltools_quiet import import_coremltools
-from pytest_ane.core.errors import ExecutionError
+from pytest_ane.build.functions import extract_function
+from pytest_ane.core.errors import ExecutionError, UnprovenError
 from pytest_ane.gates.placement.forecast import Forecast, forecast
 from pytest_ane.gates.placement.plans import (
     Plan,
@@ -23,9 +24,10 @@ from pytest_ane.gates.placement.plans import (
     summarise,
 )
 from pytest_ane.gates.placement.plans.fields import op_type
-from pytest_ane.gates.placement.plans.record import RETRIED, Device
+from pytest_ane.gates.placement.plans.record import RETRIED, Device, Wires
 from pytest_ane.gates.placement.segmenter import Predicted, predict_model
-from pytest_ane.mil.records import MLModel
+from pytest_ane.mil import read_model
+from pytest_ane.mil.records import MLModel, Program
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,14 @@ _Scope = tuple[tuple[str, int], ...]
 _FIRST_WITHOUT = (3, 14)
 
 
-def measure(backend: Backend, artifact: Path, program: MLModel, *, size_bytes: int) -> Placement:
+def measure(
+    backend: Backend,
+    artifact: Path,
+    program: MLModel,
+    *,
+    size_bytes: int,
+    plan_functions: bool = False,
+) -> Placement:
     """Where an artifact's operations run, or what the rules say of that.
 
     Args:
@@ -49,14 +58,17 @@ def measure(backend: Backend, artifact: Path, program: MLModel, *, size_bytes: i
         artifact: the package.
         program: what it holds, or one function of it.
         size_bytes: its size on disk.
+        plan_functions: whether a function that is not the default one is planned in a package of
+            its own; Core ML plans the default function alone.
 
     Raises:
         PlanError: Core ML gives no plan.
-        UnprovenError: there is no ANE here that a plan could name.
+        UnprovenError: there is no ANE here that a plan could name, or the function has no plan.
     """
     if isinstance(backend, CoreMLBackend):
         backend.require_ane()
-        return beside_prediction(plan_on_device(backend, artifact, program), program)
+        plan = _plan_of_function(backend, artifact, program, plan_functions=plan_functions)
+        return beside_prediction(plan, program)
     found = forecast(program, size_bytes=size_bytes)
     return replace(found, predictions=predict_model(program))
 
@@ -77,6 +89,32 @@ def beside_prediction(plan: Plan, program: MLModel) -> PredictedPlan:
     return PredictedPlan(**fields, predictions=predictions)
 
 
+def _plan_of_function(
+    backend: CoreMLBackend, artifact: Path, program: MLModel, *, plan_functions: bool
+) -> Plan:
+    """Core ML's plan of the function that was read of an artifact.
+
+    `getComputePlan` takes no function's name (coremlpython/CoreMLPython.mm), so a plan is of the
+    default function.
+    """
+    function = program.function
+    if not function or function == read_model(artifact, weights=False).function:
+        return plan_on_device(backend, artifact, program)
+    if not plan_functions or artifact.suffix != ".mlpackage":
+        ask = (
+            "set policy.placement.plan-functions = true to plan a package of its own"
+            if artifact.suffix == ".mlpackage"
+            else "give the .mlpackage that it was compiled from"
+        )
+        raise UnprovenError(
+            f"Core ML plans the default function of a package alone, and not `{function}`; {ask}"
+        )
+    with TemporaryDirectory(prefix="pytest-ane-") as folder:
+        package = extract_function(artifact, function, Path(folder) / f"{function}.mlpackage")
+        plan = plan_on_device(backend, package, read_model(package))
+    return replace(plan, functions=tuple(replace(f, name=function) for f in plan.functions))
+
+
 def plan_on_device(backend: CoreMLBackend, artifact: Path, program: MLModel) -> Plan:
     """Core ML's plan of an artifact, or of the function read of it, joined with its program.
 
@@ -94,12 +132,14 @@ def plan_on_device(backend: CoreMLBackend, artifact: Path, program: MLModel) -> 
     plan = backend.with_compiled(
         artifact, lambda path: _settled(backend, artifact, path / program.part)
     )
-    if program.function:
-        # Core ML plans all functions of a model.
-        plan = replace(
-            plan, functions=tuple(f for f in plan.functions if f.name in program.program.functions)
-        )
-    return join(plan, program)
+    if not program.function:
+        return join(plan, program)
+    # A plan lists all functions, and may have devices for the default one alone.
+    kept = {f.name for f in plan.functions if any(op.preferred for op in f.operations)}
+    kept = (kept | {program.function}) & program.program.functions.keys()
+    plan = replace(plan, functions=tuple(f for f in plan.functions if f.name in kept))
+    functions = {n: f for n, f in program.program.functions.items() if n in kept}
+    return join(plan, replace(program, program=Program(functions)))
 
 
 def _settled(backend: CoreMLBackend, artifact: Path, compiled: Path) -> Plan:
@@ -170,7 +210,9 @@ def to_record(plan: Any, units: str, path: str) -> Plan:
         PlannedFunction(name, tuple(walker.walk(function.block, ())))
         for name, function in structure.program.functions.items()
     )
-    return Plan("coremltools", functions, compute_units=units, ane_cores=walker.cores)
+    return Plan(
+        "coremltools", functions, compute_units=units, ane_cores=walker.cores, complete=True
+    )
 
 
 class _Walker:
@@ -198,6 +240,15 @@ class _Walker:
             () if usage is None else tuple(map(self._device, usage.supported_compute_devices)),
             float(cost.weight) if cost is not None and isfinite(cost.weight) else None,
             scope,
+            wires=Wires(
+                tuple(
+                    binding.name
+                    for argument in operation.inputs.values()
+                    for binding in argument.bindings
+                    if binding.name
+                ),
+                tuple(output.name for output in operation.outputs),
+            ),
         )
 
     def _device(self, device: Any) -> Device:

@@ -12,15 +12,18 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
+from pytest_ane.backends.coreml import CoreMLBackend
 from pytest_ane.backends.coreml.process import Device
-from pytest_ane.core.errors import ExecutionError
+from pytest_ane.build import Cache
+from pytest_ane.core.errors import ExecutionError, UnprovenError
 from pytest_ane.core.verdict import Verdict
+from pytest_ane.first_contact.packages import package
 from pytest_ane.gates.placement import judge
-from pytest_ane.gates.placement.measure import plan_on_device, to_record
-from pytest_ane.gates.placement.plans import Plan, summarise
+from pytest_ane.gates.placement.measure import measure, plan_on_device, to_record
+from pytest_ane.gates.placement.plans import Plan, coremltools, summarise
 from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.mil import read_model
-from pytest_ane.testing import DeviceRule, Replayer, Script, code_14, stale
+from pytest_ane.testing import DeviceRule, Replayer, Rewrite, Script, code_14, stale
 from tests import device_models
 
 T = TypeVar("T")
@@ -253,3 +256,117 @@ def test_a_device_of_the_future() -> None:
     plan.model_structure = SimpleNamespace(program=SimpleNamespace(functions=functions))
     with pytest.raises(ExecutionError, match="names a object, which is no CPU, GPU or Neural"):
         to_record(plan, "ALL", "x")
+
+
+def test_ops_that_the_compiler_adds_and_renames(ask: Ask) -> None:
+    rewrites = (Rewrite("r_*", "rename"), Rewrite("first*", "cast"))
+    asked = ask("conv", rewrites=rewrites)
+    summary = summarise(asked.plan)
+    assert (summary.compute, summary.renamed) == (3, 1)
+    assert dict(summary.added) == {"const": 1, "cast": 1}
+    verdict = judged(asked.plan)
+    assert verdict.status == "passed"
+    figures = {figure.name: figure.value for figure in verdict.figures}
+    assert (figures["added_ops"], figures["renamed_ops"]) == (2, 1)
+
+
+def test_a_renamed_op_off_the_ane(ask: Ask) -> None:
+    rules = (DeviceRule("CPU", op="relu"),)
+    asked = ask("conv", *rules, rewrites=(Rewrite("r_*", "rename"),))
+    verdict = judged(asked.plan)
+    assert [f.where.op for f in verdict.reasons] == ["r_cast_fp16"], "by the package's name"
+
+
+def test_a_cast_inside_that_runs_on_the_cpu(ask: Ask) -> None:
+    asked = ask(
+        "conv", DeviceRule("CPU", name="first*_cast"), rewrites=(Rewrite("first*", "cast"),)
+    )
+    verdict = judged(asked.plan)
+    assert verdict.status == "failed"
+    assert [f.where.op for f in verdict.reasons] == ["first_cast_fp16_cast"]
+
+
+def test_an_op_that_the_compiler_folds_is_not_off_the_ane(ask: Ask) -> None:
+    asked = ask("conv", rewrites=(Rewrite("r_*", "fold"),))
+    summary = summarise(asked.plan)
+    assert (summary.folded, summary.compute, summary.outcome) == (1, 2, "resident")
+    figures = {figure.name: figure.value for figure in judged(asked.plan).figures}
+    assert (figures["ane_ops"], figures["folded_ops"]) == (2, 1)
+
+
+def test_a_convolution_cannot_be_folded(ask: Ask) -> None:
+    verdict = judged(ask("conv", rewrites=(Rewrite("first*", "fold"),)).plan)
+    assert [(f.where.op, f.kind) for f in verdict.reasons] == [
+        ("first_cast_fp16", "have no device")
+    ]
+
+
+def test_a_program_with_other_names_is_another_program(ask: Ask) -> None:
+    """Types and order are those of the package, and no name is."""
+    asked = ask("conv", rewrites=(Rewrite("first*", "rename"), Rewrite("r_*", "rename")))
+    assert summarise(asked.plan).renamed == 0
+    assert judged(asked.plan).status == "unproven"
+
+
+def test_a_joined_plan_is_the_same_from_its_file(ask: Ask) -> None:
+    rewrites = (Rewrite("r_*", "fold"), Rewrite("first*", "cast"))
+    plan = ask("conv", rewrites=rewrites).plan
+    again = coremltools.read(coremltools.write(plan))
+    assert summarise(again) == summarise(plan)
+
+
+@pytest.mark.parametrize(("target", "words"), [("iOS17", "for iOS 17"), ("iOS16", "for iOS 16")])
+def test_no_usage_names_a_low_target_first(
+    target: str, words: str, tmp_path: Path, packages: dict[str, Path]
+) -> None:
+    path = package(f"conv-{target}", tmp_path)
+    with Replayer(Script(devices=(DeviceRule("none"),))):
+        plan = plan_on_device(Compiling(tmp_path), path, read_model(path, weights=False))
+    (finding,) = judged(plan).reasons
+    assert words in finding.reason
+    assert "minimum_deployment_target=ct.target.iOS18" in finding.remedy
+
+
+@pytest.fixture
+def measured(packages: dict[str, Path], tmp_path: Path) -> Callable[..., Plan]:
+    def measured(function: str, *, plan_functions: bool = False) -> Plan:
+        artifact = packages["functions"]
+        with Replayer(Script(default_function_only=True)):
+            cache = Cache(tmp_path / "cache", notify=lambda text: None)
+            backend = CoreMLBackend(cache, device=Device(None))
+            found = measure(
+                backend,
+                artifact,
+                read_model(artifact, weights=False, function=function),
+                size_bytes=1,
+                plan_functions=plan_functions,
+            )
+        assert isinstance(found, Plan)
+        return found
+
+    return measured
+
+
+def test_the_default_function_is_judged_by_the_plan(measured: Callable[..., Plan]) -> None:
+    plan = measured("one")
+    assert [function.name for function in plan.functions] == ["one"]
+    assert judged(plan).status == "passed"
+
+
+def test_another_function_is_unproven(measured: Callable[..., Plan]) -> None:
+    with pytest.raises(
+        UnprovenError, match=r"and not `two`; set policy\.placement\.plan-functions"
+    ):
+        measured("two")
+
+
+def test_another_function_in_a_package_of_its_own(measured: Callable[..., Plan]) -> None:
+    plan = measured("two", plan_functions=True)
+    assert [function.name for function in plan.functions] == ["two"]
+    assert judged(plan).status == "passed"
+
+
+def test_all_functions_where_the_plan_has_one(ask: Ask) -> None:
+    asked = ask("functions", default_function_only=True)
+    assert [function.name for function in asked.plan.functions] == ["one"]
+    assert judged(asked.plan).status == "passed"

@@ -15,7 +15,8 @@ from pytest_ane.gates.placement.plans import fields
 from pytest_ane.gates.placement.plans.record import Device, Plan, PlannedFunction, PlannedOperation
 
 _KEYS: dict[str, Device] = {"cpu": "CPU", "gpu": "GPU", "neuralEngine": "ANE"}
-_OWN = ("operatorName", "boundaryCast")
+_OWN = ("operatorName", "boundaryCast", "folded")
+_ADDED, _RENAMED, _TARGET = "compilerAdded", "compilerRenamed", "target"
 _ROOT = -1
 
 
@@ -48,7 +49,13 @@ def read(data: Any) -> Plan:
         tuple(functions),
         compute_units=fields.optional(top.get("computeUnits"), "computeUnits", fields.string) or "",
         ane_cores=cores.total,
-        extra=fields.rest(top, "infos", "unassigned", "computeUnits"),
+        extra=fields.rest(top, "infos", "unassigned", "computeUnits", _ADDED, _RENAMED, _TARGET),
+        added={
+            fields.string(kind, _ADDED): fields.count(number, f"{_ADDED}.{kind}")
+            for kind, number in fields.mapping(top.get(_ADDED) or {}, _ADDED).items()
+        },
+        renamed=fields.optional(top.get(_RENAMED), _RENAMED, fields.count) or 0,
+        target=fields.optional(top.get(_TARGET), _TARGET, fields.string) or "",
     )
 
 
@@ -60,6 +67,8 @@ def write(plan: Plan) -> dict[str, Any]:
     made: dict[str, Any] = {**plan.extra, "infos": []}
     if plan.compute_units:
         made["computeUnits"] = plan.compute_units
+    told = {_ADDED: dict(plan.added), _RENAMED: plan.renamed, _TARGET: plan.target}
+    made |= {key: value for key, value in told.items() if value}
     for function, operation in plan.walk():
         info = _info(function, operation, plan.ane_cores or 0)
         key = "infos" if operation.preferred else "unassigned"
@@ -111,6 +120,7 @@ def _operation(info: Any, where: str, cores: _Cores) -> tuple[str, PlannedOperat
         fields.optional(entry.get("estimatedCost"), f"{where}.estimatedCost", fields.number),
         scope,
         entry.get("boundaryCast") is True,
+        folded=entry.get("folded") is True,
         extra=extra,
     )
 
@@ -179,6 +189,8 @@ def _info(function: str, operation: PlannedOperation, cores: int) -> dict[str, A
         made["operatorName"] = operation.op
     if operation.boundary:
         made["boundaryCast"] = True
+    if operation.folded:
+        made["folded"] = True
     blocks = [_ROOT, *(index for _, index in operation.scope)]
     names = [*(name for name, _ in operation.scope), operation.name]
     components: list[dict[str, Any]] = [

@@ -29,6 +29,8 @@ class PlannedOperation:
             index of the block.
         boundary: whether the converter put it at the function's boundary; it is counted apart.
         why: why it is off the ANE, in the source's words; empty where the source does not say.
+        folded: whether the compiler left it out of its program, so that nothing runs.
+        wires: what it reads and writes in the compiled program; None if not told.
         extra: fields of the source that have no place above.
     """
 
@@ -41,6 +43,16 @@ class PlannedOperation:
     boundary: bool = False
     why: str = ""
     extra: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    folded: bool = False
+    wires: Wires | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Wires:
+    """Names of the values that an operation reads and writes, those of constants included."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -98,6 +110,11 @@ class Plan:
         compute_units: what Core ML was allowed to use, in the source's words; empty if unknown.
         ane_cores: `totalCoreCount` of the ANE, where told.
         unmatched: names that the plan's package does not have; set by `join`.
+        added: operations that the compiler added, constants and casts, by type; set by `join`.
+        renamed: how many operations have another name in the compiled program; set by `join`.
+        target: the package's deployment target, such as `iOS 17`; set by `join`, else empty.
+        complete: whether every operation of the compiled program is listed, so that what is not
+            there was left out by the compiler.
         extra: fields of the file that have no place above.
     """
 
@@ -108,6 +125,10 @@ class Plan:
     compute_units: str = ""
     ane_cores: int | None = None
     unmatched: tuple[str, ...] = ()
+    added: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
+    renamed: int = 0
+    target: str = ""
+    complete: bool = field(default=False, compare=False)
     extra: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
     def walk(self) -> Iterator[tuple[str, PlannedOperation]]:

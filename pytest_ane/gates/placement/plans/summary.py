@@ -24,6 +24,9 @@ class Summary:
         elsewhere: compute ops that are counted as not on the ANE, on a device not told.
         conv_ane, conv_total: convolutions; `None` where the source tells no types.
         compile_time: `const` and `constexpr_*`, which have no device, by type.
+        folded: compute ops that the compiler left out.
+        added: ops that it added, by type.
+        renamed: ops that it renamed.
         boundary_casts: casts of a function's inputs and outputs, image scaling, `classify`.
         off: compute ops that are not on the ANE, those without a device included.
         outcome: `resident` only if every compute op prefers the ANE.
@@ -35,6 +38,9 @@ class Summary:
     conv_ane: int | None
     conv_total: int | None
     compile_time: Mapping[str, int]
+    folded: int
+    added: Mapping[str, int]
+    renamed: int
     boundary_casts: int
     off: tuple[tuple[str, PlannedOperation], ...]
     outcome: Outcome
@@ -56,7 +62,7 @@ def summarise(plan: Plan) -> Summary:
     compile_time: Counter[str] = Counter()
     devices: Counter[Device] = Counter()
     convs: Counter[bool] = Counter()
-    casts, off, typed = 0, [], False
+    casts, folded, off, typed = 0, 0, [], False
     for function, operation in plan.walk():
         typed = typed or operation.op is not None
         if operation.op == "const" or (operation.op or "").startswith("constexpr_"):
@@ -64,6 +70,9 @@ def summarise(plan: Plan) -> Summary:
             continue
         if operation.boundary:
             casts += 1
+            continue
+        if operation.folded:
+            folded += 1
             continue
         if operation.op == "conv":
             convs[operation.preferred == "ANE"] += 1
@@ -90,6 +99,9 @@ def summarise(plan: Plan) -> Summary:
         convs[True] if typed else None,
         convs.total() if typed else None,
         dict(sorted(compile_time.items(), key=lambda item: (-item[1], item[0]))),
+        folded,
+        plan.added,
+        plan.renamed,
         casts,
         tuple(off),
         "inconclusive" if inconclusive else outcome,
@@ -111,6 +123,13 @@ def _inconclusive(
         return (
             f"{_ops(len(plan.unmatched))} of the plan not in the package, `{first}` first",
             "give the .mlmodelc the plan was made of, or record the plan again",
+        )
+    if not assigned and lost and plan.target:
+        return (
+            f"No operation has a device: the program is for {plan.target}, and Core ML is reported "
+            "to plan none of targets below iOS 18",
+            "convert it with minimum_deployment_target=ct.target.iOS18; if it is the same then, "
+            "Core ML's caches are broken: restart the Mac and ask again",
         )
     if not assigned and lost and plan.extra.get(RETRIED) is True:
         return (
