@@ -175,6 +175,11 @@ def _has_usage(name: str) -> Callable[[Facts], Answer]:
     return judge
 
 
+def _answers(facts: Facts) -> Answer:
+    failed = [name for name, plan in facts.items() if "error" in plan]
+    return len(failed) < len(facts), f"{len(facts) - len(failed)} of {len(facts)} plans"
+
+
 def _only_default(facts: Facts) -> Answer:
     plan = facts["functions"]
     if "error" in plan:
@@ -320,6 +325,7 @@ ASSUMPTIONS: Sequence[Assumption] = (
             ("state", "a program with a state"),
         )
     ),
+    Assumption("plans", "Core ML answers in a process without a terminal.", _answers),
     Assumption("plans", "A plan says it for the default function alone.", _only_default),
     *(
         Assumption(step, f"The error {when} becomes one sentence.", _explained)

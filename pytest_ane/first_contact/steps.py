@@ -92,7 +92,7 @@ class Setup:
 
 def machine(setup: Setup) -> Facts:
     """Chip, system, devices; and what the tools print, from which they are read."""
-    found = setup.machine
+    found, selected = setup.machine, _printed_by(("xcode-select", "-p"))
     return {
         "chip": found.chip,
         "os": found.os,
@@ -110,13 +110,17 @@ def machine(setup: Setup) -> Facts:
         "python": platform.python_version(),
         "python_machine": platform.machine(),
         "tools": {
-            " ".join(command): _printed_by(command)
-            for command in (
-                ("xcode-select", "-p"),
-                ("xcrun", "coremlcompiler", "version"),
-                ("sysctl", "-n", "kern.hv_vmm_present"),
-                ("sysctl", "-n", "sysctl.proc_translated"),
-            )
+            "xcode-select -p": selected,
+            "xcrun coremlcompiler version": _printed_by(("xcrun", "coremlcompiler", "version"))
+            if selected.get("exit_code") == 0
+            else {"failed": "not asked: without tools it opens a window"},
+            **{
+                " ".join(command): _printed_by(command)
+                for command in (
+                    ("sysctl", "-n", "kern.hv_vmm_present"),
+                    ("sysctl", "-n", "sysctl.proc_translated"),
+                )
+            },
         },
     }
 

@@ -109,6 +109,19 @@ def _default(model: MLModel | Pipeline, feature: Feature) -> Array:
     return np.full(feature.shape, feature.default, carried(feature.dtype))
 
 
+def to_picture(model: MLModel | Pipeline, feature: Feature, pixels: Array) -> Any:
+    """Pixels that fit an image input, as a PIL image.
+
+    Raises:
+        ExecutionError: they do not fit.
+        ImportError: Pillow is not installed.
+    """
+    from PIL import Image
+
+    _image(model, feature, pixels)
+    return Image.fromarray(pixels.astype(np.float32) if pixels.dtype.kind == "f" else pixels)
+
+
 def _image(model: MLModel | Pipeline, feature: Feature, image: Any) -> Array:
     """The pixels of an image input, as `images.to_tensor` gives them."""
     if not mode(feature):

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from pytest_ane.core.errors import RecordingError
 from pytest_ane.mil import read_model
 from pytest_ane.mil.records import MLModel, Operation
@@ -109,6 +111,20 @@ def replaying_module(answers: Answers) -> ModuleType:
     return module
 
 
+def _as_read(value: Any) -> Any:
+    """An int8 array as the native module reads it, with strides of 8 bytes.
+
+    `sizeOfArrayElement` of coremlpython/CoreMLPythonUtils.mm knows no int8; what lies behind the
+    array is zero here.
+    """
+    if not isinstance(value, np.ndarray) or value.dtype != np.int8:
+        return value
+    read = np.zeros(value.size, np.int8)
+    every = value.reshape(-1)[::8]
+    read[: every.size] = every
+    return read.reshape(value.shape)
+
+
 def _proxy(answers: Answers) -> type:
     script, failures = answers.script, answers.failures
 
@@ -136,6 +152,7 @@ def _proxy(answers: Answers) -> type:
             outputs = answers.values(key, path, computed=state is None or not state.played)
             if outputs is None:
                 outputs = super().predict(data, None if state is None else state.inner)
+                outputs = {name: _as_read(value) for name, value in outputs.items()}
             elif state is not None:
                 state.played = True
             if state is not None:

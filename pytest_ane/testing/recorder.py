@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from filelock import FileLock
+
 from pytest_ane.core.errors import RecordingError
-from pytest_ane.testing.script import NAME, Mac, Script
+from pytest_ane.testing.script import LOCK, NAME, Mac, Script
 
 if TYPE_CHECKING:
     from pytest_ane.testing.recording import AnswerLog
@@ -43,6 +47,11 @@ class Recorder:
         from pytest_ane.predict.hook import NATIVE, in_place
         from pytest_ane.testing.recording import AnswerLog, recording_module
 
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            raise RecordingError(
+                "workers of xdist are not recorded: processes that share one device disturb each "
+                "other; leave out -n."
+            )
         import_coremltools()
         inner = sys.modules.get(NATIVE)
         if inner is None:
@@ -60,17 +69,29 @@ class Recorder:
     def __exit__(self, *error: Any) -> None:
         self._exit.close()
         assert self._log is not None
-        Script(
+        script = Script(
             _machine(self._cores),
             failures=tuple(self._log.failures),
             compute=not self._log.predicted,
-        ).save(self.folder)
+        )
+        with FileLock(self.folder / LOCK):
+            if (self.folder / NAME).exists():  # Of another process, which began meanwhile.
+                other = Script.load(self.folder)
+                script = replace(
+                    script,
+                    failures=other.failures + script.failures,
+                    compute=other.compute and script.compute,
+                )
+            script.save(self.folder)
 
 
 def _cores(native: ModuleType) -> int:
     """Cores of the Neural Engine; 0 without one."""
-    devices = native._MLModelProxy.get_all_compute_devices()
-    return sum(getattr(device, "total_core_count", 0) for device in devices)
+    try:
+        devices = native._MLModelProxy.get_all_compute_devices()
+        return sum(getattr(device, "total_core_count", 0) for device in devices)
+    except RuntimeError:  # Before macOS 14.
+        return 0
 
 
 def _machine(cores: int) -> Mac:
@@ -79,7 +100,10 @@ def _machine(cores: int) -> Mac:
         chip=_output_of("sysctl", "-n", "machdep.cpu.brand_string"),
         os=_output_of("sw_vers", "-productVersion"),
         build=_output_of("sw_vers", "-buildVersion"),
-        compiler=_output_of("xcrun", "coremlcompiler", "version"),
+        # `xcrun` opens a window where there are no tools, and `xcode-select` does not.
+        compiler=_output_of("xcrun", "coremlcompiler", "version")
+        if _output_of("xcode-select", "-p")
+        else "",
         model=_output_of("sysctl", "-n", "hw.model"),
         virtual=_output_of("sysctl", "-n", "kern.hv_vmm_present") == "1",
         translated=_output_of("sysctl", "-n", "sysctl.proc_translated") == "1",

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
+from filelock import FileLock
 
 from pytest_ane.core.arrays import Arrays
 from pytest_ane.core.digests import file_digest, key_digest
@@ -28,7 +29,7 @@ from pytest_ane.mil import read_model
 from pytest_ane.mil.records import MLModel, Operation
 from pytest_ane.predict.plan import is_constant
 from pytest_ane.testing.plans import Usage, walk
-from pytest_ane.testing.script import Failure, Point
+from pytest_ane.testing.script import LOCK, Failure, Point
 
 VALUE = "value"
 """Name of a state's value among the arrays of a file."""
@@ -101,8 +102,10 @@ class Recording:
         self._plans.mkdir(parents=True, exist_ok=True)
         identity = {"operations": model.operations, "weights": model.weights}
         data = coremltools.write(replace(plan, extra={**plan.extra, _MODEL: identity}))
-        file = self._plans / f"{len(list(self._plans.glob('*.json'))):05}.json"
-        write_atomically(file, (json.dumps(data, indent=1) + "\n").encode())
+        text = json.dumps(data, indent=1) + "\n"
+        with FileLock(self._plans.parent / LOCK):
+            file = self._plans / f"{len(list(self._plans.glob('*.json'))):05}.json"
+            write_atomically(file, text.encode())
 
     def usages(self, path: str, model: MLModel, units: str) -> dict[Operation, Usage] | None:
         """The recorded usage of every operation; None where no plan is recorded at all.

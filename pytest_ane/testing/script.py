@@ -13,7 +13,7 @@ from pytest_ane.core.errors import RecordingError
 from pytest_ane.core.files import write_atomically
 from pytest_ane.manifest.evidence import ComputeUnits
 
-NAME = "script.json"
+NAME, LOCK = "script.json", ".lock"
 BUILT_BY = "replayed.json"
 """Lies in every model that a replayed compiler made, and names its build of macOS."""
 
@@ -27,6 +27,21 @@ _CODE_14 = (
     "Failed to build the model execution plan using a model architecture file "
     "'{path}/model.mil' with error code: -14."
 )
+
+PUBLIC = (
+    # CoreMLPipelines #4
+    '{\n    NSLocalizedDescription = "Failed to build the model execution plan using a model '
+    "architecture file '{path}/model.mil' with error code: -14.\";\n}",
+    # ml-stable-diffusion #5
+    '{\n    NSLocalizedDescription = "at {path}/model.mil:11:258: Error parsing MIL model: at '
+    '{path}/model.mil:11:258: Could not open {path}/weights/weight.bin";\n    NSUnderlyingError = '
+    '"Error Domain=com.apple.CoreML Code=110 \\"(null)\\"";\n}',
+    # coremltools #2079
+    "Caught an unknown exception!",
+    # pytorch #109444
+    '{\n    NSLocalizedDescription = "nil value for URL";\n}',
+)
+"""Texts of Core ML's errors in Python as public threads have them; `{path}` is the model's."""
 
 
 @dataclass(frozen=True)

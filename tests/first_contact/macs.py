@@ -25,6 +25,7 @@ MACS: Mapping[str, Case] = {
             "machine": "Apple M4 Max, macOS 26.1 (25B78): Core ML lists CPU, GPU, ANE, 16 ANE",
             "plans": "3 of 3 compute ops on ANE",
             "image": "float32, differs by 0",
+            "int8": "int8 [-8, 0, 0, 0, 0, 0, 0, 0], expected [-8.0, -7.0,",
             "gates": "placement passed",
             "evidence": "recorded: conv-iOS18.fidelity.json, conv-iOS18.placement.json",
             "arithmetic": "26 of 26 programs",

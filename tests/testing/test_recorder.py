@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,12 @@ def ct() -> Any:
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return device_models.save(tmp_path_factory.mktemp("packages"))
+
+
+@pytest.fixture(autouse=True)
+def _no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests may run in a worker themselves."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
 
 
 @pytest.fixture
@@ -311,3 +318,54 @@ def test_what_is_damaged_is_one_sentence(
         run()
     assert str(damaged) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+_PLANS = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
+from pytest_ane.testing.recording import Identity, Recording
+
+number, folder = sys.argv[1:]
+recording = Recording(Path(folder))
+for index in range(10):
+    operations = (PlannedOperation(f"{number}-{index}", "conv", "ANE"),)
+    plan = Plan("coremltools", (PlannedFunction("main", operations),))
+    recording.write_plan(Identity("model", "weights"), plan)
+"""
+
+
+def test_processes_that_record_at_once_lose_nothing(recording: Path) -> None:
+    recording.mkdir()
+    command = [sys.executable, "-c", _PLANS]
+    runs = [subprocess.Popen([*command, str(n), str(recording)]) for n in range(4)]
+    assert [run.wait(120) for run in runs] == [0] * 4
+    plans = [read_plan(file) for file in sorted((recording / "plans").glob("*.json"))]
+    names = {one.name for plan in plans for _, one in plan.walk()}
+    assert names == {f"{number}-{index}" for number in range(4) for index in range(10)}
+
+
+def test_recorders_that_end_after_one_another_keep_both_s_errors(
+    packages: dict[str, Path], tmp_path: Path, recording: Path, ct: Any
+) -> None:
+    with Replayer(Script(failures=(code_14("load", times=2),))):
+        compiled = _compiled(packages["conv"], tmp_path)
+        with Recorder(recording), Recorder(recording):
+            for _ in range(2):
+                with pytest.raises(RuntimeError, match="-14"):
+                    ct.models.CompiledMLModel(compiled)
+    assert len(Script.load(recording).failures) >= 2
+
+
+def test_workers_of_xdist_are_refused(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
+    with pytest.raises(RecordingError, match="workers of xdist are not recorded"):
+        Recorder(recording).__enter__()
+    assert not recording.exists()
+
+
+def test_macos_13_lists_no_devices(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Replayer(Script(Mac(os="13.6", build="22G120"))), Recorder(recording):
+        pass
+    assert Script.load(recording).machine.cores == 0

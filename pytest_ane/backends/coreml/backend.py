@@ -31,10 +31,13 @@ from pytest_ane.manifest import ComputeUnits
 from pytest_ane.manifest.evidence import WITH_ANE
 from pytest_ane.mil import read_any
 from pytest_ane.mil.compiled import is_compiled
-from pytest_ane.mil.records import NUMBERS, Feature, MLModel, Pipeline
-from pytest_ane.reference.interface import bind_inputs
+from pytest_ane.mil.records import NUMBERS, DType, Feature, MLModel, Pipeline
+from pytest_ane.reference.interface import bind_inputs, to_picture
 
 T = TypeVar("T")
+_READ = (DType.FP16, DType.FP32, DType.FP64, DType.INT32)
+"""Outputs of other types are read as if an element had 8 bytes (coremlpython/CoreMLPythonUtils.mm,
+`sizeOfArrayElement`)."""
 
 
 class CoreMLBackend:
@@ -254,8 +257,17 @@ class CoreMLRunner:
             name: array.item() if tensors[name].kind in NUMBERS else np.array(array, order="C")
             for name, array in bind_inputs(self._tensors, arrays, "as-typed").items()
         }
-        images = (f.name for f in self.model.inputs if f.kind == "image")
-        return arguments | {name: _picture(inputs[name]) for name in images if name in inputs}
+        images = (f for f in self.model.inputs if f.kind == "image" and f.name in inputs)
+        return arguments | {f.name: self._picture(f, inputs[f.name]) for f in images}
+
+    def _picture(self, feature: Feature, pixels: Any) -> Any:
+        """Pixels as coremltools takes them, a PIL image; anything but an array as it is."""
+        if not isinstance(pixels, np.ndarray):
+            return pixels
+        try:
+            return to_picture(self.model, feature, pixels)
+        except ImportError:
+            raise ExecutionError("image inputs need Pillow, run: pip install pillow") from None
 
     @contextmanager
     def _explained(self, failure: str) -> Iterator[None]:
@@ -273,21 +285,16 @@ def _load(model: MLModel | Pipeline, compiled: Path, units: str, device: Device)
     Raises:
         RuntimeError: Core ML's own, where it refuses.
     """
+    for output in model.outputs:
+        if output.kind == "tensor" and output.dtype not in _READ:
+            raise ExecutionError(
+                f"{model.path}: output {output.name!r} is {output.dtype}, which coremltools reads "
+                "with wrong strides on a Mac; declare it fp16, or run with --ane-backend=cpu."
+            )
     part = getattr(model, "part", "")
     function = getattr(model, "function", "") or None
     loaded = device.load(str(model.path), str(compiled / part), units, function)
     return CoreMLRunner(model, loaded)
-
-
-def _picture(pixels: Any) -> Any:
-    """Pixels as coremltools takes them, a PIL image; anything but an array as it is."""
-    if not isinstance(pixels, np.ndarray):
-        return pixels
-    try:
-        from PIL import Image
-    except ImportError:
-        raise ExecutionError("image inputs need Pillow, run: pip install pillow") from None
-    return Image.fromarray(pixels)
 
 
 def _returned(value: Any) -> Any:

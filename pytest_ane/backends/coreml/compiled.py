@@ -123,7 +123,7 @@ def compile_package(package: Path, target: Path, machine: Machine, device: Devic
             "in shards.toml."
         )
     if machine.has_xcode:
-        _by_xcode(package, target)
+        _by_xcode(package, target, device.seconds)
     else:
         _by_system(package, target, device)
     if not target.is_dir():
@@ -132,11 +132,20 @@ def compile_package(package: Path, target: Path, machine: Machine, device: Devic
         )
 
 
-def _by_xcode(package: Path, target: Path) -> None:
+def _by_xcode(package: Path, target: Path, seconds: float) -> None:
     """`xcrun coremlcompiler compile`, which names its result after the package."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         command = ["xcrun", XCODE, "compile", str(package), folder]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", timeout=seconds,
+                check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise ExecutionError(
+                f"{package}: `xcrun {XCODE} compile` had not ended after {seconds:g} seconds and "
+                "was stopped; give it more with --ane-device-timeout, or cut the shard smaller."
+            ) from None
         made = Path(folder, f"{package.stem}.mlmodelc")
         if done.returncode or not made.is_dir():
             why = RuntimeError(done.stderr.strip() or done.stdout.strip() or "it says nothing")

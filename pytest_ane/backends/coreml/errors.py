@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from pytest_ane.core.text import printable
 
 _DESCRIPTION = re.compile(r'NSLocalizedDescription"?\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;}]+))')
+_UNDERLYING = re.compile(r'NSUnderlyingError"?\s*=\s*"((?:[^"\\]|\\.)*)"')
+_ESCAPE = re.compile(r"\\U([0-9a-fA-F]{4})")
+"""NSDictionary prints characters beyond ASCII so."""
+_UNSIGNED_14 = re.compile(r"error code: 14\b")
 _LONGEST = 400
 
 
@@ -45,6 +49,24 @@ KNOWN_ERRORS = (
         "compile the .mlpackage again, and if that fails too, look for constexpr_blockwise_* and "
         "for states that are written in part",
         stale=True,
+    ),
+    KnownError(
+        # ml-stable-diffusion #5: of model.mil:11:258, at loading.
+        ("Could not open ", "weight.bin"),
+        "The compiled model lacks its weights",
+        "delete it from the cache with `pytest-ane cache prune`, and compile the .mlpackage again",
+    ),
+    KnownError(
+        # coremltools #2079: an Objective-C exception, without its text.
+        ("Caught an unknown exception!",),
+        "Core ML raised an exception that says nothing here",
+        "see the log of the process, and whether it runs with --ane-compute-units=CPU_ONLY",
+    ),
+    KnownError(
+        # pytorch #109444.
+        ("nil value for URL",),
+        "Core ML was given no path of a compiled model",
+        "compile the .mlpackage again",
     ),
     KnownError(
         ("ANE model load has failed for on-device compiled macho",),
@@ -109,6 +131,7 @@ KNOWN_ERRORS = (
 
 def recognise(text: str) -> KnownError | None:
     """The first known text that a line contains, if any."""
+    text = _UNSIGNED_14.sub("error code: -14", text)
     return next(
         (known for known in KNOWN_ERRORS if all(part in text for part in known.parts)), None
     )
@@ -121,16 +144,19 @@ def error_text(error: BaseException) -> str:
     (coremlpython/CoreMLPythonUtils.mm, `handleError`).
     """
     text = str(error)
-    described = _DESCRIPTION.search(text)
+    described = _DESCRIPTION.search(text) or _UNDERLYING.search(text)
     if described:
-        text = (described[1] or described[2] or "").replace('\\"', '"')
+        text = next(filter(None, described.groups()), "").replace('\\"', '"')
+    elif not text.strip(" {}\n"):
+        return ""
+    text = _ESCAPE.sub(lambda mark: chr(int(mark[1], 16)), text)
     return printable(" ".join(text.split()).rstrip("."), _LONGEST)
 
 
 def explain(error: BaseException) -> str:
     """What Core ML says, with what that means and what to do where it is known."""
     known = recognise(" ".join(str(error).split()))
-    words = error_text(error) or type(error).__name__
+    words = error_text(error) or f"{type(error).__name__}, without a reason"
     return f"{words} ({known})" if known else words
 
 

@@ -19,6 +19,8 @@ from pytest_ane.core.errors import BackendError
 
 XCODE = "coremlcompiler"
 _SECONDS = 60
+_NO_UTILITY = "unable to find utility"
+"""What `xcrun` says where the command line tools lack a program that Xcode has."""
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
@@ -165,12 +167,28 @@ def _compiler() -> str:
     Where there are no tools at all, `xcrun` opens a window that offers to install them, and
     `xcode-select -p` only says so.
     """
+    system = f"coremltools {version('coremltools')}"
     try:
         _output_of("xcode-select", "-p")
-        match = _VERSION.search(_output_of("xcrun", XCODE, "version"))
     except BackendError:
-        match = None
-    return f"{XCODE} {match[0]}" if match else f"coremltools {version('coremltools')}"
+        return system
+    try:
+        printed = _output_of("xcrun", XCODE, "version")
+    except BackendError as error:
+        if _NO_UTILITY in str(error):
+            return system
+        # Another compiler in its place would be silent: its models are not the same.
+        raise BackendError(
+            f"{str(error).rstrip('.')}; until it answers, nobody knows which compiler makes models "
+            "here. To use the system's own, select the command line tools: "
+            "sudo xcode-select -s /Library/Developer/CommandLineTools."
+        ) from None
+    if (match := _VERSION.search(printed)) is None:
+        raise BackendError(
+            f"`xcrun {XCODE} version` prints no version, but {printed[:200]!r}; install Xcode "
+            "again."
+        )
+    return f"{XCODE} {match[0]}"
 
 
 def _output_of(*command: str) -> str:

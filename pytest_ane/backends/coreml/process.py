@@ -70,6 +70,11 @@ class Device:
         self._child: _Child | None = None
         self._hung: dict[str, ExecutionError] = {}
 
+    @property
+    def seconds(self) -> float:
+        """That a call may take; the default where Core ML's own have no limit."""
+        return self._timeout or DEVICE_TIMEOUT
+
     def load(self, subject: str, path: str, units: str, function: str | None) -> Any:
         """A `coremltools.models.CompiledMLModel`, or one that answers from the child.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ane.backends.coreml.errors import KNOWN_ERRORS, error_text, explain, is_stale, recognise
+from pytest_ane.testing.script import PUBLIC
 
 CODE_14 = (
     "Failed to build the model execution plan using a model architecture file '/a/model.mil' with "
@@ -43,6 +44,15 @@ def test_a_failure_at_run_time_is_known_by_any_status(status: str) -> None:
         ("two\n  lines \x1b[31m", r"two lines \x1b[31m"),
         ("x" * 1000, f"{'x' * 198}...{'x' * 198}"),
         ("", ""),
+        ("{\n}", ""),
+        (
+            '{\n    NSLocalizedDescription = "The file couldn\\U2019t be opened.";\n}',
+            "The file couldn\u2019t be opened",
+        ),
+        (
+            '{\n    NSUnderlyingError = "Error Domain=com.apple.CoreML Code=110 \\"(null)\\"";\n}',
+            'Error Domain=com.apple.CoreML Code=110 "(null)"',
+        ),
     ],
 )
 def test_what_core_ml_says_is_one_line(text: str, expected: str) -> None:
@@ -53,4 +63,17 @@ def test_what_is_explained_spans_lines_and_what_is_not_known_stands_alone() -> N
     wrapped = RuntimeError('{\n NSLocalizedDescription = "' + CODE_14.replace(" plan", "\n plan"))
     assert "(Core ML built no plan (-14)" in explain(wrapped)
     assert explain(RuntimeError("never seen before.")) == "never seen before"
-    assert explain(RuntimeError()) == "RuntimeError"
+    assert explain(RuntimeError()) == "RuntimeError, without a reason"
+    assert explain(RuntimeError("{\n}")) == "RuntimeError, without a reason"
+
+
+@pytest.mark.parametrize("text", PUBLIC)
+def test_texts_as_recorded_publicly_are_one_sentence_each(text: str) -> None:
+    explained = explain(RuntimeError(text.replace("{path}", "/a.mlmodelc")))
+    assert not set(explained) & set("{}\n\\")
+    assert explained.endswith(")"), "what it means, and what to do"
+
+
+def test_code_14_without_its_sign() -> None:
+    assert is_stale(RuntimeError(CODE_14.replace("-14", "14")))
+    assert not is_stale(RuntimeError(CODE_14.replace("-14", "141")))

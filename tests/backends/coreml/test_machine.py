@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.backends.coreml import Machine, check_native, machine, without_ane
+from pytest_ane.backends.coreml.compiled import compile_package
 from pytest_ane.backends.coreml.machine import NAME, has_native
-from pytest_ane.core.errors import BackendError
+from pytest_ane.backends.coreml.process import Device
+from pytest_ane.core.errors import BackendError, ExecutionError
 from pytest_ane.testing import INTEL, TRANSLATED, VIRTUAL, Mac, Replayer, Script
 
 
@@ -104,6 +106,44 @@ def test_without_any_tools_xcrun_is_not_asked(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert not Machine.detect().has_xcode
     assert not (tmp_path / "asked").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        ("exec sleep 60", "timed out"),
+        ("echo 'license not agreed to' >&2; exit 69", "license not agreed to, exit code 69"),
+        ("echo none", "prints no version, but 'none'; install Xcode again"),
+    ],
+)
+def test_a_compiler_that_cannot_be_asked_is_not_another_one(
+    script: str,
+    sentence: str,
+    mac: Callable[[Script], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    mac(Script())
+    monkeypatch.setattr("pytest_ane.backends.coreml.machine._SECONDS", 1)
+    (tmp_path / "xcrun").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "xcrun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(BackendError) as raised:
+        Machine.detect()
+    assert sentence in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_compiler_that_hangs_is_stopped(
+    mac: Callable[[Script], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mac(Script())
+    machine = Machine.detect()
+    (tmp_path / "xcrun").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "xcrun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(ExecutionError, match=r"compile` had not ended after 1 seconds"):
+        compile_package(tmp_path / "a.mlpackage", tmp_path / "a.mlmodelc", machine, Device(1))
 
 
 def test_another_system_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,10 +10,13 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from pytest_ane.backends import CpuBackend
 from pytest_ane.backends.coreml.backend import CoreMLRunner, _load
+from pytest_ane.build.coremltools_quiet import import_coremltools
 from pytest_ane.core.errors import ExecutionError
+from pytest_ane.first_contact.packages import package
 from pytest_ane.mil import read_any, read_model
-from pytest_ane.testing import Failure
+from pytest_ane.testing import Failure, Script
 from tests.backends.coreml.conftest import Backend
 from tests.detectors import detector
 from tests.mil.packages import Program, doubling
@@ -70,8 +73,8 @@ def test_a_pipeline_runs_whole_and_its_thresholds_may_be_left_out(tmp_path: Path
 def test_a_part_is_the_folder_of_its_number() -> None:
     opened: list[str] = []
     device: Any = SimpleNamespace(load=lambda subject, path, *rest: opened.append(path))
-    part: Any = SimpleNamespace(path="p", part="model1", function="", inputs=())
-    whole: Any = SimpleNamespace(path="p", inputs=())
+    part: Any = SimpleNamespace(path="p", part="model1", function="", inputs=(), outputs=())
+    whole: Any = SimpleNamespace(path="p", inputs=(), outputs=())
     with patch("pytest_ane.backends.coreml.backend.CoreMLRunner"):
         for model in (part, whole):
             _load(model, Path("c.mlmodelc"), "ALL", device)
@@ -135,6 +138,29 @@ def test_images_are_handed_over_as_they_are_and_pixels_as_images(tmp_path: Path)
     runner.predict({"x": x, "picture": pixels})
     assert native.given["picture"].mode == "RGB"
     assert np.array_equal(np.asarray(native.given["picture"]), pixels)
+    for wrong, why in (
+        (pixels.astype(np.int32), "has dtype int32"),
+        (pixels[:1], r"has shape \[1, 2, 3\]"),
+        (pixels[..., 0], r"has shape \[2, 2\]"),
+    ):
+        with pytest.raises(ExecutionError, match=f"input 'picture' {why}; it takes a PIL image of"):
+            runner.predict({"x": x, "picture": wrong})
+
+
+def test_int8_outputs_are_refused_by_name(backend: Backend, tmp_path: Path) -> None:
+    path = package("int8", tmp_path)
+    with pytest.raises(ExecutionError, match="output 'y' is int8, which coremltools reads with"):
+        backend().load(path)
+    values = np.arange(16, dtype=np.float32)[None] - 8
+    (output,) = CpuBackend().load(path).predict({"x": values}).values()
+    assert np.array_equal(output, values)
+
+
+def test_the_replayed_module_reads_int8_as_the_native_one(mac: Any, tmp_path: Path) -> None:
+    mac(Script())
+    model = import_coremltools().models.MLModel(str(package("int8", tmp_path)))
+    (output,) = model.predict({"x": np.arange(16, dtype=np.float32)[None]}).values()
+    assert output.reshape(-1).tolist() == [0, 8] + [0] * 14
 
 
 def test_a_failed_prediction_is_explained(backend: Backend, tmp_path: Path) -> None:
