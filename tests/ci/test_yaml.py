@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from pytest_ane.cli import parser
+from pytest_ane.first_contact import STEPS
 from tests.ci.runner import ACTION, CI, load
 
+WORKFLOWS = CI.parents[1] / ".github/workflows"
 SHARED = (
     "actions/(checkout|setup-python|cache|(up|down)load-artifact|attest)|sigstore/cosign-installer"
 )
@@ -24,10 +29,16 @@ def steps() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("file", "schema"),
-    [("gates.yml", "vendor.github-workflows"), ("action.yml", "vendor.github-actions")],
+    [
+        (CI / "gates.yml", "vendor.github-workflows"),
+        (CI / "action.yml", "vendor.github-actions"),
+        (WORKFLOWS / "ci.yml", "vendor.github-workflows"),
+        (WORKFLOWS / "macos.yml", "vendor.github-workflows"),
+    ],
+    ids=lambda value: getattr(value, "name", value),
 )
-def test_the_schema_of_github_holds(file: str, schema: str) -> None:
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, CI / file]
+def test_the_schema_of_github_holds(file: Path, schema: str) -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, file]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -83,3 +94,14 @@ def test_the_required_check_is_never_skipped_and_may_only_read() -> None:
     assert set(verify["permissions"].values()) == {"read"}
     # A filter by path would leave the check pending, and the pull request with it.
     assert set(workflow[True]["pull_request"]) == {"types"}
+
+
+def test_the_workflow_of_hosted_macs_runs_the_kit_and_requires_that_no_evidence_is_recorded() -> (
+    None
+):
+    steps = yaml.safe_load((WORKFLOWS / "macos.yml").read_text())["jobs"]["first-contact"]["steps"]
+    (line,) = (step["run"] for step in steps if "first-contact" in step.get("run", ""))
+    program, *arguments = shlex.split(line)
+    assert program == ".venv/bin/pytest-ane"
+    options = parser().parse_args(arguments)
+    assert {"evidence", "loads", "predict-error"} <= set(options.require) <= set(STEPS)
