@@ -15,6 +15,7 @@ from pytest_ane.gates.placement.forecast import Forecast, Match, forecast
 from pytest_ane.gates.placement.judge import figures, judge
 from pytest_ane.gates.placement.measure import Placement, PredictedPlan, beside_prediction, measure
 from pytest_ane.gates.placement.plans import Plan
+from pytest_ane.gates.placement.plans.join import NEVER_FOLDED
 from pytest_ane.manifest import Shard
 from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.mil import read_model
@@ -95,6 +96,8 @@ class PlacementGate(Gate[Placement]):
             yield f"holds a plan for {planned}, and was recorded with {units or 'unknown ones'}"
         if artifact is None:
             return
+        if kinds := {op.op for _, op in measurement.walk() if op.folded and op.op in NEVER_FOLDED}:
+            yield f"holds a plan that takes a {min(map(str, kinds))} for folded, which none can be"
         # It was joined with its program when it was recorded.
         held = Counter(operation.op or "" for _, operation in measurement.walk())
         assert isinstance(subject, Shard)

@@ -13,7 +13,7 @@ from pytest_ane.mil.records import Block, Function, MLModel, Operation, Ref
 _Scope = tuple[tuple[str, int], ...]
 _TARGETS = {6: "iOS 15", 7: "iOS 16", 8: "iOS 17"}
 """Deployment targets below iOS 18 by specification version (Model.proto)."""
-_NEVER_FOLDED = frozenset(
+NEVER_FOLDED = frozenset(
     {
         "conv", "conv_transpose", "linear", "matmul", "einsum", "gru", "lstm", "rnn",
         "scaled_dot_product_attention", "read_state", "write_state", "coreml_update_state",
@@ -98,7 +98,14 @@ class _Joined:
             one = self._pairs.get(index, unknown)
             boundary = bool(Site(self._graph, operation).boundary)
             name = operation.name if operation.outputs else ""
-            yield replace(one, name=name, op=operation.op, scope=scope, boundary=boundary)
+            yield replace(
+                one,
+                name=name,
+                op=operation.op,
+                scope=scope,
+                boundary=boundary,
+                folded=one.folded and operation.op not in NEVER_FOLDED,
+            )
         yield from self._planned.values()
 
     def unmatched(self) -> Iterator[str]:
@@ -151,7 +158,7 @@ class _Joined:
         """Count constants, and casts that run on the ANE, nowhere or at the boundary."""
         ends = {named.name for named in function.inputs} | set(function.block.outputs)
         for index, one in list(self._planned.items()):
-            wired = {*one.wires.inputs, *one.wires.outputs} if one.wires else ends
+            wired = {*one.wires.inputs, *one.wires.outputs} if one.wires else set()
             inner = one.op == "cast" and one.preferred in ("CPU", "GPU") and not wired & ends
             if one.op is not None and not _computes(one.op) and not inner:
                 self.added[one.op] += 1
@@ -166,7 +173,7 @@ class _Joined:
         for index, (_, operation) in enumerate(self._operations):
             kind = operation.op
             ran = kind == "cast" or _computes(kind)
-            if index not in self._pairs and ran and kind not in _NEVER_FOLDED:
+            if index not in self._pairs and ran and kind not in NEVER_FOLDED:
                 yield index
 
 

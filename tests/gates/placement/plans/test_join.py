@@ -93,3 +93,35 @@ def test_operations_without_outputs_join_in_order() -> None:
         ("mul", "ANE"),
     ]
     assert joined.unmatched == ()
+
+
+def test_a_cast_that_the_package_does_not_have_is_tolerated_on_the_ane_alone() -> None:
+    """Without what it reads, nobody knows whether it is at the boundary."""
+
+    def joined(device: str) -> Plan:
+        cast = PlannedOperation("z", "cast", device)  # type: ignore[arg-type]
+        (function,) = planned(("c", "ANE"), ("y", "ANE"), ("x16", "CPU")).functions
+        operations = (*function.operations, cast)
+        return join(Plan("coremltools", (PlannedFunction("main", operations),)), PROGRAM)
+
+    assert (summarise(joined("ANE")).outcome, joined("ANE").added) == ("resident", {"cast": 1})
+    assert (summarise(joined("CPU")).outcome, joined("CPU").unmatched) == ("inconclusive", ("z",))
+
+
+def test_a_file_cannot_call_a_convolution_folded() -> None:
+    (function,) = planned(("y", "ANE"), ("x16", "CPU")).functions
+    folded = PlannedOperation("c", "conv", None, folded=True)
+    functions = (PlannedFunction("main", (*function.operations, folded)),)
+    found = summarise(join(Plan("coremltools", functions), PROGRAM))
+    assert (found.outcome, found.folded) == ("not resident", 0)
+
+
+def test_most_of_a_program_cannot_be_folded() -> None:
+    ops = [op("mul", name, half(1, 8), x="x", y="x") for name in "abc"]
+    program = model(function(*ops, outputs=["c"]))
+    plan = replace(planned(("c", "ANE")), complete=True)
+    found = summarise(join(plan, program))
+    assert (found.outcome, found.folded, found.unassigned) == ("not resident", 0, 2)
+    three = replace(planned(("b", "ANE"), ("c", "ANE")), complete=True)
+    found = summarise(join(three, program))
+    assert (found.outcome, found.folded, found.compute) == ("resident", 1, 2)
