@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from pytest_ane.gates.placement.graph import Graph, Site
 from pytest_ane.gates.placement.plans.record import Plan, PlannedFunction, PlannedOperation
@@ -137,17 +137,25 @@ class _Joined:
 
     def _join_renamed(self, function: Function, planned: Sequence[PlannedOperation]) -> int:
         """Join what has other names, unless that is more than has the same."""
-        left = {i: one for i, one in self._planned.items() if _computes(one.op) and one.wires}
-        alone = {i: op for i, op in self._compute() if i not in self._pairs}
-        named = sum(i in self._pairs for i, _ in self._compute())
-        if not left or not alone:
+        if not any(_computes(one.op) and one.wires for one in self._planned.values()):
             return 0
-        joined = [(self._operations[index][1], one) for index, one in self._pairs.items()]
-        pairs = _Neighbours(function, planned, joined).pair(left, alone)
-        if len(pairs) > named:
+        ours = _nodes(
+            (index, op.op, _references(op), [named.name for named in op.outputs])
+            for index, (_, op) in enumerate(self._operations)
+        )
+        theirs = _nodes(
+            (index, one.op, one.wires.inputs, one.wires.outputs)
+            for index, one in enumerate(planned)
+            if one.wires and one.op
+        )
+        indices = {id(one): index for index, one in enumerate(planned)}
+        named = {i: indices[id(one)] for i, one in self._pairs.items() if i in ours}
+        inputs = [named.name for named in function.inputs]
+        pairs = _Neighbours(ours, theirs, named, inputs).pair()
+        if len(pairs) > len(named):
             return 0
-        for ours, theirs in pairs.items():
-            self._pairs[ours] = self._planned.pop(theirs)
+        for index, other in pairs.items():
+            self._pairs[index] = self._planned.pop(other)
         return len(pairs)
 
     def _compute(self) -> Iterator[tuple[int, Operation]]:
@@ -177,87 +185,105 @@ class _Joined:
                 yield index
 
 
+@dataclass(frozen=True)
+class _Node:
+    """An op of either program: its type, the values it reads, constants apart, and writes.
+
+    A cast is looked through: what reads its output reads its input.
+    """
+
+    op: str
+    reads: frozenset[str]
+    writes: tuple[str, ...]
+
+
 class _Neighbours:
-    """Values of the compiled program by the package's names, as far as operations are joined."""
+    """Ops of the package (`ours`) and of the compiled program (`theirs`), by index.
+
+    Args:
+        ours, theirs: the ops that compute.
+        joined: those that are the same, by name.
+        inputs: the function's, which have the same names in both.
+    """
 
     def __init__(
         self,
-        function: Function,
-        planned: Sequence[PlannedOperation],
-        joined: Sequence[tuple[Operation, PlannedOperation]],
+        ours: Mapping[int, _Node],
+        theirs: Mapping[int, _Node],
+        joined: Mapping[int, int],
+        inputs: Iterable[str],
     ) -> None:
-        self._function = function
-        self._constants = {
-            name
-            for one in planned
-            if one.wires and one.op and not _computes(one.op) and one.op != "cast"
-            for name in one.wires.outputs
-        }
-        # A cast changes no value that matters here, so it is looked through on both sides.
-        self._through = {
-            output: one.wires.inputs[0]
-            for one in planned
-            if one.op == "cast" and one.wires and one.wires.inputs
-            for output in one.wires.outputs
-        }
-        self._package: dict[str, str] = {}
-        self._package_constants: set[str] = set()
-        for operation in function.walk():
-            if operation.op == "cast":
-                self._package.update((operation.name, n) for n in _references(operation)[:1])
-            elif not _computes(operation.op):
-                self._package_constants |= {named.name for named in operation.outputs}
-        self._known: dict[str, str] = {}
-        for operation, one in joined:
-            self._learn(operation, one)
+        self._ours, self._theirs = ours, theirs
+        self._readers = {True: _readers(ours), False: _readers(theirs)}
+        self._pairs: dict[int, int] = {}
+        self._values = {name: name for name in inputs}
+        for index, other in joined.items():
+            self._learn(index, other)
 
-    def pair(
-        self, left: Mapping[int, PlannedOperation], alone: Mapping[int, Operation]
-    ) -> dict[int, int]:
-        """Operations of one side that have the type and the inputs of exactly one of the other."""
-        pairs: dict[int, int] = {}
-        while True:
-            ours: dict[object, list[int]] = {}
-            theirs: dict[object, list[int]] = {}
-            for index, operation in alone.items():
-                if index not in pairs:
-                    ours.setdefault(self._key(operation), []).append(index)
-            for index, one in left.items():
-                key = self._planned_key(one)
-                if index not in pairs.values() and key is not None:
-                    theirs.setdefault(key, []).append(index)
-            new = {
-                ours[key][0]: indices[0]
-                for key, indices in theirs.items()
-                if len(indices) == len(ours.get(key, ())) == 1
-            }
-            if not new:
-                return pairs
-            pairs |= new
-            for index, planned in new.items():
-                self._learn(alone[index], left[planned])
+    def pair(self) -> dict[int, int]:
+        """Ops of one type that alone have the same inputs, or the same consumers."""
+        known = len(self._pairs)
+        while any(self._pair_by(key) for key in (self._inputs, self._consumers)):
+            pass
+        return dict(list(self._pairs.items())[known:])
 
-    def _learn(self, operation: Operation, one: PlannedOperation) -> None:
-        outputs = one.wires.outputs if one.wires else ()
-        self._known |= dict(zip(outputs, (n.name for n in operation.outputs), strict=False))
+    def _pair_by(self, key: Callable[[bool, int], object]) -> bool:
+        ours: dict[object, list[int]] = {}
+        theirs: dict[object, list[int]] = {}
+        for index in self._ours.keys() - self._pairs.keys():
+            ours.setdefault(key(True, index), []).append(index)
+        for index in self._theirs.keys() - set(self._pairs.values()):
+            theirs.setdefault(key(False, index), []).append(index)
+        alike = (ours.keys() & theirs.keys()) - {None}
+        new = [(ours[k][0], theirs[k][0]) for k in alike if len(ours[k]) == len(theirs[k]) == 1]
+        for index, other in new:
+            self._learn(index, other)
+        return bool(new)
 
-    def _key(self, operation: Operation) -> object:
-        names = (_followed(name, self._package) for name in _references(operation))
-        return operation.op, tuple(sorted({*names} - self._package_constants))
+    def _learn(self, index: int, other: int) -> None:
+        self._pairs[index] = other
+        values = zip(self._theirs[other].writes, self._ours[index].writes, strict=False)
+        self._values.update(values)
 
-    def _planned_key(self, one: PlannedOperation) -> object | None:
-        """None where an input comes of an operation that is not joined yet."""
-        assert one.wires
-        ends = {named.name for named in self._function.inputs}
-        names: set[str] = set()
-        for name in one.wires.inputs:
-            value = _followed(name, self._through)
-            if value in self._constants:
-                continue
-            if value not in self._known and value not in ends:
-                return None
-            names.add(_followed(self._known.get(value, value), self._package))
-        return one.op, tuple(sorted(names))
+    def _inputs(self, own: bool, index: int) -> object:
+        """None where an input comes of an op that is not joined yet."""
+        node = self._ours[index] if own else self._theirs[index]
+        reads = node.reads if own else {self._values.get(name) for name in node.reads}
+        return None if None in reads else (node.op, frozenset(reads))
+
+    def _consumers(self, own: bool, index: int) -> object:
+        """None where there are none, or one is not joined yet."""
+        nodes = self._ours if own else self._theirs
+        readers = self._readers[own]
+        consumers = [i for name in nodes[index].writes for i in readers.get(name, ())]
+        names = {i: i for i in self._pairs} if own else {v: k for k, v in self._pairs.items()}
+        if not consumers or any(i not in names for i in consumers):
+            return None
+        return nodes[index].op, frozenset(names[i] for i in consumers)
+
+
+def _readers(nodes: Mapping[int, _Node]) -> dict[str, list[int]]:
+    readers: dict[str, list[int]] = {}
+    for index, node in nodes.items():
+        for name in node.reads:
+            readers.setdefault(name, []).append(index)
+    return readers
+
+
+def _nodes(ops: Iterable[tuple[int, str, Sequence[str], Sequence[str]]]) -> dict[int, _Node]:
+    """Ops that compute, of index, type, names that are read and names that are written."""
+    nodes: dict[int, _Node] = {}
+    behind: dict[str, str] = {}
+    constants: set[str] = set()
+    for index, kind, reads, writes in ops:
+        values = [behind.get(name, name) for name in reads if name not in constants]
+        if kind == "cast" and values:
+            behind.update(dict.fromkeys(writes, values[0]))
+        elif _computes(kind):
+            nodes[index] = _Node(kind, frozenset(values), tuple(writes))
+        else:
+            constants.update(writes)
+    return nodes
 
 
 def _computes(kind: str | None) -> bool:
@@ -267,15 +293,6 @@ def _computes(kind: str | None) -> bool:
 def _references(operation: Operation) -> list[str]:
     arguments = (argument for values in operation.inputs.values() for argument in values)
     return [argument.name for argument in arguments if isinstance(argument, Ref)]
-
-
-def _followed(name: str, steps: Mapping[str, str]) -> str:
-    """The value at the beginning of a chain of casts, which has no circle in a program."""
-    for _ in range(len(steps)):
-        if name not in steps:
-            break
-        name = steps[name]
-    return name
 
 
 def walk(block: Block, scope: _Scope) -> Iterator[tuple[_Scope, Operation]]:

@@ -11,6 +11,7 @@ from pytest_ane.gates.placement.plans import (
     join,
     summarise,
 )
+from pytest_ane.gates.placement.plans.record import Wires
 from pytest_ane.mil.records import Block, Named
 from tests.gates.placement.programs import const, full, function, half, model, op
 
@@ -125,3 +126,54 @@ def test_most_of_a_program_cannot_be_folded() -> None:
     three = replace(planned(("b", "ANE"), ("c", "ANE")), complete=True)
     found = summarise(join(three, program))
     assert (found.outcome, found.folded, found.compute) == ("resident", 1, 2)
+
+
+def wired(name: str, kind: str, *reads: str) -> PlannedOperation:
+    return PlannedOperation(name, kind, "ANE", wires=Wires(reads, (name,)))
+
+
+def test_ops_of_other_names_join_by_their_inputs_and_then_by_their_consumers() -> None:
+    """`p` and `q` have the type and the input of each other, and consumers of their own."""
+    program = model(
+        function(
+            op("relu", "a", half(1, 8), x="x"),
+            op("mul", "p", half(1, 8), x="a", y="a"),
+            op("mul", "q", half(1, 8), x="a", y="a"),
+            op("sin", "s", half(1, 8), x="p"),
+            op("cos", "y", half(1, 8), x="q"),
+            outputs=["s", "y"],
+        )
+    )
+    compiled = (
+        wired("a", "relu", "x"),
+        wired("2", "mul", "a", "a"),
+        replace(wired("1", "mul", "a", "a"), preferred="CPU"),
+        wired("s", "sin", "1"),
+        wired("y", "cos", "2"),
+    )
+    plan = Plan("coremltools", (PlannedFunction("main", compiled),), complete=True)
+    joined = join(plan, program)
+    assert (joined.unmatched, joined.renamed) == ((), 2)
+    assert {one.name: one.preferred for _, one in joined.walk() if one.op == "mul"} == {
+        "p": "CPU", "q": "ANE",
+    }  # fmt: skip
+
+
+def test_what_no_neighbour_tells_apart_is_not_guessed() -> None:
+    program = model(
+        function(
+            op("relu", "a", half(1, 8), x="x"),
+            op("mul", "p", half(1, 8), x="a", y="a"),
+            op("mul", "q", half(1, 8), x="a", y="a"),
+            op("add", "y", half(1, 8), x="p", y="q"),
+            outputs=["y"],
+        )
+    )
+    compiled = (
+        wired("a", "relu", "x"),
+        wired("2", "mul", "a", "a"),
+        wired("1", "mul", "a", "a"),
+        wired("y", "add", "1", "2"),
+    )
+    plan = Plan("coremltools", (PlannedFunction("main", compiled),), complete=True)
+    assert join(plan, program).unmatched == ("2", "1")
