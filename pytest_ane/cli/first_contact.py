@@ -12,7 +12,7 @@ from pytest_ane.cli.output import Failed, Output
 from pytest_ane.core.errors import BackendError, ExecutionError
 
 if TYPE_CHECKING:
-    from pytest_ane.first_contact import Finding, Setup
+    from pytest_ane.first_contact import Finding, Run, Setup
 
 HELP = "check on a Mac what the Core ML backend assumes, and read what was found there"
 EXAMPLE = "pytest-ane first-contact --shard L01"
@@ -136,7 +136,27 @@ def _setup(options: argparse.Namespace) -> Setup:
     manifest, replay = (
         str(path.resolve()) if path else "" for path in (options.manifest, options.replay)
     )
+    if options.shard:
+        _check_shard(options.shard, manifest)
     return Setup((options.folder / build).resolve(), options.shard, manifest, replay)
+
+
+def _check_shard(shard: str, manifest: str) -> None:
+    """Let pytest collect the shard's gates, before half an hour has passed.
+
+    Raises:
+        ExecutionError: there are none.
+    """
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-m", "pytest", "--co", "-q", "-m", "gate", "--ane-backend=cpu"]
+    command += [f"--ane-shards={shard}", *([f"--ane-manifest={manifest}"] if manifest else [])]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode:
+        said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        why = said[-1].removeprefix("ERROR: ") if said else "pytest collects no gate"
+        raise ExecutionError(f"--shard {shard}: {why}")
 
 
 def _run(options: argparse.Namespace, setup: Setup) -> Iterator[str]:
@@ -146,6 +166,15 @@ def _run(options: argparse.Namespace, setup: Setup) -> Iterator[str]:
     left = run.results.left()
     steps = run.results.steps()
     yield f"{setup.folder}: {len(left)} of {len(steps)} steps to run"
+    try:
+        yield from _steps(run)
+    except KeyboardInterrupt:
+        raise ExecutionError(
+            f"Interrupted; facts are kept in {setup.folder}, and the same command goes on."
+        ) from None
+
+
+def _steps(run: Run) -> Iterator[str]:
     for name, facts in run:
         ended = next((f"{key}: {facts[key]}" for key in _UNUSUAL if key in facts), "done")
         yield f"{name}: {ended}"

@@ -264,6 +264,8 @@ def _units_differ(facts: Facts) -> Answer:
         for gate, name in shared
         if ane[gate, name] != cpu[gate, name]
     ]
+    if not shared:
+        return None, "no figures on both"
     return bool(differ), "; ".join(differ[:8]) or f"the same {len(shared)} figures"
 
 

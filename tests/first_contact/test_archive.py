@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -122,3 +125,29 @@ def test_a_time_limit_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
     replay = Script().save(tmp_path / "script")
     assert main(["first-contact", f"--replay={replay}", "--seconds=0"]) == 1
     assert "--seconds 0: give more than 0" in capsys.readouterr().err
+
+
+def test_a_shard_that_does_not_exist(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay = Script().save(tmp_path / "script")
+    monkeypatch.chdir(tmp_path)
+    assert main(["first-contact", f"--replay={replay}", "--shard=L99"]) == 1
+    assert "--shard L99: shards.toml does not exist; run" in capsys.readouterr().err
+    assert not (tmp_path / "first-contact").exists()
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+    replay, folder = Script().save(tmp_path / "script"), tmp_path / "kit"
+    command = [sys.executable, "-m", "pytest_ane.cli", "first-contact", f"--replay={replay}"]
+    run = subprocess.Popen(
+        [*command, f"--folder={folder}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert run.stdout
+    while not run.stdout.readline().startswith("machine: "):
+        assert run.poll() is None
+    run.send_signal(signal.SIGINT)
+    error = run.communicate(timeout=60)[1]
+    assert run.returncode == 1
+    assert error.startswith("pytest-ane: Interrupted; facts are kept in ")
+    assert Setup(folder / "25B78").folder.joinpath("steps/machine.json").exists()
