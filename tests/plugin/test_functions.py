@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 CORE_ML = "--ane-backend=coreml"
 BACKENDS = ["--ane-backend=cpu", CORE_ML]
 REFERENCE = "reference"
+POLICY = "[models.own.policy.placement]\nplan-functions = true\n\n"
 TABLE = '[models.own.shard.decoder]\nartifact = "{artifact}"\nreference = "{reference}"\n'
 
 
@@ -40,7 +41,7 @@ class Functions:
     def manifest(self, artifact: str, reference: str = REFERENCE, more: str = "") -> Functions:
         held = self.packages.get(reference, reference)
         table = TABLE.format(artifact=self.packages[artifact], reference=held)
-        self.project.manifest(table + more)
+        self.project.manifest(POLICY + table + more)
         return self
 
     def gate(self, *options: str, shards: str = "all") -> pytest.RunResult:
@@ -75,6 +76,8 @@ def red(result: pytest.RunResult) -> list[str]:
 def test_each_function_has_a_verdict(
     functions: Functions, backend: str, form: str, artifact: str, wrong: list[str]
 ) -> None:
+    if form and backend == CORE_ML:  # No package of its own can be made of a compiled model.
+        wrong = [*wrong, "own:decoder[verify4] placement"]
     result = functions.manifest(f"{artifact}{form}").gate(backend)
     assert red(result) == wrong
     result.assert_outcomes(passed=6 - len(wrong), failed=len(wrong), deselected=1)
@@ -88,9 +91,24 @@ def test_placement_is_of_the_function(functions: Functions) -> None:
 
 def test_a_plan_is_of_the_function(functions: Functions) -> None:
     functions.manifest("right")
-    with Replayer(Script(devices=(DeviceRule(preferred="CPU", function="verify4", op="conv"),))):
+    """That of `verify4` is of its own package, where it is called `main`."""
+    with Replayer(Script(devices=(DeviceRule(preferred="CPU", function="main", op="conv"),))):
         result = functions.project.gate(CORE_ML, "-k", "placement")
     assert red(result) == ["own:decoder[verify4] placement"]
+    result.stdout.fnmatch_lines(
+        ["  - conv `projection_cast_fp16` runs on the CPU instead of the ANE"]
+    )
+
+
+def test_core_ml_plans_the_default_function_alone(functions: Functions) -> None:
+    functions.manifest("right")
+    text = (functions.project.path / "shards.toml").read_text()
+    functions.project.manifest(text.replace("plan-functions = true", "plan-functions = false"))
+    result = functions.gate(CORE_ML, "-k", "placement")
+    result.assert_outcomes(passed=1, failed=1, deselected=5)
+    result.stdout.fnmatch_lines(
+        ["  - Core ML plans the default function of a package alone, and not `verify4`*"]
+    )
 
 
 @pytest.mark.parametrize("reference", ["single", "single.mlmodelc"])
@@ -189,7 +207,7 @@ def test_junit_and_github_name_the_function(
     subjects = {p.get("value") for p in junit.iter("property") if p.get("name") == "ane.subject"}
     assert subjects == {f"own:decoder[{name}]" for name in FUNCTIONS}
     result.stdout.fnmatch_lines(
-        ["::error file=shards.toml,line=1,title=own%3Adecoder[[]verify4] *"]
+        ["::error file=shards.toml,line=4,title=own%3Adecoder[[]verify4] *"]
     )
 
 
