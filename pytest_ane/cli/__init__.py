@@ -16,7 +16,7 @@ __all__ = ["main", "parser"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; 0, or 1 with one sentence on stderr.
+    """Run a command; 0, or 1 with one sentence on stderr; 130 after Ctrl-C, as shells count it.
 
     SIGTERM raises `SystemExit` with 143, so that temporary files are removed.
     """
@@ -34,5 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OutputError as error:
         complain(str(error))
         return 1
+    except KeyboardInterrupt:
+        complain("Interrupted.")
+        return 130
     except BrokenPipeError:  # A reader such as head has seen enough.
         return 0

@@ -12,7 +12,7 @@ from pytest_ane.cli.output import Failed, Output
 from pytest_ane.core.errors import BackendError, ExecutionError
 
 if TYPE_CHECKING:
-    from pytest_ane.first_contact import Finding, Run, Setup
+    from pytest_ane.first_contact import Finding, Setup
 
 HELP = "check on a Mac what the Core ML backend assumes, and read what was found there"
 EXAMPLE = "pytest-ane first-contact --shard L01"
@@ -165,16 +165,8 @@ def _run(options: argparse.Namespace, setup: Setup) -> Iterator[str]:
     run = Run(setup, [name for name in STEPS if name not in options.skip], options.seconds)
     left = run.results.left()
     steps = run.results.steps()
-    yield f"{setup.folder}: {len(left)} of {len(steps)} steps to run"
-    try:
-        yield from _steps(run)
-    except KeyboardInterrupt:
-        raise ExecutionError(
-            f"Interrupted; facts are kept in {setup.folder}, and the same command goes on."
-        ) from None
-
-
-def _steps(run: Run) -> Iterator[str]:
+    yield f"{len(left)} of {len(steps)} steps to run; Ctrl-C loses none that is done:"
+    yield f"their facts are kept in {setup.folder}, and the same command goes on from there"
     for name, facts in run:
         ended = next((f"{key}: {facts[key]}" for key in _UNUSUAL if key in facts), "done")
         yield f"{name}: {ended}"

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.ane_arithmetic import main as score
 from benchmarks.ane_arithmetic import read
+from pytest_ane.backends.coreml.process import Device
 from pytest_ane.cli import main
 from pytest_ane.experiments import COLUMNS
 from pytest_ane.testing import INTEL, DeviceRule, Failure, Mac, Replayer, Script
@@ -29,6 +30,13 @@ def mac(chip: str = "Apple M4 Max", **script: Any) -> Iterator[None]:
 
 def record(file: Path, *experiments: str) -> int:
     return main(["record-arithmetic", *(experiments or QUICK), "--out", str(file)])
+
+
+@pytest.fixture(autouse=True)
+def in_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No child for Core ML, which takes a second to start, except where one is meant."""
+    if "genuine" not in request.fixturenames:
+        monkeypatch.setattr("pytest_ane.backends.coreml.process.Device", lambda: Device(None))
 
 
 @pytest.fixture

@@ -148,6 +148,5 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
         assert run.poll() is None
     run.send_signal(signal.SIGINT)
     error = run.communicate(timeout=60)[1]
-    assert run.returncode == 1
-    assert error.startswith("pytest-ane: Interrupted; facts are kept in ")
+    assert (run.returncode, error) == (130, "pytest-ane: Interrupted.\n")
     assert Setup(folder / "25B78").folder.joinpath("steps/machine.json").exists()

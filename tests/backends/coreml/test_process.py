@@ -99,7 +99,12 @@ POINTS = {
 }
 
 
-@pytest.mark.parametrize("at", POINTS)
+def points(quick: str) -> list[Any]:
+    """All of them, slow but for the quick one: each starts two or three children."""
+    return [at if at == quick else pytest.param(at, marks=pytest.mark.slow) for at in POINTS]
+
+
+@pytest.mark.parametrize("at", points(quick="predict"))
 def test_a_crash_is_one_sentence_and_the_next_call_has_a_new_child(
     mac: Become, tmp_path: Path, at: Any
 ) -> None:
@@ -114,7 +119,7 @@ def test_a_crash_is_one_sentence_and_the_next_call_has_a_new_child(
     assert ask(backend, at, package) is not None
 
 
-@pytest.mark.parametrize("at", POINTS)
+@pytest.mark.parametrize("at", points(quick="load"))
 def test_a_hang_is_one_sentence_and_is_not_waited_for_twice(
     mac: Become, tmp_path: Path, at: Any
 ) -> None:
@@ -167,6 +172,7 @@ def is_running(pid: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_memory_stays_flat_over_many_loads(
     mac: Become, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +213,11 @@ with Replayer(Script(Mac(compiler=""), failures=(Failure("predict", effect="hang
 
 @pytest.mark.parametrize(
     ("ending", "idle", "within"),
-    [(signal.SIGINT, False, 2), (signal.SIGKILL, True, 2), (signal.SIGKILL, False, 12)],
+    [
+        (signal.SIGINT, False, 2),
+        (signal.SIGKILL, True, 2),
+        pytest.param(signal.SIGKILL, False, 12, marks=pytest.mark.slow),
+    ],
 )
 def test_no_child_outlives_its_parent(
     package: Path, tmp_path: Path, ending: signal.Signals, idle: bool, within: float
