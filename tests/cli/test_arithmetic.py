@@ -166,6 +166,7 @@ def test_blame_takes_the_arithmetic_of_the_manifest(
     assert LABEL in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_drift_and_bisect_in_the_arithmetic(
     stacks: Stacks,
     tmp_path: Path,

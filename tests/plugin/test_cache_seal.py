@@ -59,6 +59,7 @@ def test_edited_entries_are_made_again_and_the_summary_says_so(
     assert "made again" not in project.gate(f"--ane-cache={root}").stdout.str()
 
 
+@pytest.mark.slow
 def test_rehash_does_not_believe_the_list_of_digests(project: Project, root: Path) -> None:
     lines = []
     for file in (root / "artifacts").rglob("weight.bin"):

@@ -54,6 +54,7 @@ def test_a_crash_is_one_red_gate_and_the_next_shard_runs(project: Project) -> No
     result.stdout.fnmatch_lines(["*Core ML crashed while predicting (SIGABRT)*"])
 
 
+@pytest.mark.slow
 def test_a_hang_is_one_red_gate_and_the_next_shard_runs(project: Project) -> None:
     project.packages(good="float32", other="none")
     project.pytester.makeini("[pytest]\nane_device_timeout = 3 s\n")

@@ -139,6 +139,7 @@ def test_a_hang_is_one_sentence_and_is_not_waited_for_twice(
     assert backend.load(other).predict(X)["y"][0, 1] == 2
 
 
+@pytest.mark.slow
 def test_a_model_outlives_the_crash_of_another_and_its_states_do_not(
     mac: Become, tmp_path: Path
 ) -> None:
@@ -215,7 +216,7 @@ with Replayer(Script(Mac(compiler=""), failures=(Failure("predict", effect="hang
     ("ending", "idle", "within"),
     [
         (signal.SIGINT, False, 2),
-        (signal.SIGKILL, True, 2),
+        pytest.param(signal.SIGKILL, True, 2, marks=pytest.mark.slow),
         pytest.param(signal.SIGKILL, False, 12, marks=pytest.mark.slow),
     ],
 )
