@@ -72,7 +72,7 @@ def _answer(assumption: Assumption, facts: Facts | None) -> Answer:
         return None, f"the step failed: {facts['failed']}"
     try:
         return assumption.judge(facts)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         return None, f"the facts are damaged ({type(error).__name__}: {error})"
 
 

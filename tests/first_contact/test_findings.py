@@ -146,3 +146,11 @@ def test_figures_of_ane_and_cpu() -> None:
         found("gates", {"CPU_AND_NE": run(1.0), "CPU_ONLY": run(1.0)}, "otherwise").holds is False
     )
     assert found("gates", {"CPU_ONLY": run(1.0)}, "otherwise").holds is None
+
+
+@pytest.mark.parametrize("late", [None, "8", [1], {}, 10**400])
+def test_facts_of_the_wrong_kind_are_damaged(late: Any) -> None:
+    facts = {"times": 240, "early": 10**8, "late": late, "seconds": 1.0}
+    finding = found("loads", facts)
+    assert finding.holds is None
+    assert finding.found.startswith("the facts are damaged (")
