@@ -16,6 +16,12 @@ Side = Literal["above", "below"]
 Cell: TypeAlias = float | int | str | None
 
 
+def plain(value: Any) -> Any:
+    """A number of numpy as Python has it; all else as it is."""
+    item = getattr(value, "item", None)
+    return value if item is None else item()
+
+
 @dataclass(frozen=True)
 class Figure:
     """One number, or word, of a verdict.
@@ -41,6 +47,11 @@ class Figure:
     good: Side | None = None
     note: str = ""
     shown: bool = False
+
+    def __post_init__(self) -> None:
+        """Numbers of numpy become Python's: nothing else crosses from a worker of pytest-xdist."""
+        for name in ("value", "of", "limit"):
+            object.__setattr__(self, name, plain(getattr(self, name)))
 
     @property
     def passes(self) -> bool:
@@ -130,6 +141,8 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
 
     def __post_init__(self) -> None:
+        rows = tuple(tuple(map(plain, row)) for row in self.rows)
+        object.__setattr__(self, "rows", rows)
         if any(len(row) != len(self.columns) for row in self.rows):
             raise ValueError(f"a row of {self.title!r} has not {len(self.columns)} cells")
 

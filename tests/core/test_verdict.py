@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pytest_ane.core.verdict import Column, Figure, Finding, Table, Verdict, Where, nothing
@@ -63,3 +64,12 @@ def test_a_table_is_rectangular() -> None:
 def test_nothing_is_unproven() -> None:
     verdict = nothing("fidelity", "m:L01", "Nothing was compared", "add probes")
     assert (verdict.status, verdict.reasons[0].remedy) == ("unproven", "add probes")
+
+
+def test_numbers_of_numpy_become_python_s() -> None:
+    """A worker of pytest-xdist cannot send others."""
+    figure = Figure("a", np.float64(0.5), limit=np.float32(0.25), of=np.int64(3))
+    table = Table("t", (Column("a"), Column("b")), ((np.float32(0.5), "x"),))
+    numbers = (figure.value, figure.limit, figure.of, table.rows[0][0])
+    assert [type(number) for number in numbers] == [float, float, int, float]
+    assert numbers == (0.5, 0.25, 3, 0.5)
