@@ -32,12 +32,30 @@ def import_coremltools() -> Any:
     of, which stays to the end, took a third of a second each time; the collector leaves it out.
     """
     first = "coremltools.optimize.coreml" not in sys.modules
-    with converter_notes(), held_interrupt():
+    with importing():
         import coremltools
         import coremltools.optimize.coreml
     if first:
         gc.freeze()
     return coremltools
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """While coremltools is imported: no remarks, and Ctrl-C waits.
+
+    It imports transformers to see whether it is there, which takes a second; so it is not there,
+    unless it is imported already.
+    """
+    hidden = "transformers" not in sys.modules
+    with converter_notes(), held_interrupt():
+        if hidden:
+            sys.modules["transformers"] = None  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            if hidden:
+                del sys.modules["transformers"]
 
 
 @contextmanager

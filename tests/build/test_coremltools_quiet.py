@@ -48,7 +48,7 @@ def test_notes_of_an_inner_block_are_its_own() -> None:
 def test_importing_coremltools_says_nothing() -> None:
     """And what came with it is no longer looked through for garbage; what comes later is."""
     code = (
-        "import gc\n"
+        "import gc, sys\n"
         "from pytest_ane.build.coremltools_quiet import import_coremltools\n"
         "import_coremltools()\n"
         "frozen = gc.get_freeze_count()\n"
@@ -56,6 +56,8 @@ def test_importing_coremltools_says_nothing() -> None:
         "later = [[] for _ in range(1000)]\n"
         "import_coremltools()\n"
         "assert gc.get_freeze_count() <= frozen\n"
+        "assert 'transformers' not in sys.modules\n"
+        "import transformers\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")

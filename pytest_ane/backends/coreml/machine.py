@@ -248,9 +248,9 @@ def coremltools() -> Any:
         BackendError: it has no native module here, or one that cannot be loaded.
     """
     check_native()
-    from pytest_ane.build.coremltools_quiet import converter_notes, held_interrupt
+    from pytest_ane.build.coremltools_quiet import importing
 
-    with converter_notes(), held_interrupt():
+    with importing():
         import coremltools
 
         # coremltools goes on without it, and fails later with a traceback.
