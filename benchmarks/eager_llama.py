@@ -10,30 +10,33 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pytest_ane.families.llama.config import LlamaConfig
-from pytest_ane.families.llama.model import LlamaModel
-from pytest_ane.families.llama.weights import BlockWeights, read_block, read_head
+from pytest_ane.families.decoder import DecoderConfig, DecoderModel
+from pytest_ane.families.decoder.weights import BlockWeights
+
+MAPS = ("q", "k", "v", "o", "gate", "up", "down")
 
 
 class EagerLlama:
     """The whole model, weights in float32, at some position of one sequence."""
 
-    def __init__(self, model: LlamaModel, context: int) -> None:
+    def __init__(self, model: DecoderModel, context: int) -> None:
         self.config = c = model.config
-        self.blocks = [read_block(model.source, c, i) for i in range(c.layers)]
-        slices = [read_head(model.source, c, i) for i in range(c.slices)]
+        self.blocks = [model.weights.block(i) for i in range(len(c.layers))]
+        slices = [model.weights.head(i) for i in range(c.slices)]
         self.norm = slices[0].norm
         self.embedding = torch.cat([part.projection for part in slices])
-        self.tables = [torch.from_numpy(table) for table in c.rotary.tables(context)]
-        shape = (c.layers, c.kv_heads, context, c.head)
+        self.tables = [torch.from_numpy(table) for table in c.rotaries[0].tables(context)]
+        shape = (len(c.layers), c.kv_heads, context, c.head)
         self.keys, self.values = torch.zeros(shape), torch.zeros(shape)
         self.position = 0
 
     @property
     def weight_bytes(self) -> int:
         """Of all that a token multiplies."""
-        blocks = (t for block in self.blocks for t in vars(block).values())
-        return sum(int(tensor.nbytes) for tensor in [*blocks, self.embedding])
+        maps = (getattr(b, part) for b in self.blocks for part in MAPS)
+        norms = (norm for b in self.blocks for norm in (b.attention_norm, b.ffn_norm))
+        tensors = [*(m.weight for m in maps), *norms, self.embedding]
+        return sum(int(tensor.nbytes) for tensor in tensors)
 
     def step(self, token: int) -> Tensor:
         """Logits `[V]` after one more token."""
@@ -49,7 +52,7 @@ class EagerLlama:
 
 
 def run_block(
-    c: LlamaConfig,
+    c: DecoderConfig,
     w: BlockWeights,
     x: Tensor,
     cos: Tensor,
@@ -60,14 +63,20 @@ def run_block(
 ) -> Tensor:
     """`x [1, C]` through a block; its key and value go last of the `seen` ones in the cache."""
     h = F.rms_norm(x, w.attention_norm.shape, w.attention_norm, c.epsilon)
-    q = rotate(F.linear(h, w.q).view(c.kv_heads, -1, c.head), cos, sin)
-    keys[:, seen - 1] = rotate(F.linear(h, w.k).view(c.kv_heads, c.head), cos, sin)
-    values[:, seen - 1] = F.linear(h, w.v).view(c.kv_heads, c.head)
+    q = rotate(F.linear(h, w.q.weight).view(c.kv_heads, -1, c.head), cos, sin)
+    keys[:, seen - 1] = rotate(F.linear(h, w.k.weight).view(c.kv_heads, c.head), cos, sin)
+    values[:, seen - 1] = F.linear(h, w.v.weight).view(c.kv_heads, c.head)
     scores = torch.bmm(q, keys[:, :seen].transpose(1, 2)).mul_(c.head**-0.5)
     mixed = torch.bmm(torch.softmax(scores, -1), values[:, :seen])
-    x = x + F.linear(mixed.view(1, -1), w.o)
+    x = x + F.linear(mixed.view(1, -1), w.o.weight)
     h = F.rms_norm(x, w.ffn_norm.shape, w.ffn_norm, c.epsilon)
-    return x + F.linear(F.silu(F.linear(h, w.gate)) * F.linear(h, w.up), w.down)
+    return x + fed(w, h)
+
+
+def fed(w: BlockWeights, h: Tensor) -> Tensor:
+    """The gated network."""
+    gated = F.silu(F.linear(h, w.gate.weight)) * F.linear(h, w.up.weight)
+    return F.linear(gated, w.down.weight)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

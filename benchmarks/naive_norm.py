@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_ane.families import Conversion, Cut
-from pytest_ane.families.blocks import starts_whole
-from pytest_ane.families.llama import LlamaModel, layout, spread, wiring
-from pytest_ane.families.llama import open_model as open_llama
+from pytest_ane.families.decoder import DecoderModel
+from pytest_ane.families.llama import FAMILY
 from pytest_ane.sources import Source
 
 if TYPE_CHECKING:
@@ -22,15 +21,21 @@ if TYPE_CHECKING:
 
 __all__ = ["VERSION", "layout", "open_model", "spread", "starts_whole", "wiring"]
 VERSION = "1"
+layout, wiring, starts_whole, spread = (
+    FAMILY.layout,
+    FAMILY.wiring,
+    FAMILY.starts_whole,
+    FAMILY.spread,
+)
 
 
-def open_model(source: Source, cut: Cut) -> LlamaModel:
+def open_model(source: Source, cut: Cut) -> DecoderModel:
     """The same weights and references; only what is converted differs."""
-    model = open_llama(source, cut)
-    return NaiveLlama(model.source, model.config, cut)
+    model = FAMILY.open_model(source, cut)
+    return NaiveLlama(model.source, model.config, model.names, cut)
 
 
-class NaiveLlama(LlamaModel):
+class NaiveLlama(DecoderModel):
     """A Llama model whose packages square in fp16."""
 
     def conversion(self, shard: str) -> Conversion:

@@ -88,7 +88,8 @@ def get_family(name: str) -> Family:
         ManifestError: there is none, it cannot be imported, or it lacks what a family has.
     """
     if name in FAMILIES:
-        return cast("Family", import_code(f"pytest_ane.families.{name}", "family"))
+        module = import_code(f"pytest_ane.families.{name}", "family")
+        return cast("Family", getattr(module, "FAMILY", module))
     if not importable(name):
         raise ManifestError(
             f"No family {name!r}; there is: {', '.join(FAMILIES)}. A module of that name is "

@@ -10,42 +10,50 @@ import torch
 from torch import Tensor, nn
 
 from pytest_ane.core import fp16
+from pytest_ane.families.reference import softly_capped
 
 
 class ScaledRMSNorm(nn.Module):
-    """RMSNorm over axis 1 that no fp16 input can overflow.
+    """RMSNorm over one axis that no fp16 input can overflow.
 
     With m = max|x|: x / sqrt(mean(x^2) + eps) = (x/m) / sqrt(mean((x/m)^2) + (sqrt(eps)/m)^2).
     Every |x/m| is at most 1, so no square overflows and their mean is at least 1/C. Squaring
     first overflows fp16 above |x| = 255.9; real activations reach five digits.
     """
 
-    def __init__(self, weight: Tensor, epsilon: float) -> None:
+    def __init__(self, weight: Tensor, epsilon: float, axis: int = 1) -> None:
         super().__init__()
-        self.weight = nn.Parameter(weight.reshape(1, -1, 1, 1), requires_grad=False)
-        self.root_epsilon = epsilon**0.5
+        shape = [-1 if i == axis else 1 for i in range(4)]
+        self.weight = nn.Parameter(weight.reshape(shape), requires_grad=False)
+        self.root_epsilon, self.axis = epsilon**0.5, axis
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise `[1, C, T, 1]` over C."""
-        return settled(scaled_to_unit(x, self.root_epsilon) * self.weight, x.dtype)
+        """Normalise `[1, C, T, 1]` over C, or `[KV, G, d, T]` over its own axis."""
+        return settled(scaled_to_unit(x, self.root_epsilon, self.axis) * self.weight, x.dtype)
 
 
 class AneHead(nn.Module):
     """Final norm and one vocabulary slice: `x [1, C, T, 1]` to logits `y [1, V / slices, T, 1]`."""
 
-    def __init__(self, norm: Tensor, projection: Tensor, epsilon: float) -> None:
+    def __init__(
+        self, norm: Tensor, projection: Tensor, epsilon: float, cap: float | None = None
+    ) -> None:
         super().__init__()
         self.norm = ScaledRMSNorm(norm, epsilon)
         self.head = pointwise(projection)
+        self.cap = cap
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits `[1, V / slices, T, 1]` of hidden states `[1, C, T, 1]`."""
         logits: Tensor = self.head(self.norm(x))
-        return logits
+        return softly_capped(logits, self.cap)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate-half RoPE along axis 2 of `[KV, G, d, T]`, with tables `[1, 1, d, T]`."""
+    """Rotate-half RoPE along axis 2 of `[KV, G, d, T]`, of as many channels as the tables have."""
+    channels = cos.shape[2]
+    if channels < x.shape[2]:
+        return torch.cat([rotate(x[:, :, :channels], cos, sin), x[:, :, channels:]], dim=2)
     low, high = x.chunk(2, dim=2)
     return x * cos + torch.cat([-high, low], dim=2) * sin
 

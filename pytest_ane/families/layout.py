@@ -19,24 +19,38 @@ the ANE and drives attention off it (rule R052)."""
 
 @dataclass(frozen=True)
 class Rotary:
-    """Angles of rotate-half RoPE: of `head` channels the share `rotated` turns, at base `theta`."""
+    """Angles of rotate-half RoPE: pair i of a head turns by `frequencies[i]` a position.
 
-    head: int
-    theta: float
-    rotated: float = 1.0
+    Attributes:
+        frequencies: of each pair, in radians a position.
+        factor: of all cosines and sines.
+    """
 
-    def tables(self, length: int, start: int = 0) -> tuple[FloatArray, FloatArray]:
-        """Cosines and sines `[T, d]`, both halves of a head alike.
+    frequencies: tuple[float, ...]
+    factor: float = 1.0
 
-        Angle of position p and pair i: p * theta^(-2i/d) (Su et al., arXiv 2104.09864).
+    @classmethod
+    def plain(cls, head: int, theta: float, rotated: float = 1.0) -> Rotary:
+        """Of `head` channels, at base `theta`: theta^(-2i/d) (Su et al., arXiv 2104.09864).
+
         Proportional RoPE: the frequencies are those of the whole head, and the pairs beyond the
         share do not turn (`_compute_proportional_rope_parameters` of transformers).
         """
-        frequency = self.theta ** (-np.arange(0, self.head, 2, dtype=np.float64) / self.head)
-        frequency[int(self.rotated * self.head // 2) :] = 0
+        frequency = theta ** (-np.arange(0, head, 2, dtype=np.float64) / head)
+        frequency[int(rotated * head // 2) :] = 0
+        return cls(tuple(frequency.tolist()))
+
+    @property
+    def channels(self) -> int:
+        """Channels that turn, the first ones of a head."""
+        return 2 * len(self.frequencies)
+
+    def tables(self, length: int, start: int = 0) -> tuple[FloatArray, FloatArray]:
+        """Cosines and sines `[T, channels]`, both halves alike."""
         position = np.arange(start, start + length)
-        angle = np.outer(position, np.concatenate([frequency, frequency]))
-        return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+        angle = np.outer(position, np.tile(self.frequencies, 2))
+        cos, sin = np.cos(angle) * self.factor, np.sin(angle) * self.factor
+        return cos.astype(np.float32), sin.astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -48,9 +62,11 @@ class AneLayout:
 
     Attributes:
         family: named in errors.
-        rotary: None where a position sees itself only.
+        rotary: None where nothing turns.
         context: positions of the state; None where attention sees its own call only.
         window: positions that attention sees, its own included; None for all.
+        attends: whether positions see others though nothing turns.
+        ring: whether position p is at p modulo `context`, over the one that was there.
     """
 
     family: str
@@ -59,11 +75,13 @@ class AneLayout:
     context: int | None = None
     window: int | None = None
     recurrent: tuple[str, ...] = ()
+    attends: bool = False
+    ring: bool = False
 
     @property
     def sees(self) -> Literal["itself", "call", "state"]:
         """What a position's output depends on."""
-        if self.rotary is None:
+        if self.rotary is None and not self.attends:
             return "itself"
         return "call" if self.context is None else "state"
 
@@ -79,10 +97,9 @@ class AneLayout:
             ExecutionError: they do not fit the state.
         """
         x = {"x": np.ascontiguousarray(hidden.T)[None, :, :, None]}
-        if self.rotary is None:
+        if self.sees == "itself":
             return x
-        shape = (len(hidden), start, first)
-        return x | _attention_inputs(*shape, self.rotary, self.context, self.window)
+        return x | _attention_inputs(self, len(hidden), start, first)
 
     def output(self, outputs: Inputs) -> FloatArray:
         """`y [1, C, T, 1]` as `[T, C]`; `ExecutionError` where the outputs hold no such `y`."""
@@ -96,50 +113,88 @@ class AneLayout:
         return np.ascontiguousarray(y[0, :, :, 0].T, dtype=np.float32)
 
 
-def attention_ports(width: int, head: int, context: int | None) -> tuple[Port, ...]:
-    """Inputs of an attention shard, of which `head` channels turn, as `AneLayout` makes them."""
+def attention_ports(width: int, turned: int, context: int | None) -> tuple[Port, ...]:
+    """Inputs of an attention shard, as `AneLayout` makes them.
+
+    Args:
+        width: channels of a hidden state.
+        turned: channels of a head that turn; without any there are no tables.
+        context: positions of the state; None without one.
+    """
     x = Port("x", (1, width, "T", 1))
-    tables = (Port("cos", (1, 1, head, "T")), Port("sin", (1, 1, head, "T")))
+    tables = (Port(name, (1, 1, turned, "T")) for name in ("cos", "sin") if turned)
     if context is None:
         return (x, *tables, Port("mask", (1, 1, "T", "T")))
     return (x, *tables, *(Port(name, (1, 1, "T", context)) for name in ("mask", "write")))
 
 
-@lru_cache(maxsize=4)
 def _attention_inputs(
-    length: int, start: int, first: int, rotary: Rotary, context: int | None, window: int | None
+    layout: AneLayout, length: int, start: int, first: int
 ) -> dict[str, FloatArray]:
-    """A block's inputs besides its hidden states; all blocks of a model share the arrays."""
-    cos, sin = rotary.tables(length, start)
-    tables = {"cos": cos.T[None, None], "sin": sin.T[None, None]}
-    if context is None:
-        return tables | {"mask": causal_mask(length, window=window)[None, None]}
-    if start + length > context:
+    """A block's inputs besides its hidden states."""
+    tables = {} if layout.rotary is None else _tables(layout.rotary, length, start)
+    context, window = layout.context, layout.window
+    if context is not None and not layout.ring and start + length > context:
         raise ExecutionError(
             f"positions {start} to {start + length - 1} do not fit a state of "
             f"{context}; raise context in shards.toml or shorten the prompt."
         )
-    mask = causal_mask(length, start, context, window)
-    mask[:, :first] = MASKED
-    return tables | {"mask": mask[None, None], "write": write_mask(length, start, context)}
+    if layout.ring and length > (context or 0) - (window or 1) + 1:
+        raise ExecutionError(
+            f"a call of {length} positions does not fit a ring of {context} beside the {window} "
+            "that are seen; cut the shard with a larger max-tokens."
+        )
+    return tables | _masks(length, start, first, context, window, layout.ring)
+
+
+@lru_cache(maxsize=8)
+def _tables(rotary: Rotary, length: int, start: int) -> dict[str, FloatArray]:
+    """All blocks of a model share the arrays."""
+    cos, sin = rotary.tables(length, start)
+    return {"cos": cos.T[None, None], "sin": sin.T[None, None]}
+
+
+@lru_cache(maxsize=8)
+def _masks(
+    length: int, start: int, first: int, context: int | None, window: int | None, ring: bool
+) -> dict[str, FloatArray]:
+    if context is None:
+        return {"mask": causal_mask(length, window=window)[None, None]}
+    mask = causal_mask(length, start, context, window, first=first, ring=ring)
+    return {"mask": mask[None, None], "write": write_mask(length, start, context)}
 
 
 def causal_mask(
-    length: int, start: int = 0, context: int | None = None, window: int | None = None
+    length: int,
+    start: int = 0,
+    context: int | None = None,
+    window: int | None = None,
+    *,
+    first: int = 0,
+    ring: bool = False,
 ) -> FloatArray:
     """`[T, S]`: 0 where the key is not later than the query, else `MASKED`.
 
     Rows are queries from `start` on, columns keys. S is `context`, or T for queries that see only
-    one another; keys that are `window` positions older are masked too.
+    one another; keys that are `window` positions older are masked too, and those before `first`.
+    In a ring a column holds the last position that was written to it.
     """
     keys = np.arange(length if context is None else context)
+    if ring:
+        last = start + length - 1
+        keys = last - (last - keys) % len(keys)
     age = np.arange(start, start + length)[:, None] - keys
-    hidden = age < 0 if window is None else (age < 0) | (age >= window)
+    hidden = (age < 0) | (keys < first)
+    if window is not None:
+        hidden |= age >= window
     return np.where(hidden, np.float32(MASKED), np.float32(0))
 
 
 def write_mask(length: int, start: int, context: int) -> FloatArray:
-    """`[1, 1, T, S]`: 1 where a position's key and value go in the state, else 0."""
+    """`[1, 1, T, S]`: 1 where a position's key and value go in the state, else 0.
+
+    Position p goes to p modulo S.
+    """
     mask = np.zeros((1, 1, length, context), dtype=np.float32)
-    mask[0, 0, np.arange(length), np.arange(start, start + length)] = 1
+    mask[0, 0, np.arange(length), np.arange(start, start + length) % context] = 1
     return mask

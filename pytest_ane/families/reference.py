@@ -30,15 +30,29 @@ def split_heads(x: Tensor, head: int) -> Tensor:
     return x.reshape(len(x), -1, head).transpose(0, 1)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, divisor: float = 1.0) -> Tensor:
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor,
+    divisor: float = 1.0,
+    cap: float | None = None,
+) -> Tensor:
     """Attention with grouped queries: softmax(q k^T / divisor + mask) v as `[T, heads * d]`.
 
-    `q [heads, T, d]`; `k` and `v [kv_heads, T, d]`; additive `mask [T, T]`.
+    `q [heads, T, d]`; `k` and `v [kv_heads, T, d]`; additive `mask [T, T]`; scores are softly
+    capped before the mask is added.
     """
     group = len(q) // len(k)
     k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
-    mixed = torch.softmax(q @ k.transpose(1, 2) / divisor + mask, dim=-1) @ v
+    scores = softly_capped(q @ k.transpose(1, 2) / divisor, cap)
+    mixed = torch.softmax(scores + mask, dim=-1) @ v
     return mixed.transpose(0, 1).reshape(mixed.shape[1], -1)
+
+
+def softly_capped(x: Tensor, cap: float | None) -> Tensor:
+    """C tanh(x / c), between -c and c (Gemma 2, arXiv 2408.00118); `x` without a cap."""
+    return x if cap is None else torch.tanh(x / cap) * cap
 
 
 def run_each(

@@ -82,7 +82,19 @@ Terms = Annotated[
 ]
 
 
-FAMILIES = ("gemma4", "llama", "zaya")
+FAMILIES = (
+    "gemma2",
+    "gemma3",
+    "gemma4",
+    "granite",
+    "llama",
+    "mistral",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "smollm3",
+    "zaya",
+)
 """Architectures that come with the package; any other family is a module of the user's."""
 _MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 Module = Annotated[str, Form(_MODULE, "must be a family or a module's name, such as 'my.family'")]
@@ -170,13 +182,13 @@ class ModelTable(Common):
     )
 
     family: Module | None = None
-    """The architecture: `llama`, or a module of your own with a family's functions; absent for
-    packages of your own."""
+    """The architecture, such as `llama`, or a module of your own with a family's functions; absent
+    for packages of your own."""
     source: SourceTable | None = None
     """Where the weights come from; needed with a family."""
     stateful: bool = False
     """Whether attention keeps keys and values in states (`ct.StateType`) and so takes a text step
-    by step; for `llama`, whose blocks otherwise take a whole text at once."""
+    by step; for decoders, whose blocks otherwise take a whole text at once."""
     builder: Builder | None = None
     """In place of a family: a function of your own, `module:function`, that makes a shard from a
     torch module. It is the only code that a manifest runs, a family of your own apart."""

@@ -265,6 +265,7 @@ class ChainSource:
 
     synthetic = False
     names: Sequence[str] = ()
+    keys: Sequence[str] = ()
 
     def __init__(self, model: Model) -> None:
         self.label = model.name

@@ -73,6 +73,11 @@ class Source(Protocol):
         """Names of all tensors; empty for a synthetic source, which has any."""
         ...
 
+    @property
+    def keys(self) -> Collection[str]:
+        """Keys of all metadata, of nested tables the outermost ones."""
+        ...
+
     def value(self, key: str) -> Any:
         """A metadata value; raises `SourceError` where the key is absent."""
         ...

@@ -53,6 +53,11 @@ class GGUFSource:
         """Names of all tensors in the file."""
         return self._tensors.keys()
 
+    @property
+    def keys(self) -> Collection[str]:
+        """Keys of all metadata."""
+        return tuple(self._reader.fields)
+
     def value(self, key: str) -> Any:
         """A metadata value by its full key, such as `llama.block_count`."""
         field = self._reader.get_field(key)

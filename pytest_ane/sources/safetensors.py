@@ -59,6 +59,11 @@ class SafetensorsSource:
         """Names of all tensors, from the index or the one file's header."""
         return self._homes.keys()
 
+    @property
+    def keys(self) -> Collection[str]:
+        """Keys of `config.json`."""
+        return self._config.keys()
+
     def value(self, key: str) -> Any:
         """A value of `config.json`; dots lead into its tables, as in `text_config.hidden_size`."""
         absent = (

@@ -58,6 +58,11 @@ class SeededSource:
         """The seed, for messages: `seeded 7`."""
         return f"seeded {self._seed}"
 
+    @property
+    def keys(self) -> Collection[str]:
+        """Keys that the manifest's `config` gives."""
+        return self._config.keys()
+
     def value(self, key: str) -> Any:
         """A value that the manifest's `config` gives; `SourceError` for any other."""
         return lookup(self._config, key, f"{self.label}: config has no key {key!r}.")

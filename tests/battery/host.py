@@ -56,7 +56,9 @@ def _angles(position: Callable[[Any], Any] = lambda p: p, theta: float = 1.0) ->
     def change(given: dict[str, Any], start: int, layout: AneLayout) -> dict[str, Any]:
         rotary, length = layout.rotary, given["x"].shape[2]
         assert rotary is not None
-        rotary = replace(rotary, theta=rotary.theta * theta)
+        count = len(rotary.frequencies)
+        slower = (f * theta ** (-i / count) for i, f in enumerate(rotary.frequencies))
+        rotary = replace(rotary, frequencies=tuple(slower))
         cos, sin = rotary.tables(4096)
         places = position(np.arange(start, start + length))
         return {"cos": cos[places].T[None, None], "sin": sin[places].T[None, None]}
@@ -68,8 +70,8 @@ def _half_angles(given: dict[str, Any], start: int, layout: AneLayout) -> dict[s
     """Angles computed in fp16, whose steps are 1/8 at 128 to 256."""
     rotary, length = layout.rotary, given["x"].shape[2]
     assert rotary is not None
-    frequency = rotary.theta ** (-np.arange(0, rotary.head, 2) / rotary.head)
-    angle = np.outer(np.arange(start, start + length), np.tile(frequency, 2)).astype(np.float16)
+    frequency = np.tile(rotary.frequencies, 2)
+    angle = np.outer(np.arange(start, start + length), frequency).astype(np.float16)
     wide = angle.astype(np.float32)
     return {"cos": np.cos(wide).T[None, None], "sin": np.sin(wide).T[None, None]}
 

@@ -10,27 +10,29 @@ from unittest import mock
 
 import torch
 
-from pytest_ane.families.llama import weights
+from pytest_ane.families.decoder import weights
+from pytest_ane.families.layout import Rotary
 from tests.battery.fault import Fault, Modules, Put, unique
 
-_READ_BLOCK, _READ_HEAD = weights.read_block, weights.read_head
+_SLOW = Rotary.plain(64, 1000.0)
+_BLOCK, _HEAD = weights.Weights.block, weights.Weights.head
 
 
-def _reading(name: str, replacement: Any) -> Put:
+def _reading(name: str, replacement: Any, of: Any = weights.Weights) -> Put:
     """Another function in place of one that reads weights, for as long as the context lasts."""
 
     def put(model: Any, _: Modules) -> AbstractContextManager[Any]:
-        return mock.patch.object(weights, name, replacement)
+        return mock.patch.object(of, name, replacement)
 
     return put
 
 
 def _blocks(change: Callable[[Any], Any], only: int | None = None) -> Put:
-    def read(source: Any, config: Any, index: int) -> Any:
-        block = _READ_BLOCK(source, config, index)
+    def read(self: Any, index: int) -> Any:
+        block = _BLOCK(self, index)
         return change(block) if only in (None, index) else block
 
-    return _reading("read_block", read)
+    return _reading("block", read)
 
 
 def _configured(**changes: Any) -> Put:
@@ -45,13 +47,17 @@ def _next_token(model: Any, _: Modules) -> AbstractContextManager[Any]:
     return mock.patch.object(model, "embed", lambda ids: right([i + 1 for i in ids]))
 
 
-def _head(source: Any, config: Any, index: int) -> Any:
-    right = _READ_HEAD(source, config, index)
-    return replace(right, norm=torch.ones_like(right.norm))
+def _unnormed(self: Any, index: int) -> Any:
+    right = _HEAD(self, index)
+    return right._replace(norm=torch.ones_like(right.norm))
 
 
-def _neighbour(source: Any, config: Any, index: int) -> Any:
-    return _READ_BLOCK(source, config, max(index - 1, 0))
+def _neighbour(self: Any, index: int) -> Any:
+    return _BLOCK(self, max(index - 1, 0))
+
+
+def _shrunk(b: Any) -> Any:
+    return replace(b, down=b.down.scaled(0))
 
 
 def _shared(name: str, what: str, put: Put) -> Fault:
@@ -63,17 +69,17 @@ FAULTS = unique(
         _shared(
             "shared-unpermute",
             "rows of queries and keys stay in the file's order",
-            _reading("unpermute", lambda weight, heads: weight),
+            _reading("in_halves", lambda weight, heads: weight, of=weights),
         ),
-        _shared("shared-theta", "theta is 1,000", _configured(theta=1000.0)),
+        _shared("shared-theta", "theta is 1,000", _configured(rotaries=(_SLOW,))),
         _shared("shared-epsilon", "epsilon is 0.5", _configured(epsilon=0.5)),
         _shared("shared-neighbour", "every block has its neighbour's weights",
-                _reading("read_block", _neighbour)),
+                _reading("block", _neighbour)),
         _shared("shared-gate-up", "gate and up are exchanged in every block",
                 _blocks(lambda b: replace(b, gate=b.up, up=b.gate))),
         _shared("shared-block-dead", "block 0 adds nothing from its network",
-                _blocks(lambda b: replace(b, down=b.down * 0), only=0)),
+                _blocks(_shrunk, only=0)),
         _shared("shared-token", "every token is read as the next one", _next_token),
-        _shared("shared-final-norm", "the final norm has no weight", _reading("read_head", _head)),
+        _shared("shared-final-norm", "the final norm has no weight", _reading("head", _unnormed)),
     ]
 )  # fmt: skip

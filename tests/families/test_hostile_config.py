@@ -11,7 +11,7 @@ import pytest
 from pytest_ane.core.errors import AneError
 from pytest_ane.families import Cut
 from pytest_ane.families.gemma4.config import Gemma4Config
-from pytest_ane.families.llama.config import LlamaConfig
+from pytest_ane.families.llama import FAMILY
 from pytest_ane.families.zaya.config import ZayaConfig
 from tests.families.gemma4.tiny import MemorySource, tiny_config
 from tests.families.llama.tiny import tiny_source as tiny_llama
@@ -28,7 +28,7 @@ def llama(values: Values | None = None) -> Values:
     source = tiny_llama(layers=2, heads=4, kv_heads=2, head=8, ffn=20, vocabulary=11)
     if values is not None:
         source.values = values
-        _ = LlamaConfig.read(source, 3, Cut(())).rotary
+        FAMILY.read(source, Cut(()))
     return source.values
 
 

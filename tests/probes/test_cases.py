@@ -16,7 +16,7 @@ def test_a_case_of_a_family_s_shard() -> None:
     hidden = np.array([[1, -7, 3], [4, 5, 6]], np.float32)
     expected = hidden * 2
     probe = HiddenProbe("captured", "captured chat T=2", 0, ((0, 2),), hidden, expected)
-    case = probe.case(AneLayout("llama", 3, Rotary(2, 100.0)))
+    case = probe.case(AneLayout("llama", 3, Rotary.plain(2, 100.0)))
     assert (case.kind, case.name) == ("captured", "captured chat T=2")
     assert (case.length, case.input_max) == (2, 7.0)
     (inputs,) = case.calls
@@ -28,7 +28,7 @@ def test_a_case_of_a_family_s_shard() -> None:
 
 def test_a_case_in_steps() -> None:
     hidden = np.arange(15, dtype=np.float32).reshape(5, 3)
-    stateful = AneLayout("llama", 3, Rotary(2, 100.0), 8)
+    stateful = AneLayout("llama", 3, Rotary.plain(2, 100.0), 8)
     case = HiddenProbe("gaussian", "g", 0, in_steps(5, 2), hidden, hidden).case(stateful)
     assert [call["x"].shape[2] for call in case.calls] == [2, 2, 1]
     assert [int(call["write"].argmax()) for call in case.calls] == [0, 2, 4]
@@ -37,7 +37,7 @@ def test_a_case_in_steps() -> None:
 
 def test_rows_that_were_overwritten_and_channels_left_out_are_not_compared() -> None:
     hidden = np.arange(15, dtype=np.float32).reshape(5, 3)
-    stateful = AneLayout("llama", 3, Rotary(2, 100.0), 8)
+    stateful = AneLayout("llama", 3, Rotary.plain(2, 100.0), 8)
     calls = ((0, 1), (1, 2), (1, 2))
     probe = HiddenProbe("rewrite", "r", 0, calls, hidden, hidden[[0, 3, 4]], left_out=(1,))
     case = probe.case(stateful)
@@ -51,7 +51,7 @@ def test_rows_that_were_overwritten_and_channels_left_out_are_not_compared() -> 
 
 def test_a_sequence_that_begins_later_does_not_see_what_is_below() -> None:
     hidden = np.ones((2, 3), np.float32)
-    stateful = AneLayout("llama", 3, Rotary(2, 100.0), 8)
+    stateful = AneLayout("llama", 3, Rotary.plain(2, 100.0), 8)
     case = HiddenProbe("ragged", "r", 0, ((5, 1), (6, 1)), hidden, hidden).case(stateful)
     assert [np.flatnonzero(call["mask"] == 0).tolist() for call in case.calls] == [[5], [5, 6]]
     assert (case.length, case.kept) == (2, None)
@@ -66,7 +66,7 @@ def test_calls_that_leave_a_gap_are_refused(calls: Any) -> None:
 def test_nan_in_a_probe_is_its_largest_input() -> None:
     hidden = np.array([[1, np.nan, 3]], np.float32)
     probe = HiddenProbe("k", "n", 0, ((0, 1),), hidden, hidden)
-    assert np.isnan(probe.case(AneLayout("llama", 3, Rotary(2, 100.0))).input_max)
+    assert np.isnan(probe.case(AneLayout("llama", 3, Rotary.plain(2, 100.0))).input_max)
 
 
 def test_a_case_of_a_package() -> None:

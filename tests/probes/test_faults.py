@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from pytest_ane.core.arrays import Arrays, DoubleArray
-from pytest_ane.families.llama import LlamaModel
-from pytest_ane.families.llama.ane import StatefulBlock
-from pytest_ane.families.llama.weights import read_block
+from pytest_ane.families.decoder import DecoderModel
+from pytest_ane.families.decoder.ane import StatefulBlock
 from pytest_ane.manifest import Probes, Shard
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.hidden import HiddenProbe, answered_probes, in_steps
@@ -142,7 +141,7 @@ class TorchRunner:
         return {"y": y.numpy()}
 
 
-def of_first_positions(model: LlamaModel) -> list[Case]:
+def of_first_positions(model: DecoderModel) -> list[Case]:
     """Gaussian probes of each slot once, in calls of T = 1, 33 and 64."""
     layout = model.layout("L00")
     shapes = ((8, 1), (66, 33), (128, 64)) if model.config.context == 256 else ((8, 1), (8, 4))
@@ -154,7 +153,7 @@ def of_first_positions(model: LlamaModel) -> list[Case]:
 
 
 def of_kinds(
-    model: LlamaModel, max_tokens: int, *kinds: str, lengths: tuple[int, ...] = ()
+    model: DecoderModel, max_tokens: int, *kinds: str, lengths: tuple[int, ...] = ()
 ) -> list[Case]:
     context = model.config.context
     probes = Probes.model_validate({"kinds": kinds, "lengths": lengths})
@@ -163,9 +162,9 @@ def of_kinds(
     return [probe.case(layout) for probe in answered_probes(model, shard, lambda: [])]
 
 
-def errors(cases: list[Case], block: type[StatefulBlock], model: LlamaModel) -> Iterator[float]:
+def errors(cases: list[Case], block: type[StatefulBlock], model: DecoderModel) -> Iterator[float]:
     """Each case's greatest relative error of what the block adds."""
-    runner = TorchRunner(block(model.config, read_block(model.source, model.config, 0)))
+    runner = TorchRunner(block(model.config, 0, model.weights.block(0)))
     for case in cases:
         state = runner.make_state()
         parts = [case.rows(runner.predict(call, state)) for call in case.calls]

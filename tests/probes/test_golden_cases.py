@@ -19,7 +19,7 @@ from pytest_ane.probes.golden import GoldenTensors, golden_cases, read_golden, w
 SHARD = Shard(model="m", id="L01", family="llama", max_tokens=4, context=8)
 SHORT = SHARD.model_copy(update={"max_tokens": 3, "context": 3})
 ROWS = np.arange(8, dtype=np.float32).reshape(4, 2)
-LAYOUT = AneLayout("llama", 2, Rotary(2, 100.0))
+LAYOUT = AneLayout("llama", 2, Rotary.plain(2, 100.0))
 
 
 class Double:
@@ -56,7 +56,7 @@ def test_hidden_states(tmp_path: Path) -> None:
 
 
 def test_states_of_the_positions_before(tmp_path: Path) -> None:
-    stateful = replace(LAYOUT, rotary=Rotary(2, 100.0), context=16)
+    stateful = replace(LAYOUT, rotary=Rotary.plain(2, 100.0), context=16)
     note = {"name": "window", "calls": [[6, 4]], "before": 6, "undecided": [1]}
     tensors = {"0.input": ROWS, "0.expected": ROWS + 1, "0.state.k_cache": ROWS}
     longer = SHARD.model_copy(update={"context": 16})
@@ -72,7 +72,7 @@ def test_states_of_the_positions_before(tmp_path: Path) -> None:
     [
         (replace(LAYOUT, width=3), SHARD, "0.input has 2 channels, and m:L01 takes 3"),
         (LAYOUT, SHORT, "takes at most max-tokens = 3"),
-        (AneLayout("llama", 2, Rotary(2, 100.0), 3), SHORT, "context = 3"),
+        (AneLayout("llama", 2, Rotary.plain(2, 100.0), 3), SHORT, "context = 3"),
         (None, SHARD, "m:L01 has no family; record its own inputs and outputs"),
     ],
 )  # fmt: skip

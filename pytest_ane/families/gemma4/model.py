@@ -171,6 +171,7 @@ def layout(description: dict[str, Any], shard: str) -> AneLayout:
     if of.kind != "attn":
         return AneLayout("gemma4", 2 * width if of.combines else width)
     if of.layer in d["global_layers"]:
-        rotary = Rotary(d["global_head"], d["global_theta"], d["global_rotated"])
+        rotary = Rotary.plain(d["global_head"], d["global_theta"], d["global_rotated"])
         return AneLayout("gemma4", width, rotary, d["context"])
-    return AneLayout("gemma4", width, Rotary(d["head"], d["theta"]), d["context"], d["window"])
+    rotary = Rotary.plain(d["head"], d["theta"])
+    return AneLayout("gemma4", width, rotary, d["context"], d["window"])

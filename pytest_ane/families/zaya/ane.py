@@ -129,8 +129,8 @@ class AneAttention(nn.Module):
         seen, current = self.projected(x)
         q, k = self.queries_and_keys(seen[:, : c.qk_channels])
         v = torch.cat([current, seen[:, c.qk_channels :, 1:-1]], dim=1)
-        q = _rotate_part(scaled_to_unit(q, fp16.MIN_NORMAL, dim=2) * c.head**-0.5, cos, sin)
-        k = _rotate_part(scaled_to_unit(k, fp16.MIN_NORMAL, dim=2) * self.temperature, cos, sin)
+        q = rotate(scaled_to_unit(q, fp16.MIN_NORMAL, dim=2) * c.head**-0.5, cos, sin)
+        k = rotate(scaled_to_unit(k, fp16.MIN_NORMAL, dim=2) * self.temperature, cos, sin)
         v = v.reshape(c.kv_heads, 1, c.head, -1)
         keys, values = self.remembered(torch.cat([k, v]).transpose(2, 3), write)
         weights = torch.softmax(q.transpose(2, 3) @ keys.transpose(2, 3) + mask, dim=-1)
@@ -175,12 +175,6 @@ class AneAttention(nn.Module):
         self.kv_cache[:] = cache
         keys, values = cache.chunk(2, dim=0)
         return keys, values
-
-
-def _rotate_part(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate-half RoPE of the first channels of `[KV, G, d, T]`, as many as the tables have."""
-    rotated, rest = x[:, :, : cos.shape[2]], x[:, :, cos.shape[2] :]
-    return torch.cat([rotate(rotated, cos, sin), rest], dim=2)
 
 
 def _channels(weight: Tensor) -> nn.Parameter:

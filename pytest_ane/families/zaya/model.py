@@ -146,5 +146,5 @@ def layout(description: dict[str, Any], shard: str) -> AneLayout:
     width = int(description["width"])
     if is_head(shard) or not is_attention(block_index(shard)):
         return AneLayout("zaya", width)
-    rotary = Rotary(int(description["rotary"]), float(description["theta"]))
+    rotary = Rotary.plain(int(description["rotary"]), float(description["theta"]))
     return AneLayout("zaya", width, rotary, int(description["context"]), recurrent=("tail",))

@@ -112,7 +112,7 @@ def attended(x: Tensor, w: AttentionWeights, config: ZayaConfig) -> Tensor:
     qk, delayed, current = torch.split(projected, [c.qk_channels, half, half], dim=1)
     v = torch.cat([current, F.pad(delayed[:-1], (0, 0, 1, 0))], dim=1)
     q, k = (unit(part) for part in mean_and_convolution(qk, w, c))
-    tables = [torch.from_numpy(table) for table in Rotary(c.rotary, c.theta).tables(length)]
+    tables = [torch.from_numpy(table) for table in Rotary.plain(c.rotary, c.theta).tables(length)]
     q, k = rotate(q, *tables), rotate(k * w.temperature[:, None, None], *tables)
     mask = torch.from_numpy(causal_mask(length))
     mixed = attend(q, k, split_heads(v, c.head), mask, c.head**0.5)

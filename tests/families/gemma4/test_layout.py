@@ -13,7 +13,7 @@ from tests.families.gemma4.tiny import hidden, tiny_model
 
 def test_a_share_of_a_global_head_turns() -> None:
     """Of 16 channels a quarter: pairs (0, 8) and (1, 9), at frequencies of all 16."""
-    cos, sin = Rotary(16, 100.0, 0.25).tables(3, start=1)
+    cos, sin = Rotary.plain(16, 100.0, 0.25).tables(3, start=1)
     angle = np.outer([1, 2, 3], [1.0, 100.0 ** (-2 / 16)])
     for pair in (0, 1):
         for channel in (pair, pair + 8):
@@ -25,7 +25,7 @@ def test_a_share_of_a_global_head_turns() -> None:
 
 
 def test_a_whole_sliding_head_turns() -> None:
-    assert (Rotary(16, 100.0).tables(2, start=1)[1] != 0).all()
+    assert (Rotary.plain(16, 100.0).tables(2, start=1)[1] != 0).all()
 
 
 def test_a_window_of_three() -> None:

@@ -28,9 +28,9 @@ def test_a_block_equals_the_reference(
     (expected,) = model.reference("L00")([hidden])
     module = model.conversion("L00").module
     layout = model.layout("L00")
-    inputs = {k: torch.from_numpy(v) for k, v in layout.inputs(hidden).items()}
+    inputs = [torch.from_numpy(value) for value in layout.inputs(hidden).values()]
     with torch.inference_mode():
-        actual = layout.output({"y": module(**inputs).numpy()})
+        actual = layout.output({"y": module(*inputs).numpy()})
     assert np.abs(actual - expected).max() <= 1e-4 * np.abs(expected).max()
 
 
@@ -52,7 +52,7 @@ def test_a_stateful_block_in_any_steps_equals_the_reference(
     for length in steps:
         inputs = layout.inputs(hidden[start : start + length].astype(np.float32), start)
         with torch.inference_mode():
-            y = module(**{name: torch.from_numpy(value) for name, value in inputs.items()})
+            y = module(*map(torch.from_numpy, inputs.values()))
         rows.append(layout.output({"y": y.numpy()}))
         start += length
     actual = np.concatenate(rows)

@@ -10,8 +10,9 @@ import pytest
 
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import Cut
-from pytest_ane.families.llama import LlamaModel, open_model, spread
-from pytest_ane.families.llama.checkpoint import CheckpointAsGGUF
+from pytest_ane.families.decoder import DecoderModel
+from pytest_ane.families.layout import Rotary
+from pytest_ane.families.llama import FAMILY
 from pytest_ane.sources import SeededSource, Source
 from pytest_ane.sources.safetensors import SafetensorsSource
 from tests.families.llama.tiny import tiny_source
@@ -56,7 +57,7 @@ def published(name: str) -> str:
     return f"model.layers.{index}.{PARTS[part]}.weight"
 
 
-def pair(folder: Path, *, tied: bool = True, **changes: Any) -> tuple[LlamaModel, LlamaModel]:
+def pair(folder: Path, *, tied: bool = True, **changes: Any) -> tuple[DecoderModel, DecoderModel]:
     """A model from memory in GGUF's form, and from files as published."""
     memory = tiny_source(layers=2, tied=tied)
     for values in memory.tensors.values():
@@ -67,7 +68,7 @@ def pair(folder: Path, *, tied: bool = True, **changes: Any) -> tuple[LlamaModel
         for part, heads in (("attn_q", 4), ("attn_k", 2)):
             if part in name:
                 memory.tensors[name] = permuted(value, heads)
-    return open_model(memory, CUT), open_model(SafetensorsSource(folder), CUT)
+    return FAMILY.open_model(memory, CUT), FAMILY.open_model(SafetensorsSource(folder), CUT)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -87,7 +88,8 @@ def test_newer_configurations_keep_theta_in_a_table(tmp_path: Path) -> None:
     del (config := dict(CONFIG))["rope_theta"]
     write_checkpoint(tmp_path, {"model.embed_tokens.weight": bf16(np.ones((10, 16)))},
                      config=config | changes)  # fmt: skip
-    assert CheckpointAsGGUF(SafetensorsSource(tmp_path)).value("llama.rope.freq_base") == 500.0
+    (read, _) = FAMILY.read(SafetensorsSource(tmp_path), Cut(()))
+    assert read.rotaries == (Rotary.plain(4, 500.0),)
 
 
 @pytest.mark.parametrize(
@@ -96,18 +98,57 @@ def test_newer_configurations_keep_theta_in_a_table(tmp_path: Path) -> None:
         ({"model_type": "mistral"}, "architecture 'mistral', expected 'llama'"),
         (
             {"rope_scaling": {"rope_type": "llama3"}},
-            "rope_type is 'llama3', and family 'llama' computes 'default'",
+            "config.json has no rope_scaling.factor, which its rope_scaling.rope_type needs.",
         ),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "'linear', and family 'llama'"),
+        (
+            {"rope_scaling": {"type": "axial", "factor": 2.0}},
+            'config.json has rope_scaling.type "axial"; computed are default, dynamic, linear, ',
+        ),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 2.0, "finetuned": True}},
+            "rope_scaling.finetuned True; that is not computed with its rope_scaling.rope_type",
+        ),
+        (
+            {"rope_parameters": {"rope_theta": 500.0}},
+            "has rope_theta 10000.0 and rope_parameters.rope_theta 500.0; leave one of them.",
+        ),
+        ({"sliding_window": 4096}, "config.json has sliding_window 4096, which family 'llama'"),
+        ({"num_local_experts": 8}, "config.json has num_local_experts 8, which family 'llama'"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu', and family 'llama' computes 'silu' only"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
-        ({"head_dim": 8}, "is 8, and family 'llama' computes 4 only"),
-        ({"hidden_size": None}, "is None, no positive number"),
+        ({"partial_rotary_factor": 0.5}, "config.json has partial_rotary_factor 0.5, which"),
+        ({"hidden_size": None}, "config.json has no hidden_size"),
+        ({"hidden_size": 0}, "hidden_size is 0, no positive number"),
     ],
 )
 def test_variants_are_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(SourceError, match=said):
         pair(tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"head_dim": None},
+        {"sliding_window": None, "attention_bias": False, "num_experts": 0},
+        {"rope_scaling": {"rope_type": "default", "factor": 1.0}},
+        {"rope_scaling": {"type": "linear", "factor": 1.0}},
+        {"quantization_config": None, "pretraining_tp": 1, "unheard_of": True},
+    ],
+)
+def test_what_changes_nothing_is_no_reason_to_refuse(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    gguf, checkpoint = pair(tmp_path, **changes)
+    assert checkpoint.config == gguf.config
+
+
+def test_without_a_base_it_is_10_000(tmp_path: Path) -> None:
+    config = {key: value for key, value in CONFIG.items() if key != "rope_theta"}
+    tensors = {"model.embed_tokens.weight": bf16(np.ones((10, 16)))}
+    buffer = {"model.layers.0.self_attn.rotary_emb.inv_freq": bf16(np.ones(2))}
+    write_checkpoint(tmp_path, tensors, buffer, config=config)
+    read, _ = FAMILY.read(SafetensorsSource(tmp_path), Cut(()))
+    assert read.rotaries == (Rotary.plain(4, 10_000.0),)
 
 
 def test_a_head_of_its_own_that_is_missing(tmp_path: Path) -> None:
@@ -121,11 +162,11 @@ def test_a_bias_is_refused_by_its_published_name(tmp_path: Path) -> None:
              "model.layers.0.self_attn.q_proj.bias": bf16(np.ones(16))}  # fmt: skip
     write_checkpoint(tmp_path, parts, config=CONFIG)
     with pytest.raises(SourceError, match=r"tensor 'model\.layers\.0\.self_attn\.q_proj\.bias'"):
-        open_model(SafetensorsSource(tmp_path), CUT)
+        FAMILY.open_model(SafetensorsSource(tmp_path), CUT)
 
 
 def test_a_seed_with_dimensions() -> None:
-    model = open_model(SeededSource(7, spread, CONFIG), CUT)
+    model = FAMILY.open_model(SeededSource(7, FAMILY.spread, CONFIG), CUT)
     hidden = model.embed([1, 2, 3])
     assert hidden.std() == pytest.approx(1, rel=0.3)
     (out,) = model.reference("L00")([hidden])
@@ -134,24 +175,25 @@ def test_a_seed_with_dimensions() -> None:
 
 
 def test_a_seed_without_dimensions() -> None:
-    with pytest.raises(SourceError, match="config has no key 'hidden_size'"):
-        open_model(SeededSource(7, spread), CUT)
+    with pytest.raises(SourceError, match=r"seeded 7: config\.json has no hidden_size"):
+        FAMILY.open_model(SeededSource(7, FAMILY.spread), CUT)
 
 
 def test_the_known_tensors(smollm2: Source) -> None:
-    open_model(tiny_source(layers=2, tied=False), Cut(("L00",)))
-    open_model(smollm2, Cut(("L00",)))
+    FAMILY.open_model(tiny_source(layers=2, tied=False), Cut(("L00",)))
+    FAMILY.open_model(smollm2, Cut(("L00",)))
 
 
 @pytest.mark.parametrize(
-    "name", ["blk.0.attn_q.bias", "rope_freqs.weight", "blk.0.ffn_gate_exps.weight", "blk.x.weight"]
+    "name",
+    ["blk.0.attn_q.bias", "rope_factors_long.weight", "blk.0.ffn_gate_exps.weight", "blk.x.weight"],
 )
 def test_an_unknown_tensor(name: str) -> None:
     source = tiny_source()
     source.tensors[name] = np.zeros(4, np.float32)
     source.tensors["z.weight"] = np.zeros(4, np.float32)
     with pytest.raises(SourceError) as error:
-        open_model(source, Cut(("L00",)))
+        FAMILY.open_model(source, Cut(("L00",)))
     assert str(error.value) == (
         f"tiny.gguf: family 'llama' does not compute with its tensor {name!r} (2 such in all), so "
         "its reference would be another model."

@@ -8,38 +8,42 @@ import pytest
 
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import Cut
-from pytest_ane.families.llama.config import LlamaConfig
+from pytest_ane.families.decoder import DecoderConfig, Layer
+from pytest_ane.families.layout import Rotary
+from pytest_ane.families.llama import FAMILY
 from pytest_ane.sources import Source
 from tests.families.llama.tiny import tiny_source
 
 
-def read(**changes: Any) -> LlamaConfig:
+def read(**changes: Any) -> DecoderConfig:
     """The configuration of a tiny model with some of its metadata changed."""
     source = tiny_source(layers=2, heads=4, kv_heads=2, head=8, ffn=20, vocabulary=11)
     source.values |= {key.replace("__", "."): value for key, value in changes.items()}
-    return LlamaConfig.read(source, slices=3, cut=Cut(()))
+    return FAMILY.read(source, Cut(()), slices=3)[0]
 
 
 def test_dimensions_are_read_from_metadata() -> None:
-    assert read() == LlamaConfig(
-        layers=2,
+    assert read() == DecoderConfig(
+        family="llama",
+        layers=(Layer(), Layer()),
         width=32,
         ffn=20,
         heads=4,
         kv_heads=2,
         head=8,
         epsilon=1e-5,
-        theta=10000.0,
+        scale=8**-0.5,
+        rotaries=(Rotary.plain(8, 10000.0),),
         vocabulary=11,
         slices=3,
     )
 
 
 def test_the_default_model_s_dimensions(smollm2: Source) -> None:
-    config = LlamaConfig.read(smollm2, slices=4, cut=Cut((), context=9, stateful=True))
-    assert (config.layers, config.width, config.ffn) == (30, 576, 1536)
+    config = FAMILY.read(smollm2, Cut((), context=9, stateful=True), slices=4)[0]
+    assert (len(config.layers), config.width, config.ffn) == (30, 576, 1536)
     assert (config.heads, config.kv_heads, config.head) == (9, 3, 64)
-    assert (config.theta, config.vocabulary) == (100000.0, 49152)
+    assert (config.rotaries, config.vocabulary) == ((Rotary.plain(64, 100000.0),), 49152)
     assert config.epsilon == pytest.approx(1e-5)
     assert config.context == 9
 
@@ -62,20 +66,22 @@ def test_the_default_model_s_dimensions(smollm2: Source) -> None:
         ),
         (
             {"llama__attention__head_count_kv": 3},
-            "tiny.gguf: 32 channels, 4 query heads and 3 key heads do not divide one another.",
+            "tiny.gguf: 4 query heads, 3 key heads and 8 channels of a head do not divide one "
+            "another.",
         ),
         (
             {"llama__embedding_length": 33},
-            "tiny.gguf: 33 channels, 4 query heads and 2 key heads do not divide one another.",
+            "tiny.gguf: its metadata has no llama.attention.key_length.",
         ),
         (
             {"llama__rope__dimension_count": 4},
-            "tiny.gguf: llama.rope.dimension_count is 4, and family 'llama' computes 8 only.",
+            "tiny.gguf: its metadata has llama.rope.dimension_count 4, which family 'llama' does "
+            "not compute, so its reference would be another model.",
         ),
         (
             {"llama__rope__scaling__type": "yarn"},
-            "tiny.gguf: llama.rope.scaling.type is 'yarn', and family 'llama' computes 'none' "
-            "only.",
+            "tiny.gguf: its metadata has no llama.rope.scaling.original_context_length, which "
+            "its llama.rope.scaling.type needs.",
         ),
     ],
 )

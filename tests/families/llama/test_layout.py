@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.families.layout import AneLayout, Rotary
-from pytest_ane.families.llama import layout
+from pytest_ane.families.llama import FAMILY
+from tests.families.llama.tiny import tiny_model
 
-SMALL = AneLayout("llama", 3, Rotary(2, 100.0))
+SMALL = AneLayout("llama", 3, Rotary.plain(2, 100.0))
 
 
 def test_inputs_of_a_stateful_block() -> None:
-    stateful = AneLayout("llama", 3, Rotary(2, 100.0), 4)
+    stateful = AneLayout("llama", 3, Rotary.plain(2, 100.0), 4)
     inputs = stateful.inputs(np.ones((2, 3), np.float32), start=1)
     assert {name: array.shape for name, array in inputs.items()} == {
         "x": (1, 3, 2, 1),
@@ -30,7 +31,7 @@ def test_inputs_of_a_stateful_block() -> None:
 
 
 def test_positions_beyond_the_state() -> None:
-    stateful = AneLayout("llama", 3, Rotary(2, 100.0), 4)
+    stateful = AneLayout("llama", 3, Rotary.plain(2, 100.0), 4)
     with pytest.raises(ExecutionError) as error:
         stateful.inputs(np.ones((2, 3), np.float32), start=3)
     assert str(error.value) == (
@@ -61,7 +62,7 @@ def test_inputs_of_two_positions() -> None:
 @given(st.integers(1, 9), st.integers(1, 9))
 def test_hidden_states_come_back(length: int, width: int) -> None:
     hidden = np.arange(length * width, dtype=np.float32).reshape(length, width)
-    host = AneLayout("llama", width, Rotary(2, 100.0))
+    host = AneLayout("llama", width, Rotary.plain(2, 100.0))
     back = host.output({"y": host.inputs(hidden)["x"]})
     np.testing.assert_array_equal(back, hidden)
     assert back.flags.c_contiguous
@@ -86,8 +87,8 @@ def test_another_family_s_outputs(outputs: dict[str, np.ndarray], given: str) ->
 
 
 def test_a_layout_is_rebuilt_from_a_description() -> None:
-    described = {"width": 3, "head": 2, "theta": 100, "context": None, "layers": 30}
-    assert layout(described, "L00") == SMALL
-    assert layout(described, "head.0").sees == "itself"
-    stateful = layout(described | {"context": 9}, "L07")
+    described = tiny_model().description
+    assert FAMILY.layout(described, "L00") == tiny_model().layout("L00")
+    assert FAMILY.layout(described, "head.0").sees == "itself"
+    stateful = FAMILY.layout(described | {"context": 9}, "L00")
     assert (stateful.sees, stateful.context) == ("state", 9)

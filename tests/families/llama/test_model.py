@@ -9,7 +9,7 @@ import pytest
 
 from pytest_ane.core.errors import ManifestError, SourceError
 from pytest_ane.families import Cut, Port
-from pytest_ane.families.llama import layout, open_model
+from pytest_ane.families.llama import FAMILY
 from tests.families.llama.tiny import tiny_model, tiny_source
 
 
@@ -61,12 +61,12 @@ def test_a_head_slice_s_ports() -> None:
 def test_the_description_survives_json_and_rebuilds_the_layout() -> None:
     model = tiny_model()
     described = json.loads(json.dumps(model.description))
-    assert layout(described, "L00") == model.layout("L00")
+    assert FAMILY.layout(described, "L00") == model.layout("L00")
 
 
 def test_nothing_is_read_before_a_shard_is_asked_for() -> None:
     source = tiny_source()
-    open_model(source, Cut(("L00", "head.0")))
+    FAMILY.open_model(source, Cut(("L00", "head.0")))
     assert source.read == []
 
 
@@ -92,4 +92,4 @@ def test_a_file_with_a_tensor_that_would_be_left_out() -> None:
     with pytest.raises(
         SourceError, match=r"does not compute with its tensor 'blk\.0\.attn_q\.bias'"
     ):
-        open_model(source, Cut(("L00",)))
+        FAMILY.open_model(source, Cut(("L00",)))

@@ -7,7 +7,7 @@ import pytest
 from pytest_ane.chain.chain import Chain, Decoder
 from pytest_ane.chain.golden import reference_chain
 from pytest_ane.families import Cut
-from pytest_ane.families.llama import open_model, wiring
+from pytest_ane.families.llama import FAMILY
 from pytest_ane.sources import Source
 
 pytestmark = pytest.mark.slow
@@ -18,7 +18,7 @@ SHARDS = (*(f"L{i:02}" for i in range(30)), *(f"head.{i}" for i in range(4)))
 @pytest.fixture(scope="module")
 def stack(smollm2: Source) -> Chain:
     """All 30 blocks and four head slices, loaded once."""
-    return reference_chain(open_model(smollm2, Cut(SHARDS)), wiring(SHARDS))
+    return reference_chain(FAMILY.open_model(smollm2, Cut(SHARDS)), FAMILY.wiring(SHARDS))
 
 
 @pytest.mark.parametrize(

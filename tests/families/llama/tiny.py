@@ -12,7 +12,8 @@ import numpy.typing as npt
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import Cut
-from pytest_ane.families.llama import LlamaModel, open_model
+from pytest_ane.families.decoder import DecoderModel
+from pytest_ane.families.llama import FAMILY
 from pytest_ane.sources.base import Tokenizer
 
 
@@ -29,6 +30,10 @@ class MemorySource:
     @property
     def names(self) -> Collection[str]:
         return self.tensors.keys()
+
+    @property
+    def keys(self) -> Collection[str]:
+        return self.values.keys()
 
     def value(self, key: str) -> Any:
         if key not in self.values:
@@ -118,7 +123,7 @@ def metadata(
 
 def tiny_model(
     shards: Sequence[str] = ("L00",), *, context: int | None = None, **dimensions: Any
-) -> LlamaModel:
+) -> DecoderModel:
     """A model of these dimensions cut into these shards, with states of `context` positions."""
     cut = Cut(tuple(shards), max_tokens=8, context=context or 8, stateful=context is not None)
-    return open_model(tiny_source(**dimensions), cut)
+    return FAMILY.open_model(tiny_source(**dimensions), cut)

@@ -1,0 +1,48 @@
+"""Families of decoders against transformers: greatest differences of logits, as a table.
+
+    python -m benchmarks.families
+
+Checkpoints are tiny and random; each is made, saved and run by transformers, and read by the family
+that its `config.json` names. Prompts have 60 tokens. Differences are relative to the largest logit.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+import transformers
+
+from tests.families.decoder.cases import CASES
+from tests.families.decoder.oracle import Case, Converted, difference, expected, prompt, referred
+
+LENGTH, CALL = 60, 6
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    print(f"transformers {transformers.__version__}, torch {torch.__version__}\n")
+    print("| family | class | configuration | reference | shards, step by step | top-1 |")
+    print("|---|---|---|---|---|---|")
+    for case in CASES:
+        with TemporaryDirectory() as folder:
+            _row(case, Path(folder))
+
+
+def _row(case: Case, folder: Path) -> None:
+    right, ids = case.save(folder), prompt(LENGTH)
+    logits = expected(right, ids)
+    reference = referred(case.open(folder, stateful=False), ids)
+    shards = Converted(case.open(folder, stateful=True))
+    stepped = np.concatenate([shards(ids[i : i + CALL]) for i in range(0, LENGTH, CALL)])
+    same = (stepped.argmax(axis=1) == logits.argmax(axis=1)).mean()
+    differences = (f"{difference(actual, logits):.0e}" for actual in (reference, stepped))
+    what = case.name.removeprefix(case.family).replace("-", " ").strip() or "plain"
+    cells = (case.family, type(right).__name__, what, *differences, f"{same:.0%}")
+    print(f"| {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()

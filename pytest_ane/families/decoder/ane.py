@@ -1,0 +1,123 @@
+"""The ANE form of a decoder's block: all projections are 1x1 convolutions.
+
+Factors go into weights where that loses no product: a score's into queries or their norm, the
+residual's into what leads back to the stream.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from pytest_ane.families.ane import ScaledRMSNorm, pointwise, rotate
+from pytest_ane.families.decoder.config import DecoderConfig
+from pytest_ane.families.decoder.weights import BlockWeights, Linear
+
+
+class AneBlock(nn.Module):
+    """One block: `x [1, C, T, 1]`, `cos`/`sin [1, 1, d, T]`, `mask [1, 1, T, T]` to `y` as `x`."""
+
+    def __init__(self, config: DecoderConfig, index: int, weights: BlockWeights) -> None:
+        super().__init__()
+        self.config, w = config, weights
+        self.turns = config.layers[index].rotary is not None
+        # The score's scale goes into q, which keeps q k^T well inside fp16; so does the cap's.
+        scale = config.scale / (config.score_cap or 1)
+        self.attention_norm = self.norm(w.attention_norm)
+        self.q_proj = projection(w.q if config.head_norms else w.q.scaled(scale))
+        self.k_proj, self.v_proj = projection(w.k), projection(w.v)
+        self.q_norm = self.norm(None if w.q_norm is None else w.q_norm * scale, axis=2)
+        self.k_norm = self.norm(w.k_norm, axis=2)
+        self.o_proj = projection(self.added(w.o))
+        self.attention_post_norm = self.post_norm(w.attention_post_norm)
+        self.ffn_norm = self.norm(w.ffn_norm)
+        self.gate_proj, self.up_proj = projection(w.gate), projection(w.up)
+        self.down_proj = projection(self.added(w.down))
+        self.ffn_post_norm = self.post_norm(w.ffn_post_norm)
+
+    def norm(self, weight: Tensor | None, axis: int = 1) -> nn.Module:
+        """RMSNorm, or nothing."""
+        if weight is None:
+            return nn.Identity()
+        return ScaledRMSNorm(weight, self.config.epsilon, axis)
+
+    def post_norm(self, weight: Tensor | None) -> nn.Module:
+        """Of what is added to the residual stream, its scale included."""
+        return self.norm(None if weight is None else weight * self.config.residual_scale)
+
+    def added(self, w: Linear) -> Linear:
+        """A map whose output is added to the residual stream, scaled unless a norm follows."""
+        c = self.config
+        return w if c.post_norms or c.residual_scale == 1 else w.scaled(c.residual_scale)
+
+    def forward(self, x: Tensor, *inputs: Tensor) -> Tensor:
+        """Attention and feed-forward, each added to the residual stream.
+
+        `inputs` are `cos` and `sin`, where heads turn, and `mask`, and `write` with states.
+        """
+        x = x + self.attention_post_norm(self.attention(self.attention_norm(x), *inputs))
+        h = self.ffn_norm(x)
+        fed: Tensor = self.down_proj(self.activated(self.gate_proj(h)) * self.up_proj(h))
+        given: Tensor = x + self.ffn_post_norm(fed)
+        return given
+
+    def activated(self, x: Tensor) -> Tensor:
+        """SiLU, or GELU by its tanh approximation."""
+        if self.config.activation == "silu":
+            return nn.functional.silu(x)
+        return nn.functional.gelu(x, approximate="tanh")
+
+    def attention(self, h: Tensor, *inputs: Tensor) -> Tensor:
+        """Heads grouped by the keys they share: q `[KV, G, d, T]` against k `[KV, 1, d, T]`."""
+        c = self.config
+        tables, (mask, *write) = (inputs[:2], inputs[2:]) if self.turns else ((), inputs)
+        groups = c.heads // c.kv_heads
+        q = self.q_norm(self.q_proj(h).reshape(c.kv_heads, groups, c.head, -1))
+        k = self.k_norm(self.k_proj(h).reshape(c.kv_heads, 1, c.head, -1))
+        if tables:
+            q, k = rotate(q, *tables), rotate(k, *tables)
+        v = self.v_proj(h).reshape(c.kv_heads, 1, c.head, -1)
+        k, v = self.seen(k, v, *write)
+        scores = q.transpose(2, 3) @ k
+        if c.score_cap is not None:
+            scores = torch.tanh(scores) * c.score_cap
+        weights = torch.softmax(scores + mask, dim=-1)
+        mixed = v @ weights.transpose(2, 3)
+        projected: Tensor = self.o_proj(mixed.reshape(1, c.heads * c.head, -1, 1))
+        return projected
+
+    def seen(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values that are looked at: those of the call."""
+        return k, v
+
+
+class StatefulBlock(AneBlock):
+    """The block with keys and values kept in states `k_cache`, `v_cache [KV, 1, d, S]`.
+
+    `mask` and `write` are `[1, 1, T, S]`. New columns are put in place by a product with the
+    one-hot `write`, for scattering keeps a program off the ANE (rule R002).
+    """
+
+    k_cache: Tensor
+    v_cache: Tensor
+
+    def __init__(self, config: DecoderConfig, index: int, weights: BlockWeights) -> None:
+        super().__init__(config, index, weights)
+        shape = (config.kv_heads, 1, config.head, config.slots(index) or 0)
+        for name in ("k_cache", "v_cache"):
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.float16))
+
+    def seen(self, k: Tensor, v: Tensor, *write: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of all positions so far, `[KV, 1, d, S]` each; both states are updated."""
+        (place,) = write
+        kept = 1 - place.sum(dim=2, keepdim=True)
+        keys = self.k_cache * kept + k @ place
+        values = self.v_cache * kept + v @ place
+        self.k_cache[:] = keys
+        self.v_cache[:] = values
+        return keys, values
+
+
+def projection(w: Linear) -> nn.Conv2d:
+    """A map as a 1x1 convolution."""
+    return pointwise(w.weight, w.bias)

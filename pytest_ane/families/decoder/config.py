@@ -1,0 +1,117 @@
+"""What a decoder is made of: dimensions, and the parts that families choose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import ceil
+from typing import Any, Literal
+
+from pytest_ane.families.layout import AneLayout, Rotary
+
+Activation = Literal["silu", "gelu_pytorch_tanh"]
+_STATE_STEP = 32
+"""The last axis of a state is a multiple of it on the ANE (rule R058)."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """How one layer attends.
+
+    Attributes:
+        rotary: which of the configuration's `rotaries` turns queries and keys; None for none.
+        window: positions that are seen, its own included; None for all.
+    """
+
+    rotary: int | None = 0
+    window: int | None = None
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """A stack of layers: norm, attention, norm, gated feed-forward network.
+
+    Attributes:
+        family: named in errors.
+        width: channels of a hidden state.
+        heads: query heads; `kv_heads` of them share keys and values in groups.
+        head: channels of one head.
+        epsilon: of all norms.
+        scale: of scores, before the cap.
+        biases: projections with a bias, of `q k v o gate up down`.
+        head_norms: whether each head's queries and keys are normed before they turn.
+        post_norms: whether what attention and the network give is normed before it is added.
+        score_cap, logit_cap: soft caps c tanh(x / c).
+        embedding_scale, residual_scale, logit_scale: factors of the embedding, of what a layer's
+            halves add, and of the logits.
+        slices: vocabulary slices of the head.
+        max_tokens: the largest T of a call.
+        context: positions of a key-value state; None where blocks keep none.
+    """
+
+    family: str
+    width: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    head: int
+    vocabulary: int
+    epsilon: float
+    scale: float
+    layers: tuple[Layer, ...]
+    rotaries: tuple[Rotary, ...]
+    activation: Activation = "silu"
+    biases: tuple[str, ...] = ()
+    head_norms: bool = False
+    post_norms: bool = False
+    score_cap: float | None = None
+    logit_cap: float | None = None
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    tied: bool = True
+    slices: int = 1
+    max_tokens: int = 64
+    context: int | None = None
+
+    def layout(self, index: int) -> AneLayout:
+        """How hidden states enter and leave a layer."""
+        layer = self.layers[index]
+        rotary = None if layer.rotary is None else self.rotaries[layer.rotary]
+        slots = self.slots(index)
+        return AneLayout(
+            self.family,
+            self.width,
+            rotary,
+            slots,
+            layer.window,
+            attends=True,
+            ring=slots != self.context,
+        )
+
+    def slots(self, index: int) -> int | None:
+        """Positions that a layer's state holds; None where it keeps none.
+
+        Of a window those that the first row of the longest call sees, and the call's own.
+        """
+        window = self.layers[index].window
+        if self.context is None or window is None:
+            return self.context
+        ring = ceil((window - 1 + self.max_tokens) / _STATE_STEP) * _STATE_STEP
+        return min(self.context, ring)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """JSON-serialisable."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> DecoderConfig:
+        """Of `description`, which may have gone through JSON."""
+        layers = tuple(Layer(**layer) for layer in description["layers"])
+        rotaries = tuple(
+            Rotary(tuple(rotary["frequencies"]), rotary["factor"])
+            for rotary in description["rotaries"]
+        )
+        biases = tuple(description["biases"])
+        return cls(**{**description, "layers": layers, "rotaries": rotaries, "biases": biases})

@@ -1,0 +1,130 @@
+"""A family of decoders: the names of its files, and how its configuration is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pytest_ane.families import blocks
+from pytest_ane.families.base import Cut, Wire
+from pytest_ane.families.blocks import block_index, is_head
+from pytest_ane.families.decoder.config import DecoderConfig
+from pytest_ane.families.decoder.model import DecoderModel
+from pytest_ane.families.decoder.names import GGUF, PUBLISHED, Names, Parts, find_root
+from pytest_ane.families.decoder.settings import Settings
+from pytest_ane.families.layout import AneLayout
+from pytest_ane.sources import Source, Spread
+
+
+@dataclass(frozen=True)
+class DecoderFamily:
+    """What `pytest_ane.families.base.Family` asks, of one kind of decoder.
+
+    Attributes:
+        name: as manifests have it.
+        configure: reads a configuration for shards that take so many positions.
+        types: of `config.json`'s `model_type`; the name alone where none are given.
+        architectures: of GGUF's `general.architecture`; as the types where none are given.
+        names, gguf_names: parts that checkpoints and GGUF files call otherwise than most.
+        fused: parts that are stored in one tensor.
+        norm_offset: 1 where published norms compute x (1 + w); GGUF's have it in them.
+        paired: whether GGUF stores queries and keys in adjacent pairs.
+        tied: whether the head is the embedding's where the configuration does not tell.
+    """
+
+    name: str
+    configure: Callable[[Settings, int], DecoderConfig]
+    types: Sequence[str] = ()
+    architectures: Sequence[str] = ()
+    names: Parts = field(default_factory=dict)
+    gguf_names: Parts = field(default_factory=dict)
+    fused: Sequence[Sequence[str]] = ()
+    norm_offset: float = 0.0
+    paired: bool = False
+    tied: bool = False
+    revision: int = 1
+
+    @property
+    def VERSION(self) -> str:
+        """Part of every cache key: raised when a change alters what a shard computes."""
+        return f"{self.name}/{self.revision}"
+
+    def open_model(self, source: Source, cut: Cut) -> DecoderModel:
+        """See a checkpoint, a GGUF file or a seed as a model cut into these shards.
+
+        Raises:
+            SourceError: another architecture or variant, or a block the model does not have.
+            ManifestError: a shard id that is neither a block nor a head slice, or a slice left
+                out.
+        """
+        ids = [wire.shard for wire in self.wiring(cut.shards)]
+        slices = blocks.slices(ids)
+        config, names = self.read(source, cut, slices)
+        blocks.check_depth(source.label, ids, len(config.layers))
+        return DecoderModel(source, config, names, cut)
+
+    def read(self, source: Source, cut: Cut, slices: int = 1) -> tuple[DecoderConfig, Names]:
+        """A source's configuration, and its tensors' names.
+
+        Raises:
+            SourceError: of another architecture, of a variant that is not computed, or absurd.
+        """
+        types = self.types or (self.name,)
+        settings = Settings(source, self.name, types, self.architectures or types)
+        config = self.configure(settings, cut.context if cut.stateful else cut.max_tokens)
+        names = self._names(source, settings)
+        config = replace(
+            config,
+            tied=self._is_tied(source, settings, names),
+            slices=slices,
+            max_tokens=cut.max_tokens,
+            context=cut.context if cut.stateful else None,
+        )
+        settings.check()
+        if source.names:
+            names.check(source, self.name, config)
+        return config, names
+
+    def layout(self, description: dict[str, Any], shard: str) -> AneLayout:
+        """A shard's layout from `DecoderModel.description`, without the weights."""
+        config = DecoderConfig.of(description)
+        if is_head(shard):
+            return AneLayout(self.name, config.width)
+        return config.layout(block_index(shard))
+
+    def wiring(self, shards: Sequence[str]) -> tuple[Wire, ...]:
+        """Blocks `L00`, `L01`... one after another, then head slices `head.0`, `head.1`...
+
+        Raises:
+            ManifestError: a shard id is neither.
+        """
+        return blocks.wiring(shards, self.name)
+
+    def starts_whole(self, shards: Sequence[str]) -> bool:
+        """Whether the blocks form a contiguous prefix of the model."""
+        return blocks.starts_whole(shards)
+
+    def spread(self, name: str, shape: tuple[int, ...]) -> Spread:
+        """Norms near 1, small biases, and matrices that keep the variance of what enters."""
+        if name.endswith(".bias"):
+            return Spread(std=0.1)
+        if len(shape) == 1:
+            return Spread(std=0.1, mean=1.0 - self.norm_offset)
+        if "embed_tokens" in name:
+            return Spread(1.0)
+        return Spread.of(shape[-1] ** -0.5, outliers=0.03)
+
+    def _names(self, source: Source, settings: Settings) -> Names:
+        if settings.is_gguf:
+            return Names({**GGUF, **self.gguf_names}, fused=self.fused, paired=self.paired)
+        parts = {**PUBLISHED, **self.names}
+        return Names(parts, find_root(source), self.fused, self.norm_offset)
+
+    def _is_tied(self, source: Source, settings: Settings, names: Names) -> bool:
+        has_head = names.whole("head") in source.names
+        if settings.is_gguf:
+            return not has_head
+        if settings.get("tie_word_embeddings") is None:
+            return not has_head if source.names else self.tied
+        return settings.flag("tie_word_embeddings")

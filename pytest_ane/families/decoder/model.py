@@ -1,0 +1,137 @@
+"""A decoder over a source: embedding, float32 references and ANE forms of its shards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pytest_ane.core.arrays import FloatArray
+from pytest_ane.families import blocks
+from pytest_ane.families.base import Conversion, Cut, Filling, Port, Ports, Reference
+from pytest_ane.families.blocks import block_index, head_index, is_head
+from pytest_ane.families.decoder.config import DecoderConfig
+from pytest_ane.families.decoder.names import Names
+from pytest_ane.families.layout import AneLayout, attention_ports
+from pytest_ane.sources import Source
+
+if TYPE_CHECKING:
+    from pytest_ane.families.decoder.weights import BlockWeights, Weights
+
+
+class DecoderModel:
+    """One model; weights are read from the source shard by shard."""
+
+    def __init__(self, source: Source, config: DecoderConfig, names: Names, cut: Cut) -> None:
+        self.source, self.config, self.names = source, config, names
+        self._cut = cut
+
+    @property
+    def shards(self) -> Sequence[str]:
+        """As the model is cut."""
+        return self._cut.shards
+
+    @property
+    def positions(self) -> int:
+        """As many as a stateless call takes, or as a state holds."""
+        return self.config.context or self._cut.max_tokens
+
+    @property
+    def missing(self) -> Sequence[str]:
+        """Blocks that the cut leaves out."""
+        return blocks.missing(self._cut.shards, len(self.config.layers))
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The configuration, JSON-serialisable, from which layouts are rebuilt."""
+        return self.config.description
+
+    @property
+    def weights(self) -> Weights:
+        """The source by the family's names."""
+        from pytest_ane.families.decoder.weights import Weights
+
+        return Weights(self.source, self.config, self.names)
+
+    def layout(self, shard: str) -> AneLayout:
+        """How hidden states enter and leave a shard."""
+        c = self.config
+        return AneLayout(c.family, c.width) if is_head(shard) else c.layout(block_index(shard))
+
+    def embed(self, ids: Sequence[int]) -> FloatArray:
+        """Embedding rows `[T, C]` of token ids, in float32, scaled."""
+        scaled: FloatArray = self.weights.embedding(ids) * np.float32(self.config.embedding_scale)
+        return scaled
+
+    def reference(self, shard: str) -> Reference:
+        """The float32 module of a shard on sequences `[T, C]`."""
+        from pytest_ane.families.decoder import reference
+        from pytest_ane.families.reference import run_each
+
+        c = self.config
+        if is_head(shard):
+            head = self.weights.head(head_index(shard))
+            return partial(run_each, lambda x: reference.logits(x, head, c))
+        index, block = self._block(shard)
+        return partial(run_each, lambda x: reference.block(x, block, c, index))
+
+    def residual(self, shard: str) -> Reference | None:
+        """What enters a block, as it is."""
+        return None if is_head(shard) else list
+
+    def routed(self, shard: str) -> None:
+        """None: there are no experts."""
+
+    def undecided(self, shard: str) -> None:
+        """None: nothing is chosen."""
+
+    def filling(self, shard: str) -> Filling | None:
+        """Keys and values of a sequence in their places, for a layer with a window."""
+        if self.config.context is None or self.layout(shard).window is None:
+            return None
+        from pytest_ane.families.decoder.reference import filled
+
+        index, block = self._block(shard)
+
+        def fill(hidden: FloatArray) -> Mapping[str, FloatArray]:
+            import torch
+
+            with torch.inference_mode():
+                return filled(torch.from_numpy(hidden), block, self.config, index)
+
+        return fill
+
+    def conversion(self, shard: str) -> Conversion:
+        """The shard's ANE form in float32, and its ports."""
+        from pytest_ane.families.ane import AneHead
+        from pytest_ane.families.decoder.ane import AneBlock, StatefulBlock
+
+        c, ports = self.config, self.ports(shard)
+        if is_head(shard):
+            norm, projection = self.weights.head(head_index(shard))
+            head = AneHead(norm * c.logit_scale, projection, c.epsilon, c.logit_cap)
+            return Conversion(head, ports.inputs, ports.outputs)
+        form = AneBlock if c.context is None else StatefulBlock
+        module = form(c, *self._block(shard))
+        return Conversion(module, ports.inputs, ports.outputs, ports.states)
+
+    def ports(self, shard: str) -> Ports:
+        """As of `conversion`."""
+        c = self.config
+        if is_head(shard):
+            x = Port("x", (1, c.width, "T", 1))
+            return Ports((x,), (blocks.head_port(c.vocabulary, c.slices, shard),))
+        layout = self.layout(shard)
+        turned = 0 if layout.rotary is None else layout.rotary.channels
+        inputs = attention_ports(c.width, turned, layout.context)
+        y = Port("y", inputs[0].shape)
+        if layout.context is None:
+            return Ports(inputs, (y,))
+        shape = (c.kv_heads, 1, c.head, layout.context)
+        return Ports(inputs, (y,), tuple(Port(name, shape) for name in ("k_cache", "v_cache")))
+
+    def _block(self, shard: str) -> tuple[int, BlockWeights]:
+        index = block_index(shard)
+        return index, self.weights.block(index)

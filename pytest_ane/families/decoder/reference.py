@@ -1,0 +1,82 @@
+"""The float32 reference: a decoder's block and head as the published formulas read."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pytest_ane.core.arrays import FloatArray
+from pytest_ane.families.decoder.config import DecoderConfig
+from pytest_ane.families.decoder.weights import BlockWeights, HeadWeights, Linear
+from pytest_ane.families.layout import causal_mask
+from pytest_ane.families.reference import attend, rms_norm, rotate, softly_capped, split_heads
+
+
+def block(x: Tensor, w: BlockWeights, c: DecoderConfig, index: int) -> Tensor:
+    """One block on hidden states `[T, C]` from position 0."""
+    given = attention(normed(x, w.attention_norm, c), w, c, index)
+    x = x + normed(given, w.attention_post_norm, c) * c.residual_scale
+    h = normed(x, w.ffn_norm, c)
+    given = linear(activated(linear(h, w.gate), c) * linear(h, w.up), w.down)
+    return x + normed(given, w.ffn_post_norm, c) * c.residual_scale
+
+
+def normed(x: Tensor, weight: Tensor | None, c: DecoderConfig) -> Tensor:
+    """RMSNorm over the last axis; `x` where there is no such norm."""
+    return x if weight is None else rms_norm(x, c.epsilon) * weight
+
+
+def linear(x: Tensor, w: Linear) -> Tensor:
+    """`x W^T + b`."""
+    return x @ w.weight.T if w.bias is None else x @ w.weight.T + w.bias
+
+
+def activated(x: Tensor, c: DecoderConfig) -> Tensor:
+    """SiLU, or GELU by its tanh approximation."""
+    return F.silu(x) if c.activation == "silu" else F.gelu(x, approximate="tanh")
+
+
+def attention(h: Tensor, w: BlockWeights, c: DecoderConfig, index: int) -> Tensor:
+    """Causal attention with grouped queries on normed states `[T, C]`."""
+    q = turned(split_heads(linear(h, w.q), c.head), w.q_norm, c, index)
+    k, v = keys_and_values(h, w, c, index)
+    mask = torch.from_numpy(causal_mask(len(h), window=c.layers[index].window))
+    return linear(attend(q, k, v, mask, 1 / c.scale, c.score_cap), w.o)
+
+
+def keys_and_values(
+    h: Tensor, w: BlockWeights, c: DecoderConfig, index: int
+) -> tuple[Tensor, Tensor]:
+    """Of normed states, `[KV, T, d]` each, as a cache holds them."""
+    k = turned(split_heads(linear(h, w.k), c.head), w.k_norm, c, index)
+    return k, split_heads(linear(h, w.v), c.head)
+
+
+def turned(x: Tensor, norm: Tensor | None, c: DecoderConfig, index: int) -> Tensor:
+    """Heads `[*, T, d]` from position 0, normed and turned."""
+    x, rotary = normed(x, norm, c), c.layers[index].rotary
+    if rotary is None:
+        return x
+    cos, sin = map(torch.from_numpy, c.rotaries[rotary].tables(x.shape[1]))
+    return rotate(x, cos, sin)
+
+
+def filled(x: Tensor, w: BlockWeights, c: DecoderConfig, index: int) -> dict[str, FloatArray]:
+    """The states after a sequence `[T, C]` from position 0, each `[KV, 1, d, S]`."""
+    slots = c.slots(index) or 0
+    both = keys_and_values(normed(x, w.attention_norm, c), w, c, index)
+    last = np.arange(max(0, len(x) - slots), len(x))
+    states = {}
+    for name, values in zip(("k_cache", "v_cache"), both, strict=True):
+        state = np.zeros((c.kv_heads, 1, c.head, slots), np.float32)
+        state[:, 0, :, last % slots] = values[:, last].permute(1, 0, 2).numpy()
+        states[name] = state
+    return states
+
+
+def logits(x: Tensor, w: HeadWeights, c: DecoderConfig) -> Tensor:
+    """Logits `[T, V / slices]` of a vocabulary slice for hidden states `[T, C]`."""
+    plain = normed(x, w.norm, c) @ w.projection.T
+    return softly_capped(plain * c.logit_scale, c.logit_cap)

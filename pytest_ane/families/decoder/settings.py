@@ -1,0 +1,355 @@
+"""A model's configuration by transformers' keys, from `config.json` or GGUF's metadata.
+
+A family reads the keys that it honours. What is left may not say that the model is another one:
+keys known to change the result are refused unless they have the value that changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from pytest_ane.core.errors import SourceError
+from pytest_ane.families.decoder.config import Layer
+from pytest_ane.families.decoder.rope import Parameters, Turned, rotary
+from pytest_ane.families.layout import Rotary
+from pytest_ane.sources import Source
+from pytest_ane.sources.settings import MAX_DIMENSION, MAX_LAYERS, positive, whole
+
+_ROPE = "rope_parameters"
+_NOTHING: Mapping[str, tuple[Any, ...]] = {
+    "add_cross_attention": (False,),
+    "alibi": (False,),
+    "attention_bias": (False,),
+    "attention_chunk_size": (None,),
+    "attention_multiplier": (),
+    "attention_out_bias": (False,),
+    "attn_logit_softcapping": (None,),
+    "clip_qkv": (None,),
+    "embedding_multiplier": (1.0,),
+    "final_logit_softcapping": (None,),
+    "hidden_size_per_layer_input": (None, 0),
+    "kv_lora_rank": (None,),
+    "logit_scale": (None, 1.0),
+    "logits_scaling": (1.0,),
+    "mlp_bias": (False,),
+    "n_routed_experts": (None, 0),
+    "no_rope_layers": (None,),
+    "num_experts": (None, 0),
+    "num_kv_shared_layers": (None, 0),
+    "num_local_experts": (None, 0),
+    "parallel_attention": (False,),
+    "partial_rotary_factor": (1.0,),
+    "position_embedding_type": ("rope", "rotary"),
+    "q_lora_rank": (None,),
+    "qk_layernorm": (False,),
+    "quantization_config": (None,),
+    "query_pre_attn_scalar": (),
+    "residual_multiplier": (1.0,),
+    "rope_interleave": (False,),
+    "rope_interleaved": (False,),
+    "rope_local_base_freq": (),
+    "sliding_window": (None, False),
+    "use_bidirectional_attention": (None, False),
+    "use_mrope": (False,),
+    "use_parallel_residual": (False,),
+    "use_qk_norm": (False,),
+    "use_qkv_bias": (False,),
+}
+"""Keys of configurations that change a result, with the values at which they do not."""
+
+_GGUF: Mapping[str, str] = {
+    "num_hidden_layers": "block_count",
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "v_head_dim": "attention.value_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "max_position_embeddings": "context_length",
+    "original_max_position_embeddings": "rope.scaling.original_context_length",
+    "vocab_size": "vocab_size",
+    "rope_theta": "rope.freq_base",
+    "sliding_window": "attention.sliding_window",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "attention_multiplier": "attention.scale",
+    "logits_scaling": "logit_scale",
+}
+"""What the keys of `config.json` are called in GGUF, behind the architecture's name."""
+
+_GGUF_ROPE: Mapping[str, str] = {
+    "rope_type": "rope.scaling.type",
+    "factor": "rope.scaling.factor",
+    "attention_factor": "rope.scaling.attn_factor",
+    "beta_fast": "rope.scaling.yarn_beta_fast",
+    "beta_slow": "rope.scaling.yarn_beta_slow",
+    "original_max_position_embeddings": "rope.scaling.original_context_length",
+}
+_GGUF_HARMLESS = ("context_length", "tensor_data_layout", "vocab_size")
+_FREQUENCY_FACTORS = "rope_freqs.weight"
+
+
+class Settings:
+    """One configuration.
+
+    Args:
+        source: the opened file or folder.
+        family: named in errors.
+        types: the values of `model_type` that are this family's.
+        architectures: those of GGUF's `general.architecture`.
+
+    Raises:
+        SourceError: the file is of another architecture.
+    """
+
+    def __init__(
+        self, source: Source, family: str, types: Sequence[str], architectures: Sequence[str]
+    ) -> None:
+        self.source, self.family = source, family
+        self._read: set[str] = set()
+        self._prefix = ""
+        architecture = self._plain("general.architecture")
+        self.is_gguf = architecture is not None
+        if self.is_gguf:
+            self._prefix, known = f"{architecture}.", architectures
+        else:
+            architecture, known = self._model_type(), types
+        if architecture not in known and not source.synthetic:
+            raise SourceError(
+                f"{source.label}: architecture {architecture!r:.100}, expected "
+                f"{' or '.join(map(repr, known))}."
+            )
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A value; the default where it is absent or null."""
+        self._read.add(key)
+        value = self._stored(key)
+        return default if value is None else value
+
+    def real(self, key: str, default: float | None = None) -> float:
+        """A positive number; `SourceError` where it is none, or absent without a default."""
+        return positive(self._needed(key, default), self.what(key))
+
+    def count(self, key: str, default: int | None = None, most: int = MAX_DIMENSION) -> int:
+        """A whole number from 1; `SourceError` where it is none, or absent without a default."""
+        return whole(self._needed(key, default), self.what(key), most)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """Whether; `SourceError` for anything else."""
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            raise SourceError(f"{self.what(key)} is {value!r:.100}, neither true nor false.")
+        return value
+
+    def cap(self, key: str, default: float | None = None) -> float | None:
+        """A positive number, or None."""
+        self._read.add(key)
+        value = default if self._stored(key) is None and not self._has(key) else self._stored(key)
+        return None if value is None else positive(value, self.what(key))
+
+    def layers(self, key: str, known: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        """What each layer's entry of a list stands for; None where there is no list."""
+        entries = self.get(key)
+        if entries is None:
+            return None
+        count = self.count("num_hidden_layers", most=MAX_LAYERS)
+        plain = isinstance(entries, (list, tuple)) and len(entries) == count
+        if not plain or any(str(entry) not in known for entry in entries):
+            raise SourceError(
+                f"{self.what(key)} is {entries!r:.200}; expected one of {', '.join(known)} for "
+                f"each of {count} layers."
+            )
+        return tuple(known[str(entry)] for entry in entries)
+
+    def window(self, default: int | None) -> int | None:
+        """Positions that a layer with a window sees; the default where the key is absent."""
+        width = self.cap("sliding_window", default)
+        return None if width is None else whole(width, self.what("sliding_window"))
+
+    def switched_window(self, default: int | None) -> int | None:
+        """As `window`; None unless `use_sliding_window`."""
+        self._read.add("sliding_window")
+        return self.window(default) if self.flag("use_sliding_window") else None
+
+    def windows(self, kinds: Sequence[str], window: int | None) -> list[int | None]:
+        """Each layer's window, by `layer_types`, or by these kinds where it is absent."""
+        known = {"full_attention": None, "sliding_attention": window}
+        told = self.layers("layer_types", known)
+        return list(told if told is not None else (known[kind] for kind in kinds))
+
+    def only(self, key: str, computed: Any) -> None:
+        """`SourceError` for another value than the one that is computed."""
+        if (value := self.get(key, computed)) != computed:
+            raise SourceError(
+                f"{self.what(key)} is {value!r:.100}, and family {self.family!r} computes "
+                f"{computed!r} only."
+            )
+
+    def rotary(
+        self,
+        head: int,
+        positions: int,
+        *,
+        theta: float = 10_000.0,
+        partial: bool = False,
+        layer_type: str = "",
+        theta_key: str = "rope_theta",
+        scaled: bool = True,
+    ) -> Rotary:
+        """RoPE's angles.
+
+        Args:
+            head: channels of a head.
+            positions: as many as the shards take.
+            theta: the base where the file names none.
+            partial: whether the family honours a share of the head.
+            layer_type: whose table it is, where there are several.
+            theta_key: where a base may stand besides the table.
+            scaled: whether `rope_scaling` is this table's.
+
+        Raises:
+            SourceError: of a kind that is not computed, or said twice and differently.
+        """
+        table, what = self._rope_table(head, layer_type, scaled=scaled)
+        if not partial and table.get("partial_rotary_factor", 1.0) != 1.0:
+            key = "rope.dimension_count" if self.is_gguf else f"{what}.partial_rotary_factor"
+            told = self._plain(f"{self._prefix}{key}")
+            self._refuse(key, table["partial_rotary_factor"] if told is None else told)
+        if "rope_theta" in table and self._has(theta_key):
+            self._agree(theta_key, table["rope_theta"], f"{what}.rope_theta")
+        if partial and "partial_rotary_factor" not in table and self._has("partial_rotary_factor"):
+            table["partial_rotary_factor"] = self.get("partial_rotary_factor")
+        told = self.get("original_max_position_embeddings")
+        trained = self.get("max_position_embeddings")
+        if told is not None and table.get("rope_type", table.get("type")) not in (None, "default"):
+            table["original_max_position_embeddings"] = told
+        turned = Turned(
+            head,
+            self.real(theta_key, theta),
+            positions,
+            None if trained is None else self.count("max_position_embeddings"),
+        )
+        name = {k: f"{self._prefix}{v}" for k, v in _GGUF_ROPE.items()} if self.is_gguf else what
+        angles = rotary(Parameters(self._where, table, name), turned)
+        return self._with_factors(angles)
+
+    def check(self) -> None:
+        """Refuse what changes the result and was not read.
+
+        Raises:
+            SourceError: names the key as the file does.
+        """
+        for key, nothing in _NOTHING.items():
+            value = None if key in self._read else self._stored(key)
+            if value is not None and value not in nothing:
+                self._refuse(key, value)
+        known = {_GGUF.get(key, key) for key in self._read} | {*_GGUF_HARMLESS}
+        for key in self.source.keys if self.is_gguf else ():
+            own = key.removeprefix(self._prefix)
+            unused = own.startswith("expert_") and self._plain(key) == 0
+            if own != key and own not in known and not unused:
+                self._refuse(own, self._plain(key))
+
+    def what(self, key: str) -> str:
+        """How a sentence about a key begins."""
+        return f"{self.source.label}: {self._own(key)}"
+
+    def _own(self, key: str) -> str:
+        """A key as the file calls it."""
+        return f"{self._prefix}{_GGUF.get(key, key)}" if self.is_gguf else key
+
+    @property
+    def _where(self) -> str:
+        return f"{self.source.label}: {'its metadata' if self.is_gguf else 'config.json'}"
+
+    def _refuse(self, key: str, value: Any) -> NoReturn:
+        raise SourceError(
+            f"{self._where} has {self._own(key)} {value!r:.100}, which family "
+            f"{self.family!r} does not compute, so its reference would be another model."
+        )
+
+    def _agree(self, key: str, other: Any, other_key: str) -> None:
+        if (value := self.get(key)) != other:
+            raise SourceError(
+                f"{self._where} has {key} {value!r:.50} and {other_key} "
+                f"{other!r:.50}; leave one of them."
+            )
+
+    def _needed(self, key: str, default: float | None) -> Any:
+        value = self.get(key, default)
+        if value is None:
+            raise SourceError(f"{self._where} has no {self._own(key)}.")
+        return value
+
+    def _has(self, key: str) -> bool:
+        return self._stored(key, absent=...) is not ...
+
+    def _stored(self, key: str, absent: Any = None) -> Any:
+        if self.is_gguf:
+            return self._plain(self._own(key), absent) if key in _GGUF else absent
+        inner = self._plain(f"text_config.{key}", absent)
+        return self._plain(key, absent) if inner is absent else inner
+
+    def _plain(self, key: str, absent: Any = None) -> Any:
+        try:
+            return self.source.value(key)
+        except SourceError:
+            return absent
+
+    def _model_type(self) -> Any:
+        return self._plain("text_config.model_type") or self._plain("model_type")
+
+    def _rope_table(
+        self, head: int, layer_type: str, *, scaled: bool
+    ) -> tuple[dict[str, Any], str]:
+        """The table of a kind of layer, and what it is called."""
+        if self.is_gguf:
+            return self._gguf_rope(head), "rope.scaling"
+        tables = {name: self.get(name) for name in (_ROPE, "rope_scaling") if self.get(name)}
+        if len(tables) > 1:
+            self._agree(_ROPE, tables["rope_scaling"], "rope_scaling")
+        name, table = next(iter(tables.items()), (_ROPE, {}))
+        if layer_type and name == _ROPE and isinstance(table, Mapping) and table:
+            # transformers takes no notice of what such a table says of all layers at once.
+            name, table = f"{name}.{layer_type}", table.get(layer_type)
+            if table is None:
+                raise SourceError(f"{self._where} has no {name} beside its other {_ROPE}.")
+        elif not scaled:
+            table = {}
+        if not isinstance(table, Mapping):
+            raise SourceError(f"{self.source.label}: {name} is {table!r:.100}, no table.")
+        return dict(table), name
+
+    def _gguf_rope(self, head: int) -> dict[str, Any]:
+        """As llama.cpp reads `rope.scaling.*`: a factor without a kind is linear scaling."""
+        self._read |= {*_GGUF_ROPE.values(), "rope.scale_linear", "rope.dimension_count"}
+        table = {key: self._plain(f"{self._prefix}{name}") for key, name in _GGUF_ROPE.items()}
+        if table["factor"] is None:
+            table["factor"] = self._plain(f"{self._prefix}rope.scale_linear")
+        if table["rope_type"] is None:
+            table["rope_type"] = "linear" if table["factor"] else "default"
+        channels = self._plain(f"{self._prefix}rope.dimension_count")
+        if channels not in (None, head):
+            what = f"{self.source.label}: {self._prefix}rope.dimension_count"
+            table["partial_rotary_factor"] = whole(channels, what) / head
+        return {key: value for key, value in table.items() if value is not None}
+
+    def _with_factors(self, angles: Rotary) -> Rotary:
+        """GGUF keeps llama3's scaling as a tensor that frequencies are divided by."""
+        if not self.is_gguf or _FREQUENCY_FACTORS not in self.source.names:
+            return angles
+        factors = self.source.tensor(_FREQUENCY_FACTORS, (len(angles.frequencies),))
+        scaled = (f / float(d) for f, d in zip(angles.frequencies, factors, strict=True))
+        return Rotary(tuple(scaled), angles.factor)
+
+
+def layers_of(
+    windows: Sequence[int | None], rotaries: Sequence[int | None] | None = None
+) -> tuple[Layer, ...]:
+    """Layers by their windows and angles; all turn by the first ones where none are told."""
+    turned = rotaries if rotaries is not None else [0] * len(windows)
+    return tuple(Layer(r, w) for r, w in zip(turned, windows, strict=True))

@@ -1,0 +1,21 @@
+"""Granite 3 and 4 (dense): a Llama with multipliers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_ane.families.decoder import DecoderConfig, DecoderFamily, Settings, biases, plain
+
+
+def _configure(s: Settings, positions: int) -> DecoderConfig:
+    return replace(
+        plain(s, positions),
+        biases=biases(s),
+        scale=s.real("attention_multiplier", 1.0),
+        embedding_scale=s.real("embedding_multiplier", 1.0),
+        residual_scale=s.real("residual_multiplier", 1.0),
+        logit_scale=1 / s.real("logits_scaling", 1.0),
+    )
+
+
+FAMILY = DecoderFamily("granite", _configure, paired=True)

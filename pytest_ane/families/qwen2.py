@@ -1,0 +1,27 @@
+"""Qwen2 and Qwen2.5: queries, keys and values have biases; later layers may have a window."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_ane.families.decoder import DecoderConfig, DecoderFamily, Settings, layers_of, plain
+
+_FROM = 28
+"""The first layer with a window, where the configuration does not tell (`Qwen2Config`)."""
+
+
+def windows(s: Settings, layers: int) -> list[int | None]:
+    """Each layer's window; none unless `use_sliding_window`."""
+    first = s.count("max_window_layers") if s.get("max_window_layers") else _FROM
+    window = s.switched_window(default=4096)
+    kinds = ["full_attention" if i < first else "sliding_attention" for i in range(layers)]
+    return s.windows(kinds if window else ["full_attention"] * layers, window)
+
+
+def _configure(s: Settings, positions: int) -> DecoderConfig:
+    config = plain(s, positions)
+    layers = layers_of(windows(s, len(config.layers)))
+    return replace(config, layers=layers, biases=("q", "k", "v"))
+
+
+FAMILY = DecoderFamily("qwen2", _configure)

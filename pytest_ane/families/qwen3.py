@@ -1,0 +1,21 @@
+"""Qwen3 and its embedding models: heads' queries and keys are normed before they turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_ane.families.decoder import DecoderConfig, DecoderFamily, Settings, layers_of, plain
+from pytest_ane.families.qwen2 import windows
+
+
+def _configure(s: Settings, positions: int) -> DecoderConfig:
+    config = plain(s, positions, head=128)
+    return replace(
+        config,
+        layers=layers_of(windows(s, len(config.layers))),
+        biases=("q", "k", "v", "o") if s.flag("attention_bias") else (),
+        head_norms=True,
+    )
+
+
+FAMILY = DecoderFamily("qwen3", _configure)

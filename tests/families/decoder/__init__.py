@@ -1,0 +1,1 @@
+"""Tests of the decoder core and of the families on it."""
