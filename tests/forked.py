@@ -77,12 +77,13 @@ def _serve() -> None:
     logging.disable()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import coremltools
-        import coremltools.optimize.coreml  # noqa: F401
         import pytest
         from numba.core.registry import cpu_target
 
         import pytest_ane
+        from pytest_ane.build.coremltools_quiet import import_coremltools
+
+        import_coremltools()
 
         for module in pkgutil.walk_packages(pytest_ane.__path__, "pytest_ane."):
             if not module.name.endswith("__main__"):
