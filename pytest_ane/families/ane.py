@@ -49,6 +49,34 @@ class AneHead(nn.Module):
         return softly_capped(logits, self.cap)
 
 
+class Chosen(nn.Module):
+    """Whether each of E experts is among the `top` of the largest logits, `[1, E, T, 1]`.
+
+    Without top-k and gather, which would leave the ANE (rules R009, R012): expert e is chosen if
+    fewer than `top` others come before it, those with a larger logit, and those with an equal one
+    and a lower index. With s = 1 for j > e and -1 for j < e their number is
+    e + sum_j s [s (l_j - l_e) > 0], for the second kind is counted by its complement.
+    """
+
+    order: Tensor
+    limit: Tensor
+    zero: Tensor
+
+    def __init__(self, experts: int, top: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        index = torch.arange(experts)
+        order = torch.sign(index[:, None] - index)[:, :, None, None]
+        self.register_buffer("order", order.to(dtype))
+        self.register_buffer("zero", torch.zeros(1, dtype=dtype))
+        self.register_buffer("limit", (top - index)[None, :, None, None].to(dtype))
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Of logits `[1, E, T, 1]`."""
+        ahead = (logits.transpose(0, 1) - logits) * self.order > self.zero
+        before = torch.where(ahead, self.order, self.zero).sum(dim=0, keepdim=True)
+        return before < self.limit
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate-half RoPE along axis 2 of `[KV, G, d, T]`, of as many channels as the tables have."""
     channels = cos.shape[2]

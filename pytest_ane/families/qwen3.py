@@ -8,7 +8,8 @@ from pytest_ane.families.decoder import DecoderConfig, DecoderFamily, Settings, 
 from pytest_ane.families.qwen2 import windows
 
 
-def _configure(s: Settings, positions: int) -> DecoderConfig:
+def configure(s: Settings, positions: int) -> DecoderConfig:
+    """Qwen3's configuration, experts apart."""
     config = plain(s, positions, head=128)
     return replace(
         config,
@@ -18,4 +19,4 @@ def _configure(s: Settings, positions: int) -> DecoderConfig:
     )
 
 
-FAMILY = DecoderFamily("qwen3", _configure)
+FAMILY = DecoderFamily("qwen3", configure)

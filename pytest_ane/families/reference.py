@@ -55,6 +55,30 @@ def softly_capped(x: Tensor, cap: float | None) -> Tensor:
     return x if cap is None else torch.tanh(x / cap) * cap
 
 
+_CLOSE = 8 * 2.0**-11
+
+
+def close_choices(normed: Tensor, projection: Tensor, top: int) -> Tensor:
+    """Experts `[T, E]` of which fp16 cannot tell whether they are among the `top` ones.
+
+    A logit is a sum of products of three fp16 numbers, each rounded by up to 2^-11 of itself and
+    independently: its error has a deviation of at most 2^-11 of the products' Euclidean norm.
+    `_CLOSE` is eight times that, for the difference of two logits.
+
+    Args:
+        normed: what enters the router, `[T, C]`.
+        projection: the router, `[E, C]`.
+        top: as many as are chosen.
+    """
+    logits = normed @ projection.T
+    noise = _CLOSE * (normed.square() @ projection.T.square()).sqrt()
+    if top >= logits.shape[-1]:
+        return torch.zeros_like(logits, dtype=torch.bool)
+    values = logits.sort(dim=-1, descending=True).values
+    last, next_ = values[:, top - 1, None], values[:, top, None]
+    return torch.where(logits >= last, logits - next_, last - logits) <= noise
+
+
 def run_each(
     module: Callable[[Tensor], Tensor], sequences: Sequence[FloatArray]
 ) -> list[FloatArray]:

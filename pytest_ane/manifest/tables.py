@@ -89,9 +89,11 @@ FAMILIES = (
     "granite",
     "llama",
     "mistral",
+    "mixtral",
     "phi3",
     "qwen2",
     "qwen3",
+    "qwen3_moe",
     "smollm3",
     "zaya",
 )

@@ -8,7 +8,7 @@ rest of the project sees.
 
 from __future__ import annotations
 
-from pytest_ane.families.decoder.config import DecoderConfig, Layer
+from pytest_ane.families.decoder.config import DecoderConfig, Layer, Mixture
 from pytest_ane.families.decoder.family import DecoderFamily
 from pytest_ane.families.decoder.model import DecoderModel
 from pytest_ane.families.decoder.plain import biases, plain
@@ -19,6 +19,7 @@ __all__ = [
     "DecoderFamily",
     "DecoderModel",
     "Layer",
+    "Mixture",
     "Settings",
     "biases",
     "layers_of",

@@ -9,9 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pytest_ane.families.ane import ScaledRMSNorm, pointwise, rotate
-from pytest_ane.families.decoder.config import DecoderConfig
+from pytest_ane.families.ane import Chosen, ScaledRMSNorm, pointwise, rotate
+from pytest_ane.families.decoder.config import DecoderConfig, Mixture
 from pytest_ane.families.decoder.weights import BlockWeights, Linear
+from pytest_ane.families.layout import MASKED
 
 
 class AneBlock(nn.Module):
@@ -31,6 +32,8 @@ class AneBlock(nn.Module):
         self.o_proj = projection(self.added(w.o))
         self.attention_post_norm = self.post_norm(w.attention_post_norm)
         self.ffn_norm = self.norm(w.ffn_norm)
+        mixture = config.mixture_of(index)
+        self.router = None if mixture is None else Router(mixture, w.router)
         self.gate_proj, self.up_proj = projection(w.gate), projection(w.up)
         self.down_proj = projection(self.added(w.down))
         self.ffn_post_norm = self.post_norm(w.ffn_post_norm)
@@ -57,7 +60,11 @@ class AneBlock(nn.Module):
         """
         x = x + self.attention_post_norm(self.attention(self.attention_norm(x), *inputs))
         h = self.ffn_norm(x)
-        fed: Tensor = self.down_proj(self.activated(self.gate_proj(h)) * self.up_proj(h))
+        gate = self.activated(self.gate_proj(h))
+        if self.router is not None:
+            # 0 times a finite gate is 0, and the convolution that leads down sums the experts.
+            gate = weighted(gate, self.router(h))
+        fed: Tensor = self.down_proj(gate * self.up_proj(h))
         given: Tensor = x + self.ffn_post_norm(fed)
         return given
 
@@ -116,6 +123,37 @@ class StatefulBlock(AneBlock):
         self.k_cache[:] = keys
         self.v_cache[:] = values
         return keys, values
+
+
+class Router(nn.Module):
+    """What each expert counts for, `[1, experts, T, 1]`: exactly 0 if it is not chosen."""
+
+    masked: Tensor
+    zero: Tensor
+
+    def __init__(self, mixture: Mixture, weight: Tensor | None) -> None:
+        super().__init__()
+        assert weight is not None
+        self.router = pointwise(weight)
+        self.chosen = Chosen(mixture.experts, mixture.top, weight.dtype)
+        self.normalized = mixture.normalized
+        for name, value in (("masked", MASKED), ("zero", 0.0)):
+            self.register_buffer(name, torch.tensor([value], dtype=weight.dtype))
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Of normed states `[1, C, T, 1]`."""
+        logits = self.router(h)
+        chosen = self.chosen(logits)
+        if self.normalized:
+            return torch.softmax(torch.where(chosen, logits, self.masked), dim=1)
+        return torch.where(chosen, torch.softmax(logits, dim=1), self.zero)
+
+
+def weighted(inner: Tensor, shares: Tensor) -> Tensor:
+    """Inner channels `[1, experts * F, T, 1]` times each expert's share `[1, experts, T, 1]`."""
+    experts = shares.shape[1]
+    apart = inner.reshape(1, experts, inner.shape[1] // experts, -1)
+    return (apart * shares.reshape(1, experts, 1, -1)).reshape(1, inner.shape[1], -1, 1)
 
 
 def projection(w: Linear) -> nn.Conv2d:

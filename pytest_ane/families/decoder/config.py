@@ -16,15 +16,34 @@ _STATE_STEP = 32
 
 @dataclass(frozen=True)
 class Layer:
-    """How one layer attends.
+    """One layer of the stack.
 
     Attributes:
         rotary: which of the configuration's `rotaries` turns queries and keys; None for none.
         window: positions that are seen, its own included; None for all.
+        sparse: whether its network is a mixture of experts.
     """
 
     rotary: int | None = 0
     window: int | None = None
+    sparse: bool = False
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Experts of a sparse layer, of which each position chooses some.
+
+    Attributes:
+        experts: of a layer.
+        top: as many as are chosen, those of the largest logits.
+        ffn: inner channels of an expert.
+        normalized: whether the shares of the chosen ones sum to 1; else they are of all experts.
+    """
+
+    experts: int
+    top: int
+    ffn: int
+    normalized: bool = True
 
 
 @dataclass(frozen=True)
@@ -40,6 +59,7 @@ class DecoderConfig:
         scale: of scores, before the cap.
         biases: projections with a bias, of `q k v o gate up down`.
         head_norms: whether each head's queries and keys are normed before they turn.
+        mixture: of the sparse layers.
         post_norms: whether what attention and the network give is normed before it is added.
         score_cap, logit_cap: soft caps c tanh(x / c).
         embedding_scale, residual_scale, logit_scale: factors of the embedding, of what a layer's
@@ -61,6 +81,7 @@ class DecoderConfig:
     layers: tuple[Layer, ...]
     rotaries: tuple[Rotary, ...]
     activation: Activation = "silu"
+    mixture: Mixture | None = None
     biases: tuple[str, ...] = ()
     head_norms: bool = False
     post_norms: bool = False
@@ -89,6 +110,10 @@ class DecoderConfig:
             ring=slots != self.context,
         )
 
+    def mixture_of(self, index: int) -> Mixture | None:
+        """A layer's experts, if it has any."""
+        return self.mixture if self.layers[index].sparse else None
+
     def slots(self, index: int) -> int | None:
         """Positions that a layer's state holds; None where it keeps none.
 
@@ -113,5 +138,11 @@ class DecoderConfig:
             Rotary(tuple(rotary["frequencies"]), rotary["factor"])
             for rotary in description["rotaries"]
         )
-        biases = tuple(description["biases"])
-        return cls(**{**description, "layers": layers, "rotaries": rotaries, "biases": biases})
+        parts: dict[str, Any] = {
+            "layers": layers,
+            "rotaries": rotaries,
+            "biases": tuple(description["biases"]),
+        }
+        if (mixture := description["mixture"]) is not None:
+            parts["mixture"] = Mixture(**mixture)
+        return cls(**{**description, **parts})

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import blocks
-from pytest_ane.families.base import Conversion, Cut, Filling, Port, Ports, Reference
+from pytest_ane.families.base import (
+    Conversion,
+    Cut,
+    Filling,
+    Port,
+    Ports,
+    Reference,
+    Routing,
+    Undecided,
+)
 from pytest_ane.families.blocks import block_index, head_index, is_head
 from pytest_ane.families.decoder.config import DecoderConfig
 from pytest_ane.families.decoder.names import Names
@@ -19,6 +28,8 @@ from pytest_ane.sources import Source
 
 if TYPE_CHECKING:
     from pytest_ane.families.decoder.weights import BlockWeights, Weights
+
+T = TypeVar("T")
 
 
 class DecoderModel:
@@ -81,11 +92,17 @@ class DecoderModel:
         """What enters a block, as it is."""
         return None if is_head(shard) else list
 
-    def routed(self, shard: str) -> None:
-        """None: there are no experts."""
+    def routed(self, shard: str) -> Routing | None:
+        """Which experts a sparse layer's positions choose."""
+        from pytest_ane.families.decoder.reference import routed
 
-    def undecided(self, shard: str) -> None:
-        """None: nothing is chosen."""
+        return self._of_experts(shard, routed)
+
+    def undecided(self, shard: str) -> Undecided | None:
+        """Where fp16 cannot tell which of a sparse layer's experts are chosen."""
+        from pytest_ane.families.decoder.reference import undecided
+
+        return self._of_experts(shard, undecided)
 
     def filling(self, shard: str) -> Filling | None:
         """Keys and values of a sequence in their places, for a layer with a window."""
@@ -131,6 +148,21 @@ class DecoderModel:
             return Ports(inputs, (y,))
         shape = (c.kv_heads, 1, c.head, layout.context)
         return Ports(inputs, (y,), tuple(Port(name, shape) for name in ("k_cache", "v_cache")))
+
+    def _of_experts(self, shard: str, tell: Callable[..., T]) -> Callable[..., list[T]] | None:
+        """What is told of each sequence by a sparse layer; None of others."""
+        if is_head(shard) or self.config.mixture_of(block_index(shard)) is None:
+            return None
+        index, block = self._block(shard)
+
+        def told(sequences: Sequence[FloatArray]) -> list[T]:
+            import torch
+
+            with torch.inference_mode():
+                tensors = map(torch.from_numpy, sequences)
+                return [tell(x, block, self.config, index) for x in tensors]
+
+        return told
 
     def _block(self, shard: str) -> tuple[int, BlockWeights]:
         index = block_index(shard)

@@ -52,7 +52,8 @@ GGUF: Parts = MappingProxyType(
     }
 )
 """Names of llama.cpp, the same for all architectures (`gguf-py/gguf/constants.py`)."""
-LINEAR = ("q", "k", "v", "o", "gate", "up", "down")
+ATTENTION = ("q", "k", "v", "o")
+LINEAR = (*ATTENTION, "gate", "up", "down")
 _ROOTS = ("model.", "model.language_model.", "language_model.model.", "")
 _BESIDE = r"(model\.)?(vision_tower|vision_model|multi_modal_projector|embed_vision)\..*"
 _HARMLESS = r".*rotary_emb\.inv_freq|rope_freqs\.weight"
@@ -89,6 +90,10 @@ class Names:
         before = f"blk.{index}." if self.root is None else f"{self.root}layers.{index}."
         return f"{before}{self.parts[part]}.{kind}"
 
+    def expert(self, index: int, number: int, part: str) -> str:
+        """A tensor of one of a mixture's experts."""
+        return self.block(index, f"expert_{part}").replace("{}", str(number))
+
     def check(self, source: Source, family: str, config: DecoderConfig) -> None:
         """`SourceError` for a tensor that would be left out."""
         optional = (
@@ -100,8 +105,11 @@ class Names:
         known = {self.whole(part) for part in ("embedding", "norm", "head")}
         blocks = {self.block(0, part) for part in parts}
         blocks |= {self.block(0, part, "bias") for part in config.biases}
+        if config.mixture is not None:
+            blocks |= {self.block(0, "router")}
+            blocks |= {self.expert(0, 0, part) for part in ("gate", "up", "down")}
         patterns = [*map(re.escape, known), _HARMLESS]
-        patterns += [re.escape(name).replace(r"\.0\.", r"\.\d+\.", 1) for name in blocks]
+        patterns += [re.escape(name).replace(r"\.0\.", r"\.\d+\.") for name in blocks]
         if self.root not in (None, "model.", ""):
             patterns.append(_BESIDE)
         check_names(source.label, family, source.names, re.compile("|".join(patterns)))

@@ -8,19 +8,52 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pytest_ane.core.arrays import FloatArray
+from pytest_ane.families.base import Routes
 from pytest_ane.families.decoder.config import DecoderConfig
 from pytest_ane.families.decoder.weights import BlockWeights, HeadWeights, Linear
 from pytest_ane.families.layout import causal_mask
-from pytest_ane.families.reference import attend, rms_norm, rotate, softly_capped, split_heads
+from pytest_ane.families.reference import (
+    attend,
+    close_choices,
+    rms_norm,
+    rotate,
+    softly_capped,
+    split_heads,
+)
 
 
 def block(x: Tensor, w: BlockWeights, c: DecoderConfig, index: int) -> Tensor:
     """One block on hidden states `[T, C]` from position 0."""
+    x, h = attended(x, w, c, index)
+    inner = activated(linear(h, w.gate), c) * linear(h, w.up)
+    if w.router is not None:
+        inner = weighted(inner, shares(h, w.router, c))
+    given = linear(inner, w.down)
+    return x + normed(given, w.ffn_post_norm, c) * c.residual_scale
+
+
+def attended(x: Tensor, w: BlockWeights, c: DecoderConfig, index: int) -> tuple[Tensor, Tensor]:
+    """The residual stream after attention, and normed, as it enters the network; `[T, C]` each."""
     given = attention(normed(x, w.attention_norm, c), w, c, index)
     x = x + normed(given, w.attention_post_norm, c) * c.residual_scale
-    h = normed(x, w.ffn_norm, c)
-    given = linear(activated(linear(h, w.gate), c) * linear(h, w.up), w.down)
-    return x + normed(given, w.ffn_post_norm, c) * c.residual_scale
+    return x, normed(x, w.ffn_norm, c)
+
+
+def routed(x: Tensor, w: BlockWeights, c: DecoderConfig, index: int) -> Routes:
+    """Experts that each position chooses, the largest share first."""
+    assert w.router is not None
+    rows = shares(attended(x, w, c, index)[1], w.router, c)
+    return tuple(
+        tuple(row.argsort(descending=True)[: int((row > 0).sum())].tolist()) for row in rows
+    )
+
+
+def undecided(x: Tensor, w: BlockWeights, c: DecoderConfig, index: int) -> tuple[int, ...]:
+    """Rows at which fp16 cannot tell which experts are chosen."""
+    assert w.router is not None
+    assert c.mixture is not None
+    close = close_choices(attended(x, w, c, index)[1], w.router, c.mixture.top)
+    return tuple(close.any(dim=-1).nonzero()[:, 0].tolist())
 
 
 def normed(x: Tensor, weight: Tensor | None, c: DecoderConfig) -> Tensor:
@@ -36,6 +69,22 @@ def linear(x: Tensor, w: Linear) -> Tensor:
 def activated(x: Tensor, c: DecoderConfig) -> Tensor:
     """SiLU, or GELU by its tanh approximation."""
     return F.silu(x) if c.activation == "silu" else F.gelu(x, approximate="tanh")
+
+
+def shares(h: Tensor, router: Tensor, c: DecoderConfig) -> Tensor:
+    """What each expert counts for at normed states `[T, C]`: `[T, experts]`, 0 if not chosen."""
+    assert c.mixture is not None
+    of_all = torch.softmax(h @ router.T, dim=-1)
+    values, chosen = of_all.topk(c.mixture.top, dim=-1)
+    if c.mixture.normalized:
+        values = values / values.sum(dim=-1, keepdim=True)
+    return torch.zeros_like(of_all).scatter(1, chosen, values)
+
+
+def weighted(inner: Tensor, shares: Tensor) -> Tensor:
+    """Inner channels `[T, experts * F]` times each expert's share."""
+    apart = inner.reshape(*shares.shape, -1) * shares[:, :, None]
+    return apart.reshape(inner.shape)
 
 
 def attention(h: Tensor, w: BlockWeights, c: DecoderConfig, index: int) -> Tensor:

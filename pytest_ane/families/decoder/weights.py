@@ -11,8 +11,8 @@ from torch import Tensor
 
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families.blocks import slice_bounds
-from pytest_ane.families.decoder.config import DecoderConfig
-from pytest_ane.families.decoder.names import LINEAR, Names
+from pytest_ane.families.decoder.config import DecoderConfig, Mixture
+from pytest_ane.families.decoder.names import ATTENTION, LINEAR, Names
 from pytest_ane.sources import Source
 
 
@@ -29,7 +29,11 @@ class Linear(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockWeights:
-    """One block's float32 tensors; norms are `[C]`, those of heads `[d]`."""
+    """One block's float32 tensors; norms are `[C]`, those of heads `[d]`.
+
+    Of a mixture `gate`, `up` and `down` are those of all experts, side by side along their inner
+    channels, and `router` is `[experts, C]`.
+    """
 
     attention_norm: Tensor
     q: Linear
@@ -44,6 +48,7 @@ class BlockWeights:
     k_norm: Tensor | None = None
     attention_post_norm: Tensor | None = None
     ffn_post_norm: Tensor | None = None
+    router: Tensor | None = None
 
 
 class HeadWeights(NamedTuple):
@@ -66,7 +71,10 @@ class Weights:
     def block(self, index: int) -> BlockWeights:
         """One block."""
         c = self._config
-        parts: dict[str, Any] = {part: self._linear(index, part) for part in LINEAR}
+        mixture = c.mixture_of(index)
+        own = [part for part in LINEAR if mixture is None or part in ATTENTION]
+        parts: dict[str, Any] = {part: self._linear(index, part) for part in own}
+        parts |= {} if mixture is None else self._experts(index, mixture)
         norms = ["attention_norm", "ffn_norm"]
         norms += ["attention_post_norm", "ffn_post_norm"] if c.post_norms else []
         norms += ["q_norm", "k_norm"] if c.head_norms else []
@@ -111,6 +119,24 @@ class Weights:
             return Linear(halves(weight))
         bias = self._read(self._names.block(index, part, "bias"), total)[before : before + rows]
         return Linear(halves(weight), halves(bias[:, None])[:, 0])
+
+    def _experts(self, index: int, mixture: Mixture) -> dict[str, Any]:
+        c, inner = self._config, mixture.ffn
+        shapes = {"gate": (inner, c.width), "up": (inner, c.width), "down": (c.width, inner)}
+        parts: dict[str, Any] = {
+            part: Linear(
+                torch.cat(
+                    [
+                        self._read(self._names.expert(index, number, part), *shape)
+                        for number in range(mixture.experts)
+                    ],
+                    dim=1 if part == "down" else 0,
+                )
+            )
+            for part, shape in shapes.items()
+        }
+        router = self._read(self._names.block(index, "router"), mixture.experts, c.width)
+        return {**parts, "router": router}
 
     def _read(self, name: str, *shape: int) -> Tensor:
         return torch.from_numpy(self._source.tensor(name, shape))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pytest_ane.families.ane import pointwise
+from pytest_ane.families.ane import Chosen, pointwise
 from pytest_ane.families.gemma4.ane import AneNorm, AneUnit, constant
 from pytest_ane.families.gemma4.config import Gemma4Config
 from pytest_ane.families.gemma4.weights import CombinerWeights, RouterWeights, Weights
@@ -22,15 +22,9 @@ from pytest_ane.families.layout import MASKED
 class AneRouter(nn.Module):
     """Routing weights `[1, E', T, 1]` of the experts of one pack.
 
-    Expert e is chosen if fewer than `top` others come before it: those with a larger logit, and
-    those with an equal one and a lower index. With s = 1 for j > e and -1 for j < e their number
-    is e + sum_j s [s (l_j - l_e) > 0], for the second kind is counted by its complement. So packs
-    agree on ties. The softmax over the chosen alone is the published one renormalised.
+    Packs agree on ties. The softmax over the chosen alone is the published one renormalised.
     """
 
-    order: Tensor
-    limit: Tensor
-    zero: Tensor
     masked: Tensor
 
     def __init__(self, config: Gemma4Config, w: RouterWeights, pack: int) -> None:
@@ -39,20 +33,13 @@ class AneRouter(nn.Module):
         self.scale = constant(w.scale)
         self.own = slice(pack * config.pack, (pack + 1) * config.pack)
         self.expert_scale = constant(w.expert_scale[self.own])
-        index = torch.arange(config.experts)
-        order = torch.sign(index[:, None] - index)[:, :, None, None]
-        self.register_buffer("order", order.to(w.scale.dtype))
-        for name, value in (("zero", 0.0), ("masked", MASKED)):
-            self.register_buffer(name, torch.tensor([value], dtype=w.scale.dtype))
-        limit = (config.top - index)[None, :, None, None]
-        self.register_buffer("limit", limit.to(w.scale.dtype))
+        self.chosen = Chosen(config.experts, config.top, w.scale.dtype)
+        self.register_buffer("masked", torch.tensor([MASKED], dtype=w.scale.dtype))
 
     def forward(self, normed: Tensor) -> Tensor:
         """From `x` over its root mean square, `[1, C, T, 1]`."""
         logits = self.router(normed * self.scale)
-        ahead = (logits.transpose(0, 1) - logits) * self.order > self.zero
-        before = torch.where(ahead, self.order, self.zero).sum(dim=0, keepdim=True)
-        chosen = torch.where(before < self.limit, logits, self.masked)
+        chosen = torch.where(self.chosen(logits), logits, self.masked)
         shares = torch.softmax(chosen, dim=1)[:, self.own]
         return shares * self.expert_scale
 

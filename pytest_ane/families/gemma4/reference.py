@@ -27,14 +27,13 @@ from pytest_ane.families.gemma4.weights import (
 from pytest_ane.families.layout import AneLayout, causal_mask
 from pytest_ane.families.reference import (
     attend,
+    close_choices,
     rms_norm,
     rotate,
     run_each,
     run_together,
     split_heads,
 )
-
-_UNDECIDED = 8 * 2.0**-11
 
 
 def attention(
@@ -168,24 +167,15 @@ def routed(weights: Weights, of: ShardRole, sequences: Sequence[FloatArray]) -> 
 def undecided(
     weights: Weights, of: ShardRole, sequences: Sequence[FloatArray]
 ) -> list[tuple[int, ...]]:
-    """Rows at which fp16 cannot tell whether one of a pack's own experts is chosen.
-
-    A logit is a sum of products of three fp16 numbers, each rounded by up to 2^-11 of itself and
-    independently: its error has a deviation of at most 2^-11 of the products' Euclidean norm.
-    `_UNDECIDED` is eight times that, for the difference of two logits.
-    """
+    """Rows at which fp16 cannot tell whether one of a pack's own experts is chosen."""
     c, w, own = weights.config, weights.router(int(of.layer)), _own(of, weights.config)
 
     def close(hidden: FloatArray) -> tuple[int, ...]:
         with torch.inference_mode():
             x = torch.from_numpy(np.ascontiguousarray(hidden[:, : c.width]))
             normed = rms_norm(x, c.epsilon) * w.scale
-            logits = normed @ w.projection.T
-            noise = _UNDECIDED * (normed.square() @ w.projection.T.square()).sqrt()
-            values = logits.sort(dim=-1, descending=True).values
-            last, next_ = values[:, c.top - 1, None], values[:, c.top, None]
-            margin = torch.where(logits >= last, logits - next_, last - logits)
-            mine = (margin <= noise)[:, own.start : own.stop].any(dim=-1)
+            close = close_choices(normed, w.projection, c.top)
+            mine = close[:, own.start : own.stop].any(dim=-1)
         return tuple(np.flatnonzero(mine.numpy()).tolist())
 
     return [close(hidden) for hidden in sequences]

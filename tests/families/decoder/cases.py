@@ -67,6 +67,18 @@ CASES = (
         "layer_types": ["full_attention", "sliding_attention", "full_attention"],
         "use_sliding_window": True, "sliding_window": 6, "tie_word_embeddings": True,
     }),
+    Case("mixtral", "mixtral", "Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    Case("mixtral-window", "mixtral", "Mixtral", {
+        "num_local_experts": 3, "num_experts_per_tok": 1, "sliding_window": 5,
+    }),
+    Case("qwen3-moe", "qwen3_moe", "Qwen3Moe", {
+        "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "head_dim": 8,
+    }),
+    Case("qwen3-moe-normalized-steps", "qwen3_moe", "Qwen3Moe", {
+        "num_experts": 4, "num_experts_per_tok": 3, "moe_intermediate_size": 12, "head_dim": 8,
+        "norm_topk_prob": True, "decoder_sparse_step": 2, "num_hidden_layers": 4,
+        "mlp_only_layers": [3],
+    }),
     Case("gemma2", "gemma2", "Gemma2", {
         "head_dim": 16, "sliding_window": 5, "query_pre_attn_scalar": 20,
     }),

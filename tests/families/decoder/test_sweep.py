@@ -64,6 +64,7 @@ _gemma = {
     "final_logit_softcapping": _cap,
     "attention_bias": _flag,
 }
+_experts = {"num_experts_per_tok": st.integers(1, 3)}
 _biases = {"attention_bias": _flag, "mlp_bias": _flag}
 OPTIONS: Mapping[tuple[str, str], Mapping[str, st.SearchStrategy[Any]]] = {
     ("llama", "Llama"): {"rope_parameters": _rope(), **_biases},
@@ -73,6 +74,13 @@ OPTIONS: Mapping[tuple[str, str], Mapping[str, st.SearchStrategy[Any]]] = {
     ("qwen3", "Qwen3"): {"rope_parameters": _rope(), "layer_types": _kinds,
                          "attention_bias": _flag, "sliding_window": _window,
                          "use_sliding_window": st.just(True)},
+    ("mixtral", "Mixtral"): {"rope_parameters": _rope(), "sliding_window": _maybe_window,
+                             **_experts, "num_local_experts": st.integers(3, 6)},
+    ("qwen3_moe", "Qwen3Moe"): {
+        "rope_parameters": _rope(), "norm_topk_prob": _flag, "attention_bias": _flag,
+        "decoder_sparse_step": st.integers(1, 2), "moe_intermediate_size": st.integers(1, 20),
+        **_experts, "num_experts": st.integers(3, 6),
+    },
     ("gemma2", "Gemma2"): _gemma | {"attn_logit_softcapping": _cap},
     ("gemma3", "Gemma3Text"): _gemma,
     ("phi3", "Phi3"): {"sliding_window": _maybe_window},
@@ -84,7 +92,7 @@ OPTIONS: Mapping[tuple[str, str], Mapping[str, st.SearchStrategy[Any]]] = {
         "attention_multiplier": st.floats(0.05, 1), **_biases,
     },
 }  # fmt: skip
-_OWN_HEAD = ("llama", "mistral", "qwen3", "gemma2", "gemma3")
+_OWN_HEAD = ("llama", "mistral", "mixtral", "qwen3", "qwen3_moe", "gemma2", "gemma3")
 
 
 @st.composite
@@ -107,7 +115,7 @@ def cases(draw: st.DrawFn) -> Case:
     return Case("drawn", family, kind, sizes | options)
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases(), st.integers(0, 99), st.lists(st.integers(1, 8), min_size=6, max_size=12))
 def test_whatever_is_accepted_is_computed(case: Case, seed: int, calls: list[int]) -> None:
     with TemporaryDirectory() as folder:
