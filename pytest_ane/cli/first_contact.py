@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Output:
     """Run the steps that are left, write the archive, and print the table."""
-    from pytest_ane.first_contact import compare, pack, read_archive
+    from pytest_ane.first_contact import STEPS, compare, pack, read_archive
 
     _check_steps([*options.skip, *options.require])
     if options.read:
@@ -80,6 +80,8 @@ def run(options: argparse.Namespace) -> Output:
         return _required(options.require, findings, data)
     if options.fixtures:
         raise ExecutionError("--fixtures takes the recordings of an archive; name it with --read.")
+    if not set(STEPS) - set(options.skip):
+        raise ExecutionError("--skip leaves no step to run; leave one of them out.")
     setup = _setup(options)
     yield from _run(options, setup)
     target = setup.folder.parent / f"first-contact-{setup.folder.name}.zip"
@@ -131,7 +133,7 @@ def _setup(options: argparse.Namespace) -> Setup:
             "first-contact runs on a Mac, and there is no Core ML here; to read what one found, "
             "use --read ARCHIVE."
         )
-    if options.seconds <= 0:
+    if not options.seconds > 0:
         raise ExecutionError(f"--seconds {options.seconds:g}: give more than 0.")
     manifest, replay = (
         str(path.resolve()) if path else "" for path in (options.manifest, options.replay)

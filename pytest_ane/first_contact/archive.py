@@ -7,10 +7,12 @@ import json
 import re
 import socket
 import tempfile
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
 
 from pytest_ane.core.errors import ExecutionError
@@ -107,14 +109,14 @@ def redacting(folder: Path) -> Callable[[str], str]:
         tempfile.gettempdir(): "TMP",
     }
     host = socket.gethostname()
-    words = {getpass.getuser(): "USER", host: "HOST", host.partition(".")[0]: "HOST"}
+    words = {_user(): "USER", host: "HOST", host.partition(".")[0]: "HOST"}
     patterns = [
-        (re.compile(re.escape(place)), name)
+        (re.compile(rf"(?:{_forms(place)})(?![\w-])", re.IGNORECASE), name)
         for place, name in sorted(places.items(), key=lambda item: -len(item[0]))
         if len(place) > _SHORTEST_NAME
     ]
     patterns += [
-        (re.compile(rf"(?<!\w){re.escape(word)}(?!\w)"), name)
+        (re.compile(rf"(?<![^\W_])(?:{_forms(word)})(?![^\W_])", re.IGNORECASE), name)
         for word, name in words.items()
         if len(word) > _SHORTEST_NAME
     ]
@@ -125,6 +127,22 @@ def redacting(folder: Path) -> Callable[[str], str]:
         return text
 
     return redact
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # An account without a name.
+        return ""
+
+
+def _forms(text: str) -> str:
+    """A pattern of a name as texts of macOS have it: decomposed, in a URL, for a shell, in JSON."""
+    composed = {unicodedata.normalize(form, text) for form in ("NFC", "NFD")}
+    forms = {text} | composed | {quote(one) for one in composed}
+    forms |= {one.replace(" ", "\\ ") for one in composed}
+    forms |= {json.dumps(one)[1:-1] for one in composed}
+    return "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
 
 
 def _redacted(file: Path, redact: Callable[[str], str]) -> bytes:

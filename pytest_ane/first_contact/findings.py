@@ -70,8 +70,11 @@ def _answer(assumption: Assumption, facts: Facts | None) -> Answer:
         return False, f"no answer within {facts['hung']} s"
     if "failed" in facts:
         return None, f"the step failed: {facts['failed']}"
+    if not facts and assumption.judge is not _refuses_stale:
+        return None, "nothing was recorded"
     try:
-        return assumption.judge(facts)
+        holds, found = assumption.judge(facts)
+        return holds, str(found)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         return None, f"the facts are damaged ({type(error).__name__}: {error})"
 

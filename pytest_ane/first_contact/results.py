@@ -11,6 +11,7 @@ from typing import Any
 
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.core.files import write_atomically
+from pytest_ane.core.strict_json import strict
 from pytest_ane.first_contact.steps import STEPS, Facts, Setup
 
 _SETUP, _RUNNING = "setup.json", "running.json"
@@ -82,7 +83,7 @@ class Results:
         return self._read(f"steps/{name}.json")
 
     def _write(self, name: str, data: Any) -> None:
-        text = json.dumps(data, indent=1, ensure_ascii=False)
+        text = json.dumps(strict(data), indent=1, ensure_ascii=False)
         write_atomically(self.folder / name, text.encode(errors="backslashreplace"))
 
     def _read(self, name: str) -> Facts | None:

@@ -12,7 +12,9 @@ import pytest
 
 from pytest_ane.cli import main
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.first_contact import Run, Setup, read_archive
+from pytest_ane.first_contact import STEPS, Run, Setup, pack, read_archive
+from pytest_ane.first_contact.archive import redacting
+from pytest_ane.first_contact.results import Results
 from pytest_ane.first_contact.run import describe
 from pytest_ane.testing import Script
 
@@ -56,7 +58,7 @@ def test_files_that_are_no_archives(tmp_path: Path) -> None:
 def test_facts_of_another_version_are_compared_as_far_as_they_go(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = archive(tmp_path, **{"steps/machine.json": "{}", "steps/unknown.json": "{}"})
+    path = archive(tmp_path, **{"steps/machine.json": '{"later": 1}', "steps/unknown.json": "{}"})
     assert main(["first-contact", "--read", str(path)]) == 0
     out = capsys.readouterr().out
     assert "the facts are damaged (KeyError: 'devices')" in out
@@ -121,10 +123,47 @@ def test_how_a_process_ended() -> None:
     assert (describe(-6), describe(3)) == ("SIGABRT", "exit code 3")
 
 
-def test_a_time_limit_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan"])
+def test_a_time_limit_of_nothing(
+    seconds: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     replay = Script().save(tmp_path / "script")
-    assert main(["first-contact", f"--replay={replay}", "--seconds=0"]) == 1
-    assert "--seconds 0: give more than 0" in capsys.readouterr().err
+    assert main(["first-contact", f"--replay={replay}", f"--seconds={seconds}"]) == 1
+    assert f"--seconds {seconds}: give more than 0" in capsys.readouterr().err
+
+
+def test_no_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    replay = Script().save(tmp_path / "script")
+    skipped = [f"--skip={name}" for name in STEPS]
+    assert main(["first-contact", f"--replay={replay}", *skipped]) == 1
+    assert "--skip leaves no step to run" in capsys.readouterr().err
+
+
+def test_a_fact_that_is_not_finite_is_kept_and_read(tmp_path: Path) -> None:
+    Run(Setup(tmp_path), ["image"], 300)
+    Results(tmp_path).write("image", {"dtype": "float32", "difference": float("nan")})
+    pack(tmp_path, tmp_path / "a.zip")
+    archive = read_archive(tmp_path / "a.zip")
+    assert archive.facts["image"] == {"dtype": "float32", "difference": "NaN"}
+
+
+@pytest.mark.parametrize(
+    ("user", "text", "shown"),
+    [
+        ("jane", "/Users/jane/x jane JANE jane_doe-jane", "~/x USER USER USER_doe-USER"),
+        ("jane", "file:///Users/jane/x by janet", "file://~/x by janet"),
+        ("jane doe", "/Users/jane%20doe/x /Users/jane\\ doe", "~/x ~"),
+        ("jörg", "/Users/j%C3%B6rg/x jo\u0308rg J\u00d6RG", "~/x USER USER"),
+        ("jörg", "j\\u00f6rg", "USER"),
+        ("jane", "/Users/jane.smith /Users/janet", "~.smith /Users/janet"),
+    ],
+)
+def test_names_in_other_forms(
+    user: str, text: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: user)
+    monkeypatch.setattr(Path, "home", lambda: Path("/Users", user))
+    assert redacting(tmp_path)(text) == shown
 
 
 def test_a_shard_that_does_not_exist(

@@ -25,6 +25,16 @@ def found(step: str, facts: dict[str, Any], words: str = "") -> Finding:
     return next(f for f in compare({step: facts}) if f.step == step and words in f.assumed)
 
 
+@pytest.mark.parametrize("step", ["compilers", "gates", "arithmetic", "plans"])
+def test_nothing_recorded_is_not_known(step: str) -> None:
+    assert {f.holds for f in compare({step: {}}) if f.step == step} == {None}
+
+
+def test_words_of_the_wrong_kind_are_shown_as_text() -> None:
+    finding = found("plans", {"conv-iOS18": {"error": "x", "explained": [1]}}, "for iOS 18")
+    assert finding.found == "[1]"
+
+
 def test_a_step_that_was_not_run_is_not_known() -> None:
     findings = list(compare({}))
     assert len(findings) == len(ASSUMPTIONS)

@@ -120,7 +120,7 @@ def _operation(info: Any, where: str, cores: _Cores) -> tuple[str, PlannedOperat
         fields.optional(entry.get("estimatedCost"), f"{where}.estimatedCost", fields.number),
         scope,
         entry.get("boundaryCast") is True,
-        folded=entry.get("folded") is True,
+        folded=entry.get("folded") is True and preferred is None,
         extra=extra,
     )
 

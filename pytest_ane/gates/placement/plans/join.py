@@ -86,17 +86,22 @@ class _Joined:
         for index, (scope, operation) in enumerate(self._operations):
             if (taken := self._take(scope, operation)) is not None:
                 self._pairs[index] = taken
+        by_name = set(self._pairs)
         self.renamed = self._join_renamed(function, planned)
+        self._renamed = self._pairs.keys() - by_name
+        self._ends = {named.name for named in function.inputs} | set(function.block.outputs)
         self.added: Counter[str] = Counter()
-        self._take_added(function)
-        self._folded = set(self._left_out()) if complete else set()
+        self._take_added()
+        whole = complete and _is_whole(function, planned)
+        self._folded = set(self._left_out()) if whole else set()
 
     def walk(self) -> Iterator[PlannedOperation]:
         """The package's operations, and then those of the plan that it does not have."""
         for index, (scope, operation) in enumerate(self._operations):
             unknown = PlannedOperation(operation.name, folded=index in self._folded)
             one = self._pairs.get(index, unknown)
-            boundary = bool(Site(self._graph, operation).boundary)
+            boundary = index not in self._renamed and self._touches_ends(one)
+            boundary = boundary and bool(Site(self._graph, operation).boundary)
             name = operation.name if operation.outputs else ""
             yield replace(
                 one,
@@ -104,9 +109,13 @@ class _Joined:
                 op=operation.op,
                 scope=scope,
                 boundary=boundary,
-                folded=one.folded and operation.op not in NEVER_FOLDED,
+                folded=one.folded and not one.preferred and operation.op not in NEVER_FOLDED,
             )
         yield from self._planned.values()
+
+    def _touches_ends(self, one: PlannedOperation) -> bool:
+        """Whether the compiled operation may be at the function's boundary, as far as is told."""
+        return one.wires is None or bool({*one.wires.inputs, *one.wires.outputs} & self._ends)
 
     def unmatched(self) -> Iterator[str]:
         """Names of the plan's operations that the package does not have."""
@@ -120,9 +129,10 @@ class _Joined:
         for name in names:
             for key in ((scope, name), name):
                 index = self._first(key, operation)
-                if index is not None:
-                    one = self._planned.pop(index)
-                    taken = taken or one
+                # What says otherwise, or of other values, is another operation: it stays.
+                if index is not None and (taken is None or _agree(taken, self._planned[index])):
+                    taken = taken or self._planned[index]
+                    del self._planned[index]
                     break
         return taken
 
@@ -162,12 +172,11 @@ class _Joined:
         pairs = enumerate(operation for _, operation in self._operations)
         return ((index, operation) for index, operation in pairs if _computes(operation.op))
 
-    def _take_added(self, function: Function) -> None:
+    def _take_added(self) -> None:
         """Count constants, and casts that run on the ANE, nowhere or at the boundary."""
-        ends = {named.name for named in function.inputs} | set(function.block.outputs)
         for index, one in list(self._planned.items()):
-            wired = {*one.wires.inputs, *one.wires.outputs} if one.wires else set()
-            inner = one.op == "cast" and one.preferred in ("CPU", "GPU") and not wired & ends
+            at_end = one.wires is not None and self._touches_ends(one)
+            inner = one.op == "cast" and one.preferred in ("CPU", "GPU") and not at_end
             if one.op is not None and not _computes(one.op) and not inner:
                 self.added[one.op] += 1
                 del self._planned[index]
@@ -260,6 +269,22 @@ class _Neighbours:
         if not consumers or any(i not in names for i in consumers):
             return None
         return nodes[index].op, frozenset(names[i] for i in consumers)
+
+
+def _is_whole(function: Function, planned: Sequence[PlannedOperation]) -> bool:
+    """Whether all that a listed program reads and gives is written in it, as far as is told."""
+    if any(one.wires is None for one in planned):
+        return True
+    wires = [one.wires for one in planned if one.wires]
+    written = {name for one in wires for name in one.outputs}
+    given = {named.name for named in function.inputs}
+    asked = {name for one in wires for name in one.inputs} | set(function.block.outputs)
+    return asked <= written | given
+
+
+def _agree(one: PlannedOperation, other: PlannedOperation) -> bool:
+    """Whether two entries can be of one operation, for another of its outputs."""
+    return (one.preferred, one.wires) == (other.preferred, other.wires)
 
 
 def _readers(nodes: Mapping[int, _Node]) -> dict[str, list[int]]:

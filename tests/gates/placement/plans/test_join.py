@@ -12,7 +12,7 @@ from pytest_ane.gates.placement.plans import (
     summarise,
 )
 from pytest_ane.gates.placement.plans.record import Wires
-from pytest_ane.mil.records import Block, Named
+from pytest_ane.mil.records import Block, Named, Operation
 from tests.gates.placement.programs import const, full, function, half, model, op
 
 
@@ -177,3 +177,119 @@ def test_what_no_neighbour_tells_apart_is_not_guessed() -> None:
     )
     plan = Plan("coremltools", (PlannedFunction("main", compiled),), complete=True)
     assert join(plan, program).unmatched == ("2", "1")
+
+
+def placed(
+    name: str, kind: str, device: str, *reads: str, outputs: tuple[str, ...] = ()
+) -> PlannedOperation:
+    wires = Wires(reads, outputs or (name,))
+    return PlannedOperation(name, kind, device, wires=wires)  # type: ignore[arg-type]
+
+
+def live(*operations: PlannedOperation) -> Plan:
+    return Plan("coremltools", (PlannedFunction("main", operations),), complete=True)
+
+
+H = half(1, 8)
+
+
+def split(first: str, second: str, x: str) -> Operation:
+    named = tuple(Named(name, half(1, 4)) for name in (first, second))
+    return replace(op("split", first, half(1, 4), x=x), outputs=named)
+
+
+def test_another_operation_with_the_name_of_a_second_output_is_not_lost() -> None:
+    program = model(function(split("a", "b", "x"), outputs=["a", "b"]))
+    plan = live(
+        placed("a", "split", "ANE", "x", outputs=("a", "a2")),
+        placed("b", "split", "CPU", "x", outputs=("b", "b2")),
+    )
+    assert summarise(join(plan, program)).outcome == "inconclusive"
+    untyped = planned(("a", "ANE"), ("b", "CPU"))
+    assert summarise(join(untyped, program)).outcome == "inconclusive"
+    assert summarise(join(planned(("a", "ANE"), ("b", "ANE")), program)).outcome == "resident"
+
+
+def test_swapped_outputs_beside_renamed_operations() -> None:
+    program = model(
+        function(
+            split("a", "b", "x"),
+            split("p", "q", "x"),
+            op("relu", "r", half(1, 4), x="a"),
+            op("relu", "y", half(1, 4), x="p"),
+            op("sin", "s1", half(1, 4), x="y"),
+            op("cos", "s2", half(1, 4), x="r"),
+            outputs=["s1", "s2"],
+        )
+    )
+    plan = live(
+        placed("a", "split", "ANE", "x", outputs=("a", "a2")),
+        placed("b", "split", "CPU", "x", outputs=("b", "b2")),
+        placed("r", "relu", "ANE", "a"),
+        placed("yy", "relu", "ANE", "b"),
+        placed("s1", "sin", "ANE", "yy"),
+        placed("s2", "cos", "ANE", "r"),
+    )
+    assert summarise(join(plan, program)).outcome != "resident"
+
+
+IMAGE = model(
+    function(
+        const("k", 2.0),
+        op("mul", "x__scaled__", H, x="x", y="k"),
+        op("conv", "c", H, x="x__scaled__", weight="k"),
+        op("mul", "m", H, x="c", y="c"),
+        op("relu", "y", H, x="m"),
+        inputs={"x": H},
+        outputs=["y"],
+    )
+)
+
+
+def test_an_operation_inside_with_the_name_of_one_at_the_boundary() -> None:
+    swapped = live(
+        placed("m", "mul", "ANE", "x"),
+        placed("c", "conv", "ANE", "m"),
+        placed("x__scaled__", "mul", "CPU", "c"),
+        placed("y", "relu", "ANE", "x__scaled__"),
+    )
+    assert summarise(join(swapped, IMAGE)).outcome == "not resident"
+
+
+def test_an_operation_found_by_its_neighbours_is_none_of_the_boundary() -> None:
+    plan = live(
+        placed("squared", "mul", "CPU", "x", "x"),
+        placed("c", "conv", "ANE", "squared"),
+        placed("m", "mul", "ANE", "c", "c"),
+        placed("y", "relu", "ANE", "m"),
+    )
+    assert summarise(join(plan, IMAGE)).outcome == "not resident"
+
+
+def test_what_nothing_writes_was_not_folded() -> None:
+    program = model(
+        function(
+            op("conv", "c", H, x="x", weight="x"),
+            op("softmax", "s", H, x="c"),
+            op("layer_norm", "n", H, x="s"),
+            op("mul", "y", H, x="n", y="n"),
+            inputs={"x": H},
+            outputs=["y"],
+        )
+    )
+    head, middle, end = (
+        (placed("c", "conv", "ANE", "x"),),
+        (placed("s", "softmax", "ANE", "c"), placed("n", "layer_norm", "ANE", "s")),
+        (placed("y", "mul", "ANE", "n", "n"),),
+    )
+    assert summarise(join(live(*head, *middle, *end), program)).outcome == "resident"
+    assert summarise(join(live(*head, *end), program)).outcome == "not resident"
+    assert summarise(join(live(*head, *middle), program)).outcome == "not resident"
+
+
+def test_what_runs_on_a_device_was_not_folded() -> None:
+    made = replace(PlannedOperation("y", "mul", "CPU"), folded=True)
+    plan = Plan(
+        "coremltools", (PlannedFunction("main", (PlannedOperation("c", "conv", "ANE"), made)),)
+    )
+    assert summarise(join(plan, PROGRAM)).outcome == "not resident"
