@@ -17,6 +17,8 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from tests.battery.plain import written_out
+
 Modules: TypeAlias = Callable[[str], nn.Module]
 """The right torch module of any shard of the model, for weights that come from a neighbour."""
 Put: TypeAlias = Callable[[Any, Modules], Any]
@@ -70,6 +72,7 @@ def edit(method: str, old: str, new: str, at: str = "") -> Put:
     def put(module: nn.Module, _: Modules) -> None:
         for name in _path(module, at).split("|"):
             part = module.get_submodule(name)
+            written_out(part)
             part.__class__ = type(
                 type(part).__name__, (type(part),), {method: _edited(type(part), method, old, new)}
             )

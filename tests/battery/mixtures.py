@@ -141,22 +141,22 @@ CONVOLUTIONAL = [
           _Z_ATTENTION),
     Fault("zaya-no-rope", "RoPE", "no position enters",
           both(
-              edit("forward", "_rotate_part(scaled_to_unit(q, fp16.MIN_NORMAL, dim=2) "
+              edit("forward", "rotate(scaled_to_unit(q, fp16.MIN_NORMAL, dim=2) "
                    "* c.head**-0.5, cos, sin)",
                    "scaled_to_unit(q, fp16.MIN_NORMAL, dim=2) * c.head**-0.5"),
-              edit("forward", "_rotate_part(scaled_to_unit(k, fp16.MIN_NORMAL, dim=2) "
+              edit("forward", "rotate(scaled_to_unit(k, fp16.MIN_NORMAL, dim=2) "
                    "* self.temperature, cos, sin)",
                    "scaled_to_unit(k, fp16.MIN_NORMAL, dim=2) * self.temperature")),
           _Z_ATTENTION),
     Fault("zaya-rope-keys", "RoPE", "keys are not turned",
-          edit("forward", "_rotate_part(scaled_to_unit(k, fp16.MIN_NORMAL, dim=2) "
+          edit("forward", "rotate(scaled_to_unit(k, fp16.MIN_NORMAL, dim=2) "
                "* self.temperature, cos, sin)",
                "scaled_to_unit(k, fp16.MIN_NORMAL, dim=2) * self.temperature"), _Z_ATTENTION),
     Fault("zaya-rope-sign", "RoPE", "keys are turned the other way",
           edit("forward", "* self.temperature, cos, sin)", "* self.temperature, cos, -sin)"),
           _Z_ATTENTION),
     Fault("zaya-rope-last", "RoPE", "the last channels of a head turn, not the first",
-          edit("forward", "q = _rotate_part(", "q = (lambda x, cos, sin: _rotate_part("
+          edit("forward", "q = rotate(", "q = (lambda x, cos, sin: rotate("
                "x.flip(2), cos, sin).flip(2))("), _Z_ATTENTION),
     Fault("zaya-scale", "attention", "scores are not scaled",
           edit("forward", " * c.head**-0.5", ""), _Z_ATTENTION),
@@ -279,16 +279,18 @@ PACKS = [
           edit("forward", "torch.softmax(chosen, dim=1)", "torch.softmax(chosen * 0, dim=1)",
                "{routing}"), _BOTH),
     Fault("gemma-top-less", "mixtures", "one expert fewer is chosen",
-          edit("forward", "before < self.limit", "before < self.limit - 1", "{routing}"), _BOTH),
+          edit("forward", "before < self.limit", "before < self.limit - 1",
+               "{routing}.chosen"), _BOTH),
     Fault("gemma-top-more", "mixtures", "one expert more is chosen",
-          edit("forward", "before < self.limit", "before < self.limit + 1", "{routing}"), _BOTH),
+          edit("forward", "before < self.limit", "before < self.limit + 1",
+               "{routing}.chosen"), _BOTH),
     Fault("gemma-all", "mixtures", "every expert is chosen",
-          edit("forward", "torch.where(before < self.limit, logits, self.masked)", "logits",
+          edit("forward", "torch.where(self.chosen(logits), logits, self.masked)", "logits",
                "{routing}"), _BOTH),
     Fault("gemma-not-renormalized", "mixtures", "weights are not renormalized over the chosen",
           edit("forward", "shares = torch.softmax(chosen, dim=1)[:, self.own]",
-               "shares = torch.where(before < self.limit, torch.softmax(logits, dim=1), "
-               "self.zero)[:, self.own]", "{routing}"), _BOTH),
+               "shares = (self.chosen(logits).to(logits.dtype) * torch.softmax(logits, dim=1))"
+               "[:, self.own]", "{routing}"), _BOTH),
     Fault("gemma-expert-scale", "mixtures", "the experts' scales are left out",
           edit("forward", "return shares * self.expert_scale", "return shares",
                "{routing}"), _BOTH),
