@@ -1,4 +1,4 @@
-"""A source's tokenizer through the `tokenizers` package, and byte-level BPE rebuilt from GGUF."""
+"""A source's tokenizer through the `tokenizers` package, rebuilt from GGUF's metadata or read."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from pytest_ane.core.errors import SourceError
 from pytest_ane.sources.chat_template import TemplateError, render
 from pytest_ane.sources.checkpoint import read_json
+from pytest_ane.sources.sentencepiece_bpe import sentencepiece
 
 # GGUF `tokenizer.ggml.token_type`: 3 marks control tokens, 4 user-defined ones.
 _SPECIAL = (3, 4)
+_ENDS = ("bos", "eos")
+_SENTENCEPIECE = "llama"
 _REASON = 400
 """Characters of what the `tokenizers` package says."""
 
@@ -47,6 +50,7 @@ class SourceTokenizer:
         specials: `bos_token` and others by the names that templates call them.
         completes: whether a text gets what the tokenizer itself adds, such as a first BOS token.
         exact: whether a text's tokens spell the text again, as those of bytes do.
+        around: ids before and after a text that the tokenizer itself does not add.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class SourceTokenizer:
         specials: Mapping[str, str] | None = None,
         completes: bool = False,
         exact: bool = False,
+        around: tuple[list[int], list[int]] = ([], []),
     ) -> None:
         self._tokenizer = tokenizer
         self._template = template
@@ -64,31 +69,44 @@ class SourceTokenizer:
         self._specials = specials or {}
         self._completes = completes
         self._exact = exact
+        self._around = around
 
     @classmethod
     def from_metadata(cls, value: Callable[[str], Any], origin: str) -> SourceTokenizer:
         """Rebuild from GGUF keys `tokenizer.ggml.*`; `SourceError` for another kind."""
-        kind, pre = value("tokenizer.ggml.model"), value("tokenizer.ggml.pre")
-        if kind != "gpt2" or pre not in _PRE_TOKENIZERS:
+        kind, pre = value("tokenizer.ggml.model"), _optional(value, "tokenizer.ggml.pre")
+        pieces = kind == _SENTENCEPIECE
+        if not pieces and (kind != "gpt2" or pre not in _PRE_TOKENIZERS):
             raise SourceError(
                 f"{origin}: tokenizer {kind!r} with pre-tokenizer {pre!r} is not supported; "
                 f"give prompts as ids, or use one of: {', '.join(sorted(_PRE_TOKENIZERS))}."
             )
-        tokens, merges, types = (
-            value(f"tokenizer.ggml.{key}") for key in ("tokens", "merges", "token_type")
-        )
         with _refusing(
             f"{origin}: its tokenizer is damaged ({{}}); fetch the file again, or give "
             "prompts as ids."
         ):
-            tokenizer = _byte_pair(tokens, merges, types)
-        tokenizer.pre_tokenizer = _PRE_TOKENIZERS[pre]()
+            tokenizer = _pieces(value) if pieces else _byte_pair(value, pre)
+            ids = {name: _optional(value, f"tokenizer.ggml.{name}_token_id") for name in _ENDS}
+            specials = {
+                f"{name}_token": str(value("tokenizer.ggml.tokens")[index])
+                for name, index in ids.items()
+                if index is not None
+            }
+            # llama.cpp's defaults: SentencePiece begins a text with BOS, the other kind does not.
+            begins, ends = (
+                _flag(value, "add_bos_token", pieces),
+                _flag(value, "add_eos_token", False),
+            )
+            around = [ids["bos"]] * begins, [ids["eos"]] * ends
+            if None in (*around[0], *around[1]):
+                raise ValueError("it adds a token that it does not name")
         template = _optional(value, "tokenizer.chat_template")
-        return cls(tokenizer, template, origin, exact=True)
+        return cls(tokenizer, template, origin, specials, exact=not pieces, around=around)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text; `SourceError` where the vocabulary lacks some of it."""
-        return self._ids(text, specials=self._completes)
+        before, after = self._around
+        return [*before, *self._ids(text, specials=self._completes), *after]
 
     def chat(self, text: str) -> list[int]:
         """Token ids of one user message in the chat template, up to where the answer begins.
@@ -138,6 +156,8 @@ def _refusing(sentence: str) -> Iterator[None]:
     try:
         with _silent_stderr():
             yield
+    except SourceError:
+        raise
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
@@ -167,13 +187,27 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:40]}...")
 
 
-def _byte_pair(tokens: list[str], merges: list[str], types: list[int]) -> Tokenizer:
+def _byte_pair(value: Callable[[str], Any], pre: str | None) -> Tokenizer:
+    """Byte-level BPE of GGUF's keys."""
+    tokens, merges, types = (
+        value(f"tokenizer.ggml.{key}") for key in ("tokens", "merges", "token_type")
+    )
     vocabulary = {token: index for index, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.BPE(vocabulary, [_merge(line) for line in merges]))
     tokenizer.decoder = decoders.ByteLevel()
     special = [t for t, kind in zip(tokens, types, strict=True) if kind in _SPECIAL]
     tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in special])
+    tokenizer.pre_tokenizer = _PRE_TOKENIZERS[str(pre)]()
     return tokenizer
+
+
+def _pieces(value: Callable[[str], Any]) -> Tokenizer:
+    """SentencePiece's BPE of GGUF's keys."""
+    tokens, scores, types = (
+        value(f"tokenizer.ggml.{key}") for key in ("tokens", "scores", "token_type")
+    )
+    space_prefix = _flag(value, "add_space_prefix", True)
+    return sentencepiece(tokens, scores, types, space_prefix=space_prefix)
 
 
 def _merge(line: str) -> tuple[str, str]:
@@ -183,11 +217,15 @@ def _merge(line: str) -> tuple[str, str]:
     return left, right
 
 
-def _optional(value: Callable[[str], Any], key: str) -> str | None:
+def _optional(value: Callable[[str], Any], key: str, default: Any = None) -> Any:
     try:
-        return str(value(key))
+        return value(key)
     except SourceError:
-        return None
+        return default
+
+
+def _flag(value: Callable[[str], Any], key: str, default: bool) -> bool:
+    return bool(_optional(value, f"tokenizer.ggml.{key}", default))
 
 
 def read_tokenizer(path: Path) -> SourceTokenizer:

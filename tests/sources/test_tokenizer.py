@@ -118,8 +118,8 @@ def test_special_tokens_in_a_user_s_text_count_as_such() -> None:
             "prompts as ids, or use one of: default, gpt-2, smollm.",
         ),
         (
-            {"ggml__model": "llama"},
-            "small.gguf: tokenizer 'llama' with pre-tokenizer 'smollm' is not supported; give "
+            {"ggml__model": "t5"},
+            "small.gguf: tokenizer 't5' with pre-tokenizer 'smollm' is not supported; give "
             "prompts as ids, or use one of: default, gpt-2, smollm.",
         ),
         (

@@ -49,7 +49,7 @@ def plain(
         heads=heads,
         kv_heads=kv_heads,
         head=head,
-        vocabulary=s.count("vocab_size"),
+        vocabulary=s.vocabulary(),
         epsilon=s.real("rms_norm_eps", 1e-6),
         scale=head**-0.5,
         activation=activation,

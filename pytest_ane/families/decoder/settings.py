@@ -91,6 +91,7 @@ _GGUF_ROPE: Mapping[str, str] = {
 }
 _GGUF_HARMLESS = ("context_length", "tensor_data_layout", "vocab_size")
 _FREQUENCY_FACTORS = "rope_freqs.weight"
+_EMBEDDING = "token_embd.weight"
 
 
 class Settings:
@@ -164,6 +165,13 @@ class Settings:
                 f"each of {count} layers."
             )
         return tuple(known[str(entry)] for entry in entries)
+
+    def vocabulary(self) -> int:
+        """Tokens; a GGUF file that does not tell has as many as its embedding has rows."""
+        rows = None
+        if self.is_gguf and _EMBEDDING in self.source.names:
+            rows = self.source.shape(_EMBEDDING)[0]
+        return self.count("vocab_size", rows)
 
     def window(self, default: int | None) -> int | None:
         """Positions that a layer with a window sees; the default where the key is absent."""
