@@ -301,6 +301,11 @@ def window_of(layout: Layout) -> int | None:
     return getattr(layout, "window", None)
 
 
+def entry_scale(layout: Layout) -> float:
+    """What hidden states are multiplied by as they enter, so that fp16 holds them."""
+    return getattr(layout, "entry_scale", 1.0)
+
+
 def feedback_of(layout: Layout) -> Mapping[str, str]:
     """Outputs that enter the next call, with the inputs they enter; of a manifest's chain only."""
     return getattr(layout, "feedback", {})

@@ -8,6 +8,8 @@ from pytest_ane.families.decoder import DecoderConfig, DecoderFamily, Settings, 
 from pytest_ane.families.gemma2 import NAMES, sandwiched
 
 _PATTERN = 6
+_STREAM_SCALE = 2.0**-5
+"""Hidden states of the 270M model reach 104,000, and fp16 ends at 65,504."""
 
 
 def _configure(s: Settings, positions: int) -> DecoderConfig:
@@ -30,6 +32,7 @@ def _configure(s: Settings, positions: int) -> DecoderConfig:
     return replace(
         config,
         head_norms=True,
+        stream_scale=_STREAM_SCALE,
         layers=layers_of(windows, [0 if window is None else 1 for window in windows]),
         rotaries=(far, near),
         logit_cap=s.cap("final_logit_softcapping"),
@@ -44,4 +47,5 @@ FAMILY = DecoderFamily(
     names=NAMES,
     norm_offset=1.0,
     tied=True,
+    revision=2,
 )

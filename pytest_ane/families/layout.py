@@ -67,6 +67,8 @@ class AneLayout:
         window: positions that attention sees, its own included; None for all.
         attends: whether positions see others though nothing turns.
         ring: whether position p is at p modulo `context`, over the one that was there.
+        entry_scale: what hidden states are multiplied by as they enter.
+        exit_scale: what the output is multiplied by as it leaves.
     """
 
     family: str
@@ -77,6 +79,8 @@ class AneLayout:
     recurrent: tuple[str, ...] = ()
     attends: bool = False
     ring: bool = False
+    entry_scale: float = 1.0
+    exit_scale: float = 1.0
 
     @property
     def sees(self) -> Literal["itself", "call", "state"]:
@@ -96,7 +100,8 @@ class AneLayout:
         Raises:
             ExecutionError: they do not fit the state.
         """
-        x = {"x": np.ascontiguousarray(hidden.T)[None, :, :, None]}
+        scaled = hidden.T * np.float32(self.entry_scale)
+        x = {"x": np.ascontiguousarray(scaled)[None, :, :, None]}
         if self.sees == "itself":
             return x
         return x | _attention_inputs(self, len(hidden), start, first)
@@ -110,7 +115,8 @@ class AneLayout:
                 f"A shard of family {self.family!r} gives y [1, C, T, 1], this one "
                 f"{shapes or 'nothing'}; is it another family's artifact?"
             )
-        return np.ascontiguousarray(y[0, :, :, 0].T, dtype=np.float32)
+        rows: FloatArray = np.ascontiguousarray(y[0, :, :, 0].T, dtype=np.float32)
+        return rows if self.exit_scale == 1 else rows * self.exit_scale
 
 
 def attention_ports(width: int, turned: int, context: int | None) -> tuple[Port, ...]:

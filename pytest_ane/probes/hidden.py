@@ -16,6 +16,7 @@ from pytest_ane.families import (
     LanguageModel,
     Layout,
     Routes,
+    entry_scale,
     filling_of,
     recurrent_of,
     residual_of,
@@ -27,6 +28,7 @@ from pytest_ane.families import (
 from pytest_ane.manifest import Shard
 from pytest_ane.probes.cases import Case, with_prefix
 from pytest_ane.probes.seeded import (
+    FP16_EDGE,
     MASSIVE,
     Captured,
     above_powers,
@@ -106,7 +108,7 @@ class HiddenProbe:
             rows=lambda outputs: {"y": layout.output(outputs)},
             expected={"y": self.expected},
             length=len(kept),
-            input_max=float(np.abs(self.hidden).max(initial=0.0)),
+            input_max=float(np.abs(self.hidden).max(initial=0.0)) * entry_scale(layout),
             start=self.start,
             residual={} if self.residual is None else {"y": self.residual},
             routed=self.routed,
@@ -216,7 +218,8 @@ def draw_probes(shard: Shard, layout: Layout, captured: CapturedStates) -> Itera
         for kind, name, hidden in seeded(
             [kind for kind in probes.kinds if is_end or kind != "extreme"],
             count=probes.count if is_end else 1, seed=probes.seed,
-            length=length, width=layout.width, captured=statistics,
+            length=length, width=layout.width, edge=FP16_EDGE / entry_scale(layout),
+            captured=statistics,
         ):  # fmt: skip
             by = f" in steps of {chunk}" if stateful else ""
             yield HiddenProbe(kind, name + by, 0, in_steps(length, chunk), hidden, unknown)

@@ -175,12 +175,13 @@ def seeded(
     seed: int,
     length: int,
     width: int,
+    edge: float = FP16_EDGE,
     captured: Callable[[], Captured] | None = None,
 ) -> Iterator[tuple[str, str, FloatArray]]:
     """`(kind, name, hidden [T, C])` of each drawn kind and number at T = `length`.
 
     Of `extreme` there are two whatever the count: as large as the largest captured state, and at
-    the edge of fp16. `captured` is called for `outlier` and `extreme` only.
+    the edge of fp16 as it enters. `captured` is called for `outlier` and `extreme` only.
     """
     shape = (length, width)
     for kind in kinds:
@@ -193,7 +194,7 @@ def seeded(
                 yield kind, f"{label} #{number}", outlier(bits, shape, captured())
         if kind == "extreme" and captured is not None:
             peak = float(np.abs(captured().peak).max())
-            for name, largest in (("captured maximum", peak), ("fp16 edge", FP16_EDGE)):
+            for name, largest in (("captured maximum", peak), ("fp16 edge", edge)):
                 bits = generator(seed, kind, length, width, name)
                 yield kind, f"{label} {name}", extreme(bits, shape, largest)
 

@@ -151,7 +151,7 @@ def _build_squaring_block(path: Path) -> None:
     from pytest_ane.sources.gguf import GGUFSource
 
     class SquaringRMSNorm(nn.Module):
-        def __init__(self, weight: Tensor, epsilon: float, axis: int) -> None:
+        def __init__(self, weight: Tensor, epsilon: float, axis: int = 1) -> None:
             assert axis == 1  # the block's own norms; SmolLM2 has none per head
             super().__init__()
             self.weight = nn.Parameter(weight.reshape(1, -1, 1, 1), requires_grad=False)

@@ -24,14 +24,14 @@ class AneBlock(nn.Module):
         self.turns = config.layers[index].rotary is not None
         # The score's scale goes into q, which keeps q k^T well inside fp16; so does the cap's.
         scale = config.scale / (config.score_cap or 1)
-        self.attention_norm = self.norm(w.attention_norm)
+        self.attention_norm = ScaledRMSNorm(w.attention_norm, config.stream_epsilon)
         self.q_proj = projection(w.q if config.head_norms else w.q.scaled(scale))
         self.k_proj, self.v_proj = projection(w.k), projection(w.v)
         self.q_norm = self.norm(None if w.q_norm is None else w.q_norm * scale, axis=2)
         self.k_norm = self.norm(w.k_norm, axis=2)
         self.o_proj = projection(self.added(w.o))
         self.attention_post_norm = self.post_norm(w.attention_post_norm)
-        self.ffn_norm = self.norm(w.ffn_norm)
+        self.ffn_norm = ScaledRMSNorm(w.ffn_norm, config.stream_epsilon)
         mixture = config.mixture_of(index)
         self.router = None if mixture is None else Router(mixture, w.router)
         self.gate_proj, self.up_proj = projection(w.gate), projection(w.up)
@@ -46,12 +46,16 @@ class AneBlock(nn.Module):
 
     def post_norm(self, weight: Tensor | None) -> nn.Module:
         """Of what is added to the residual stream, its scale included."""
-        return self.norm(None if weight is None else weight * self.config.residual_scale)
+        return self.norm(None if weight is None else weight * self.addition)
 
     def added(self, w: Linear) -> Linear:
         """A map whose output is added to the residual stream, scaled unless a norm follows."""
-        c = self.config
-        return w if c.post_norms or c.residual_scale == 1 else w.scaled(c.residual_scale)
+        return w if self.config.post_norms or self.addition == 1 else w.scaled(self.addition)
+
+    @property
+    def addition(self) -> float:
+        """Factor of what is added to the residual stream."""
+        return self.config.residual_scale * self.config.stream_scale
 
     def forward(self, x: Tensor, *inputs: Tensor) -> Tensor:
         """Attention and feed-forward, each added to the residual stream.

@@ -64,6 +64,8 @@ class DecoderConfig:
         score_cap, logit_cap: soft caps c tanh(x / c).
         embedding_scale, residual_scale, logit_scale: factors of the embedding, of what a layer's
             halves add, and of the logits.
+        stream_scale: what the ANE form's hidden states are of the model's, a power of two: those of
+            some models are beyond fp16, and norms make nothing of their size.
         slices: vocabulary slices of the head.
         max_tokens: the largest T of a call.
         context: positions of a key-value state; None where blocks keep none.
@@ -90,6 +92,7 @@ class DecoderConfig:
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     logit_scale: float = 1.0
+    stream_scale: float = 1.0
     tied: bool = True
     slices: int = 1
     max_tokens: int = 64
@@ -108,7 +111,19 @@ class DecoderConfig:
             layer.window,
             attends=True,
             ring=slots != self.context,
+            entry_scale=self.stream_scale,
+            exit_scale=1 / self.stream_scale,
         )
+
+    @property
+    def head_layout(self) -> AneLayout:
+        """How hidden states enter a head slice."""
+        return AneLayout(self.family, self.width, entry_scale=self.stream_scale)
+
+    @property
+    def stream_epsilon(self) -> float:
+        """Of norms over the ANE form's hidden states, which leaves what they give unchanged."""
+        return self.epsilon * self.stream_scale**2
 
     def mixture_of(self, index: int) -> Mixture | None:
         """A layer's experts, if it has any."""

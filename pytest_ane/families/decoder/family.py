@@ -90,7 +90,7 @@ class DecoderFamily:
         """A shard's layout from `DecoderModel.description`, without the weights."""
         config = DecoderConfig.of(description)
         if is_head(shard):
-            return AneLayout(self.name, config.width)
+            return config.head_layout
         return config.layout(block_index(shard))
 
     def wiring(self, shards: Sequence[str]) -> tuple[Wire, ...]:

@@ -69,7 +69,7 @@ class DecoderModel:
     def layout(self, shard: str) -> AneLayout:
         """How hidden states enter and leave a shard."""
         c = self.config
-        return AneLayout(c.family, c.width) if is_head(shard) else c.layout(block_index(shard))
+        return c.head_layout if is_head(shard) else c.layout(block_index(shard))
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
         """Embedding rows `[T, C]` of token ids, in float32, scaled."""
@@ -128,7 +128,7 @@ class DecoderModel:
         c, ports = self.config, self.ports(shard)
         if is_head(shard):
             norm, projection = self.weights.head(head_index(shard))
-            head = AneHead(norm * c.logit_scale, projection, c.epsilon, c.logit_cap)
+            head = AneHead(norm * c.logit_scale, projection, c.stream_epsilon, c.logit_cap)
             return Conversion(head, ports.inputs, ports.outputs)
         form = AneBlock if c.context is None else StatefulBlock
         module = form(c, *self._block(shard))

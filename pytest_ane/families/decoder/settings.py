@@ -91,7 +91,6 @@ _GGUF_ROPE: Mapping[str, str] = {
 }
 _GGUF_HARMLESS = ("context_length", "tensor_data_layout", "vocab_size")
 _FREQUENCY_FACTORS = "rope_freqs.weight"
-_EMBEDDING = "token_embd.weight"
 
 
 class Settings:
@@ -167,11 +166,10 @@ class Settings:
         return tuple(known[str(entry)] for entry in entries)
 
     def vocabulary(self) -> int:
-        """Tokens; a GGUF file that does not tell has as many as its embedding has rows."""
-        rows = None
-        if self.is_gguf and _EMBEDDING in self.source.names:
-            rows = self.source.shape(_EMBEDDING)[0]
-        return self.count("vocab_size", rows)
+        """How many tokens; some GGUF files leave the key out, and have the tokens themselves."""
+        told = self._has("vocab_size") or not self.is_gguf
+        tokens = None if told else self._plain("tokenizer.ggml.tokens")
+        return self.count("vocab_size", None if tokens is None else len(tokens))
 
     def window(self, default: int | None) -> int | None:
         """Positions that a layer with a window sees; the default where the key is absent."""
