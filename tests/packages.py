@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.mil.packages import Program
+
 
 @cache
 def published(distribution: str, name: str) -> Path:
@@ -42,3 +44,24 @@ def save_conv(path: Path) -> None:
             minimum_deployment_target=ct.target.iOS18,
             skip_model_load=True,
         ).save(str(path))
+
+
+def save_layers(folder: Path, version: int = 9, *, kind: str = "FLOAT16") -> Path:
+    """`model.mlpackage`: convolutions with weights `wide` 64x64, `odd` 17x64 and `few` 4x17."""
+    program, random = Program(f"CoreML{version - 1}"), np.random.default_rng(0)
+    program.model.specificationVersion, program.model.mlProgram.version = version, 1
+    array, dtype = (65552, np.float16) if kind == "FLOAT16" else (65568, np.float32)
+    program.input("x", (1, 64, 1, 1), kind, kind=array)
+    last = "x"
+    for name, shape in {
+        "wide": (64, 64, 1, 1),
+        "odd": (17, 64, 1, 1),
+        "few": (4, 17, 1, 1),
+    }.items():
+        weight = random.standard_normal(shape).astype(dtype)
+        program.blob(name, kind, shape, weight.tobytes())
+        program.op("conv", f"{name}_y", kind, (1, shape[0], 1, 1), x=last, weight=name)
+        last = f"{name}_y"
+    program.output(last, array)
+    folder.mkdir(parents=True, exist_ok=True)
+    return program.save(folder)

@@ -8,19 +8,27 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
 from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.build.functions import extract_function
 from pytest_ane.build.optimize import passes
 from pytest_ane.build.palettize.choose import constants
+from pytest_ane.build.scratch import temporary_files_in
 from pytest_ane.build.yardstick import Rows, quantized
 from pytest_ane.core.arrays import Array, FloatArray, HalfArray
-from pytest_ane.core.errors import BuildError
+from pytest_ane.core.errors import AneError, BuildError
 from pytest_ane.manifest import Compression, Linear, Palettize, Settings, Uncompressed
+from pytest_ane.mil.package import package_functions, parse_package
+
+if TYPE_CHECKING:
+    from pytest_ane.build.palettize.package import Progress
 
 
 def compress(
@@ -65,8 +73,9 @@ def compress_package(
     package: Path,
     subject: str,
     errors: dict[str, Rows] | None = None,
+    progress: Progress = lambda name, done, total: None,
 ) -> tuple[str, ...]:
-    """As `compress`, of an uncompressed package on disk, which stays as it is.
+    """As `compress`, of a package on disk, which stays as it is; `progress` as of `palettize`.
 
     Raises:
         BuildError: a setting is refused, or a weight cannot be compressed.
@@ -76,9 +85,70 @@ def compress_package(
             model = import_coremltools().models.MLModel(str(source), skip_model_load=True)
         return compress(model, compression, package, subject, errors)
     if settings := _palettes(source, compression):
-        return _palettize(source, package, settings, subject, errors)
+        return _palettize(source, package, settings, subject, errors, progress)
     shutil.copytree(source, package)
     return ()
+
+
+def compress_own_package(
+    source: Path, compression: Compression, package: Path, progress: Progress
+) -> tuple[str, ...]:
+    """Compress a package that anyone made; all but its program and its weights stays as it is.
+
+    Args:
+        source: an `.mlpackage` of one ML Program, of one function or several.
+        compression: as requested; weights that are compressed already stay as they are.
+        package: where it goes; must not exist. Unfinished after an error.
+        progress: as of `palettize`; not called where coremltools compresses.
+
+    Returns:
+        Notes, such as on a weight that was declined.
+
+    Raises:
+        ProgramError: the source is damaged, or no ML Program.
+        BuildError: a setting is refused, or a weight cannot be compressed.
+    """
+    subject = str(source)
+    if _all_fast(compression):
+        return compress_package(source, compression, package, subject, progress=progress)
+    with TemporaryDirectory(dir=package.parent) as folder, temporary_files_in(Path(folder)):
+        made = Path(folder, package.name)
+        with _failing_as(subject):
+            if names := package_functions(source):
+                notes = _function_by_function(source, names, compression, made)
+            else:
+                notes = compress_package(source, compression, made, subject)
+        _replace_program(source, made, package)
+    return notes
+
+
+def _function_by_function(
+    source: Path, names: Sequence[str], compression: Compression, made: Path
+) -> tuple[str, ...]:
+    """Through coremltools, which compresses packages of one function only; then they are joined."""
+    joined = import_coremltools().utils.MultiFunctionDescriptor()
+    joined.default_function_name, notes = names[0], list[str]()
+    for number, name in enumerate(names):
+        single = extract_function(source, name, made.with_name(f"{number}-plain.mlpackage"))
+        small = made.with_name(f"{number}.mlpackage")
+        notes += compress_package(single, compression, small, f"{source}[{name}]")
+        joined.add_function(str(small), "main", name)
+    with converter_notes():
+        import_coremltools().utils.save_multifunction(joined, str(made))
+    return tuple(dict.fromkeys(notes))
+
+
+def _replace_program(source: Path, made: Path, package: Path) -> None:
+    """Write a copy of `source` with the program and the weights of `made`."""
+    (file, message), (_, new) = parse_package(source), parse_package(made)
+    message.mlProgram.CopyFrom(new.mlProgram)
+    message.specificationVersion = new.specificationVersion
+    shutil.copytree(source, package, ignore=shutil.ignore_patterns("weights"))
+    target = package / file.relative_to(source)
+    target.write_bytes(message.SerializeToString())
+    for weights in made.rglob("weight.bin"):
+        (target.parent / "weights").mkdir(exist_ok=True)
+        weights.replace(target.parent / "weights" / weights.name)
 
 
 def _all_fast(compression: Compression) -> bool:
@@ -98,10 +168,11 @@ def _palettize(
     settings: dict[str, Palettize],
     subject: str,
     errors: dict[str, Rows] | None,
+    progress: Progress = lambda name, done, total: None,
 ) -> tuple[str, ...]:
     from pytest_ane.build.palettize.package import palettize
 
-    return palettize(source, package, settings, subject=subject, errors=errors)
+    return palettize(source, package, settings, subject=subject, errors=errors, progress=progress)
 
 
 def _fast(method: Settings) -> TypeGuard[Palettize]:
@@ -128,18 +199,24 @@ def _through_coremltools(
     }
     methods = {name: method for name, method in methods.items() if not _fast(method)}
     notes: list[str] = []
-    try:
+    with _failing_as(subject):
         for each in passes(cto, methods):
             with converter_notes() as lines:
                 model = each.run(model, cto)
             notes += lines
-    except OSError:
+    return model, tuple(notes)
+
+
+@contextmanager
+def _failing_as(subject: str) -> Iterator[None]:
+    """Whatever goes wrong inside coremltools, an AssertionError or an IndexError too, as ours."""
+    try:
+        yield
+    except (AneError, OSError):
         raise
-    # Its passes fail with whatever goes wrong inside, an AssertionError or an IndexError too.
     except Exception as error:
         message = str(error) or type(error).__name__
         raise BuildError(f"{subject} could not be compressed: {message}") from error
-    return model, tuple(notes)
 
 
 def stored_bytes(shape: tuple[int, ...], settings: Settings, axis: int = 0) -> int:

@@ -168,6 +168,18 @@ def compare_weights(
 _Places = Mapping[tuple[str, tuple[int, ...]], list[ProgramWeight]]
 
 
+def distortion(
+    model: MLModel, weight: ProgramWeight, against: MLModel, original: ProgramWeight
+) -> Distortion:
+    """A weight's squared error against another one of the same shape, without a yardstick.
+
+    Raises:
+        ProgramError: a weight is not where its package says.
+        ExecutionError: a weight cannot be decoded.
+    """
+    return _Pair(model, weight, against, original).distortion(None, None)
+
+
 def _by_name(model: MLModel) -> _Places:
     """A program's weights by name and shape; one entry for each function that has it."""
     places: dict[tuple[str, tuple[int, ...]], list[ProgramWeight]] = {}

@@ -20,6 +20,7 @@ COMMANDS = (
     "verify-run",
     "golden",
     "recommend",
+    "compress",
     "weights",
     "run",
     "diff",

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Files and folders that are whole or not there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 
 _MODE = 0o644
 
@@ -28,6 +28,25 @@ def replacing(path: Path) -> Iterator[Path]:
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """The path of a new folder to be made beside `path`, which takes its place as a whole.
+
+    After a failure what was at `path` is still there, and the new folder is gone.
+    """
+    with TemporaryDirectory(dir=path.parent, prefix=".", ignore_cleanup_errors=True) as folder:
+        new, old = Path(folder, path.name), Path(folder, f"{path.name}.old")
+        yield new
+        if path.exists():
+            path.rename(old)
+        try:
+            new.rename(path)
+        except BaseException:
+            if old.exists():
+                old.rename(path)
+            raise
 
 
 def write_atomically(path: Path, data: bytes) -> None:

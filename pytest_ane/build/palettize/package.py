@@ -1,4 +1,4 @@
-"""A palettized package from an uncompressed one, weight by weight and straight on disk.
+"""A palettized package from another one, weight by weight and straight on disk.
 
 The program's message is edited in place: a weight's `const` becomes the `constexpr_lut_to_dense`
 that coremltools 9.0 would write, everything else stays. Weights go from the mapped file into the
@@ -7,10 +7,11 @@ new one; one at a time is in memory.
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -29,12 +30,26 @@ from pytest_ane.core.errors import BuildError
 from pytest_ane.manifest import Palettize
 from pytest_ane.mil.blob import BlobWriter, blob_writer, byte_size, load, packed
 from pytest_ane.mil.package import parse_package, read_package
-from pytest_ane.mil.proto import set_blob, set_bytes, set_name
-from pytest_ane.mil.records import Blob, Block, DType, MLModel, Operation, TensorType, Value
+from pytest_ane.mil.proto import mil, set_blob, set_bytes, set_name
+from pytest_ane.mil.records import (
+    Blob,
+    Block,
+    DType,
+    Function,
+    MLModel,
+    Operation,
+    TensorType,
+    Value,
+)
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Takes a weight's name, the elements that are palettized already and those of all weights."""
 
 WEIGHTS = "@model_path/weights/weight.bin"
 _IOS16, _IOS18 = 7, 9
-"""Specification versions of the first deployment targets with palettes, and with groups."""
+"""Specification versions of the first deployment targets with palettes, and with groups. A program
+for iOS 15 becomes one for iOS 16, as by coremltools."""
+_OPSET15, _OPSET16 = "CoreML5", "CoreML6"
 _LEAST_IN_FILE = 10
 """coremltools keeps arrays of fewer elements in the program (`should_use_weight_file`)."""
 
@@ -47,17 +62,19 @@ def palettize(
     threads: int | None = None,
     subject: str | None = None,
     errors: dict[str, Rows] | None = None,
+    progress: Progress = lambda name, done, total: None,
 ) -> tuple[str, ...]:
-    """Write a copy of an uncompressed package in which weights are palettized.
+    """Write a copy of a package in which weights are palettized; one that functions share, once.
 
     Args:
-        source: an `.mlpackage` of one ML Program with one function.
+        source: an `.mlpackage` of one ML Program.
         destination: where the new package goes; must not exist. Unfinished after an error.
         settings: by the names of weights' `const` operations; scalar
             palettes without a scale per channel.
         threads: at most so many at once; the default is what the environment says.
         subject: what errors call the package; its path if absent.
         errors: to be filled with the squared error of each row, by the weight's name.
+        progress: called before each weight.
 
     Returns:
         A note on each weight that a setting names and that was left as it is: its name and why.
@@ -67,23 +84,24 @@ def palettize(
         BuildError: a weight is NaN or infinite, or the program is too old for the settings.
     """
     model = read_package(source)
-    if not isinstance(model, MLModel) or len(model.program.functions) != 1:
-        raise BuildError(f"{source}: has several functions or models; palettize them one by one.")
+    if not isinstance(model, MLModel):
+        raise BuildError(f"{source}: is a pipeline; compress its models before they are joined.")
     file, message = parse_package(source)
-    [(name, function)] = model.program.functions.items()
-    block = message.mlProgram.functions[name].block_specializations[function.opset]
     weights = Path(model.weights)
     shutil.copytree(source, destination, ignore=_but(file, weights))
     target = destination / weights.relative_to(source)
     target.mkdir(exist_ok=True)
     with blob_writer(target / "weight.bin") as writer:
         rewriter = _Rewriter(
-            model, settings, Uses(function), writer, threads or default_threads(),
-            subject or str(model.path), errors if errors is not None else {},
+            model, settings, writer, threads or default_threads(), subject or str(model.path),
+            errors if errors is not None else {}, progress,
         )  # fmt: skip
-        rewriter.block(block, function.block, {})
+        for name, function in model.program.functions.items():
+            rewriter.function(message.mlProgram.functions[name], function)
+    if rewriter.total:
+        message.specificationVersion = max(message.specificationVersion, _IOS16)
     (destination / file.relative_to(source)).write_bytes(message.SerializeToString())
-    return tuple(rewriter.notes)
+    return tuple(dict.fromkeys(rewriter.notes))
 
 
 def _but(file: Path, weights: Path) -> Any:
@@ -95,24 +113,67 @@ def _but(file: Path, weights: Path) -> Any:
     return ignored
 
 
+class _Stored(NamedTuple):
+    """What functions that share a weight share of it once it is palettized."""
+
+    blob: Blob
+    shape: tuple[int, ...]
+    choice: Grouping
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+
+def _stored(op: Operation, choice: Grouping) -> _Stored:
+    value = op.attributes["val"]
+    assert isinstance(value.data, Blob)
+    assert isinstance(value.type, TensorType)
+    return _Stored(value.data, tuple(int(d or 0) for d in value.type.shape), choice)
+
+
 class _Rewriter:
-    """Edits one function; `notes` grow with the weights that are declined."""
+    """Edits functions one after another; `notes` grow with the weights that are declined."""
 
     def __init__(
         self,
         model: MLModel,
         settings: Mapping[str, Palettize],
-        uses: Uses,
         writer: BlobWriter,
         threads: int,
         subject: str,
         errors: dict[str, Rows],
+        progress: Progress,
     ) -> None:
-        self.model, self.settings, self.uses = model, settings, uses
+        self.model, self.settings = model, settings
         self.writer, self.threads, self.subject = writer, threads, subject
-        self.errors = errors
+        self.errors, self.progress = errors, progress
+        self.uses = {name: Uses(function) for name, function in model.program.functions.items()}
+        self.choices = {
+            op: choose(op, settings, self.uses[name])
+            for name, function in model.program.functions.items()
+            for op in function.walk()
+            if op.op == "const"
+        }
         self.notes: list[str] = []
         self.moved: dict[Blob, int] = {}
+        self.made: dict[_Stored, Any] = {}
+        chosen = {_stored(op, c) for op, c in self.choices.items() if isinstance(c, Grouping)}
+        self.total, self.done = sum(each.elements for each in chosen), 0
+
+    def function(self, message: Any, function: Function) -> None:
+        """Edit a function's block; it is the only one, for what others name would be lost."""
+        if len(message.block_specializations) > 1:
+            raise BuildError(
+                f"{self.subject}: {function.name} has blocks for several opsets; convert it again "
+                "for one deployment target."
+            )
+        block = message.block_specializations[function.opset]
+        self.block(block, function.block, {})
+        if self.total and function.opset == _OPSET15:
+            message.opset = _OPSET16
+            message.block_specializations[_OPSET16].CopyFrom(block)
+            del message.block_specializations[_OPSET15]
 
     def block(self, message: Any, block: Block, renamed: Mapping[str, str]) -> None:
         """Edit a block; `renamed` are the palettized weights in scope."""
@@ -133,12 +194,10 @@ class _Rewriter:
 
     def palettized(self, message: Any, op: Operation) -> bool:
         """Replace a constant that is a weight to palettize; says whether it was."""
-        if op.op != "const":
-            return False
-        choice = choose(op, self.settings, self.uses)
+        choice = self.choices.get(op)
         if isinstance(choice, Grouping):
             try:
-                self.replace(message, op, self.find(op, choice))
+                self.replace(message, op, choice)
             except TooManyValues as why:
                 choice = str(why)
         if isinstance(choice, str):
@@ -149,10 +208,11 @@ class _Rewriter:
         method, weight = choice.method, load(self.model, op.attributes["val"])
         nbits, version = method.nbits, self.model.specification_version
         narrow = nbits == 3 and method.mode != "unique"
-        if version < _IOS16 or (version < _IOS18 and (choice.groups > 1 or narrow)):
+        if version < _IOS18 and (choice.groups > 1 or narrow):
             raise BuildError(
                 f"{self.subject}: {constant_name(op)} was to have {choice.groups} palettes of "
-                f"{nbits} bits, which need a newer deployment target; convert it for iOS18."
+                f"{nbits} bits, which need a newer deployment target; convert it for iOS18, or set "
+                "granularity = 'per_tensor' and other than 3 bits."
             )
         try:
             palettes = find_palettes(
@@ -170,21 +230,31 @@ class _Rewriter:
                 "repair its source or name it in compression.keep."
             ) from None
 
-    def replace(self, message: Any, op: Operation, palettes: Palettes) -> None:
+    def replace(self, message: Any, op: Operation, choice: Grouping) -> None:
         """Turn a `const` into a `constexpr_lut_to_dense`."""
+        stored = _stored(op, choice)
+        if stored not in self.made:
+            self.progress(constant_name(op), self.done, self.total)
+            self.made[stored] = self.expansion(self.find(op, choice))
+            self.done += stored.elements
         name = f"{constant_name(op)}_palettized"
-        nbits, indices, luts = palettes.nbits, palettes.indices, palettes.luts
-        bits = pack(indices, nbits, self.threads)
         message.type = "constexpr_lut_to_dense"
         del message.attributes["val"]
         message.outputs[0].name = name
         set_name(message.attributes["name"], name)
+        message.MergeFrom(self.made[stored])
+
+    def expansion(self, palettes: Palettes) -> Any:
+        """The parameters of a `constexpr_lut_to_dense`, as a message to merge."""
+        message = mil().Operation()
+        nbits, indices, luts = palettes.nbits, palettes.indices, palettes.luts
+        bits = pack(indices, nbits, self.threads)
         if self.model.specification_version < _IOS18:
             shape = np.array(indices.shape, np.uint32)
             self.put(message.attributes["indices"], DType.UINT8, bits.shape, bits)
             self.put(message.attributes["lut"], DType.FP16, (luts.size,), luts)
             self.put(message.attributes["shape"], DType.UINT32, shape.shape, shape)
-            return
+            return message
         grid = [1] * indices.ndim + [luts.shape[1], 1]
         grid[palettes.axis] = len(luts)
         narrow = DType(f"uint{nbits}")
@@ -193,6 +263,7 @@ class _Rewriter:
             ("lut", DType.FP16, tuple(grid), luts),
         ):
             self.put(message.inputs[key].arguments.add().value, dtype, extent, data)
+        return message
 
     def put(self, message: Any, dtype: DType, shape: tuple[int, ...], data: Array) -> None:
         """A constant's value, in the weights file unless it is tiny."""
