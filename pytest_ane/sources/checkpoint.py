@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,9 +14,28 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 COMPANIONS = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 """Files that say what the weights mean, in the checkpoint's folder."""
+MODULES = "modules.json"
+"""What sentence-transformers does with hidden states, in the checkpoint's folder."""
 
+_ADAPTER = "adapter_config.json"
 _LONGEST = 1 << 28
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+
+class IncompleteError(SourceError):
+    """Files of a checkpoint are not there."""
+
+
+class OnlyGGUFError(SourceError):
+    """A folder has GGUF files in place of a checkpoint.
+
+    Attributes:
+        files: relative to the folder.
+    """
+
+    def __init__(self, folder: Path, files: Sequence[str]) -> None:
+        super().__init__(f"{folder}: a folder of GGUF files; name one: {', '.join(files)}.")
+        self.files = files
 
 
 @dataclass(frozen=True)
@@ -59,7 +78,15 @@ class Checkpoint:
             return cls(folder, folder, (SINGLE,))
         for file in sorted(folder.iterdir()):
             refuse_pickle(file)
-        raise SourceError(
+        if (folder / _ADAPTER).is_file():
+            raise SourceError(
+                f"{folder}: an adapter, which holds changes of a base model only; merge it into "
+                "that (PEFT's merge_and_unload), save the whole model, and name its folder."
+            )
+        files = [file.relative_to(folder).as_posix() for file in folder.rglob("*.gguf")]
+        if files:
+            raise OnlyGGUFError(folder, sorted(files))
+        raise IncompleteError(
             f"{folder}: neither {INDEX} nor {SINGLE} is in this folder; name the folder of a "
             "checkpoint, its index, or its one .safetensors file."
         )
@@ -116,6 +143,6 @@ def _check_file(index: Path, file: str) -> None:
     except OSError:  # Too long a name for any file.
         there = False
     if not there:
-        raise SourceError(
+        raise IncompleteError(
             f"{index}: names {file:.100}, which is not there; fetch the missing file."
         )

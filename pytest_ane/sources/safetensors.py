@@ -17,6 +17,7 @@ from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import SourceError
 from pytest_ane.sources.base import Tokenizer
 from pytest_ane.sources.checkpoint import Checkpoint, read_json
+from pytest_ane.sources.modules import read_modules
 from pytest_ane.sources.settings import lookup, overridden
 from pytest_ane.sources.tokenizer import read_tokenizer
 
@@ -71,6 +72,10 @@ class SafetensorsSource:
         )
         return lookup(self._config, key, absent)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape as stored; `SourceError` where it is absent."""
+        return self._file(name).shape(name)
+
     def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
         """A tensor, copied out of its file."""
         file = self._file(name)
@@ -110,8 +115,13 @@ class SafetensorsSource:
     @cached_property
     def _config(self) -> dict[str, Any]:
         path = self._checkpoint.folder / _CONFIG
-        published = read_json(path) if path.is_file() or not self._overrides else {}
-        return overridden(published, self._overrides)
+        if not path.is_file() and not self._overrides:
+            raise SourceError(
+                f"{path}: no such file; add the configuration that was published with the weights."
+            )
+        published = read_json(path) if path.is_file() else {}
+        modules = read_modules(self._checkpoint.folder)
+        return overridden({**published, **modules}, self._overrides)
 
     @cached_property
     def _homes(self) -> Mapping[str, str]:

@@ -38,6 +38,21 @@ def overridden(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[
     return merged
 
 
+def architecture_of(value: Callable[[str], Any]) -> tuple[str, Any]:
+    """The key by which a file says what model it holds, and what it says; None for nothing.
+
+    `general.architecture` of GGUF, or `model_type` of `config.json`, of its `text_config` first.
+    """
+    for key in ("general.architecture", "text_config.model_type", "model_type"):
+        try:
+            said = value(key)
+        except SourceError:
+            continue
+        if said:
+            return key, said
+    return "model_type", None
+
+
 def positive(value: Any, what: str) -> float:
     """A number of a configuration; `what` begins the sentence of the `SourceError`."""
     plain = isinstance(value, (int, float)) and not isinstance(value, bool)

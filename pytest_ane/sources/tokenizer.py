@@ -8,36 +8,18 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer
 
 from pytest_ane.core.errors import SourceError
+from pytest_ane.sources.byte_level_bpe import KINDS, Kind, byte_level_bpe
 from pytest_ane.sources.chat_template import TemplateError, render
 from pytest_ane.sources.checkpoint import read_json
 from pytest_ane.sources.sentencepiece_bpe import sentencepiece
 
-# GGUF `tokenizer.ggml.token_type`: 3 marks control tokens, 4 user-defined ones.
-_SPECIAL = (3, 4)
 _ENDS = ("bos", "eos")
-_SENTENCEPIECE = "llama"
+_SENTENCEPIECE, _BYTE_LEVEL = "llama", "gpt2"
 _REASON = 400
 """Characters of what the `tokenizers` package says."""
-
-
-def _byte_level() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-
-
-def _smollm() -> pre_tokenizers.PreTokenizer:
-    digits = pre_tokenizers.Digits(individual_digits=True)
-    return pre_tokenizers.Sequence([digits, _byte_level()])
-
-
-# GGUF `tokenizer.ggml.pre` names how text is split before merges are applied.
-_PRE_TOKENIZERS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
-    "gpt-2": _byte_level,
-    "default": _byte_level,
-    "smollm": _smollm,
-}
 
 
 class SourceTokenizer:
@@ -75,33 +57,33 @@ class SourceTokenizer:
     def from_metadata(cls, value: Callable[[str], Any], origin: str) -> SourceTokenizer:
         """Rebuild from GGUF keys `tokenizer.ggml.*`; `SourceError` for another kind."""
         kind, pre = value("tokenizer.ggml.model"), _optional(value, "tokenizer.ggml.pre")
-        pieces = kind == _SENTENCEPIECE
-        if not pieces and (kind != "gpt2" or pre not in _PRE_TOKENIZERS):
+        words = KINDS.get(str(pre)) if kind == _BYTE_LEVEL else None
+        if words is None and kind != _SENTENCEPIECE:
             raise SourceError(
                 f"{origin}: tokenizer {kind!r} with pre-tokenizer {pre!r} is not supported; "
-                f"give prompts as ids, or use one of: {', '.join(sorted(_PRE_TOKENIZERS))}."
+                f"give prompts as ids, or use one of: {', '.join(sorted(KINDS))}."
             )
         with _refusing(
             f"{origin}: its tokenizer is damaged ({{}}); fetch the file again, or give "
             "prompts as ids."
         ):
-            tokenizer = _pieces(value) if pieces else _byte_pair(value, pre)
+            tokenizer = _pieces(value) if words is None else _bytes(value, words)
             ids = {name: _optional(value, f"tokenizer.ggml.{name}_token_id") for name in _ENDS}
             specials = {
                 f"{name}_token": str(value("tokenizer.ggml.tokens")[index])
                 for name, index in ids.items()
                 if index is not None
             }
-            # llama.cpp's defaults: SentencePiece begins a text with BOS, the other kind does not.
+            # llama.cpp's defaults: SentencePiece begins a text with BOS, and some of the others do.
             begins, ends = (
-                _flag(value, "add_bos_token", pieces),
+                _flag(value, "add_bos_token", words is None or words.begins),
                 _flag(value, "add_eos_token", False),
             )
             around = [ids["bos"]] * begins, [ids["eos"]] * ends
             if None in (*around[0], *around[1]):
                 raise ValueError("it adds a token that it does not name")
         template = _optional(value, "tokenizer.chat_template")
-        return cls(tokenizer, template, origin, specials, exact=not pieces, around=around)
+        return cls(tokenizer, template, origin, specials, exact=words is not None, around=around)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text; `SourceError` where the vocabulary lacks some of it."""
@@ -187,18 +169,12 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:40]}...")
 
 
-def _byte_pair(value: Callable[[str], Any], pre: str | None) -> Tokenizer:
+def _bytes(value: Callable[[str], Any], pre: Kind) -> Tokenizer:
     """Byte-level BPE of GGUF's keys."""
     tokens, merges, types = (
         value(f"tokenizer.ggml.{key}") for key in ("tokens", "merges", "token_type")
     )
-    vocabulary = {token: index for index, token in enumerate(tokens)}
-    tokenizer = Tokenizer(models.BPE(vocabulary, [_merge(line) for line in merges]))
-    tokenizer.decoder = decoders.ByteLevel()
-    special = [t for t, kind in zip(tokens, types, strict=True) if kind in _SPECIAL]
-    tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in special])
-    tokenizer.pre_tokenizer = _PRE_TOKENIZERS[str(pre)]()
-    return tokenizer
+    return byte_level_bpe(tokens, merges, types, pre)
 
 
 def _pieces(value: Callable[[str], Any]) -> Tokenizer:
@@ -208,13 +184,6 @@ def _pieces(value: Callable[[str], Any]) -> Tokenizer:
     )
     space_prefix = _flag(value, "add_space_prefix", True)
     return sentencepiece(tokens, scores, types, space_prefix=space_prefix)
-
-
-def _merge(line: str) -> tuple[str, str]:
-    left, space, right = line.partition(" ")
-    if not space:
-        raise ValueError(f"the merge {line!r} is not a pair")
-    return left, right
 
 
 def _optional(value: Callable[[str], Any], key: str, default: Any = None) -> Any:
@@ -247,6 +216,9 @@ def read_tokenizer(path: Path) -> SourceTokenizer:
         "it again, or give prompts as ids."
     ):
         tokenizer = Tokenizer.from_file(str(path))
+        # Files of encoders ask for both; padding would count as text, and a cut text is another.
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
     config = read_json(settings) if settings.is_file() else {}
     specials = {key: _token(config[key]) for key in config if key.endswith("_token")}
     return SourceTokenizer(

@@ -72,6 +72,18 @@ def test_a_checkpoint_is_identified_by_all_its_files(checkpoint: Path, tmp_path:
     }
 
 
+def test_so_are_the_modules_of_sentence_transformers(checkpoint: Path, tmp_path: Path) -> None:
+    """Which pooling they name decides what an encoder's shard computes."""
+    (checkpoint / "1_Pooling").mkdir()
+    (checkpoint / "1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')
+    modules = [{"path": "", "type": "a.Transformer"}, {"path": "1_Pooling", "type": "a.Pooling"}]
+    (checkpoint / "modules.json").write_text(json.dumps(modules))
+    names = identify(Origin(path=checkpoint), tmp_path)["files"].keys()
+    assert {"modules.json", "1_Pooling/config.json"} <= names
+    table = SafetensorsSource(checkpoint).value("sentence_transformers")
+    assert table == {"normalize": False, "others": [], "pooling": "cls"}
+
+
 def test_an_index_is_part_of_a_checkpoint(tmp_path: Path) -> None:
     """Two files hold a tensor of one name, and the index says which one is read."""
     one, other = ({"w": ("F32", np.full(2, n, np.float32))} for n in (1, 2))

@@ -151,7 +151,10 @@ def test_the_configuration_and_what_the_manifest_lays_over_it(folder: Path) -> N
 def test_a_checkpoint_without_config_json(tmp_path: Path) -> None:
     path = write_file(tmp_path / "w.safetensors", {"full": ("F32", FULL)})
     said = complaint(lambda: SafetensorsSource(path).value("a"))
-    assert said == f"{tmp_path / 'config.json'}: cannot be read (No such file or directory)."
+    assert said == (
+        f"{tmp_path / 'config.json'}: no such file; add the configuration that was published with "
+        "the weights."
+    )
     assert SafetensorsSource(path, {"a": 1}).value("a") == 1
 
 
