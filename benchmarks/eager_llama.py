@@ -62,6 +62,7 @@ def run_block(
     seen: int,
 ) -> Tensor:
     """`x [1, C]` through a block; its key and value go last of the `seen` ones in the cache."""
+    assert w.v is not None
     h = F.rms_norm(x, w.attention_norm.shape, w.attention_norm, c.epsilon)
     q = rotate(F.linear(h, w.q.weight).view(c.kv_heads, -1, c.head), cos, sin)
     keys[:, seen - 1] = rotate(F.linear(h, w.k.weight).view(c.kv_heads, c.head), cos, sin)

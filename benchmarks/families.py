@@ -1,9 +1,11 @@
-"""Families of decoders against transformers: greatest differences of logits, as a table.
+"""Families against transformers: greatest differences, as tables.
 
     python -m benchmarks.families
 
 Checkpoints are tiny and random; each is made, saved and run by transformers, and read by the family
-that its `config.json` names. Prompts have 60 tokens. Differences are relative to the largest logit.
+that its `config.json` names. Of decoders prompts have 60 tokens, and logits are compared; of
+encoders 7 tokens among 24 positions, and last hidden states. Differences are relative to the
+largest value.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ import numpy as np
 import torch
 import transformers
 
+from tests.families.bert import oracle as bert
 from tests.families.decoder.cases import CASES
 from tests.families.decoder.oracle import Case, Converted, difference, expected, prompt, referred
 
 LENGTH, CALL = 60, 6
+TEXT = 7
 
 
 def main() -> None:
@@ -29,6 +33,11 @@ def main() -> None:
     for case in CASES:
         with TemporaryDirectory() as folder:
             _row(case, Path(folder))
+    print("\n| family | class | configuration | reference | shards, padded | embedding |")
+    print("|---|---|---|---|---|---|")
+    for encoder in bert.CASES:
+        with TemporaryDirectory() as folder:
+            _encoder_row(encoder, Path(folder))
 
 
 def _row(case: Case, folder: Path) -> None:
@@ -41,6 +50,16 @@ def _row(case: Case, folder: Path) -> None:
     differences = (f"{difference(actual, logits):.0e}" for actual in (reference, stepped))
     what = case.name.removeprefix(case.family).replace("-", " ").strip() or "plain"
     cells = (case.family, type(right).__name__, what, *differences, f"{same:.0%}")
+    print(f"| {' | '.join(cells)} |")
+
+
+def _encoder_row(case: bert.Case, folder: Path) -> None:
+    right, ids = case.save(folder), bert.prompt(TEXT)
+    model, hidden = case.open(folder), bert.expected(right, ids, padding=bert.LENGTH - TEXT)
+    reference, (shards, embedding) = bert.referred(model, ids)[0], bert.converted(model, ids)
+    pairs = ((reference, hidden), (shards, hidden), (embedding, bert.pooled(hidden, case)))
+    differences = (f"{difference(*pair):.0e}" for pair in pairs)
+    cells = ("bert", case.kind, case.name.replace("-", " "), *differences)
     print(f"| {' | '.join(cells)} |")
 
 

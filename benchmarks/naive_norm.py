@@ -53,10 +53,14 @@ def naive(norm: ScaledRMSNorm) -> nn.Module:
     """RMSNorm as it is written, x / sqrt(mean(x^2) + eps), in the dtype of x."""
     import torch
 
+    assert norm.weight is not None
+    weight: Tensor = norm.weight
+
     class NaiveRMSNorm(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.weight, self.epsilon = norm.weight, norm.root_epsilon**2
+            self.weight = weight
+            self.epsilon = norm.root_epsilon**2
 
         def forward(self, x: Tensor) -> Tensor:
             square = (x * x).mean(dim=1, keepdim=True)

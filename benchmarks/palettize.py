@@ -1,10 +1,11 @@
 """Palettization of a full-size shard, from saved package to saved package: ours and coremltools'.
 
-    python -m benchmarks.palettize gemma|zaya [--scale 0.1] [--only ours] [--workers 2]
+    python -m benchmarks.palettize gemma|zaya|FILE.mlpackage [--scale 0.1] [--only ours]
 
 `gemma` is an FFN pack of Gemma-4-26B-A4B: a router and the banks of 16 experts of 2816 -> 704 ->
 2816, 95 M weights; k-means, 4 bits, groups of 32. `zaya` is a mixture-of-experts shard of
 ZAYA1-8B: 16 experts of 2048 -> 4096 -> 2048, 201 M weights; even steps, 4 bits, groups of 32.
+A package of anyone's gets one 4-bit k-means palette for each weight; `--mode` changes that.
 Weights are Gaussian, 3 % of them five times as wide; `--scale` takes a part of the experts. Each
 way runs in a process of its own, by which its peak memory is known; imports are timed apart. Then
 the two packages are compared: operations, tables and indices, every group's squared errors.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,6 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.build import compare_weights
 from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.build.palettize.choose import constants
 from pytest_ane.build.palettize.package import palettize
@@ -109,6 +112,9 @@ class Shard:
 
 def make(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Write the uncompressed package."""
+    if options.model not in MODES:
+        shutil.copytree(options.model, folder / "model.mlpackage")
+        return {}
     shard = Shard()
     experts = max(1, round(EXPERTS * options.scale))
     {"gemma": gemma, "zaya": zaya}[options.model](shard, experts)
@@ -120,9 +126,7 @@ def ours(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Palettize with our own engine; loading what numba has compiled counts as an import."""
     start = time.perf_counter()
     palette(np.zeros(64, np.float16), NBITS)
-    method = Palettize.model_validate(
-        {"mode": MODES[options.model], "nbits": NBITS, "group_size": GROUP}
-    )
+    method = Palettize.model_validate(settings(options))
     small = Shard()
     small.result(small.conv("small", small.input(64), 64, 64))
     palettize(small.save(folder / "small"), folder / "small.mlpackage", {"small_weight": method})
@@ -138,15 +142,20 @@ def theirs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     ct = import_coremltools()
     ready, before = time.perf_counter(), time.process_time()
     cto = ct.optimize.coreml
-    config = cto.OpPalettizerConfig(
-        mode=MODES[options.model], nbits=NBITS, granularity="per_grouped_channel",
-        group_size=GROUP, num_kmeans_workers=options.workers,
-    )  # fmt: skip
+    config = cto.OpPalettizerConfig(**settings(options), num_kmeans_workers=options.workers)
     with converter_notes():
         model = ct.models.MLModel(str(folder / "model.mlpackage"), skip_model_load=True)
         made = cto.palettize_weights(model, cto.OptimizationConfig(global_config=config))
         made.save(str(folder / "theirs.mlpackage"))
     return spent(start, ready, before)
+
+
+def settings(options: argparse.Namespace) -> dict[str, Any]:
+    """What both are asked for."""
+    mode = {"mode": options.mode or MODES.get(options.model, "kmeans"), "nbits": NBITS}
+    if options.model not in MODES:
+        return {**mode, "granularity": "per_tensor"}
+    return {**mode, "granularity": "per_grouped_channel", "group_size": GROUP}
 
 
 def spent(start: float, ready: float, before: float) -> dict[str, Any]:
@@ -166,11 +175,18 @@ def compare(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         [(op.op, op.outputs, sorted(op.inputs)) for op in model.program.walk()]
         for model in (own, other)
     ]
-    mine, their, weights = (np.concatenate(list(errors(source, m))) for m in (own, other, source))
     files = [folder / f"{n}.mlpackage/Data/com.apple.CoreML/weights/weight.bin" for n in names]
-    return {
+    same = {
         "same operations": structures[0] == structures[1],
         "same weight.bin": files[1].read_bytes() == files[2].read_bytes(),
+    }
+    if options.model not in MODES:
+        return same | {
+            f"SSE, {name}": sum(d.sse for d in compare_weights(model, source).distortions)
+            for name, model in {"ours": own, "theirs": other}.items()
+        }
+    mine, their, weights = (np.concatenate(list(errors(source, m))) for m in (own, other, source))
+    return same | {
         "groups": len(mine),
         "groups worse": int((mine > their).sum()),
         "groups better": int((mine < their).sum()),
@@ -221,7 +237,8 @@ def run(step: str, folder: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", choices=sorted(MODES))
+    parser.add_argument("model", help="gemma, zaya, or an .mlpackage")
+    parser.add_argument("--mode", choices=("kmeans", "uniform"))
     parser.add_argument("--scale", type=float, default=1.0, help="part of the experts")
     parser.add_argument("--only", choices=("ours", "theirs"))
     parser.add_argument("--workers", type=int, default=1, help="coremltools' num_kmeans_workers")

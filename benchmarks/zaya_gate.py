@@ -27,7 +27,7 @@ import numpy as np
 SEED, SHARD, LAYER = 7, "L01", 1
 LENGTHS, PROBES = (1, 4), 8
 CONFIG = {
-    "num_hidden_layers": 80, "hidden_size": 2048, "num_attention_heads": 8,
+    "model_type": "zaya", "num_hidden_layers": 80, "hidden_size": 2048, "num_attention_heads": 8,
     "num_key_value_heads": 2, "head_dim": 128, "partial_rotary_factor": 0.5, "rope_theta": 5e6,
     "num_experts": 16, "ffn_hidden_size": 4096, "zaya_mlp_expansion": 256, "norm_epsilon": 1e-5,
     "vocab_size": 262_272,
@@ -77,6 +77,13 @@ def report(found: dict[str, dict[str, Any]]) -> None:
         )
 
 
+def cut() -> Any:
+    """The shard alone, in the notes' form."""
+    from pytest_ane.families import Cut
+
+    return Cut((SHARD,), 4, variant="notes")
+
+
 def manifest(compression: str) -> Any:
     """The shard as a manifest describes it."""
     from pytest_ane.manifest import load
@@ -84,6 +91,7 @@ def manifest(compression: str) -> Any:
     text = f"""
     [models.zaya]
     family = "zaya"
+    variant = "notes"
     source = {{ seeded = {SEED} }}
     shards = "L01"
     max-tokens = 4
@@ -121,7 +129,8 @@ def build(folder: Path, compression: str = UNIFORM, name: str = "cache") -> dict
         Cache(folder / name),
         identity={},
         model=lambda: family.open_model(
-            open_source(model.source, family.spread), Cut(model.ids, model.max_tokens)
+            open_source(model.source, family.spread),
+            Cut(model.ids, model.max_tokens, variant=model.variant),
         ),
     )
     seconds = time.perf_counter() - start
@@ -144,7 +153,7 @@ def checkpoint(folder: Path) -> dict[str, Any]:
     """The layer's seeded tensors as a checkpoint, as a user would have the published ones."""
     from safetensors.numpy import save_file
 
-    from pytest_ane.families import Cut, get_family
+    from pytest_ane.families import get_family
     from pytest_ane.sources import SeededSource
 
     family = get_family("zaya")
@@ -155,7 +164,11 @@ def checkpoint(folder: Path) -> dict[str, Any]:
             kept[name] = super().tensor(name, shape, np.float16)
             return kept[name].astype(dtype, copy=False)
 
-    family.open_model(Keeping(SEED, family.spread, {}), Cut((SHARD,), 4)).conversion(SHARD)
+        def rows(self, name: str, *args: Any) -> Any:
+            kept[name] = super().rows(name, *args)
+            return kept[name]
+
+    family.open_model(Keeping(SEED, family.spread, {}), cut()).conversion(SHARD)
     (folder / "weights").mkdir(exist_ok=True)
     (folder / "weights" / "config.json").write_text(json.dumps(CONFIG))
     save_file(kept, folder / "weights" / "model.safetensors")
@@ -180,7 +193,7 @@ def ours(folder: Path) -> dict[str, Any]:
     import torch
 
     from pytest_ane.backends import CpuBackend
-    from pytest_ane.families import Cut, get_family
+    from pytest_ane.families import get_family
     from pytest_ane.families.zaya import reference  # noqa: F401
     from pytest_ane.gates.fidelity import measure
     from pytest_ane.manifest import SourceTable
@@ -192,7 +205,7 @@ def ours(folder: Path) -> dict[str, Any]:
     before, start = peak(), time.perf_counter()
     family = get_family("zaya")
     source = open_source(SourceTable(path=folder / "weights"), family.spread)
-    model = family.open_model(source, Cut((SHARD,), 4))
+    model = family.open_model(source, cut())
     expected = model.reference(SHARD)(inputs)
     between = time.perf_counter()
     layout = model.layout(SHARD)

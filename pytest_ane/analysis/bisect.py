@@ -164,7 +164,7 @@ def bisect(
         kept = tuple(a for a in alone if a.shard not in exact)
         judged = judge(replace(behaviour, alone=kept), policy, model)
         progress(StackEvaluation(tuple(name for name in names if name in exact), judged))
-        return judged.status == "passed"
+        return judged.status != "failed"
 
     return search(suspect_shards(chain, golden, states), verdict, most)
 

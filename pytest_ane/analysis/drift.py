@@ -284,7 +284,7 @@ def find_causes(drift: Drift, policy: BehaviourPolicy, model: str) -> Causes:
             shard=shard.shard,
             kl=kl,
             share=kl / total if total > 0 and math.isfinite(total) else math.nan,
-            breaks=judged(shard.end).status != "passed",
+            breaks=judged(shard.end).status == "failed",
         )
         for shard, kl in zip(drift.shards, divergence, strict=True)
     ]

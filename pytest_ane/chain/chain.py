@@ -12,6 +12,7 @@ import numpy as np
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.families import Reference, Streams, Wire, apply_output, shard_input
+from pytest_ane.manifest.chain import EMBEDDING, LOGITS
 
 ShardRun: TypeAlias = Callable[[FloatArray], FloatArray]
 """A shard at some point of one sequence: maps the next positions `[T, C]` to `[T, C']`."""
@@ -51,6 +52,7 @@ class ChainStep:
         sees: as `Layout.sees`; where it is `call`, a sequence has to be given at once.
         together: several whole sequences at once, where that is cheaper than one by one.
         residual: what the residual path alone gives.
+        causal: whether position 0 sees itself alone.
     """
 
     wire: Wire
@@ -58,6 +60,7 @@ class ChainStep:
     sees: Literal["itself", "call", "state"] = "call"
     together: Reference | None = None
     residual: Residual = no_residual
+    causal: bool = True
 
     def all(self, sequences: Sequence[FloatArray]) -> list[FloatArray]:
         """Outputs for whole sequences `[T, C]`, each from position 0."""
@@ -111,6 +114,11 @@ class Chain:
         return tuple(step for step in self.steps if not step.is_head)
 
     @property
+    def embeds(self) -> bool:
+        """Whether it gives a text's embedding, and no logits."""
+        return any(step.wire.gives == EMBEDDING for step in self.steps)
+
+    @property
     def goes_on(self) -> bool:
         """Whether a sequence may be given piece by piece: what a block sees is in its states."""
         return not any(step.sees == "call" for step in self.blocks)
@@ -122,6 +130,11 @@ class Chain:
     def logits(self, ids: Sequence[int]) -> FloatArray:
         """Float32 logits `[T, V]` for every position of a sequence of T tokens."""
         return Decoder(self, ids).logits(len(ids))
+
+    def embedding(self, ids: Sequence[int]) -> FloatArray:
+        """An encoder's float32 embedding `[1, C]` of a text."""
+        decoder = Decoder(self, ids)
+        return decoder.finished(decoder.streams())[EMBEDDING]
 
     def answer(self, ids: Sequence[int], count: int, guess: Sequence[int] = ()) -> Answer:
         """Logits `[T, V]` of a text, and the `count` likeliest next tokens one by one.
@@ -168,18 +181,26 @@ class Decoder:
         """Logits `[count, V]` of the last positions.
 
         A chain with states runs the new positions only, any other the whole text again.
+
+        Raises:
+            ExecutionError: it is an encoder.
         """
+        if self._chain.embeds:
+            raise ExecutionError("an encoder gives embeddings and no logits, so no text goes on.")
         if not self._chain.goes_on:
             self._runs, self.done = self._chain.opened(), 0
-        streams = last(self.streams(), count)
-        self._run(streams, head=True)
-        return streams["logits"]
+        return self.finished(last(self.streams(), count))[LOGITS]
 
     def streams(self) -> Streams:
         """The streams after the last block, `[T, C]` for the new positions; no head runs."""
         streams: Streams = {"x": self._chain.embed(self.ids[self.done :])}
         self.done = len(self.ids)
         self._run(streams, head=False)
+        return streams
+
+    def finished(self, streams: Streams) -> Streams:
+        """The streams after the head, which takes all their positions."""
+        self._run(streams, head=True)
         return streams
 
     def mark(self) -> Marks:

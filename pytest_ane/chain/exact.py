@@ -114,8 +114,8 @@ class ShardAlone:
 
     Attributes:
         kind: as of its wire: shards of one kind have errors of one size.
-        error: relative L2 of what it contributes, over all positions but 0 (the attention sink,
-            if there are others); of its whole output where no residual path is known.
+        error: relative L2 of what it contributes, over all positions but 0 (the attention sink of a
+            causal shard, if there are others); of its whole output where no residual path is known.
         cosine: the lowest of its output at a position; NaN where one is undefined.
     """
 
@@ -186,7 +186,7 @@ def _error_of_contribution(shard: ForcedShard) -> float:
     """|own - exact| / |exact - residual|, Frobenius norms over the rows of all prompts."""
     entering = [shard_input(stream, shard.step.wire) for stream in shard.streams]
     paths = shard.step.residual(entering) or [np.float32(0)] * len(entering)
-    first = int(any(len(rows) > 1 for rows in shard.exact))
+    first = int(shard.step.causal and any(len(rows) > 1 for rows in shard.exact))
 
     def norm(pairs: Iterable[tuple[FloatArray, FloatArray | np.float32]]) -> float:
         with np.errstate(invalid="ignore"):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.build import Cache
-from pytest_ane.chain.chain import Chain, ChainStep
+from pytest_ane.chain.chain import Answer, Chain, ChainStep
 from pytest_ane.core import fp16
 from pytest_ane.core.arrays import Array, FloatArray, HalfArray
 from pytest_ane.core.digests import key_digest
@@ -26,9 +26,10 @@ class GoldenPrompt:
     """One golden prompt with the reference's recorded logits and text.
 
     Attributes:
-        logits: float32 `[T, V]` of the reference.
+        logits: float32 `[T, V]` of the reference; of an encoder the text's embedding `[1, C]`.
         greedy: its greedy continuation; `leads` the best logit minus the second, by token.
         text: the continuation as text.
+        sentence: whether it is one that an encoder's prompts rank, and itself no prompt.
     """
 
     name: str
@@ -37,6 +38,7 @@ class GoldenPrompt:
     greedy: tuple[int, ...]
     leads: tuple[float, ...]
     text: str
+    sentence: bool = False
 
 
 def record_golden(
@@ -62,9 +64,13 @@ def record_golden(
         tensors: dict[str, Any] = {}
         metadata = []
         for i, (prompt, count) in enumerate(prompts()):
-            logits, tokens, leads = chain.answer(prompt.ids, count)
+            answer = Answer(chain.embedding(prompt.ids), (), ()) if chain.embeds else None
+            logits, tokens, leads = answer or chain.answer(prompt.ids, count)
             check_finite(logits, "the whole model", f"golden prompt {prompt.name!r}")
-            tensors[f"{i}.best"], tensors[f"{i}.below"] = pack(logits)
+            if chain.embeds:
+                tensors[f"{i}.embedding"] = logits
+            else:
+                tensors[f"{i}.best"], tensors[f"{i}.below"] = pack(logits)
             check_finite(np.asarray(leads), "the whole model", f"the text after {prompt.name!r}")
             metadata.append([prompt.name, prompt.ids, tokens, leads, decode(tokens)])
         save(folder, tensors, {"golden": metadata})
@@ -72,6 +78,8 @@ def record_golden(
     tensors, metadata = load(cache.get_or_make("recordings", key_digest(key), make, name))
 
     def logits(i: int) -> FloatArray:
+        if (embedding := tensors.get(f"{i}.embedding")) is not None:
+            return embedding
         return unpack(tensors[f"{i}.best"], tensors[f"{i}.below"])
 
     return [

@@ -43,7 +43,7 @@ class ShardSequence:
         for output, name in feedback_of(self._layout).items():
             self._feedback[name] = outputs[output]
         self._start += len(hidden)
-        return self._layout.output(outputs)
+        return self._layout.output(outputs)[: len(hidden)]
 
     def mark(self) -> Mark:
         """Save the current position, with copies of the recurrent states."""

@@ -21,15 +21,44 @@ class ScaledRMSNorm(nn.Module):
     first overflows fp16 above |x| = 255.9; real activations reach five digits.
     """
 
-    def __init__(self, weight: Tensor, epsilon: float, axis: int = 1) -> None:
+    def __init__(self, weight: Tensor | None, epsilon: float, axis: int = 1) -> None:
         super().__init__()
         shape = [-1 if i == axis else 1 for i in range(4)]
-        self.weight = nn.Parameter(weight.reshape(shape), requires_grad=False)
+        self.weight = None
+        if weight is not None:
+            self.weight = nn.Parameter(weight.reshape(shape), requires_grad=False)
         self.root_epsilon, self.axis = epsilon**0.5, axis
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise `[1, C, T, 1]` over C, or `[KV, G, d, T]` over its own axis."""
+        if self.weight is None:
+            return settled(scaled_to_unit(x, self.root_epsilon, self.axis), x.dtype)
         return settled(scaled_to_unit(x, self.root_epsilon, self.axis) * self.weight, x.dtype)
+
+
+class ScaledLayerNorm(nn.Module):
+    """LayerNorm over the channels that no fp16 input can overflow.
+
+    The mean is taken of x / max|x|, of which no sum exceeds C; what is left is normed as by
+    `ScaledRMSNorm`. There the root of epsilon is at least fp16's smallest normal number, so that
+    equal channels give the bias, and not 0 / 0.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor, epsilon: float) -> None:
+        super().__init__()
+        self.weight, self.bias = (
+            nn.Parameter(each.reshape(1, -1, 1, 1), requires_grad=False) for each in (weight, bias)
+        )
+        self.root_epsilon = epsilon**0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise `[1, C, T, 1]` over C."""
+        largest = x.abs().amax(dim=1, keepdim=True).clamp(min=fp16.MIN_NORMAL)
+        scaled = x / largest
+        centred = scaled - scaled.mean(dim=1, keepdim=True)
+        root_epsilon = over(self.root_epsilon, largest).clamp(min=fp16.MIN_NORMAL)
+        normed = scaled_to_unit(centred, root_epsilon)
+        return settled(normed * self.weight + self.bias, x.dtype)
 
 
 class AneHead(nn.Module):
@@ -96,13 +125,24 @@ def settled(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.float().to(dtype)
 
 
-def scaled_to_unit(x: Tensor, root_epsilon: float, dim: int = 1) -> Tensor:
+def scaled_to_unit(x: Tensor, root_epsilon: float | Tensor, dim: int = 1) -> Tensor:
     """`x` over the root of its mean square along `dim`, epsilon under the root."""
     largest = x.abs().amax(dim=dim, keepdim=True).clamp(min=fp16.MIN_NORMAL)
     scaled = x / largest
     square = (scaled * scaled).mean(dim=dim, keepdim=True)
-    epsilon = root_epsilon / largest
+    epsilon = over(root_epsilon, largest)
     return scaled * torch.rsqrt(square + epsilon * epsilon)
+
+
+def over(x: float | Tensor, y: Tensor) -> Tensor:
+    """`x / y`, elementwise.
+
+    A number over a tensor would become MIL's `inverse`, which adds 1e-4 to `y`: 5 % of what Gemma 3
+    adds to its first position came from that.
+    """
+    if isinstance(x, Tensor):
+        return x / y
+    return torch.full((1,) * y.ndim, x, dtype=y.dtype) / y
 
 
 def pointwise(weight: Tensor, bias: Tensor | None = None) -> nn.Conv2d:

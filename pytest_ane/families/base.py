@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from pytest_ane.core.arrays import Array, FloatArray
-from pytest_ane.manifest.chain import LOGITS, Mode, channels
+from pytest_ane.manifest.chain import EMBEDDING, LOGITS, Mode, channels
 from pytest_ane.sources import Source, Spread
 
 Inputs = Mapping[str, Array]
@@ -43,12 +43,14 @@ class Cut:
         max_tokens: the largest T of a call; the smallest is 1.
         context: positions that a key-value state holds.
         stateful: whether shards of a family that has both forms keep states.
+        variant: which form of the model is computed; None where the family has but one.
     """
 
     shards: tuple[str, ...]
     max_tokens: int = 64
     context: int = 2048
     stateful: bool = False
+    variant: str | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,11 @@ class Conversion:
 
 
 class Branch(NamedTuple):
-    """One of several outputs of a shard: the stream that it goes to, how, and its channels."""
+    """One of several outputs of a shard: the stream that it goes to, how, and its channels.
+
+    -1 channels, of the only further one, are all that the first output leaves, whose stream then
+    keeps its width.
+    """
 
     gives: str
     mode: Mode
@@ -125,8 +131,8 @@ class Wire:
 
     @property
     def is_head(self) -> bool:
-        """Whether it gives the logits, or a slice of them, and nothing else."""
-        return self.gives == LOGITS and not self.more
+        """Whether it gives nothing but logits, or a slice of them, or a text's embedding."""
+        return self.gives in (LOGITS, EMBEDDING) and not self.more
 
 
 class Layout(Protocol):
@@ -144,8 +150,8 @@ class Layout(Protocol):
     def sees(self) -> Literal["itself", "call", "state"]:
         """What a position's output depends on.
 
-        Besides itself nothing, the earlier positions of the same call, or all earlier positions,
-        kept in states.
+        Besides itself nothing, the earlier positions of the same call (the later ones too unless it
+        is `causal`), or all earlier positions, kept in states.
         """
         ...
 
@@ -177,7 +183,10 @@ class Layout(Protocol):
         ...
 
     def output(self, outputs: Inputs) -> FloatArray:
-        """The artifact's output as `[T, C]`, `C` being the hidden width or a vocabulary slice."""
+        """The artifact's output as `[T, C]`, `C` being the hidden width or a vocabulary slice.
+
+        Rows beyond those that entered are padding, which whoever calls leaves out.
+        """
         ...
 
 
@@ -296,6 +305,16 @@ def recurrent_of(layout: Layout) -> tuple[str, ...] | None:
     return getattr(layout, "recurrent", None)
 
 
+def is_causal(layout: Layout) -> bool:
+    """Whether no position sees a later one; so where its family does not tell."""
+    return getattr(layout, "causal", True)
+
+
+def pools(layout: Layout) -> bool:
+    """Whether the output is one row for all positions; not where its family does not tell."""
+    return getattr(layout, "pools", False)
+
+
 def window_of(layout: Layout) -> int | None:
     """Positions that attention sees, where there is a limit and the family tells it."""
     return getattr(layout, "window", None)
@@ -373,17 +392,17 @@ def apply_output(streams: Streams, wire: Wire, given: FloatArray) -> None:
     """Store a shard's output as its wire says: it replaces, adds to, or lengthens a stream."""
     if wire.times is not None:
         given = given * _taken(streams, wire.times)
-    first = given.shape[1] - sum(branch.channels for branch in wire.more)
-    start = 0
-    for stream, mode, width in (Branch(wire.gives, wire.mode, first), *wire.more):
-        rows = given[:, start : start + width]
+    widths = [branch.channels for branch in wire.more]
+    first = streams[wire.gives].shape[1] if widths == [-1] else given.shape[1] - sum(widths)
+    parts = np.split(given, np.cumsum([first, *widths])[:-1], axis=1)
+    branches = (Branch(wire.gives, wire.mode, first), *wire.more)
+    for (stream, mode, _), rows in zip(branches, parts, strict=True):
         before = streams.get(stream)
         if before is not None and mode == "add":
             rows = before + rows
         elif before is not None and mode == "append":
             rows = np.concatenate([before, rows], axis=1)
         streams[stream] = rows
-        start += width
 
 
 def _taken(streams: Streams, reference: str) -> FloatArray:

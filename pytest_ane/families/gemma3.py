@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_ane.families.decoder import DecoderConfig, DecoderFamily, Settings, layers_of
-from pytest_ane.families.gemma2 import NAMES, sandwiched
+from pytest_ane.families.gemma2 import NAMES, kinds, sandwiched
 
 _PATTERN = 6
 _STREAM_SCALE = 2.0**-5
@@ -14,12 +14,9 @@ _STREAM_SCALE = 2.0**-5
 
 def _configure(s: Settings, positions: int) -> DecoderConfig:
     config = sandwiched(s, positions, None)
-    pattern = s.count("sliding_window_pattern", _PATTERN)
-    kinds = [
-        "sliding_attention" if (i + 1) % pattern else "full_attention"
-        for i in range(len(config.layers))
-    ]
-    windows = s.windows(kinds, s.window(default=4096))
+    by_kind = kinds(s, len(config.layers), _PATTERN)
+    # llama.cpp lets all layers of a file without a window see everything.
+    windows = s.windows(by_kind, s.window(default=s.published(4096)))
     far = s.rotary(config.head, positions, theta=1e6, layer_type="full_attention")
     near = s.rotary(
         config.head,
@@ -47,5 +44,7 @@ FAMILY = DecoderFamily(
     names=NAMES,
     norm_offset=1.0,
     tied=True,
+    # Files of the models that also see images leave out what is as here.
+    defaults={"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208},
     revision=2,
 )

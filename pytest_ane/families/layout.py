@@ -30,14 +30,9 @@ class Rotary:
     factor: float = 1.0
 
     @classmethod
-    def plain(cls, head: int, theta: float, rotated: float = 1.0) -> Rotary:
-        """Of `head` channels, at base `theta`: theta^(-2i/d) (Su et al., arXiv 2104.09864).
-
-        Proportional RoPE: the frequencies are those of the whole head, and the pairs beyond the
-        share do not turn (`_compute_proportional_rope_parameters` of transformers).
-        """
+    def plain(cls, head: int, theta: float) -> Rotary:
+        """Of `head` channels, at base `theta`: theta^(-2i/d) (Su et al., arXiv 2104.09864)."""
         frequency = theta ** (-np.arange(0, head, 2, dtype=np.float64) / head)
-        frequency[int(rotated * head // 2) :] = 0
         return cls(tuple(frequency.tolist()))
 
     @property

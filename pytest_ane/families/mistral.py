@@ -12,9 +12,9 @@ _WINDOW = 4096
 
 def _configure(s: Settings, positions: int) -> DecoderConfig:
     config = plain(s, positions)
-    window = s.window(default=_WINDOW)
+    window = s.window(default=s.published(_WINDOW))
     return replace(config, layers=layers_of([window] * len(config.layers)))
 
 
-# GGUF files of Mistral say that they are of llama's architecture, whose family reads them.
-FAMILY = DecoderFamily("mistral", _configure, architectures=())
+# GGUF files of Mistral say that they are of llama's architecture, and have no window.
+FAMILY = DecoderFamily("mistral", _configure, architectures=("llama",), paired=True)

@@ -21,8 +21,8 @@ def _configure(s: Settings, positions: int) -> DecoderConfig:
         config,
         layers=tuple(replace(layer, sparse=True) for layer in layers),
         mixture=Mixture(
-            experts=s.count("num_local_experts", 8),
-            top=s.count("num_experts_per_tok", 2),
+            experts=s.count("num_local_experts", s.published(8)),
+            top=s.count("num_experts_per_tok", s.published(2)),
             ffn=config.ffn,
         ),
     )
@@ -32,7 +32,9 @@ def _configure(s: Settings, positions: int) -> DecoderConfig:
 FAMILY = DecoderFamily(
     "mixtral",
     _configure,
-    architectures=("",),
+    architectures=("llama",),
+    paired=True,
+    defaults={"rms_norm_eps": 1e-5},
     names={
         "router": "block_sparse_moe.gate",
         "expert_gate": "block_sparse_moe.experts.{}.w1",

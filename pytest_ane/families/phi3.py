@@ -10,7 +10,7 @@ _QKV, _HALVES = ("q", "k", "v"), ("gate", "up")
 
 
 def _configure(s: Settings, positions: int) -> DecoderConfig:
-    config = plain(s, positions, partial=True)
+    config = plain(s, positions, partial=1.0)
     window = s.window(default=None)
     return replace(config, layers=layers_of([window] * len(config.layers)))
 
@@ -21,4 +21,5 @@ FAMILY = DecoderFamily(
     names=dict.fromkeys(_QKV, "self_attn.qkv_proj") | dict.fromkeys(_HALVES, "mlp.gate_up_proj"),
     gguf_names=dict.fromkeys(_QKV, "attn_qkv") | dict.fromkeys(_HALVES, "ffn_up"),
     fused=(_QKV, _HALVES),
+    defaults={"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
 )

@@ -10,7 +10,17 @@ import numpy as np
 
 from pytest_ane.core.arrays import Array, Arrays, FloatArray
 from pytest_ane.core.errors import ManifestError
-from pytest_ane.families.base import Inputs, Layout, Port, Ports, recurrent_of, shifts, window_of
+from pytest_ane.families.base import (
+    Inputs,
+    Layout,
+    Port,
+    Ports,
+    is_causal,
+    pools,
+    recurrent_of,
+    shifts,
+    window_of,
+)
 from pytest_ane.manifest.records import OwnPort
 
 
@@ -112,6 +122,7 @@ class RenamedLayout:
         self.sees: Literal["itself", "call", "state"] = layout.sees
         self.shifts = shifts(layout)
         self.window = window_of(layout)
+        self.causal, self.pools = is_causal(layout), pools(layout)
 
     @property
     def recurrent(self) -> Any:

@@ -10,10 +10,15 @@ _FROM = 28
 """The first layer with a window, where the configuration does not tell (`Qwen2Config`)."""
 
 
+def window_layers(s: Settings) -> int:
+    """`max_window_layers`, which may be 0."""
+    key = "max_window_layers"
+    return 0 if s.get(key) == 0 else s.count(key, _FROM)
+
+
 def windows(s: Settings, layers: int) -> list[int | None]:
     """Each layer's window; none unless `use_sliding_window`."""
-    first = s.count("max_window_layers") if s.get("max_window_layers") else _FROM
-    window = s.switched_window(default=4096)
+    first, window = window_layers(s), s.switched_window(default=4096)
     kinds = ["full_attention" if i < first else "sliding_attention" for i in range(layers)]
     return s.windows(kinds if window else ["full_attention"] * layers, window)
 

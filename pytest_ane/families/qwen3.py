@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_ane.families.decoder import DecoderConfig, DecoderFamily, Settings, layers_of, plain
+from pytest_ane.families.decoder import (
+    DecoderConfig,
+    DecoderFamily,
+    Settings,
+    biases,
+    layers_of,
+    plain,
+)
 from pytest_ane.families.qwen2 import windows
 
 
@@ -14,7 +21,7 @@ def configure(s: Settings, positions: int) -> DecoderConfig:
     return replace(
         config,
         layers=layers_of(windows(s, len(config.layers))),
-        biases=("q", "k", "v", "o") if s.flag("attention_bias") else (),
+        biases=biases(s, ffn=False),
         head_norms=True,
     )
 

@@ -55,7 +55,8 @@ def softly_capped(x: Tensor, cap: float | None) -> Tensor:
     return x if cap is None else torch.tanh(x / cap) * cap
 
 
-_CLOSE = 8 * 2.0**-11
+CLOSE = 8 * 2.0**-11
+"""How near two values may be, by their products' Euclidean norm: see `close_choices`."""
 
 
 def close_choices(normed: Tensor, projection: Tensor, top: int) -> Tensor:
@@ -63,7 +64,7 @@ def close_choices(normed: Tensor, projection: Tensor, top: int) -> Tensor:
 
     A logit is a sum of products of three fp16 numbers, each rounded by up to 2^-11 of itself and
     independently: its error has a deviation of at most 2^-11 of the products' Euclidean norm.
-    `_CLOSE` is eight times that, for the difference of two logits.
+    `CLOSE` is eight times that, for the difference of two logits.
 
     Args:
         normed: what enters the router, `[T, C]`.
@@ -71,7 +72,7 @@ def close_choices(normed: Tensor, projection: Tensor, top: int) -> Tensor:
         top: as many as are chosen.
     """
     logits = normed @ projection.T
-    noise = _CLOSE * (normed.square() @ projection.T.square()).sqrt()
+    noise = CLOSE * (normed.square() @ projection.T.square()).sqrt()
     if top >= logits.shape[-1]:
         return torch.zeros_like(logits, dtype=torch.bool)
     values = logits.sort(dim=-1, descending=True).values

@@ -13,7 +13,13 @@ from pytest_ane.manifest.compression import (
 )
 from pytest_ane.manifest.evidence import ComputeUnits, EvidencePolicy
 from pytest_ane.manifest.inputs import Input
-from pytest_ane.manifest.load import load, package_manifest, parse
+from pytest_ane.manifest.load import (
+    load,
+    package_id,
+    package_manifest,
+    parse,
+    read_compression,
+)
 from pytest_ane.manifest.policy import (
     Policy,
 )
@@ -48,7 +54,9 @@ __all__ = [
     "Uncompressed",
     "json_schema",
     "load",
+    "package_id",
     "package_manifest",
     "parse",
+    "read_compression",
     "select",
 ]

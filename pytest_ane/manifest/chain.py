@@ -16,6 +16,8 @@ STREAM = r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}"
 _SLICE = rf"({STREAM})(?:\[(\d{{1,9}})(?::(\d{{1,9}}))?\])?"
 LOGITS = "logits"
 """The stream in which a chain ends."""
+EMBEDDING = "sentence_embedding"
+"""The stream in which an encoder ends, one row for a text; so sentence-transformers calls it."""
 FIRST = "x"
 """The stream that a chain begins with."""
 

@@ -16,7 +16,14 @@ from pytest_ane.manifest.layers import Layers
 from pytest_ane.manifest.policy import GATES, Policy
 from pytest_ane.manifest.problems import Problem, at_key, at_table, at_value, dotted
 from pytest_ane.manifest.steps import unsupported
-from pytest_ane.manifest.tables import FAMILIES, Common, ModelTable, ShardTable
+from pytest_ane.manifest.tables import (
+    ENCODERS,
+    FAMILIES,
+    VARIANTS,
+    Common,
+    ModelTable,
+    ShardTable,
+)
 
 _CODE = "a module in the manifest's folder or an installed one"
 
@@ -24,6 +31,7 @@ _CODE = "a module in the manifest's folder or an installed one"
 def model_problems(here: KeyPath, model: ModelTable, folder: Path) -> Iterator[Problem]:
     """All that is wrong with a model's own keys; `folder` is the manifest's."""
     yield from _prompts(here, model)
+    yield from _variant(here, model)
     if model.builder is not None:
         yield from _builder(here, model, model.builder, folder)
         return
@@ -47,6 +55,22 @@ def _prompts(here: KeyPath, model: ModelTable) -> Iterator[Problem]:
         if name in names[:index]:
             message = "is the name of an earlier prompt; give each its own"
             yield at_value((*here, "prompts", index, "name"), name, message)
+    for index, prompt in enumerate(model.prompts if model.family not in ENCODERS else ()):
+        if prompt.expect is not None and not prompt.greedy:
+            message = "expect needs greedy text to look in; set greedy to 1 or more"
+            yield at_table((*here, "prompts", index), message)
+
+
+def _variant(here: KeyPath, model: ModelTable) -> Iterator[Problem]:
+    known = VARIANTS.get(model.family or "", ())
+    if model.variant is None or model.variant in known:
+        return
+    if known:
+        message = f"family {model.family!r} has the variants {' and '.join(map(repr, known))}"
+        yield at_value((*here, "variant"), model.variant, message)
+    else:
+        what = f"family {model.family!r} has" if model.family else "a model without a family has"
+        yield at_key((*here, "variant"), f"{what} no variants; leave 'variant' out")
 
 
 def _builder(here: KeyPath, model: ModelTable, builder: str, folder: Path) -> Iterator[Problem]:

@@ -24,7 +24,8 @@ from pytest_ane.manifest.checks import (
     signer_problems,
     unmatched,
 )
-from pytest_ane.manifest.compression import Uncompressed
+from pytest_ane.manifest.compression import Compression, Uncompressed
+from pytest_ane.manifest.encoders import encoder_problems, prompts_of, read_sentences
 from pytest_ane.manifest.ids import ALL, NO_ALL, is_glob, is_id
 from pytest_ane.manifest.layers import Layers, only, without
 from pytest_ane.manifest.problems import (
@@ -39,7 +40,15 @@ from pytest_ane.manifest.problems import (
 )
 from pytest_ane.manifest.records import GOLDEN, OF_FAMILIES, Manifest, Model, Shard, SourceTable
 from pytest_ane.manifest.selection import canaries, canary_problems
-from pytest_ane.manifest.tables import Common, Defaults, ManifestTable, ModelTable, ShardTable
+from pytest_ane.manifest.tables import (
+    ENCODERS,
+    VARIANTS,
+    Common,
+    Defaults,
+    ManifestTable,
+    ModelTable,
+    ShardTable,
+)
 
 _PLACE = re.compile(r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|.*)\)", re.S)
 
@@ -79,14 +88,37 @@ def package_manifest(package: Path) -> Manifest:
         raise ManifestError(
             f"--ane-package: {package} is a file; an .mlpackage is a folder with a Manifest.json."
         )
-    name = re.sub(r"[^A-Za-z0-9_-]", "-", package.name.partition(".")[0])[:60]
     shard = Shard(
         model="package",
-        id=name if is_id(name) else f"p-{name}",
+        id=package_id(package),
         artifact=package.absolute(),
         reference="none",
     )
     return Manifest(path=package, models=(Model(name="package", shards=(shard,)),))
+
+
+def package_id(package: Path) -> str:
+    """A shard id for a package, from its file's name."""
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", package.name.partition(".")[0])[:60]
+    return name if is_id(name) else f"p-{name}"
+
+
+def read_compression(table: Table) -> Compression:
+    """A `compression` table that stands alone; without a method it palettizes.
+
+    Raises:
+        ManifestError: as `load`, of a table `[compression]`.
+    """
+    layers = Layers((((), {"compression": {"method": "palettize"} | table}),))
+    try:
+        common = Common.model_validate(layers.merged(), by_alias=True, by_name=False)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        texts = (problem(detail, Common, layers).text for detail in details)
+        lines = (text if text.endswith("?") else f"{text}." for text in texts)
+        raise ManifestError("\n".join(dict.fromkeys(lines))) from None
+    assert common.compression is not None
+    return common.compression
 
 
 def _read(path: Path) -> str:
@@ -192,6 +224,8 @@ class Resolver:
         self.problems += behaviour_problems(here, model, raw)
         ids = self._ids(here, model, tables)
         self.problems += chain_problems(here, model, ids, self._folder)
+        sentences, problems = read_sentences(here, model, self._folder)
+        self.problems += [*encoder_problems(here, model), *problems]
         self.problems += canary_problems(here, model.canary, ids) if ids else ()
         own = Layers(((here, only(raw, ("inputs",))),))
         shards = [self._shard(here, model, shard, common, own, tables) for shard in ids]
@@ -201,11 +235,13 @@ class Resolver:
             name=name,
             family=model.family,
             source=self._source(model),
+            variant=model.variant or next(iter(VARIANTS.get(model.family or "", ())), None),
             builder=model.builder,
             depends=tuple(self._absolute(path) for path in model.depends),
             shards=tuple(shard for shard in shards if shard),
             canary=canaries(model.canary, ids),
-            prompts=model.prompts,
+            prompts=prompts_of(model),
+            sentences=sentences,
             menu=model.menu,
             baselines=self._absolute(model.baselines) if model.baselines else None,
             arithmetic=settings.arithmetic,
@@ -222,8 +258,10 @@ class Resolver:
     def _common(self, here: KeyPath, raw: Table) -> Layers:
         """What the model's shards share; by default they have the kinds of probes that they can."""
         kinds = ["gaussian"]
-        if raw.get("family"):
-            kinds += [*(["outlier", "captured"] if raw.get("prompts") else []), *OF_FAMILIES]
+        if family := raw.get("family"):
+            kinds += ["outlier", "captured"] if raw.get("prompts") else []
+            # What enters an encoder's block is normed: no channel is massive. It keeps no states.
+            kinds += OF_FAMILIES if family not in ENCODERS else ()
         layers = Layers((((), {"probes": {"kinds": kinds}}),))
         layers = layers.over(("defaults",), only(self._document.get("defaults"), _SHARED))
         return layers.over(here, only(raw, _SHARED))

@@ -72,7 +72,7 @@ def label(file: Path) -> str:
 
 def toml_value(value: Any) -> str:
     """A value as TOML writes it, shortened."""
-    text = _toml(value)
+    text = toml_text(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
@@ -81,11 +81,14 @@ def dotted(path: KeyPath) -> str:
     return ".".join(_quoted(part) for part in path if isinstance(part, str))
 
 
-def _toml(value: Any) -> str:
+def toml_text(value: Any) -> str:
+    """A value as TOML writes it, on one line."""
     if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(toml_text, value))}]"
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_quoted(key)} = {_toml(v)}" for key, v in value.items()) + " }"
+        return (
+            "{ " + ", ".join(f"{_quoted(key)} = {toml_text(v)}" for key, v in value.items()) + " }"
+        )
     if isinstance(value, str | bool):
         return json.dumps(value, ensure_ascii=False)
     return str(value)

@@ -64,14 +64,18 @@ Digest = Annotated[
 ]
 
 
+HubId = Form(r"[\w.-]+(/[\w.-]+)?", "must be the id of a hub's repository, such as Qwen/Qwen3-0.6B")
+
+
 class SourceTable(Record):
-    """Where weights come from: files, a file inside an installed package, or a seed."""
+    """Where weights come from: files, an installed package, a hub's repository, or a seed."""
 
     model_config = ConfigDict(
         json_schema_extra={
             "oneOf": [
                 {"required": ["path"]},
                 {"required": ["package", "file"]},
+                {"required": ["hub"]},
                 {"required": ["seeded"]},
             ]
         }
@@ -82,8 +86,14 @@ class SourceTable(Record):
     the manifest."""
     package: Annotated[str, Field(min_length=1)] | None = None
     """An installed distribution that carries the file; it is not imported."""
+    hub: Annotated[str, HubId] | None = None
+    """A repository of the Hugging Face Hub, such as `Qwen/Qwen3-0.6B`. It is read from the local
+    cache, where `hf download` puts it, and never from the network."""
+    revision: Annotated[str, Field(min_length=1)] | None = None
+    """Which branch, tag or whole commit hash of the hub's repository; absent: `main`."""
     file: Annotated[str, Field(min_length=1)] | None = None
-    """The file's name inside the package."""
+    """The file's name inside the package, or in the hub's repository, such as a GGUF file's; absent
+    there: the repository is a safetensors checkpoint."""
     seeded: Annotated[int, Field(ge=0)] | None = None
     """Synthetic weights from this seed, the same on every machine."""
     sha256: Digest | None = None
@@ -99,9 +109,12 @@ class SourceTable(Record):
 
     @model_validator(mode="after")
     def _one_place(self) -> SourceTable:
-        places = [place for place in (self.path, self.package, self.seeded) if place is not None]
-        if len(places) != 1 or bool(self.file) != bool(self.package):
-            raise ValueError("give either path, or package and file, or seeded")
+        named = (self.path, self.package, self.hub, self.seeded)
+        misplaced = self.hub is None and bool(self.file) != bool(self.package)
+        if sum(place is not None for place in named) != 1 or misplaced:
+            raise ValueError("give either path, or package and file, or hub, or seeded")
+        if self.revision is not None and self.hub is None:
+            raise ValueError("revision is of a hub's repository; leave it out")
         if self.path == Path():
             raise ValueError("path is empty; name a weights file")
         if self.seeded is not None and self.sha256 is not None:
@@ -132,7 +145,8 @@ class Probes(Record):
     `extreme` as large as they get, and as fp16 can take. These three need prompts, the others a
     family; the default leaves out those that a model has none for. `massive` has one channel of
     each position at 400, 4,000 and 20,000. Of shards with states, `ragged` goes to the end of the
-    context in calls of different T, and `rewrite` goes back and writes slots again."""
+    context in calls of different T, and `rewrite` goes back and writes slots again. An encoder's
+    default leaves out these three: what enters its blocks is normed, and it keeps no states."""
     count: Annotated[int, Field(ge=1, le=64)] = 2
     """Probes of each of `gaussian`, `unit-norm` and `outlier` at the smallest and the largest T;
     there is one at those between."""
@@ -191,17 +205,16 @@ class Prompt(Record):
     ) = None
     """Token ids."""
     greedy: Annotated[int, Field(ge=0, le=256)] = 10
-    """Tokens of greedy continuation to compare."""
+    """Tokens of greedy continuation to compare; an encoder has none."""
     expect: Annotated[str, Field(min_length=1)] | None = None
-    """What the reference's own greedy text must contain, such as `"Paris"`: no comparison with the
-    reference can see that the reference itself is wrong."""
+    """What the reference's own greedy text must contain, such as `"Paris"`; of an encoder, the
+    sentence that it ranks first. No comparison with the reference can see that the reference itself
+    is wrong."""
 
     @model_validator(mode="after")
     def _one_form(self) -> Prompt:
         if sum(form is not None for form in (self.text, self.chat, self.ids)) != 1:
             raise ValueError("give exactly one of text, chat and ids")
-        if self.expect is not None and not self.greedy:
-            raise ValueError("expect needs greedy text to look in; set greedy to 1 or more")
         return self
 
     @property
@@ -307,11 +320,13 @@ class Model(Record):
         name: its name in the manifest.
         family: architecture; `None` for packages of the user's own.
         source: where the weights come from, its path absolute.
+        variant: which form of the family's model; `None` where it has but one.
         builder: in place of a family, `module:function` of the user's.
         depends: what the builder, or the chain's reference, reads, absolute.
         shards: the resolved shards in the manifest's order.
         canary: ids of the shards that must pass before others are built, in order.
         prompts: golden prompts.
+        sentences: what an encoder's prompts rank, in the file's order.
         menu: settings to choose compression from, by name.
         baselines: folder of the stored benchmark runs, absolute; `None` for pytest-benchmark's own.
         arithmetic: in which the executor's runs of the whole are judged.
@@ -328,11 +343,13 @@ class Model(Record):
     name: str
     family: str | None = None
     source: SourceTable | None = None
+    variant: str | None = None
     builder: str | None = None
     depends: tuple[Path, ...] = ()
     shards: tuple[Shard, ...]
     canary: tuple[str, ...] = ()
     prompts: tuple[Prompt, ...] = ()
+    sentences: tuple[str, ...] = ()
     menu: dict[str, Compression] = Field(default_factory=dict)
     baselines: Path | None = None
     arithmetic: tuple[Arithmetic, ...] = ("typed",)

@@ -83,6 +83,7 @@ Terms = Annotated[
 
 
 FAMILIES = (
+    "bert",
     "gemma2",
     "gemma3",
     "gemma4",
@@ -92,12 +93,17 @@ FAMILIES = (
     "mixtral",
     "phi3",
     "qwen2",
+    "qwen2_moe",
     "qwen3",
     "qwen3_moe",
     "smollm3",
     "zaya",
 )
 """Architectures that come with the package; any other family is a module of the user's."""
+VARIANTS: dict[str, tuple[str, ...]] = {"zaya": ("published", "notes")}
+"""Forms of a family's model, the usual one first, where there are several."""
+ENCODERS = ("bert",)
+"""Those that give a text's embedding, and no logits."""
 _MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 Module = Annotated[str, Form(_MODULE, "must be a family or a module's name, such as 'my.family'")]
 Builder = Annotated[
@@ -171,6 +177,7 @@ class ModelTable(Common):
                 "family": ["source", "shards"],
                 "source": ["family"],
                 "builder": ["shards"],
+                "sentences": ["family"],
                 "embedding": ["chain"],
                 "tokenizer": ["chain"],
                 "reference": ["chain"],
@@ -188,6 +195,9 @@ class ModelTable(Common):
     for packages of your own."""
     source: SourceTable | None = None
     """Where the weights come from; needed with a family."""
+    variant: str | None = None
+    """Which form of the model is computed, where a family has several: of `zaya`, `published` (the
+    default), or `notes`, that of a lab's shards."""
     stateful: bool = False
     """Whether attention keeps keys and values in states (`ct.StateType`) and so takes a text step
     by step; for decoders, whose blocks otherwise take a whole text at once."""
@@ -204,6 +214,9 @@ class ModelTable(Common):
     shards are neither built nor gated, and fail."""
     prompts: Annotated[tuple[Prompt, ...], Strict(False)] = ()
     """Golden prompts: behaviour is measured on them, and captured probes come from them."""
+    sentences: Annotated[Path, Strict(False)] | None = None
+    """Of an encoder: a text file, relative to the manifest, with a sentence a line. Behaviour ranks
+    them for each prompt; absent: each prompt ranks the others."""
     menu: dict[Annotated[str, Field(min_length=1)], Compression] = Field(default_factory=dict)
     """Settings that `pytest-ane recommend` may choose from, by name; absent: its own."""
     baselines: Annotated[Path, Strict(False)] | None = None

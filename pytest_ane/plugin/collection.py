@@ -60,6 +60,19 @@ class GateFile(pytest.Module):
                 yield item
 
 
+class RefusedModel(pytest.Collector):
+    """A model whose source cannot be used: one error, in place of one for each of its gates.
+
+    No `-k` or `-m` deselects it, and no run that selects the model passes.
+    """
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Say why."""
+        from pytest_ane.plugin import workspace
+
+        raise self.CollectError(workspace.of(self.config).refused[self.name])
+
+
 def add_to(config: pytest.Config) -> None:
     """Add the gates to what is collected: those that the project has its own form of, else ours.
 
@@ -83,9 +96,16 @@ def add_to(config: pytest.Config) -> None:
 
 
 def join(collector: pytest.Collector, report: pytest.CollectReport) -> None:
-    """Add the shipped suite to what the session has collected."""
-    if isinstance(collector, pytest.Session) and _JOINS in collector.config.stash:
+    """Add to what the session has collected the shipped suite, and the models that are refused."""
+    if not isinstance(collector, pytest.Session):
+        return
+    if _JOINS in collector.config.stash:
         report.result.append(Suite.from_parent(collector, name=FOLDER, nodeid=FOLDER))
+    if wanted(collector.config):
+        from pytest_ane.plugin import workspace
+
+        for name in workspace.of(collector.config).refused:
+            report.result.append(RefusedModel.from_parent(collector, name=name, nodeid=name))
 
 
 def leave_out(report: pytest.CollectReport) -> None:

@@ -45,6 +45,7 @@ class VerdictRecorder:
         if recorded is not None:
             verdict, machine = with_origin(verdict, recorded), {}
         synthetic = self.workspace.synthetic(verdict.subject)
+        variant = self.workspace.variant(verdict.subject)
         digest = self.workspace.digest_of(verdict.subject)
         artifact = {"artifact": digest} if digest else {}
         provenance = machine | artifact | dict(verdict.provenance)
@@ -52,6 +53,7 @@ class VerdictRecorder:
         self.item.user_properties += _properties(
             **properties(verdict),
             **({"source": synthetic} if synthetic else {}),
+            **({"variant": variant} if variant else {}),
             **{f"provenance.{k}": printable(str(v), LONGEST) for k, v in provenance.items()},
         )
         if text := "\n".join(details(verdict, terminal_width(self.item.config))).strip("\n"):
@@ -64,7 +66,7 @@ class VerdictRecorder:
             return
         if verdict.status == "unproven" and self.workspace.allows_unproven(verdict.subject):
             return
-        pytest.fail(failure(verdict, synthetic), pytrace=False)
+        pytest.fail(failure(verdict, synthetic, variant), pytrace=False)
 
 
 def record_error(node: pytest.Item | pytest.Collector, error: AneError) -> None:

@@ -132,7 +132,13 @@ def row_of(report: Any) -> Row | None:
         return None
     return Row(
         gate=str(facts["ane.gate"]),
-        subject=str(facts["ane.subject"]) + (" synthetic" if "ane.source" in facts else ""),
+        subject=" ".join(
+            [
+                str(facts["ane.subject"]),
+                *([str(facts["ane.variant"])] if "ane.variant" in facts else []),
+                *(["synthetic"] if "ane.source" in facts else []),
+            ]
+        ),
         status=str(facts["ane.status"]),
         summary=str(facts["ane.summary"]),
         warned=facts["ane.status"] == "passed" and "ane.warnings" in facts,

@@ -36,7 +36,7 @@ class Case:
         calls: the artifact's inputs by name, for one call or several on one state.
         rows: turns a call's outputs into `[positions, channels]` arrays by output name.
         expected: the reference's rows; empty where there is no reference.
-        length: positions T that are compared.
+        length: positions T that enter, and are compared unless the output is one row for all.
         input_max: largest magnitude of the hidden state or the floating-point inputs.
         start: position in the prompt that the first row comes from.
         residual: by output name, the part of `expected` that is the residual path alone, `[T, C]`;
@@ -56,6 +56,7 @@ class Case:
             outputs; empty where nobody asked.
         domains: what a package's inputs were drawn from, by name.
         detections: outputs that are objects which a detector finds.
+        causal: whether position 0 sees itself alone, so that its errors are apart.
     """
 
     kind: str
@@ -78,6 +79,7 @@ class Case:
     carried: Mapping[str, bool] = field(default_factory=dict)
     domains: Mapping[str, Domain] = field(default_factory=dict)
     detections: tuple[Detection, ...] = ()
+    causal: bool = True
 
     def paired(self, actual: Rows) -> tuple[Rows, Rows]:
         """An artifact's rows and the reference's, of which detected objects are matched."""

@@ -26,7 +26,7 @@ from pytest_ane.backends import Backend, Runner
 from pytest_ane.core.arrays import Array, Arrays
 from pytest_ane.core.errors import GoldenError
 from pytest_ane.core.files import replacing
-from pytest_ane.families import Layout, Port, recurrent_of, shifts
+from pytest_ane.families import Layout, Port, pools, recurrent_of, shifts
 from pytest_ane.manifest import Shard
 from pytest_ane.manifest.records import ProbeKind
 from pytest_ane.probes.cases import Case, package_case, with_prefix
@@ -204,6 +204,11 @@ def _hidden_probe(golden: GoldenTensors, i: int, shard: Shard, layout: Layout) -
         raise GoldenError(
             f"{golden.path}: {i}.input has {length} positions, and {shard.qualified} takes at most "
             f"max-tokens = {shard.max_tokens} at once; raise it or record shorter probes."
+        )
+    if len(expected) != (rows := 1 if pools(layout) else len(kept_rows(_calls(note, length)))):
+        raise GoldenError(
+            f"{golden.path}: {i}.expected has {len(expected)} positions, and {shard.qualified} "
+            f"gives {rows} for {i}.input; is it another shard's?"
         )
     calls = _calls(note, length)
     end = max(start + size for start, size in calls)
@@ -384,12 +389,13 @@ def _check_hidden(i: int, probe: Arrays, note: ProbeNote) -> None:
     calls = _calls(note, entering[0])
     if (rows := sum(size for _, size in calls)) != entering[0]:
         raise ValueError(f"{i}.input has {entering[0]} rows, and the calls of probe {i} {rows}")
-    if (length := len(kept_rows(calls))) != leaving[0]:
+    # One row for all positions is what an encoder's pooling gives.
+    if leaving[0] not in (1, length := len(kept_rows(calls))):
         raise ValueError(
             f"{i}.input is {list(entering)} and {i}.expected {list(leaving)}, and its calls give "
             f"{length} positions"
         )
-    path = (length, entering[1]) if note.residual else shapes.get("residual", leaving)
+    path = (leaving[0], entering[1]) if note.residual else shapes.get("residual", leaving)
     if path != leaving:
         raise ValueError(f"the residual path of probe {i} is {list(path)}, not {list(leaving)}")
     if len(note.routed) not in (0, length):

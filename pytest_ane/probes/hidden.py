@@ -18,6 +18,7 @@ from pytest_ane.families import (
     Routes,
     entry_scale,
     filling_of,
+    is_causal,
     recurrent_of,
     residual_of,
     routing_of,
@@ -98,6 +99,7 @@ class HiddenProbe:
         first = self.calls[0][0] - self.before
         bounds = pairwise(accumulate((length for _, length in self.calls), initial=0))
         parts = [self.hidden[slice(*bound)] for bound in bounds]
+        longest = max(length for _, length in self.calls)
         return Case(
             kind=self.kind,
             name=self.name,
@@ -105,10 +107,11 @@ class HiddenProbe:
                 layout.inputs(part, start, first) if first else layout.inputs(part, start)
                 for part, (start, _) in zip(parts, self.calls, strict=True)
             ),
-            rows=lambda outputs: {"y": layout.output(outputs)},
+            rows=lambda outputs: {"y": layout.output(outputs)[:longest]},
             expected={"y": self.expected},
             length=len(kept),
             input_max=float(np.abs(self.hidden).max(initial=0.0)) * entry_scale(layout),
+            causal=is_causal(layout),
             start=self.start,
             residual={} if self.residual is None else {"y": self.residual},
             routed=self.routed,

@@ -42,7 +42,7 @@ from pytest_ane.probes.hidden import (
     to_tensors,
 )
 
-RECORDING_VERSION = 10
+RECORDING_VERSION = 11
 _FILE = "recording.safetensors"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -14,7 +14,7 @@ from pytest_ane.build import Artifact, Cache
 from pytest_ane.chain.chain import Chain
 from pytest_ane.chain.golden import GoldenPrompt, record_golden, reference_chain
 from pytest_ane.core.arrays import FloatArray
-from pytest_ane.core.errors import SourceError, UnprovenError
+from pytest_ane.core.errors import ManifestError, SourceError, UnprovenError
 from pytest_ane.families import (
     Cut,
     Family,
@@ -25,6 +25,7 @@ from pytest_ane.families import (
     Wire,
     get_family,
     identify_family,
+    is_encoder,
     ports_of,
 )
 from pytest_ane.families.ports import RenamedLayout, Renaming, renaming
@@ -51,6 +52,25 @@ _READERS = ("gguf", "numpy", "tokenizers", "torch")
 """Packages that turn a source into weights, token ids and reference outputs."""
 
 
+def cut_of(model: Model) -> Cut:
+    """How the manifest cuts a model."""
+    return Cut(model.ids, model.max_tokens, model.context, model.stateful, model.variant)
+
+
+def open_language_model(model: Model) -> LanguageModel:
+    """A model's source seen through its family; no weights are read yet.
+
+    A GGUF file with a vocabulary of 49,152 takes 0.4 s.
+
+    Raises:
+        SourceError: the source is missing or damaged, or the family refuses it.
+    """
+    assert model.family is not None
+    assert model.source is not None
+    family = get_family(model.family)
+    return family.open_model(open_source(model.source, family.spread), cut_of(model))
+
+
 class OpenModel:
     """A model with a family; nothing is read before it is used."""
 
@@ -65,12 +85,6 @@ class OpenModel:
         return get_family(self.model.family)
 
     @cached_property
-    def cut(self) -> Cut:
-        """How the manifest cuts the model."""
-        model = self.model
-        return Cut(model.ids, model.max_tokens, model.context, model.stateful)
-
-    @cached_property
     def wiring(self) -> tuple[Wire, ...]:
         """The shards in running order."""
         return self.family.wiring(self.model.ids)
@@ -78,18 +92,19 @@ class OpenModel:
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What weights and family depend on: the common part of every cache key."""
+        cut = asdict(cut_of(self.model))
         return {
             "source": identify(self._origin, self.cache.root),
             "family": identify_family(self.model.family or ""),
             "heads": [wire.shard for wire in self.wiring if wire.is_head],
-            "cut": {k: v for k, v in asdict(self.cut).items() if k != "shards"},
+            "cut": {k: v for k, v in cut.items() if k != "shards" and v is not None},
             "versions": {name: version(name) for name in _READERS},
         }
 
     @cached_property
     def language_model(self) -> LanguageModel:
-        """The source seen through the family; opening a GGUF file takes seconds."""
-        return self.family.open_model(open_source(self._origin, self.family.spread), self.cut)
+        """The source seen through the family."""
+        return open_language_model(self.model)
 
     @property
     def _origin(self) -> SourceTable:
@@ -193,17 +208,29 @@ class OpenModel:
     @cached_property
     def golden(self) -> list[GoldenPrompt]:
         """The reference's logits and greedy text for the golden prompts."""
-        greedy = [p.greedy for p in self.model.prompts]
-        return record_golden(
+        prompts, ranked = self.model.prompts, self.model.sentences
+        golden = record_golden(
             self.cache,
             self.identity,
-            prompts=lambda: list(zip(self.prompts, greedy, strict=True)),
-            spec=self.prompt_spec,
+            prompts=lambda: [
+                *zip(self.prompts, (p.greedy for p in prompts), strict=True),
+                *((sentence, 0) for sentence in self._sentences),
+            ],
+            spec=[*self.prompt_spec, *ranked],
             wiring=self.wiring,
             reference=self._reference,
             decode=self.decode,
             name=self.model.name,
         )
+        queries, sentences = golden[: len(prompts)], golden[len(prompts) :]
+        return [*queries, *(replace(sentence, sentence=True) for sentence in sentences)]
+
+    @property
+    def _sentences(self) -> Iterator[TokenPrompt]:
+        """What an encoder's prompts rank, as token ids."""
+        for number, text in enumerate(self.model.sentences, start=1):
+            sentence = ManifestPrompt(name=f"sentence-{number}", text=text, greedy=0)
+            yield TokenPrompt(text, self.token_ids(sentence))
 
     def _reference(self) -> Chain:
         """What logits are recorded from."""
@@ -232,6 +259,14 @@ class OpenModel:
             raise SourceError(
                 f"{self.model.name}: shards.toml leaves out {missing[0]}{more}; what follows the "
                 "blocks can be gated as part of the whole model only."
+            )
+
+    def check_logits(self) -> None:
+        """Raise `ManifestError` for an encoder, which gives no logits."""
+        if is_encoder(self.model.family, self.model.ids):
+            raise ManifestError(
+                f"{self.model.name} is an encoder, and this command compares logits; the behaviour "
+                "gate compares its embeddings: pytest --ane-shards=all -m gate"
             )
 
     def check_compared(self) -> None:

@@ -24,9 +24,9 @@ from pytest_ane.build.shard import artifact_key
 from pytest_ane.core.arithmetic import Arithmetic
 from pytest_ane.core.ci import in_ci
 from pytest_ane.core.digests import key_digest, remembered
-from pytest_ane.core.errors import AneError, ManifestError
+from pytest_ane.core.errors import AneError, ManifestError, SourceError
 from pytest_ane.error_budget import ErrorBudget
-from pytest_ane.families import Buildable, Ports, make_importable
+from pytest_ane.families import FAMILIES, Buildable, Ports, make_importable
 from pytest_ane.gates import GATES, Subject
 from pytest_ane.manifest import Manifest, Model, Policy, Shard
 from pytest_ane.manifest.problems import label
@@ -39,7 +39,7 @@ from pytest_ane.probes.package import package_cases
 from pytest_ane.project.budgets import built_budget, own_budget
 from pytest_ane.project.choose import is_complete
 from pytest_ane.project.entries import read_manifest
-from pytest_ane.project.models import OpenBuilder, Opened, OpenModel
+from pytest_ane.project.models import OpenBuilder, Opened, OpenModel, open_language_model
 from pytest_ane.project.own_chain import OpenChain
 from pytest_ane.project.preflight import Preflight
 from pytest_ane.project.progress import Progress
@@ -171,11 +171,35 @@ class Project:
         source = self.manifest.model_of(subject.partition(":")[0]).source
         return source.synthetic if source else ""
 
+    def variant(self, subject: str) -> str:
+        """Which form of its family's model is computed; empty where there is but one."""
+        return self.manifest.model_of(subject.partition(":")[0]).variant or ""
+
     def model(self, name: str) -> Opened:
         """A model's source, family and prompts, or its builder."""
         if name not in self._models:
             self._models[name] = open_model(self.manifest.model_of(name), self.cache)
         return self._models[name]
+
+    @cached_property
+    def refused(self) -> dict[str, str]:
+        """Why the source of a selected model cannot be used, by model.
+
+        It is missing or damaged, or its family refuses it. Metadata, configurations and names of
+        tensors are read, and no weights. What runs code of the user's, or fails otherwise, is left
+        to the gates.
+        """
+        needing = {s.model for s in self.shards if not s.artifact or s.reference == "float32"}
+        refused = {}
+        for model in self.manifest.models:
+            if model.name in needing and model.family in FAMILIES:
+                try:
+                    open_language_model(model)
+                except SourceError as error:
+                    refused[model.name] = str(error)
+                except Exception:
+                    continue
+        return refused
 
     def entry(self, shard: Shard) -> Path:
         """The folder of the cache that a shard is, or will be, built into."""

@@ -15,7 +15,7 @@ from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.chain.sequence import ShardSequence
 from pytest_ane.core.arithmetic import RuleShares
 from pytest_ane.core.arrays import FloatArray
-from pytest_ane.families import Layout, Wire, residual_of
+from pytest_ane.families import Layout, Wire, is_causal, residual_of
 from pytest_ane.manifest import Shard
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.policy import BehaviourPolicy
@@ -75,7 +75,7 @@ class Stack:
 
             runner = self._opened.load(backend, *packages[wire.shard])
             step = _step(wire, runner, layout, limit)
-            return replace(step, residual=residual)
+            return replace(step, residual=residual, causal=is_causal(layout))
 
         steps = tuple(map(step, self._opened.wiring))
         return Chain(model.embed, steps, positions=model.positions, widest=limit)

@@ -14,8 +14,9 @@ from pytest_ane.build import Artifact, Cache
 from pytest_ane.build.scratch import temporary_files_in
 from pytest_ane.core.arithmetic import RuleShares
 from pytest_ane.manifest import Settings, Shard, Uncompressed
+from pytest_ane.manifest.compression import setting_keys
 from pytest_ane.project.models import OpenModel
-from pytest_ane.recommend.menu import Menu, setting_keys
+from pytest_ane.recommend.menu import Menu
 from pytest_ane.recommend.units import Choice, Unit, shard_settings
 
 

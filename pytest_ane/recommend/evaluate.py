@@ -23,6 +23,7 @@ from pytest_ane.core.errors import BuildError
 from pytest_ane.families import Streams
 from pytest_ane.gates import compression
 from pytest_ane.manifest import Settings
+from pytest_ane.manifest.compression import setting_keys
 from pytest_ane.metrics.logits import kl
 from pytest_ane.mil import read_model
 from pytest_ane.project.models import OpenModel
@@ -30,7 +31,7 @@ from pytest_ane.project.stack import Stack
 from pytest_ane.recommend.builds import Builds, LoadedBackend
 from pytest_ane.recommend.gates import Gates
 from pytest_ane.recommend.log import Log
-from pytest_ane.recommend.menu import Menu, setting_keys
+from pytest_ane.recommend.menu import Menu
 from pytest_ane.recommend.search import Candidate, ShardFailure
 from pytest_ane.recommend.units import Choice, Unit, units_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -53,23 +53,6 @@ def menu_of(own: Menu, file: Path | None) -> Menu:
                 "so leave them out (the model's own compression.keep is kept)."
             )
     return menu
-
-
-def setting_keys(setting: Settings) -> dict[str, Any]:
-    """Settings as manifest keys: method, mode and bits, then non-default values."""
-    dumped = setting.model_dump(mode="json")
-    keys = ["method", *(("mode", "nbits", "group_size") if setting.method == "palettize" else ())]
-    changed = setting.model_dump(mode="json", exclude_defaults=True)
-    last = {key: changed.pop(key) for key in ("keep", "overrides") if key in changed}
-    return {key: dumped[key] for key in keys} | changed | last
-
-
-def override_keys(setting: Settings, main: Settings) -> dict[str, Any]:
-    """The keys of an override in a table with the settings `main`: those that differ."""
-    if setting.method != main.method:
-        return setting_keys(setting)
-    mine, other = setting.model_dump(mode="json"), main.model_dump(mode="json")
-    return {key: value for key, value in mine.items() if value != other[key]}
 
 
 def _read(file: Path) -> Menu:

@@ -20,8 +20,8 @@ from tomlkit.items import AoT, Comment, InlineTable, Item, Table, Whitespace
 from pytest_ane.core.errors import ManifestError
 from pytest_ane.core.files import write_atomically
 from pytest_ane.manifest import Manifest, Settings, parse
+from pytest_ane.manifest.compression import setting_keys
 from pytest_ane.manifest.layers import value_at
-from pytest_ane.recommend.menu import setting_keys
 
 _COMPRESSION = "compression"
 

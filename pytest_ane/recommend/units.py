@@ -12,7 +12,7 @@ from typing import TypeAlias
 from pytest_ane.build.census import Weight
 from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.manifest import Settings, Uncompressed
-from pytest_ane.recommend.menu import override_keys, setting_keys
+from pytest_ane.manifest.compression import override_keys, setting_keys
 
 _NUMBERS = re.compile(r"\d+")
 

@@ -56,12 +56,14 @@ def remarks(verdict: Verdict) -> Iterator[str]:
         yield from (f"{word}{_sentence(verdict, group)}" for group in _groups(findings))
 
 
-def failure(verdict: Verdict, weights: str = "") -> str:
+def failure(verdict: Verdict, weights: str = "", variant: str = "") -> str:
     """The message of a failed gate: what and where, then every reason and remark.
 
-    `weights` says that they are synthetic, where they are.
+    `weights` says that they are synthetic, where they are; `variant` which form of a family's model
+    the reference is, where there are several.
     """
     head = f"{verdict.subject}: {verdict.gate} {verdict.status}"
+    head += f"; variant {variant}" if variant else ""
     head += f"; weights are {weights}" if weights else ""
     lines = [f"  - {reason}" for reason in reasons(verdict)]
     lines += [f"    {remark}" for remark in remarks(verdict)]

@@ -20,7 +20,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from pytest_ane.analysis.costs import Costs, count_costs
 from pytest_ane.build.convert import convert
 from pytest_ane.build.coremltools_quiet import converter_notes
-from pytest_ane.families.zaya.config import state_shapes
 from pytest_ane.mil import read_model
 from tests.families.gemma4.tiny import tiny_model as gemma4
 from tests.families.llama.tiny import tiny_model as llama
@@ -129,7 +128,7 @@ def test_attention_with_states_looks_at_all_of_them(
     costs = packages(case, tokens)
     assert costs.macs - of_reference(case, tokens) == looks + writes
     # Keys and values, in fp16; read once and written once, whole.
-    tail = 2 * math.prod(state_shapes(zaya().config)["tail"]) if case.startswith("zaya") else 0
+    tail = 2 * math.prod(zaya().config.state_shapes(0)["tail"]) if case.startswith("zaya") else 0
     assert costs.held == 2 * 2 * kv_heads * head * context + tail
     assert costs.states == 2 * costs.held
 
@@ -137,7 +136,7 @@ def test_attention_with_states_looks_at_all_of_them(
 def test_a_zaya1_layer_keeps_two_mebibytes_of_keys_and_values() -> None:
     """2 (keys and values) x 2 heads x 2048 positions x 128 x 2 bytes; 80 MiB for 40 layers."""
     full = replace(zaya().config, kv_heads=2, head=128, context=2048)
-    assert 2 * math.prod(state_shapes(full)["kv_cache"]) == 2 * 2**20
+    assert 2 * math.prod(full.state_shapes(0)["kv_cache"]) == 2 * 2**20
 
 
 @pytest.mark.parametrize("case", ["gemma4 pack", "gemma4 last pack"])

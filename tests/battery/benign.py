@@ -173,7 +173,7 @@ FAULTS = unique([
         "(lambda e: e / e.sum(dim=1, keepdim=True))(torch.exp(self.last(inner) + self.balancing - "
         "(self.last(inner) + self.balancing).amax(dim=1, keepdim=True)))", "router"), _EXPERTS),
     _benign("zaya-summed", "experts are summed from the last on", edit(
-        "forward", "mixed = weighted[0]", "weighted = weighted[::-1]\n    mixed = weighted[0]"),
+        "mixed", "mixed = weighted[0]", "weighted = weighted[::-1]\n    mixed = weighted[0]"),
         _EXPERTS),
     _benign("zaya-fc", "the experts' first matrices doubled in up, the second halved", both(
         *(weight(f"experts.{n}.fc1.weight", lambda w: torch.cat(
@@ -188,15 +188,14 @@ FAULTS = unique([
         edit("forward", "q.transpose(2, 3) @ keys.transpose(2, 3)",
              "(q.transpose(2, 3) @ keys.transpose(2, 3)) * c.head**-0.5")), _ZAYA),
     _benign("gemma-gelu", "GELU written out", edit(
-        "summed", "F.gelu(self.gate(h), approximate=\"tanh\")",
+        "summed", "activated(self.gate(h), self.activation)",
         "(lambda g: g * 0.5 * (1 + torch.tanh(0.7978845608 * (g + 0.044715 * g * g * g))))"
         "(self.gate(h))", "{pack}"), _PACKS),
     _benign("gemma-weight-late", "weights are on the product, not on the gate", both(
-        edit("summed", "gate.shape[1] // self.experts, -1) * weights",
-             "gate.shape[1] // self.experts, -1)", "{pack}"),
-        edit("summed", "gate.reshape(1, self.gate.out_channels, -1, 1) * self.up(h)",
-             "((gate * self.up(h).reshape(gate.shape)) * weights)"
-             ".reshape(1, self.gate.out_channels, -1, 1)", "{pack}")), _PACKS),
+        edit("summed", "weighted(activated(self.gate(h), self.activation), weights)",
+             "activated(self.gate(h), self.activation)", "{pack}"),
+        edit("summed", "gate * self.up(h)", "weighted(gate * self.up(h), weights)", "{pack}")),
+            _PACKS),
     _benign("gemma-softmax", "the softmax of shifted scores", edit(
         "forward", "torch.softmax(q.transpose(2, 3) @ keys + mask, dim=-1)",
         "torch.softmax((q.transpose(2, 3) @ keys + mask) * 1.0, dim=-1)"), _GEMMA),

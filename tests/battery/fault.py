@@ -131,7 +131,7 @@ def _set(module: nn.Module, name: str, value: Tensor) -> None:
 def _path(module: nn.Module, text: str) -> str:
     """`{pack}` stands for Gemma's pack, which is a part of the last pack and the others whole."""
     pack = "pack." if "pack" in dict(module.named_children()) else ""
-    return text.replace("{routing}", f"{pack}routing").replace("{pack}", pack).rstrip(".")
+    return text.replace("{pack}", pack).rstrip(".")
 
 
 def _edited(cls: type, method: str, old: str, new: str) -> Any:

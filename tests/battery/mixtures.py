@@ -10,25 +10,33 @@ from torch import Tensor
 from tests.battery.fault import Fault, Put, both, edit, unique, weight
 
 _Z_ATTENTION, _Z_MIXTURE = ("zaya:L02",), ("zaya:L01",)
+_PUBLISHED = ("zaya1:L03",)
+_ONE_CHOSEN = "torch.where(self.chosen(shares + self.balancing), shares, self.zero)"
 _SLIDING, _GLOBAL = ("gemma4:L00.attn",), ("gemma4:L05.attn",)
 _ATTENTION = (*_SLIDING, *_GLOBAL)
 _PACK, _LAST, _HEAD = ("gemma4:L00.p0",), ("gemma4:L00.p7",), ("gemma4:head.0",)
 _BOTH = (*_PACK, *_LAST)
 
 _MIXED = "mixed = weighted[0]"
+_WEIGHTED = "weighted = [expert(h)"
 _MERGED = "x * self.residual_scale + self.residual_bias + given * self.scale + self.bias"
 _ROUTED = "torch.softmax(self.last(inner) + self.balancing, dim=1)"
 _Z_SCORES = "q.transpose(2, 3) @ keys.transpose(2, 3)"
 _KEPT = "kept = 1 - place.sum(dim=3, keepdim=True)"
-_G_KEPT = "kept = self.one - write.sum(dim=2, keepdim=True)"
+_G_KEPT = "kept = 1 - write.sum(dim=2, keepdim=True)"
 _G_SCORES = "q.transpose(2, 3) @ keys"
-_Q_TURN = "rotate(q.reshape(self.kv_heads, groups, self.head, -1), cos, sin)"
-_K_TURN = "rotate(self.k_norm(key).reshape(self.kv_heads, 1, self.head, -1), cos, sin)"
+_Q = "self.q_proj(h).reshape(self.kv_heads, groups, self.head, -1)"
+_K_TURN = "rotate(self.k_norm(key), cos, sin)"
+_CHOSEN = "torch.where(chosen, logits, self.masked)"
+_GELU, _DENSE_GELU = (
+    f"activated(self.{name}(h), self.activation)" for name in ("gate", "dense_gate")
+)
+_CAPPED = "softly_capped(logits, self.cap)"
 
 
 def _experts(change: str) -> Put:
     """Change the list of weighted experts before it is summed."""
-    return edit("forward", _MIXED, f"{change}\n    {_MIXED}")
+    return edit("mixed", _MIXED, f"{change}\n    {_MIXED}")
 
 
 def _zero(w: Tensor) -> Tensor:
@@ -59,19 +67,19 @@ MIXTURE = [
     Fault("zaya-balancing-negated", "mixtures", "the balancing biases are subtracted",
           edit("forward", " + self.balancing", " - self.balancing", "router"), _Z_MIXTURE),
     Fault("zaya-top-1", "mixtures", "only the best expert speaks",
-          edit("forward", "chosen = self.router(h)",
-               "chosen = self.router(h)\n    "
-               "chosen = chosen * (chosen >= chosen.amax(dim=1, keepdim=True)).to(chosen.dtype)"),
+          edit("mixed", _WEIGHTED,
+               "best = chosen >= chosen.amax(dim=1, keepdim=True)\n    "
+               f"chosen = chosen * best.to(chosen.dtype)\n    {_WEIGHTED}"),
           _Z_MIXTURE),
     Fault("zaya-renormalized", "mixtures", "weights are renormalized over the experts",
-          edit("forward", "chosen = self.router(h)",
-               "chosen = self.router(h)\n    "
-               "chosen = chosen / chosen[:, :-1].sum(dim=1, keepdim=True)"), _Z_MIXTURE),
+          edit("mixed", _WEIGHTED,
+               "chosen = chosen / chosen[:, :-1].sum(dim=1, keepdim=True)\n    "
+               f"{_WEIGHTED}"), _Z_MIXTURE),
     Fault("zaya-leaking", "mixtures", "what no expert should have goes to expert 0",
           _experts("weighted[0] = self.experts[0](h) * (chosen[:, :1] + chosen[:, -1:])"),
           _Z_MIXTURE),
     Fault("zaya-permuted", "mixtures", "experts 2 and 3 are exchanged",
-          edit("forward", "enumerate(self.experts)",
+          edit("mixed", "enumerate(self.experts)",
                "enumerate([*self.experts[:2], self.experts[3], self.experts[2], "
                "*self.experts[4:]])"), _Z_MIXTURE),
     Fault("zaya-last-missing", "mixtures", "the last expert is not summed",
@@ -79,9 +87,9 @@ MIXTURE = [
     Fault("zaya-twice", "mixtures", "expert 1 is summed twice",
           _experts("weighted.append(weighted[1])"), _Z_MIXTURE),
     Fault("zaya-x0.8", "mixtures", "the experts' sum times 0.8",
-          edit("forward", "self.merge(x, mixed)", "self.merge(x, mixed * 0.8)"), _Z_MIXTURE),
+          edit("mixed", "self.merge(x, mixed)", "self.merge(x, mixed * 0.8)"), _Z_MIXTURE),
     Fault("zaya-negated", "mixtures", "the experts' sum is subtracted",
-          edit("forward", "self.merge(x, mixed)", "self.merge(x, -mixed)"), _Z_MIXTURE),
+          edit("mixed", "self.merge(x, mixed)", "self.merge(x, -mixed)"), _Z_MIXTURE),
     Fault("zaya-gate-up", "mixtures", "gate and up of every expert are exchanged",
           _parts("experts.{}.fc1.weight", 8, lambda w: w.roll(w.shape[0] // 2, 0)), _Z_MIXTURE),
     Fault("zaya-gelu", "mixtures", "GELU in place of SiLU in every expert",
@@ -98,9 +106,9 @@ MIXTURE = [
     Fault("zaya-router-x", "mixtures", "the router reads states that are not normed",
           edit("forward", "self.router(h)", "self.router(x)"), _Z_MIXTURE),
     Fault("zaya-expert-x", "mixtures", "experts read states that are not normed",
-          edit("forward", "expert(h) * chosen", "expert(x) * chosen"), _Z_MIXTURE),
+          edit("mixed", "expert(h) * chosen", "expert(x) * chosen"), _Z_MIXTURE),
     Fault("zaya-weight-first", "mixtures", "weights enter before the activation",
-          edit("forward", "expert(h) * chosen[:, n : n + 1]",
+          edit("mixed", "expert(h) * chosen[:, n : n + 1]",
                "expert(h * chosen[:, n : n + 1] * 8)"), _Z_MIXTURE),
     Fault("zaya-residual-scale", "residual", "the residual's scale is left out",
           edit("forward", "x * self.residual_scale", "x", "merge"), _Z_MIXTURE),
@@ -116,11 +124,33 @@ MIXTURE = [
                "x * torch.rsqrt((x * x).mean(dim=1, keepdim=True) + 1e-5)", "norm"),
           _Z_MIXTURE, fp16=True, cause="fp16"),
     Fault("zaya-T-1", "flexible length", "wrong at T = 1",
-          edit("forward", "self.merge(x, mixed)",
+          edit("mixed", "self.merge(x, mixed)",
                "self.merge(x, mixed * (1 + 0.5 * between(length(x), 1, 1)))"), _Z_MIXTURE),
 ]  # fmt: skip
 
 CONVOLUTIONAL = [
+    Fault("zaya1-state-lost", "mixtures", "the router's state before is left out", edit(
+        "state", "own + before * self.carry", "own", "router"), _PUBLISHED),
+    Fault("zaya1-state-scale", "mixtures", "the router's state before is not scaled", edit(
+        "state", "before * self.carry", "before", "router"), _PUBLISHED),
+    Fault("zaya1-state-normed", "mixtures", "the router's state leaves normed", edit(
+        "forward", "state], dim=1)", "self.router.norm(state)], dim=1)"), _PUBLISHED),
+    Fault("zaya1-state-old", "mixtures", "the router's state is handed on as it came", edit(
+        "forward", "state], dim=1)", "before], dim=1)"), _PUBLISHED),
+    Fault("zaya1-soft", "mixtures", "all experts speak", edit(
+        "forward", _ONE_CHOSEN, "shares", "router"), _PUBLISHED),
+    Fault("zaya1-renormalized", "mixtures", "the chosen expert counts for 1", edit(
+        "forward", "shares, self.zero)", "self.zero + 1, self.zero)", "router"), _PUBLISHED),
+    Fault("zaya1-balancing", "mixtures", "the balancing biases are left out", edit(
+        "forward", "shares + self.balancing", "shares", "router"), _PUBLISHED),
+    Fault("zaya1-balanced", "mixtures", "the balancing biases count in the weights too", edit(
+        "forward", ", shares, self.zero)", ", shares + self.balancing, self.zero)", "router"),
+        _PUBLISHED),
+    Fault("zaya1-silu", "mixtures", "SiLU in place of GELU in the router", edit(
+        "forward", "F.gelu(self.second(F.gelu(", "F.silu(self.second(F.silu(", "router"),
+        _PUBLISHED),
+    Fault("zaya1-early", "mixtures", "the router is active before its norm", edit(
+        "forward", "self.norm(state)", "self.norm(F.gelu(state))", "router"), _PUBLISHED),
     Fault("zaya-attention-zero", "attention", "attention gives nothing",
           edit("forward", "self.merge(x, self.o_proj(settled(mixed, x.dtype)))",
                "self.merge(x, 0 * self.o_proj(settled(mixed, x.dtype)))"), _Z_ATTENTION),
@@ -215,42 +245,38 @@ GEMMA = [
     Fault("gemma-T-3", "flexible length", "wrong at T = 3",
           _attention_gain("1 + 0.5 * between(length(x), 3, 3)"), _SLIDING),
     Fault("gemma-position-32", "flexible length", "wrong from position 32 on",
-          _attention_gain("1 + 0.5 * between(places(write), 32, 4096)"), _ATTENTION),
+          _attention_gain("1 + 0.5 * between(places(write), 32, 4096)"), _GLOBAL),
     Fault("gemma-no-rope", "RoPE", "no position enters",
-          both(edit("forward", _Q_TURN, "q.reshape(self.kv_heads, groups, self.head, -1)"),
-               edit("forward", _K_TURN, "self.k_norm(key).reshape(self.kv_heads, 1, self.head, "
-                    "-1)")), _ATTENTION),
+          both(edit("forward", "rotate(q, cos, sin)", "q"),
+               edit("forward", _K_TURN, "self.k_norm(key)")), _ATTENTION),
     Fault("gemma-rope-q", "RoPE", "keys are not turned",
-          edit("forward", _K_TURN,
-               "self.k_norm(key).reshape(self.kv_heads, 1, self.head, -1)"), _SLIDING),
+          edit("forward", _K_TURN, "self.k_norm(key)"), _SLIDING),
     Fault("gemma-rope-pairs", "RoPE", "adjacent pairs in place of halves",
           both(edit("forward", "q = rotate(", "q = adjacent("),
                edit("forward", "k = rotate(", "k = adjacent(")), _SLIDING),
     Fault("gemma-scale", "attention", "scores are divided by sqrt(d) by habit",
           edit("forward", _G_SCORES, f"{_G_SCORES} * self.head ** -0.5"), _ATTENTION),
     Fault("gemma-q-norm", "norms", "the queries' norm is left out",
-          edit("forward", "self.q_norm(self.q_proj(h).reshape(self.heads, self.head, -1, 1))",
-               "self.q_proj(h).reshape(self.heads, self.head, -1, 1)"), _SLIDING),
+          edit("forward", f"self.q_norm({_Q})", _Q), _SLIDING),
     Fault("gemma-q-norm-weight", "norms", "the queries' norm has no weight",
           weight("q_norm.weight", torch.ones_like), _SLIDING),
     Fault("gemma-v-norm", "norms", "the values' norm is left out",
-          edit("forward", "self.unit(value).reshape", "value.reshape"), _ATTENTION),
+          edit("forward", "self.v_norm(value)", "value"), _ATTENTION),
     Fault("gemma-v-norm-weight", "norms", "values have the keys' norm",
-          edit("forward", "self.unit(value)", "self.k_norm(value)"), _SLIDING),
+          edit("forward", "self.v_norm(value)", "self.k_norm(value)"), _SLIDING),
     Fault("gemma-post-norm", "norms", "the norm after attention is left out",
-          edit("forward", "self.post_norm(self.o_proj(settled(mixed, self.one.dtype)))",
-               "self.o_proj(settled(mixed, self.one.dtype))"), _ATTENTION),
+          edit("forward", "self.attention_post_norm(self.o_proj(mixed))",
+               "self.o_proj(mixed)"), _ATTENTION),
     Fault("gemma-post-weight", "norms", "the norm after attention has no weight",
-          weight("post_norm.weight", torch.ones_like), _SLIDING),
+          weight("attention_post_norm.weight", torch.ones_like), _SLIDING),
     Fault("gemma-post-plus-1", "norms", "1 added to the weight of the norm after attention",
-          weight("post_norm.weight", lambda w: w + 1), _SLIDING),
+          weight("attention_post_norm.weight", lambda w: w + 1), _SLIDING),
     Fault("gemma-input-weight", "norms", "the first norm's weights are one channel off",
-          weight("input_norm.weight", lambda w: w.roll(1, 1)), _SLIDING),
+          weight("attention_norm.weight", lambda w: w.roll(1, 1)), _SLIDING),
     Fault("gemma-values-normed", "attention", "values are the keys after their norm",
           edit("forward", "value = key if", "value = self.k_norm(key) if"), _GLOBAL),
     Fault("gemma-values-turned", "attention", "values are the turned keys",
-          edit("forward", "v = self.unit(value).reshape(self.kv_heads, 1, self.head, -1)",
-               "v = k"), _GLOBAL),
+          edit("forward", "v = self.v_norm(value)", "v = k"), _GLOBAL),
     Fault("gemma-keys-for-values", "attention", "values are the keys",
           edit("forward", "key if self.v_proj is None", "key if True"), _SLIDING),
     Fault("gemma-window-8", "mask", "a window of 8",
@@ -262,47 +288,42 @@ GEMMA = [
     Fault("gemma-mask-none", "mask", "every slot is seen",
           edit("forward", "+ mask,", ","), _GLOBAL),
     Fault("gemma-heads-tiled", "attention", "query heads grouped by the wrong key head",
-          edit("forward", "q.reshape(self.kv_heads, groups, self.head, -1)",
-               "q.reshape(groups, self.kv_heads, self.head, -1).transpose(0, 1)"), _SLIDING),
+          edit("forward", _Q, "self.q_proj(h).reshape(groups, self.kv_heads, self.head, -1)"
+               ".transpose(0, 1)"), _SLIDING),
     Fault("gemma-cache-adds", "cache", "a slot that is written again keeps what it had",
-          edit("remembered", _G_KEPT, "kept = self.one"), _ATTENTION),
+          edit("seen", _G_KEPT, "kept = 1"), _ATTENTION),
     Fault("gemma-cache-from-20", "cache", "slots from 20 on are lost",
-          edit("remembered", _G_KEPT, f"{_G_KEPT} - slots(write, 20) * (self.one - "
+          edit("seen", _G_KEPT, f"{_G_KEPT} - slots(write, 20) * (1 - "
                "write.sum(dim=2, keepdim=True))"), _ATTENTION),
     Fault("gemma-cache-values", "cache", "values are not stored",
-          edit("remembered", "self.v_cache[:] = values", "self.v_cache[:] = self.v_cache * 1"),
+          edit("seen", "self.v_cache[:] = values", "self.v_cache[:] = self.v_cache * 1"),
           _SLIDING),
 ]  # fmt: skip
 
 PACKS = [
     Fault("gemma-router-ignored", "mixtures", "every expert has an even share",
-          edit("forward", "torch.softmax(chosen, dim=1)", "torch.softmax(chosen * 0, dim=1)",
-               "{routing}"), _BOTH),
+          edit("forward", _CHOSEN, f"{_CHOSEN} * 0", "{pack}router"), _BOTH),
     Fault("gemma-top-less", "mixtures", "one expert fewer is chosen",
           edit("forward", "before < self.limit", "before < self.limit - 1",
-               "{routing}.chosen"), _BOTH),
+               "{pack}router.chosen"), _BOTH),
     Fault("gemma-top-more", "mixtures", "one expert more is chosen",
           edit("forward", "before < self.limit", "before < self.limit + 1",
-               "{routing}.chosen"), _BOTH),
+               "{pack}router.chosen"), _BOTH),
     Fault("gemma-all", "mixtures", "every expert is chosen",
-          edit("forward", "torch.where(self.chosen(logits), logits, self.masked)", "logits",
-               "{routing}"), _BOTH),
+          edit("forward", _CHOSEN, "logits", "{pack}router"), _BOTH),
     Fault("gemma-not-renormalized", "mixtures", "weights are not renormalized over the chosen",
-          edit("forward", "shares = torch.softmax(chosen, dim=1)[:, self.own]",
-               "shares = (self.chosen(logits).to(logits.dtype) * torch.softmax(logits, dim=1))"
-               "[:, self.own]", "{routing}"), _BOTH),
+          edit("forward", f"torch.softmax({_CHOSEN}, dim=1)",
+               "chosen.to(logits.dtype) * torch.softmax(logits, dim=1)", "{pack}router"), _BOTH),
     Fault("gemma-expert-scale", "mixtures", "the experts' scales are left out",
-          edit("forward", "return shares * self.expert_scale", "return shares",
-               "{routing}"), _BOTH),
+          edit("summed", " * self.expert_scale", "", "{pack}"), _BOTH),
     Fault("gemma-router-scale", "mixtures", "the router's scale is left out",
-          edit("forward", "normed * self.scale", "normed", "{routing}"), _BOTH),
+          edit("summed", "normed * self.scale", "normed", "{pack}"), _BOTH),
     Fault("gemma-neighbour", "mixtures", "the weights of the next pack",
-          edit("forward", "[:, self.own]",
-               "[:, [(i + 4) % chosen.shape[1] for i in range(self.own.start, self.own.stop)]]",
-               "{routing}"), _BOTH),
+          edit("summed", "[:, self.own]",
+               "[:, [(i + 4) % self.router.router.out_channels "
+               "for i in range(self.own.start, self.own.stop)]]", "{pack}"), _BOTH),
     Fault("gemma-permuted", "mixtures", "a pack's experts are in the other order",
-          edit("summed", ".reshape(1, self.experts, 1, -1)",
-               ".reshape(1, self.experts, 1, -1).flip(1)", "{pack}"), _BOTH),
+          edit("summed", ", weights)", ", weights.flip(1))", "{pack}"), _BOTH),
     Fault("gemma-dead", "mixtures", "half of a pack's experts are dead",
           weight("{pack}down.weight", lambda w: _columns(w, 2)), _BOTH),
     Fault("gemma-pack-zero", "mixtures", "a pack gives zero", weight("{pack}down.weight", _zero),
@@ -310,13 +331,11 @@ PACKS = [
     Fault("gemma-pack-negated", "mixtures", "a pack is negated",
           weight("{pack}down.weight", lambda w: -w), _BOTH),
     Fault("gemma-silu", "feed-forward", "SiLU in place of GELU",
-          edit("summed", "F.gelu(self.gate(h), approximate=\"tanh\")", "F.silu(self.gate(h))",
-               "{pack}"), _BOTH),
+          edit("summed", _GELU, "F.silu(self.gate(h))", "{pack}"), _BOTH),
     Fault("gemma-no-up", "feed-forward", "no up projection in the experts",
           edit("summed", " * self.up(h))", ")", "{pack}"), _BOTH),
     Fault("gemma-no-activation", "feed-forward", "no activation in the experts",
-          edit("summed", "F.gelu(self.gate(h), approximate=\"tanh\")",
-               "self.gate(h)", "{pack}"), _BOTH),
+          edit("summed", _GELU, "self.gate(h)", "{pack}"), _BOTH),
     Fault("gemma-moe-norm", "norms", "the experts' norm has no weight",
           weight("{pack}norm", torch.ones_like), _PACK),
     Fault("gemma-others", "mixtures", "the other packs are left out",
@@ -327,8 +346,7 @@ PACKS = [
           edit("forward", "self.dense_norm(dense) + self.expert_norm(moe)",
                "self.expert_norm(moe)"), _LAST),
     Fault("gemma-dense-silu", "feed-forward", "SiLU in the dense network",
-          edit("forward", "F.gelu(self.dense_gate(h), approximate=\"tanh\")",
-               "F.silu(self.dense_gate(h))"), _LAST),
+          edit("forward", _DENSE_GELU, "F.silu(self.dense_gate(h))"), _LAST),
     Fault("gemma-norms-exchanged", "norms", "norms of experts and network are exchanged",
           edit("forward", "self.dense_norm(dense) + self.expert_norm(moe)",
                "self.dense_norm(moe) + self.expert_norm(dense)"), _LAST),
@@ -346,15 +364,13 @@ PACKS = [
 
 HEAD = [
     Fault("gemma-cap-missing", "heads", "no soft cap",
-          edit("forward", "torch.tanh(self.head(self.norm(x)) / self.cap) * self.cap",
-               "self.head(self.norm(x))"), _HEAD),
+          edit("forward", _CAPPED, "logits"), _HEAD),
     Fault("gemma-cap-20", "heads", "a soft cap of 2/3",
-          edit("forward", "torch.tanh(self.head(self.norm(x)) / self.cap) * self.cap",
-               "torch.tanh(self.head(self.norm(x)) / self.cap * 1.5) * self.cap * 0.6667"), _HEAD),
+          edit("forward", _CAPPED, "softly_capped(logits * 1.5, self.cap) * 0.6667"), _HEAD),
     Fault("gemma-head-norm", "heads", "no final norm",
           edit("forward", "self.norm(x)", "x"), _HEAD),
     Fault("gemma-head-x0.9", "heads", "logits times 0.9",
-          edit("forward", "/ self.cap) * self.cap", "/ self.cap) * self.cap * 0.9"), _HEAD),
+          edit("forward", _CAPPED, f"{_CAPPED} * 0.9"), _HEAD),
     Fault("gemma-head-rolled", "heads", "rows are one token off",
           weight("head.weight", _rolled), _HEAD),
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """The parts that faults edit, written out as people port them; they compute what the product does.
 
-The decoder core has one block for many families. Here is its Llama alone, so that an edit of its
-text is an edit of what a user would have written; `test_faults` holds it against the core.
+The decoder core has one block for many families. Here are its Llama and its Gemma 4 alone, so that
+an edit of their text is one of what a user would have written; `test_faults` holds them against it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from pytest_ane.families.ane import ScaledRMSNorm, rotate, scaled_to_unit, settled
-from pytest_ane.families.decoder.ane import StatefulBlock
+from pytest_ane.families.decoder.ane import StatefulAttention, StatefulBlock
 
-__all__ = ["PlainBlock", "PlainNorm", "written_out"]
+__all__ = ["PlainBlock", "PlainGemma", "PlainNorm", "written_out"]
 
 
 class PlainNorm(ScaledRMSNorm):
@@ -55,8 +55,34 @@ class PlainBlock(StatefulBlock):
         return keys, values
 
 
+class PlainGemma(StatefulAttention):
+    """Attention of Gemma 4."""
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, write: Tensor) -> Tensor:
+        """Attention, added to the residual stream."""
+        h, groups = self.attention_norm(x), self.config.heads // self.kv_heads
+        q = self.q_norm(self.q_proj(h).reshape(self.kv_heads, groups, self.head, -1))
+        key = self.k_proj(h).reshape(self.kv_heads, 1, self.head, -1)
+        value = key if self.v_proj is None else self.v_proj(h).reshape(key.shape)
+        q = rotate(q, cos, sin)
+        k = rotate(self.k_norm(key), cos, sin)
+        v = self.v_norm(value)
+        keys, values = self.seen(k, v, write)
+        weights = torch.softmax(q.transpose(2, 3) @ keys + mask, dim=-1)
+        mixed = (values @ weights.transpose(2, 3)).reshape(1, self.config.heads * self.head, -1, 1)
+        given: Tensor = self.attention_post_norm(self.o_proj(mixed))
+        return x + given
+
+    seen = PlainBlock.seen
+
+
 def written_out(part: nn.Module) -> None:
     """Let a part of the core be the one here, if there is one."""
-    for own, plain in ((StatefulBlock, PlainBlock), (ScaledRMSNorm, PlainNorm)):
+    written = (
+        (StatefulBlock, PlainBlock),
+        (StatefulAttention, PlainGemma),
+        (ScaledRMSNorm, PlainNorm),
+    )
+    for own, plain in written:
         if type(part) is own:
             part.__class__ = plain

@@ -32,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 MANIFESTS: dict[str, Path] = {
     "smollm2": ROOT / "shards.toml",
     "zaya": Path(__file__).with_name("small.toml"),
+    "zaya1": Path(__file__).with_name("small.toml"),
     "gemma4": Path(__file__).with_name("small.toml"),
 }
 FULL_SIZE: Mapping[str, Path] = {

@@ -11,6 +11,7 @@ import pytest
 from pytest_ane.error_budget import Error, ErrorBudget
 from pytest_ane.gates import GATES, Subject
 from pytest_ane.gates.behaviour import Behaviour
+from pytest_ane.gates.behaviour.embeddings import Embeddings, Ranking, TextResult
 from pytest_ane.gates.behaviour.measure import PromptResult
 from pytest_ane.gates.fidelity import Comparison, Errors, Fidelity
 from pytest_ane.gates.fidelity.records import Covered
@@ -158,3 +159,26 @@ def test_a_plan_with_fewer_operations_than_its_package(tmp_path: Path) -> None:
     ):
         plan = replace(PLAN, functions=(PlannedFunction("main", operations),))
         assert lack("placement", plan, SHARD, package) == says
+
+
+def test_embeddings() -> None:
+    prompts = (Prompt(name="p", ids=(1, 2), greedy=0),)
+    ids = ("L00", "pooling")
+    shards = tuple(SHARD.model_copy(update={"id": id, "family": "bert"}) for id in ids)
+    asked = Model(name="m", family="bert", shards=shards, prompts=prompts, sentences=tuple("abc"))
+    texts = tuple(TextResult(name, 1.0, 0.0) for name in "pabc")
+    ranking = Ranking("p", (0.3, 0.2, 0.1), (0.3, 0.2, 0.1), "a")
+
+    def of(found: Embeddings | None) -> str:
+        return lack("behaviour", Behaviour((), (), {}, embeddings=found), asked)
+
+    assert of(Embeddings(texts, (ranking,), ())) == ""
+    assert of(None) == "holds no embeddings"
+    assert of(Embeddings(texts[:-1], (ranking,), ())) == "leaves out c"
+    assert of(Embeddings(texts, (), ())) == "ranks not all sentences for p"
+    longer = replace(ranking, expected=(0.3,) * 4, actual=(0.3,) * 4)
+    assert of(Embeddings(texts, (longer,), ())) == "ranks not all sentences for p"
+    decoder = Model(name="m", shards=(SHARD,), prompts=prompts)
+    whole = replace(PROMPT, greedy=(), expected=(), leads=())
+    found = Behaviour((whole,), (), {}, 9, embeddings=Embeddings(texts, (ranking,), ()))
+    assert lack("behaviour", found, decoder) == "holds embeddings, of a model that gives logits"

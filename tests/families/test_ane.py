@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.families.ane import ScaledRMSNorm, convolution, pointwise
+from pytest_ane.families.ane import ScaledLayerNorm, ScaledRMSNorm, convolution, pointwise
 
 EPSILON = 1e-5
 
@@ -85,3 +87,14 @@ def test_a_pointwise_convolution_is_a_linear_map_without_a_copy() -> None:
 def test_each_group_sees_its_own_channels() -> None:
     conv = convolution(torch.tensor([1.0, 10.0]).reshape(2, 1, 1, 1), groups=2)
     assert conv(torch.ones(1, 2, 1, 1)).flatten().tolist() == [1, 10]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_no_number_is_divided_by_a_tensor() -> None:
+    """That is a reciprocal to torch, and MIL's `inverse` adds 1e-4 to what it divides by."""
+    trace: Any = torch.jit.trace
+    for norm in (ScaledRMSNorm(torch.ones(8), 1e-6), ScaledLayerNorm(*torch.ones(2, 8), 1e-6)):
+        graph = str(trace(norm.eval(), torch.rand(1, 8, 4, 1)).inlined_graph)
+        assert "aten::div" in graph
+        assert "aten::reciprocal" not in graph
+    assert "aten::reciprocal" in str(trace(lambda x: 1e-3 / x, torch.rand(1)).inlined_graph)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -71,3 +73,14 @@ def test_ports_without_weights_are_those_of_the_module(name: str, shard: str) ->
     buffers = dict(module.named_buffers())
     assert all(list(buffers[port.name].shape) == shape(port) for port in ports.states)
     assert bool(ports.states) == (model.layout(shard).sees == "state")
+
+
+def test_a_module_s_own_functions_go_before_a_family_that_it_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What builds on another family is not that family."""
+    own = "layout, wiring, starts_whole, spread, open_model = [lambda *_: None] * 5"
+    code = f"from pytest_ane.families.llama import FAMILY\nVERSION = 'builds_on/1'\n{own}\n"
+    (tmp_path / "builds_on_llama.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert get_family("builds_on_llama").VERSION == "builds_on/1"

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ane.core.errors import AneError
 from pytest_ane.families import Cut
-from pytest_ane.families.gemma4.config import Gemma4Config
+from pytest_ane.families.gemma4 import FAMILY as GEMMA4
 from pytest_ane.families.llama import FAMILY
 from pytest_ane.families.zaya.config import ZayaConfig
 from tests.families.gemma4.tiny import MemorySource, tiny_config
@@ -42,7 +42,7 @@ def zaya(values: Values | None = None) -> Values:
 
 def gemma4(values: Values | None = None) -> Values:
     if values is not None:
-        Gemma4Config.read(MemorySource({}, values))
+        GEMMA4.read(MemorySource({}, values), Cut((), stateful=True))
     return tiny_config()
 
 

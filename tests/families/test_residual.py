@@ -87,7 +87,7 @@ def test_a_gemma_pack_s_own_experts_among_the_chosen() -> None:
     model = gemma(seed=4)
     oracle = Oracle(gemma_source(4), 0)
     (x,) = states(model.config.width, 9)
-    each = model.config.pack
+    each = model.config.mixture.experts // 8
     together: list[list[int]] = [[] for _ in x]
     for pack in range(8):
         routing = routing_of(model, f"L00.p{pack}")

@@ -23,15 +23,17 @@ def test_the_example_loads(read: Read, tmp_path: Path) -> None:
         (tmp_path / module).touch()
     (tmp_path / "keys").mkdir()
     (tmp_path / "keys" / "lab.pub").touch()
+    (tmp_path / "sentences.txt").write_text("He plays the guitar.\nIt rains.\nA cat sleeps.\n")
     manifest = read(EXAMPLE)
     assert [model.name for model in manifest.models] == [
         "smollm2",
+        "minilm",
         "trial",
         "torch",
         "mine",
         "stack",
     ]
-    assert len(manifest.shards) == 36 + 4 + 3 + 3
+    assert len(manifest.shards) == 36 + 7 + 4 + 3 + 3
     head, block = manifest.shard("smollm2:head.0"), manifest.shard("smollm2:L02")
     assert head.policy.compression.max_bytes == 8 * 2**20
     assert isinstance(block.compression, Palettize)

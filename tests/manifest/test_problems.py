@@ -217,7 +217,7 @@ SENTENCES = [
     ),
     (
         MODEL.replace('path = "m.gguf"', 'package = "p"'),
-        "3: [models.m.source] give either path, or package and file, or seeded.",
+        "3: [models.m.source] give either path, or package and file, or hub, or seeded.",
     ),
     (
         MODEL.replace('path = "m.gguf"', "seeded = -1"),
@@ -317,6 +317,14 @@ SENTENCES = [
     (
         MODEL + "nbits = 4",
         "5: [models.m] unknown key 'nbits': it belongs in [models.m.compression].",
+    ),
+    (
+        MODEL + "variant = 'notes'",
+        "5: [models.m] family 'llama' has no variants; leave 'variant' out.",
+    ),
+    (
+        MODEL.replace("llama", "zaya") + "variant = 'note'",
+        "5: [models.m] variant = \"note\": family 'zaya' has the variants 'published' and 'notes'.",
     ),
     (
         MODEL + "arithmetic = 'fp16'",

@@ -26,6 +26,7 @@ seed = 7
 
 [models.mini.policy.behaviour]
 min-greedy = 3
+min-positions = 4
 
 [[models.mini.prompts]]
 name = "counting"

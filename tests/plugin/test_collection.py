@@ -1,8 +1,6 @@
-"""`--co`: lists the gates at once and opens nothing but the manifest."""
+"""`--co`: lists the gates at once; of sources it reads headers, and of packages nothing."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -27,8 +25,14 @@ gates/test_behaviour.py::test_behaviour[mini]
 """
 
 
-def test_ids_are_short_and_no_weights_are_opened(project: Project) -> None:
-    project.llama(source=Path("absent.gguf"))
+def test_ids_are_short_and_no_weights_are_read(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object) -> None:
+        raise AssertionError("weights were read")
+
+    monkeypatch.setattr("pytest_ane.sources.gguf.GGUFSource._dequantize", read)
+    project.llama()
     result = project.gate("--co", "-q", "--ane-cache=cache")
     assert result.ret == 0
     result.stdout.fnmatch_lines(
@@ -37,14 +41,14 @@ def test_ids_are_short_and_no_weights_are_opened(project: Project) -> None:
     assert not (project.path / "cache").exists()
 
 
-def test_packages_are_not_opened_either(project: Project) -> None:
+def test_packages_are_not_opened(project: Project) -> None:
     result = project.packages(absent="none").gate("--co", "-q")
     assert result.ret == 0
     result.stdout.fnmatch_lines(["gates/test_placement.py::test_placement[[]own:absent[]]"])
 
 
 def test_behaviour_is_asked_of_complete_chains_only(project: Project) -> None:
-    result = project.llama(source=Path("absent.gguf")).gate("--co", "-q", shards="L0*")
+    result = project.llama().gate("--co", "-q", shards="L0*")
     assert result.ret == pytest.ExitCode.OK
     result.stdout.no_fnmatch_line("*test_behaviour*")
     result.stdout.fnmatch_lines(["6/7 tests collected (1 deselected) in *"])
@@ -52,7 +56,7 @@ def test_behaviour_is_asked_of_complete_chains_only(project: Project) -> None:
 
 def test_two_models_have_ids_of_their_own(project: Project) -> None:
     own = f'[models.own.shard.L00]\nartifact = "{project.workshop.packages["good"]}"\n'
-    project.llama(own + 'reference = "none"\n', source=Path("absent.gguf"))
+    project.llama(own + 'reference = "none"\n')
     result = project.gate("--co", "-q", "-k", "placement", shards="L00")
     result.stdout.fnmatch_lines(
         [

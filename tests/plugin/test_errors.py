@@ -23,7 +23,7 @@ def only_sentence(result: pytest.RunResult, start: str) -> str:
     for title in titles:
         following = [line for line in lines[title + 1 :] if line]
         assert start in following[0]
-        assert following[1].startswith(("_", "="))
+        assert following[1].startswith(("_", "=", "ane: no gate was judged"))
     return next(line for line in lines[titles[0] + 1 :] if line)
 
 
@@ -45,6 +45,43 @@ def test_a_truncated_gguf(project: Project, size: int) -> None:
     (project.path / "short.gguf").write_bytes(whole[:size])
     result = project.llama(source=Path("short.gguf")).gate("-k", "placement", shards="L01")
     only_sentence(result, "short.gguf: ")
+
+
+OTHER = """
+[models.{name}]
+family = "llama"
+source = {{ path = "{name}.gguf" }}
+shards = "L00-L01, head.0-head.1"
+max-tokens = 16
+"""
+CLAMPED = "refused.gguf: its metadata has llama.clamp_anything 64, which family 'llama' does not"
+
+
+@pytest.mark.parametrize("options", [(), ("--co",), ("-n", "2")])
+def test_a_refused_model_is_one_error_and_hides_no_other(
+    project: Project, options: tuple[str, ...]
+) -> None:
+    whole = project.workshop.llama.read_bytes()
+    refused = whole.replace(b"llama.context_length", b"llama.clamp_anything")
+    (project.path / "refused.gguf").write_bytes(refused)
+    project.llama("".join(OTHER.format(name=name) for name in ("refused", "absent")))
+    result = project.gate("-k", "placement", *options)
+    errors = [line.strip("_ ") for line in result.outlines if "ERROR collecting" in line]
+    assert errors == ["ERROR collecting refused", "ERROR collecting absent"]
+    for sentence in (CLAMPED, "absent.gguf: no such file; check the source in shards.toml."):
+        assert sum(sentence in line for line in result.outlines) == 1
+    if "--co" in options:
+        assert result.ret == pytest.ExitCode.INTERRUPTED
+        result.stdout.fnmatch_lines(["*test_placement?mini:L01?*"])
+    else:
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        result.assert_outcomes(passed=4, errors=2, deselected=0 if options else 9)
+
+
+def test_another_error_of_collection_interrupts_as_ever(project: Project) -> None:
+    project.path.joinpath("test_own.py").write_text("assert not __name__\n")
+    result = project.llama(source=Path("absent.gguf")).gate("-k", "placement")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
 
 
 def test_an_artifact_that_does_not_exist(project: Project) -> None:

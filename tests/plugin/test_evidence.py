@@ -315,10 +315,10 @@ def test_rehash_reads_what_only_seems_unchanged(
 @pytest.mark.usefixtures("genuine")
 @pytest.mark.slow
 def test_behaviour_is_verified_for_the_whole_model(project: Project) -> None:
-    project.llama('[models.mini.policy.behaviour]\nrequire = "device"\nmin-greedy = 3\n')
+    project.llama()
     text = (project.path / "shards.toml").read_text()
-    doubled = "[models.mini.policy.behaviour]\nmin-greedy = 3\n"
-    project.manifest(text.replace(doubled, "", 1))
+    policy = "[models.mini.policy.behaviour]\n"
+    project.manifest(text.replace(policy, f'{policy}require = "device"\n'))
     with Replayer(Script()):
         project.gate(CORE_ML, "--ane-record", "-k", "behaviour")
     result = project.gate("--ane-backend=cpu", "-k", "behaviour")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.families.gemma4 import starts_whole
+from pytest_ane.families.gemma4.shards import starts_whole
 from pytest_ane.manifest.load import load
 from tests.plugin.conftest import Project
 
@@ -50,6 +50,9 @@ def test_a_pack_that_is_not_chosen_agrees_with_its_reference(project: Project) -
 
 WHOLE = SMALL.replace("p{0-7}", "p{0-7}, head.0").replace("layers = 2", "layers = 1")
 PROMPT = """
+[models.small.policy.behaviour]
+min-positions = 2
+
 [[models.small.prompts]]
 name = "ids"
 ids = {ids}

@@ -305,7 +305,8 @@ def test_a_checkpoint_gives_the_same_shard_as_the_weights_in_memory(project: Pro
         (
             FAMILY.replace("def spread", "def spreads"),
             "Family 'linear_family' has no function spread(); a family has open_model, layout, "
-            "wiring, starts_whole, spread and a VERSION.",
+            "wiring, starts_whole, spread and a VERSION; or its module has a FAMILY, such as a "
+            "DecoderFamily.",
         ),
         (
             FAMILY.replace("VERSION =", "EDITION ="),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fnmatch import fnmatch
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from tests.plugin.conftest import Project
 
 def listed(project: Project, selection: str) -> list[str]:
     """Ids of shards whose placement would be asked; the source is not opened."""
-    result = project.llama(source=Path("absent.gguf")).gate("--co", "-q", shards=selection)
+    result = project.llama().gate("--co", "-q", shards=selection)
     assert result.ret == 0
     lines = [line for line in result.outlines if "test_placement[" in line]
     return [line.partition("[")[2].rstrip("]") for line in lines]
@@ -62,7 +61,7 @@ def test_the_whole_chain_is_also_asked_for_its_behaviour(project: Project) -> No
     ],
 )
 def test_a_wrong_selection_is_one_line(project: Project, selection: str, sentence: str) -> None:
-    result = project.llama(source=Path("absent.gguf")).gate(shards=selection)
+    result = project.llama().gate(shards=selection)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in result.errlines if line]
     assert fnmatch(line, f"ERROR: --ane-shards*{sentence}")

@@ -32,7 +32,9 @@ def test_without_a_head_there_is_no_behaviour_to_ask_for(project: Project) -> No
     project.llama()
     manifest = project.path / "shards.toml"
     text = manifest.read_text().replace(", head.0-head.1", "")
-    manifest.write_text(text.replace("[models.mini.policy.behaviour]\nmin-greedy = 3\n", ""))
+    manifest.write_text(
+        text.replace("[models.mini.policy.behaviour]\nmin-greedy = 3\nmin-positions = 4\n", "")
+    )
     result = project.gate("--co", "-q")
     assert result.ret == pytest.ExitCode.OK
     result.stdout.no_fnmatch_line("*test_behaviour*")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.core.errors import GoldenError
+from pytest_ane.families.bert.model import BertLayout
 from pytest_ane.families.layout import AneLayout, Rotary
 from pytest_ane.manifest import Shard
 from pytest_ane.mil.records import DType, Feature
@@ -99,3 +100,19 @@ def test_another_package_s_inputs(tmp_path: Path) -> None:
     found = golden(tmp_path, {"0.in.z": ROWS, "0.out.y": ROWS})
     with pytest.raises(GoldenError, match=r"probe 0 has inputs z, and a.mlpackage takes x"):
         cases(found)
+
+
+def test_one_row_for_all_positions_is_what_pooling_gives(tmp_path: Path) -> None:
+    pooling = BertLayout("bert", 2, length=4, pools=True)
+    pooled = golden(tmp_path, {"0.input": ROWS[:3], "0.expected": ROWS[:1]})
+    (case,) = cases(pooled, layout=pooling)
+    assert case.length == 3
+    assert case.rows({"y": ROWS[:1].T[None, :, :, None]})["y"].tolist() == [[0, 1]]
+    with pytest.raises(GoldenError, match="has 1 positions, and m:L01 gives 3"):
+        cases(pooled, layout=replace(pooling, pools=False))
+    whole = golden(tmp_path, {"0.input": ROWS[:3], "0.expected": ROWS[:3]})
+    (case,) = cases(whole, layout=replace(pooling, pools=False))
+    # The artifact gives four rows, the last one of padding.
+    assert case.rows({"y": ROWS.T[None, :, :, None]})["y"].tolist() == ROWS[:3].tolist()
+    with pytest.raises(GoldenError, match="has 3 positions, and m:L01 gives 1"):
+        cases(whole, layout=pooling)

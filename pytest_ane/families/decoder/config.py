@@ -22,11 +22,16 @@ class Layer:
         rotary: which of the configuration's `rotaries` turns queries and keys; None for none.
         window: positions that are seen, its own included; None for all.
         sparse: whether its network is a mixture of experts.
+        head, kv_heads: channels of a head, and key heads; None for the model's.
+        shared: whether values are the keys before their norm, so that it has no `v`.
     """
 
     rotary: int | None = 0
     window: int | None = None
     sparse: bool = False
+    head: int | None = None
+    kv_heads: int | None = None
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,12 +43,15 @@ class Mixture:
         top: as many as are chosen, those of the largest logits.
         ffn: inner channels of an expert.
         normalized: whether the shares of the chosen ones sum to 1; else they are of all experts.
+        shared: inner channels of an expert that all positions have besides, weighed by a sigmoid of
+            its own; None for none.
     """
 
     experts: int
     top: int
     ffn: int
     normalized: bool = True
+    shared: int | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,7 @@ class DecoderConfig:
         scale: of scores, before the cap.
         biases: projections with a bias, of `q k v o gate up down`.
         head_norms: whether each head's queries and keys are normed before they turn.
+        value_norms: whether each head's values are, without a weight.
         mixture: of the sparse layers.
         post_norms: whether what attention and the network give is normed before it is added.
         score_cap, logit_cap: soft caps c tanh(x / c).
@@ -86,6 +95,7 @@ class DecoderConfig:
     mixture: Mixture | None = None
     biases: tuple[str, ...] = ()
     head_norms: bool = False
+    value_norms: bool = False
     post_norms: bool = False
     score_cap: float | None = None
     logit_cap: float | None = None
@@ -124,6 +134,11 @@ class DecoderConfig:
     def stream_epsilon(self) -> float:
         """Of norms over the ANE form's hidden states, which leaves what they give unchanged."""
         return self.epsilon * self.stream_scale**2
+
+    def heads_of(self, index: int) -> tuple[int, int]:
+        """Channels of a head, and key heads, of a layer."""
+        layer = self.layers[index]
+        return layer.head or self.head, layer.kv_heads or self.kv_heads
 
     def mixture_of(self, index: int) -> Mixture | None:
         """A layer's experts, if it has any."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,9 @@ from pytest_ane.families.decoder.names import GGUF, PUBLISHED, Names, Parts, fin
 from pytest_ane.families.decoder.settings import Settings
 from pytest_ane.families.layout import AneLayout
 from pytest_ane.sources import Source, Spread
+
+_CORE = 2
+"""Raised when a change of the core alters what the shards of all families compute."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,10 @@ class DecoderFamily:
         norm_offset: 1 where published norms compute x (1 + w); GGUF's have it in them.
         paired: whether GGUF stores queries and keys in adjacent pairs.
         tied: whether the head is the embedding's where the configuration does not tell.
+        root: what names of synthetic tensors begin with.
+        own: tensors of a block that the family reads by itself.
+        synthetic: the configuration of synthetic weights where the manifest does not give it.
+        defaults: what `config.json` means where it does not say, by the class of transformers.
     """
 
     name: str
@@ -43,12 +50,26 @@ class DecoderFamily:
     norm_offset: float = 0.0
     paired: bool = False
     tied: bool = False
+    root: str = "model."
+    own: Sequence[str] = ()
+    synthetic: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     revision: int = 1
 
     @property
     def VERSION(self) -> str:
         """Part of every cache key: raised when a change alters what a shard computes."""
-        return f"{self.name}/{self.revision}"
+        return f"{self.name}/{_CORE}.{self.revision}"
+
+    @property
+    def published(self) -> Sequence[str]:
+        """Values of `model_type` that are this family's."""
+        return self.types or (self.name,)
+
+    @property
+    def converted(self) -> Sequence[str]:
+        """Values of GGUF's `general.architecture` that are this family's."""
+        return self.architectures or self.published
 
     def open_model(self, source: Source, cut: Cut) -> DecoderModel:
         """See a checkpoint, a GGUF file or a seed as a model cut into these shards.
@@ -62,6 +83,8 @@ class DecoderFamily:
         slices = blocks.slices(ids)
         config, names = self.read(source, cut, slices)
         blocks.check_depth(source.label, ids, len(config.layers))
+        if source.names:
+            names.require(source, config, ids)
         return DecoderModel(source, config, names, cut)
 
     def read(self, source: Source, cut: Cut, slices: int = 1) -> tuple[DecoderConfig, Names]:
@@ -70,13 +93,14 @@ class DecoderFamily:
         Raises:
             SourceError: of another architecture, of a variant that is not computed, or absurd.
         """
-        types = self.types or (self.name,)
-        settings = Settings(source, self.name, types, self.architectures or types)
+        settings = Settings(
+            source, self.name, self.published, self.converted, self.synthetic, self.defaults
+        )
         config = self.configure(settings, cut.context if cut.stateful else cut.max_tokens)
         names = self._names(source, settings)
         config = replace(
             config,
-            tied=self._is_tied(source, settings, names),
+            tied=settings.is_tied(names.whole("head"), self.tied),
             slices=slices,
             max_tokens=cut.max_tokens,
             context=cut.context if cut.stateful else None,
@@ -119,12 +143,5 @@ class DecoderFamily:
         if settings.is_gguf:
             return Names({**GGUF, **self.gguf_names}, fused=self.fused, paired=self.paired)
         parts = {**PUBLISHED, **self.names}
-        return Names(parts, find_root(source), self.fused, self.norm_offset)
-
-    def _is_tied(self, source: Source, settings: Settings, names: Names) -> bool:
-        has_head = names.whole("head") in source.names
-        if settings.is_gguf:
-            return not has_head
-        if settings.get("tie_word_embeddings") is None:
-            return not has_head if source.names else self.tied
-        return settings.flag("tie_word_embeddings")
+        root = find_root(source, self.root)
+        return Names(parts, root, self.fused, self.norm_offset, own=self.own)

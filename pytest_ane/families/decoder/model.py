@@ -27,7 +27,7 @@ from pytest_ane.families.layout import AneLayout, attention_ports
 from pytest_ane.sources import Source
 
 if TYPE_CHECKING:
-    from pytest_ane.families.decoder.weights import BlockWeights, Weights
+    from pytest_ane.families.decoder.weights import Weights
 
 T = TypeVar("T")
 
@@ -110,13 +110,14 @@ class DecoderModel:
             return None
         from pytest_ane.families.decoder.reference import filled
 
-        index, block = self._block(shard)
+        index = self.index(shard)
+        weights = self.weights.attention(index)
 
         def fill(hidden: FloatArray) -> Mapping[str, FloatArray]:
             import torch
 
             with torch.inference_mode():
-                return filled(torch.from_numpy(hidden), block, self.config, index)
+                return filled(torch.from_numpy(hidden), weights, self.config, index)
 
         return fill
 
@@ -146,7 +147,8 @@ class DecoderModel:
         y = Port("y", inputs[0].shape)
         if layout.context is None:
             return Ports(inputs, (y,))
-        shape = (c.kv_heads, 1, c.head, layout.context)
+        head, kv_heads = c.heads_of(self.index(shard))
+        shape = (kv_heads, 1, head, layout.context)
         return Ports(inputs, (y,), tuple(Port(name, shape) for name in ("k_cache", "v_cache")))
 
     def _of_experts(self, shard: str, tell: Callable[..., T]) -> Callable[..., list[T]] | None:
@@ -164,6 +166,11 @@ class DecoderModel:
 
         return told
 
-    def _block(self, shard: str) -> tuple[int, BlockWeights]:
-        index = block_index(shard)
+    def index(self, shard: str) -> int:
+        """Number of the layer that a shard is of."""
+        return block_index(shard)
+
+    def _block(self, shard: str) -> tuple[int, Any]:
+        """A block's number, and its weights as the family's reference takes them."""
+        index = self.index(shard)
         return index, self.weights.block(index)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from pytest_ane.core.errors import SourceError
+from pytest_ane.families.blocks import block_index, is_head
 from pytest_ane.families.decoder.config import DecoderConfig
 from pytest_ane.sources import Source
 from pytest_ane.sources.settings import check_names
@@ -48,15 +50,27 @@ GGUF: Parts = MappingProxyType(
         "gate": "ffn_gate",
         "up": "ffn_up",
         "down": "ffn_down",
+        "router": "ffn_gate_inp",
+        "expert_gate": "ffn_gate_exps",
+        "expert_up": "ffn_up_exps",
+        "expert_down": "ffn_down_exps",
         "ffn_post_norm": "post_ffw_norm",
     }
 )
 """Names of llama.cpp, the same for all architectures (`gguf-py/gguf/constants.py`)."""
+SHORT_FACTORS = "rope_factors_short.weight"
+"""LongRoPE's divisors in GGUF, up to the length that the model was trained with."""
 ATTENTION = ("q", "k", "v", "o")
-LINEAR = (*ATTENTION, "gate", "up", "down")
+FEED_FORWARD = ("gate", "up", "down")
+LINEAR = (*ATTENTION, *FEED_FORWARD)
+SHARED = ("shared_gate", "shared_up", "shared_down", "shared_router")
 _ROOTS = ("model.", "model.language_model.", "language_model.model.", "")
-_BESIDE = r"(model\.)?(vision_tower|vision_model|multi_modal_projector|embed_vision)\..*"
+_BESIDE = (
+    r"(model\.)?(vision_tower|vision_model|audio_tower|multi_modal_projector"
+    r"|embed_vision|embed_audio)\..*"
+)
 _HARMLESS = r".*rotary_emb\.inv_freq|rope_freqs\.weight"
+_LONGROPE = r"rope_factors_(long|short)\.weight"
 
 
 @dataclass(frozen=True)
@@ -69,6 +83,7 @@ class Names:
         fused: parts whose rows are stored in one tensor, in this order.
         norm_offset: what a norm's stored weights lack: 1 where x (1 + w) is meant.
         paired: whether rows of queries and keys are in adjacent pairs.
+        own: tensors of a block, in full, that the family reads by itself.
     """
 
     parts: Parts
@@ -76,6 +91,7 @@ class Names:
     fused: Sequence[Sequence[str]] = ()
     norm_offset: float = 0.0
     paired: bool = False
+    own: Sequence[str] = ()
 
     def whole(self, part: str) -> str:
         """A tensor outside of the blocks: `embedding`, `norm` or `head`."""
@@ -87,35 +103,70 @@ class Names:
 
     def block(self, index: int, part: str, kind: str = "weight") -> str:
         """A tensor of a block."""
-        before = f"blk.{index}." if self.root is None else f"{self.root}layers.{index}."
-        return f"{before}{self.parts[part]}.{kind}"
+        return f"{self.layer(index)}{self.parts[part]}.{kind}"
+
+    def layer(self, index: int) -> str:
+        """What a block's names begin with."""
+        return f"blk.{index}." if self.root is None else f"{self.root}layers.{index}."
+
+    @property
+    def stacked(self) -> bool:
+        """Whether a mixture's experts are in one tensor, along its first axis, as in GGUF."""
+        return "{}" not in self.parts["expert_gate"]
 
     def expert(self, index: int, number: int, part: str) -> str:
-        """A tensor of one of a mixture's experts."""
+        """A tensor of one of a mixture's experts; the same for all where they are stacked."""
         return self.block(index, f"expert_{part}").replace("{}", str(number))
+
+    def of_block(self, config: DecoderConfig, index: int) -> Iterator[str]:
+        """Names of all tensors of a block, each expert's its own."""
+        mixture = config.mixture_of(index)
+        parts = ["attention_norm", "ffn_norm", *ATTENTION]
+        parts += FEED_FORWARD if mixture is None else ()
+        parts += ["q_norm", "k_norm"] if config.head_norms else []
+        parts += ["attention_post_norm", "ffn_post_norm"] if config.post_norms else []
+        if config.layers[index].shared:
+            parts.remove("v")
+        yield from (self.block(index, part) for part in parts)
+        yield from (self.block(index, part, "bias") for part in config.biases if part in parts)
+        if mixture is not None:
+            yield self.block(index, "router")
+            for number in range(mixture.experts):
+                yield from (self.expert(index, number, part) for part in FEED_FORWARD)
+            if mixture.shared is not None:
+                yield from (self.block(index, part) for part in SHARED)
 
     def check(self, source: Source, family: str, config: DecoderConfig) -> None:
         """`SourceError` for a tensor that would be left out."""
-        optional = (
-            (("q_norm", "k_norm"), config.head_norms),
-            (("attention_post_norm", "ffn_post_norm"), config.post_norms),
-        )
-        parts = ["attention_norm", "ffn_norm", *LINEAR]
-        parts += [part for group, used in optional if used for part in group]
-        known = {self.whole(part) for part in ("embedding", "norm", "head")}
-        blocks = {self.block(0, part) for part in parts}
-        blocks |= {self.block(0, part, "bias") for part in config.biases}
-        if config.mixture is not None:
-            blocks |= {self.block(0, "router")}
-            blocks |= {self.expert(0, 0, part) for part in ("gate", "up", "down")}
-        patterns = [*map(re.escape, known), _HARMLESS]
-        patterns += [re.escape(name).replace(r"\.0\.", r"\.\d+\.") for name in blocks]
+        first = {(it.sparse, it.shared): i for i, it in reversed([*enumerate(config.layers)])}
+        blocks = {re.escape(name) for i in first.values() for name in self.of_block(config, i)}
+        blocks |= {re.escape(f"{self.layer(0)}{name}") for name in self.own}
+        patterns = {re.sub(r"(?<=\\\.)\d+(?=\\\.)", r"\\d+", name) for name in blocks}
+        patterns |= {re.escape(self.whole(part)) for part in ("embedding", "norm", "head")}
+        patterns.add(_HARMLESS)
+        if SHORT_FACTORS in source.names:
+            patterns.add(_LONGROPE)
         if self.root not in (None, "model.", ""):
-            patterns.append(_BESIDE)
+            patterns.add(_BESIDE)
         check_names(source.label, family, source.names, re.compile("|".join(patterns)))
 
+    def require(self, source: Source, config: DecoderConfig, shards: Sequence[str]) -> None:
+        """`SourceError` for a tensor that one of the shards needs and the source lacks."""
+        needed = [
+            n for s in shards if not is_head(s) for n in self.of_block(config, block_index(s))
+        ]
+        if any(map(is_head, shards)):
+            needed += map(self.whole, ("norm", "embedding" if config.tied else "head"))
+        names = frozenset(source.names)
+        if missing := [name for name in needed if name not in names]:
+            raise SourceError(
+                f"{source.label}: lacks the tensor {missing[0]!r} ({len(missing)} such in all), "
+                "which its configuration speaks of; fetch the files again, or correct the "
+                "configuration."
+            )
 
-def find_root(source: Source) -> str:
-    """What a published checkpoint's names begin with; that of most where none is found."""
+
+def find_root(source: Source, usual: str) -> str:
+    """What a published checkpoint's names begin with; the usual where none is found."""
     stem = f"{PUBLISHED['embedding']}.weight"
-    return next((root for root in _ROOTS if f"{root}{stem}" in source.names), _ROOTS[0])
+    return next((root for root in _ROOTS if f"{root}{stem}" in source.names), usual)

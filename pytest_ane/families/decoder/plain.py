@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families.decoder.config import Activation, DecoderConfig
+from pytest_ane.families.decoder.names import ATTENTION, FEED_FORWARD, GGUF, LINEAR
 from pytest_ane.families.decoder.settings import Settings, layers_of
 from pytest_ane.sources.settings import MAX_LAYERS
 
@@ -15,7 +16,7 @@ def plain(
     theta: float | None = 10_000.0,
     head: int | None = None,
     activation: Activation = "silu",
-    partial: bool = False,
+    partial: float | None = None,
 ) -> DecoderConfig:
     """What llama-like configurations share; families replace what is theirs.
 
@@ -25,14 +26,14 @@ def plain(
         theta: RoPE's base where the configuration has none; None where the family reads RoPE.
         head: channels of a head where it does not tell; an even share where None.
         activation: the only one that is computed.
-        partial: whether a share of a head may turn.
+        partial: share of a head that turns where it does not tell; None where all must.
 
     Raises:
         SourceError: sizes that do not fit one another, or another activation.
     """
     width, heads = s.count("hidden_size"), s.count("num_attention_heads")
     kv_heads = s.count("num_key_value_heads", heads)
-    share = head or (width // heads if width % heads == 0 else None)
+    share = s.published(head) or (width // heads if width % heads == 0 else None)
     head = s.count("head_dim", share)
     if heads % kv_heads or head % 2:
         raise SourceError(
@@ -40,7 +41,8 @@ def plain(
             "head do not divide one another."
         )
     s.only("v_head_dim", head)
-    s.only("hidden_activation" if s.get("hidden_activation") else "hidden_act", activation)
+    # Gemma's key, and everybody else's; either takes no notice of the other.
+    s.only("hidden_act" if activation == "silu" else "hidden_activation", activation)
     turned = () if theta is None else (s.rotary(head, positions, theta=theta, partial=partial),)
     return DecoderConfig(
         family=s.family,
@@ -50,7 +52,7 @@ def plain(
         kv_heads=kv_heads,
         head=head,
         vocabulary=s.vocabulary(),
-        epsilon=s.real("rms_norm_eps", 1e-6),
+        epsilon=s.real("rms_norm_eps", s.published(1e-6)),
         scale=head**-0.5,
         activation=activation,
         layers=layers_of([None] * s.count("num_hidden_layers", most=MAX_LAYERS)),
@@ -58,7 +60,15 @@ def plain(
     )
 
 
-def biases(s: Settings) -> tuple[str, ...]:
-    """Projections that `attention_bias` and `mlp_bias` give a bias."""
-    attention = ("q", "k", "v", "o") if s.flag("attention_bias") else ()
-    return (*attention, *(("gate", "up", "down") if s.flag("mlp_bias") else ()))
+def biases(s: Settings, *, ffn: bool = True) -> tuple[str, ...]:
+    """Projections with a bias: by `attention_bias` and `mlp_bias`, or those of a GGUF file.
+
+    Args:
+        s: the configuration.
+        ffn: whether the network may have biases, not attention alone.
+    """
+    if s.is_gguf:
+        parts = LINEAR if ffn else ATTENTION
+        return tuple(part for part in parts if f"blk.0.{GGUF[part]}.bias" in s.source.names)
+    attention = ATTENTION if s.flag("attention_bias") else ()
+    return (*attention, *(FEED_FORWARD if ffn and s.flag("mlp_bias") else ()))

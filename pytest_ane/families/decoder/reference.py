@@ -9,8 +9,14 @@ from torch.nn import functional as F
 
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families.base import Routes
-from pytest_ane.families.decoder.config import DecoderConfig
-from pytest_ane.families.decoder.weights import BlockWeights, HeadWeights, Linear
+from pytest_ane.families.decoder.config import Activation, DecoderConfig
+from pytest_ane.families.decoder.weights import (
+    AttentionWeights,
+    BlockWeights,
+    HeadWeights,
+    Linear,
+    SharedExpert,
+)
 from pytest_ane.families.layout import causal_mask
 from pytest_ane.families.reference import (
     attend,
@@ -24,25 +30,27 @@ from pytest_ane.families.reference import (
 
 def block(x: Tensor, w: BlockWeights, c: DecoderConfig, index: int) -> Tensor:
     """One block on hidden states `[T, C]` from position 0."""
-    x, h = attended(x, w, c, index)
-    inner = activated(linear(h, w.gate), c) * linear(h, w.up)
+    x = attended(x, w, c, index)
+    h = normed(x, w.ffn_norm, c)
+    inner = activated(linear(h, w.gate), c.activation) * linear(h, w.up)
     if w.router is not None:
         inner = weighted(inner, shares(h, w.router, c))
     given = linear(inner, w.down)
+    if w.shared is not None:
+        given = given + shared(h, w.shared, c)
     return x + normed(given, w.ffn_post_norm, c) * c.residual_scale
 
 
-def attended(x: Tensor, w: BlockWeights, c: DecoderConfig, index: int) -> tuple[Tensor, Tensor]:
-    """The residual stream after attention, and normed, as it enters the network; `[T, C]` each."""
+def attended(x: Tensor, w: AttentionWeights, c: DecoderConfig, index: int) -> Tensor:
+    """The residual stream `[T, C]` after attention."""
     given = attention(normed(x, w.attention_norm, c), w, c, index)
-    x = x + normed(given, w.attention_post_norm, c) * c.residual_scale
-    return x, normed(x, w.ffn_norm, c)
+    return x + normed(given, w.attention_post_norm, c) * c.residual_scale
 
 
 def routed(x: Tensor, w: BlockWeights, c: DecoderConfig, index: int) -> Routes:
     """Experts that each position chooses, the largest share first."""
     assert w.router is not None
-    rows = shares(attended(x, w, c, index)[1], w.router, c)
+    rows = shares(entering(x, w, c, index), w.router, c)
     return tuple(
         tuple(row.argsort(descending=True)[: int((row > 0).sum())].tolist()) for row in rows
     )
@@ -52,8 +60,13 @@ def undecided(x: Tensor, w: BlockWeights, c: DecoderConfig, index: int) -> tuple
     """Rows at which fp16 cannot tell which experts are chosen."""
     assert w.router is not None
     assert c.mixture is not None
-    close = close_choices(attended(x, w, c, index)[1], w.router, c.mixture.top)
+    close = close_choices(entering(x, w, c, index), w.router, c.mixture.top)
     return tuple(close.any(dim=-1).nonzero()[:, 0].tolist())
+
+
+def entering(x: Tensor, w: BlockWeights, c: DecoderConfig, index: int) -> Tensor:
+    """What enters the network, `[T, C]`."""
+    return normed(attended(x, w, c, index), w.ffn_norm, c)
 
 
 def normed(x: Tensor, weight: Tensor | None, c: DecoderConfig) -> Tensor:
@@ -66,16 +79,20 @@ def linear(x: Tensor, w: Linear) -> Tensor:
     return x @ w.weight.T if w.bias is None else x @ w.weight.T + w.bias
 
 
-def activated(x: Tensor, c: DecoderConfig) -> Tensor:
+def activated(x: Tensor, activation: Activation) -> Tensor:
     """SiLU, or GELU by its tanh approximation."""
-    return F.silu(x) if c.activation == "silu" else F.gelu(x, approximate="tanh")
+    return F.silu(x) if activation == "silu" else F.gelu(x, approximate="tanh")
 
 
 def shares(h: Tensor, router: Tensor, c: DecoderConfig) -> Tensor:
-    """What each expert counts for at normed states `[T, C]`: `[T, experts]`, 0 if not chosen."""
+    """What each expert counts for at normed states `[T, C]`: `[T, experts]`, 0 if not chosen.
+
+    Of equal ones the lower expert comes first.
+    """
     assert c.mixture is not None
     of_all = torch.softmax(h @ router.T, dim=-1)
-    values, chosen = of_all.topk(c.mixture.top, dim=-1)
+    values, chosen = of_all.sort(dim=-1, descending=True, stable=True)
+    values, chosen = values[:, : c.mixture.top], chosen[:, : c.mixture.top]
     if c.mixture.normalized:
         values = values / values.sum(dim=-1, keepdim=True)
     return torch.zeros_like(of_all).scatter(1, chosen, values)
@@ -87,20 +104,30 @@ def weighted(inner: Tensor, shares: Tensor) -> Tensor:
     return apart.reshape(inner.shape)
 
 
-def attention(h: Tensor, w: BlockWeights, c: DecoderConfig, index: int) -> Tensor:
+def shared(h: Tensor, w: SharedExpert, c: DecoderConfig) -> Tensor:
+    """What the expert of all positions gives at normed states `[T, C]`."""
+    inner = activated(linear(h, w.gate), c.activation) * linear(h, w.up)
+    return linear(inner, w.down) * torch.sigmoid(linear(h, w.router))
+
+
+def attention(h: Tensor, w: AttentionWeights, c: DecoderConfig, index: int) -> Tensor:
     """Causal attention with grouped queries on normed states `[T, C]`."""
-    q = turned(split_heads(linear(h, w.q), c.head), w.q_norm, c, index)
+    head, _ = c.heads_of(index)
+    q = turned(split_heads(linear(h, w.q), head), w.q_norm, c, index)
     k, v = keys_and_values(h, w, c, index)
     mask = torch.from_numpy(causal_mask(len(h), window=c.layers[index].window))
     return linear(attend(q, k, v, mask, 1 / c.scale, c.score_cap), w.o)
 
 
 def keys_and_values(
-    h: Tensor, w: BlockWeights, c: DecoderConfig, index: int
+    h: Tensor, w: AttentionWeights, c: DecoderConfig, index: int
 ) -> tuple[Tensor, Tensor]:
     """Of normed states, `[KV, T, d]` each, as a cache holds them."""
-    k = turned(split_heads(linear(h, w.k), c.head), w.k_norm, c, index)
-    return k, split_heads(linear(h, w.v), c.head)
+    head, _ = c.heads_of(index)
+    key = split_heads(linear(h, w.k), head)
+    value = key if w.v is None else split_heads(linear(h, w.v), head)
+    value = rms_norm(value, c.epsilon) if c.value_norms else value
+    return turned(key, w.k_norm, c, index), value
 
 
 def turned(x: Tensor, norm: Tensor | None, c: DecoderConfig, index: int) -> Tensor:
@@ -112,14 +139,14 @@ def turned(x: Tensor, norm: Tensor | None, c: DecoderConfig, index: int) -> Tens
     return rotate(x, cos, sin)
 
 
-def filled(x: Tensor, w: BlockWeights, c: DecoderConfig, index: int) -> dict[str, FloatArray]:
+def filled(x: Tensor, w: AttentionWeights, c: DecoderConfig, index: int) -> dict[str, FloatArray]:
     """The states after a sequence `[T, C]` from position 0, each `[KV, 1, d, S]`."""
     slots = c.slots(index) or 0
     both = keys_and_values(normed(x, w.attention_norm, c), w, c, index)
     last = np.arange(max(0, len(x) - slots), len(x))
-    states = {}
+    states, (head, kv_heads) = {}, c.heads_of(index)
     for name, values in zip(("k_cache", "v_cache"), both, strict=True):
-        state = np.zeros((c.kv_heads, 1, c.head, slots), np.float32)
+        state = np.zeros((kv_heads, 1, head, slots), np.float32)
         state[:, 0, :, last % slots] = values[:, last].permute(1, 0, 2).numpy()
         states[name] = state
     return states

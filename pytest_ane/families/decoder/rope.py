@@ -112,7 +112,8 @@ def rotary(parameters: Parameters, turned: Turned) -> Rotary:
         p.refuse(key, f"computed are {', '.join(sorted(_KINDS))}")
     theta = p.real("rope_theta", turned.theta)
     share = p.real("partial_rotary_factor", 1.0)
-    channels = int(turned.head * share)
+    # Proportional RoPE leaves pairs of the whole head where they are; others turn the first ones.
+    channels = turned.head if kind == "proportional" else int(turned.head * min(share, 2.0))
     if channels % 2 or not 2 <= channels <= turned.head:
         p.refuse(
             "partial_rotary_factor",
@@ -134,6 +135,15 @@ def _default(p: Parameters, plain: DoubleArray, theta: float, turned: Turned) ->
 
 def _linear(p: Parameters, plain: DoubleArray, theta: float, turned: Turned) -> Scaled:
     return plain / p.real("factor"), 1.0
+
+
+def _proportional(p: Parameters, plain: DoubleArray, theta: float, turned: Turned) -> Scaled:
+    """The share of pairs turns at the frequencies of the whole head, and the rest does not."""
+    share = p.real("partial_rotary_factor", 1.0)
+    if share > 1:
+        p.refuse("partial_rotary_factor", "more than all of a head's channels cannot turn")
+    turning = np.arange(len(plain)) < int(share * turned.head // 2)
+    return np.where(turning, plain, 0.0) / p.real("factor", 1.0), 1.0
 
 
 def _dynamic(p: Parameters, plain: DoubleArray, theta: float, turned: Turned) -> Scaled:
@@ -172,6 +182,7 @@ def _yarn(p: Parameters, plain: DoubleArray, theta: float, turned: Turned) -> Sc
     low, high = max(low, 0), min(high, channels - 1)
     high += 0.001 if low == high else 0
     ramp = np.clip((np.arange(len(plain)) - low) / (high - low), 0, 1)
+    p.get("finetuned")  # How the model came to be.
     scaled: DoubleArray = plain * (ramp / factor + 1 - ramp)
     return scaled, _yarn_factor(p, factor)
 
@@ -219,6 +230,7 @@ def _check_static(p: Parameters, kind: str, trained: int, positions: int) -> Non
 _KINDS: Mapping[str, Callable[[Parameters, DoubleArray, float, Turned], Scaled]] = {
     "default": _default,
     "linear": _linear,
+    "proportional": _proportional,
     "dynamic": _dynamic,
     "llama3": _llama3,
     "yarn": _yarn,

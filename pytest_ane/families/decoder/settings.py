@@ -7,16 +7,26 @@ keys known to change the result are refused unless they have the value that chan
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families.decoder.config import Layer
+from pytest_ane.families.decoder.names import SHORT_FACTORS
 from pytest_ane.families.decoder.rope import Parameters, Turned, rotary
 from pytest_ane.families.layout import Rotary
 from pytest_ane.sources import Source
-from pytest_ane.sources.settings import MAX_DIMENSION, MAX_LAYERS, positive, whole
+from pytest_ane.sources.settings import (
+    MAX_DIMENSION,
+    MAX_LAYERS,
+    architecture_of,
+    overridden,
+    positive,
+    whole,
+)
 
+Number = TypeVar("Number", bound=float)
 _ROPE = "rope_parameters"
+_FULL = {"full_attention"}
 _NOTHING: Mapping[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "alibi": (False,),
@@ -39,6 +49,7 @@ _NOTHING: Mapping[str, tuple[Any, ...]] = {
     "num_kv_shared_layers": (None, 0),
     "num_local_experts": (None, 0),
     "parallel_attention": (False,),
+    "per_layer_config": (None, {}),
     "partial_rotary_factor": (1.0,),
     "position_embedding_type": ("rope", "rotary"),
     "q_lora_rank": (None,),
@@ -71,7 +82,12 @@ _GGUF: Mapping[str, str] = {
     "original_max_position_embeddings": "rope.scaling.original_context_length",
     "vocab_size": "vocab_size",
     "rope_theta": "rope.freq_base",
+    "rope_local_base_freq": "rope.freq_base_swa",
     "sliding_window": "attention.sliding_window",
+    "sliding_window_pattern": "attention.sliding_window_pattern",
+    "num_local_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
     "embedding_multiplier": "embedding_scale",
@@ -89,7 +105,20 @@ _GGUF_ROPE: Mapping[str, str] = {
     "beta_slow": "rope.scaling.yarn_beta_slow",
     "original_max_position_embeddings": "rope.scaling.original_context_length",
 }
-_GGUF_HARMLESS = ("context_length", "tensor_data_layout", "vocab_size")
+_GGUF_HARMLESS = ("context_length", "pooling_type", "tensor_data_layout", "vocab_size")
+_GGUF_NOTHING: Mapping[str, tuple[Any, ...]] = {
+    "attention.causal": (True,),
+    "expert_gating_func": (0, 1),
+    "expert_group_count": (0, 1),
+    "expert_group_used_count": (0, 1),
+    "expert_weights_norm": (True,),
+    "expert_weights_scale": (0, 1),
+    "rope.scaling.finetuned": (True,),
+}
+"""Keys of GGUF with the values at which llama.cpp computes what it computes without them: 1 is
+softmax of `LLAMA_EXPERT_GATING_FUNC_TYPE`, and `finetuned` switches Granite's RoPE off."""
+_GGUF_THETA = 10_000.0
+"""RoPE's base where a GGUF file has none, of all architectures (`llama-model.cpp`)."""
 _FREQUENCY_FACTORS = "rope_freqs.weight"
 
 
@@ -101,23 +130,32 @@ class Settings:
         family: named in errors.
         types: the values of `model_type` that are this family's.
         architectures: those of GGUF's `general.architecture`.
+        synthetic: what holds where synthetic weights' configuration does not say.
+        defaults: of the family's class in transformers, where `config.json` does not say.
 
     Raises:
         SourceError: the file is of another architecture.
     """
 
     def __init__(
-        self, source: Source, family: str, types: Sequence[str], architectures: Sequence[str]
+        self,
+        source: Source,
+        family: str,
+        types: Sequence[str],
+        architectures: Sequence[str],
+        synthetic: Mapping[str, Any] | None = None,
+        defaults: Mapping[str, Any] | None = None,
     ) -> None:
         self.source, self.family = source, family
         self._read: set[str] = set()
         self._prefix = ""
-        architecture = self._plain("general.architecture")
-        self.is_gguf = architecture is not None
+        key, architecture = architecture_of(source.value)
+        self.is_gguf = key == "general.architecture"
         if self.is_gguf:
-            self._prefix, known = f"{architecture}.", architectures
-        else:
-            architecture, known = self._model_type(), types
+            self._prefix = f"{architecture}."
+        usual = synthetic if source.synthetic else None if self.is_gguf else defaults
+        self._usual = usual or {}
+        known = architectures if self.is_gguf else types
         if architecture not in known and not source.synthetic:
             raise SourceError(
                 f"{source.label}: architecture {architecture!r:.100}, expected "
@@ -132,11 +170,15 @@ class Settings:
 
     def real(self, key: str, default: float | None = None) -> float:
         """A positive number; `SourceError` where it is none, or absent without a default."""
-        return positive(self._needed(key, default), self.what(key))
+        return positive(self.needed(key, default), self.what(key))
 
     def count(self, key: str, default: int | None = None, most: int = MAX_DIMENSION) -> int:
         """A whole number from 1; `SourceError` where it is none, or absent without a default."""
-        return whole(self._needed(key, default), self.what(key), most)
+        return whole(self.needed(key, default), self.what(key), most)
+
+    def published(self, default: Number | None) -> Number | None:
+        """A default of transformers' configuration; None of a GGUF file, which has others."""
+        return None if self.is_gguf else default
 
     def flag(self, key: str, default: bool = False) -> bool:
         """Whether; `SourceError` for anything else."""
@@ -150,6 +192,18 @@ class Settings:
         self._read.add(key)
         value = default if self._stored(key) is None and not self._has(key) else self._stored(key)
         return None if value is None else positive(value, self.what(key))
+
+    def is_tied(self, head: str, default: bool) -> bool:
+        """Whether the head is the embedding's.
+
+        A head that the file has is its own, whatever the configuration says, as in transformers 5.
+
+        Args:
+            head: the tensor's name.
+            default: where neither the configuration nor the names of tensors tell.
+        """
+        names = self.source.names
+        return self.flag("tie_word_embeddings", bool(names) or default) and head not in names
 
     def layers(self, key: str, known: Mapping[str, Any]) -> tuple[Any, ...] | None:
         """What each layer's entry of a list stands for; None where there is no list."""
@@ -172,7 +226,12 @@ class Settings:
         return self.count("vocab_size", None if tokens is None else len(tokens))
 
     def window(self, default: int | None) -> int | None:
-        """Positions that a layer with a window sees; the default where the key is absent."""
+        """Positions that a layer with a window sees; the default where the key is absent.
+
+        GGUF files of Phi-4 have a window of 0, which is none.
+        """
+        if self.is_gguf and self.get("sliding_window") == 0:
+            return None
         width = self.cap("sliding_window", default)
         return None if width is None else whole(width, self.what("sliding_window"))
 
@@ -185,6 +244,11 @@ class Settings:
         """Each layer's window, by `layer_types`, or by these kinds where it is absent."""
         known = {"full_attention": None, "sliding_attention": window}
         told = self.layers("layer_types", known)
+        if told is not None and window is None and "sliding_attention" in self.get("layer_types"):
+            raise SourceError(
+                f"{self.what('layer_types')} has layers with a window, and no other key gives one; "
+                "sliding_window is its width, and use_sliding_window may switch it off."
+            )
         return list(told if told is not None else (known[kind] for kind in kinds))
 
     def only(self, key: str, computed: Any) -> None:
@@ -201,7 +265,7 @@ class Settings:
         positions: int,
         *,
         theta: float = 10_000.0,
-        partial: bool = False,
+        partial: float | None = None,
         layer_type: str = "",
         theta_key: str = "rope_theta",
         scaled: bool = True,
@@ -211,8 +275,9 @@ class Settings:
         Args:
             head: channels of a head.
             positions: as many as the shards take.
-            theta: the base where the file names none.
-            partial: whether the family honours a share of the head.
+            theta: the base where `config.json` names none.
+            partial: share of the head that turns where the file names none; None where the family
+                honours no share.
             layer_type: whose table it is, where there are several.
             theta_key: where a base may stand besides the table.
             scaled: whether `rope_scaling` is this table's.
@@ -221,18 +286,20 @@ class Settings:
             SourceError: of a kind that is not computed, or said twice and differently.
         """
         table, what = self._rope_table(head, layer_type, scaled=scaled)
-        if not partial and table.get("partial_rotary_factor", 1.0) != 1.0:
+        if partial is None and table.get("partial_rotary_factor", 1.0) != 1.0:
             key = "rope.dimension_count" if self.is_gguf else f"{what}.partial_rotary_factor"
             told = self._plain(f"{self._prefix}{key}")
-            self._refuse(key, table["partial_rotary_factor"] if told is None else told)
+            self.refuse(key, table["partial_rotary_factor"] if told is None else told)
         if "rope_theta" in table and self._has(theta_key):
             self._agree(theta_key, table["rope_theta"], f"{what}.rope_theta")
-        if partial and "partial_rotary_factor" not in table and self._has("partial_rotary_factor"):
-            table["partial_rotary_factor"] = self.get("partial_rotary_factor")
+        if partial is not None and "partial_rotary_factor" not in table:
+            table["partial_rotary_factor"] = self.get("partial_rotary_factor", partial)
         told = self.get("original_max_position_embeddings")
         trained = self.get("max_position_embeddings")
         if told is not None and table.get("rope_type", table.get("type")) not in (None, "default"):
             table["original_max_position_embeddings"] = told
+        if self.is_gguf and theta_key == "rope_theta":
+            theta = _GGUF_THETA
         turned = Turned(
             head,
             self.real(theta_key, theta),
@@ -241,7 +308,7 @@ class Settings:
         )
         name = {k: f"{self._prefix}{v}" for k, v in _GGUF_ROPE.items()} if self.is_gguf else what
         angles = rotary(Parameters(self._where, table, name), turned)
-        return self._with_factors(angles)
+        return self._with_factors(angles) if scaled else angles
 
     def check(self) -> None:
         """Refuse what changes the result and was not read.
@@ -252,13 +319,17 @@ class Settings:
         for key, nothing in _NOTHING.items():
             value = None if key in self._read else self._stored(key)
             if value is not None and value not in nothing:
-                self._refuse(key, value)
+                self.refuse(key, value)
+        kinds = None if "layer_types" in self._read else self._stored("layer_types")
+        if kinds is not None and (not isinstance(kinds, list) or {*map(str, kinds)} != _FULL):
+            self.refuse("layer_types", kinds)
         known = {_GGUF.get(key, key) for key in self._read} | {*_GGUF_HARMLESS}
         for key in self.source.keys if self.is_gguf else ():
-            own = key.removeprefix(self._prefix)
-            unused = own.startswith("expert_") and self._plain(key) == 0
+            own, value = key.removeprefix(self._prefix), self._plain(key)
+            unused = own.startswith("expert_") and value == 0 and value is not False
+            unused = unused or value in _GGUF_NOTHING.get(own, ())
             if own != key and own not in known and not unused:
-                self._refuse(own, self._plain(key))
+                self.refuse(own, value)
 
     def what(self, key: str) -> str:
         """How a sentence about a key begins."""
@@ -272,7 +343,8 @@ class Settings:
     def _where(self) -> str:
         return f"{self.source.label}: {'its metadata' if self.is_gguf else 'config.json'}"
 
-    def _refuse(self, key: str, value: Any) -> NoReturn:
+    def refuse(self, key: str, value: Any) -> NoReturn:
+        """`SourceError` for a value with which the model is another one."""
         raise SourceError(
             f"{self._where} has {self._own(key)} {value!r:.100}, which family "
             f"{self.family!r} does not compute, so its reference would be another model."
@@ -285,7 +357,8 @@ class Settings:
                 f"{other!r:.50}; leave one of them."
             )
 
-    def _needed(self, key: str, default: float | None) -> Any:
+    def needed(self, key: str, default: Any = None) -> Any:
+        """A value; `SourceError` where it is absent without a default."""
         value = self.get(key, default)
         if value is None:
             raise SourceError(f"{self._where} has no {self._own(key)}.")
@@ -301,20 +374,20 @@ class Settings:
         return self._plain(key, absent) if inner is absent else inner
 
     def _plain(self, key: str, absent: Any = None) -> Any:
+        usual = self._usual.get(key, absent)
         try:
-            return self.source.value(key)
+            value = self.source.value(key)
         except SourceError:
-            return absent
-
-    def _model_type(self) -> Any:
-        return self._plain("text_config.model_type") or self._plain("model_type")
+            return usual
+        tables = isinstance(value, Mapping) and isinstance(usual, Mapping)
+        return overridden(usual, value) if tables else value
 
     def _rope_table(
         self, head: int, layer_type: str, *, scaled: bool
     ) -> tuple[dict[str, Any], str]:
         """The table of a kind of layer, and what it is called."""
         if self.is_gguf:
-            return self._gguf_rope(head), "rope.scaling"
+            return (self._gguf_rope(head) if scaled else {}), "rope.scaling"
         tables = {name: self.get(name) for name in (_ROPE, "rope_scaling") if self.get(name)}
         if len(tables) > 1:
             self._agree(_ROPE, tables["rope_scaling"], "rope_scaling")
@@ -331,17 +404,28 @@ class Settings:
         return dict(table), name
 
     def _gguf_rope(self, head: int) -> dict[str, Any]:
-        """As llama.cpp reads `rope.scaling.*`: a factor without a kind is linear scaling."""
+        """As llama.cpp reads `rope.scaling.*`: a factor without a kind is linear scaling.
+
+        Phi-3's LongRoPE has no kind: it is two tensors of divisors, of which the short one counts
+        up to the length that the model was trained with.
+        """
         self._read |= {*_GGUF_ROPE.values(), "rope.scale_linear", "rope.dimension_count"}
         table = {key: self._plain(f"{self._prefix}{name}") for key, name in _GGUF_ROPE.items()}
         if table["factor"] is None:
             table["factor"] = self._plain(f"{self._prefix}rope.scale_linear")
-        if table["rope_type"] is None:
+        if table["rope_type"] in (None, "linear"):
             table["rope_type"] = "linear" if table["factor"] else "default"
         channels = self._plain(f"{self._prefix}rope.dimension_count")
         if channels not in (None, head):
             what = f"{self.source.label}: {self._prefix}rope.dimension_count"
             table["partial_rotary_factor"] = whole(channels, what) / head
+        if SHORT_FACTORS in self.source.names:
+            factors = self.source.tensor(SHORT_FACTORS, ((channels or head) // 2,))
+            table |= {"rope_type": "longrope", "short_factor": factors.tolist()}
+            table["attention_factor"] = table["attention_factor"] or 1.0
+        elif (attention := table.pop("attention_factor")) not in (None, 1.0):
+            # llama.cpp multiplies YaRN's own factor by it, where transformers' replaces that.
+            self.refuse(_GGUF_ROPE["attention_factor"], attention)
         return {key: value for key, value in table.items() if value is not None}
 
     def _with_factors(self, angles: Rotary) -> Rotary:

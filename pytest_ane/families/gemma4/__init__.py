@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ane.families.gemma4.config import VERSION, spread
-from pytest_ane.families.gemma4.model import Gemma4Model, layout, open_model
-from pytest_ane.families.gemma4.shards import starts_whole, wiring
+from pytest_ane.families.gemma4.family import FAMILY
+from pytest_ane.families.gemma4.model import Gemma4Model
 
-__all__ = [
-    "VERSION",
-    "Gemma4Model",
-    "layout",
-    "open_model",
-    "spread",
-    "starts_whole",
-    "wiring",
-]
+__all__ = ["FAMILY", "Gemma4Model"]

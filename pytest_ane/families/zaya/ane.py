@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from pytest_ane.core import fp16
 from pytest_ane.families.ane import (
+    Chosen,
     ScaledRMSNorm,
     convolution,
     pointwise,
@@ -15,13 +16,12 @@ from pytest_ane.families.ane import (
     scaled_to_unit,
     settled,
 )
-from pytest_ane.families.zaya.config import ZayaConfig, state_shapes
+from pytest_ane.families.zaya.config import ZayaConfig
 from pytest_ane.families.zaya.weights import (
     AttentionWeights,
-    MixtureWeights,
-    Reader,
     Residual,
     RouterWeights,
+    ZayaWeights,
 )
 
 
@@ -40,7 +40,7 @@ class AneResidual(nn.Module):
 
 
 class AneRouter(nn.Module):
-    """Soft routing: the weights `[1, experts + 1, T, 1]` of all experts and of none."""
+    """The notes' soft routing: the weights `[1, experts + 1, T, 1]` of all experts and of none."""
 
     def __init__(self, config: ZayaConfig, weights: RouterWeights) -> None:
         super().__init__()
@@ -55,6 +55,31 @@ class AneRouter(nn.Module):
         inner = self.norm(F.silu(self.down_proj(h)))
         inner = F.silu(self.second(F.silu(self.first(inner))))
         return torch.softmax(self.last(inner) + self.balancing, dim=1)
+
+
+class PublishedRouter(AneRouter):
+    """Routing to one expert, or none: the weights of all, but for one exactly 0."""
+
+    carry: Tensor | None
+    zero: Tensor
+
+    def __init__(self, config: ZayaConfig, weights: RouterWeights) -> None:
+        super().__init__(config, weights)
+        dtype = weights.last.dtype
+        self.chosen = Chosen(len(weights.last), 1, dtype)
+        self.register_buffer("zero", torch.zeros(1, dtype=dtype))
+        self.carry = None if weights.carry is None else _channels(weights.carry)
+
+    def state(self, h: Tensor, before: Tensor) -> Tensor:
+        """What the next mixture's router goes on from, `[1, R, T, 1]`, of normed states."""
+        own: Tensor = self.down_proj(h)
+        return own if self.carry is None else own + before * self.carry
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Of the router's state. Balancing biases count in choosing alone."""
+        inner = F.gelu(self.second(F.gelu(self.first(self.norm(state)))))
+        shares = torch.softmax(self.last(inner), dim=1)
+        return torch.where(self.chosen(shares + self.balancing), shares, self.zero)
 
 
 class AneExpert(nn.Module):
@@ -74,23 +99,47 @@ class AneExpert(nn.Module):
 class AneMixture(nn.Module):
     """All experts run and are weighted, so that no branch depends on data."""
 
-    def __init__(self, config: ZayaConfig, weights: MixtureWeights, reader: Reader) -> None:
+    def __init__(self, config: ZayaConfig, index: int, weights: ZayaWeights) -> None:
         super().__init__()
-        self.norm = ScaledRMSNorm(weights.norm, config.epsilon)
-        self.router = AneRouter(config, weights.router)
-        self.experts = nn.ModuleList(AneExpert(*reader.expert(n)) for n in range(config.experts))
-        self.merge = AneResidual(weights.residual)
+        w = weights.mixture(index)
+        assert config.mixture is not None
+        self.norm = ScaledRMSNorm(w.norm, config.epsilon)
+        self.router = (PublishedRouter if config.is_published else AneRouter)(config, w.router)
+        self.experts = nn.ModuleList(
+            AneExpert(*weights.expert(index, n)) for n in range(config.mixture.experts)
+        )
+        self.merge = AneResidual(w.residual)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[1, C, T, 1]` to the same; the weight of the last slot, no expert, is dropped."""
         h = self.norm(x)
-        chosen = self.router(h)
+        return self.mixed(x, h, self.router(h))
+
+    def mixed(self, x: Tensor, h: Tensor, chosen: Tensor) -> Tensor:
+        """States, normed states, and what each expert counts for, to the states after the layer."""
         weighted = [expert(h) * chosen[:, n : n + 1] for n, expert in enumerate(self.experts)]
         mixed = weighted[0]
         for part in weighted[1:]:
             mixed = mixed + part
         joined: Tensor = self.merge(x, mixed)
         return joined
+
+
+class PublishedMixture(AneMixture):
+    """The router's state enters, of all mixtures but the first, and leaves below the states."""
+
+    router: PublishedRouter
+
+    def __init__(self, config: ZayaConfig, index: int, weights: ZayaWeights) -> None:
+        super().__init__(config, index, weights)
+        self.width, self.carries = config.width, config.enters(index) > 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[1, C, T, 1]` or `[1, C + R, T, 1]` to `[1, C + R, T, 1]`."""
+        x, before = (x[:, : self.width], x[:, self.width :]) if self.carries else (x, x)
+        h = self.norm(x)
+        state = self.router.state(h, before)
+        return torch.cat([self.mixed(x, h, self.router(state)), state], dim=1)
 
 
 class AneAttention(nn.Module):
@@ -106,7 +155,7 @@ class AneAttention(nn.Module):
     kv_cache: Tensor
     tail: Tensor
 
-    def __init__(self, config: ZayaConfig, weights: AttentionWeights) -> None:
+    def __init__(self, config: ZayaConfig, index: int, weights: AttentionWeights) -> None:
         super().__init__()
         self.config = config
         self.norm = ScaledRMSNorm(weights.norm, config.epsilon)
@@ -120,7 +169,7 @@ class AneAttention(nn.Module):
             for (weight, bias), count in zip(weights.convolutions or (), groups, strict=False)
         )
         self.merge = AneResidual(weights.residual)
-        for name, shape in state_shapes(config).items():
+        for name, shape in config.state_shapes(index).items():
             self.register_buffer(name, torch.zeros(shape, dtype=weights.qkv.dtype))
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, write: Tensor) -> Tensor:

@@ -1,125 +1,124 @@
-"""A ZAYA1 model over a source: embedding, float32 references and ANE forms of its shards."""
+"""A ZAYA1 model over a source: what it has besides a decoder's, and other layers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import blocks
-from pytest_ane.families.base import Conversion, Cut, Port, Ports, Reference, Routing
+from pytest_ane.families.base import Conversion, Cut, Port, Ports, Reference, Routing, Undecided
 from pytest_ane.families.blocks import block_index, head_index, is_head
-from pytest_ane.families.layout import AneLayout, Rotary, attention_ports
-from pytest_ane.families.zaya.config import (
-    EMBEDDING,
-    KNOWN,
-    ZayaConfig,
-    is_attention,
-    state_shapes,
-    wiring,
-)
+from pytest_ane.families.decoder import DecoderModel
+from pytest_ane.families.layout import AneLayout, attention_ports
+from pytest_ane.families.zaya.config import ZayaConfig, is_attention, wiring
+from pytest_ane.families.zaya.names import ZayaNames
 from pytest_ane.sources import Source
-from pytest_ane.sources.settings import check_names
+
+if TYPE_CHECKING:
+    from pytest_ane.families.zaya.weights import ZayaWeights
 
 
-class ZayaModel:
+class ZayaModel(DecoderModel):
     """One model; weights are read from the source shard by shard."""
 
-    def __init__(self, source: Source, config: ZayaConfig, cut: Cut) -> None:
-        self.source = source
-        self.config = config
-        self._cut = cut
+    config: ZayaConfig
+    names: ZayaNames
+    dtype: npt.DTypeLike = np.float16
+    """Of what is converted: half the memory, and fp16 ones convert fastest."""
 
     @property
-    def description(self) -> dict[str, Any]:
-        """The configuration, JSON-serialisable, from which layouts are rebuilt."""
-        return asdict(self.config)
-
-    @property
-    def positions(self) -> int:
-        """As many as a state holds."""
-        return self.config.context
-
-    @property
-    def missing(self) -> Sequence[str]:
-        """Layers that the cut leaves out."""
-        return blocks.missing(self._cut.shards, self.config.layers)
-
-    def layout(self, shard: str) -> AneLayout:
-        """How hidden states enter and leave a shard."""
-        return layout(self.description, shard)
+    def weights(self) -> ZayaWeights:
+        """The source by the names it has, in float32."""
+        return self._weights(np.float32)
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
-        """Embedding rows `[T, C]` of token ids, in float32."""
-        return self.source.rows(EMBEDDING, ids, self.config.width, self.config.vocabulary)
+        """Hidden states `[T, C]` that enter the first layer, in float32."""
+        return self.weights.embedded(ids)
 
     def reference(self, shard: str) -> Reference:
         """The float32 module of a shard on sequences `[T, C]`."""
+        from pytest_ane.families.reference import run_each, run_together
         from pytest_ane.families.zaya import reference
 
         if is_head(shard):
-            return reference.head(self.source, self.config, head_index(shard))
-        index = block_index(shard)
-        layer = reference.attention if is_attention(index) else reference.mixture
-        return layer(self.source, self.config, index)
+            return super().reference(shard)
+        index, weights, c = block_index(shard), self.weights, self.config
+        if is_attention(index):
+            attention = weights.cca(index)
+            return partial(run_each, lambda x: reference.attention(x, attention, c, index))
+        mixture = weights.mixture(index)
+        return partial(run_together, lambda x: reference.mixture(x, mixture, c, index, weights))
 
     def residual(self, shard: str) -> Reference | None:
         """What enters a layer, times its residual scale, plus its residual bias."""
+        from pytest_ane.families.reference import run_together
         from pytest_ane.families.zaya import reference
 
         if is_head(shard):
             return None
-        return reference.residual(self.source, self.config, block_index(shard))
+        index, c = block_index(shard), self.config
+        if not is_attention(index):
+            mixture = self.weights.mixture(index)
+            return partial(run_together, lambda x: reference.path(x, mixture, c))
+        residual = self.weights.residual(index)
+        return partial(run_together, lambda x: reference.carried(x, residual))
 
     def routed(self, shard: str) -> Routing | None:
-        """Experts of a mixture with more than an even share of the router's weight."""
-        from pytest_ane.families.zaya import reference
+        """Experts of a mixture that are chosen, or of the notes' form those that say much."""
+        from pytest_ane.families.zaya.reference import routes
 
-        if is_head(shard) or is_attention(block_index(shard)):
-            return None
-        return reference.routing(self.source, self.config, block_index(shard))
+        return self._of_experts(shard, routes)
 
-    def undecided(self, shard: str) -> None:
-        """None: all experts run, and weights are continuous."""
+    def undecided(self, shard: str) -> Undecided | None:
+        """Where fp16 cannot tell which expert is chosen; the notes' form weights all of them."""
+        from pytest_ane.families.zaya.reference import undecided
+
+        return self._of_experts(shard, undecided) if self.config.is_published else None
 
     def filling(self, shard: str) -> None:
-        """None: its attention has no window."""
+        """None: a sequence is run from its start."""
 
     def conversion(self, shard: str) -> Conversion:
-        """The shard's ANE form, in fp16."""
-        ports = self.ports(shard)
-        return Conversion(self._module(shard), ports.inputs, ports.outputs, ports.states)
+        """The shard's ANE form, and its ports."""
+        from pytest_ane.families.ane import AneHead
+        from pytest_ane.families.zaya.ane import AneAttention, AneMixture, PublishedMixture
+
+        c, weights, ports = self.config, self._weights(self.dtype), self.ports(shard)
+        module: Any
+        if is_head(shard):
+            module = AneHead(*weights.head(head_index(shard)), c.epsilon)
+        elif is_attention(index := block_index(shard)):
+            module = AneAttention(c, index, weights.cca(index))
+        else:
+            module = (PublishedMixture if c.is_published else AneMixture)(c, index, weights)
+        return Conversion(module, ports.inputs, ports.outputs, ports.states)
 
     def ports(self, shard: str) -> Ports:
         """As of `conversion`."""
-        c = self.config
-        x = Port("x", (1, c.width, "T", 1))
+        c, layout = self.config, self.layout(shard)
+        x = Port("x", (1, layout.width, "T", 1))
         if is_head(shard):
             return Ports((x,), (blocks.head_port(c.vocabulary, c.slices, shard),))
-        y = Port("y", x.shape)
-        if not is_attention(block_index(shard)):
-            return Ports((x,), (y,))
-        states = tuple(Port(name, shape) for name, shape in state_shapes(c).items())
-        return Ports(attention_ports(c.width, c.rotary, c.context), (y,), states)
-
-    def _module(self, shard: str) -> Any:
-        from pytest_ane.families.ane import AneHead
-        from pytest_ane.families.zaya.ane import AneAttention, AneMixture
-        from pytest_ane.families.zaya.weights import Reader, read_final_norm, read_head
-
-        c = self.config
-        if is_head(shard):
-            projection = read_head(self.source, c, head_index(shard))
-            norm = read_final_norm(self.source, c, np.float16)
-            return AneHead(norm, projection, c.epsilon)
         index = block_index(shard)
-        reader = Reader(self.source, c, index, np.float16)
-        if is_attention(index):
-            return AneAttention(c, reader.attention())
-        return AneMixture(c, reader.mixture(), reader)
+        y = Port("y", (1, c.width + c.leaves(index), "T", 1))
+        if layout.rotary is None:
+            return Ports((x,), (y,))
+        states = tuple(Port(name, shape) for name, shape in c.state_shapes(index).items())
+        return Ports(attention_ports(c.width, layout.rotary.channels, layout.context), (y,), states)
+
+    def _weights(self, dtype: npt.DTypeLike) -> ZayaWeights:
+        from pytest_ane.families.zaya.weights import ZayaWeights
+
+        return ZayaWeights(self.source, self.config, self.names, dtype)
+
+    def _block(self, shard: str) -> tuple[int, Any]:
+        index = block_index(shard)
+        return index, self.weights.mixture(index)
 
 
 def open_model(source: Source, cut: Cut) -> ZayaModel:
@@ -130,21 +129,14 @@ def open_model(source: Source, cut: Cut) -> ZayaModel:
         ManifestError: a shard id that is neither a layer nor a head slice, or a slice left out.
     """
     ids = [wire.shard for wire in wiring(cut.shards)]
-    slices = blocks.slices(ids)
-    hint = "It reads the names of the first release, which Zyphra keeps as ZAYA1-8B-legacy."
-    check_names(source.label, "zaya", source.names, KNOWN, hint)
-    config = ZayaConfig.read(source, slices, cut)
-    blocks.check_depth(source.label, ids, config.layers)
-    return ZayaModel(source, config, cut)
+    config, names = ZayaConfig.read(source, blocks.slices(ids), cut)
+    blocks.check_depth(source.label, ids, len(config.layers))
+    return ZayaModel(source, config, names, cut)
 
 
 def layout(description: dict[str, Any], shard: str) -> AneLayout:
-    """A shard's layout from `ZayaModel.description`, without the weights.
-
-    What the two last positions leave to the next ones, `tail`, has no places as the cache has.
-    """
-    width = int(description["width"])
-    if is_head(shard) or not is_attention(block_index(shard)):
-        return AneLayout("zaya", width)
-    rotary = Rotary.plain(int(description["rotary"]), float(description["theta"]))
-    return AneLayout("zaya", width, rotary, int(description["context"]), recurrent=("tail",))
+    """A shard's layout from `ZayaModel.description`, without the weights."""
+    config = ZayaConfig.of(description)
+    if is_head(shard):
+        return AneLayout("zaya", config.width)
+    return config.layout(block_index(shard))

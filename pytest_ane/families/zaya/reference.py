@@ -1,142 +1,158 @@
-"""The float32 reference: attention, mixture of experts and head as the formulas read.
-
-All take several whole sequences, so that what does not fit into memory is read once for all.
-"""
+"""The float32 reference: attention and mixture of experts as the formulas read."""
 
 from __future__ import annotations
 
-from functools import partial
-
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pytest_ane.core.arrays import FloatArray
-from pytest_ane.families.base import Reference, Routes, Routing
-from pytest_ane.families.layout import Rotary, causal_mask
-from pytest_ane.families.reference import (
-    attend,
-    rms_norm,
-    rotate,
-    run_each,
-    run_together,
-    split_heads,
-)
+from pytest_ane.families.base import Routes
+from pytest_ane.families.decoder.reference import linear
+from pytest_ane.families.decoder.weights import Linear
+from pytest_ane.families.layout import causal_mask
+from pytest_ane.families.reference import CLOSE, attend, rms_norm, rotate, split_heads
 from pytest_ane.families.zaya.config import ZayaConfig
 from pytest_ane.families.zaya.weights import (
     AttentionWeights,
-    Reader,
+    MixtureWeights,
     Residual,
     RouterWeights,
-    head_rows,
-    read_final_norm,
+    ZayaWeights,
 )
-from pytest_ane.sources import Source
 
 
-def attention(source: Source, config: ZayaConfig, index: int) -> Reference:
-    """An attention layer, each sequence from position 0."""
-    weights = Reader(source, config, index, np.float32).attention()
-    return partial(run_each, lambda x: attended(x, weights, config))
+def mixture(x: Tensor, w: MixtureWeights, c: ZayaConfig, index: int, source: ZayaWeights) -> Tensor:
+    """A mixture of experts on `[T, C]`, whose experts are read some rows at a time.
 
-
-def mixture(source: Source, config: ZayaConfig, index: int) -> Reference:
-    """A mixture of experts; of its experts some rows at a time are in memory."""
-    reader = Reader(source, config, index, np.float32)
-    weights = reader.mixture()
-
-    def mix(x: Tensor) -> Tensor:
-        h = rms_norm(x, config.epsilon) * weights.norm
-        chosen = route(h, weights.router, config)
-        mixed = torch.zeros_like(x)
-        for number in range(config.experts):
-            gate, up = reader.project(h, number, "linear_fc1").chunk(2, dim=1)
-            projected = reader.project(F.silu(gate) * up, number, "linear_fc2")
-            mixed += chosen[:, number, None] * projected
-        return merge(x, mixed, weights.residual)
-
-    return partial(run_together, mix)
-
-
-def residual(source: Source, config: ZayaConfig, index: int) -> Reference:
-    """What the residual path alone gives of hidden states `[T, C]`, as a function."""
-    w = Reader(source, config, index, np.float32).residual()
-    return partial(run_together, lambda x: carried(x, w))
-
-
-def routing(source: Source, config: ZayaConfig, index: int) -> Routing:
-    """Experts whose weight is above 1 / (experts + 1), the even share of all slots.
-
-    All experts run; those below say little. Where most weight is on no expert, it may be none.
+    The router's state is below the hidden states where it is carried, in and out.
     """
-    weights = Reader(source, config, index, np.float32).mixture()
-
-    def shares(x: Tensor) -> Tensor:
-        return route(rms_norm(x, config.epsilon) * weights.norm, weights.router, config)
-
-    def active(rows: FloatArray) -> Routes:
-        order = np.argsort(-rows[:, : config.experts], axis=1, kind="stable")
-        chosen = np.take_along_axis(rows, order, axis=1) > 1 / rows.shape[1]
-        return tuple(tuple(o[c].tolist()) for o, c in zip(order, chosen, strict=True))
-
-    return lambda sequences: [active(rows) for rows in run_together(shares, sequences)]
-
-
-def head(source: Source, config: ZayaConfig, index: int) -> Reference:
-    """Logits `[T, V / slices]` of a vocabulary slice for each sequence `[T, C]`."""
-    norm = read_final_norm(source, config, np.float32)
-
-    def logits(x: Tensor) -> Tensor:
-        h = rms_norm(x, config.epsilon) * norm
-        return torch.cat(
-            [h @ torch.from_numpy(rows).T for rows in head_rows(source, config, index)], dim=1
-        )
-
-    return partial(run_together, logits)
+    x, before = x[:, : c.width], x[:, c.width :]
+    h = rms_norm(x, c.epsilon) * w.norm
+    shares, state = routed(h, before, w.router, c)
+    mixed = torch.zeros_like(x)
+    for number in range(shares.shape[1] - 1):
+        rows = shares[:, number].nonzero()[:, 0]
+        if len(rows):
+            gate, up = source.project(h[rows], index, number, "linear_fc1").chunk(2, dim=1)
+            given = source.project(F.silu(gate) * up, index, number, "linear_fc2")
+            mixed[rows] += shares[rows, number, None] * given
+    return torch.cat([merge(x, mixed, w.residual), state], dim=1)
 
 
-def route(h: Tensor, w: RouterWeights, config: ZayaConfig) -> Tensor:
-    """Weights `[T, experts + 1]` of normed states `[T, C]`; the last slot stands for no expert."""
-    inner = rms_norm(F.silu(F.linear(h, *w.down)), config.epsilon) * w.norm
-    inner = F.silu(F.linear(inner, *w.first))
-    inner = F.silu(F.linear(inner, *w.second))
-    return torch.softmax(F.linear(inner, w.last, w.balancing), dim=1)
+def path(x: Tensor, w: MixtureWeights, c: ZayaConfig) -> Tensor:
+    """What the residual path alone gives of a mixture's `[T, C]`.
+
+    The router's state is all path, for it adds nothing to the residual stream: what is left of an
+    output is what the experts add.
+    """
+    x, before = x[:, : c.width], x[:, c.width :]
+    state = routed(rms_norm(x, c.epsilon) * w.norm, before, w.router, c)[1]
+    return torch.cat([carried(x, w.residual), state], dim=1)
 
 
-def attended(x: Tensor, w: AttentionWeights, config: ZayaConfig) -> Tensor:
+def routes(x: Tensor, w: MixtureWeights, c: ZayaConfig, _index: int) -> Routes:
+    """Experts that count at each position, the one of the largest share first.
+
+    In the published model the chosen one, unless none is. In the notes' form all run, and those
+    count that have more than an even share of all slots.
+    """
+    h = rms_norm(x[:, : c.width], c.epsilon) * w.norm
+    shares = routed(h, x[:, c.width :], w.router, c)[0]
+    least = 0.0 if c.is_published else 1 / shares.shape[1]
+    ordered = shares[:, :-1].sort(dim=1, descending=True, stable=True)
+    counts = (ordered.values > least).sum(dim=1)
+    rows = zip(ordered.indices.tolist(), counts.tolist(), strict=True)
+    return tuple(tuple(row[:count]) for row, count in rows)
+
+
+def undecided(x: Tensor, w: MixtureWeights, c: ZayaConfig, _index: int) -> tuple[int, ...]:
+    """Rows at which rounding to fp16 decides which slot is chosen.
+
+    As `close_choices` has it, products of the router's layers are off by up to 2^-11 of themselves,
+    independently; of each layer's error the lead of the best slot has its derivative's part.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        x = x.clone().requires_grad_()
+        h = rms_norm(x[:, : c.width], c.epsilon) * w.norm
+        layers = _router(h, x[:, c.width :], w.router, c)
+        best = _votes(layers[-1][2], w.router).topk(2, dim=1).values
+        lead = best[:, 0] - best[:, 1]
+        slopes = torch.autograd.grad(lead.sum(), [given for _, _, given in layers])
+    variance = best.square().sum(dim=1)
+    for slope, (entered, weight, _) in zip(slopes, layers, strict=True):
+        variance = variance + (slope.square() * (entered.square() @ weight.square().T)).sum(dim=1)
+    return tuple((lead <= CLOSE * variance.sqrt()).nonzero()[:, 0].tolist())
+
+
+def routed(h: Tensor, before: Tensor, w: RouterWeights, c: ZayaConfig) -> tuple[Tensor, Tensor]:
+    """Shares `[T, experts + 1]` of normed states `[T, C]`, and the router's state for the next.
+
+    The last slot stands for no expert. The notes' form has shares of all, and no state.
+    """
+    if not c.is_published:
+        inner = rms_norm(F.silu(linear(h, w.down)), c.epsilon) * w.norm
+        for layer in (w.first, w.second):
+            inner = F.silu(linear(inner, layer))
+        return torch.softmax(F.linear(inner, w.last, w.balancing), dim=1), h[:, :0]
+    layers = _router(h, before, w, c)
+    slots = layers[-1][2]
+    chosen = _votes(slots, w).argmax(dim=1, keepdim=True)
+    shares = torch.softmax(slots, dim=1)
+    only = torch.zeros_like(shares).scatter(1, chosen, shares.gather(1, chosen))
+    return only, layers[0][2]
+
+
+def _router(
+    h: Tensor, before: Tensor, w: RouterWeights, c: ZayaConfig
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """What enters each layer of the published router, its weight, and what it gives."""
+    made: list[tuple[Tensor, Tensor, Tensor]] = []
+    inner = h
+    for layer in (w.down, w.first, w.second, Linear(w.last)):
+        given = linear(inner, layer)
+        if not made and w.carry is not None:
+            given = given + before * w.carry
+        made.append((inner, layer.weight, given))
+        inner = F.gelu(given) if len(made) > 1 else rms_norm(given, c.epsilon) * w.norm
+    return made
+
+
+def _votes(slots: Tensor, w: RouterWeights) -> Tensor:
+    """What the published router picks the largest of: the balancing biases count here only."""
+    return torch.softmax(slots, dim=1) + w.balancing
+
+
+def attention(x: Tensor, w: AttentionWeights, c: ZayaConfig, index: int) -> Tensor:
     """Compressed convolutional attention on `[T, C]` (Zyphra, arXiv 2510.04476)."""
-    c, length = config, len(x)
+    length, layer = len(x), c.layers[index]
     projected = (rms_norm(x, c.epsilon) * w.norm) @ w.qkv.T
     half = c.kv_channels // 2
     qk, delayed, current = torch.split(projected, [c.qk_channels, half, half], dim=1)
     v = torch.cat([current, F.pad(delayed[:-1], (0, 0, 1, 0))], dim=1)
     q, k = (unit(part) for part in mean_and_convolution(qk, w, c))
-    tables = [torch.from_numpy(table) for table in Rotary.plain(c.rotary, c.theta).tables(length)]
+    assert layer.rotary is not None
+    tables = [torch.from_numpy(table) for table in c.rotaries[layer.rotary].tables(length)]
     q, k = rotate(q, *tables), rotate(k * w.temperature[:, None, None], *tables)
-    mask = torch.from_numpy(causal_mask(length))
+    mask = torch.from_numpy(causal_mask(length, window=layer.window))
     mixed = attend(q, k, split_heads(v, c.head), mask, c.head**0.5)
     return merge(x, mixed @ w.o.T, w.residual)
 
 
-def mean_and_convolution(
-    qk: Tensor, w: AttentionWeights, config: ZayaConfig
-) -> tuple[Tensor, Tensor]:
+def mean_and_convolution(qk: Tensor, w: AttentionWeights, c: ZayaConfig) -> tuple[Tensor, Tensor]:
     """Queries `[heads, T, d]` and keys `[kv_heads, T, d]` before they are scaled to unit size.
 
     A query is its mean with its group's key, a key its mean with its group's average query; to
     both the convolutions over this and the two positions before are added.
     """
-    c, length = config, len(qk)
+    length = len(qk)
     q, k = torch.split(qk, [c.q_channels, c.kv_channels], dim=1)
     q = q.reshape(length, c.kv_heads, -1, c.head)
     mean = (q + k.reshape(length, c.kv_heads, 1, c.head)) / 2
     q, k = mean.reshape(length, -1), mean.mean(dim=2).reshape(length, -1)
     if w.convolutions is not None:
-        (depthwise, bias0), (grouped, bias1) = w.convolutions
-        padded = F.pad(qk.T, (2, 0))
-        once = F.conv1d(padded, depthwise, bias0, groups=c.qk_channels)
-        twice = F.conv1d(once, grouped, bias1, groups=c.heads + c.kv_heads).T
+        depthwise, grouped = w.convolutions
+        once = F.conv1d(F.pad(qk.T, (2, 0)), *depthwise, groups=c.qk_channels)
+        twice = F.conv1d(once, *grouped, groups=c.heads + c.kv_heads).T
         q, k = q + twice[:, : c.q_channels], k + twice[:, c.q_channels :]
     return split_heads(q, c.head), split_heads(k, c.head)
 

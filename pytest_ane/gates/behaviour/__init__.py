@@ -1,4 +1,7 @@
-"""Does the whole stack still say the same? Golden prompts through every shard, and greedy text."""
+"""Does the whole stack still say the same? Golden prompts through every shard, and greedy text.
+
+Of an encoder: embeddings of prompts and sentences, and how prompts rank the sentences.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.core.verdict import Figure, Verdict
+from pytest_ane.families import is_encoder
 from pytest_ane.gates.base import Gate, ModelContext, Subject
+from pytest_ane.gates.behaviour.embeddings import LEAST
 from pytest_ane.gates.behaviour.judge import figures, judge
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult, measure
 from pytest_ane.manifest import Model
@@ -27,7 +32,8 @@ class BehaviourGate(Gate[Behaviour]):
     def question(self, subject: Subject, model: Model, source: Callable[[], str]) -> dict[str, Any]:
         """The golden prompts, and what the float32 reference is made of."""
         prompts = [prompt.question for prompt in model.prompts]
-        return {"prompts": prompts, "reference": "float32", "source": source()}
+        ranked = {"sentences": list(model.sentences)} if model.sentences else {}
+        return {"prompts": prompts, **ranked, "reference": "float32", "source": source()}
 
     def measure(self, context: ModelContext) -> Behaviour:
         """Run every golden prompt through the chain, and every shard alone."""
@@ -69,20 +75,43 @@ class BehaviourGate(Gate[Behaviour]):
     ) -> Iterator[str]:
         """Golden prompts, positions and greedy tokens that were not measured."""
         assert isinstance(subject, Model)
+        if is_encoder(subject.family, subject.ids):
+            yield from _lacks_embeddings(measurement, subject)
+            return
+        if measurement.embeddings is not None:  # They alone would be judged.
+            yield "holds embeddings, of a model that gives logits"
         if measurement.vocabulary is None:
             yield "leaves out the vocabulary's size"
         measured = {prompt.name: prompt for prompt in measurement.prompts}
         if lost := sorted({prompt.name for prompt in subject.prompts} - measured.keys()):
             yield f"leaves out {', '.join(lost)}"
             return
-        for asked in subject.prompts:
-            prompt = measured[asked.name]
-            if len(prompt.expected) != asked.greedy:
-                tokens = f"{len(prompt.expected)} of {asked.greedy} greedy tokens"
-                yield f"has {tokens} of {asked.name}"
-            least = len(asked.ids) if asked.ids is not None else 1
+        for own in subject.prompts:
+            prompt = measured[own.name]
+            if len(prompt.expected) != own.greedy:
+                tokens = f"{len(prompt.expected)} of {own.greedy} greedy tokens"
+                yield f"has {tokens} of {own.name}"
+            least = len(own.ids) if own.ids is not None else 1
             if len(prompt.positions) < least:
-                yield f"has {len(prompt.positions)} of {least} positions of {asked.name}"
+                yield f"has {len(prompt.positions)} of {least} positions of {own.name}"
+
+
+def _lacks_embeddings(measurement: Behaviour, model: Model) -> Iterator[str]:
+    """Texts that were not embedded, and prompts that did not rank every sentence."""
+    if (embeddings := measurement.embeddings) is None:
+        yield "holds no embeddings"
+        return
+    prompts = [prompt.name for prompt in model.prompts]
+    texts = {text.text for text in embeddings.texts}
+    if lost := {*prompts, *model.sentences} - texts:
+        yield f"leaves out {', '.join(sorted(lost))}"
+        return
+    sentences = len(model.sentences) or len(prompts) - 1
+    ranked = {
+        ranking.query for ranking in embeddings.rankings if len(ranking.expected) == sentences
+    }
+    if sentences >= LEAST and (unranked := {*prompts} - ranked):
+        yield f"ranks not all sentences for {', '.join(sorted(unranked))}"
 
 
 BEHAVIOUR = BehaviourGate()

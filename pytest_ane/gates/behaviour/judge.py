@@ -13,6 +13,8 @@ from pytest_ane.core.arithmetic import SIMULATED, Arithmetic
 from pytest_ane.core.verdict import Column, Figure, Finding, Table, Verdict, Where, nothing
 from pytest_ane.gates.arithmetics import joined, missing
 from pytest_ane.gates.behaviour.alone import note, table, worst_first
+from pytest_ane.gates.behaviour.embeddings import COMMON, Embeddings, judge_embeddings
+from pytest_ane.gates.behaviour.embeddings import figures as figures_of_embeddings
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
 from pytest_ane.gates.behaviour.reference import most_perplexity, wrong_reference
 from pytest_ane.manifest.policy import BehaviourPolicy
@@ -42,6 +44,8 @@ def judge(
         trained: whether the weights are a trained model's, whose perplexity has a default limit.
         arithmetic: which of the executor's runs are judged; of a device there is one run.
     """
+    if behaviour.embeddings is not None:
+        return _judge_encoder(behaviour, behaviour.embeddings, policy, model, expect, arithmetic)
     typed = _judge(behaviour, policy, model, expect, trained=trained)
     if "ane" not in arithmetic or behaviour.provenance.get("backend", "cpu") != "cpu":
         return typed
@@ -55,6 +59,26 @@ def judge(
         Figure("engine.top1", ane.top1, "%", f"{costs}: top-1 as typed"),
     )
     return joined(typed, simulated, arithmetic, _COMMON, ane.rules, engine)
+
+
+def _judge_encoder(
+    behaviour: Behaviour,
+    embeddings: Embeddings,
+    policy: BehaviourPolicy,
+    model: str,
+    expect: Mapping[str, str],
+    arithmetic: Sequence[Arithmetic],
+) -> Verdict:
+    """Of embeddings and rankings; arguments as of `judge`."""
+    typed = judge_embeddings(embeddings, policy, model, expect, behaviour.provenance)
+    if "ane" not in arithmetic or behaviour.provenance.get("backend", "cpu") != "cpu":
+        return typed
+    if (ane := behaviour.ane_embeddings) is None:
+        return missing(typed)
+    simulated = judge_embeddings(ane.embeddings, policy.in_ane, model, expect, behaviour.provenance)
+    label = f"{SIMULATED} costs: embedding cosine to typed"
+    engine = (Figure("engine.cosine", ane.cosine, label=label, shown=True),)
+    return joined(typed, simulated, arithmetic, COMMON, ane.rules, engine)
 
 
 def _judge(
@@ -96,6 +120,8 @@ def _judge(
 
 def figures(behaviour: Behaviour) -> tuple[Figure, ...]:
     """Statistics of all positions but the prompts' first ones; none where there are no others."""
+    if behaviour.embeddings is not None and behaviour.embeddings.texts:
+        return tuple(figures_of_embeddings(behaviour.embeddings, BehaviourPolicy()))
     if not (positions := _compared(behaviour)):
         return ()
     policy, summary = BehaviourPolicy(), LogitSummary.of(positions)
@@ -168,7 +194,8 @@ def _others(
     yield Figure("kl.median", summary.kls.median, "nats", "median KL")
     yield Figure("kl.max", summary.kls.max, "nats", "largest KL")
     yield Figure("rank.max", summary.rank, label="lowest rank")
-    yield Figure("positions", len(_compared(behaviour)), "positions", shown=True)
+    yield Figure("positions", len(_compared(behaviour)), "positions", limit=policy.min_positions,
+                 good="above", shown=True)  # fmt: skip
     yield Figure("first.centred_cosine.min", first.centred_cosine.min,
                  label="centred cosine at position 0")  # fmt: skip
     yield Figure("first.kl.max", first.kls.max, "nats", "KL at position 0")
@@ -303,6 +330,16 @@ def _untested(
     behaviour: Behaviour, summary: LogitSummary, policy: BehaviourPolicy
 ) -> Iterator[Finding]:
     """Nothing passes for lack of evidence."""
+    judged = len(_compared(behaviour))
+    if judged < policy.min_positions:
+        counted = "1 position is" if judged == 1 else f"{judged} positions are"
+        yield Finding(
+            "unproven",
+            f"{counted} judged, the first of each prompt left out; fewer than min-positions = "
+            f"{policy.min_positions} tell little",
+            remedy="add golden prompts, or set policy.behaviour.min-positions",
+            figure="positions",
+        )
     longest = max(len(prompt.expected) for prompt in behaviour.prompts)
     if policy.min_greedy and not longest:
         yield Finding(

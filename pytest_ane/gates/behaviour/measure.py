@@ -10,6 +10,12 @@ from pytest_ane.chain.chain import NO_TOKEN, Answer, Chain
 from pytest_ane.chain.exact import Forced, Head, ReferenceStates, ShardAlone, forced
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.arithmetic import RuleShares
+from pytest_ane.gates.behaviour.embeddings import (
+    Embeddings,
+    SimulatedEmbeddings,
+    measure_embeddings,
+    simulate_embeddings,
+)
 from pytest_ane.metrics.logits import Likeliest, LogitSummary, Position, compare_logits, likeliest
 
 
@@ -83,6 +89,7 @@ class Behaviour:
         alone: shards in running order; not one that rightly gives nothing but zeros.
         vocabulary: tokens that there are; None where that was not measured.
         ane: the same in the ANE's arithmetic; None where it was not asked for, or a device ran it.
+        embeddings: of an encoder, which has no prompts above; `ane_embeddings` as `ane`.
     """
 
     prompts: tuple[PromptResult, ...]
@@ -90,6 +97,8 @@ class Behaviour:
     provenance: Mapping[str, Any]
     vocabulary: int | None = None
     ane: Simulated | None = None
+    embeddings: Embeddings | None = None
+    ane_embeddings: SimulatedEmbeddings | None = None
 
 
 def measure(
@@ -112,6 +121,14 @@ def measure(
         simulated: the same artifacts in the ANE's arithmetic, where that is asked for.
         rules: tells, after they ran, by which rules these computed.
     """
+    if chain.embeds:
+        embeddings, own = measure_embeddings(chain, golden, states)
+        ane_embeddings = None
+        if simulated is not None:
+            ane_embeddings = simulate_embeddings(simulated, golden, states, own, rules)
+        return Behaviour(
+            (), (), dict(provenance), embeddings=embeddings, ane_embeddings=ane_embeddings
+        )
     answers, prompts, alone = _run(chain, golden, states, decode)
     ane = None
     if simulated is not None:

@@ -40,7 +40,13 @@ def judge(
         asked: the compression; None, for a package of unknown making, holds only the budget.
     """
     census, notes = measurement.census, measurement.notes
-    empty = Finding("unproven", "The program has no weights, so there was nothing to check")
+    # A shard may rightly have none, such as an encoder's pooling; then its size is what it asks.
+    checked = census.weights or (isinstance(asked, Uncompressed) and policy.max_bytes is not None)
+    empty = Finding(
+        "unproven",
+        "The program has no weights, so there was nothing to check",
+        remedy="if it needs none, set its compression to 'none' and its max-bytes",
+    )
     return Verdict(
         gate="compression",
         subject=subject,
@@ -51,7 +57,7 @@ def judge(
             *_budget(measurement, policy),
             *_not_finite(measurement.distortions),
             *_coarse(census, policy),
-            *(() if census.weights else (empty,)),
+            *(() if checked else (empty,)),
         ),
         tables=(weights_table(census, asked, notes, measurement.distortions),),
     )

@@ -206,6 +206,7 @@ def _named(case: Case, name: str, actual: FloatArray) -> dict[str, Any]:
         "output": name,
         "length": case.length,
         "input_max": case.input_max,
+        "causal": case.causal,
         "finite": finite_fraction(actual),
     }
 

@@ -75,6 +75,7 @@ class Comparison:
             that it takes, and nothing is compared.
         undecided: positions that were not compared: rounding to fp16 decides which experts are
             chosen there.
+        causal: whether position 0 sees itself alone; where it does not, it is judged as all others.
     """
 
     kind: str
@@ -98,6 +99,7 @@ class Comparison:
     one_adds: tuple[int, ...] = ()
     undecided: tuple[int, ...] = ()
     undefined: float = 0.0
+    causal: bool = True
 
     def __post_init__(self) -> None:
         if len(self.cosines) != len(self.positions):
@@ -144,12 +146,14 @@ class Comparison:
     @cached_property
     def first(self) -> Comparison:
         """Position 0 of a captured probe (reported separately), empty otherwise."""
-        return self.at(lambda position: self.kind == "captured" and position == 0)
+        apart = self.causal and self.kind == "captured"
+        return self.at(lambda position: apart and position == 0)
 
     @cached_property
     def rest(self) -> Comparison:
         """All positions but those of `first`."""
-        return self.at(lambda position: self.kind != "captured" or position > 0)
+        apart = self.causal and self.kind == "captured"
+        return self.at(lambda position: not apart or position > 0)
 
     def at(self, wanted: Callable[[int], bool]) -> Comparison:
         """What is known by position, at some of the live positions."""

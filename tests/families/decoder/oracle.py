@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,11 @@ import numpy as np
 import torch
 
 from pytest_ane.core.arrays import FloatArray
-from pytest_ane.families import Cut, get_family
+from pytest_ane.families import Cut, Streams, Wire, apply_output, get_family, shard_input
 from pytest_ane.families.decoder import DecoderModel
+from pytest_ane.families.gemma4 import Gemma4Model
+from pytest_ane.families.gemma4.shards import layer_shards
+from pytest_ane.families.zaya import ZayaModel
 from pytest_ane.sources.safetensors import SafetensorsSource
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -45,6 +48,8 @@ class Case:
         kind: the name of the configuration's class, without `Config`.
         changes: of `TINY`.
         dtype: of the saved weights.
+        prepare: changes the random weights before they are saved.
+        layers: shards of one layer of transformers.
     """
 
     name: str
@@ -52,6 +57,8 @@ class Case:
     kind: str
     changes: Mapping[str, Any] = field(default_factory=dict)
     dtype: torch.dtype = torch.float32
+    prepare: Callable[[Any], None] | None = None
+    layers: int = 1
 
     def save(self, folder: Path, seed: int = 0) -> Any:
         """Save a checkpoint with random weights; the model, in float32 whatever was saved."""
@@ -64,18 +71,27 @@ class Case:
             for parameter in model.parameters():  # Norms of 1 and biases of 0 would show nothing.
                 if parameter.ndim == 1:
                     parameter.add_(torch.randn_like(parameter) * 0.2)
+            if self.prepare is not None:
+                self.prepare(model)
         model.to(self.dtype).save_pretrained(folder)
         # Read again: casting the model has rounded its frequencies too.
         return type(model).from_pretrained(folder, dtype=torch.float32, **_PLAIN).eval()
 
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """All of the model."""
+        numbers = range({**TINY, **self.changes}["num_hidden_layers"] * self.layers)
+        layers = [layer_shards(i) if self.family == "gemma4" else (f"L{i:02d}",) for i in numbers]
+        return (*(shard for layer in layers for shard in layer), "head.0", "head.1")
+
     def open(self, folder: Path, *, stateful: bool) -> DecoderModel:
         """The saved checkpoint as the family sees it, all shards of it."""
-        layers = {**TINY, **self.changes}["num_hidden_layers"]
-        shards = (*(f"L{i:02d}" for i in range(layers)), "head.0", "head.1")
         tokens = MAX_TOKENS if stateful else CONTEXT
-        cut = Cut(shards, max_tokens=tokens, context=CONTEXT, stateful=stateful)
+        cut = Cut(self.shards, max_tokens=tokens, context=CONTEXT, stateful=stateful)
         model = get_family(self.family).open_model(SafetensorsSource(folder), cut)
         assert isinstance(model, DecoderModel)
+        if isinstance(model, (Gemma4Model, ZayaModel)):
+            model.dtype = np.float32  # What is compared is the form, not the rounding of weights.
         return model
 
 
@@ -94,15 +110,16 @@ def expected(model: Any, ids: Sequence[int]) -> FloatArray:
 
 def referred(model: DecoderModel, ids: Sequence[int]) -> FloatArray:
     """Logits `[T, V]` of the float32 reference."""
-    x = model.embed(ids)
-    heads = []
-    for shard in [wire.shard for wire in get_family(model.config.family).wiring(model.shards)]:
-        (y,) = model.reference(shard)([x])
-        if shard.startswith("head"):
-            heads.append(y)
-        else:
-            x = y
-    return np.concatenate(heads, axis=1)
+    streams = {"x": model.embed(ids)}
+    for wire in wired(model):
+        (given,) = model.reference(wire.shard)([shard_input(streams, wire)])
+        apply_output(streams, wire, given)
+    return streams["logits"]
+
+
+def wired(model: DecoderModel) -> tuple[Wire, ...]:
+    """The model's shards in running order."""
+    return get_family(model.config.family).wiring(model.shards)
 
 
 class Converted:
@@ -111,24 +128,22 @@ class Converted:
     def __init__(self, model: DecoderModel) -> None:
         self._model = model
         self._modules = {shard: model.conversion(shard).module.float() for shard in model.shards}
+        self._wires = get_family(model.config.family).wiring(model.shards)
         self._position = 0
 
     def __call__(self, ids: Sequence[int]) -> FloatArray:
         """Logits `[T, V]` after more tokens."""
-        x, heads = self._model.embed(ids), []
-        for shard, module in self._modules.items():
-            layout = self._model.layout(shard)
-            inputs = layout.inputs(x, self._position)
-            ports = [port.name for port in self._model.ports(shard).inputs]
+        streams: Streams = {"x": self._model.embed(ids)}
+        for wire in self._wires:
+            module, layout = self._modules[wire.shard], self._model.layout(wire.shard)
+            inputs = layout.inputs(shard_input(streams, wire), self._position)
+            ports = [port.name for port in self._model.ports(wire.shard).inputs]
             with torch.inference_mode():
+                module = self._modules[wire.shard]
                 y = module(*(torch.from_numpy(inputs[name]) for name in ports)).numpy()
-            rows = layout.output({"y": y})
-            if shard.startswith("head"):
-                heads.append(rows)
-            else:
-                x = rows
+            apply_output(streams, wire, layout.output({"y": y}))
         self._position += len(ids)
-        return np.concatenate(heads, axis=1)
+        return streams["logits"]
 
 
 def difference(actual: FloatArray, right: FloatArray) -> float:

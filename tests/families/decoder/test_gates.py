@@ -1,4 +1,4 @@
-"""Checkpoints that transformers saves, through the gates: converted, compressed, green."""
+"""Checkpoints that transformers saves, as a new user brings them: `init --from`, then the gates."""
 
 from __future__ import annotations
 
@@ -7,50 +7,103 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from pytest_ane.build.census import ProgramWeight, find_weights
+from pytest_ane.manifest import load
+from pytest_ane.mil import read_model
+from pytest_ane.mil.blob import packed
+from pytest_ane.project.project import read_project
+from tests.families.bert import oracle as bert
 from tests.families.decoder.cases import CASES
+from tests.families.decoder.gguf_files import write_gguf_of
+from tests.families.decoder.oracle import Case
+from tests.project.scaffold.test_scaffold import WORDS
+from tests.sources.checkpoints import write_tokenizer
 
-MANIFEST = """
-[models.{name}]
-family = "{family}"
-source = {{ path = "{name}" }}
-shards = "L00-L{last:02d}, head.0-head.1"
-max-tokens = 8
-context = 64
-stateful = true
+WIDER = {"hidden_size": 64, "intermediate_size": 128, "initializer_range": 0.1, "vocab_size": 200}
+"""Wide enough that most of a block's weights are compressed."""
+OF_EACH_FAMILY = (*{case.family: case for case in reversed(CASES)}.values(), bert.CASES[0])
 
-[models.{name}.compression]
-method = "palettize"
-mode = "uniform"
-nbits = 8
-granularity = "per_grouped_channel"
-group_size = 16
 
-[models.{name}.policy.behaviour]
-min-top1 = 0.6
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
-[[models.{name}.prompts]]
-name = "digits"
-ids = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
-"""
-WIDER = {"hidden_size": 64, "intermediate_size": 128, "initializer_range": 0.1, "head_dim": 16}
-NAMES = ("qwen2", "gemma3", "phi3-window", "smollm3")
+
+def gates(folder: Path, shards: str) -> subprocess.CompletedProcess[str]:
+    return run(folder, "pytest", f"--ane-shards={shards}", "-m", "gate", "--ane-cache=cache")
+
+
+def palettized(package: Path) -> list[ProgramWeight]:
+    """A package's weights with tables."""
+    return [w for w in find_weights(read_model(package)) if "lut" in w.operation.inputs]
+
+
+def spoil(package: Path) -> None:
+    """Turn one of the tables of a block's widest palettized weight around."""
+    read = read_model(package)
+    weight = max(palettized(package), key=lambda w: w.weight.elements)
+    (table,) = weight.operation.inputs["lut"]
+    before = packed(read, table).tobytes()  # type: ignore[arg-type]
+    file = package / "Data/com.apple.CoreML/weights/weight.bin"
+    content = file.read_bytes()
+    assert content.count(before) == 1
+    after = np.frombuffer(before, np.float16).reshape(-1, 256).copy()
+    after[0] = after[0, ::-1]
+    file.write_bytes(content.replace(before, after.tobytes()))
 
 
 @pytest.mark.heavy
-def test_every_gate_is_green(tmp_path: Path) -> None:
-    text = ""
-    for case in (case for case in CASES if case.name in NAMES):
-        wider = WIDER if case.kind == "Gemma3Text" else {k: WIDER[k] for k in list(WIDER)[:3]}
-        wide = replace(case, changes={**case.changes, **wider})
-        wide.save(tmp_path / case.name)
-        last = wide.changes.get("num_hidden_layers", 3) - 1
-        text += MANIFEST.format(name=case.name, family=case.family, last=last)
-    (tmp_path / "shards.toml").write_text(text)
-    command = [sys.executable, "-m", "pytest", "--ane-shards=all", "-m", "gate", "--ane-cache=c"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+@pytest.mark.parametrize("case", OF_EACH_FAMILY, ids=lambda case: getattr(case, "family", "bert"))
+def test_the_first_manifest_is_green_and_a_spoilt_weight_red(
+    case: Case | bert.Case, tmp_path: Path
+) -> None:
+    replace(case, changes={**case.changes, **WIDER}).save(tmp_path / "model")
+    if isinstance(case, bert.Case):  # Texts are what it tells apart.
+        write_tokenizer(tmp_path / "model", WORDS)
+    green_then_red(tmp_path, "model")
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("family", ["gemma3", "qwen3"])
+def test_a_gguf_file_likewise(family: str, tmp_path: Path) -> None:
+    (case, *_) = (case for case in CASES if case.family == family)
+    replace(case, changes={**case.changes, **WIDER}).save(tmp_path / "model")
+    write_gguf_of(tmp_path / "model", tmp_path / "model.gguf")
+    green_then_red(tmp_path, "model.gguf")
+
+
+def green_then_red(tmp_path: Path, source: str) -> None:
+    """A source's first manifest passes all gates; with one spoilt palette fidelity fails."""
+    done = run(tmp_path, "pytest_ane.cli", "init", "--from", source, "--no-gates")
+    assert done.returncode == 0, done.stderr
+    (model,) = load(tmp_path / "shards.toml").models
+    green = gates(tmp_path, "all")
+    assert green.returncode == 0, green.stdout
+    count = len(model.shards)
     assert (
-        "passed: behaviour 4/4, compression 26/26, fidelity 26/26, placement 26/26" in done.stdout
+        f"passed: behaviour 1/1, compression {count}/{count}, fidelity {count}/{count}, "
+        f"placement {count}/{count}" in green.stdout
     )
+    spoilt = tmp_path / "spoilt.mlpackage"
+    shard = next(s for s in model.ids if palettized(package_of(tmp_path, s)))
+    package_of(tmp_path, shard).rename(spoilt)
+    spoil(spoilt)
+    with (tmp_path / "shards.toml").open("a") as manifest:
+        manifest.write(f'\n[models.{model.name}.shard."{shard}"]\n')
+        manifest.write('artifact = "spoilt.mlpackage"\nreference = "float32"\n')
+    red = gates(tmp_path, shard)
+    assert red.returncode == 1, red.stdout
+    assert f"FAILED   {model.name}:{shard}" in red.stdout
+    assert "fidelity" in red.stdout
+
+
+def package_of(folder: Path, shard: str) -> Path:
+    """A shard's package in the cache."""
+    project = read_project(folder / "shards.toml", folder / "cache")
+    (found,) = (each for each in project.shards if each.id == shard)
+    package = project.package(found)
+    assert package is not None
+    return package

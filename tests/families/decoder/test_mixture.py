@@ -15,7 +15,7 @@ from pytest_ane.families.decoder.ane import Router
 from pytest_ane.families.decoder.config import Mixture
 from pytest_ane.families.reference import close_choices
 from tests.families.decoder.cases import CASES
-from tests.families.decoder.oracle import prompt
+from tests.families.decoder.oracle import difference, expected, prompt, referred
 
 MOE = next(case for case in CASES if case.name == "qwen3-moe-normalized-steps")
 
@@ -61,3 +61,14 @@ def test_who_is_chosen(tmp_path: Path) -> None:
     assert all(len(set(route)) == 3 and max(route) < 4 for route in routes)
     assert len({route[0] for route in routes}) > 1
     assert undecided([hidden, np.zeros_like(hidden)]) == [(), tuple(range(9))]
+
+
+def test_the_shared_expert_counts_by_its_own_sigmoid(tmp_path: Path) -> None:
+    """A model without it, or one that weighs it otherwise, would be seen."""
+    case = next(case for case in CASES if case.name == "qwen2-moe")
+    right = case.save(tmp_path)
+    ids, model = prompt(7), case.open(tmp_path, stateful=False)
+    right.model.layers[1].mlp.shared_expert_gate.weight.data *= 1.5
+    assert difference(referred(model, ids), expected(right, ids)) > 1e-3
+    right.model.layers[1].mlp.shared_expert.down_proj.weight.data.zero_()
+    assert difference(referred(model, ids), expected(right, ids)) > 1e-2

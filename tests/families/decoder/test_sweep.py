@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.families.decoder.cases import smaller_layers, undecided_routers
 from tests.families.decoder.oracle import (
     CONTEXT,
     Case,
@@ -64,6 +65,19 @@ _gemma = {
     "final_logit_softcapping": _cap,
     "attention_bias": _flag,
 }
+_proportional = st.fixed_dictionaries(
+    {
+        "sliding_attention": st.just({"rope_type": "default", "rope_theta": 100.0}),
+        "full_attention": st.fixed_dictionaries(
+            {
+                "rope_type": st.just("proportional"),
+                "rope_theta": st.floats(50, 1e6),
+                "partial_rotary_factor": st.floats(0.1, 1),
+                "factor": _factors,
+            }
+        ),
+    }
+)
 _experts = {"num_experts_per_tok": st.integers(1, 3)}
 _biases = {"attention_bias": _flag, "mlp_bias": _flag}
 OPTIONS: Mapping[tuple[str, str], Mapping[str, st.SearchStrategy[Any]]] = {
@@ -76,6 +90,12 @@ OPTIONS: Mapping[tuple[str, str], Mapping[str, st.SearchStrategy[Any]]] = {
                          "use_sliding_window": st.just(True)},
     ("mixtral", "Mixtral"): {"rope_parameters": _rope(), "sliding_window": _maybe_window,
                              **_experts, "num_local_experts": st.integers(3, 6)},
+    ("qwen2_moe", "Qwen2Moe"): {
+        "rope_parameters": _rope(), "norm_topk_prob": _flag, "qkv_bias": _flag,
+        "decoder_sparse_step": st.integers(1, 2), "moe_intermediate_size": st.integers(1, 20),
+        "shared_expert_intermediate_size": st.integers(1, 20), **_experts,
+        "num_experts": st.integers(3, 6), "max_window_layers": st.integers(1, 3), **_switched,
+    },
     ("qwen3_moe", "Qwen3Moe"): {
         "rope_parameters": _rope(), "norm_topk_prob": _flag, "attention_bias": _flag,
         "decoder_sparse_step": st.integers(1, 2), "moe_intermediate_size": st.integers(1, 20),
@@ -83,6 +103,14 @@ OPTIONS: Mapping[tuple[str, str], Mapping[str, st.SearchStrategy[Any]]] = {
     },
     ("gemma2", "Gemma2"): _gemma | {"attn_logit_softcapping": _cap},
     ("gemma3", "Gemma3Text"): _gemma,
+    ("gemma4", "Gemma4Text"): {
+        "sliding_window": _window, "layer_types": _kinds, "attention_k_eq_v": _flag,
+        "final_logit_softcapping": _cap, "global_head_dim": st.sampled_from([4, 8, 14]),
+        "num_global_key_value_heads": st.just(1), "hidden_size_per_layer_input": st.just(0),
+        "enable_moe_block": st.just(True), "num_experts": st.sampled_from([8, 16]),
+        "top_k_experts": st.integers(1, 8), "moe_intermediate_size": st.integers(1, 20),
+        "num_hidden_layers": st.just(3), "rope_parameters": _proportional,
+    },
     ("phi3", "Phi3"): {"sliding_window": _maybe_window},
     ("smollm3", "SmolLM3"): {"rope_parameters": _rope(), "no_rope_layers": _turns, **_switched,
                              **_biases},
@@ -91,8 +119,21 @@ OPTIONS: Mapping[tuple[str, str], Mapping[str, st.SearchStrategy[Any]]] = {
         "logits_scaling": _multiplier, "residual_multiplier": _multiplier,
         "attention_multiplier": st.floats(0.05, 1), **_biases,
     },
+    ("zaya", "Zaya"): {
+        "rope_parameters": st.fixed_dictionaries({"hybrid": _rope(), "hybrid_sliding": _rope()}),
+        "layer_types": st.lists(st.sampled_from(["hybrid", "hybrid_sliding"]), min_size=3,
+                                max_size=3),
+        "sliding_window": _window, "moe_intermediate_size": st.integers(1, 20),
+        "num_experts": st.integers(1, 6), "router_hidden_size": st.integers(1, 20),
+    },
 }  # fmt: skip
-_OWN_HEAD = ("llama", "mistral", "mixtral", "qwen3", "qwen3_moe", "gemma2", "gemma3")
+_OWN_HEAD = (
+    "llama", "mistral", "mixtral", "qwen3", "qwen3_moe", "gemma2", "gemma3", "gemma4", "zaya",
+)  # fmt: skip
+_PREPARED: Mapping[str, Mapping[str, Any]] = {
+    "gemma4": {"prepare": smaller_layers},
+    "zaya": {"prepare": undecided_routers, "layers": 2},
+}
 
 
 @st.composite
@@ -112,7 +153,7 @@ def cases(draw: st.DrawFn) -> Case:
     if family in _OWN_HEAD:
         sizes["head_dim"] = 2 * draw(st.integers(2, 6))
     options = {name: draw(strategy) for name, strategy in OPTIONS[family, kind].items()}
-    return Case("drawn", family, kind, sizes | options)
+    return Case("drawn", family, kind, sizes | options, **_PREPARED.get(family, {}))
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -8,9 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_ane.families.ane import ScaledRMSNorm
 from pytest_ane.families.gemma4 import Gemma4Model
-from pytest_ane.families.gemma4.ane import AneAttention, AneHead, AneNorm
-from pytest_ane.families.gemma4.weights import Weights
 from tests.families.gemma4.tiny import hidden, tiny_model
 
 CONTEXT = 12
@@ -18,9 +17,7 @@ CONTEXT = 12
 
 def steps(model: Gemma4Model, shard: str, x: np.ndarray, size: int) -> np.ndarray:
     """Attention on `x [T, C]`, `size` positions a call, in float32."""
-    layer, layout = int(shard[1:3]), model.layout(shard)
-    weights = Weights(model.source, model.config)
-    module = AneAttention(model.config, layer, weights.attention(layer), CONTEXT)
+    layout, module = model.layout(shard), model.conversion(shard).module.float()
     rows = []
     with torch.no_grad():
         for start in range(0, len(x), size):
@@ -61,17 +58,17 @@ def test_a_sliding_layer_forgets_and_a_global_one_does_not() -> None:
 def test_head() -> None:
     model = tiny_model(["head.0", "head.1"])
     x = hidden(3, 8)
-    head = AneHead(model.config, Weights(model.source, model.config).head(1, 2))
+    head = model.conversion("head.1").module.float()
     y = head(torch.from_numpy(x.T.copy())[None, :, :, None])[0, :, :, 0].T
     expected = model.reference("head.1")([x])[0]
-    np.testing.assert_allclose(y.numpy(), expected, rtol=2e-4, atol=2e-5)
+    np.testing.assert_allclose(y.numpy(), expected, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("largest", [21_953.0, 65_504.0, 256.0, 1.0, 0.01])
 def test_norm_in_fp16_survives_large_inputs(largest: float) -> None:
     x = (hidden(1, 64) * largest / 100).astype(np.float16)
     x[0, 7] = largest
-    norm = AneNorm(torch.ones(64).half(), 1e-6)
+    norm = ScaledRMSNorm(torch.ones(64).half(), 1e-6)
     y = norm(torch.from_numpy(x)[..., None, None]).flatten().double().numpy()
     wide = x[0].astype(np.float64)
     np.testing.assert_allclose(y, wide / np.sqrt((wide**2).mean() + 1e-6), rtol=5e-3, atol=2e-3)

@@ -10,7 +10,7 @@ import torch
 
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import Cut
-from pytest_ane.families.gemma4 import Gemma4Model, open_model
+from pytest_ane.families.gemma4 import FAMILY, Gemma4Model
 from pytest_ane.sources.safetensors import SafetensorsSource
 from tests.families.gemma4.tiny import ROOT, MemorySource, hidden, tiny_source
 from tests.sources.checkpoints import bf16, write_checkpoint
@@ -32,12 +32,12 @@ def published(source: MemorySource, folder: Path) -> Gemma4Model:
     """The same weights from disk."""
     tensors = [(name, bf16(values)) for name, values in source.tensors.items()]
     write_checkpoint(folder, *(dict(tensors[i::3]) for i in range(3)), config=source.config)
-    return open_model(SafetensorsSource(folder), CUT)
+    return FAMILY.open_model(SafetensorsSource(folder), CUT)
 
 
 @pytest.mark.parametrize("shard", SHARDS)
 def test_the_same_shard_as_from_memory(source: MemorySource, tmp_path: Path, shard: str) -> None:
-    found, same = published(source, tmp_path), open_model(source, CUT)
+    found, same = published(source, tmp_path), FAMILY.open_model(source, CUT)
     x = hidden(4, found.layout(shard).width)
     np.testing.assert_array_equal(found.reference(shard)([x])[0], same.reference(shard)([x])[0])
     weights, expected = (m.conversion(shard).module.state_dict() for m in (found, same))

@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 
 from pytest_ane.core.errors import ExecutionError
-from pytest_ane.families.gemma4 import layout
+from pytest_ane.families.gemma4 import FAMILY
 from pytest_ane.families.layout import MASKED, Rotary, causal_mask
 from tests.families.gemma4.tiny import hidden, tiny_model
 
 
 def test_a_share_of_a_global_head_turns() -> None:
     """Of 16 channels a quarter: pairs (0, 8) and (1, 9), at frequencies of all 16."""
-    cos, sin = Rotary.plain(16, 100.0, 0.25).tables(3, start=1)
-    angle = np.outer([1, 2, 3], [1.0, 100.0 ** (-2 / 16)])
+    rotary = tiny_model(global_head_dim=16).layout("L01.attn").rotary
+    assert rotary is not None
+    cos, sin = rotary.tables(3, start=1)
+    angle = np.outer([1, 2, 3], [1.0, 1000.0 ** (-2 / 16)])
     for pair in (0, 1):
         for channel in (pair, pair + 8):
             np.testing.assert_allclose(cos[:, channel], np.cos(angle[:, pair]), rtol=1e-6)
@@ -71,4 +73,4 @@ def test_rebuilt_from_the_description() -> None:
     model = tiny_model(context=6)
     description = json.loads(json.dumps(model.description))
     for shard in ("L00.attn", "L01.attn", "L00.p0", "L00.p7", "head.0"):
-        assert layout(description, shard) == model.layout(shard)
+        assert FAMILY.layout(description, shard) == model.layout(shard)

@@ -11,18 +11,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.families.gemma4.config import Gemma4Config
-from pytest_ane.families.gemma4.packs import AneCombiner, AnePack, AneRouter, read_banks
+from pytest_ane.families.decoder.ane import Router
+from pytest_ane.families.gemma4.ane import AneCombiner, AnePack
 from pytest_ane.families.gemma4.reference import route
-from pytest_ane.families.gemma4.weights import RouterWeights, Weights
-from tests.families.gemma4.tiny import ROOT, hidden, tiny_model, tiny_source
+from pytest_ane.families.gemma4.weights import RouterWeights
+from tests.families.gemma4.tiny import ROOT, hidden, tiny_model, tiny_source, tiny_weights
 
 
 def pack_module(source: Any, pack: int, dtype: npt.DTypeLike = np.float32) -> torch.nn.Module:
     """Pack of layer 0, the combiner for the last."""
-    weights = Weights(source, Gemma4Config.read(source), dtype)
+    weights = tiny_weights(source, dtype)
     config = weights.config
-    module = AnePack(config, weights.router(0), read_banks(weights, 0, pack), pack)
+    module = AnePack(config, weights.router(0), weights.banks(0, pack), pack)
     return AneCombiner(config, module, weights.combiner(0)) if pack == 7 else module
 
 
@@ -32,11 +32,6 @@ def run(module: torch.nn.Module, x: np.ndarray) -> np.ndarray:
         y = module(torch.from_numpy(x.T.copy())[None, :, :, None].to(dtype))
     result: np.ndarray = y[0, :, :, 0].T.float().numpy()
     return result
-
-
-def router(config: Gemma4Config, projection: torch.Tensor, scale: torch.Tensor) -> RouterWeights:
-    ones = torch.ones(config.width)
-    return RouterWeights(projection, ones, scale, ones)
 
 
 @settings(max_examples=20, deadline=None)
@@ -71,15 +66,14 @@ def test_every_pack_agrees_with_the_reference(
     top=st.integers(1, 16),
 )
 def test_among_equals_packs_choose_what_the_reference_chooses(levels: list[int], top: int) -> None:
-    """In fp16, with logits that are often equal: `top` experts in all, whichever pack is asked."""
-    config = Gemma4Config.read(tiny_source(top_k_experts=top))
+    """In fp16, with logits that are often equal: `top` experts in all."""
+    config = tiny_weights(tiny_source(top_k_experts=top)).config
+    assert config.mixture is not None
     projection = torch.tensor(levels)[:, None] * torch.eye(8)[0]
-    weights = router(config, projection, torch.ones(16))
-    half = RouterWeights(*(t.half() for t in vars(weights).values()))
+    weights = RouterWeights(projection, torch.ones(8), torch.ones(16), torch.ones(8))
     normed = torch.full((1, 8, 1, 1), 1.0).half()
-    shares = [AneRouter(config, half, pack)(normed) for pack in range(8)]
     expected = route(torch.full((1, 8), 1e3), weights, config)[0]
-    found = torch.cat(shares, dim=1).flatten().float()
+    found = Router(config.mixture, projection.half())(normed).flatten().float()
     assert int((found > 0).sum()) == top
     torch.testing.assert_close(found, expected, rtol=2e-3, atol=0)
 
@@ -114,8 +108,7 @@ def test_nan_comes_out_as_nan() -> None:
 
 def test_banks_hold_the_experts_side_by_side() -> None:
     source = tiny_source()
-    weights = Weights(source, Gemma4Config.read(source), np.float16)
-    gate, up, down = read_banks(weights, 1, 3)
+    gate, up, down = tiny_weights(source, np.float16).banks(1, 3)
     fused = source.tensors[f"{ROOT}layers.1.experts.gate_up_proj"].astype(np.float16)
     downs = source.tensors[f"{ROOT}layers.1.experts.down_proj"].astype(np.float16)
     np.testing.assert_array_equal(gate.numpy(), np.concatenate([fused[6, :4], fused[7, :4]]))

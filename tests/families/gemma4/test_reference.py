@@ -10,11 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.families.gemma4.config import Gemma4Config
 from pytest_ane.families.gemma4.reference import route
 from pytest_ane.families.gemma4.weights import RouterWeights
 from tests.families.gemma4.oracle import Oracle
-from tests.families.gemma4.tiny import ROOT, hidden, tiny_model, tiny_source
+from tests.families.gemma4.tiny import ROOT, hidden, tiny_model, tiny_source, tiny_weights
 
 CLOSE = {"rtol": 2e-4, "atol": 2e-5}
 
@@ -125,7 +124,7 @@ def test_only_chosen_experts_are_read() -> None:
     ],
 )
 def test_of_equals_the_lower_expert_is_chosen(logits: list[float], expected: list[float]) -> None:
-    config = Gemma4Config.read(tiny_source(num_experts=8, top_k_experts=2, hidden_size=4))
+    config = tiny_weights(tiny_source(num_experts=8, top_k_experts=2, hidden_size=4)).config
     projection = torch.tensor(logits)[:, None] * torch.tensor([1.0, 0, 0, 0])
     ones = torch.ones(4)
     weights = RouterWeights(projection, ones, torch.ones(8), ones)

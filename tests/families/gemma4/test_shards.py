@@ -8,8 +8,7 @@ import pytest
 from pytest_ane.core.errors import ManifestError
 from pytest_ane.families import Wire, apply_output, shard_input
 from pytest_ane.families.blocks import slices
-from pytest_ane.families.gemma4 import starts_whole, wiring
-from pytest_ane.families.gemma4.shards import layer_shards
+from pytest_ane.families.gemma4.shards import layer_shards, starts_whole, wiring
 
 LAYER = ("L00.attn", *(f"L00.p{i}" for i in range(8)))
 

@@ -12,7 +12,9 @@ import numpy.typing as npt
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import Cut
-from pytest_ane.families.gemma4 import Gemma4Model, open_model
+from pytest_ane.families.gemma4 import FAMILY, Gemma4Model
+from pytest_ane.families.gemma4.weights import Weights
+from pytest_ane.sources import Source
 from pytest_ane.sources.base import Tokenizer
 
 ROOT = "model.language_model."
@@ -27,6 +29,10 @@ class MemorySource:
     label: str = "tiny"
     synthetic: bool = False
     read: list[str] = field(default_factory=list)
+
+    @property
+    def keys(self) -> Collection[str]:
+        return self.config.keys()
 
     @property
     def names(self) -> Collection[str]:
@@ -67,6 +73,9 @@ class MemorySource:
 def tiny_config(**changes: Any) -> dict[str, Any]:
     """`text_config` of two layers, the second one global."""
     return {
+        "model_type": "gemma4_text",
+        "enable_moe_block": True,
+        "hidden_size_per_layer_input": 0,
         "num_hidden_layers": 2,
         "hidden_size": 8,
         "intermediate_size": 12,
@@ -154,7 +163,13 @@ def tiny_model(
 ) -> Gemma4Model:
     """A model of these dimensions cut into these shards, with states of `context` positions."""
     cut = Cut(tuple(shards), max_tokens=4, context=context)
-    return open_model(tiny_source(seed, **changes), cut)
+    return FAMILY.open_model(tiny_source(seed, **changes), cut)
+
+
+def tiny_weights(source: Source, dtype: npt.DTypeLike = np.float32) -> Weights:
+    """A source's tensors by the family's names."""
+    config, names = FAMILY.read(source, Cut(()))
+    return Weights(source, config, names, dtype)
 
 
 def hidden(length: int, width: int, seed: int = 0) -> FloatArray:

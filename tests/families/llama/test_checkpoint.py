@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,9 +154,19 @@ def test_without_a_base_it_is_10_000(tmp_path: Path) -> None:
 
 
 def test_a_head_of_its_own_that_is_missing(tmp_path: Path) -> None:
-    _, checkpoint = pair(tmp_path, tie_word_embeddings=False)
-    with pytest.raises(SourceError, match=r"no tensor 'lm_head\.weight'"):
-        checkpoint.reference("head.0")
+    with pytest.raises(SourceError, match=r"lacks the tensor 'lm_head\.weight' \(1 such in all\)"):
+        pair(tmp_path, tie_word_embeddings=False)
+
+
+def test_a_part_of_a_checkpoint_serves_the_shards_that_it_holds(tmp_path: Path) -> None:
+    pair(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"num_hidden_layers": 4}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    FAMILY.open_model(SafetensorsSource(tmp_path), CUT)
+    more = replace(CUT, shards=("L00", "L01", "L02", "head.0", "head.1"))
+    lacking = r"lacks the tensor 'model\.layers\.2\.input_layernorm\.weight' \(9 such in all\)"
+    with pytest.raises(SourceError, match=lacking):
+        FAMILY.open_model(SafetensorsSource(tmp_path), more)
 
 
 def test_a_bias_is_refused_by_its_published_name(tmp_path: Path) -> None:
@@ -186,7 +198,12 @@ def test_the_known_tensors(smollm2: Source) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["blk.0.attn_q.bias", "rope_factors_long.weight", "blk.0.ffn_gate_exps.weight", "blk.x.weight"],
+    [
+        "blk.0.attn_norm.bias",
+        "rope_factors_long.weight",
+        "blk.0.ffn_gate_exps.weight",
+        "blk.x.weight",
+    ],
 )
 def test_an_unknown_tensor(name: str) -> None:
     source = tiny_source()

@@ -88,8 +88,8 @@ def test_slices_that_are_not_the_whole_vocabulary(heads: tuple[str, ...]) -> Non
 
 def test_a_file_with_a_tensor_that_would_be_left_out() -> None:
     source = tiny_source()
-    source.tensors["blk.0.attn_q.bias"] = np.zeros(16, np.float32)
+    source.tensors["blk.0.attn_norm.bias"] = np.zeros(16, np.float32)
     with pytest.raises(
-        SourceError, match=r"does not compute with its tensor 'blk\.0\.attn_q\.bias'"
+        SourceError, match=r"does not compute with its tensor 'blk\.0\.attn_norm\.bias'"
     ):
         FAMILY.open_model(source, Cut(("L00",)))

@@ -27,7 +27,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[ZayaModel, ZayaMod
     tensors = [(name, bf16(values)) for name, values in memory.tensors.items()]
     folder = tmp_path_factory.mktemp("checkpoint")
     write_checkpoint(folder, *(dict(tensors[i::3]) for i in range(3)), config=memory.values)
-    cut = Cut(SHARDS, max_tokens=4, context=CONTEXT)
+    cut = Cut(SHARDS, max_tokens=4, context=CONTEXT, variant="notes")
     return open_model(memory, cut), open_model(SafetensorsSource(folder), cut)
 
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from pytest_ane.core.errors import ManifestError, SourceError
-from pytest_ane.families import Cut, Wire
+from pytest_ane.families import Branch, Cut, Wire
+from pytest_ane.families.decoder import Layer, Mixture
+from pytest_ane.families.layout import Rotary
 from pytest_ane.families.zaya import wiring
 from pytest_ane.families.zaya.config import ZayaConfig
 from pytest_ane.sources import SeededSource
@@ -20,34 +22,38 @@ def read(drop: tuple[str, ...] = (), **changes: Any) -> ZayaConfig:
     """The configuration of a tiny model with some of its keys dropped or changed."""
     source = tiny_source()
     source.values = {k: v for k, v in source.values.items() if k not in drop} | changes
-    return ZayaConfig.read(source, 3, CUT)
+    return ZayaConfig.read(source, 3, CUT)[0]
 
 
-def test_a_synthetic_model_is_zaya1_8b() -> None:
-    config = ZayaConfig.read(SeededSource(0, lambda name, shape: None), 3, Cut(()))
+def test_a_synthetic_model_is_the_published_zaya1_8b() -> None:
+    config, names = ZayaConfig.read(SeededSource(0, lambda name, shape: None), 3, Cut(()))
     assert config == ZayaConfig(
-        layers=80,
+        family="zaya",
         width=2048,
+        ffn=2048,
         heads=8,
         kv_heads=2,
         head=128,
-        rotary=64,
-        theta=5e6,
-        experts=16,
-        ffn=2048,
-        router=256,
-        epsilon=1e-5,
         vocabulary=262_272,
+        epsilon=1e-5,
+        scale=128**-0.5,
+        layers=(Layer(0), Layer(None, sparse=True)) * 40,
+        rotaries=(Rotary.plain(64, 5e6),),
+        mixture=Mixture(16, 1, 2048, normalized=False),
         slices=3,
         context=2048,
+        variant="published",
+        router=256,
     )
+    assert not names.folded
     assert (config.q_channels, config.kv_channels, config.qk_channels) == (1024, 256, 1280)
 
 
 def test_dimensions_are_read_from_the_configuration() -> None:
     config = read()
-    assert (config.layers, config.width, config.heads, config.kv_heads) == (2, 12, 4, 2)
-    assert (config.head, config.rotary, config.ffn, config.context) == (4, 2, 8, 9)
+    assert (len(config.layers), config.width, config.heads, config.kv_heads) == (2, 12, 4, 2)
+    assert (config.head, config.ffn, config.context) == (4, 8, 9)
+    assert config.rotaries == (Rotary.plain(2, 100.0),)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +77,13 @@ def test_other_releases_say_the_same(drop: tuple[str, ...], changes: dict[str, A
     ("drop", "changes", "message"),
     [
         (("hidden_size",), {}, "tiny: config.json has none of hidden_size."),
-        (("rope_theta",), {}, "tiny: config.json has none of rope_theta, rotary_base."),
+        (("norm_epsilon",), {}, "tiny: config.json has none of norm_epsilon, rms_norm_eps."),
+        (
+            (),
+            {"sliding_window": 4},
+            "tiny: config.json has sliding_window 4, which family 'zaya' does not compute, so its "
+            "reference would be another model.",
+        ),
         ((), {"num_experts": 0}, "tiny: num_experts is 0, no positive number."),
         ((), {"num_experts": True}, "tiny: num_experts is True, no positive number."),
         ((), {"num_experts": []}, "tiny: num_experts is [], no positive number."),
@@ -89,8 +101,8 @@ def test_other_releases_say_the_same(drop: tuple[str, ...], changes: dict[str, A
         (
             (),
             {"partial_rotary_factor": 2},
-            "tiny: 4 query heads, 2 key heads of 4 channels, 8 of them rotated, and 16 channels of "
-            "an expert's two halves do not divide evenly.",
+            "tiny: config.json has rope_parameters.partial_rotary_factor 2; of a head's 4 channels "
+            "an even number of at least 2 can turn.",
         ),
         ((), {"hidden_size": "2048"}, "tiny: hidden_size is '2048', no positive number."),
         (
@@ -102,8 +114,8 @@ def test_other_releases_say_the_same(drop: tuple[str, ...], changes: dict[str, A
         (
             (),
             {"num_query_groups": 3},
-            "tiny: 4 query heads, 3 key heads of 4 channels, 2 of them rotated, and 16 channels of "
-            "an expert's two halves do not divide evenly.",
+            "tiny: 4 query heads, 3 key heads of 4 channels, and 16 channels of an expert's two "
+            "halves do not divide evenly.",
         ),
     ],
 )
@@ -116,9 +128,11 @@ def test_what_is_missing_absurd_or_another_variant(
 
 
 def test_wiring_names_the_family() -> None:
-    assert wiring(["head.0", "L01", "L00"]) == (
+    state = (Branch("router", "set", -1),)
+    assert wiring(["head.0", "L03", "L01", "L00"]) == (
         Wire("L00", kind="attention"),
-        Wire("L01", kind="mixture"),
+        Wire("L01", kind="mixture", more=state),
+        Wire("L03", takes=("x", "router"), kind="mixture", more=state),
         Wire("head.0", gives="logits", mode="append", kind="head"),
     )
     with pytest.raises(ManifestError, match=r"Family 'zaya' has no shard 'L00\.p0'"):

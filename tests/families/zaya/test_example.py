@@ -14,7 +14,9 @@ EXAMPLE = Path(__file__).parents[3] / "examples/zaya1-8b.toml"
 def test_the_example_is_the_whole_model() -> None:
     (model,) = load(EXAMPLE).models
     family = get_family("zaya")
-    opened = family.open_model(SeededSource(7, family.spread), Cut(model.ids, model.max_tokens))
+    cut = Cut(model.ids, model.max_tokens, variant=model.variant)
+    opened = family.open_model(SeededSource(7, family.spread), cut)
+    assert opened.description["variant"] == "notes"
     assert not opened.missing
     assert len(model.ids) == 83
     assert family.starts_whole(model.ids)

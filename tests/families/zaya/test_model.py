@@ -123,6 +123,6 @@ def test_a_tensor_that_would_be_left_out(name: str) -> None:
         open_model(source, Cut(("L00",)))
     assert str(error.value) == (
         f"tiny: family 'zaya' does not compute with its tensor {name!r} (1 such in all), so "
-        "its reference would be another model. It reads the names of the first release, which "
-        "Zyphra keeps as ZAYA1-8B-legacy."
+        "its reference would be another model. It reads the names of transformers, and those of "
+        "the first release, which Zyphra keeps as ZAYA1-8B-legacy."
     )

@@ -22,7 +22,7 @@ SMALLER = {
 
 @pytest.fixture(scope="module")
 def model() -> ZayaModel:
-    return open_model(SeededSource(7, spread, SMALLER), Cut(("L00", "head.0")))
+    return open_model(SeededSource(7, spread, SMALLER), Cut(("L00", "head.0"), variant="notes"))
 
 
 @pytest.mark.parametrize("shard", ["L00", "L01", "L02", "L03"])

@@ -71,6 +71,7 @@ def tiny_source(
             f"{own}router_mlp.2.bias": normal(router, std=0.2),
             f"{own}router_mlp.4.weight": normal(experts + 1, router),
             f"{own}balancing_biases": normal(experts + 1, std=0.2),
+            f"{own}router_states_scale": normal(router, mean=1.0, std=0.2),
         }
         for e in range(experts):
             name = f"zaya_block.experts.local_experts.{e}.linear_fc"
@@ -84,11 +85,13 @@ def tiny_source(
         "model.embed_tokens.weight": normal(vocabulary, width),
         "model.final_norm.weight": normal(width, mean=1.0, std=0.2),
     }
+    tensors |= {f"model.{name}": value for name, value in residual().items()}
     for i in range(layers):
         layer = (mixture() if i % 2 else attention()) | residual()
         layer["input_norm.weight"] = normal(width, mean=1.0, std=0.2)
         tensors |= {f"model.layers.{i}.{name}": value for name, value in layer.items()}
     values: dict[str, Any] = {
+        "model_type": "zaya",
         "num_hidden_layers": layers,
         "hidden_size": width,
         "num_attention_heads": heads,
@@ -105,7 +108,9 @@ def tiny_source(
     return MemorySource(tensors, values, label="tiny")
 
 
-def tiny_model(shards: Sequence[str] = ("L00", "L01"), **dimensions: Any) -> ZayaModel:
+def tiny_model(
+    shards: Sequence[str] = ("L00", "L01"), variant: str = "notes", **dimensions: Any
+) -> ZayaModel:
     """A model of these dimensions cut into these shards, with states of `CONTEXT` positions."""
-    cut = Cut(tuple(shards), max_tokens=4, context=CONTEXT)
+    cut = Cut(tuple(shards), max_tokens=4, context=CONTEXT, variant=variant)
     return open_model(tiny_source(**dimensions), cut)

@@ -40,7 +40,8 @@ ALONE = (shard("L00", 0.05), shard("L01", 0.2), shard("L02", 0.04))
 
 def of(*prompts: PromptResult, alone: Any = ALONE, **policy: Any) -> Verdict:
     behaviour = Behaviour(prompts, alone, {})
-    return judge(behaviour, BehaviourPolicy.model_validate(policy), "smollm2")
+    own = {"min-positions": 1, **policy}
+    return judge(behaviour, BehaviourPolicy.model_validate(own), "smollm2")
 
 
 def beyond(verdict: Verdict) -> list[str]:
@@ -84,7 +85,7 @@ def test_the_stack_says_the_same() -> None:
         "reference.text.chat": " a b c",
     }
     limits = {figure.name: figure.limit for figure in verdict.figures if figure.limit is not None}
-    assert limits == {"top1": 0.9, "kl.mean": 0.05, "centred_cosine.min": 0.9}
+    assert limits == {"top1": 0.9, "kl.mean": 0.05, "centred_cosine.min": 0.9, "positions": 1}
     prompts, greedy, alone = verdict.tables
     assert [row[0] for row in prompts.rows] == ["facts", "chat"]
     assert [row[1:3] for row in greedy.rows] == [(3, 3), (3, 3)]
@@ -169,6 +170,40 @@ def test_a_prompt_with_other_greedy_text_is_changed() -> None:
 @pytest.mark.parametrize("prompts", [(), (replace(GOOD, positions=(FIRST,)),)])
 def test_position_0_alone_proves_nothing(prompts: tuple[PromptResult, ...]) -> None:
     assert of(*prompts).status == "unproven"
+
+
+@pytest.mark.parametrize(
+    ("positions", "policy", "status"),
+    [
+        ((32,), {}, "passed"),
+        ((16, 16), {}, "passed"),
+        ((31,), {}, "unproven"),
+        ((16, 15), {}, "unproven"),
+        ((31,), {"min-positions": 31}, "passed"),
+        ((32,), {"min-positions": 33}, "unproven"),
+    ],
+)
+def test_few_positions_tell_little(
+    positions: tuple[int, ...], policy: dict[str, int], status: str
+) -> None:
+    """Of each prompt these come after the first, which is not judged."""
+    prompts = [replace(GOOD, name=f"p{n}", positions=(FIRST, *[SAME] * n)) for n in positions]
+    behaviour = Behaviour(tuple(prompts), ALONE, {})
+    verdict = judge(behaviour, BehaviourPolicy.model_validate(policy), "smollm2")
+    assert verdict.status == status
+    if status == "unproven":
+        least = policy.get("min-positions", 32)
+        (finding,) = verdict.reasons
+        assert finding.figure == "positions"
+        assert finding.reason.startswith(f"{sum(positions)} positions are judged")
+        assert finding.reason.endswith(f"fewer than min-positions = {least} tell little")
+        assert finding.remedy == "add golden prompts, or set policy.behaviour.min-positions"
+
+
+def test_a_wrong_model_of_few_positions_fails_and_is_not_merely_unproven() -> None:
+    verdict = of(replace(GOOD, positions=(FIRST, OTHER)), **{"min-positions": 32})
+    assert verdict.status == "failed"
+    assert {"top1", "positions"} <= set(beyond(verdict))
 
 
 def test_a_prompt_of_one_position_beside_another() -> None:
@@ -340,7 +375,7 @@ def reference(
 ) -> Verdict:
     """Judged with `b` expected of the text of `facts`."""
     behaviour = Behaviour(prompts, ALONE, {}, vocabulary)
-    rules = BehaviourPolicy.model_validate(policy)
+    rules = BehaviourPolicy.model_validate({"min-positions": 1, **policy})
     return judge(behaviour, rules, "smollm2", {"facts": "b"}, trained=trained)
 
 

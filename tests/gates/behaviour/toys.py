@@ -14,7 +14,7 @@ from pytest_ane.families import Streams, Wire, apply_output, shard_input
 from pytest_ane.manifest.policy import BehaviourPolicy
 
 WIDTH, VOCABULARY = 12, 10
-POLICY = BehaviourPolicy(min_greedy=2)
+POLICY = BehaviourPolicy(min_greedy=2, min_positions=1)
 _RNG = np.random.default_rng(11)
 _EMBEDDING = _RNG.standard_normal((VOCABULARY, WIDTH)).astype(np.float32)
 _HEAD = _RNG.standard_normal((WIDTH, VOCABULARY)).astype(np.float32)

@@ -134,6 +134,13 @@ def test_only_captured_probes_have_a_first_position_apart() -> None:
     assert captured.first.cosines + captured.rest.cosines == captured.cosines
 
 
+def test_position_0_of_an_encoder_is_judged_as_all_others() -> None:
+    """It sees the whole text, and may be the only one that is pooled."""
+    probe = replace(case({"y": X}), kind="captured", causal=False)
+    (found,) = measure(FakeRunner(y=X), [probe], compared=True, provenance={}).comparisons
+    assert (found.first.positions, found.rest.positions) == ((), (0, 1, 2))
+
+
 def test_nothing_live() -> None:
     found = compare(X * 0, X * 0)
     assert not found.live

@@ -123,8 +123,9 @@ def test_packages_alone_are_a_reference(stack: Path) -> None:
 def test_what_a_mac_recorded_is_verified_elsewhere(project: Project, packages: Path) -> None:
     shutil.copytree(packages, project.path / "packages")
     shutil.copy(EXAMPLE / "own_stack.py", project.path)
-    text = (EXAMPLE / "shards.toml").read_text()
-    project.manifest(text + '\n[models.mine.policy]\nbehaviour.require = "device"\n')
+    text, table = (EXAMPLE / "shards.toml").read_text(), "[models.mine.policy.behaviour]\n"
+    assert table in text
+    project.manifest(text.replace(table, f'{table}require = "device"\n'))
     with Replayer(Script()):
         project.gate("--ane-backend=coreml", "--ane-record", "-k", "behaviour")
     result = project.gate("--ane-backend=cpu", "-k", "behaviour")

@@ -1,0 +1,172 @@
+"""A BERT over a source: embedding, float32 references and ANE forms of its shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pytest_ane.core.arrays import FloatArray
+from pytest_ane.core.errors import ExecutionError
+from pytest_ane.families.base import Conversion, Cut, Inputs, Port, Ports, Reference
+from pytest_ane.families.bert.config import (
+    POOLING,
+    BertConfig,
+    check_depth,
+    missing,
+    read,
+    wiring,
+)
+from pytest_ane.families.blocks import block_index
+from pytest_ane.families.layout import MASKED, AneLayout
+from pytest_ane.sources import Source
+
+if TYPE_CHECKING:
+    from pytest_ane.families.bert.weights import Weights
+
+
+def open_model(source: Source, cut: Cut) -> BertModel:
+    """See a checkpoint or a seed as a model cut into these shards.
+
+    Raises:
+        SourceError: another architecture or variant, or a block the model does not have.
+        ManifestError: a shard id that is neither a block nor `pooling`, or states.
+    """
+    shards = [wire.shard for wire in wiring(cut.shards)]
+    config = read(source, cut.max_tokens)
+    check_depth(source.label, shards, config.layers)
+    return BertModel(source, config, shards)
+
+
+def layout(description: dict[str, Any], shard: str) -> BertLayout:
+    """A shard's layout from `BertModel.description`, without the weights."""
+    config = BertConfig(**description)
+    return BertLayout("bert", config.width, length=config.length, pools=shard == POOLING)
+
+
+@dataclass(frozen=True)
+class BertLayout(AneLayout):
+    """Hidden states enter as `x [1, C, N, 1]` with a `mask [1, 1, 1, N]` of N fixed positions.
+
+    A text's T positions come first; the mask is 0 there, and large and negative at padding.
+
+    Attributes:
+        length: N.
+        pools: whether the output is one row for the whole text.
+    """
+
+    attends: bool = True
+    length: int = 1
+    pools: bool = False
+
+    @property
+    def causal(self) -> bool:
+        """Every position sees all of its text."""
+        return False
+
+    def inputs(self, hidden: FloatArray, start: int = 0, first: int = 0) -> Inputs:
+        """Inputs for a whole text's hidden states `[T, C]`.
+
+        Padding is the last row's negative: unlike any row of the text, so that what leaks through
+        a mask shows.
+
+        Raises:
+            ExecutionError: the text is longer than a call, or comes in several.
+        """
+        rest = self.length - len(hidden)
+        if start or rest < 0:
+            raise ExecutionError(
+                f"an encoder takes a text of up to {self.length} positions in one call, not "
+                f"positions {start} to {start + len(hidden) - 1}; raise max-tokens in shards.toml."
+            )
+        rows = np.concatenate([hidden, np.repeat(-hidden[-1:], rest, axis=0)])
+        mask = np.where(np.arange(self.length) < len(hidden), np.float32(0), np.float32(MASKED))
+        x = np.ascontiguousarray(rows.T)[None, :, :, None]
+        return {"x": x, "mask": mask[None, None, None]}
+
+
+class BertModel:
+    """One model; weights are read from the source shard by shard."""
+
+    def __init__(self, source: Source, config: BertConfig, shards: Sequence[str]) -> None:
+        self.source, self.config, self.shards = source, config, shards
+
+    @property
+    def positions(self) -> int:
+        """A text is one call."""
+        return self.config.length
+
+    @property
+    def missing(self) -> Sequence[str]:
+        """Blocks that the cut leaves out."""
+        return missing(self.shards, self.config.layers)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The configuration, from which layouts are rebuilt."""
+        return self.config.description
+
+    @property
+    def weights(self) -> Weights:
+        """The source by the published names."""
+        from pytest_ane.families.bert.weights import Weights
+
+        return Weights(self.source, self.config)
+
+    def layout(self, shard: str) -> BertLayout:
+        """How hidden states enter and leave a shard."""
+        return layout(self.description, shard)
+
+    def embed(self, ids: Sequence[int]) -> FloatArray:
+        """Hidden states `[T, C]` of a text from position 0, all of the first token type."""
+        import torch
+
+        from pytest_ane.families.bert.reference import normed
+
+        w = self.weights
+        x = torch.from_numpy(w.embedding(ids))
+        hidden: FloatArray = normed(x, w.embedding_norm(), self.config).numpy()
+        return hidden
+
+    def reference(self, shard: str) -> Reference:
+        """The float32 module of a shard on texts `[T, C]`."""
+        from pytest_ane.families.bert import reference
+        from pytest_ane.families.reference import run_each
+
+        c = self.config
+        if shard == POOLING:
+            return partial(run_each, lambda x: reference.pooled(x, c))
+        block = self.weights.block(block_index(shard))
+        return partial(run_each, lambda x: reference.block(x, block, c))
+
+    def residual(self, shard: str) -> Reference | None:
+        """What a block gives if neither of its halves adds anything."""
+        if shard == POOLING:
+            return None
+        from pytest_ane.families.bert import reference
+        from pytest_ane.families.reference import run_each
+
+        block = self.weights.block(block_index(shard))
+        return partial(run_each, lambda x: reference.residual(x, block, self.config))
+
+    def conversion(self, shard: str) -> Conversion:
+        """The shard's ANE form in float32, and its ports."""
+        from pytest_ane.families.bert.ane import AneBlock, AnePooling
+
+        c, ports = self.config, self.ports(shard)
+        if shard == POOLING:
+            return Conversion(AnePooling(c), ports.inputs, ports.outputs)
+        block = AneBlock(c, self.weights.block(block_index(shard)))
+        return Conversion(block, ports.inputs, ports.outputs)
+
+    def ports(self, shard: str) -> Ports:
+        """As of `conversion`."""
+        c = self.config
+        x, mask = Port("x", (1, c.width, c.length, 1)), Port("mask", (1, 1, 1, c.length))
+        if shard != POOLING:
+            return Ports((x, mask), (Port("y", x.shape),))
+        inputs = (x, mask) if c.pooling == "mean" else (x,)
+        return Ports(inputs, (Port("y", (1, c.width, 1, 1)),))
