@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 from pytest_ane import __version__
 from pytest_ane.cli.options import add_project
 from pytest_ane.cli.output import Failed, Output
-from pytest_ane.core.errors import AneError, CacheError
+from pytest_ane.core.errors import AneError, CacheError, SourceError
 
 if TYPE_CHECKING:
     from pytest_ane.build import Cache
     from pytest_ane.build.disk import PlanCache
     from pytest_ane.manifest import Manifest, Model
+    from pytest_ane.project.project import Project
 
 HELP = "check what a run needs: versions, disk, models"
 EXAMPLE = "pytest-ane doctor --manifest shards.toml"
@@ -166,6 +167,7 @@ def _folders(cache: Cache | None) -> Iterator[tuple[str, str]]:
 def _model(manifest: Manifest, model: Model, cache: Cache | None, problems: list[str]) -> str:
     """`34 shards, canary L01, 10 built, ...`."""
     from pytest_ane.project.choose import check_behaviour
+    from pytest_ane.project.project import Project
 
     count = len(model.shards)
     try:
@@ -181,17 +183,17 @@ def _model(manifest: Manifest, model: Model, cache: Cache | None, problems: list
                 problems.append(f"{shard.qualified}: {path} does not exist; check {model.name}.")
     if any(shard.artifact is None for shard in model.shards) and cache is not None:
         try:
-            words += _to_build(manifest, model, cache, problems)
+            words += _to_build(Project(manifest, model.shards, cache.root), model, problems)
         except AneError as error:
             problems.append(f"{model.name}: {error}")
             words.append("source cannot be used")
     return ", ".join(words)
 
 
-def _to_build(manifest: Manifest, model: Model, cache: Cache, problems: list[str]) -> Iterator[str]:
-    from pytest_ane.project.project import Project
-
-    preflight = Project(manifest, model.shards, cache.root).preflight
+def _to_build(project: Project, model: Model, problems: list[str]) -> Iterator[str]:
+    for sentence in project.refused.values():
+        raise SourceError(sentence)
+    preflight = project.preflight
     missing = len(preflight.missing)
     yield f"{sum(s.artifact is None for s in model.shards) - missing} built, {missing} to build"
     if missing:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from pytest_ane.cli.output import Output
 from pytest_ane.core.errors import ManifestError
 
-HELP = "write a commented shards.toml and own gates"
-EXAMPLE = "pytest-ane init my-model --no-gates"
+HELP = "write a commented shards.toml, of a model that you have, and own gates"
+EXAMPLE = "pytest-ane init --from Qwen3-0.6B --no-gates"
 
 MANIFEST = """\
 # Models and their shards, for pytest-ane. Check it with: pytest --co -q --ane-shards=all -m gate
@@ -60,19 +62,56 @@ greedy = 10
 """
 
 
+class Made(NamedTuple):
+    """A manifest to be written, lines for the person, and the same as data."""
+
+    text: str
+    lines: tuple[str, ...]
+    facts: Mapping[str, Any]
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The folder, and whether gates are written."""
+    """The folder, the model that the manifest is of, and whether gates are written."""
     parser.add_argument("folder", nargs="?", type=Path, default=Path(), help="default: here")
     parser.add_argument(
+        "--from",
+        dest="source",
+        metavar="SOURCE",
+        help="a model: a folder of safetensors with its config.json, a GGUF file, or a repository "
+        "of the Hugging Face cache, as Qwen/Qwen3-0.6B",
+    )
+    parser.add_argument(
         "--no-gates", dest="gates", action="store_false", help="write the manifest only"
+    )
+    parser.add_argument(
+        "--package",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="PACKAGE",
+        help="a package of yours for the manifest to gate; may be given several times",
+    )
+    parser.add_argument(
+        "--reference",
+        action="append",
+        default=[],
+        metavar="REFERENCE",
+        help="what the package is compared with, such as its uncompressed form or golden tensors; "
+        "one for each --package, in their order, or none",
     )
 
 
 def run(options: argparse.Namespace) -> Output:
     """Write `shards.toml` and `gates/` into a folder; nothing that exists is overwritten.
 
+    The manifest is an example, with `--from` of that model, or with `--package` of these packages
+    as they are found.
+
     Raises:
-        ManifestError: the folder or one of the files cannot be written, or exists already.
+        ManifestError: the folder or one of the files cannot be written, or exists already; or a
+            reference does not fit its package.
+        ProgramError: a package cannot be read.
+        SourceError: the model cannot be read, or no family of ours computes it.
     """
     from pytest_ane.project.suite import shipped
 
@@ -82,14 +121,34 @@ def run(options: argparse.Namespace) -> Output:
     for path in files:
         if path.exists():
             raise ManifestError(f"{path} exists; nothing was written. Move it away first.")
+    made = _made(options, manifest)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        manifest.write_text(MANIFEST, encoding="utf-8")
+        manifest.write_text(made.text, encoding="utf-8")
         yield f"wrote {manifest}"
         if options.gates:
             shutil.copytree(shipped(), own, ignore=shutil.ignore_patterns("__pycache__"))
             yield f"wrote {own} (used in place of the gates that pytest-ane ships)"
     except OSError as error:
         raise ManifestError(f"{error.filename} cannot be written: {error.strerror}.") from error
-    yield "next: pytest --ane-shards=L01 -m gate"
-    return {"written": files}
+    yield from made.lines
+    return {"written": files, **made.facts}
+
+
+def _made(options: argparse.Namespace, manifest: Path) -> Made:
+    """The manifest's text, and what to say of it."""
+    if options.source is not None and (options.package or options.reference):
+        raise ManifestError(
+            "--from and --package were both given; a manifest is of one or the other."
+        )
+    if options.source is not None:
+        from pytest_ane.project.scaffold import scaffold
+
+        found = scaffold(options.source, manifest)
+        return Made(found.text, tuple(found.lines()), found.facts)
+    if options.package or options.reference:
+        from pytest_ane.project.scaffold.packages import of_packages
+
+        text, lines, last = of_packages(options.package, options.reference, manifest)
+        return Made(text, (*lines, last), {"packages": lines})
+    return Made(MANIFEST, ("next: pytest --ane-shards=L01 -m gate",), {})

@@ -63,6 +63,7 @@ def run(options: argparse.Namespace) -> Output:
     with project.use():
         opened = project.model(model.name)
         assert isinstance(opened, OpenModel)  # It has a family.
+        opened.check_logits()
         opened.check_compared()
         log = Log(
             options.log or store.root / "recommend" / f"{model.name}.jsonl",

@@ -48,7 +48,7 @@ def open_stack(
         arithmetic: in place of the manifest's; with `ane` the CPU executor runs, on a Mac too.
 
     Raises:
-        ManifestError: there is no such model, or it is no whole stack.
+        ManifestError: there is no such model, or it is no whole stack, or an encoder.
         UnprovenError: it has no golden prompts, or they have nothing to compare.
         BuildError: a shard cannot be built.
     """
@@ -71,6 +71,7 @@ def open_stack(
     with project.use():
         opened = project.model(model.name)
         assert isinstance(opened, OpenModel)  # A stack has a family.
+        opened.check_logits()
         check(opened)
         if sys.stderr and sys.stderr.isatty():
             for line in project.preflight.lines():

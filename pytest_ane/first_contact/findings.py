@@ -67,7 +67,8 @@ def _answer(assumption: Assumption, facts: Facts | None) -> Answer:
         ended = f"Core ML ended the process ({facts['ended']})"
         return assumption.judge is _ends_process, ended
     if "hung" in facts:
-        return False, f"no answer within {facts['hung']} s"
+        more = "if it is only slow, run again with more --seconds"
+        return False, f"no answer within {facts['hung']} s; {more}"
     if "failed" in facts:
         return None, f"the step failed: {facts['failed']}"
     if not facts and assumption.judge is not _refuses_stale:
@@ -281,12 +282,16 @@ def _figures(run: Facts) -> dict[tuple[str, str], Any]:
 
 
 def _four_at_once(facts: Facts) -> Answer:
+    if kind := facts["no_ane"]:
+        return None, f"This is {kind}; on its CPU: {_run_text(facts)}"
     statuses = _statuses(facts)
     answered = bool(statuses) and "unproven" not in statuses
     return answered, _run_text(facts)
 
 
 def _recorded_where_proven(facts: Facts) -> Answer:
+    if not _statuses(facts):  # Nothing is recorded where nothing ran.
+        return None, f"no gate ran: {_run_text(facts)}"
     names = [name for name in facts["recorded"] if name.split(".")[-2] in _MEASURED]
     found = f"recorded: {', '.join(names) or 'nothing of the ANE'}"
     return bool(names) is not bool(facts["no_ane"]), found

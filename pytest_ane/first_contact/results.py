@@ -6,7 +6,6 @@ import json
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from time import time
 from typing import Any
 
 from pytest_ane.core.errors import ExecutionError
@@ -61,14 +60,21 @@ class Results:
         """Steps without facts, in order."""
         return [name for name in self.steps() if self.facts(name) is None]
 
-    def begin(self, name: str) -> None:
-        """Say which step is running, since when."""
-        self._write(_RUNNING, {"step": name, "since": time()})
+    def forget_unsettled(self, seconds: float) -> None:
+        """Let a later run measure what failed, and what took longer than a lower limit."""
+        for name in self.steps():
+            facts = self.facts(name) or {}
+            if "failed" in facts or facts.get("hung", seconds) < seconds:
+                (self.folder / f"steps/{name}.json").unlink()
 
-    def running(self) -> tuple[str, float] | None:
-        """The step that a child began last, and when; None before the first."""
+    def begin(self, name: str) -> None:
+        """Say which step is running."""
+        self._write(_RUNNING, {"step": name})
+
+    def running(self) -> str | None:
+        """The step that a child began last; None before the first."""
         data = self._read(_RUNNING)
-        return (str(data["step"]), float(data["since"])) if data else None
+        return str(data["step"]) if data else None
 
     def forget_running(self) -> None:
         """Before a child is started."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from time import sleep, time
+from contextlib import contextmanager, suppress
+from time import monotonic, sleep
 from typing import Any
 
 import filelock
@@ -17,8 +18,12 @@ from pytest_ane.core.errors import ExecutionError
 from pytest_ane.first_contact.results import Results
 from pytest_ane.first_contact.steps import STEPS, Facts, Setup
 
+_LONGEST = 86_400.0
+"""Seconds; an alarm takes no time without end."""
 _POLL = 0.05
 """Seconds between looks at the child."""
+_LAST_WAIT = 10
+"""Seconds until a child is left alone that was killed and is still there."""
 _START = 180
 """Seconds in which a child must begin its first step; coremltools takes some to import."""
 
@@ -41,13 +46,14 @@ class Run:
         from pytest_ane import __version__
 
         self.results = Results(setup.folder)
-        self._seconds = seconds
+        self._seconds = min(seconds, _LONGEST)
         identity: dict[str, Any] = {
             "pytest_ane": __version__,
             "coremltools": version("coremltools"),
             "steps": [name for name in STEPS if name in steps],
         }
         self.results.open(setup, identity)
+        self.results.forget_unsettled(round(self._seconds))
 
     def __iter__(self) -> Iterator[tuple[str, Facts]]:
         """Each step with its facts, as they come.
@@ -63,7 +69,7 @@ class Run:
                 f"{self.results.folder}: another run uses this folder; wait for it, or name "
                 "another with --folder."
             ) from None
-        with lock:
+        with lock, _awake():
             while left := self.results.left():
                 yield from self._with_child(left)
 
@@ -72,7 +78,10 @@ class Run:
         log = self.results.folder / "log.txt"
         with log.open("ab") as output:
             child = subprocess.Popen(
-                [sys.executable, "-m", "pytest_ane.first_contact", str(self.results.folder)],
+                [
+                    sys.executable, "-m", "pytest_ane.first_contact", str(self.results.folder),
+                    f"{self._seconds:g}",
+                ],
                 stdin=subprocess.PIPE,  # Closed when this process ends, by whatever signal.
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -89,19 +98,20 @@ class Run:
 
     def _facts(self, child: subprocess.Popen[bytes], name: str) -> Facts | None:
         """A step's facts, written here if it ends the child or hangs; None if it never began."""
-        started = time()
+        # This clock stands still while a Mac sleeps, as its processes do.
+        started, began = monotonic(), None
         while (facts := self.results.facts(name)) is None:
             running = self.results.running()
-            began = running is not None and running[0] == name
-            limit, since = (self._seconds, running[1]) if running else (_START, started)
+            if running == name and began is None:
+                began = monotonic()
             if (code := child.poll()) is not None:
                 return self.results.facts(name) or self._ended(name, code)
-            if began and time() - since > limit:
+            if began is not None and monotonic() - began > self._seconds:
                 _kill(child)
-                return self._kept(name, {"hung": round(limit)})
-            if running is None and time() - since > limit:
+                return self._kept(name, {"hung": round(self._seconds)})
+            if running is None and monotonic() - started > _START:
                 raise ExecutionError(
-                    f"first-contact: its child process did not begin within {limit} s; see "
+                    f"first-contact: its child process did not begin within {_START} s; see "
                     f"{self.results.folder / 'log.txt'}."
                 )
             sleep(_POLL)
@@ -115,11 +125,24 @@ class Run:
                 f"first-contact: its child process ended before the step {name} "
                 f"({describe(code)}): {tail.splitlines()[-1] if tail else 'it says nothing'}."
             )
-        return self._kept(name, {"ended": describe(code)}) if running[0] == name else None
+        return self._kept(name, {"ended": describe(code)}) if running == name else None
 
     def _kept(self, name: str, facts: Facts) -> Facts:
         self.results.write(name, facts)
         return facts
+
+
+@contextmanager
+def _awake() -> Iterator[None]:
+    """Keep a Mac from going to sleep, as one does that nobody attends to."""
+    if (tool := shutil.which("caffeinate")) is None:
+        yield
+        return
+    with subprocess.Popen([tool, "-i", "-w", str(os.getpid())], stdin=subprocess.DEVNULL) as keeper:
+        try:
+            yield
+        finally:
+            keeper.kill()
 
 
 def describe(code: int) -> str:
@@ -136,7 +159,8 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
     """End a child with the processes it started."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+    with suppress(subprocess.TimeoutExpired):  # In a call of the kernel that does not return.
+        child.wait(_LAST_WAIT)
     if child.stdin:
         with suppress(OSError):
             child.stdin.close()

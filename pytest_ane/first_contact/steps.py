@@ -81,7 +81,11 @@ class Setup:
         """The same, compiled; made unless it is there."""
         path = self.folder / "work" / f"{name}.mlmodelc"
         if not path.is_dir():
-            compile_package(self.package(name), path, self.machine, HERE)
+            # Renamed when it is complete: a killed run leaves no half model under the name.
+            unfinished = path.with_name(f"{name}.unfinished.mlmodelc")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            compile_package(self.package(name), unfinished, self.machine, HERE)
+            unfinished.rename(path)
         return path
 
     def load(self, compiled: Path, function: str | None = None) -> Any:
@@ -313,8 +317,10 @@ def stale_model(setup: Setup) -> Facts:
     build = setup.machine.os_build
     mine = setup.folder.parent / "compiled" / build / "conv.mlmodelc"
     if not mine.exists():
-        mine.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(setup.compiled("conv-iOS18"), mine)
+        unfinished = mine.with_name("conv.unfinished.mlmodelc")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(setup.compiled("conv-iOS18"), unfinished)
+        unfinished.rename(mine)
     older = sorted(p for p in mine.parents[1].glob("*/conv.mlmodelc") if p != mine)
     return {path.parent.name: _attempted(partial(_loaded, setup, path)) for path in older}
 
@@ -417,7 +423,7 @@ def gates(setup: Setup) -> Facts:
 
 def workers(setup: Setup) -> Facts:
     """The same gates with four processes at once."""
-    return _pytest(setup, setup.units, "-n", "4")
+    return {**_pytest(setup, setup.units, "-n", "4"), "no_ane": setup.no_ane}
 
 
 def _pytest(setup: Setup, units: str, *more: str) -> Facts:

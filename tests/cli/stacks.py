@@ -18,6 +18,7 @@ max-tokens = 16
 
 [models.deep.policy.behaviour]
 min-greedy = 3
+min-positions = 8
 
 [[models.deep.prompts]]
 name = "counting"

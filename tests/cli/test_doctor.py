@@ -119,6 +119,23 @@ def test_a_builder_in_the_manifest_s_folder(
     assert line(out, "mine").startswith("2 shards, 0 built, 2 to build, ")
 
 
+def test_a_model_that_its_family_refuses_is_one_problem(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    whole = make_llama(folder / "mini.gguf").read_bytes()
+    refused = whole.replace(b"llama.context_length", b"llama.clamp_anything")
+    (folder / "mini.gguf").write_bytes(refused)
+    (folder / "shards.toml").write_text(LLAMA.format(source="mini.gguf"))
+    code, out, err = doctor(capsys)
+    assert (code, line(out, "mini")) == (1, "4 shards, source cannot be used")
+    assert err[0] == "pytest-ane: 1 problem"
+    assert err[1].endswith(
+        "mini.gguf: its metadata has llama.clamp_anything 64, which family 'llama' does not "
+        "compute, so its reference would be another model."
+    )
+    assert len(err) == 2
+
+
 def test_every_problem_is_a_line(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     (folder / "file").touch()
     (folder / "shards.toml").write_text(

@@ -10,6 +10,7 @@ from pytest_ane.cli import main
 from pytest_ane.manifest import load
 from pytest_ane.project.suite import shipped
 from tests.cli.conftest import AsJson
+from tests.plugin.projects import make_llama
 
 
 def test_writes_a_manifest_and_gates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,3 +78,51 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(
     assert main(["init", str(tmp_path / "file/project")]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("cannot be written: Not a directory.")
+
+
+@pytest.fixture
+def mini(tmp_path: Path) -> Path:
+    return make_llama(tmp_path / "mini.gguf")
+
+
+def test_from_a_model(mini: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = mini.parent
+    assert main(["init", "--from", str(mini), "--no-gates", str(folder)]) == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["mini.gguf", "shards.toml"]
+    out = capsys.readouterr().out.splitlines()
+    assert out[:2] == [
+        f"wrote {folder / 'shards.toml'}",
+        "family llama, 3 shards; behaviour judges 69 positions",
+    ]
+    assert [line.partition(":")[0] for line in out[2:]] == [
+        "L00-L01", "head.0", "all 3 shards", "disk", "memory", "next", "then",
+    ]  # fmt: skip
+    (model,) = load(folder / "shards.toml").models
+    assert (model.name, model.family, model.ids) == ("mini", "llama", ("L00", "L01", "head.0"))
+
+
+def test_from_a_model_as_json(mini: Path, as_json: AsJson) -> None:
+    folder = mini.parent / "project"
+    said = as_json("init", "--from", str(mini), str(folder))
+    assert said.keys() == {
+        "written", "family", "positions", "shards", "states", "disk", "memory"
+    }  # fmt: skip
+    assert said["shards"].keys() == {"L00", "L01", "head.0"}
+    assert (folder / "gates").is_dir()
+
+
+def test_from_what_cannot_be_used_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model").mkdir()
+    assert main(["init", "--from", str(tmp_path / "model"), str(tmp_path / "project")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "neither model.safetensors.index.json nor model.safetensors" in line
+    assert not (tmp_path / "project").exists()
+
+
+def test_from_a_model_overwrites_nothing(mini: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (mini.parent / "shards.toml").write_text("mine")
+    assert main(["init", "--from", str(mini), str(mini.parent)]) == 1
+    assert "shards.toml exists; nothing was written." in capsys.readouterr().err
+    assert (mini.parent / "shards.toml").read_text() == "mine"

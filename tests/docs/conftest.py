@@ -9,23 +9,28 @@ import pytest
 
 from tests.docs.pages import ROOT
 from tests.docs.sessions import furnish
-from tests.packages import save_conv
+from tests.packages import save_conv, save_layers
 from tests.plugin.projects import LLAMA, make_llama
 
 
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a package, a tiny Llama under the default model's name, and a test."""
+    """A folder with packages, a tiny Llama under the default model's name, and a test."""
     folder = tmp_path_factory.mktemp("packages")
     save_conv(folder / "some.mlpackage")
+    save_layers(folder).rename(folder / "fp16.mlpackage")
     make_llama(folder / "mini.gguf")
     manifest = LLAMA.format(source="mini.gguf").replace("models.mini", "models.smollm2")
     (folder / "shards.toml").write_text(manifest)
     (folder / "test_own.py").write_text("def test_own():\n    assert True\n")
-    # Manifests alone: a bare `pytest` runs the project's own test, not those of the examples.
+    # Manifests, and texts they name: a bare `pytest` runs the own test, not those of the examples.
     (folder / "examples").mkdir()
-    for manifest in (ROOT / "examples").glob("*.toml"):
-        shutil.copy(manifest, folder / "examples")
+    for pattern in ("*.toml", "*.txt"):
+        for file in (ROOT / "examples").glob(pattern):
+            shutil.copy(file, folder / "examples")
+    for weights in (ROOT / "examples").glob("*.gguf"):
+        (folder / "examples" / weights.name).symlink_to(weights)
+    shutil.copytree(ROOT / "examples" / "own_family", folder / "examples" / "own_family")
     furnish(folder)
     return folder
 

@@ -7,9 +7,11 @@ of their own: what they write and run is done in order, and the output compared 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from pytest_ane.cli import parser
 from tests.docs import sessions
@@ -49,7 +51,14 @@ def test_session(page: Path, forge: Forge, tmp_path: Path) -> None:
             assert not wrong, f"{step.line}: {wrong}\nrun: python -m tests.docs.sessions {name}"
 
 
-@pytest.mark.parametrize(("line", "page"), silent().items(), ids=silent())
+def _cases() -> Iterator[ParameterSet]:
+    """Each command; those with weights that `make test` does not fetch are heavy."""
+    for line, page in silent().items():
+        fetched = line.startswith("pytest ") and "gemma3-270m" in line
+        yield pytest.param(line, page, id=line, marks=[pytest.mark.heavy] if fetched else [])
+
+
+@pytest.mark.parametrize(("line", "page"), [*_cases()])
 def test_command(line: str, page: Path, forge: Forge, project: Path, tmp_path: Path) -> None:
     program, *arguments = shlex.split(line)
     if program == "make":
@@ -62,7 +71,8 @@ def test_command(line: str, page: Path, forge: Forge, project: Path, tmp_path: P
         # They measure or search for minutes, or need a Mac: tests/cli runs them.
         parser().parse_args(arguments)
     else:
-        folder = tmp_path if "init" in arguments else project
+        new = "init" in arguments and not {"--from", "--package"} & {*arguments}
+        folder = tmp_path if new else project
         code, output = sessions.run(forge, Command(line), folder, *_more(program, arguments))
         # Nothing is stored in this project, so that there is nothing to compare.
         expected = 4 if arguments == ["--benchmark-compare"] else 0
@@ -72,6 +82,8 @@ def test_command(line: str, page: Path, forge: Forge, project: Path, tmp_path: P
 def _takes_long(command: str, *arguments: str) -> bool:
     if command == "bound":
         return arguments[0].endswith(".toml")
+    if "gemma3-270m" in arguments:
+        return True
     long = ("calibrate", "speculate", "bisect", "record-arithmetic", "first-contact")
     return command in long and "--times" not in arguments
 

@@ -11,10 +11,19 @@ from dataclasses import dataclass
 
 from pytest_ane.core.text import printable
 
-_DESCRIPTION = re.compile(r'NSLocalizedDescription"?\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;}]+))')
-_UNDERLYING = re.compile(r'NSUnderlyingError"?\s*=\s*"((?:[^"\\]|\\.)*)"')
-_ESCAPE = re.compile(r"\\U([0-9a-fA-F]{4})")
-"""NSDictionary prints characters beyond ASCII so."""
+_REASONS = tuple(
+    re.compile(rf'{key}"?\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;}}]+))')
+    for key in (
+        "NSLocalizedDescription",
+        "NSLocalizedFailureReason",
+        "NSDebugDescription",
+        "NSUnderlyingError",
+    )
+)
+"""Keys of `userInfo` that say why; the first that is there and not empty counts."""
+_ESCAPE = re.compile(r"\\(?:U([0-9a-fA-F]{4})|(.))")
+"""NSDictionary prints characters beyond ASCII, quotes and line breaks so."""
+_BREAKS = "nrt"
 _UNSIGNED_14 = re.compile(r"error code: 14\b")
 _LONGEST = 400
 
@@ -144,13 +153,22 @@ def error_text(error: BaseException) -> str:
     (coremlpython/CoreMLPythonUtils.mm, `handleError`).
     """
     text = str(error)
-    described = _DESCRIPTION.search(text) or _UNDERLYING.search(text)
-    if described:
-        text = next(filter(None, described.groups()), "").replace('\\"', '"')
-    elif not text.strip(" {}\n"):
+    found = [match for reason in _REASONS for match in reason.finditer(text)]
+    if found:
+        text = next((group for match in found for group in match.groups() if group), "")
+        text = _ESCAPE.sub(_character, text)
+        # Characters beyond 16 bits are printed as two.
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    elif text.strip(" {}\n") in ("", "(null)"):
         return ""
-    text = _ESCAPE.sub(lambda mark: chr(int(mark[1], 16)), text)
     return printable(" ".join(text.split()).rstrip("."), _LONGEST)
+
+
+def _character(mark: re.Match[str]) -> str:
+    """The character that an escape stands for; a space for a line break."""
+    if mark[1]:
+        return chr(int(mark[1], 16))
+    return " " if mark[2] in _BREAKS else mark[2]
 
 
 def explain(error: BaseException) -> str:

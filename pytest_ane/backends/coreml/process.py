@@ -26,6 +26,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from multiprocessing.connection import Connection, Pipe
@@ -49,6 +50,8 @@ _ALIGNED = 64
 _START = 120.0
 """Seconds in which coremltools is imported; no model is loaded yet."""
 _GRACE = 5.0
+_LAST_WAIT = 10.0
+"""Seconds until a process is left alone that was killed and is still there."""
 _NOT_NEEDED = ("torch", "tensorflow", "sklearn", "xgboost")
 """coremltools imports them for its converters, which takes seconds."""
 _COMMAND = (
@@ -322,8 +325,7 @@ class _Child:
             failed, value = self._channel.receive()
         except (EOFError, ConnectionError):
             self._dead = True
-            self._process.wait()
-            raise EOFError(_ending(self._process.returncode)) from None
+            raise EOFError(_ending(_waited(self._process))) from None
         except BaseException:  # Ctrl-C too: a child in the middle of a call is of no use.
             self._dead = True
             _end(self._process, self._channel)
@@ -343,11 +345,23 @@ def _nameless() -> IO[bytes]:
 def _end(process: subprocess.Popen[bytes], channel: _Channel) -> None:
     channel.close()
     process.kill()
-    process.wait()
+    _waited(process)
 
 
-def _ending(code: int) -> str:
+def _waited(process: subprocess.Popen[bytes]) -> int | None:
+    """The code of a process that is ending; None if not even SIGKILL reaches it.
+
+    So it is in a call of the kernel, such as one of the ANE's driver, that does not return.
+    """
+    with suppress(subprocess.TimeoutExpired):
+        return process.wait(_LAST_WAIT)
+    return None
+
+
+def _ending(code: int | None) -> str:
     """`SIGABRT`, or `exit code 3`."""
+    if code is None:
+        return "it does not end"
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 

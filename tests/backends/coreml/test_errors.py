@@ -53,6 +53,15 @@ def test_a_failure_at_run_time_is_known_by_any_status(status: str) -> None:
             '{\n    NSUnderlyingError = "Error Domain=com.apple.CoreML Code=110 \\"(null)\\"";\n}',
             'Error Domain=com.apple.CoreML Code=110 "(null)"',
         ),
+        ("{ }", ""),
+        ("(null)", ""),
+        (r'{ NSLocalizedDescription = "One.\nTwo, at C:\\a.\n"; }', r"One. Two, at C:\a"),
+        (r'{ NSLocalizedDescription = "No \Ud83d\Ude00.mlmodelc"; }', "No \U0001f600.mlmodelc"),
+        (r'{ NSLocalizedDescription = "cut \Ud83d"; }', "cut \ufffd"),
+        ('{ NSDebugDescription = "Not in the correct format."; }', "Not in the correct format"),
+        ("{ NSLocalizedFailureReason = Damaged; }", "Damaged"),
+        ('{ NSLocalizedDescription = ""; NSUnderlyingError = "Code=6"; }', "Code=6"),
+        (r"plain C:\new", r"plain C:\new"),
     ],
 )
 def test_what_core_ml_says_is_one_line(text: str, expected: str) -> None:

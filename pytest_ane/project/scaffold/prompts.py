@@ -1,0 +1,104 @@
+"""Golden prompts to begin with: as many that behaviour judges at least 60 positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pytest_ane.core.errors import SourceError
+from pytest_ane.manifest import Prompt
+from pytest_ane.project.scaffold.shapes import Described
+from pytest_ane.sources import Tokenizer
+
+MIN_POSITIONS = 60
+"""Positions that behaviour judges, the first of each prompt left out: one near tie among them is
+less than 2 % of top-1."""
+_GREEDY = 10
+_IDS = 24
+"""Tokens of a prompt of random ids."""
+_SEED = 20260101
+
+Form = Literal["text", "chat"]
+_PROMPTS: tuple[tuple[str, Form, str], ...] = (
+    ("facts", "text", "The capital of France is Paris. The Seine runs through the city, and the "
+     "Louvre holds the Mona Lisa."),
+    ("chat", "chat", "What is the capital of Japan?"),
+    ("prose", "text", "Once upon a time, there was a little girl named Lily who loved to play "
+     "outside with her friends."),
+    ("code", "text", "def add(a, b):\n    return a + b\n\nprint(add(2, 3))"),
+    ("question", "chat", "Explain in one sentence why the sky is blue."),
+    ("science", "text", "Water boils at 100 degrees Celsius at sea level. At higher altitudes it "
+     "boils sooner, because the air is thinner."),
+    ("history", "text", "In 1969 two astronauts landed on the Moon, while a third one stayed in "
+     "orbit around it."),
+)  # fmt: skip
+_LEAST = 4
+"""Prompts of a model with a tokenizer, of different kinds, though fewer had enough positions."""
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Golden prompts.
+
+    Attributes:
+        positions: that behaviour judges.
+        without: why they are random ids; None where a tokenizer makes them of text.
+    """
+
+    prompts: tuple[Prompt, ...]
+    positions: int
+    without: str | None = None
+
+
+def choose(model: Described) -> Prompts:
+    """Texts, and messages where there is a chat template; random ids where there is no tokenizer.
+
+    Texts of which the tokenizer lacks something, or which the shards do not take, are left out.
+    """
+    limit = (model.cut.context if model.has_states else model.cut.max_tokens) - _GREEDY
+    try:
+        chosen = _spoken(model, model.source.tokenizer, limit)
+        why = "its tokenizer makes nothing of the texts that init has"
+    except SourceError as error:
+        chosen, why = Prompts((), 0), str(error).removeprefix(f"{model.path}: ")
+    if chosen.positions >= MIN_POSITIONS:
+        return chosen
+    # An encoder's rank one another.
+    least = len(_PROMPTS) if model.is_encoder else 1
+    return _random(model.vocabulary or 1, limit, least, why)
+
+
+def _spoken(model: Described, tokenizer: Tokenizer, limit: int) -> Prompts:
+    """An encoder's prompts rank one another, so it has all of them, as texts."""
+    chosen: list[Prompt] = []
+    positions = 0
+    for name, usual, text in _PROMPTS:
+        if positions >= MIN_POSITIONS and len(chosen) >= _LEAST and not model.is_encoder:
+            break
+        form: Form = "text" if model.is_encoder else usual
+        try:
+            ids = tokenizer.chat(text) if form == "chat" else tokenizer.encode(text)
+        except SourceError:
+            continue
+        # A vocabulary that lacks the words has one token for all of them.
+        spelled = 2 * len(set(ids)) >= len(ids) > 1
+        if spelled and len(ids) <= limit and max(ids) < (model.vocabulary or np.inf):
+            chosen.append(Prompt.model_validate({"name": name, form: text}))
+            positions += len(ids) - 1
+    return Prompts(tuple(chosen), positions)
+
+
+def _random(vocabulary: int, limit: int, least: int, why: str) -> Prompts:
+    length = min(_IDS, limit)
+    rng = np.random.default_rng(_SEED)
+
+    def drawn() -> Iterator[Prompt]:
+        for i in range(max(least, -(-MIN_POSITIONS // (length - 1)))):
+            ids = rng.integers(0, vocabulary, length).tolist()
+            yield Prompt(name=f"ids{i}", ids=tuple(ids))
+
+    prompts = tuple(drawn())
+    return Prompts(prompts, len(prompts) * (length - 1), why)
