@@ -28,15 +28,15 @@ def _configure(s: Settings, positions: int) -> DecoderConfig:
         layers=layers_of(s.windows(kinds, window)),
         biases=("q", "k", "v") if s.flag("qkv_bias", True) else (),
     )
-    shared = s.count("shared_expert_intermediate_size", 5632)
-    return mixed(s, config, Mixture(experts=60, top=4, ffn=1408, shared=shared))
+    shared = s.count("shared_expert_intermediate_size", config.ffn if s.is_gguf else 5632)
+    sizes = Mixture(experts=60, top=4, ffn=1408, normalized=False, shared=shared)
+    return mixed(s, config, sizes)
 
 
-# llama.cpp stores the row that weighs the shared expert in another shape, and has not been tried.
 FAMILY = DecoderFamily(
     "qwen2_moe",
     _configure,
-    architectures=("",),
+    architectures=("qwen2moe",),
     names=NAMES
     | {f"shared_{part}": f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")}
     | {"shared_router": "mlp.shared_expert_gate"},

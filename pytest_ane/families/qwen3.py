@@ -15,9 +15,9 @@ from pytest_ane.families.decoder import (
 from pytest_ane.families.qwen2 import windows
 
 
-def configure(s: Settings, positions: int) -> DecoderConfig:
-    """Qwen3's configuration, experts apart."""
-    config = plain(s, positions, head=128)
+def configure(s: Settings, positions: int, head: int | None = 128) -> DecoderConfig:
+    """Qwen3's configuration, experts apart; `head` is that of a file that does not tell."""
+    config = plain(s, positions, head=head)
     return replace(
         config,
         layers=layers_of(windows(s, len(config.layers))),

@@ -35,14 +35,14 @@ def mixed(s: Settings, config: DecoderConfig, mixture: Mixture) -> DecoderConfig
             experts=s.count(experts, s.published(mixture.experts)),
             top=s.count("num_experts_per_tok", s.published(mixture.top)),
             ffn=s.count("moe_intermediate_size", s.published(mixture.ffn)),
-            # llama.cpp normalizes whatever the model was trained with.
-            normalized=s.is_gguf or s.flag("norm_topk_prob"),
+            # llama.cpp has it by the architecture, whatever the model was trained with.
+            normalized=mixture.normalized if s.is_gguf else s.flag("norm_topk_prob"),
         ),
     )
 
 
 def _configure(s: Settings, positions: int) -> DecoderConfig:
-    config = configure(s, positions)
+    config = configure(s, positions, head=None)
     # All layers have the window, where Qwen3's have one from `max_window_layers` on.
     layers = layers_of([s.switched_window(default=4096)] * len(config.layers))
     return mixed(s, replace(config, layers=layers), Mixture(experts=128, top=8, ffn=768))

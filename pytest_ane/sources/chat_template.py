@@ -12,12 +12,15 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import NoReturn
 
 SECONDS = 10
 """Time that a template may take; real ones take milliseconds."""
 CHARACTERS = 1_000_000
 """Characters that a template may write."""
+TODAY = datetime(2024, 7, 26)
+"""The day that templates are told, of Llama 3's where there is no clock: tokens stay the same."""
 _MEMORY = 1 << 30
 """Bytes of its process, where the system limits them: not on Windows, loosely on macOS."""
 
@@ -38,8 +41,12 @@ def render(template: str, text: str, specials: Mapping[str, str]) -> str:
         TemplateError: the template is wrong, fails, or takes too much time, memory or text.
     """
     values = {
-        "messages": [{"role": "user", "content": text}], "add_generation_prompt": True, **specials
-    }  # fmt: skip
+        "messages": [{"role": "user", "content": text}],
+        "add_generation_prompt": True,
+        "tools": None,
+        "documents": None,
+        **specials,
+    }
     request = {"template": template, "values": values, "path": [p for p in sys.path if p]}
     return _answer([sys.executable, "-I", __file__], json.dumps(request))
 
@@ -68,12 +75,25 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _rendered(template: str, values: Mapping[str, object]) -> str:
+    from jinja2 import nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+    class Generation(Extension):
+        """`{% generation %}` around what an assistant says, which training alone looks at."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Parser) -> nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body, lineno=line)
+
     sandbox = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
     )
-    sandbox.globals["raise_exception"] = _refuse
+    sandbox.globals |= {"raise_exception": _refuse, "strftime_now": TODAY.strftime}
     parts, size = [], 0
     for part in sandbox.from_string(template).generate(**values):
         parts.append(part)

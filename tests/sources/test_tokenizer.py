@@ -14,7 +14,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from pytest_ane.core.errors import SourceError
 from pytest_ane.sources import Source, chat_template
-from pytest_ane.sources.chat_template import CHARACTERS
+from pytest_ane.sources.chat_template import CHARACTERS, render
 from pytest_ane.sources.tokenizer import SourceTokenizer, read_tokenizer
 from tests.sources.checkpoints import write_tokenizer
 
@@ -103,6 +103,34 @@ def test_a_text_of_which_the_vocabulary_lacks_a_part_is_no_other_text() -> None:
 def test_a_chat_is_rendered_without_the_template_s_own_line_breaks() -> None:
     tokenizer = build()
     assert tokenizer.decode(tokenizer.chat("hello")) == "<user>hello<|end|>!"
+
+
+def rendered_by_transformers(template: str, text: str) -> str:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    messages = [{"role": "user", "content": text}]
+    answer: Any = render_jinja_template(
+        conversations=[messages], chat_template=template, add_generation_prompt=True
+    )
+    return str(answer[0][0])
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% if tools is none %}plain{% endif %}{% if documents is not none %}odd{% endif %}",
+        "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
+        "{% set a = 1 %}{% generation %}{% set a = 2 %}{{ a }}{% endgeneration %}{{ a }}",
+        "{% for m in messages %}{{ m.role }}{% break %}{% endfor %}",
+    ],
+)
+def test_a_template_is_rendered_as_by_transformers(template: str) -> None:
+    assert render(template, "Hi", {}) == rendered_by_transformers(template, "Hi")
+
+
+def test_a_template_that_asks_for_the_day_gets_the_same_one_ever() -> None:
+    """SmolLM3's and Granite's do, and prompts must not change overnight."""
+    assert render('{{ strftime_now("%d %B %Y") }}', "Hi", {}) == "26 July 2024"
 
 
 def test_special_tokens_in_a_user_s_text_count_as_such() -> None:

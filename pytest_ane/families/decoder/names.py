@@ -54,6 +54,10 @@ GGUF: Parts = MappingProxyType(
         "expert_gate": "ffn_gate_exps",
         "expert_up": "ffn_up_exps",
         "expert_down": "ffn_down_exps",
+        "shared_gate": "ffn_gate_shexp",
+        "shared_up": "ffn_up_shexp",
+        "shared_down": "ffn_down_shexp",
+        "shared_router": "ffn_gate_inp_shexp",
         "ffn_post_norm": "post_ffw_norm",
     }
 )

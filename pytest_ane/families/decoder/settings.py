@@ -27,6 +27,8 @@ from pytest_ane.sources.settings import (
 Number = TypeVar("Number", bound=float)
 _ROPE = "rope_parameters"
 _FULL = {"full_attention"}
+_OUTER = {"quantization_config", "tie_word_embeddings"}
+"""Keys of a model that also sees images which are not in the table of its text's model."""
 _NOTHING: Mapping[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "alibi": (False,),
@@ -34,8 +36,10 @@ _NOTHING: Mapping[str, tuple[Any, ...]] = {
     "attention_chunk_size": (None,),
     "attention_multiplier": (),
     "attention_out_bias": (False,),
+    "attn_temperature_tuning": (None, False, 0),
     "attn_logit_softcapping": (None,),
     "clip_qkv": (None,),
+    "dim_model_base": (),
     "embedding_multiplier": (1.0,),
     "final_logit_softcapping": (None,),
     "hidden_size_per_layer_input": (None, 0),
@@ -44,6 +48,7 @@ _NOTHING: Mapping[str, tuple[Any, ...]] = {
     "logits_scaling": (1.0,),
     "mlp_bias": (False,),
     "n_routed_experts": (None, 0),
+    "no_rope_layer_interval": (),
     "no_rope_layers": (None,),
     "num_experts": (None, 0),
     "num_kv_shared_layers": (None, 0),
@@ -60,6 +65,8 @@ _NOTHING: Mapping[str, tuple[Any, ...]] = {
     "rope_interleave": (False,),
     "rope_interleaved": (False,),
     "rope_local_base_freq": (),
+    "scale_depth": (),
+    "scale_emb": (),
     "sliding_window": (None, False),
     "use_bidirectional_attention": (None, False),
     "use_mrope": (False,),
@@ -88,6 +95,7 @@ _GGUF: Mapping[str, str] = {
     "num_local_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
     "embedding_multiplier": "embedding_scale",
@@ -117,6 +125,8 @@ _GGUF_NOTHING: Mapping[str, tuple[Any, ...]] = {
 }
 """Keys of GGUF with the values at which llama.cpp computes what it computes without them: 1 is
 softmax of `LLAMA_EXPERT_GATING_FUNC_TYPE`, and `finetuned` switches Granite's RoPE off."""
+_GGUF_UNUSED = "ssm."
+"""Of recurrent layers, which Granite 4's dense models have none of, though the keys."""
 _GGUF_THETA = 10_000.0
 """RoPE's base where a GGUF file has none, of all architectures (`llama-model.cpp`)."""
 _FREQUENCY_FACTORS = "rope_freqs.weight"
@@ -148,11 +158,15 @@ class Settings:
     ) -> None:
         self.source, self.family = source, family
         self._read: set[str] = set()
+        self._usual: Mapping[str, Any] = {}
         self._prefix = ""
         key, architecture = architecture_of(source.value)
         self.is_gguf = key == "general.architecture"
         if self.is_gguf:
             self._prefix = f"{architecture}."
+        nested = not self.is_gguf and isinstance(self._plain("text_config"), Mapping)
+        # transformers looks for what is of the text's model in its table alone.
+        self._outer = {*source.keys} - _OUTER if nested else set()
         usual = synthetic if source.synthetic else None if self.is_gguf else defaults
         self._usual = usual or {}
         known = architectures if self.is_gguf else types
@@ -173,8 +187,14 @@ class Settings:
         return positive(self.needed(key, default), self.what(key))
 
     def count(self, key: str, default: int | None = None, most: int = MAX_DIMENSION) -> int:
-        """A whole number from 1; `SourceError` where it is none, or absent without a default."""
-        return whole(self.needed(key, default), self.what(key), most)
+        """A whole number from 1; `SourceError` where it is none, or absent without a default.
+
+        GGUF files may list one for each layer, which must be the same.
+        """
+        value = self.needed(key, default)
+        if self.is_gguf and isinstance(value, list) and value and value == value[:1] * len(value):
+            value = value[0]
+        return whole(value, self.what(key), most)
 
     def published(self, default: Number | None) -> Number | None:
         """A default of transformers' configuration; None of a GGUF file, which has others."""
@@ -306,8 +326,9 @@ class Settings:
             positions,
             None if trained is None else self.count("max_position_embeddings"),
         )
-        name = {k: f"{self._prefix}{v}" for k, v in _GGUF_ROPE.items()} if self.is_gguf else what
-        angles = rotary(Parameters(self._where, table, name), turned)
+        names = {key: f"{self._prefix}{name}" for key, name in _GGUF_ROPE.items()}
+        names["short_factor"] = SHORT_FACTORS
+        angles = rotary(Parameters(self._where, table, names if self.is_gguf else what), turned)
         return self._with_factors(angles) if scaled else angles
 
     def check(self) -> None:
@@ -324,10 +345,12 @@ class Settings:
         if kinds is not None and (not isinstance(kinds, list) or {*map(str, kinds)} != _FULL):
             self.refuse("layer_types", kinds)
         known = {_GGUF.get(key, key) for key in self._read} | {*_GGUF_HARMLESS}
+        experts = self._plain(f"{self._prefix}expert_count")
         for key in self.source.keys if self.is_gguf else ():
             own, value = key.removeprefix(self._prefix), self._plain(key)
-            unused = own.startswith("expert_") and value == 0 and value is not False
-            unused = unused or value in _GGUF_NOTHING.get(own, ())
+            zero = value == 0 and value is not False
+            unused = own.startswith("expert_") and (zero or not experts)
+            unused = unused or own.startswith(_GGUF_UNUSED) or value in _GGUF_NOTHING.get(own, ())
             if own != key and own not in known and not unused:
                 self.refuse(own, value)
 
@@ -370,8 +393,16 @@ class Settings:
     def _stored(self, key: str, absent: Any = None) -> Any:
         if self.is_gguf:
             return self._plain(self._own(key), absent) if key in _GGUF else absent
-        inner = self._plain(f"text_config.{key}", absent)
-        return self._plain(key, absent) if inner is absent else inner
+        value = self._plain(f"text_config.{key}", ...)
+        if value is not ...:
+            return value
+        value = self._plain(key, absent)
+        if key in self._outer and value is not None and value not in _NOTHING.get(key, ()):
+            raise SourceError(
+                f"{self._where} has {key} {value!r:.50} beside text_config, which has none; move "
+                "it there, or leave it out."
+            )
+        return value
 
     def _plain(self, key: str, absent: Any = None) -> Any:
         usual = self._usual.get(key, absent)

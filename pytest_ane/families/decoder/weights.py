@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_ane.core.arrays import FloatArray
+from pytest_ane.core.errors import SourceError
 from pytest_ane.families.blocks import slice_bounds
 from pytest_ane.families.decoder.config import DecoderConfig, Mixture
 from pytest_ane.families.decoder.names import FEED_FORWARD, SHARED, Names
@@ -184,10 +186,17 @@ class Weights:
         if inner is None:
             return None
         width = self.config.width
-        shapes = ((inner, width), (inner, width), (width, inner), (1, width))
-        names = (self._names.block(index, part) for part in SHARED)
+        shapes = ((inner, width), (inner, width), (width, inner))
+        *names, router = (self._names.block(index, part) for part in SHARED)
         read = (self._read(name, *shape) for name, shape in zip(names, shapes, strict=True))
-        return SharedExpert(*map(Linear, read))
+        gate, up, down = map(Linear, read)
+        return SharedExpert(gate, up, down, Linear(self._row(router, width)))
+
+    def _row(self, name: str, width: int) -> Tensor:
+        """A matrix `[1, C]`, which some GGUF files have as `[C]`."""
+        with suppress(SourceError):
+            return self._read(name, 1, width)
+        return self._read(name, width)[None]
 
     def _each_expert(self, index: int, part: str, shape: tuple[int, int]) -> list[Tensor]:
         mixture = self.config.mixture_of(index)

@@ -137,6 +137,9 @@ class ZayaConfig(DecoderConfig):
             )
         kinds, window = ["hybrid"] * ((layers + 1) // 2), None
         if names.folded:
+            for key in () if s.get("rope_parameters") else ("partial_rotary_factor", "rope_theta"):
+                if (told := s.get(key)) is not None:  # transformers looks into the tables alone.
+                    s.refuse(key, told)
             kinds = list(s.layers("layer_types", {kind: kind for kind in _THETAS}) or kinds)
             window = s.window(None)
         order = list(dict.fromkeys(kinds))

@@ -29,6 +29,7 @@ ARCHITECTURES = {
     "MixtralForCausalLM": "llama",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "Qwen2MoeForCausalLM": "qwen2moe",
     "Qwen3MoeForCausalLM": "qwen3moe",
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
@@ -123,6 +124,13 @@ def _qwen3moe(config: Config, rope: Config, share: int) -> dict[str, Any]:
     return {"expert_feed_forward_length": config["moe_intermediate_size"]}
 
 
+def _qwen2moe(config: Config, rope: Config, share: int) -> dict[str, Any]:
+    return {
+        "expert_feed_forward_length": config["moe_intermediate_size"],
+        "expert_shared_feed_forward_length": config["shared_expert_intermediate_size"],
+    }
+
+
 def _gemma2(config: Config, rope: Config, share: int) -> dict[str, Any]:
     return {
         "rope.freq_base": None,
@@ -183,6 +191,8 @@ def tensors(
             whole = before if "feed_forward" in before else expert[1]
             experts[f"{whole}.experts.{expert[3]}"][int(expert[2])] = values
             continue
+        if name.endswith("1.mlp.shared_expert_gate.weight"):
+            values = values[0]  # Older converters left axes of 1 out.
         yield names.get_name(name, try_suffixes=(".weight", ".bias")), values
     for name, each in experts.items():
         stacked = np.stack([each[number] for number in sorted(each)])

@@ -65,6 +65,38 @@ def edited(case: Case, folder: Path, **changes: Any) -> None:
             "has residual_multiplier 0.5, which fam",
         ),
         ("llama", {"quantization_config": {"bits": 4}}, r"quantization_config \{'bits': 4\}"),
+        ("llama", {"layer_types": ["sliding_attention"] * 3}, r"has layer_types \['sliding_att"),
+        ("mixtral", {"layer_types": 3}, "has layer_types 3, which family 'mixtral'"),
+        ("llama", {"no_rope_layer_interval": 4}, "has no_rope_layer_interval 4, which family"),
+        ("llama", {"scale_emb": 12}, "has scale_emb 12, which family"),
+        ("llama", {"hidden_act": "gelu", "hidden_activation": "silu"}, "hidden_act is 'gelu'"),
+        (
+            "smollm3",
+            {"layer_types": ["sliding_attention"] * 5, "sliding_window": 4},
+            "layer_types has layers with a window, and no other key gives one",
+        ),
+        ("gemma2", {"sliding_window_pattern": 3}, "sliding_window_pattern is 3, and family"),
+        ("granite", {"model_type": "granitemoehybrid"}, "config.json has no layer_types"),
+        (
+            "granite",
+            {"model_type": "granitemoehybrid", "layer_types": ["attention", "mamba", "attention"]},
+            "layer_types is .*expected one of attention, full_attention",
+        ),
+        (
+            "granite",
+            {
+                "model_type": "granitemoehybrid",
+                "layer_types": ["attention"] * 3,
+                "num_local_experts": 8,
+            },
+            "config.json has num_local_experts 8, which family 'granite'",
+        ),
+        ("zaya", {"rope_parameters": ..., "rope_theta": 300.0}, "has rope_theta 300.0, which fam"),
+        (
+            "mistral",
+            {"text_config": {"model_type": "mistral"}},
+            "config.json has hidden_size 32 beside text_config, which has none; move it there",
+        ),
     ],
 )
 def test_options_that_are_not_computed(

@@ -91,7 +91,7 @@ def test_what_changes_nothing_is_no_reason_to_refuse() -> None:
 WRITTEN = (
     "llama", "llama-tied-mqa-biases", "llama-mha-head-dim", "llama-llama3", "llama-linear",
     "llama-yarn", "llama-dynamic", "mistral-no-window", "mixtral", "qwen2", "qwen3", "phi3-window",
-    "phi3-longrope", "smollm3", "granite", "granite-biases-tied",
+    "phi3-longrope", "smollm3", "granite", "granite-biases-tied", "qwen2-moe",
 )  # fmt: skip
 """Of the cases those all of whose settings a GGUF file can hold."""
 FILES = (
@@ -149,6 +149,7 @@ class Metadata:
         told = {
             "block_count": 3, "embedding_length": 32, "feed_forward_length": 48,
             "attention.head_count": 4, "attention.key_length": 16,
+            "attention.layer_norm_rms_epsilon": 1e-6,
         }  # fmt: skip
         told |= {key.replace("__", "."): value for key, value in values.items()}
         self.values = {f"{architecture}.{key}": value for key, value in told.items()}
@@ -204,6 +205,25 @@ def test_the_near_layers_of_gemma_are_not_scaled() -> None:
     assert near == Rotary.plain(16, 10_000.0)
 
 
+def test_granite_4_without_recurrent_layers_is_granite() -> None:
+    """Its converter is that of hybrid models, whose keys it writes all the same."""
+    plain = configured("granite", "granite", attention__head_count_kv=2)
+    assert plain == configured(
+        "granite", "granite", attention__head_count_kv=[2, 2, 2], expert_count=0,
+        expert_used_count=0, expert_shared_feed_forward_length=48, ssm__conv_kernel=4,
+        ssm__inner_size=64, rope__scaling__finetuned=True,
+    )  # fmt: skip
+    with pytest.raises(SourceError, match=r"granite\.attention\.head_count_kv is \[2, 0, 2\]"):
+        configured("granite", "granite", attention__head_count_kv=[2, 0, 2])
+    with pytest.raises(SourceError, match=r"its tensor 'blk\.1\.ssm_in\.weight'"):
+        configured("granite", "granite", names=("blk.1.ssm_in.weight",))
+
+
+def test_longrope_without_its_tensor() -> None:
+    with pytest.raises(SourceError, match=r"has rope_factors_short\.weight None; expected a list"):
+        configured("phi3", "phi3", rope__scaling__type="longrope", context_length=64)
+
+
 def test_a_window_of_0_is_none() -> None:
     assert configured("phi3", "phi3", attention__sliding_window=0).layers[0].window is None
 
@@ -233,6 +253,12 @@ def test_no_base_is_10_000_in_every_file() -> None:
             "llama.expert_weights_scale 2.5, which family",
         ),
         ("qwen3", "qwen3moe", {}, "architecture 'qwen3moe', expected 'qwen3'"),
+        (
+            "qwen3",
+            "qwen3",
+            {"attention__layer_norm_rms_epsilon": None},
+            "has no qwen3.attention.layer_norm_rms_epsilon",
+        ),
         (
             "gemma3",
             "gemma3",

@@ -48,6 +48,11 @@ def test_yarn_multiplies_cosines_and_sines() -> None:
     assert cos[0, 0] == pytest.approx(scaled.factor)
 
 
+def test_how_a_model_came_to_be_changes_nothing() -> None:
+    table = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    assert read(**table, finetuned=True) == read(**table)
+
+
 def test_longrope_divides_each_pair() -> None:
     short = [1.0, 2.0, 4.0, 8.0]
     scaled = read(positions=16, rope_type="su", short_factor=short, long_factor=[9.0] * 4,
