@@ -198,6 +198,8 @@ def _through_coremltools(
         for name, weight in weights.items()
     }
     methods = {name: method for name, method in methods.items() if not _fast(method)}
+    for name, method in methods.items():
+        _check_finite(weights[name].val, method, f"{subject}: {name}")
     notes: list[str] = []
     with _failing_as(subject):
         for each in passes(cto, methods):
@@ -205,6 +207,16 @@ def _through_coremltools(
                 model = each.run(model, cto)
             notes += lines
     return model, tuple(notes)
+
+
+def _check_finite(values: Any, method: Settings, weight: str) -> None:
+    """Refuse NaN, of which coremltools makes scales that are NaN, or a channel of zeros."""
+    least = min((step.weight_threshold for step in method.steps), default=math.inf)
+    if values.size > least and not np.isfinite(values).all():
+        raise BuildError(
+            f"{weight} holds a NaN or an infinity; it cannot be compressed, so repair its source "
+            "or name it in compression.keep."
+        )
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
@@ -72,6 +72,12 @@ def outcomes(
             "" if changed else _reason(each, compression, notes),
         )
     return tuple(results.values())
+
+
+def unmatched(source: MLModel, globs: Iterable[str]) -> Iterator[str]:
+    """The globs that fit no weight's name."""
+    names = {constant_name(each.operation) for each in find_weights(source)}
+    yield from (glob for glob in globs if not any(fnmatchcase(name, glob) for name in names))
 
 
 def _name(each: ProgramWeight) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_ane.build.census import Weight
     from pytest_ane.build.outcome import Outcome
     from pytest_ane.core.verdict import Table
+    from pytest_ane.mil.records import MLModel
 
 HELP = "compress a package's weights, and say what became of each"
 EXAMPLE = "pytest-ane compress fp16.mlpackage --nbits 4 --keep 'head*' -o out.mlpackage"
@@ -81,8 +82,11 @@ def run(options: argparse.Namespace) -> Output:
     keys, plain = _settings(options), read_model(source)
     if _needs_one_palette(keys, plain.specification_version):
         keys["granularity"] = "per_tensor"
-        yield "one palette for each weight, for only packages for iOS18 have palettes in groups"
-    compression = read_compression(keys)
+        yield "one palette for each weight: palettes in groups need a package for iOS 18"
+    try:
+        compression = read_compression(keys)
+    except ManifestError as error:
+        raise ManifestError(_as_options(str(error), options)) from None
     try:
         with replacing_folder(out) as new:
             tell(f"compressing {source.name}")
@@ -92,16 +96,22 @@ def run(options: argparse.Namespace) -> Output:
             tell("")
             yield from table(_table(weights, several=len(plain.program.functions) > 1),
                              terminal_width())  # fmt: skip
-            data = {"compression": compression, "notes": notes, "weights": [*map(_data, weights)]}
+            yield from (useless := [*_unmatched(plain, options)])
+            reasons = [each.reason for each in weights]
+            data = {"compression": compression, "notes": notes, "weights": [*map(_data, weights)],
+                    "unmatched": useless}  # fmt: skip
             if not any(each.compressed for each in weights):
-                raise _Nothing(data)
+                raise _Nothing(reasons, data)
             sizes = tree_bytes(source), tree_bytes(new)
     except _Nothing as nothing:
         return Failed(
             f"{source}: no weight was compressed, each for the reason given, so {out} was not "
-            "written; choose settings that fit.",
+            f"written; {nothing.remedy}.",
             nothing.data,
         )
+    except BuildError as error:
+        told = str(error).replace("name it in compression.keep", "name it with --keep")
+        raise BuildError(told) from None
     except OSError as error:
         raise BuildError(f"{out} cannot be written: {error.strerror or error}.") from None
     finally:
@@ -112,10 +122,22 @@ def run(options: argparse.Namespace) -> Output:
 
 
 class _Nothing(Exception):
-    """No weight was compressed; `data` is the census."""
+    """No weight was compressed; `data` is the census, `remedy` what to do."""
 
-    def __init__(self, data: dict[str, Any]) -> None:
+    def __init__(self, reasons: Sequence[str], data: dict[str, Any]) -> None:
         self.data = data
+        remedies = (do for said, do in _REMEDIES.items() if any(said in why for why in reasons))
+        self.remedy = next(remedies, "choose settings that fit")
+
+
+_REMEDIES = {
+    "divisible by group_size": "give --granularity per_tensor, or a --group-size that divides them",
+    "engine = 'coremltools'": "give --engine coremltools",
+    "compressed already": "compress the package that it was made from",
+    "kept by": "choose settings that fit",
+    "(weight_threshold)": "give a smaller --weight-threshold",
+}
+"""What to do where nothing was compressed, by words of the reasons, the first that fits."""
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
@@ -124,6 +146,29 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     given = {key: getattr(options, key) for key, *_ in _SETTINGS}
     given |= {"keep": options.keep, "overrides": [*map(_override, options.override or ())] or None}
     return table | {key: x for key, x in given.items() if x is not None}
+
+
+def _as_options(message: str, options: argparse.Namespace) -> str:
+    """What is wrong with a key, in the words of the option that set it."""
+    for key, *_ in _SETTINGS:
+        if getattr(options, key) is not None:
+            option = f"--{key.replace('_', '-')}"
+            message = message.replace(f"[compression] {key} = ", f"{option} ")
+            message = message.replace(
+                f"[compression] unknown key '{key}': the keys here are ",
+                f"{option}: not of this method, whose keys are ",
+            )
+    return message
+
+
+def _unmatched(model: MLModel, options: argparse.Namespace) -> Iterator[str]:
+    """Lines on options that name no weight; a table may be of several packages."""
+    from pytest_ane.build.outcome import unmatched
+
+    overrides = [_override(text).get("weights") for text in options.override or ()]
+    for option, globs in (("--keep", options.keep or ()), ("--override", filter(None, overrides))):
+        for glob in unmatched(model, globs):
+            yield f"{option} {glob}: no weight in the list has such a name"
 
 
 def _needs_one_palette(keys: dict[str, Any], version: int) -> bool:
@@ -163,6 +208,8 @@ def _check(source: Path, out: Path, *, overwrite: bool) -> None:
     """Refuse what is no package, and an output that would harm something."""
     from pytest_ane.mil import is_pipeline
 
+    if not source.exists():
+        raise BuildError(f"{source}: no such package; check the path.")
     if source.suffix == ".mlmodelc":
         raise BuildError(f"{source}: is compiled; compress the .mlpackage that it was made from.")
     if is_pipeline(source):
@@ -170,8 +217,10 @@ def _check(source: Path, out: Path, *, overwrite: bool) -> None:
     if out.suffix != ".mlpackage":
         raise BuildError(f"{out}: the new package's name must end in .mlpackage.")
     here, there = source.resolve(), out.resolve()
-    if here == there or here in there.parents or there in here.parents:
-        raise BuildError(f"{out}: lies in {source}, or is it; name another place with --out.")
+    if here == there:
+        raise BuildError(f"{out}: is the package itself; name another place with --out.")
+    if here in there.parents or there in here.parents:
+        raise BuildError(f"{out}: lies in {source}, or around it; name another place with --out.")
     if not out.parent.is_dir():
         raise BuildError(f"{out}: there is no folder {out.parent}; make it, or name another place.")
     if not out.exists() and not out.is_symlink():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -116,6 +117,8 @@ def run(options: argparse.Namespace) -> Output:
     from pytest_ane.project.suite import shipped
 
     folder: Path = options.folder
+    if folder.is_file():
+        raise ManifestError(f"{folder} is a file; name a folder for shards.toml.")
     manifest, own = folder / "shards.toml", folder / "gates"
     files = (manifest, own) if options.gates else (manifest,)
     for path in files:
@@ -131,7 +134,10 @@ def run(options: argparse.Namespace) -> Output:
             yield f"wrote {own} (used in place of the gates that pytest-ane ships)"
     except OSError as error:
         raise ManifestError(f"{error.filename} cannot be written: {error.strerror}.") from error
-    yield from made.lines
+    for line in made.lines:
+        if line.startswith("next: ") and not folder.samefile(Path()):
+            yield f"next: cd {shlex.quote(str(folder))}"
+        yield line
     return {"written": files, **made.facts}
 
 

@@ -181,7 +181,7 @@ def test_a_package_for_ios_15_becomes_one_for_ios_16(
 ) -> None:
     package = save_layers(tmp_path, version=6)
     assert main(["compress", str(package), "-o", "out.mlpackage"]) == 0
-    assert capsys.readouterr().out.startswith("one palette for each weight, ")
+    assert capsys.readouterr().out.startswith("one palette for each weight: ")
     made = read_model(tmp_path / "out.mlpackage")
     assert (made.specification_version, made.main.opset) == (7, "CoreML6")
     assert outputs(tmp_path / "out.mlpackage")["few_y"].shape == (1, 4, 1, 1)
@@ -209,9 +209,55 @@ def test_nothing_to_compress(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "is of fp32, which only engine = 'coremltools' palettizes" in out
     assert err == (
         f"pytest-ane: {package}: no weight was compressed, each for the reason given, so "
-        "out.mlpackage was not written; choose settings that fit.\n"
+        "out.mlpackage was not written; give --engine coremltools.\n"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["model.mlpackage"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        (["--group-size=5"], "give --granularity per_tensor, or a --group-size that divides them"),
+        (["--weight-threshold=9999"], "give a smaller --weight-threshold"),
+        (["--keep=*"], "choose settings that fit"),
+    ],
+)
+def test_what_to_do_where_nothing_is_compressed(
+    settings: list[str], remedy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = save_layers(tmp_path)
+    assert main(["compress", str(package), *settings, "-o", "out.mlpackage"]) == 1
+    assert capsys.readouterr().err.endswith(f"so out.mlpackage was not written; {remedy}.\n")
+
+
+def test_what_is_compressed_is_not_compressed_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = save_layers(tmp_path)
+    assert main(["compress", str(package), "--weight-threshold=9", "--granularity=per_tensor",
+                 "-o", "once.mlpackage"]) == 0  # fmt: skip
+    assert main(["compress", "once.mlpackage", "-o", "twice.mlpackage"]) == 1
+    assert "; compress the package that it was made from.\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "option", ["--keep=heed*", '--override=weights = "heed*", nbits = 8'], ids=["keep", "override"]
+)
+def test_a_glob_that_fits_no_weight(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: AsJson
+) -> None:
+    package = save_layers(tmp_path)
+    said = f"{option.partition('=')[0]} heed*: no weight in the list has such a name"
+    assert main(["compress", str(package), option, "-o", "out.mlpackage"]) == 0
+    assert said in capsys.readouterr().out.splitlines()
+    data = as_json("compress", str(package), option, "--keep=wi*", "--weight-threshold=9",
+                   "--granularity=per_tensor", "-o", "two.mlpackage")  # fmt: skip
+    assert data["unmatched"] == [said]
+    # A table may be of several packages.
+    Path("table.toml").write_text('keep = ["heed*"]')
+    assert as_json("compress", str(package), "--config=table.toml", "-o", "o.mlpackage")[
+        "unmatched"
+    ] == []  # fmt: skip
 
 
 def test_settings_from_a_file_and_options_before_them(tmp_path: Path, as_json: AsJson) -> None:
@@ -232,9 +278,10 @@ def test_settings_from_a_file_and_options_before_them(tmp_path: Path, as_json: A
 
 
 BAD = {
-    ("--nbits=5",): "[compression] nbits = 5: must be one of 1, 2, 3, 4, 6, 8.",
-    ("--group-size=0",): "[compression] group_size = 0: must be at least 1.",
-    ("--method=linear", "--nbits=4"): "[compression] unknown key 'nbits': the keys here are ",
+    ("--nbits=5",): "pytest-ane: --nbits 5: must be one of 1, 2, 3, 4, 6, 8.",
+    ("--group-size=0",): "pytest-ane: --group-size 0: must be at least 1.",
+    ("--config=five.toml",): "[compression] nbits = 5: must be one of 1, 2, 3, 4, 6, 8.",
+    ("--method=linear", "--nbits=4"): "pytest-ane: --nbits: not of this method, whose keys are ",
     ("--override", "nbits = 4"): "give either weights or op_type.",
     ("--override", "nbits"): "write keys as TOML does",
     ("--config=no.toml",): "--config no.toml cannot be read: No such file or directory.",
@@ -248,6 +295,7 @@ def test_bad_settings(
     arguments: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("bad.toml").write_text("nbits 4")
+    Path("five.toml").write_text("nbits = 5")
     Path("shards.toml").write_text("[models.m]\n")
     assert main(["compress", str(save_layers(tmp_path)), *arguments, "-o", "out.mlpackage"]) == 1
     assert BAD[arguments] in capsys.readouterr().err
@@ -263,7 +311,7 @@ def test_what_is_no_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     neural.model.neuralNetwork.layers.add()
     package = neural.save(tmp_path / "neural")
     for path, says in {
-        "none.mlpackage": "not an .mlpackage (no such folder).",
+        "none.mlpackage": "none.mlpackage: no such package; check the path.",
         "file": "not an .mlpackage (it is a file).",
         "old.mlmodel": 'convert it again with convert_to="mlprogram".',
         "compiled.mlmodelc": "is compiled; compress the .mlpackage that it was made from.",
@@ -276,15 +324,22 @@ def test_what_is_no_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert says in line
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [[], ["--engine=coremltools"], ["--method=linear"], ["--method=prune", "--target-sparsity=.5"]],
+    ids=" ".join,
+)
 def test_a_weight_that_is_not_a_number_leaves_no_trace(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    settings: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     package = save_layers(tmp_path)
     data = bytearray(weight_file(package).read_bytes())
     data[128:130] = np.float16(np.nan).tobytes()
     weight_file(package).write_bytes(data)
-    assert main(["compress", str(package), "-o", "out.mlpackage"]) == 1
-    assert "wide holds a NaN or an infinity" in capsys.readouterr().err
+    assert main(["compress", str(package), *settings, "-o", "out.mlpackage"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert " holds a NaN or an infinity; it cannot be " in line
+    assert line.endswith(", so repair its source or name it with --keep.")
     assert [path.name for path in tmp_path.iterdir()] == ["model.mlpackage"]
 
 
@@ -295,9 +350,9 @@ def test_where_the_output_may_be(tmp_path: Path, capsys: pytest.CaptureFixture[s
     Path("link.mlpackage").symlink_to(package)
     before = digests(tmp_path)
     for out, says in {
-        str(package): "lies in ",
+        str(package): "is the package itself; name another place with --out.",
         str(package / "out.mlpackage"): "lies in ",
-        "link.mlpackage": "lies in ",
+        "link.mlpackage": "is the package itself; name another place with --out.",
         "out": "must end in .mlpackage",
         "no/out.mlpackage": "there is no folder no",
         "mine.mlpackage": "is no .mlpackage, so it is not replaced",

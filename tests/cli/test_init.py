@@ -78,6 +78,27 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(
     assert main(["init", str(tmp_path / "file/project")]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("cannot be written: Not a directory.")
+    assert main(["init", str(tmp_path / "file")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"pytest-ane: {tmp_path / 'file'} is a file; name a folder for shards.toml."
+
+
+def test_the_next_command_runs_in_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    for folder, cd in (("my project", "next: cd 'my project'"), (str(tmp_path), None)):
+        assert main(["init", "--no-gates", folder]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line for line in lines if "cd " in line] == ([cd] if cd else [])
+        assert lines[-1] == "next: pytest --ane-shards=L01 -m gate"
+
+
+def test_no_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "--from", "", str(tmp_path / "project")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("pytest-ane: --from names nothing; name a folder of safetensors with ")
 
 
 @pytest.fixture
@@ -95,8 +116,10 @@ def test_from_a_model(mini: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "family llama, 3 shards; behaviour judges 69 positions",
     ]
     assert [line.partition(":")[0] for line in out[2:]] == [
-        "L00-L01", "head.0", "all 3 shards", "disk", "memory", "next", "then",
+        "the prompts are random ids", "L00-L01", "head.0", "all 3 shards", "disk", "memory",
+        "next", "next", "then",
     ]  # fmt: skip
+    assert out[-3] == f"next: cd {folder}"
     (model,) = load(folder / "shards.toml").models
     assert (model.name, model.family, model.ids) == ("mini", "llama", ("L00", "L01", "head.0"))
 
@@ -105,7 +128,7 @@ def test_from_a_model_as_json(mini: Path, as_json: AsJson) -> None:
     folder = mini.parent / "project"
     said = as_json("init", "--from", str(mini), str(folder))
     assert said.keys() == {
-        "written", "family", "positions", "shards", "states", "disk", "memory"
+        "written", "family", "positions", "notes", "shards", "states", "disk", "memory"
     }  # fmt: skip
     assert said["shards"].keys() == {"L00", "L01", "head.0"}
     assert (folder / "gates").is_dir()

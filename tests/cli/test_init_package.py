@@ -198,14 +198,29 @@ def test_paths_are_relative_to_the_manifest(packages: Path, tmp_path: Path) -> N
 
 def test_bad_input(packages: Path, capsys: pytest.CaptureFixture[str]) -> None:
     conv = packages / "conv.mlpackage"
-    Path("file").touch()
+    for name in ("file", "damaged.npz"):
+        Path(name).touch()
+    row: Any = np.zeros((1, 8), np.float32)
+    np.savez("hidden.npz", **{"0.input": row, "0.expected": row})
+    np.savez("tokens.npz", **{"0.in.tokens": row, "0.out.y": row})
     for arguments, says in (
-        (["--package=no.mlpackage"], "no.mlpackage: not an .mlpackage (no such folder)."),
+        (["--package=no.mlpackage"], "no.mlpackage: no such package; check the path."),
         (["--package=file"], "file: not an .mlpackage (it is a file)."),
         (["--package=."], "Manifest.json: missing; the package is incomplete."),
         (["--reference=none"], "0 --package and 1 --reference were given"),
         ([f"--package={conv}", "--reference=no.npz"], "--reference no.npz does not exist"),
         ([f"--package={conv}", "--reference=file"], "--reference file: must be a .mlpackage, "),
+        ([f"--package={conv}", "--reference=damaged.npz"], "damaged.npz: "),
+        (
+            [f"--package={conv}", "--reference=hidden.npz"],
+            "--reference hidden.npz: holds hidden states of a family's shard; record the package's "
+            "own inputs and outputs: pytest-ane golden record",
+        ),
+        (
+            [f"--package={conv}", "--reference=tokens.npz"],
+            f"--reference tokens.npz: has the inputs tokens, but {conv} has x; name golden tensors "
+            "of this package.",
+        ),
         ([f"--package={conv}", f"--reference={conv}"], "is the package itself"),
         (
             [f"--package={conv}", f"--reference={packages / 'tokens.mlpackage'}"],
@@ -216,6 +231,18 @@ def test_bad_input(packages: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (line,) = capsys.readouterr().err.splitlines()
         assert says in line
         assert not Path("shards.toml").exists()
+
+
+@pytest.mark.parametrize("form", ["{i}.in.x", "{i}.0.in.x"])
+def test_golden_tensors_are_a_reference(form: str, packages: Path) -> None:
+    name = form.format(i=0)
+    tensors: dict[str, Any] = {
+        name: np.zeros((1, 8, 1, 1), np.float16),
+        name.replace(".in.x", ".out.y"): np.zeros((1, 16, 1, 1), np.float16),
+    }
+    np.savez("golden.npz", **tensors)
+    [shard] = init("--package", packages / "conv.mlpackage", "--reference", "golden.npz")
+    assert shard.reference.samefile("golden.npz")
 
 
 def test_as_json(packages: Path, as_json: AsJson) -> None:

@@ -27,6 +27,10 @@ __all__ = ["Scaffold", "scaffold"]
 _REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w.-]+))?(?:/([\w./-]+\.gguf))?")
 """A repository, `@` a branch, tag or commit, and a file, as in the paths of `HfFileSystem`:
 https://huggingface.co/docs/huggingface_hub/guides/hf_file_system."""
+_NAME_ONE = (
+    "name a folder of safetensors with its config.json, a GGUF file, or a repository of the "
+    "Hugging Face cache, as Qwen/Qwen3-0.6B."
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class Scaffold:
         shards: their ids, in running order.
         positions: that behaviour judges.
         judged: the same in words; of an encoder, texts.
+        notes: what is unusual about the prompts.
         sizes: what it takes.
     """
 
@@ -46,12 +51,14 @@ class Scaffold:
     shards: tuple[str, ...]
     positions: int
     judged: str
+    notes: tuple[str, ...]
     sizes: Sizes
 
     def lines(self) -> Iterator[str]:
         """What a reader wants to know of it, and what to run."""
         count = len(self.shards)
         yield f"family {self.family}, {count} shards; behaviour judges {self.judged}"
+        yield from self.notes
         yield from self.sizes.lines()
         yield f"next: pytest --ane-shards={self.shards[0]} -m gate"
         yield "then: pytest --ane-shards=all -m gate"
@@ -62,6 +69,7 @@ class Scaffold:
         return {
             "family": self.family,
             "positions": self.positions,
+            "notes": self.notes,
             "shards": self.sizes.by_shard,
             "states": self.sizes.states,
             "disk": self.sizes.disk,
@@ -97,7 +105,8 @@ def scaffold(source: str, manifest: Path, cache: Path | None = None) -> Scaffold
     parse(limited, manifest)
     texts, positions = len(golden.prompts), golden.positions
     judged = f"{texts} texts" if model.is_encoder else f"{positions} positions"
-    return Scaffold(limited, model.family, model.cut.shards, positions, judged, sizes)
+    notes = tuple(golden.notes())
+    return Scaffold(limited, model.family, model.cut.shards, positions, judged, notes, sizes)
 
 
 def _find(source: str) -> tuple[SourceTable, Path]:
@@ -110,12 +119,13 @@ def _find(source: str) -> tuple[SourceTable, Path]:
         there = path.exists()
     except (OSError, ValueError):  # Too long a name, or a NUL in it.
         there = False
+    if not source:
+        raise SourceError(f"--from names nothing; {_NAME_ONE}")
     if there:
         return SourceTable(path=path.absolute()), path.absolute()
     if not (parts := _REPOSITORY.fullmatch(source)):
         raise SourceError(
-            f"{printable(source)}: no such file or folder; name a folder of safetensors with its "
-            "config.json, a GGUF file, or a repository of the Hugging Face cache."
+            f"{printable(source)}: no such file or folder; check the path, or {_NAME_ONE}"
         )
     hub, revision, file = parts.groups()
     try:
@@ -124,7 +134,8 @@ def _find(source: str) -> tuple[SourceTable, Path]:
         names = ", ".join(f"{source}/{name}" for name in error.files)
         raise SourceError(f"{source}: a repository of GGUF files; name one: {names}.") from error
     except SourceError as error:
-        raise SourceError(f"{source}: no such file or folder, and {error}") from error
+        why = str(error).replace("; run: ", "; check the path, or run: ")
+        raise SourceError(f"{source}: no such file or folder, and {why}") from error
     return SourceTable(hub=hub, revision=snapshot.name, file=file), Path(hub, file or "")
 
 
@@ -133,8 +144,9 @@ def _toml(table: SourceTable, folder: Path) -> str:
     file, folder = source_path(table), folder.absolute()
     keys = table.model_dump(include={"hub", "revision", "file"}, exclude_none=True)
     if table.path is not None:
-        inside = file.is_relative_to(folder)
-        keys = {"path": file.relative_to(folder).as_posix() if inside else str(file)}
+        path = file.relative_to(folder).as_posix() if file.is_relative_to(folder) else str(file)
+        # No manifest may say ".", which is what an empty path is.
+        keys = {"path": f"../{folder.resolve().name}" if path == "." else path}
     if file.is_file() and file.suffix != ".json":
         keys["sha256"] = file_digest(file)
     return f"{{ {', '.join(f'{key} = {quoted(value)}' for key, value in keys.items())} }}"

