@@ -79,7 +79,10 @@ class Run:
         with log.open("ab") as output:
             child = subprocess.Popen(
                 [
-                    sys.executable, "-m", "pytest_ane.first_contact", str(self.results.folder),
+                    sys.executable,
+                    "-m",
+                    "pytest_ane.first_contact",
+                    str(self.results.folder),
                     f"{self._seconds:g}",
                 ],
                 stdin=subprocess.PIPE,  # Closed when this process ends, by whatever signal.

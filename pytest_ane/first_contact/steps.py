@@ -403,9 +403,13 @@ def interrupt(setup: Setup) -> Facts:
 
 def load_again_and_again(setup: Setup) -> None:
     """Load with the backend until Ctrl-C; a line says that it begins."""
+    import signal
+
     from pytest_ane.backends import CoreMLBackend
     from pytest_ane.build import Cache
 
+    # A shell lets what it starts with `&` ignore Ctrl-C; a run at a terminal does not.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     artifact = setup.package("conv-iOS18")
     cache = Cache(setup.folder / "work" / "cache", notify=lambda text: None)
     backend = CoreMLBackend(cache, "CPU_ONLY", machine=setup.machine)

@@ -37,6 +37,7 @@ MACS: Mapping[str, Case] = {
             "machine": "This is a virtual machine (VirtualMac2,1), which proves nothing of the ANE",
             "arithmetic": "not run: This is a virtual machine (VirtualMac2,1)",
             "evidence": "recorded: nothing of the ANE",
+            "workers": "This is a virtual machine (VirtualMac2,1); on its CPU: ",
         },
     ),
     "translated": Case(

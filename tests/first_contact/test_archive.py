@@ -10,6 +10,7 @@ from zipfile import ZipFile
 
 import pytest
 
+from pytest_ane.backends.coreml import Machine
 from pytest_ane.cli import main
 from pytest_ane.core.errors import ExecutionError
 from pytest_ane.first_contact import STEPS, Run, Setup, pack, read_archive
@@ -117,6 +118,31 @@ def test_half_a_fact_is_measured_again(tmp_path: Path) -> None:
     assert run.results.left() == ["machine", "plans"]
     run.results.write("machine", {})
     assert run.results.left() == ["plans"]
+
+
+def test_what_failed_is_measured_again_and_what_hung_with_a_higher_limit(tmp_path: Path) -> None:
+    steps = ("machine", "plans", "image")
+    results = Run(Setup(tmp_path), steps, 20).results
+    results.write("machine", {"failed": "BackendError: license not agreed to"})
+    results.write("plans", {"hung": 20})
+    results.write("image", {"ended": "SIGABRT"})
+    assert Run(Setup(tmp_path), steps, 20).results.left() == ["machine"]
+    assert Run(Setup(tmp_path), steps, float("inf")).results.left() == ["machine", "plans"]
+
+
+def test_half_a_compiled_model_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a" / "work" / "conv.unfinished.mlmodelc" / "half").mkdir(parents=True)
+    setup = Setup(tmp_path / "a")
+    monkeypatch.setattr(Setup, "machine", Machine("Apple M4", "macOS 26.1", "25B78", ""))
+    monkeypatch.setattr(Setup, "package", lambda self, name: tmp_path / f"{name}.mlpackage")
+
+    def compiled(package: Path, target: Path, *rest: object) -> None:
+        target.mkdir()
+        (target / "whole").touch()
+        assert not setup.folder.joinpath("work", "conv.mlmodelc").exists()
+
+    monkeypatch.setattr("pytest_ane.first_contact.steps.compile_package", compiled)
+    assert [path.name for path in setup.compiled("conv").iterdir()] == ["whole"]
 
 
 def test_how_a_process_ended() -> None:

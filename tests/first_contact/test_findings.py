@@ -20,6 +20,12 @@ MACHINE: dict[str, Any] = {
 }  # fmt: skip
 
 
+def ran(status: str = "passed", **more: Any) -> dict[str, Any]:
+    """Facts of a run of pytest with one verdict."""
+    verdict = {"gate": "placement", "status": status, "summary": "", "figures": {}}
+    return {"seconds": 1, "verdicts": [verdict], **more}
+
+
 def found(step: str, facts: dict[str, Any], words: str = "") -> Finding:
     """The finding of a step, the first whose assumption has the words."""
     return next(f for f in compare({step: facts}) if f.step == step and words in f.assumed)
@@ -76,16 +82,18 @@ def test_a_step_that_was_not_run_is_not_known() -> None:
                 {"gate": "fidelity", "status": "failed", "summary": "", "figures": {}}]}},
             True,
         ),
-        ("evidence", {"no_ane": "a virtual machine", "recorded": ["c.compression.json"]}, True),
-        ("evidence", {"no_ane": "a virtual machine", "recorded": ["c.placement.json"]}, False),
-        ("evidence", {"no_ane": "", "recorded": ["c.fidelity.json"]}, True),
-        ("evidence", {"no_ane": "", "recorded": []}, False),
+        ("evidence", ran(no_ane="a virtual machine", recorded=["c.compression.json"]), True),
+        ("evidence", ran(no_ane="a virtual machine", recorded=["c.placement.json"]), False),
+        ("evidence", ran(no_ane="", recorded=["c.fidelity.json"]), True),
+        ("evidence", ran(no_ane="", recorded=[]), False),
         (
-            "workers",
-            {"seconds": 1, "verdicts": [
-                {"gate": "placement", "status": "unproven", "summary": "", "figures": {}}]},
-            False,
+            "evidence",
+            {"no_ane": "a virtual machine", "recorded": [], "seconds": 1, "stderr": "no pytest"},
+            None,
         ),
+        ("workers", ran(no_ane=""), True),
+        ("workers", ran("unproven", no_ane=""), False),
+        ("workers", ran(no_ane="a virtual machine"), None),
     ],
 )  # fmt: skip
 def test_the_first_assumption_of_a_step(

@@ -7,14 +7,15 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
 
 from pytest_ane.cli import main
-from pytest_ane.first_contact import STEPS, read_archive
-from pytest_ane.testing import Mac, Replayer, Script, stale
+from pytest_ane.first_contact import STEPS, Run, Setup, read_archive
+from pytest_ane.testing import Failure, Mac, Replayer, Script, stale
 from tests.cli.conftest import AsJson
 from tests.first_contact.macs import MACS
 
@@ -85,6 +86,62 @@ def test_facts_of_a_killed_run_are_not_measured_again(
     assert "2 of 2 steps to run" in capsys.readouterr().out
     assert main(arguments) == 0
     assert "0 of 2 steps to run" in capsys.readouterr().out
+
+
+def child_of(folder: Path, script: Script, step: str, seconds: float) -> subprocess.Popen[bytes]:
+    """The process that runs a step, as its parent starts it."""
+    setup = Setup(folder / "kit", replay=str(script.save(folder / "script")))
+    Run(setup, [step], seconds)
+    command = [sys.executable, "-m", "pytest_ane.first_contact", str(setup.folder), f"{seconds:g}"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+
+
+def test_a_hang_does_not_outlive_its_time_though_nobody_ends_it(tmp_path: Path) -> None:
+    script = Script(failures=(Failure("load", effect="hang"),))
+    with child_of(tmp_path, script, "load-error", 15) as child:
+        assert child.wait(120) == -signal.SIGALRM
+
+
+def test_gates_end_with_the_run_that_started_them(tmp_path: Path) -> None:
+    def members() -> list[str]:
+        command = ["ps", "-eo", "pgid=,stat="]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        rows = (line.split() for line in done.stdout.splitlines())
+        return [state for group, state in rows if group == str(child.pid) and state[0] != "Z"]
+
+    def wait_until(condition: Callable[[], bool]) -> None:
+        deadline = monotonic() + 120
+        while not condition():
+            assert monotonic() < deadline
+            sleep(0.1)
+
+    with child_of(tmp_path, Script(), "gates", 300) as child:
+        wait_until((tmp_path / "kit" / "work" / "gates").exists)
+        assert len(members()) > 1, "pytest is running"
+        assert child.stdin
+        child.stdin.close()
+        wait_until(lambda: not members())
+
+
+def test_ctrl_c_counts_though_the_kit_runs_in_the_background(
+    tmp_path: Path, as_json: AsJson
+) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        result = as_json(*first_contact(tmp_path, Script(), *skipping(set(STEPS) - {"interrupt"})))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    (finding,) = (f for f in result["findings"] if f["step"] == "interrupt")
+    assert finding["holds"] is True, finding
+
+
+def test_a_mac_is_kept_awake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "caffeinate"
+    tool.write_text(f'#!/bin/sh\necho "$*" > {tmp_path}/asked\nexec sleep 300\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert main(first_contact(tmp_path, Script(), *skipping(set(STEPS) - {"machine"}))) == 0
+    assert (tmp_path / "asked").read_text() == f"-i -w {os.getpid()}\n"
 
 
 def test_recordings_become_fixtures(tmp_path: Path, as_json: AsJson) -> None:

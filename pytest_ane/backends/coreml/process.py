@@ -42,6 +42,8 @@ from pytest_ane.core.errors import AneError, BackendError, ExecutionError
 T = TypeVar("T")
 DEVICE_TIMEOUT = 600.0
 """Seconds; the first compilation of a large shard for the ANE takes minutes."""
+_LONGEST = 604_800.0
+"""Seconds, a week; the system's clocks for one wait take no time without end."""
 MOST_LOADS = 32
 """Models and plans that one child loads; Core ML does not return all of their memory."""
 _LARGE = 1 << 16
@@ -69,7 +71,7 @@ class Device:
     """
 
     def __init__(self, timeout: float | None = DEVICE_TIMEOUT) -> None:
-        self._timeout = timeout
+        self._timeout = None if timeout is None else min(timeout, _LONGEST)
         self._child: _Child | None = None
         self._hung: dict[str, ExecutionError] = {}
 
