@@ -74,11 +74,12 @@ def _figures(measurement: CompressionMeasurement, policy: CompressionPolicy) -> 
     own = size - measurement.others
     ratio = round(census.dense_bytes / own, 4) if own else 0.0
     yield Figure("size_bytes", size, "bytes", limit=policy.max_bytes, good="below", shown=True)
+    some = bool(census.weights)
     yield Figure("ratio", ratio, "x smaller than fp16", limit=policy.min_ratio, good="above",
-                 shown=True)  # fmt: skip
-    yield Figure("weights", len(census.weights), "weights")
+                 shown=some)  # fmt: skip
+    yield Figure("weights", len(census.weights), "weights", shown=not some)
     yield Figure("weights_compressed", len(compressed), "weights compressed",
-                 of=len(census.weights), note=_kinds(compressed), shown=True)  # fmt: skip
+                 of=len(census.weights), note=_kinds(compressed), shown=some)  # fmt: skip
     lossy = [d for d in measurement.distortions if d.snr < math.inf]
     if worst := min(lossy, key=lambda d: d.snr, default=None):
         yield Figure("min_snr_db", round(worst.snr, 3), "dB", "lowest SNR", note=worst.name,

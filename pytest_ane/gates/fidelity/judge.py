@@ -325,9 +325,12 @@ def _too_little(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[Finding]
     live, total = probes([c for c in parts if c.rest.live]), probes(fidelity.comparisons)
     undefined = probes([c for c in fidelity.comparisons if c.undefined])
     if live + undefined < policy.min_live_probes:
+        rest = ["gave zeros", "are position 0 alone"]
+        if any(c.undecided for c in fidelity.comparisons):
+            rest.append("have rows alone at which rounding to fp16 decides the expert")
         yield Finding(
             "failed",
-            f"{live} of {total} probes are live (the rest gave zeros, or are position 0 alone), "
+            f"{live} of {total} probes are live (the rest {', or '.join(rest)}), "
             f"min-live-probes is {policy.min_live_probes}: too little was compared",
         )
 

@@ -153,6 +153,8 @@ def test_a_package_of_unknown_making_holds_only_the_budget() -> None:
 
 def test_no_weights_prove_nothing() -> None:
     assert of().status == "unproven"
+    shown = [figure.name for figure in of(size=5_500).figures if figure.shown]
+    assert shown == ["size_bytes", "weights"]
     assert of(**{"max-bytes": 1}).status == "failed"
 
 

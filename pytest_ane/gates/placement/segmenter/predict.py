@@ -223,7 +223,7 @@ def _placed(
 ) -> Placed:
     unit = UNIT[backends[chosen]]
     others = [ms for backend, ms in zip(backends, through, strict=True) if UNIT[backend] != unit]
-    margin = max(min(others) - total, 0.0)
+    margin = least if (least := min(others) - total) > model.tie_ms else 0.0
     undecided = margin < model.undecided_ms
     return Placed(
         op.name,

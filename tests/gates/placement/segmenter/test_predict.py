@@ -74,7 +74,7 @@ def test_a_tie_is_undecided() -> None:
     prediction = predict([*map(conv, "abcd"), op("relu")])
     last = prediction.operations[-1]
     assert (last.unit, last.undecided) == ("ANE", True)
-    assert last.margin == pytest.approx(0.0, abs=1e-6)
+    assert last.margin == 0.0
 
 
 def test_with_all_the_gpu_takes_part() -> None:
