@@ -118,8 +118,8 @@ def _plan_of_function(
 def plan_on_device(backend: CoreMLBackend, artifact: Path, program: MLModel) -> Plan:
     """Core ML's plan of an artifact, or of the function read of it, joined with its program.
 
-    A plan without any device is a broken cache: it is read once more from a copy of the compiled
-    model at another path. `summarise` calls it inconclusive where that has none either.
+    A plan without any device may be a broken cache: it is read once more from a copy of the
+    compiled model at another path. `summarise` calls it inconclusive where that has none either.
 
     Raises:
         ExecutionError: Core ML makes no plan, or there is none to be had on this machine.
@@ -147,8 +147,8 @@ def _settled(backend: CoreMLBackend, artifact: Path, compiled: Path) -> Plan:
     if summarise(plan).devices:
         return plan
     backend.say(
-        f"{artifact}: no operation has a device, so Core ML's cache is broken; the plan is "
-        "read once more, from a copy at another path."
+        f"{artifact}: no operation has a device; the plan is read once more, from a copy at "
+        "another path, in case Core ML's cache is broken."
     )
     with TemporaryDirectory(prefix="pytest-ane-") as folder:
         copy = Path(folder) / compiled.name
@@ -182,6 +182,8 @@ def load_plan(compiled: str, units: str) -> Plan:
     from coremltools.models.compute_plan import MLComputePlan
 
     plan = MLComputePlan.load_from_path(compiled, coremltools.ComputeUnit[units])
+    if plan is None:
+        raise RuntimeError("Core ML gave neither a plan nor an error.")
     return to_record(plan, units, compiled)
 
 

@@ -139,10 +139,18 @@ def test_a_broken_cache_is_read_again_from_a_copy(ask: Ask, packages: dict[str, 
     asked = ask("conv", unassigned_paths=1)
     (said,) = asked.said
     assert said == (
-        f"{packages['conv']}: no operation has a device, so Core ML's cache is broken; the plan is "
-        "read once more, from a copy at another path."
+        f"{packages['conv']}: no operation has a device; the plan is read once more, from a copy at "
+        "another path, in case Core ML's cache is broken."
     )
     assert judged(asked.plan).status == "passed"
+
+
+def test_neither_a_plan_nor_an_error(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    from coremltools.models.compute_plan import MLComputePlan
+
+    monkeypatch.setattr(MLComputePlan, "load_from_path", lambda *arguments: None)
+    with pytest.raises(RuntimeError, match="Core ML gave neither a plan nor an error"):
+        ask("conv")
 
 
 def test_a_disk_that_is_too_full_for_a_copy(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
