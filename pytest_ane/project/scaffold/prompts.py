@@ -13,6 +13,7 @@ from pytest_ane.manifest import Prompt
 from pytest_ane.project.scaffold.shapes import Described
 from pytest_ane.project.scaffold.training import is_trained
 from pytest_ane.sources import Tokenizer
+from pytest_ane.sources.chat_template import TemplateError
 
 MIN_POSITIONS = 60
 """Positions that behaviour judges, the first of each prompt left out: one near tie among them is
@@ -48,18 +49,23 @@ class Prompts:
         positions: that behaviour judges.
         without: why they are random ids; None where a tokenizer makes them of text.
         untrained: whether they are texts, and the model is untrained, to which no text is likely.
+        no_chat: why none is a chat message, though there is a chat template.
     """
 
     prompts: tuple[Prompt, ...]
     positions: int
     without: str | None = None
     untrained: bool = False
+    no_chat: str | None = None
 
     def notes(self) -> Iterator[str]:
         """What is unusual about them, for people."""
         if self.without:
             yield f"the prompts are random ids: {self.without}"
-        elif self.untrained:
+            return
+        if self.no_chat:
+            yield f"no prompt is a chat message: {self.no_chat}"
+        if self.untrained:
             yield (
                 "the weights are untrained, for every matrix has the same standard deviation: "
                 "shards.toml sets no limit on the reference's perplexity"
@@ -88,21 +94,23 @@ def choose(model: Described) -> Prompts:
 def _spoken(model: Described, tokenizer: Tokenizer, limit: int) -> Prompts:
     """An encoder's prompts rank one another, so it has all of them, as texts."""
     chosen: list[Prompt] = []
-    positions = 0
+    positions, no_chat = 0, None
     for name, usual, text in _PROMPTS:
         if positions >= MIN_POSITIONS and len(chosen) >= _LEAST and not model.is_encoder:
             break
         form: Form = "text" if model.is_encoder else usual
         try:
             ids = tokenizer.chat(text) if form == "chat" else tokenizer.encode(text)
-        except SourceError:
+        except SourceError as error:
+            if isinstance(error.__cause__, TemplateError):
+                no_chat = str(error)
             continue
         # A vocabulary that lacks the words has one token for all of them.
         spelled = 2 * len(set(ids)) >= len(ids) > 1
         if spelled and len(ids) <= limit and max(ids) < (model.vocabulary or np.inf):
             chosen.append(Prompt.model_validate({"name": name, form: text}))
             positions += len(ids) - 1
-    return Prompts(tuple(chosen), positions)
+    return Prompts(tuple(chosen), positions, no_chat=no_chat)
 
 
 def _random(vocabulary: int, limit: int, least: int, why: str) -> Prompts:

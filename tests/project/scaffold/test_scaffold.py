@@ -126,9 +126,21 @@ def test_texts_and_chats_where_there_is_a_tokenizer_with_a_template(tmp_path: Pa
     assert False in forms
     assert all(prompt.ids is None for prompt in manifest.models[0].prompts)
     assert found.positions >= 60
+    assert not any("chat" in note for note in found.notes)
     (tmp_path / "model" / "tokenizer_config.json").unlink()
-    again = made(tmp_path / "model", tmp_path)[1].models[0]
-    assert all(prompt.text is not None for prompt in again.prompts)
+    again, manifest = made(tmp_path / "model", tmp_path)
+    assert all(prompt.text is not None for prompt in manifest.models[0].prompts)
+    assert not any("chat" in note for note in again.notes)
+
+
+def test_a_chat_template_that_fails_is_said(tmp_path: Path) -> None:
+    replace(CASES[0], changes={"vocab_size": 200}).save(tmp_path / "model")
+    write_tokenizer(tmp_path / "model", WORDS, chat_template="{{ messages[0].content")
+    found, manifest = made(tmp_path / "model", tmp_path)
+    assert all(prompt.text is not None for prompt in manifest.models[0].prompts)
+    (note,) = (note for note in found.notes if "chat" in note)
+    assert note.startswith("no prompt is a chat message: ")
+    assert "its chat template fails" in note
 
 
 @pytest.mark.parametrize("trained", [False, True])
