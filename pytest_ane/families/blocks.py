@@ -32,13 +32,13 @@ def wiring(shards: Sequence[str], family: str) -> tuple[Wire, ...]:
 
 def starts_whole(shards: Sequence[str]) -> bool:
     """Whether the blocks form a contiguous prefix of the model: `L00`, `L01`..."""
-    blocks = sorted(block_index(s) for s in shards if not is_head(s))
+    blocks = sorted(block_index(s) for s in shards if is_block(s))
     return blocks == list(range(len(blocks)))
 
 
 def missing(shards: Sequence[str], layers: int) -> list[str]:
     """Blocks of a model of so many layers that are not among these shards."""
-    listed = {block_index(shard) for shard in shards if not is_head(shard)}
+    listed = {block_index(shard) for shard in shards if is_block(shard)}
     return [f"L{i:02d}" for i in range(layers) if i not in listed]
 
 
@@ -60,7 +60,7 @@ def slices(shards: Sequence[str]) -> int:
 def check_depth(label: str, shards: Sequence[str], layers: int) -> None:
     """`SourceError` for the first block that a model of so many layers does not have."""
     for shard in shards:
-        if not is_head(shard) and block_index(shard) >= layers:
+        if is_block(shard) and block_index(shard) >= layers:
             raise SourceError(f"{label}: has {layers} layers, so no shard {shard}.")
 
 

@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from pytest_ane.core.arrays import Array
 
+ONE_MODEL = "correct the configuration, or fetch both again."
+"""What to do where weights and configuration are not one model's."""
 OUTLIER, JITTER = 5.0, 0.5
 """Where outliers lie, in standard deviations of the other values, and how far they scatter."""
 

@@ -92,7 +92,7 @@ def byte_level_bpe(
         Exception: `tokenizers`' own, for a merge of what is no token.
     """
     vocabulary = {token: index for index, token in enumerate(tokens)}
-    pairs = [_merge(line) for line in merges]
+    pairs = [pair(line) for line in merges]
     tokenizer = Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=kind.whole))
     tokenizer.decoder = decoders.ByteLevel()
     special = [t for t, of in zip(tokens, types, strict=True) if of in _SPECIAL]
@@ -103,7 +103,8 @@ def byte_level_bpe(
     return tokenizer
 
 
-def _merge(line: str) -> tuple[str, str]:
+def pair(line: str) -> tuple[str, str]:
+    """A merge as GGUF writes it, a space between the two; `ValueError` for anything else."""
     left, space, right = line.partition(" ")
     if not space:
         raise ValueError(f"the merge {line!r} is not a pair")

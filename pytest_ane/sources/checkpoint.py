@@ -68,6 +68,7 @@ class Checkpoint:
             raise SourceError(f"{path}: no such file or folder; check the source in shards.toml.")
         if path.suffix == ".json":
             return cls._of_index(path, path)
+        _refuse_adapter(path.parent)
         return cls(path, path.parent, (path.name,))
 
     @classmethod
@@ -78,14 +79,15 @@ class Checkpoint:
             return cls(folder, folder, (SINGLE,))
         for file in sorted(folder.iterdir()):
             refuse_pickle(file)
-        if (folder / _ADAPTER).is_file():
-            raise SourceError(
-                f"{folder}: an adapter, which holds changes of a base model only; merge it into "
-                "that (PEFT's merge_and_unload), save the whole model, and name its folder."
-            )
+        _refuse_adapter(folder)
         files = [file.relative_to(folder).as_posix() for file in folder.rglob("*.gguf")]
         if files:
             raise OnlyGGUFError(folder, sorted(files))
+        if len(parts := [file.name for file in folder.glob("*.safetensors")]) > 1:
+            raise IncompleteError(
+                f"{folder}: has {len(parts)} .safetensors files and no {INDEX}, which says what is "
+                "in each; fetch it too."
+            )
         raise IncompleteError(
             f"{folder}: neither {INDEX} nor {SINGLE} is in this folder; name the folder of a "
             "checkpoint, its index, or its one .safetensors file."
@@ -95,7 +97,10 @@ class Checkpoint:
     def _of_index(cls, path: Path, index: Path) -> Checkpoint:
         names = read_json(index).get("weight_map")
         if not isinstance(names, dict) or not names:
-            raise SourceError(f"{index}: no table 'weight_map'; is this a safetensors index?")
+            raise SourceError(
+                f"{index}: no index of safetensors files, for it has no table 'weight_map'; name "
+                "the folder of the checkpoint."
+            )
         for file in names.values():
             _check_name(index, file)
         files = tuple(dict.fromkeys(names.values()))
@@ -117,6 +122,14 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise SourceError(f"{path}: not a JSON table; fetch it again.")
     return table
+
+
+def _refuse_adapter(folder: Path) -> None:
+    if (folder / _ADAPTER).is_file():
+        raise SourceError(
+            f"{folder}: an adapter, which holds changes of a base model only; merge it into that "
+            "(PEFT's merge_and_unload), save the whole model, and name its folder."
+        )
 
 
 def refuse_pickle(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Collection, Sequence
 from functools import cached_property
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import SourceError
-from pytest_ane.sources.base import Tokenizer
+from pytest_ane.sources.base import ONE_MODEL, Tokenizer
 from pytest_ane.sources.tokenizer import SourceTokenizer
 
 _MAGIC = b"GGUF"
@@ -84,17 +85,20 @@ class GGUFSource:
         height: int | None = None,
         dtype: npt.DTypeLike = np.float32,
     ) -> Array:
-        """Rows of a matrix, dequantizing only those."""
-        rows = next(iter(self.shape(name)), 0)
+        """Rows of a matrix, dequantizing only those; of more axes, all but the last are rows."""
+        stored = self.shape(name)
+        rows = math.prod(stored[:-1] or stored)
+        if len(stored) < 2 or stored[-1] != width or height not in (None, rows):
+            expected = (rows if height is None else height, width)
+            raise self._misshapen(name, expected)
         for row in index:
             if not 0 <= row < rows:
                 raise SourceError(f"{self._path}: {name} has rows 0 to {rows - 1}, not {row}.")
-        shape = (rows if height is None else height, width)
-        return self._dequantize(name, shape, np.asarray(index, dtype=np.int64), dtype)
+        return self._dequantize(name, stored, np.asarray(index, dtype=np.int64), dtype)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The byte-level BPE tokenizer stored in the file's metadata."""
+        """The tokenizer stored in the file's metadata."""
         return SourceTokenizer.from_metadata(self.value, str(self._path))
 
     def _get(self, name: str) -> gguf.ReaderTensor:
@@ -112,13 +116,12 @@ class GGUFSource:
     def _dequantize(
         self, name: str, shape: tuple[int, ...], rows: Any, dtype: npt.DTypeLike
     ) -> Array:
-        tensor, stored = self._get(name), self.shape(name)
-        if stored != shape:
-            raise SourceError(
-                f"{self._path}: tensor {name!r} has shape {stored}, expected {shape}."
-            )
+        tensor = self._get(name)
+        if self.shape(name) != shape:
+            raise self._misshapen(name, shape)
         try:
-            data = gguf.dequantize(tensor.data[rows], tensor.tensor_type)
+            stored = tensor.data if isinstance(rows, slice) else _matrix(tensor.data)
+            data = gguf.dequantize(stored[rows], tensor.tensor_type)
         except NotImplementedError as error:
             raise SourceError(
                 f"{self._path}: tensor {name!r} is stored as {tensor.tensor_type.name}, which the "
@@ -127,6 +130,12 @@ class GGUFSource:
         # A copy: F32 tensors come as views of the read-only map, which torch cannot wrap.
         with np.errstate(over="ignore"):
             return np.array(data, dtype=dtype)
+
+    def _misshapen(self, name: str, expected: tuple[int, ...]) -> SourceError:
+        return SourceError(
+            f"{self._path}: tensor {name!r} has shape {self.shape(name)}, and by its configuration "
+            f"{expected}; {ONE_MODEL}"
+        )
 
 
 class _Reader(gguf.GGUFReader):  # type: ignore[misc]
@@ -183,6 +192,11 @@ class _Reader(gguf.GGUFReader):  # type: ignore[misc]
         return items, begin
 
 
+def _matrix(data: Array) -> Array:
+    """All axes but the last as one."""
+    return data.reshape(-1, data.shape[-1])
+
+
 def _open(path: Path) -> gguf.GGUFReader:
     if not path.is_file():
         raise SourceError(f"{path}: no such file; give the GGUF file's path in shards.toml.")
@@ -192,7 +206,10 @@ def _open(path: Path) -> gguf.GGUFReader:
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error.strerror}).") from error
     if magic != _MAGIC:
-        raise SourceError(f"{path}: not a GGUF file (it begins with {magic!r}, not {_MAGIC!r}).")
+        raise SourceError(
+            f"{path}: not a GGUF file, for it begins with {magic!r}, not {_MAGIC!r}; "
+            "fetch it again."
+        )
     try:
         return _Reader(path)
     # A damaged file surfaces as whatever numpy or the reader raises on what it finds there.

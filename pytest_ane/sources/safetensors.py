@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from pytest_ane.core.arrays import Array
 from pytest_ane.core.errors import SourceError
-from pytest_ane.sources.base import Tokenizer
+from pytest_ane.sources.base import ONE_MODEL, Tokenizer
 from pytest_ane.sources.checkpoint import Checkpoint, read_json
 from pytest_ane.sources.modules import read_modules
 from pytest_ane.sources.settings import lookup, overridden
@@ -81,7 +81,8 @@ class SafetensorsSource:
         file = self._file(name)
         if (stored := file.shape(name)) != tuple(shape):
             raise SourceError(
-                f"{file.path}: tensor {name!r} has shape {stored}, expected {tuple(shape)}."
+                f"{file.path}: tensor {name!r} has shape {stored}, and by its configuration "
+                f"{tuple(shape)}; {ONE_MODEL}"
             )
         return file.read(name, dtype)
 
@@ -100,7 +101,8 @@ class SafetensorsSource:
         if len(stored) < 2 or stored[-1] != width or height not in (None, count):
             rows = "rows" if height is None else f"{height} rows"
             raise SourceError(
-                f"{file.path}: tensor {name!r} has shape {stored}, expected {rows} of {width}."
+                f"{file.path}: tensor {name!r} has shape {stored}, and by its configuration "
+                f"{rows} of {width}; {ONE_MODEL}"
             )
         if len(index) and not 0 <= min(index) <= max(index) < count:
             row = min(index) if min(index) < 0 else max(index)

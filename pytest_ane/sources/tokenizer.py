@@ -15,9 +15,11 @@ from pytest_ane.sources.byte_level_bpe import KINDS, Kind, byte_level_bpe
 from pytest_ane.sources.chat_template import TemplateError, render
 from pytest_ane.sources.checkpoint import read_json
 from pytest_ane.sources.sentencepiece_bpe import sentencepiece
+from pytest_ane.sources.wordpiece import CLS, SEP, UNKNOWN, cased, published, wordpiece
 
 _ENDS = ("bos", "eos")
-_SENTENCEPIECE, _BYTE_LEVEL = "llama", "gpt2"
+_SENTENCEPIECE, _MERGED_PIECES = "llama", "gemma4"
+_BYTE_LEVEL, _WORDPIECE = "gpt2", "bert"
 _REASON = 400
 """Characters of what the `tokenizers` package says."""
 
@@ -58,7 +60,7 @@ class SourceTokenizer:
         """Rebuild from GGUF keys `tokenizer.ggml.*`; `SourceError` for another kind."""
         kind, pre = value("tokenizer.ggml.model"), _optional(value, "tokenizer.ggml.pre")
         words = KINDS.get(str(pre)) if kind == _BYTE_LEVEL else None
-        if words is None and kind != _SENTENCEPIECE:
+        if words is None and kind not in (_SENTENCEPIECE, _MERGED_PIECES, _WORDPIECE):
             raise SourceError(
                 f"{origin}: tokenizer {kind!r} with pre-tokenizer {pre!r} is not supported; "
                 f"give prompts as ids, or use one of: {', '.join(sorted(KINDS))}."
@@ -67,6 +69,8 @@ class SourceTokenizer:
             f"{origin}: its tokenizer is damaged ({{}}); fetch the file again, or give "
             "prompts as ids."
         ):
+            if kind == _WORDPIECE:
+                return cls(_words(value, origin), None, origin, around=_sentence(value))
             tokenizer = _pieces(value) if words is None else _bytes(value, words)
             ids = {name: _optional(value, f"tokenizer.ggml.{name}_token_id") for name in _ENDS}
             specials = {
@@ -182,8 +186,41 @@ def _pieces(value: Callable[[str], Any]) -> Tokenizer:
     tokens, scores, types = (
         value(f"tokenizer.ggml.{key}") for key in ("tokens", "scores", "token_type")
     )
-    space_prefix = _flag(value, "add_space_prefix", True)
-    return sentencepiece(tokens, scores, types, space_prefix=space_prefix)
+    merged = value("tokenizer.ggml.model") == _MERGED_PIECES
+    merges = value("tokenizer.ggml.merges") if merged else None
+    space_prefix = _flag(value, "add_space_prefix", not merged)
+    return sentencepiece(tokens, scores, types, merges, space_prefix=space_prefix)
+
+
+def _words(value: Callable[[str], Any], origin: str) -> Tokenizer:
+    """WordPiece of GGUF's keys."""
+    tokens, types = (value(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type"))
+    words, key = published(tokens, types), "tokenizer.ggml.normalizer.lowercase"
+    lowercase = _optional(value, key)
+    if lowercase is None and (word := cased(words)):
+        raise SourceError(
+            f"{origin}: its vocabulary has the word {word!r:.50} in upper case, and no {key} says "
+            "whether texts keep theirs; give prompts as ids, or name the folder of the published "
+            "checkpoint."
+        )
+    return wordpiece(
+        words,
+        types,
+        _optional(value, "tokenizer.ggml.unknown_token_id", UNKNOWN),
+        lowercase=lowercase is not False,
+        strip_accents=_optional(value, "tokenizer.ggml.normalizer.strip_accents"),
+    )
+
+
+def _sentence(value: Callable[[str], Any]) -> tuple[list[int], list[int]]:
+    """CLS and SEP, which are before and after a text; older files call the first one so."""
+    first = _optional(value, "tokenizer.ggml.cls_token_id", CLS)
+    first = _optional(value, "tokenizer.ggml.bos_token_id", first)
+    last = _optional(value, "tokenizer.ggml.seperator_token_id", SEP)
+    count = len(value("tokenizer.ggml.tokens"))
+    if not 0 <= min(first, last) <= max(first, last) < count:
+        raise ValueError(f"it has {count} tokens, and puts {first} and {last} around a text")
+    return [first], [last]
 
 
 def _optional(value: Callable[[str], Any], key: str, default: Any = None) -> Any:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.core.errors import SourceError
+from pytest_ane.sources.base import ONE_MODEL
 from pytest_ane.sources.gguf import GGUFSource
 from tests.sources.files import write_gguf
 
@@ -131,7 +132,8 @@ def test_what_is_missing_is_named(source: GGUFSource, file: Path) -> None:
         ),
         (
             lambda: source.tensor("eight", (64, 3)),
-            f"{file}: tensor 'eight' has shape (3, 64), expected (64, 3).",
+            f"{file}: tensor 'eight' has shape (3, 64), "
+            f"and by its configuration (64, 3); {ONE_MODEL}",
         ),
         (
             lambda: source.rows("eight", [0, 3], 64),
@@ -143,11 +145,12 @@ def test_what_is_missing_is_named(source: GGUFSource, file: Path) -> None:
         ),
         (
             lambda: source.rows("eight", [0], 32),
-            f"{file}: tensor 'eight' has shape (3, 64), expected (3, 32).",
+            f"{file}: tensor 'eight' has shape (3, 64), "
+            f"and by its configuration (3, 32); {ONE_MODEL}",
         ),
         (
             lambda: source.rows("norm", [0], 4),
-            f"{file}: tensor 'norm' has shape (4,), expected (4, 4).",
+            f"{file}: tensor 'norm' has shape (4,), and by its configuration (4, 4); {ONE_MODEL}",
         ),
     ):
         with pytest.raises(SourceError) as error:
@@ -169,7 +172,7 @@ def test_another_kind_of_file(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(SourceError) as error:
         GGUFSource(path)
     assert str(error.value) == (
-        f"{path}: not a GGUF file (it begins with {content[:4]!r}, not b'GGUF')."
+        f"{path}: not a GGUF file, for it begins with {content[:4]!r}, not b'GGUF'; fetch it again."
     )
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.core.errors import SourceError
+from pytest_ane.sources.base import ONE_MODEL
 from pytest_ane.sources.safetensors import SafetensorsSource
 from tests.sources.checkpoints import bf16, write_checkpoint, write_file
 
@@ -176,15 +177,18 @@ def test_what_is_missing_is_named(source: SafetensorsSource, folder: Path) -> No
         ),
         (
             lambda: source.tensor("round", (3, 2)),
-            f"{first}: tensor 'round' has shape (2, 3), expected (3, 2).",
+            f"{first}: tensor 'round' has shape (2, 3), "
+            f"and by its configuration (3, 2); {ONE_MODEL}",
         ),
         (
             lambda: source.rows("round", [0], 2),
-            f"{first}: tensor 'round' has shape (2, 3), expected rows of 2.",
+            f"{first}: tensor 'round' has shape (2, 3), "
+            f"and by its configuration rows of 2; {ONE_MODEL}",
         ),
         (
             lambda: source.rows("half", [0], 3),
-            f"{first}: tensor 'half' has shape (3,), expected rows of 3.",
+            f"{first}: tensor 'half' has shape (3,), "
+            f"and by its configuration rows of 3; {ONE_MODEL}",
         ),
         (lambda: source.rows("round", [2], 3), f"{first}: round has rows 0 to 1, not 2."),
         (lambda: source.rows("round", [-1], 3), f"{first}: round has rows 0 to 1, not -1."),
@@ -251,11 +255,28 @@ def test_an_index_that_names_a_file_no_disk_can_hold(folder: Path) -> None:
     )
 
 
+def test_several_files_without_an_index(folder: Path) -> None:
+    (folder / INDEX).unlink()
+    count = len(list(folder.glob("*.safetensors")))
+    assert count > 1
+    assert complaint(lambda: SafetensorsSource(folder)) == (
+        f"{folder}: has {count} .safetensors files and no {INDEX}, which says what is in each; "
+        "fetch it too."
+    )
+
+
+def test_the_file_of_an_adapter(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text("{}")
+    file = next(folder.glob("*.safetensors"))
+    assert complaint(lambda: SafetensorsSource(file)).startswith(f"{folder}: an adapter, which")
+
+
 @pytest.mark.parametrize("text", ["{}", '{"weight_map": 3}', '{"weight_map": {}}'])
 def test_an_index_without_its_table(folder: Path, text: str) -> None:
     (folder / INDEX).write_text(text)
     assert complaint(lambda: SafetensorsSource(folder)) == (
-        f"{folder / INDEX}: no table 'weight_map'; is this a safetensors index?"
+        f"{folder / INDEX}: no index of safetensors files, for it has no table 'weight_map'; "
+        "name the folder of the checkpoint."
     )
 
 

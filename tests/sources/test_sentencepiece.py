@@ -73,6 +73,19 @@ THEIRS = {
     prefix: sentencepiece.SentencePieceProcessor(model_proto=model)
     for prefix, model in MODELS.items()
 }
+PIECES = [(p.score, p.piece) for p in pb.ModelProto.FromString(MODELS[False]).pieces if p.type == 1]
+MERGED = build(
+    metadata(MODELS[False], False),
+    model="gemma4",
+    scores=[-1000.0] * len(metadata(MODELS[False], False)["tokenizer.ggml.scores"]),
+    merges=[
+        f"{piece[:cut]} {piece[cut:]}"
+        for _, piece in sorted(PIECES, key=lambda each: -each[0])
+        for cut in range(1, len(piece))
+        if {piece[:cut], piece[cut:]} <= {piece for _, piece in PIECES}
+    ],
+    add_space_prefix=None,
+)
 WORDS = st.sampled_from(
     [*" ".join(SENTENCES).split(), " ", "  ", "\n\n", "<div>", "€", "🦙", "\x01"]
 )
@@ -87,6 +100,17 @@ def test_texts_are_split_as_sentencepiece_splits_them(space_prefix: bool, text: 
         return  # llama.cpp puts a space after each token of a user's, SentencePiece only before all
     assert ids == THEIRS[space_prefix].encode(text)
     assert OURS[space_prefix].decode(ids) == text
+
+
+@given(text=st.lists(WORDS, min_size=1).map("".join) | st.text("ab é\n", min_size=1))
+def test_merges_that_the_file_lists_are_taken_in_its_order(text: str) -> None:
+    """As Gemma 4's files have them, whose scores are all alike."""
+    assert MERGED.encode(text) == OURS[False].encode(text)
+
+
+def test_a_merge_that_is_no_pair_is_one_sentence() -> None:
+    with pytest.raises(SourceError, match="the merge 'the' is not a pair"):
+        build(metadata(MODELS[False], False), model="gemma4", merges=["the"])
 
 
 def test_control_tokens_in_a_text_are_themselves() -> None:

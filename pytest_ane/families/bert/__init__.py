@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from pytest_ane.families.bert.config import VERSION, spread, starts_whole, wiring
+from pytest_ane.families.bert.config import VERSION, spread, wiring
 from pytest_ane.families.bert.model import BertModel, layout, open_model
+from pytest_ane.families.blocks import starts_whole
+
+converted = ("bert",)
+"""Values of GGUF's `general.architecture` that are this family's."""
 
 __all__ = [
     "VERSION",
     "BertModel",
+    "converted",
     "layout",
     "open_model",
     "spread",

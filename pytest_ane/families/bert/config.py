@@ -1,8 +1,7 @@
-"""What a BERT is made of, the names of its tensors, and its shards."""
+"""What a BERT is made of, and its shards."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
@@ -11,10 +10,11 @@ from typing import Any, Literal, get_args
 from pytest_ane.core.errors import ManifestError, SourceError
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Wire
+from pytest_ane.families.bert.names import find_names
 from pytest_ane.families.decoder.settings import Settings
 from pytest_ane.manifest.chain import EMBEDDING
 from pytest_ane.sources import Source, Spread
-from pytest_ane.sources.settings import MAX_LAYERS, check_names
+from pytest_ane.sources.settings import MAX_LAYERS, whole
 
 VERSION = "bert/2"
 """Raised when a change alters what a shard computes."""
@@ -35,17 +35,17 @@ _ACTIVATIONS: Mapping[str, Activation] = MappingProxyType(
 )
 """By `hidden_act`: GELU by the error function or by its tanh approximation, or ReLU."""
 _MODULES = "sentence_transformers"
-_ROOTS = ("", "bert.")
-_BLOCK = r"encoder\.layer\.\d+\.(attention\.self\.(query|key|value)|attention\.output\.dense|"
-_KNOWN = (
-    r"embeddings\.(word|position|token_type)_embeddings\.weight",
-    r"embeddings\.LayerNorm\.(weight|bias|gamma|beta)",
-    _BLOCK + r"intermediate\.dense|output\.dense)\.(weight|bias)",
-    r"encoder\.layer\.\d+\.(attention\.)?output\.LayerNorm\.(weight|bias|gamma|beta)",
+_GGUF_KEYS = {
+    "is_causal": "attention.causal",
+    "layer_norm_eps": "attention.layer_norm_epsilon",
+    "pooling_type": "pooling_type",
+}
+_GGUF_POOLING: Mapping[int, tuple[Pooling, bool]] = MappingProxyType(
+    {0: ("mean", False), 1: ("mean", True), 2: ("cls", True)}
 )
-_UNUSED = r"embeddings\.position_ids|pooler\.dense\.(weight|bias)"
-"""Not of the hidden states: transformers' `pooler_output` and the heads of pre-training."""
-_PRETRAINING = r"cls\..*"
+"""By `pooling_type`, and whether the embedding's norm is 1, as llama.cpp makes it where no option
+says otherwise (`embd_normalize` in `common/common.h`). 0 is none, as where nothing says: then what
+a folder is without sentence-transformers' files."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class BertConfig:
     Attributes:
         width: channels of a hidden state.
         ffn: inner channels of the feed-forward network.
-        vocabulary, positions, types: rows of the three embeddings.
+        vocabulary, positions, types: rows of the three embeddings; 0 types where there are none.
         epsilon: of all norms.
         pooling: whether the embedding is the mean of all positions, or the first one.
         normalized: whether its norm is 1.
@@ -92,27 +92,25 @@ def read(source: Source, length: int) -> BertConfig:
     Raises:
         SourceError: of another architecture, of a variant that is not computed, or absurd.
     """
-    s = Settings(source, "bert", ("bert",), ("bert",))
-    if s.is_gguf:
-        raise SourceError(
-            f"{source.label}: family 'bert' does not read GGUF; name the folder of the published "
-            "safetensors checkpoint."
-        )
+    s = Settings(source, "bert", ("bert",), ("bert",), gguf_keys=_GGUF_KEYS)
     s.only("position_embedding_type", "absolute")
     s.only("is_decoder", computed=False)
     width, heads = s.count("hidden_size"), s.count("num_attention_heads")
     if width % heads:
         raise SourceError(f"{source.label}: {heads} heads do not divide {width} channels.")
+    if s.is_gguf:
+        s.only("is_causal", computed=False)
+        s.only("num_key_value_heads", heads)
     pooling, normalized = _read_pooling(s)
     config = BertConfig(
         width=width,
         ffn=s.count("intermediate_size"),
         heads=heads,
         layers=s.count("num_hidden_layers", most=MAX_LAYERS),
-        vocabulary=s.count("vocab_size"),
-        positions=s.count("max_position_embeddings", 512),
-        types=s.count("type_vocab_size", 2),
-        epsilon=s.real("layer_norm_eps", 1e-12),
+        vocabulary=s.vocabulary(),
+        positions=s.count("max_position_embeddings", s.published(512)),
+        types=_count_types(s),
+        epsilon=s.real("layer_norm_eps", s.published(1e-12)),
         activation=_read_activation(s),
         pooling=pooling,
         normalized=normalized,
@@ -125,8 +123,18 @@ def read(source: Source, length: int) -> BertConfig:
             "max-tokens in shards.toml."
         )
     if source.names:
-        _check_names(source)
+        find_names(source).check(source)
     return config
+
+
+def _count_types(s: Settings) -> int:
+    """Types of tokens; a DistilBERT's GGUF file, which is one of BERT otherwise, has none."""
+    if not s.is_gguf:
+        return s.count("type_vocab_size", 2)
+    if find_names(s.source).of("type")[0] not in s.source.names:
+        return 0
+    key = "tokenizer.ggml.token_type_count"
+    return whole(s.source.value(key), f"{s.source.label}: {key}")
 
 
 def _read_activation(s: Settings) -> Activation:
@@ -141,6 +149,11 @@ def _read_activation(s: Settings) -> Activation:
 
 def _read_pooling(s: Settings) -> tuple[Pooling, bool]:
     """As `sentence_transformers` says; without it the mean, as that library adds it by itself."""
+    if s.is_gguf:
+        kind = s.get("pooling_type", 0)
+        if not isinstance(kind, int) or kind not in _GGUF_POOLING:
+            s.refuse("pooling_type", kind)
+        return _GGUF_POOLING[kind]
     table = s.get(_MODULES, {})
     if not isinstance(table, Mapping) or not table.keys() <= {"pooling", "normalize", "others"}:
         raise SourceError(f"{s.what(_MODULES)} is {table!r:.100}; it has pooling and normalize.")
@@ -158,27 +171,13 @@ def _read_pooling(s: Settings) -> tuple[Pooling, bool]:
     return pooling, normalized
 
 
-def find_root(source: Source) -> str:
-    """What the names of a checkpoint's tensors begin with."""
-    stem = "embeddings.word_embeddings.weight"
-    return next((root for root in _ROOTS if f"{root}{stem}" in source.names), "")
-
-
-def _check_names(source: Source) -> None:
-    """`SourceError` for a tensor that would be left out."""
-    root = re.escape(find_root(source))
-    known = f"{root}({'|'.join((*_KNOWN, _UNUSED))})"
-    pattern = re.compile(f"{known}|{_PRETRAINING}" if root else known)
-    check_names(source.label, "bert", source.names, pattern)
-
-
 def wiring(shards: Sequence[str]) -> tuple[Wire, ...]:
     """Blocks `L00`, `L01`... one after another, then `pooling`.
 
     Raises:
         ManifestError: a shard id is neither.
     """
-    layers = _layers(shards)
+    layers = [shard for shard in shards if shard != POOLING]
     for shard in layers:
         if not blocks.is_block(shard):
             raise ManifestError(
@@ -187,25 +186,6 @@ def wiring(shards: Sequence[str]) -> tuple[Wire, ...]:
             )
     last = [Wire(POOLING, gives=EMBEDDING, kind=POOLING)] if POOLING in shards else []
     return (*map(Wire, sorted(layers, key=blocks.block_index)), *last)
-
-
-def starts_whole(shards: Sequence[str]) -> bool:
-    """Whether the blocks form a contiguous prefix of the model."""
-    return blocks.starts_whole(_layers(shards))
-
-
-def missing(shards: Sequence[str], layers: int) -> list[str]:
-    """Blocks of a model of so many layers that are not among these shards."""
-    return blocks.missing(_layers(shards), layers)
-
-
-def check_depth(label: str, shards: Sequence[str], layers: int) -> None:
-    """`SourceError` for the first block that a model of so many layers does not have."""
-    blocks.check_depth(label, _layers(shards), layers)
-
-
-def _layers(shards: Sequence[str]) -> list[str]:
-    return [shard for shard in shards if shard != POOLING]
 
 
 def spread(name: str, shape: tuple[int, ...]) -> Spread:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,25 +11,20 @@ import numpy as np
 
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import ExecutionError
+from pytest_ane.families import blocks
 from pytest_ane.families.base import Conversion, Cut, Inputs, Port, Ports, Reference
-from pytest_ane.families.bert.config import (
-    POOLING,
-    BertConfig,
-    check_depth,
-    missing,
-    read,
-    wiring,
-)
-from pytest_ane.families.blocks import block_index
+from pytest_ane.families.bert.config import POOLING, BertConfig, read, wiring
 from pytest_ane.families.layout import MASKED, AneLayout
 from pytest_ane.sources import Source
 
 if TYPE_CHECKING:
-    from pytest_ane.families.bert.weights import Weights
+    from torch import Tensor
+
+    from pytest_ane.families.bert.weights import BlockWeights, Weights
 
 
 def open_model(source: Source, cut: Cut) -> BertModel:
-    """See a checkpoint or a seed as a model cut into these shards.
+    """See a checkpoint, a GGUF file or a seed as a model cut into these shards.
 
     Raises:
         SourceError: another architecture or variant, or a block the model does not have.
@@ -37,7 +32,7 @@ def open_model(source: Source, cut: Cut) -> BertModel:
     """
     shards = [wire.shard for wire in wiring(cut.shards)]
     config = read(source, cut.max_tokens)
-    check_depth(source.label, shards, config.layers)
+    blocks.check_depth(source.label, shards, config.layers)
     return BertModel(source, config, shards)
 
 
@@ -102,7 +97,7 @@ class BertModel:
     @property
     def missing(self) -> Sequence[str]:
         """Blocks that the cut leaves out."""
-        return missing(self.shards, self.config.layers)
+        return blocks.missing(self.shards, self.config.layers)
 
     @property
     def description(self) -> dict[str, Any]:
@@ -111,7 +106,7 @@ class BertModel:
 
     @property
     def weights(self) -> Weights:
-        """The source by the published names."""
+        """The source by the names it has."""
         from pytest_ane.families.bert.weights import Weights
 
         return Weights(self.source, self.config)
@@ -134,33 +129,26 @@ class BertModel:
     def reference(self, shard: str) -> Reference:
         """The float32 module of a shard on texts `[T, C]`."""
         from pytest_ane.families.bert import reference
-        from pytest_ane.families.reference import run_each
 
-        c = self.config
         if shard == POOLING:
-            return partial(run_each, lambda x: reference.pooled(x, c))
-        block = self.weights.block(block_index(shard))
-        return partial(run_each, lambda x: reference.block(x, block, c))
+            return _each(reference.pooled, self.config)
+        return _each(reference.block, self._block(shard), self.config)
 
     def residual(self, shard: str) -> Reference | None:
         """What a block gives if neither of its halves adds anything."""
+        from pytest_ane.families.bert import reference
+
         if shard == POOLING:
             return None
-        from pytest_ane.families.bert import reference
-        from pytest_ane.families.reference import run_each
-
-        block = self.weights.block(block_index(shard))
-        return partial(run_each, lambda x: reference.residual(x, block, self.config))
+        return _each(reference.residual, self._block(shard), self.config)
 
     def conversion(self, shard: str) -> Conversion:
         """The shard's ANE form in float32, and its ports."""
         from pytest_ane.families.bert.ane import AneBlock, AnePooling
 
         c, ports = self.config, self.ports(shard)
-        if shard == POOLING:
-            return Conversion(AnePooling(c), ports.inputs, ports.outputs)
-        block = AneBlock(c, self.weights.block(block_index(shard)))
-        return Conversion(block, ports.inputs, ports.outputs)
+        module = AnePooling(c) if shard == POOLING else AneBlock(c, self._block(shard))
+        return Conversion(module, ports.inputs, ports.outputs)
 
     def ports(self, shard: str) -> Ports:
         """As of `conversion`."""
@@ -170,3 +158,12 @@ class BertModel:
             return Ports((x, mask), (Port("y", x.shape),))
         inputs = (x, mask) if c.pooling == "mean" else (x,)
         return Ports(inputs, (Port("y", (1, c.width, 1, 1)),))
+
+    def _block(self, shard: str) -> BlockWeights:
+        return self.weights.block(blocks.block_index(shard))
+
+
+def _each(function: Callable[..., Tensor], *others: object) -> Reference:
+    from pytest_ane.families.reference import run_each
+
+    return partial(run_each, lambda x: function(x, *others))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from pytest_ane.core.arrays import FloatArray
-from pytest_ane.families.bert.config import BertConfig, find_root
+from pytest_ane.families.bert.config import BertConfig
+from pytest_ane.families.bert.names import find_names
 from pytest_ane.families.decoder.weights import Linear
 from pytest_ane.sources import Source
 
@@ -37,51 +38,47 @@ class BlockWeights:
 
 
 class Weights:
-    """A source by the published names; reads from the source and keeps nothing."""
+    """A source by the names of its file; reads from the source and keeps nothing."""
 
     def __init__(self, source: Source, config: BertConfig) -> None:
-        self._source, self._config = source, config
-        self._root = find_root(source)
-        old = f"{self._root}embeddings.LayerNorm.gamma" in source.names
-        self._norm_names = ("gamma", "beta") if old else ("weight", "bias")
+        self._source, self._config, self._names = source, config, find_names(source)
 
     def embedding(self, ids: Sequence[int]) -> FloatArray:
         """Sums `[T, C]` of each token's row, its position's, and that of the first type."""
         c = self._config
-        word = self._rows("word", ids, c.vocabulary)
-        position = self._rows("position", range(len(ids)), c.positions)
-        total: FloatArray = word + position + self._rows("token_type", range(1), c.types)
-        return total
+        total: FloatArray = self._rows("word", ids, c.vocabulary)
+        total = total + self._rows("position", range(len(ids)), c.positions)
+        return total + self._rows("type", range(1), c.types) if c.types else total
 
     def embedding_norm(self) -> Norm:
         """What the sums go through."""
-        return self._norm("embeddings")
+        return Norm(*self._pair("norm", None, self._config.width))
 
     def block(self, index: int) -> BlockWeights:
         """One block."""
-        c, layer = self._config, f"encoder.layer.{index}"
-        own = f"{layer}.attention"
+        width, ffn = self._config.width, self._config.ffn
         return BlockWeights(
-            q=self._linear(f"{own}.self.query", c.width, c.width),
-            k=self._linear(f"{own}.self.key", c.width, c.width),
-            v=self._linear(f"{own}.self.value", c.width, c.width),
-            o=self._linear(f"{own}.output.dense", c.width, c.width),
-            attention_norm=self._norm(f"{own}.output"),
-            up=self._linear(f"{layer}.intermediate.dense", c.ffn, c.width),
-            down=self._linear(f"{layer}.output.dense", c.width, c.ffn),
-            ffn_norm=self._norm(f"{layer}.output"),
+            *self._qkv(index, width),
+            o=Linear(*self._pair("o", index, width, width)),
+            attention_norm=Norm(*self._pair("attention_norm", index, width)),
+            up=Linear(*self._pair("up", index, ffn, width)),
+            down=Linear(*self._pair("down", index, width, ffn)),
+            ffn_norm=Norm(*self._pair("ffn_norm", index, width)),
         )
 
-    def _rows(self, part: str, index: Sequence[int], height: int) -> FloatArray:
-        name = f"{self._root}embeddings.{part}_embeddings.weight"
+    def _qkv(self, index: int, width: int) -> tuple[Linear, Linear, Linear]:
+        if self._names.of("qkv", index)[0] in self._source.names:
+            parts = [t.chunk(3) for t in self._pair("qkv", index, 3 * width, width)]
+            q, k, v = map(Linear, *parts)
+        else:
+            q, k, v = (Linear(*self._pair(part, index, width, width)) for part in "qkv")
+        return q, k, v
+
+    def _rows(self, table: str, index: Sequence[int], height: int) -> FloatArray:
+        (name,) = self._names.of(table)
         return self._source.rows(name, index, self._config.width, height)
 
-    def _linear(self, name: str, rows: int, columns: int) -> Linear:
-        return Linear(self._read(f"{name}.weight", rows, columns), self._read(f"{name}.bias", rows))
-
-    def _norm(self, name: str) -> Norm:
-        width = self._config.width
-        return Norm(*(self._read(f"{name}.LayerNorm.{x}", width) for x in self._norm_names))
-
-    def _read(self, name: str, *shape: int) -> Tensor:
-        return torch.from_numpy(self._source.tensor(f"{self._root}{name}", shape))
+    def _pair(self, part: str, index: int | None, *shape: int) -> Iterator[Tensor]:
+        """A weight and its bias."""
+        for name, extent in zip(self._names.of(part, index), (shape, shape[:1]), strict=True):
+            yield torch.from_numpy(self._source.tensor(name, extent))

@@ -16,7 +16,7 @@ from pytest_ane.families.decoder.settings import Settings
 from pytest_ane.families.layout import AneLayout
 from pytest_ane.sources import Source, Spread
 
-_CORE = 2
+_CORE = 3
 """Raised when a change of the core alters what the shards of all families compute."""
 
 
@@ -30,12 +30,13 @@ class DecoderFamily:
         types: of `config.json`'s `model_type`; the name alone where none are given.
         architectures: of GGUF's `general.architecture`; as the types where none are given.
         names, gguf_names: parts that checkpoints and GGUF files call otherwise than most.
+        gguf_keys: keys of `config.json` that GGUF files call otherwise than most.
         fused: parts that are stored in one tensor.
         norm_offset: 1 where published norms compute x (1 + w); GGUF's have it in them.
         paired: whether GGUF stores queries and keys in adjacent pairs.
         tied: whether the head is the embedding's where the configuration does not tell.
         root: what names of synthetic tensors begin with.
-        own: tensors of a block that the family reads by itself.
+        own: tensors of a block that the family reads by itself, in full, and their names in GGUF.
         synthetic: the configuration of synthetic weights where the manifest does not give it.
         defaults: what `config.json` means where it does not say, by the class of transformers.
     """
@@ -46,12 +47,13 @@ class DecoderFamily:
     architectures: Sequence[str] = ()
     names: Parts = field(default_factory=dict)
     gguf_names: Parts = field(default_factory=dict)
+    gguf_keys: Mapping[str, str] = field(default_factory=dict)
     fused: Sequence[Sequence[str]] = ()
     norm_offset: float = 0.0
     paired: bool = False
     tied: bool = False
     root: str = "model."
-    own: Sequence[str] = ()
+    own: Parts = field(default_factory=dict)
     synthetic: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     revision: int = 1
@@ -94,7 +96,13 @@ class DecoderFamily:
             SourceError: of another architecture, of a variant that is not computed, or absurd.
         """
         settings = Settings(
-            source, self.name, self.published, self.converted, self.synthetic, self.defaults
+            source,
+            self.name,
+            self.published,
+            self.converted,
+            self.synthetic,
+            self.defaults,
+            self.gguf_keys,
         )
         config = self.configure(settings, cut.context if cut.stateful else cut.max_tokens)
         names = self._names(source, settings)
@@ -141,7 +149,9 @@ class DecoderFamily:
 
     def _names(self, source: Source, settings: Settings) -> Names:
         if settings.is_gguf:
-            return Names({**GGUF, **self.gguf_names}, fused=self.fused, paired=self.paired)
+            gguf = {**GGUF, **self.gguf_names}
+            return Names(gguf, fused=self.fused, paired=self.paired, own=self.own)
         parts = {**PUBLISHED, **self.names}
         root = find_root(source, self.root)
-        return Names(parts, root, self.fused, self.norm_offset, own=self.own)
+        own = {name: name for name in self.own}
+        return Names(parts, root, self.fused, self.norm_offset, own=own)

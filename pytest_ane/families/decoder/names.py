@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from pytest_ane.core.errors import SourceError
@@ -62,6 +62,8 @@ GGUF: Parts = MappingProxyType(
     }
 )
 """Names of llama.cpp, the same for all architectures (`gguf-py/gguf/constants.py`)."""
+FREQUENCY_FACTORS = "rope_freqs.weight"
+"""Divisors of RoPE's frequencies in GGUF."""
 SHORT_FACTORS = "rope_factors_short.weight"
 """LongRoPE's divisors in GGUF, up to the length that the model was trained with."""
 ATTENTION = ("q", "k", "v", "o")
@@ -87,7 +89,7 @@ class Names:
         fused: parts whose rows are stored in one tensor, in this order.
         norm_offset: what a norm's stored weights lack: 1 where x (1 + w) is meant.
         paired: whether rows of queries and keys are in adjacent pairs.
-        own: tensors of a block, in full, that the family reads by itself.
+        own: tensors of a block that the family reads by itself, by their published names.
     """
 
     parts: Parts
@@ -95,7 +97,7 @@ class Names:
     fused: Sequence[Sequence[str]] = ()
     norm_offset: float = 0.0
     paired: bool = False
-    own: Sequence[str] = ()
+    own: Parts = field(default_factory=dict)
 
     def whole(self, part: str) -> str:
         """A tensor outside of the blocks: `embedding`, `norm` or `head`."""
@@ -108,6 +110,10 @@ class Names:
     def block(self, index: int, part: str, kind: str = "weight") -> str:
         """A tensor of a block."""
         return f"{self.layer(index)}{self.parts[part]}.{kind}"
+
+    def own_of(self, index: int, name: str) -> str:
+        """A tensor of a block that the family reads by itself."""
+        return f"{self.layer(index)}{self.own[name]}"
 
     def layer(self, index: int) -> str:
         """What a block's names begin with."""
@@ -144,7 +150,7 @@ class Names:
         """`SourceError` for a tensor that would be left out."""
         first = {(it.sparse, it.shared): i for i, it in reversed([*enumerate(config.layers)])}
         blocks = {re.escape(name) for i in first.values() for name in self.of_block(config, i)}
-        blocks |= {re.escape(f"{self.layer(0)}{name}") for name in self.own}
+        blocks |= {re.escape(self.own_of(0, name)) for name in self.own}
         patterns = {re.sub(r"(?<=\\\.)\d+(?=\\\.)", r"\\d+", name) for name in blocks}
         patterns |= {re.escape(self.whole(part)) for part in ("embedding", "norm", "head")}
         patterns.add(_HARMLESS)
@@ -153,6 +159,13 @@ class Names:
         if self.root not in (None, "model.", ""):
             patterns.add(_BESIDE)
         check_names(source.label, family, source.names, re.compile("|".join(patterns)))
+        beyond = self.layer(len(config.layers))
+        if name := next((name for name in source.names if name.startswith(beyond)), None):
+            raise SourceError(
+                f"{source.label}: has the tensor {name!r}, and by its configuration "
+                f"{len(config.layers)} layers, so the last ones would be left out; correct the "
+                "number of layers, or remove what is no part of the model."
+            )
 
     def require(self, source: Source, config: DecoderConfig, shards: Sequence[str]) -> None:
         """`SourceError` for a tensor that one of the shards needs and the source lacks."""

@@ -15,6 +15,7 @@ def plain(
     *,
     theta: float | None = 10_000.0,
     head: int | None = None,
+    kv_heads: int | None = None,
     activation: Activation = "silu",
     partial: float | None = None,
 ) -> DecoderConfig:
@@ -25,6 +26,7 @@ def plain(
         positions: as many as the shards take.
         theta: RoPE's base where the configuration has none; None where the family reads RoPE.
         head: channels of a head where it does not tell; an even share where None.
+        kv_heads: key heads, where the family reads them by layer.
         activation: the only one that is computed.
         partial: share of a head that turns where it does not tell; None where all must.
 
@@ -32,7 +34,7 @@ def plain(
         SourceError: sizes that do not fit one another, or another activation.
     """
     width, heads = s.count("hidden_size"), s.count("num_attention_heads")
-    kv_heads = s.count("num_key_value_heads", heads)
+    kv_heads = kv_heads or s.count("num_key_value_heads", heads)
     share = s.published(head) or (width // heads if width % heads == 0 else None)
     head = s.count("head_dim", share)
     if heads % kv_heads or head % 2:

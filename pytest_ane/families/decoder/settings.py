@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families.decoder.config import Layer
-from pytest_ane.families.decoder.names import SHORT_FACTORS
+from pytest_ane.families.decoder.names import FREQUENCY_FACTORS, SHORT_FACTORS
 from pytest_ane.families.decoder.rope import Parameters, Turned, rotary
 from pytest_ane.families.layout import Rotary
 from pytest_ane.sources import Source
@@ -129,7 +129,6 @@ _GGUF_UNUSED = "ssm."
 """Of recurrent layers, which Granite 4's dense models have none of, though the keys."""
 _GGUF_THETA = 10_000.0
 """RoPE's base where a GGUF file has none, of all architectures (`llama-model.cpp`)."""
-_FREQUENCY_FACTORS = "rope_freqs.weight"
 
 
 class Settings:
@@ -142,6 +141,7 @@ class Settings:
         architectures: those of GGUF's `general.architecture`.
         synthetic: what holds where synthetic weights' configuration does not say.
         defaults: of the family's class in transformers, where `config.json` does not say.
+        gguf_keys: what GGUF calls keys otherwise than most, behind the architecture's name.
 
     Raises:
         SourceError: the file is of another architecture.
@@ -155,8 +155,10 @@ class Settings:
         architectures: Sequence[str],
         synthetic: Mapping[str, Any] | None = None,
         defaults: Mapping[str, Any] | None = None,
+        gguf_keys: Mapping[str, str] | None = None,
     ) -> None:
         self.source, self.family = source, family
+        self._gguf = {**_GGUF, **(gguf_keys or {})}
         self._read: set[str] = set()
         self._usual: Mapping[str, Any] = {}
         self._prefix = ""
@@ -195,6 +197,18 @@ class Settings:
         if self.is_gguf and isinstance(value, list) and value and value == value[:1] * len(value):
             value = value[0]
         return whole(value, self.what(key), most)
+
+    def by_layer(self, key: str) -> list[int]:
+        """A whole number for each layer; the same for all where the file has one alone."""
+        layers = self.count("num_hidden_layers", most=MAX_LAYERS)
+        values = self.needed(key)
+        if not isinstance(values, list):
+            return [self.count(key)] * layers
+        if len(values) != layers:
+            raise SourceError(
+                f"{self.what(key)} has {len(values)} numbers, not one for each of {layers} layers."
+            )
+        return [whole(value, self.what(key)) for value in values]
 
     def published(self, default: Number | None) -> Number | None:
         """A default of transformers' configuration; None of a GGUF file, which has others."""
@@ -329,7 +343,7 @@ class Settings:
         names = {key: f"{self._prefix}{name}" for key, name in _GGUF_ROPE.items()}
         names["short_factor"] = SHORT_FACTORS
         angles = rotary(Parameters(self._where, table, names if self.is_gguf else what), turned)
-        return self._with_factors(angles) if scaled else angles
+        return self.with_factors(angles) if scaled else angles
 
     def check(self) -> None:
         """Refuse what changes the result and was not read.
@@ -337,21 +351,23 @@ class Settings:
         Raises:
             SourceError: names the key as the file does.
         """
+        # GGUF has one name for what several keys of `config.json` say.
+        known = {self._own(key) for key in self._read}
         for key, nothing in _NOTHING.items():
-            value = None if key in self._read else self._stored(key)
+            value = None if self._own(key) in known else self._stored(key)
             if value is not None and value not in nothing:
                 self.refuse(key, value)
         kinds = None if "layer_types" in self._read else self._stored("layer_types")
         if kinds is not None and (not isinstance(kinds, list) or {*map(str, kinds)} != _FULL):
             self.refuse("layer_types", kinds)
-        known = {_GGUF.get(key, key) for key in self._read} | {*_GGUF_HARMLESS}
+        known |= {f"{self._prefix}{key}" for key in _GGUF_HARMLESS}
         experts = self._plain(f"{self._prefix}expert_count")
         for key in self.source.keys if self.is_gguf else ():
             own, value = key.removeprefix(self._prefix), self._plain(key)
             zero = value == 0 and value is not False
             unused = own.startswith("expert_") and (zero or not experts)
             unused = unused or own.startswith(_GGUF_UNUSED) or value in _GGUF_NOTHING.get(own, ())
-            if own != key and own not in known and not unused:
+            if own != key and key not in known and not unused:
                 self.refuse(own, value)
 
     def what(self, key: str) -> str:
@@ -360,7 +376,7 @@ class Settings:
 
     def _own(self, key: str) -> str:
         """A key as the file calls it."""
-        return f"{self._prefix}{_GGUF.get(key, key)}" if self.is_gguf else key
+        return f"{self._prefix}{self._gguf.get(key, key)}" if self.is_gguf else key
 
     @property
     def _where(self) -> str:
@@ -392,7 +408,7 @@ class Settings:
 
     def _stored(self, key: str, absent: Any = None) -> Any:
         if self.is_gguf:
-            return self._plain(self._own(key), absent) if key in _GGUF else absent
+            return self._plain(self._own(key), absent) if key in self._gguf else absent
         value = self._plain(f"text_config.{key}", ...)
         if value is not ...:
             return value
@@ -459,12 +475,14 @@ class Settings:
             self.refuse(_GGUF_ROPE["attention_factor"], attention)
         return {key: value for key, value in table.items() if value is not None}
 
-    def _with_factors(self, angles: Rotary) -> Rotary:
-        """GGUF keeps llama3's scaling as a tensor that frequencies are divided by."""
-        if not self.is_gguf or _FREQUENCY_FACTORS not in self.source.names:
+    def with_factors(self, angles: Rotary) -> Rotary:
+        """GGUF keeps the scaling of llama3, and of Gemma 4, as divisors of the frequencies."""
+        if not self.is_gguf or FREQUENCY_FACTORS not in self.source.names:
             return angles
-        factors = self.source.tensor(_FREQUENCY_FACTORS, (len(angles.frequencies),))
-        scaled = (f / float(d) for f, d in zip(angles.frequencies, factors, strict=True))
+        factors = self.source.tensor(FREQUENCY_FACTORS, (len(angles.frequencies),))
+        what = f"{self.source.label}: {FREQUENCY_FACTORS}"
+        divisors = (positive(factor, what) for factor in factors.tolist())
+        scaled = (f / d for f, d in zip(angles.frequencies, divisors, strict=True))
         return Rotary(tuple(scaled), angles.factor)
 
 

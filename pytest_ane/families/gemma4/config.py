@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families.decoder import DecoderConfig, Layer, Mixture, Settings, plain
-from pytest_ane.sources.settings import whole
+from pytest_ane.families.decoder.names import FREQUENCY_FACTORS
+from pytest_ane.families.layout import Rotary
+from pytest_ane.sources.settings import MAX_LAYERS, whole
 
 PACKS = 8
 """Shards that a layer's experts are spread over, `p0` to `p7`."""
@@ -43,6 +45,21 @@ PUBLISHED: Mapping[str, Any] = {
 }
 """Gemma-4-26B-A4B's `text_config`, for synthetic sources: docs/reference/families/gemma4.md."""
 
+_KINDS = ("full_attention", "sliding_attention")
+GGUF_KEYS: Mapping[str, str] = {
+    "layer_types": "attention.sliding_window_pattern",
+    "head_dim": "attention.key_length_swa",
+    "v_head_dim": "attention.value_length_swa",
+    "rotary_channels": "rope.dimension_count_swa",
+    "global_head_dim": "attention.key_length",
+    "global_v_head_dim": "attention.value_length",
+    "global_rotary_channels": "rope.dimension_count",
+    "num_kv_shared_layers": "attention.shared_kv_layers",
+    "hidden_size_per_layer_input": "embedding_length_per_layer_input",
+    "num_experts": "expert_count",
+    "top_k_experts": "expert_used_count",
+}
+"""As `Gemma4Model` of llama.cpp's converter writes them; some have no key in `config.json`."""
 _OWN_KEYS = {"head_dim", "num_key_value_heads"}
 """What `per_layer_config` may say of a layer."""
 
@@ -54,10 +71,25 @@ def configure(s: Settings, positions: int) -> DecoderConfig:
         SourceError: a key is missing or absurd, or the variant is none that is computed here.
     """
     _check_variant(s)
-    config = plain(s, positions, theta=None, head=256, activation="gelu_pytorch_tanh")
-    kinds = _kinds(s, len(config.layers))
-    shared = s.flag("attention_k_eq_v")
-    head, kv_heads = _global_heads(s, config, kinds, shared)
+    kinds = _kinds(s)
+    key_heads = _key_heads(s, kinds) if s.is_gguf else {}
+    config = plain(
+        s,
+        positions,
+        theta=None,
+        head=256,
+        kv_heads=key_heads.get("sliding_attention"),
+        activation="gelu_pytorch_tanh",
+    )
+    if s.is_gguf:
+        head, kv_heads = s.count("global_head_dim"), key_heads["full_attention"]
+        s.only("global_v_head_dim", head)
+        # llama.cpp has values that are keys where a layer has no values.
+        values = (f"blk.{i}.attn_v.weight" for i, kind in enumerate(kinds) if kind == _KINDS[0])
+        shared = not any(name in s.source.names for name in values)
+    else:
+        shared = s.flag("attention_k_eq_v")
+        head, kv_heads = _global_heads(s, config, kinds, shared)
     if config.heads % kv_heads or head % 2:
         raise SourceError(
             f"{s.source.label}: {config.heads} query heads over {kv_heads} key heads of {head} "
@@ -68,21 +100,18 @@ def configure(s: Settings, positions: int) -> DecoderConfig:
         "sliding_attention": Layer(0, window),
         "full_attention": Layer(1, head=head, kv_heads=kv_heads, shared=shared),
     }
-    s.needed("rope_parameters")
     return replace(
         config,
         layers=tuple(layers[kind] for kind in kinds),
-        rotaries=(
-            s.rotary(config.head, positions, layer_type="sliding_attention"),
-            s.rotary(head, positions, partial=1.0, layer_type="full_attention"),
-        ),
+        rotaries=_rotaries(s, config.head, head, positions),
         scale=1.0,
         head_norms=True,
         value_norms=True,
         post_norms=True,
         mixture=_mixture(s),
         embedding_scale=config.width**0.5,
-        logit_cap=s.cap("final_logit_softcapping"),
+        # What llama.cpp takes where its file has none.
+        logit_cap=s.cap("final_logit_softcapping", 30.0 if s.is_gguf else None),
     )
 
 
@@ -95,21 +124,67 @@ def own_experts(config: DecoderConfig, pack: int) -> range:
 
 def _check_variant(s: Settings) -> None:
     """Of a file that leaves them out, what transformers takes is another model."""
-    if not s.flag("enable_moe_block"):
+    if s.is_gguf:
+        for key in ("head_dim", "num_experts", "rope_local_base_freq"):
+            s.needed(key)
+    elif not s.flag("enable_moe_block"):
         s.refuse("enable_moe_block", False)
     if (channels := s.needed("hidden_size_per_layer_input")) != 0:
         s.refuse("hidden_size_per_layer_input", channels)
+    if (layers := s.get("num_kv_shared_layers", 0)) != 0:
+        s.refuse("num_kv_shared_layers", layers)
     # Text is causal where the tokens of an image see one another.
     if s.get("use_bidirectional_attention") not in (None, "vision"):
         s.refuse("use_bidirectional_attention", s.get("use_bidirectional_attention"))
 
 
-def _kinds(s: Settings, count: int) -> list[str]:
-    """Of each layer; the last is global whatever the list says, as transformers has it."""
-    names = ("sliding_attention", "full_attention")
-    told = s.layers("layer_types", {name: name for name in names})
-    kinds = list(told or (names[i % 6 == 5] for i in range(count)))
-    return [*kinds[:-1], names[1]]
+def _kinds(s: Settings) -> list[str]:
+    """Of each layer; of `config.json` the last is global, as transformers has it."""
+    if s.is_gguf:
+        s.needed("layer_types")
+        known = {str(sliding): _KINDS[sliding] for sliding in (False, True, 0, 1)}
+        return list(s.layers("layer_types", known) or ())
+    count = s.count("num_hidden_layers", most=MAX_LAYERS)
+    told = s.layers("layer_types", {name: name for name in _KINDS})
+    kinds = list(told or (_KINDS[i % 6 < 5] for i in range(count)))
+    return [*kinds[:-1], _KINDS[0]]
+
+
+def _key_heads(s: Settings, kinds: Sequence[str]) -> dict[str, int]:
+    """How many of GGUF's layers of a kind have, by kind; all of them must have as many."""
+    by_layer = s.by_layer("num_key_value_heads")
+    counts: dict[str, set[int]] = {}
+    for kind, count in zip(kinds, by_layer, strict=True):
+        counts.setdefault(kind, set()).add(count)
+    if any(len(alike) > 1 for alike in counts.values()):
+        s.refuse("num_key_value_heads", by_layer)
+    # A kind that no layer is of may have any.
+    return {kind: min(counts.get(kind, by_layer)) for kind in _KINDS}
+
+
+def _rotaries(s: Settings, near: int, far: int, positions: int) -> tuple[Rotary, Rotary]:
+    """The angles of sliding layers and of global ones, whose heads have so many channels.
+
+    GGUF has proportional RoPE as divisors, so large that pairs which do not turn stay where they
+    are; llama.cpp divides the frequencies of global layers alone.
+    """
+    if not s.is_gguf:
+        s.needed("rope_parameters")
+        return (
+            s.rotary(near, positions, layer_type="sliding_attention"),
+            s.rotary(far, positions, partial=1.0, layer_type="full_attention"),
+        )
+    s.only("rotary_channels", near)
+    s.only("global_rotary_channels", far)
+    if FREQUENCY_FACTORS not in s.source.names:
+        raise SourceError(
+            f"{s.source.label}: lacks the tensor {FREQUENCY_FACTORS!r}, by which its global layers "
+            "turn; fetch the file again."
+        )
+    return (
+        s.rotary(near, positions, theta_key="rope_local_base_freq", scaled=False),
+        s.with_factors(s.rotary(far, positions, scaled=False)),
+    )
 
 
 def _global_heads(

@@ -11,23 +11,24 @@ from pytest_ane.families import blocks
 from pytest_ane.families.base import Cut, Wire
 from pytest_ane.families.decoder import DecoderConfig, DecoderFamily
 from pytest_ane.families.gemma2 import NAMES
-from pytest_ane.families.gemma4.config import PUBLISHED, configure
+from pytest_ane.families.gemma4.config import GGUF_KEYS, PUBLISHED, configure
 from pytest_ane.families.gemma4.model import Gemma4Model, layout
 from pytest_ane.families.gemma4.shards import in_order, role, starts_whole, wiring
 from pytest_ane.families.layout import AneLayout
 from pytest_ane.sources import Source, Spread
 
-_OWN = (
-    "layer_scalar",
-    "experts.gate_up_proj",
-    "experts.down_proj",
-    "router.proj.weight",
-    "router.scale",
-    "router.per_expert_scale",
-    "pre_feedforward_layernorm_2.weight",
-    "post_feedforward_layernorm_1.weight",
-    "post_feedforward_layernorm_2.weight",
-)
+_OWN = {
+    "layer_scalar": "layer_output_scale.weight",
+    "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+    "experts.down_proj": "ffn_down_exps.weight",
+    "router.proj.weight": "ffn_gate_inp.weight",
+    "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale",
+    "pre_feedforward_layernorm_2.weight": "pre_ffw_norm_2.weight",
+    "post_feedforward_layernorm_1.weight": "post_ffw_norm_1.weight",
+    "post_feedforward_layernorm_2.weight": "post_ffw_norm_2.weight",
+}
+"""Tensors of a layer besides the decoder core's, and their names in GGUF (`Gemma4Model`)."""
 
 
 class Gemma4Family(DecoderFamily):
@@ -98,8 +99,9 @@ FAMILY = Gemma4Family(
     "gemma4",
     configure,
     types=("gemma4_text", "gemma4"),
-    architectures=("",),
+    architectures=("gemma4",),
     names=NAMES,
+    gguf_keys=GGUF_KEYS,
     tied=True,
     root="model.language_model.",
     own=_OWN,

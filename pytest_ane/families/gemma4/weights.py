@@ -106,11 +106,11 @@ class Weights(weights.Weights):
         return stacked(self.gate, 0), stacked(self.up, 0), stacked(self.down, 1)
 
     def _own(self, layer: int, name: str, *shape: int) -> Tensor:
-        return self._read(f"{self._names.layer(layer)}{name}", *shape)
+        return self._read(self._names.own_of(layer, name), *shape)
 
     def _of_bank(self, layer: int, name: str, first: int, count: int, each: int) -> Tensor:
         """Some of a bank's rows, of which every expert has `each`."""
         rows, height = range(first, first + count), each * self.mixture.experts
         width = self.mixture.ffn if name == "down_proj" else self.config.width
-        full = f"{self._names.layer(layer)}experts.{name}"
+        full = self._names.own_of(layer, f"experts.{name}")
         return torch.from_numpy(self._source.rows(full, rows, width, height, self._dtype))

@@ -4,7 +4,8 @@ Names are those of `gguf.get_tensor_name_map`, which the converter uses as well.
 tensors are described by the classes of llama.cpp's `convert_hf_to_gguf.py` (`conversion/` in later
 versions): `TextModel.set_gguf_parameters` for all, `LlamaModel` (Llama, Mistral, Mixtral, and below
 it Granite and SmolLM3), `Qwen2Model`, `Qwen2MoeModel`, `Gemma2Model`, `Gemma3Model`,
-`Phi3MiniModel`.
+`Phi3MiniModel`, and `Gemma4Model`, whose every key was held against what llama.cpp prints of a
+converted Gemma-4-26B-A4B.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ ARCHITECTURES = {
     "Qwen3MoeForCausalLM": "qwen3moe",
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
+    "Gemma4ForCausalLM": "gemma4",
     "Phi3ForCausalLM": "phi3",
     "SmolLM3ForCausalLM": "smollm3",
     "GraniteForCausalLM": "granite",
@@ -49,13 +51,15 @@ def write_gguf_of(folder: Path, file: Path) -> Path:
     writer = gguf.GGUFWriter(file, architecture)
     for key, value in metadata(architecture, config).items():
         name = f"{architecture}.{key}"
-        if isinstance(value, (str, bool)):
+        if isinstance(value, list):
+            writer.add_array(name, value)
+        elif isinstance(value, (str, bool)):
             {str: writer.add_string, bool: writer.add_bool}[type(value)](name, value)
         elif isinstance(value, float):
             writer.add_float32(name, value)
         else:
             writer.add_uint32(name, value)
-    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_model("gemma4" if architecture == "gemma4" else "gpt2")
     writer.add_token_list([f"token {i}" for i in range(config["vocab_size"])])
     for name, values in tensors(architecture, config, load_file(folder / "model.safetensors")):
         writer.add_tensor(name, np.ascontiguousarray(values, np.float32))
@@ -149,6 +153,36 @@ def _gemma3(config: Config, rope: Config, share: int) -> dict[str, Any]:
     }
 
 
+def _gemma4(config: Config, rope: Config, share: int) -> dict[str, Any]:
+    sliding = [kind == "sliding_attention" for kind in config["layer_types"]]
+    far = _global_heads(config)
+    return {
+        **_gemma3(config, rope, share),
+        "attention.head_count_kv": [
+            config["num_key_value_heads"] if near else far["num_key_value_heads"]
+            for near in sliding
+        ],
+        "attention.key_length": far["head_dim"],
+        "attention.value_length": far["head_dim"],
+        "attention.key_length_swa": share,
+        "attention.value_length_swa": share,
+        "attention.sliding_window_pattern": sliding,
+        "attention.shared_kv_layers": config["num_kv_shared_layers"],
+        "embedding_length_per_layer_input": config["hidden_size_per_layer_input"],
+        "expert_used_count": config["top_k_experts"],
+        "expert_feed_forward_length": config["moe_intermediate_size"],
+        "rope.dimension_count": far["head_dim"],
+        "rope.dimension_count_swa": share,
+    }
+
+
+def _global_heads(config: Config) -> dict[str, int]:
+    """Of Gemma 4, which transformers 5 saves by layer in place of keys of their own."""
+    usual = {key: config[key] for key in ("head_dim", "num_key_value_heads")}
+    far: dict[str, int] = config["per_layer_config"][str(config["num_hidden_layers"] - 1)]
+    return usual | far
+
+
 def _phi3(config: Config, rope: Config, share: int) -> dict[str, Any]:
     trained, most = _trained(config, rope), config["max_position_embeddings"]
     keys = {
@@ -180,7 +214,7 @@ def tensors(
     )
     experts: dict[str, dict[int, FloatArray]] = defaultdict(dict)
     for name, values in stored.items():
-        if architecture.startswith("gemma"):
+        if architecture in ("gemma2", "gemma3"):
             if name == "lm_head.weight":
                 continue
             values = values + 1 if name.endswith("norm.weight") else values
@@ -193,11 +227,24 @@ def tensors(
             continue
         if name.endswith("1.mlp.shared_expert_gate.weight"):
             values = values[0]  # Older converters left axes of 1 out.
+        if architecture == "gemma4":
+            yield _of_gemma4(names, name), values
+            continue
         yield names.get_name(name, try_suffixes=(".weight", ".bias")), values
     for name, each in experts.items():
         stacked = np.stack([each[number] for number in sorted(each)])
         yield names.get_name(name, try_suffixes=(".weight",)), stacked
     yield from _rope_tensors(config)
+
+
+def _of_gemma4(names: gguf.TensorNameMap, name: str) -> str:
+    """`Gemma4Model.modify_tensors`, and what its `filter_tensors` appends."""
+    scales = {"router.scale": "ffn_gate_inp", "router.per_expert_scale": "ffn_down_exps"}
+    if scale := re.fullmatch(r"model\.layers\.(\d+)\.(router\.\w*scale)", name):
+        return f"blk.{scale[1]}.{scales[scale[2]]}.scale"
+    name = name if name.endswith(".weight") else f"{name}.weight"
+    found: str = names.get_name(name, try_suffixes=(".weight",))
+    return found
 
 
 def _permuted(name: str, values: FloatArray, config: Config) -> FloatArray:
@@ -212,6 +259,8 @@ def _permuted(name: str, values: FloatArray, config: Config) -> FloatArray:
 
 def _rope_tensors(config: Config) -> Iterator[tuple[str, FloatArray]]:
     rope = config["rope_parameters"]
+    if config["model_type"] == "gemma4_text":
+        yield "rope_freqs.weight", _proportional(config)
     if rope.get("rope_type") == "longrope":
         for kind in ("long", "short"):
             yield f"rope_factors_{kind}.weight", np.array(rope[f"{kind}_factor"], np.float32)
@@ -227,3 +276,11 @@ def _rope_tensors(config: Config) -> Iterator[tuple[str, FloatArray]]:
         between = 1 / ((1 - smooth) / factor + smooth)
         factors.append(1 if smooth > 1 else factor if smooth < 0 else between)
     yield "rope_freqs.weight", np.array(factors, np.float32)
+
+
+def _proportional(config: Config) -> FloatArray:
+    """`Gemma4Model.generate_extra_tensors`: pairs that do not turn are divided by 1e30."""
+    share = config["rope_parameters"]["full_attention"]["partial_rotary_factor"]
+    head = _global_heads(config)["head_dim"]
+    turning = int(head * share / 2)
+    return np.array([1.0] * turning + [1e30] * (head // 2 - turning), np.float32)

@@ -12,6 +12,7 @@ import pytest
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import Cut, apply_output, get_family, shard_input
 from pytest_ane.sources import SeededSource
+from pytest_ane.sources.safetensors import SafetensorsSource
 from tests.families.decoder.cases import CASES
 from tests.families.decoder.oracle import TINY, Case, prompt
 
@@ -24,6 +25,14 @@ def edited(case: Case, folder: Path, **changes: Any) -> None:
     config = json.loads((folder / "config.json").read_text()) | changes
     kept = {key: value for key, value in config.items() if value is not ...}
     (folder / "config.json").write_text(json.dumps(kept))
+
+
+@pytest.mark.parametrize("family", ["llama", "mixtral"])
+def test_layers_that_the_configuration_does_not_have(family: str, tmp_path: Path) -> None:
+    edited(FIRST[family], tmp_path, num_hidden_layers=2)
+    said = r"has the tensor 'model\.layers\.2\..*', and by its configuration 2 layers, so the last"
+    with pytest.raises(SourceError, match=said):
+        get_family(family).open_model(SafetensorsSource(tmp_path), Cut(("L00",)))
 
 
 @pytest.mark.parametrize(

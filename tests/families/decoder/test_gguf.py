@@ -11,6 +11,7 @@ import pytest
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import Cut, get_family
 from pytest_ane.families.decoder import DecoderConfig, DecoderModel
+from pytest_ane.families.gemma4 import Gemma4Model
 from pytest_ane.families.layout import Rotary
 from pytest_ane.families.llama import FAMILY
 from pytest_ane.sources.gguf import GGUFSource
@@ -18,8 +19,8 @@ from tests.families.decoder.cases import CASES
 from tests.families.decoder.gguf_files import write_gguf_of
 from tests.families.decoder.oracle import (
     CONTEXT,
-    TINY,
     Case,
+    Converted,
     difference,
     expected,
     prompt,
@@ -94,6 +95,7 @@ WRITTEN = (
     "phi3-longrope", "smollm3", "granite", "granite-biases-tied", "qwen2-moe",
 )  # fmt: skip
 """Of the cases those all of whose settings a GGUF file can hold."""
+_GEMMA4 = next(case for case in CASES if case.name == "gemma4")
 FILES = (
     *(case for case in CASES if case.name in WRITTEN),
     Case("qwen3-moe-normalized", "qwen3_moe", "Qwen3Moe", {
@@ -111,6 +113,24 @@ FILES = (
             "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
         },
     }),
+    Case("gemma4-capped", "gemma4", "Gemma4Text", {
+        **_GEMMA4.changes, "final_logit_softcapping": 3.0,
+    }, prepare=_GEMMA4.prepare),
+    Case("gemma4-values", "gemma4", "Gemma4Text", {
+        **_GEMMA4.changes, "final_logit_softcapping": 30.0, "attention_k_eq_v": False,
+        "num_global_key_value_heads": 2, "num_experts": 8, "top_k_experts": 1,
+    }, prepare=_GEMMA4.prepare),
+    Case("gemma4-untied-angles", "gemma4", "Gemma4Text", {
+        **_GEMMA4.changes, "final_logit_softcapping": 30.0, "tie_word_embeddings": False,
+        "num_global_key_value_heads": 4, "global_head_dim": 20, "num_hidden_layers": 3,
+        "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+        "top_k_experts": 16, "rope_parameters": {
+            "full_attention": {
+                "rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 900.0,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        },
+    }, prepare=_GEMMA4.prepare),
     Case("phi3", "phi3", "Phi3", {"sliding_window": None, "original_max_position_embeddings": 64}),
     Case("qwen3-yarn-tied", "qwen3", "Qwen3", {
         "head_dim": 20, "tie_word_embeddings": True, "rope_parameters": {
@@ -122,10 +142,11 @@ FILES = (
 
 
 def opened(case: Case, file: Path) -> DecoderModel:
-    layers = {**TINY, **case.changes}["num_hidden_layers"]
-    shards = (*(f"L{i:02d}" for i in range(layers)), "head.0", "head.1")
-    model = get_family(case.family).open_model(GGUFSource(file), Cut(shards, max_tokens=CONTEXT))
+    cut = Cut(case.shards, max_tokens=CONTEXT, context=CONTEXT)
+    model = get_family(case.family).open_model(GGUFSource(file), cut)
     assert isinstance(model, DecoderModel)
+    if isinstance(model, Gemma4Model):
+        model.dtype = np.float32
     return model
 
 
@@ -135,9 +156,10 @@ def test_a_file_as_llama_cpp_converts_it_is_transformers_model(case: Case, tmp_p
     model = opened(case, write_gguf_of(tmp_path, tmp_path / "model.gguf"))
     for length in (1, 50):
         ids = prompt(length)
-        actual, logits = referred(model, ids), expected(right, ids)
-        assert difference(actual, logits) <= 1e-4
-        np.testing.assert_array_equal(actual.argmax(axis=1), logits.argmax(axis=1))
+        logits = expected(right, ids)
+        for actual in (referred(model, ids), Converted(model)(ids)):
+            assert difference(actual, logits) <= 1e-4
+            np.testing.assert_array_equal(actual.argmax(axis=1), logits.argmax(axis=1))
 
 
 class Metadata:

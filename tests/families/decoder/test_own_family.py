@@ -46,7 +46,7 @@ def test_logits(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_its_source_is_part_of_what_shards_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLE)
-    assert get_family("vault_gemma").VERSION == "vault_gemma/2.1"
+    assert get_family("vault_gemma").VERSION == "vault_gemma/3.1"
     assert identify_family("vault_gemma")["code"].keys() == {"vault_gemma"}
 
 

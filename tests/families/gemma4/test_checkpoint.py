@@ -56,5 +56,6 @@ def test_experts_in_another_layout(source: MemorySource, tmp_path: Path) -> None
     """Transposed, as some savers keep them."""
     name = f"{ROOT}layers.0.experts.down_proj"
     source.tensors[name] = np.ascontiguousarray(source.tensors[name].swapaxes(1, 2))
-    with pytest.raises(SourceError, match=r"shape \(16, 4, 8\), expected 128 rows of 4"):
+    said = r"shape \(16, 4, 8\), and by its configuration 128 rows of 4"
+    with pytest.raises(SourceError, match=said):
         published(source, tmp_path).conversion("L00.p0")

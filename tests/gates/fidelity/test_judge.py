@@ -130,7 +130,9 @@ def test_too_few_live_probes() -> None:
 def test_rows_at_which_rounding_decides_the_expert_compare_nothing() -> None:
     dead = replace(comparison(both_zero=(0,), probe="dead"), undecided=(1,))
     verdict = of(GOOD, dead, **{"min-live-probes": 2})
-    assert "have rows alone at which rounding to fp16 decides the expert" in verdict.reasons[0].reason
+    assert (
+        "have rows alone at which rounding to fp16 decides the expert" in verdict.reasons[0].reason
+    )
     assert "decides the expert" not in of(GOOD, **{"min-live-probes": 2}).reasons[0].reason
 
 

@@ -139,8 +139,8 @@ def test_a_broken_cache_is_read_again_from_a_copy(ask: Ask, packages: dict[str, 
     asked = ask("conv", unassigned_paths=1)
     (said,) = asked.said
     assert said == (
-        f"{packages['conv']}: no operation has a device; the plan is read once more, from a copy at "
-        "another path, in case Core ML's cache is broken."
+        f"{packages['conv']}: no operation has a device; the plan is read once more, from a copy "
+        "at another path, in case Core ML's cache is broken."
     )
     assert judged(asked.plan).status == "passed"
 

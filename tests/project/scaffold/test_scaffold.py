@@ -352,7 +352,7 @@ def configure(**changes: object) -> object:
         (configure(model_type=None), "it has no model_type, and no family reads that"),
         (configure(model_type=["llama"]), "its model_type is ['llama'], and no family"),
         (configure(attention_chunk_size=8), "config.json has attention_chunk_size 8, which"),
-        (configure(hidden_size=48), "expected"),
+        (configure(hidden_size=48), "and by its configuration"),
         (configure(num_hidden_layers=4), "lacks the tensor 'model.layers.3"),
         (configure(vocab_size=0), "vocab_size is 0, no positive number"),
     ],
