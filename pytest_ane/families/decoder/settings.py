@@ -11,6 +11,15 @@ from typing import Any, NoReturn, TypeVar
 
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families.decoder.config import Layer
+from pytest_ane.families.decoder.keys import (
+    GGUF_HARMLESS,
+    GGUF_KEYS,
+    GGUF_NEUTRAL,
+    GGUF_ROPE,
+    GGUF_THETA,
+    GGUF_UNUSED,
+    NEUTRAL,
+)
 from pytest_ane.families.decoder.names import FREQUENCY_FACTORS, SHORT_FACTORS
 from pytest_ane.families.decoder.rope import Parameters, Turned, rotary
 from pytest_ane.families.layout import Rotary
@@ -29,106 +38,6 @@ _ROPE = "rope_parameters"
 _FULL = {"full_attention"}
 _OUTER = {"quantization_config", "tie_word_embeddings"}
 """Keys of a model that also sees images which are not in the table of its text's model."""
-_NOTHING: Mapping[str, tuple[Any, ...]] = {
-    "add_cross_attention": (False,),
-    "alibi": (False,),
-    "attention_bias": (False,),
-    "attention_chunk_size": (None,),
-    "attention_multiplier": (),
-    "attention_out_bias": (False,),
-    "attn_temperature_tuning": (None, False, 0),
-    "attn_logit_softcapping": (None,),
-    "clip_qkv": (None,),
-    "dim_model_base": (),
-    "embedding_multiplier": (1.0,),
-    "final_logit_softcapping": (None,),
-    "hidden_size_per_layer_input": (None, 0),
-    "kv_lora_rank": (None,),
-    "logit_scale": (None, 1.0),
-    "logits_scaling": (1.0,),
-    "mlp_bias": (False,),
-    "n_routed_experts": (None, 0),
-    "no_rope_layer_interval": (),
-    "no_rope_layers": (None,),
-    "num_experts": (None, 0),
-    "num_kv_shared_layers": (None, 0),
-    "num_local_experts": (None, 0),
-    "parallel_attention": (False,),
-    "per_layer_config": (None, {}),
-    "partial_rotary_factor": (1.0,),
-    "position_embedding_type": ("rope", "rotary"),
-    "q_lora_rank": (None,),
-    "qk_layernorm": (False,),
-    "quantization_config": (None,),
-    "query_pre_attn_scalar": (),
-    "residual_multiplier": (1.0,),
-    "rope_interleave": (False,),
-    "rope_interleaved": (False,),
-    "rope_local_base_freq": (),
-    "scale_depth": (),
-    "scale_emb": (),
-    "sliding_window": (None, False),
-    "use_bidirectional_attention": (None, False),
-    "use_mrope": (False,),
-    "use_parallel_residual": (False,),
-    "use_qk_norm": (False,),
-    "use_qkv_bias": (False,),
-}
-"""Keys of configurations that change a result, with the values at which they do not."""
-
-_GGUF: Mapping[str, str] = {
-    "num_hidden_layers": "block_count",
-    "hidden_size": "embedding_length",
-    "intermediate_size": "feed_forward_length",
-    "num_attention_heads": "attention.head_count",
-    "num_key_value_heads": "attention.head_count_kv",
-    "head_dim": "attention.key_length",
-    "v_head_dim": "attention.value_length",
-    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
-    "max_position_embeddings": "context_length",
-    "original_max_position_embeddings": "rope.scaling.original_context_length",
-    "vocab_size": "vocab_size",
-    "rope_theta": "rope.freq_base",
-    "rope_local_base_freq": "rope.freq_base_swa",
-    "sliding_window": "attention.sliding_window",
-    "sliding_window_pattern": "attention.sliding_window_pattern",
-    "num_local_experts": "expert_count",
-    "num_experts_per_tok": "expert_used_count",
-    "moe_intermediate_size": "expert_feed_forward_length",
-    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
-    "attn_logit_softcapping": "attn_logit_softcapping",
-    "final_logit_softcapping": "final_logit_softcapping",
-    "embedding_multiplier": "embedding_scale",
-    "residual_multiplier": "residual_scale",
-    "attention_multiplier": "attention.scale",
-    "logits_scaling": "logit_scale",
-}
-"""What the keys of `config.json` are called in GGUF, behind the architecture's name."""
-
-_GGUF_ROPE: Mapping[str, str] = {
-    "rope_type": "rope.scaling.type",
-    "factor": "rope.scaling.factor",
-    "attention_factor": "rope.scaling.attn_factor",
-    "beta_fast": "rope.scaling.yarn_beta_fast",
-    "beta_slow": "rope.scaling.yarn_beta_slow",
-    "original_max_position_embeddings": "rope.scaling.original_context_length",
-}
-_GGUF_HARMLESS = ("context_length", "pooling_type", "tensor_data_layout", "vocab_size")
-_GGUF_NOTHING: Mapping[str, tuple[Any, ...]] = {
-    "attention.causal": (True,),
-    "expert_gating_func": (0, 1),
-    "expert_group_count": (0, 1),
-    "expert_group_used_count": (0, 1),
-    "expert_weights_norm": (True,),
-    "expert_weights_scale": (0, 1),
-    "rope.scaling.finetuned": (True,),
-}
-"""Keys of GGUF with the values at which llama.cpp computes what it computes without them: 1 is
-softmax of `LLAMA_EXPERT_GATING_FUNC_TYPE`, and `finetuned` switches Granite's RoPE off."""
-_GGUF_UNUSED = "ssm."
-"""Of recurrent layers, which Granite 4's dense models have none of, though the keys."""
-_GGUF_THETA = 10_000.0
-"""RoPE's base where a GGUF file has none, of all architectures (`llama-model.cpp`)."""
 
 
 class Settings:
@@ -158,7 +67,7 @@ class Settings:
         gguf_keys: Mapping[str, str] | None = None,
     ) -> None:
         self.source, self.family = source, family
-        self._gguf = {**_GGUF, **(gguf_keys or {})}
+        self._gguf = {**GGUF_KEYS, **(gguf_keys or {})}
         self._read: set[str] = set()
         self._usual: Mapping[str, Any] = {}
         self._prefix = ""
@@ -333,14 +242,14 @@ class Settings:
         if told is not None and table.get("rope_type", table.get("type")) not in (None, "default"):
             table["original_max_position_embeddings"] = told
         if self.is_gguf and theta_key == "rope_theta":
-            theta = _GGUF_THETA
+            theta = GGUF_THETA
         turned = Turned(
             head,
             self.real(theta_key, theta),
             positions,
             None if trained is None else self.count("max_position_embeddings"),
         )
-        names = {key: f"{self._prefix}{name}" for key, name in _GGUF_ROPE.items()}
+        names = {key: f"{self._prefix}{name}" for key, name in GGUF_ROPE.items()}
         names["short_factor"] = SHORT_FACTORS
         angles = rotary(Parameters(self._where, table, names if self.is_gguf else what), turned)
         return self.with_factors(angles) if scaled else angles
@@ -353,20 +262,20 @@ class Settings:
         """
         # GGUF has one name for what several keys of `config.json` say.
         known = {self._own(key) for key in self._read}
-        for key, nothing in _NOTHING.items():
+        for key, nothing in NEUTRAL.items():
             value = None if self._own(key) in known else self._stored(key)
             if value is not None and value not in nothing:
                 self.refuse(key, value)
         kinds = None if "layer_types" in self._read else self._stored("layer_types")
         if kinds is not None and (not isinstance(kinds, list) or {*map(str, kinds)} != _FULL):
             self.refuse("layer_types", kinds)
-        known |= {f"{self._prefix}{key}" for key in _GGUF_HARMLESS}
+        known |= {f"{self._prefix}{key}" for key in GGUF_HARMLESS}
         experts = self._plain(f"{self._prefix}expert_count")
         for key in self.source.keys if self.is_gguf else ():
             own, value = key.removeprefix(self._prefix), self._plain(key)
             zero = value == 0 and value is not False
             unused = own.startswith("expert_") and (zero or not experts)
-            unused = unused or own.startswith(_GGUF_UNUSED) or value in _GGUF_NOTHING.get(own, ())
+            unused = unused or own.startswith(GGUF_UNUSED) or value in GGUF_NEUTRAL.get(own, ())
             if own != key and key not in known and not unused:
                 self.refuse(own, value)
 
@@ -413,7 +322,7 @@ class Settings:
         if value is not ...:
             return value
         value = self._plain(key, absent)
-        if key in self._outer and value is not None and value not in _NOTHING.get(key, ()):
+        if key in self._outer and value is not None and value not in NEUTRAL.get(key, ()):
             raise SourceError(
                 f"{self._where} has {key} {value!r:.50} beside text_config, which has none; move "
                 "it there, or leave it out."
@@ -456,8 +365,8 @@ class Settings:
         Phi-3's LongRoPE has no kind: it is two tensors of divisors, of which the short one counts
         up to the length that the model was trained with.
         """
-        self._read |= {*_GGUF_ROPE.values(), "rope.scale_linear", "rope.dimension_count"}
-        table = {key: self._plain(f"{self._prefix}{name}") for key, name in _GGUF_ROPE.items()}
+        self._read |= {*GGUF_ROPE.values(), "rope.scale_linear", "rope.dimension_count"}
+        table = {key: self._plain(f"{self._prefix}{name}") for key, name in GGUF_ROPE.items()}
         if table["factor"] is None:
             table["factor"] = self._plain(f"{self._prefix}rope.scale_linear")
         if table["rope_type"] in (None, "linear"):
@@ -472,7 +381,7 @@ class Settings:
             table["attention_factor"] = table["attention_factor"] or 1.0
         elif (attention := table.pop("attention_factor")) not in (None, 1.0):
             # llama.cpp multiplies YaRN's own factor by it, where transformers' replaces that.
-            self.refuse(_GGUF_ROPE["attention_factor"], attention)
+            self.refuse(GGUF_ROPE["attention_factor"], attention)
         return {key: value for key, value in table.items() if value is not None}
 
     def with_factors(self, angles: Rotary) -> Rotary:
