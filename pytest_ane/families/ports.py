@@ -10,17 +10,7 @@ import numpy as np
 
 from pytest_ane.core.arrays import Array, Arrays, FloatArray
 from pytest_ane.core.errors import ManifestError
-from pytest_ane.families.base import (
-    Inputs,
-    Layout,
-    Port,
-    Ports,
-    is_causal,
-    pools,
-    recurrent_of,
-    shifts,
-    window_of,
-)
+from pytest_ane.families.base import Inputs, Layout, Port, Ports, recurrent_of
 from pytest_ane.manifest.records import OwnPort
 
 
@@ -116,13 +106,16 @@ def renaming(subject: str, ports: Ports, own: Mapping[str, OwnPort]) -> Renaming
 class RenamedLayout:
     """A family's layout for a package that calls its ports otherwise."""
 
+    width: int
+    sees: Literal["itself", "call", "state"]
+    shifts: bool
+
     def __init__(self, layout: Layout, names: Renaming) -> None:
         self._layout, self._names = layout, names
-        self.width = layout.width
-        self.sees: Literal["itself", "call", "state"] = layout.sees
-        self.shifts = shifts(layout)
-        self.window = window_of(layout)
-        self.causal, self.pools = is_causal(layout), pools(layout)
+
+    def __getattr__(self, name: str) -> Any:
+        """What the family tells of its layout, or leaves out, it tells or leaves out of this."""
+        return getattr(self._layout, name)
 
     @property
     def recurrent(self) -> Any:
