@@ -18,6 +18,7 @@ from pytest_ane.first_contact.archive import redacting
 from pytest_ane.first_contact.results import Results
 from pytest_ane.first_contact.run import describe
 from pytest_ane.testing import Script
+from tests.signals import heed_ctrl_c
 
 
 def archive(folder: Path, **files: str) -> Path:
@@ -206,7 +207,11 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     replay, folder = Script().save(tmp_path / "script"), tmp_path / "kit"
     command = [sys.executable, "-m", "pytest_ane.cli", "first-contact", f"--replay={replay}"]
     run = subprocess.Popen(
-        [*command, f"--folder={folder}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, f"--folder={folder}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_ctrl_c,
     )
     assert run.stdout
     while not run.stdout.readline().startswith("machine: "):

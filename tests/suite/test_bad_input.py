@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.sources import locate
+from tests.signals import heed_ctrl_c
 from tests.suite.conftest import SOURCE, Gate, Run
 
 PLACEMENT = ("-k", "placement")
@@ -175,8 +176,7 @@ def _start(folder: Path, cache: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        # Shells start background jobs with Ctrl-C ignored, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed_ctrl_c,
     )
 
 

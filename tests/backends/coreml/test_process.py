@@ -23,6 +23,7 @@ from pytest_ane.mil import read_model
 from pytest_ane.testing import Failure, Mac, Script
 from tests.backends.coreml.test_runner import counter
 from tests.mil.packages import Program, doubling
+from tests.signals import heed_ctrl_c
 
 X = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
 Become = Callable[[Script], None]
@@ -244,7 +245,11 @@ def test_no_child_outlives_its_parent(
         package.with_name("idle").touch()
     command = [sys.executable, "-c", _RUN, str(package), str(tmp_path / "cache")]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_ctrl_c,
     ) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == "loaded\n"
